@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+# What each target does is in tools/; CI=true makes whatever could not run a failure.
+
+.PHONY: help demo test check unit unit36 judges clean
+.NOTPARALLEL:
+
+help:  ## this list
+	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo:  ## a guided tour: resignature a clone, cut the power, recover
+	@bash tools/demo.sh
+
+test:  ## all tests: unit on a current Python and on 3.6, then the judges
+	@bash tools/test.sh unit unit36 judges
+
+check:  ## lint, format, types, 3.6 syntax, shell scripts, documents
+	@bash tools/check.sh
+
+unit:  ## the unit tests on a current Python: seconds, no root
+	@bash tools/test.sh unit
+
+unit36:  ## the unit tests on Python 3.6
+	@bash tools/test.sh unit36
+
+judges:  ## as root: real LVM2, qemu-img and libvhdi judge our results
+	@bash tools/test.sh judges
+
+clean:  ## remove everything that make made
+	rm -rf .venv build dist ./*.egg-info .coverage* htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Resignature an image and be killed in the middle of it: kill -9 after so many writes.
+
+    python3 tools/cut_power.py IMAGE WRITES
+
+For the demo and for curious people; the tests try every place to be cut at.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import List, Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from relvmoiscsi import engine  # noqa: E402 - the path comes first
+from relvmoiscsi.device import Chunk, Device, Range  # noqa: E402
+from relvmoiscsi.host.device import open_device  # noqa: E402
+
+
+class MortalDevice(Device):
+    """Passes everything on; the process does not survive the write after the last allowed one."""
+
+    def __init__(self, device: Device, allowed_writes: int) -> None:
+        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self._device, self._left = device, allowed_writes
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        return self._device.read(ranges)
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+            self._device.write([chunk])
+
+    def flush(self) -> None:
+        self._device.flush()
+
+
+def main(path: str, allowed_writes: int) -> None:
+    with open_device(path, writable=True) as device:
+        mortal = MortalDevice(device, allowed_writes)
+        prepared = engine.prepare(mortal, os.urandom)
+        if not isinstance(prepared, engine.Prepared):
+            sys.exit("{} is resignatured already".format(path))
+        print("planned: SR {} becomes {}".format(prepared.plan.run.ids.sr, prepared.plan.run.ids.new_sr), flush=True)
+        engine.resignature(mortal, prepared)
+    sys.exit("it was over before {} writes".format(allowed_writes))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,19 @@
+# shellcheck shell=bash
+# Sourced by the other scripts, which run in the top directory of the project.
+
+# In CI what cannot run is a failure: a green run must have had every judge.
+in_ci() {
+    [ "${CI:-}" = true ]
+}
+
+heading() {
+    printf '\n== %s\n' "$*"
+}
+
+# not_run <what, and why>: says so loudly; fails in CI.
+not_run() {
+    printf 'NOT RUN: %s\n' "$*"
+    if in_ci; then
+        return 1
+    fi
+}

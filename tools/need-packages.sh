@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Install the Debian packages that the tests and checks need and that are missing.
+# Without root or apt-get: say what is missing and go on; what cannot run then says so itself.
+set -euo pipefail
+
+PATH=$PATH:/usr/sbin:/sbin
+
+# program:package, told apart by program so that other distributions and other Pythons count as well
+NEEDED=(
+    python3:python3
+    lvm:lvm2
+    losetup:mount
+    wipefs:util-linux
+    qemu-img:qemu-utils
+    vhdiinfo:libvhdi-utils
+    xz:xz-utils
+    shellcheck:shellcheck
+)
+
+missing=()
+for pair in "${NEEDED[@]}"; do
+    command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+done
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    {
+        echo "MISSING: ${missing[*]}"
+        echo "As root on Debian: apt-get install ${missing[*]}"
+    } >&2
+    exit 0
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+apt() {
+    apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@" </dev/null >"$log" 2>&1 || {
+        cat "$log" >&2
+        return 1
+    }
+}
+
+echo "installing ${missing[*]}"
+apt update || echo "apt-get update failed; trying with the package lists that are here" >&2
+apt install --no-install-recommends -y "${missing[@]}"

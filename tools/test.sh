@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Run stages of the tests and add up what they said: tools/test.sh unit unit36 judges
+#
+#   unit     everything that needs no root, on the newest Python found
+#   unit36   the same on Python 3.6
+#   judges   everything marked root: loop devices, real LVM2 and other programs read what we wrote
+#
+# The last line of the output is `N passed, N failed, N skipped`, over all stages.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=tools/lib.sh
+. tools/lib.sh
+
+reports=$(mktemp -d)
+trap 'rm -rf "$reports"' EXIT
+
+passed=0 failed=0 skipped=0
+table=() absent=() problems=()
+
+# A stage that could not run: told at the end, a failure in CI.
+cannot_run() {
+    absent+=("$1: $2")
+    if in_ci; then
+        problems+=("$1 did not run, and CI must run everything")
+        failed=$((failed + 1))
+    fi
+}
+
+# attribute <name> <junit file>: a count from the report's testsuite element
+attribute() {
+    grep -o '<testsuite [^>]*>' "$2" | head -n 1 | sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p"
+}
+
+# stage <name> <venv> <pytest argument>...
+stage() {
+    local name=$1 venv=$2 report=$reports/$1.xml
+    local began=$SECONDS status=0 tests=0 bad=0 left_out=0 python
+    shift 2
+
+    heading "$name"
+    if ! tools/venv.sh "$venv"; then
+        cannot_run "$name" ".venv/$venv could not be made, see above"
+        in_ci || { problems+=("$name: .venv/$venv could not be made"); failed=$((failed + 1)); }
+        return
+    fi
+    python=.venv/$venv/bin/python
+    if [ ! -x "$python" ]; then
+        cannot_run "$name" "there is no Python for .venv/$venv on this machine"
+        return
+    fi
+
+    "$python" -m pytest --junitxml="$report" -o junit_logging=no "$@" </dev/null || status=$?
+
+    if [ "$status" -eq 5 ] && [ "$name" = judges ]; then
+        cannot_run "$name" "no test is marked root"
+        return
+    fi
+    if [ -s "$report" ]; then
+        tests=$(attribute tests "$report")
+        bad=$(($(attribute errors "$report") + $(attribute failures "$report")))
+        left_out=$(attribute skipped "$report")
+    fi
+    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then
+        problems+=("$name: pytest ended with exit status $status")
+        bad=1 tests=$((tests + 1))
+    fi
+    if [ "$name" = judges ] && [ "$left_out" -gt 0 ]; then
+        absent+=("$name: $left_out tests were skipped, the reasons are above")
+        if in_ci; then
+            problems+=("$name: $left_out tests were skipped, and CI must run them all")
+            bad=$((bad + 1)) tests=$((tests + 1))
+        fi
+    fi
+
+    local good=$((tests - bad - left_out))
+    [ "$good" -ge 0 ] || good=0
+    passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+    table+=("$(printf '%-8s %-8s %8d %8d %8d %8ds' "$name" \
+        "$("$python" -c 'import platform; print(platform.python_version())')" \
+        "$good" "$bad" "$left_out" $((SECONDS - began)))")
+}
+
+summary() {
+    heading "summary"
+    printf '%-8s %-8s %8s %8s %8s %9s\n' tests Python passed failed skipped time
+    [ ${#table[@]} -eq 0 ] || printf '%s\n' "${table[@]}"
+    local line
+    for line in "${absent[@]}"; do
+        not_run "$line" || true # counted in cannot_run
+    done
+    for line in "${problems[@]}"; do
+        printf 'FAILED: %s\n' "$line"
+    done
+    printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    [ "$failed" -eq 0 ]
+}
+
+tools/need-packages.sh
+cores=$(nproc)
+for name in "$@"; do
+    case $name in
+        unit) stage unit current -q -n "$cores" -m "not root" ;;
+        unit36) stage unit36 py36 -q -n "$cores" -m "not root" ;;
+        judges) stage judges current -m root ;;
+        *)
+            echo "tools/test.sh: there is no stage called $name" >&2
+            exit 2
+            ;;
+    esac
+done
+summary
