@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The two checksums of these formats: LVM's CRC-32 and VHD's one's complement of a byte sum."""
+
+from zlib import crc32
+
+LVM_CRC_SEED = 0xF597A6CF
+
+
+def lvm_crc(data: bytes, seed: int = LVM_CRC_SEED) -> int:
+    """LVM's checksum of `data`; pass an earlier result as `seed` to go on over a second buffer.
+
+    The polynomial is zlib's (reflected 0xEDB88320), with another start value and no final inversion.
+    Source: LVM2 lib/misc/crc.c, calc_crc.
+    """
+    return crc32(data, seed ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
+
+
+def vhd_checksum(data: bytes, field_offset: int) -> int:
+    """The checksum of a VHD footer or header, its own four bytes at `field_offset` counted as zero.
+
+    Source: Microsoft, Virtual Hard Disk Image Format Specification, "Checksum"; blktap vhd/lib/libvhd.c.
+    """
+    total = sum(data) - sum(data[field_offset : field_offset + 4])
+    return ~total & 0xFFFFFFFF

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the engine asks of a device: batches of reads, batches of writes, flushes.
+
+A batch is a set of operations that do not depend on each other. A device may carry them out in any order or all at
+once, so the time of a run is counted in batches, however many volumes there are. Nothing is durable before `flush`.
+"""
+
+from abc import ABC, abstractmethod
+from typing import List, NamedTuple, Sequence
+
+SECTOR = 512
+
+
+class Range(NamedTuple):
+    """Bytes [offset, offset + length) of a device."""
+
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
+class Chunk(NamedTuple):
+    """Bytes to be written, and where."""
+
+    offset: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+class Device(ABC):
+    """A block device, or an image file that stands for one."""
+
+    name = ""  #: how messages call it: "/dev/sdc"
+    size_bytes = 0
+    block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks begin and end on its multiples
+
+    @abstractmethod
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        """The bytes of each range, in the order asked. Ranges need no alignment.
+
+        Raises Truncated for a range that is not wholly on the device, DeviceError when a read fails.
+        """
+
+    @abstractmethod
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Write chunks that do not overlap, in any order.
+
+        Raises DeviceError when a write fails; then any of the chunks may have been written, wholly or in part.
+        """
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Return once everything written is durable. Raises DeviceError."""
+
+
+def read_pieces(device: Device, pieces: Sequence[Sequence[Range]]) -> List[bytes]:
+    """One batch of reads for many things that each lie in pieces; one result for each thing."""
+    parts = iter(device.read([part for several in pieces for part in several]))
+    return [b"".join(next(parts) for _ in several) for several in pieces]
+
+
+def align_down(offset: int, alignment: int) -> int:
+    return offset - offset % alignment
+
+
+def align_up(offset: int, alignment: int) -> int:
+    return offset + -offset % alignment
+
+
+class CountingDevice(Device):
+    """Passes everything on and counts it, as asked: before a device merges or splits anything."""
+
+    def __init__(self, device: Device) -> None:
+        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self._device = device
+        self.reads = self.read_batches = self.bytes_read = 0
+        self.writes = self.write_batches = self.bytes_written = 0
+        self.flushes = 0
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        found = self._device.read(ranges)
+        self.reads += len(ranges)
+        self.read_batches += bool(ranges)
+        self.bytes_read += sum(part.length for part in ranges)
+        return found
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        self._device.write(chunks)
+        self.writes += len(chunks)
+        self.write_batches += bool(chunks)
+        self.bytes_written += sum(len(chunk.data) for chunk in chunks)
+
+    def flush(self) -> None:
+        self._device.flush()
+        self.flushes += 1

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Every error this project raises on purpose, its exit status and its SM error key.
+
+A message is one or more full sentences: what and where, what was found and what was expected, what to do next.
+The state the disk is in is a sentence of its own, added by whoever knows it (`in_state`) and printed last.
+
+Anything that is not a `RelvmoiscsiError` is a bug; its traceback goes through and the command exits with 70.
+"""
+
+from typing import Any, NamedTuple, Optional, Sequence, TypeVar
+
+SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")
+
+
+class Place(NamedTuple):
+    """A byte inside something that has a name: a device, or a logical volume."""
+
+    container: str  #: "/dev/sdc", "VHD-7ee28c74-464e-4cca-9e34-67690e352b90"
+    offset: int  #: bytes from the start of the container
+
+    def __str__(self) -> str:
+        return "byte {} of {}".format(self.offset, self.container)
+
+    def plus(self, offset: int) -> "Place":
+        """The place `offset` bytes further on."""
+        return Place(self.container, self.offset + offset)
+
+
+class RelvmoiscsiError(Exception):
+    """Base of all errors that a person can act on.
+
+    `exit_status` is what the command exits with; `sm_key` names the entry of SM's XE_SR_ERRORCODES.xml that the
+    SR driver answers with.
+    """
+
+    exit_status = 70
+    sm_key = "SMGeneral"
+
+    def __init__(self, message: str, sm_key: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.disk_state = ""
+        if sm_key is not None:
+            self.sm_key = sm_key
+
+    def in_state(self: SelfError, sentence: str) -> SelfError:
+        """The same error, which now says what state the disk is in; the first sentence given stays."""
+        self.disk_state = self.disk_state or sentence
+        return self
+
+    def __str__(self) -> str:
+        return (self.message + " " + self.disk_state).strip()
+
+
+class UsageError(RelvmoiscsiError):
+    """The request cannot be meant."""
+
+    exit_status = 2
+    sm_key = "InvalidArg"
+
+
+class NotFound(RelvmoiscsiError):
+    """A device, LUN, portal or volume group is not there."""
+
+    exit_status = 3
+    sm_key = "VolNotFound"
+
+
+class Refused(RelvmoiscsiError):
+    """It would be unsafe: active, in use, not a clone, not enough room for the journal."""
+
+    exit_status = 4
+    sm_key = "SRInUse"
+
+
+class FormatError(RelvmoiscsiError):
+    """Bytes on the disk that cannot be read as what they should be."""
+
+    exit_status = 5
+    sm_key = "LVMRead"
+
+
+class BadMagic(FormatError):
+    """A structure does not begin with the bytes that mark it."""
+
+    def __init__(self, what: str, where: Place, found: bytes, expected: bytes) -> None:
+        super().__init__("{} at {}: it begins with {!r}, expected {!r}.".format(what, where, found, expected))
+        self.what, self.where, self.found, self.expected = what, where, found, expected
+
+
+class BadChecksum(FormatError):
+    """The stored checksum of a structure and the checksum of its content differ."""
+
+    def __init__(self, what: str, where: Place, stored: int, computed: int) -> None:
+        super().__init__(
+            "{} at {}: its checksum is 0x{:08x}, its content gives 0x{:08x}.".format(what, where, stored, computed)
+        )
+        self.what, self.where, self.stored, self.computed = what, where, stored, computed
+
+
+class Truncated(FormatError):
+    """A structure goes on past the end of what holds it."""
+
+    def __init__(self, what: str, where: Place, needed: int, available: int) -> None:
+        super().__init__(
+            "{} at {}: it needs {} bytes, only {} are there.".format(what, where, needed, max(0, available))
+        )
+        self.what, self.where, self.needed, self.available = what, where, needed, available
+
+
+class Malformed(FormatError):
+    """A structure whose marks are right and whose values contradict themselves or each other."""
+
+    def __init__(self, what: str, where: Place, problem: str) -> None:
+        super().__init__("{} at {}: {}.".format(what, where, problem))
+        self.what, self.where, self.problem = what, where, problem
+
+
+class Unsupported(FormatError):
+    """A structure that is known, or well formed, but that this project does not rewrite."""
+
+    def __init__(self, what: str, where: Place, problem: str) -> None:
+        super().__init__("{} at {}: {}. This is not supported.".format(what, where, problem))
+        self.what, self.where, self.problem = what, where, problem
+
+
+class CommandFailed(RelvmoiscsiError):
+    """A program that was run gave an exit status that means failure."""
+
+    exit_status = 6
+
+    def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
+        shown = " ".join(argv)
+        super().__init__("`{}` failed with exit status {}: {}".format(shown, status, stderr.strip() or "no message"))
+        self.argv, self.status, self.stderr = tuple(argv), status, stderr
+
+
+class DeviceError(RelvmoiscsiError):
+    """A read, write or flush of a device failed."""
+
+    exit_status = 7
+    sm_key = "EIO"
+
+    def __init__(self, device: str, action: str, offset: int, length: int, reason: str, errno: Any = None) -> None:
+        where = "" if action == "flush" else " of {} bytes at byte {}".format(length, offset)
+        super().__init__("{}: {}{} failed: {}.".format(device, action, where, reason))
+        self.device, self.action, self.offset, self.length, self.errno = device, action, offset, length, errno
+
+
+class Unfinished(RelvmoiscsiError):
+    """A journal on the disk says that an earlier run was cut."""
+
+    exit_status = 8
+    sm_key = "SRUnavailable"

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The two kinds of identity on a LUN, and the map from old ones to new ones.
+
+UUIDs of SRs and VDIs are 36 lower-case characters (RFC 4122); SM's patterns accept nothing else.
+LVM ids are 32 characters out of 64; the text form groups them 6-4-4-4-4-4-6 with dashes, the label does not.
+"""
+
+import re
+from typing import Callable, Dict, Mapping, NamedTuple
+
+from relvmoiscsi.errors import FormatError, Place, UsageError
+
+#: n -> n random bytes
+Entropy = Callable[[int], bytes]
+
+UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_UUID = re.compile(UUID_PATTERN + r"\Z")
+_FIND_UUID = re.compile("(?<![0-9a-f])" + UUID_PATTERN + "(?![0-9a-f])")
+
+_LVM_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LVM_ID = re.compile(r"[0-9a-zA-Z!#]{32}\Z")
+_LVM_GROUPS = (6, 4, 4, 4, 4, 4, 6)
+
+
+def is_uuid(text: str) -> bool:
+    return _UUID.match(text) is not None
+
+
+def replace_uuids(text: str, uuids: Mapping[str, str]) -> str:
+    """`text` with every UUID in it that the map knows exchanged; its length stays."""
+    return _FIND_UUID.sub(lambda match: uuids.get(match.group(), match.group()), text)
+
+
+def new_uuid(entropy: Entropy) -> str:
+    """A random UUID, version 4."""
+    number = int.from_bytes(entropy(16), "big")
+    number = number & ~(0xF << 76) | 4 << 76
+    number = number & ~(0x3 << 62) | 2 << 62
+    digits = "{:032x}".format(number)
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def uuid_to_bytes(uuid: str) -> bytes:
+    """The 16 bytes of a UUID in the order of its text, as CBT logs store it."""
+    return bytes.fromhex(uuid.replace("-", ""))
+
+
+def uuid_from_bytes(data: bytes) -> str:
+    digits = data.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def parse_lvm_id(text: str, what: str, where: Place) -> str:
+    """The 32 characters of an LVM id, dashes removed. Raises FormatError."""
+    plain = text.replace("-", "")
+    if not _LVM_ID.match(plain):
+        raise FormatError("{} at {}: {!r} is not an LVM id.".format(what, where, text))
+    return plain
+
+
+def dashed(lvm_id: str) -> str:
+    """The text form of an LVM id: 38 characters."""
+    parts, start = [], 0
+    for width in _LVM_GROUPS:
+        parts.append(lvm_id[start : start + width])
+        start += width
+    return "-".join(parts)
+
+
+def new_lvm_id(entropy: Entropy) -> str:
+    """A random LVM id. LVM draws from the 62 letters and digits, never `!` or `#`."""
+    number = int.from_bytes(entropy(32), "big")
+    letters = []
+    for _ in range(32):
+        number, index = divmod(number, len(_LVM_ALPHABET))
+        letters.append(_LVM_ALPHABET[index])
+    return "".join(letters)
+
+
+class IdMap(NamedTuple):
+    """Every identity of a LUN and what replaces it. Both maps are one to one."""
+
+    sr: str  #: the old SR UUID; a key of `uuids`
+    uuids: Dict[str, str]  #: SR and VDI UUIDs, old to new
+    lvm_ids: Dict[str, str]  #: PV, VG and LV ids without dashes, old to new
+
+    @property
+    def new_sr(self) -> str:
+        return self.uuids[self.sr]
+
+    def reversed(self) -> "IdMap":
+        """The map that gives the old identities back."""
+        return IdMap(
+            sr=self.new_sr,
+            uuids={new: old for old, new in self.uuids.items()},
+            lvm_ids={new: old for old, new in self.lvm_ids.items()},
+        )
+
+
+def check_one_to_one(ids: Mapping[str, str], what: str) -> None:
+    """Raises UsageError unless every new id is used once and none is an old one as well."""
+    seen: Dict[str, str] = {}
+    for old, new in sorted(ids.items()):
+        if new in ids:
+            raise UsageError("The new {} {} is already on the LUN; choose another one.".format(what, new))
+        if new in seen:
+            raise UsageError("{} and {} would both become the {} {}.".format(seen[new], old, what, new))
+        seen[new] = old

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Free space in the text ring of a metadata area, and who gets which part of it.
+
+    area.offset                                                            area.end
+    | header | ... free ... | journal | live text | second area ... | ... free ... |
+                                        L           X
+
+LVM writes its next text behind the live one and goes round. So the second area goes right behind the live text, and
+the journal ends just before it: that is what LVM reclaims last. Everything handed out starts and ends on a multiple
+of 4096, so that no physical block is shared with a live text or a header.
+"""
+
+from typing import List, Optional, Sequence
+
+from relvmoiscsi.device import Range, align_down, align_up
+from relvmoiscsi.lvm.layout import MDA_HEADER_SIZE
+from relvmoiscsi.lvm.pv import Area
+
+ALIGNMENT = 4096
+#: room in a second area for LVM's own updates, should a run be cut there: two more texts and some
+_SPARE_BYTES = 64 << 10
+#: the smallest area LVM has ever been asked to read here
+MIN_AREA_BYTES = 36 << 10
+
+
+def free_ranges(area: Area, live: Sequence[Range], taken: Sequence[Range] = ()) -> List[Range]:
+    """Free parts of the ring in the order LVM will fill them: from the end of the live text, once around.
+
+    `live` is the committed text, in one range or two; `taken` is what else must stay.
+    """
+    free, position = [], area.offset + MDA_HEADER_SIZE
+    for used in sorted([*live, *taken]) + [Range(area.end, 0)]:
+        start = align_up(position, ALIGNMENT)
+        end = align_down(used.offset, ALIGNMENT)
+        if start < end:
+            free.append(Range(start, end - start))
+        position = max(position, used.end)
+    behind_live = live[-1].end
+    return [part for part in free if part.offset >= behind_live] + [part for part in free if part.offset < behind_live]
+
+
+def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool) -> Optional[Area]:
+    """Room for a header and a text; None when nothing fits.
+
+    With `spare` there is room for LVM's own updates too, should a run be cut while the label points there.
+    """
+    size = max(align_up(MDA_HEADER_SIZE + text_bytes, ALIGNMENT), MIN_AREA_BYTES)
+    if spare:
+        size += align_up(2 * text_bytes + _SPARE_BYTES, ALIGNMENT)
+    for part in free:
+        if part.length >= size:
+            return Area(part.offset, size)
+    return None
+
+
+def place_journal(free: Sequence[Range], length: int) -> Optional[Range]:
+    """Room for a journal of `length` bytes (a multiple of ALIGNMENT), as late in LVM's order as possible."""
+    for part in reversed(free):
+        if part.length >= length:
+            return Range(part.end - length, length)
+    return None

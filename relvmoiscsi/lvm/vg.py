@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A volume group as values: verified, extents mapped to bytes of the device, and its text under new identities.
+
+Only what SM makes is accepted: one PV, linear LVs. Everything else is refused by name, before anything is planned.
+"""
+
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Sequence, Set, Tuple
+
+from relvmoiscsi.device import SECTOR, Range
+from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
+from relvmoiscsi.identity import dashed, parse_lvm_id, replace_uuids
+from relvmoiscsi.lvm.config import Edit, Section, edited, parse
+
+#: section and key names of the text that carry nothing this project would have to know
+_KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
+_VG_STATUS = {"RESIZEABLE", "READ", "WRITE"}
+_PV_STATUS = {"ALLOCATABLE"}
+_LV_STATUS = {"READ", "WRITE", "VISIBLE"}
+
+#: keys that tie a VG to a cluster or a host; SM never sets them
+_OWNERSHIP = ("system_id", "lock_type", "lock_args")
+
+#: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
+_DEVICE_HINTS = ("device_id_type", "device_id")
+
+
+class Segment(NamedTuple):
+    """Extents [start_extent, start_extent + extent_count) of an LV, which lie in a row on the PV."""
+
+    start_extent: int
+    extent_count: int
+    first_pe: int
+
+
+class LogicalVolume(NamedTuple):
+    """A volume as the text describes it; `segments` are in the order of its extents."""
+
+    name: str
+    id: str  #: 32 characters
+    status: FrozenSet[str]
+    tags: Tuple[str, ...]
+    segments: Tuple[Segment, ...]
+
+    @property
+    def extent_count(self) -> int:
+        return sum(segment.extent_count for segment in self.segments)
+
+    @property
+    def read_only(self) -> bool:
+        return "WRITE" not in self.status
+
+
+class VolumeGroup(NamedTuple):
+    """What the committed text says. `text` is as stored, without its NUL; one character per byte."""
+
+    text: str
+    root: Section
+    name: str
+    id: str
+    seqno: int
+    pv_id: str
+    dev_size: int  #: bytes
+    pe_start: int  #: bytes from the start of the device to extent 0
+    pe_count: int
+    extent_size: int  #: bytes
+    lvs: Tuple[LogicalVolume, ...]
+
+    @property
+    def data_end(self) -> int:
+        """Where the last extent ends, in bytes from the start of the device."""
+        return self.pe_start + self.pe_count * self.extent_size
+
+    def size_of(self, lv: LogicalVolume) -> int:
+        """Bytes."""
+        return lv.extent_count * self.extent_size
+
+    def ranges(self, lv: LogicalVolume, offset: int, length: int) -> List[Range]:
+        """Where bytes [offset, offset + length) of an LV lie on the device, in order; one range per segment.
+
+        Raises Truncated when the LV ends before.
+        """
+        if offset < 0 or length < 0 or offset + length > self.size_of(lv):
+            raise Truncated("A structure", Place(lv.name, offset), length, self.size_of(lv) - offset)
+        found = []
+        for segment in lv.segments:
+            start = segment.start_extent * self.extent_size
+            end = start + segment.extent_count * self.extent_size
+            first, last = max(offset, start), min(offset + length, end)
+            if first < last:
+                on_device = self.pe_start + segment.first_pe * self.extent_size + (first - start)
+                found.append(Range(on_device, last - first))
+        return found
+
+
+def read_vg(text: str, where: Place) -> VolumeGroup:
+    """Read and verify a committed text. `where` is the place of its first byte. Raises FormatError."""
+    root = parse(text, where)
+    if len(root.sections) != 1:
+        names = ", ".join(sorted(root.sections)) or "none"
+        raise Malformed("Metadata text", where, "it has these volume groups: {}; expected one".format(names))
+    if root.string("contents") != "Text Format Volume Group" or root.integer("version") != 1:
+        raise Unsupported("Metadata text", where, "it is not version 1 of a volume group text")
+    vg = next(iter(root.sections.values()))
+    _refuse_unknown(vg)
+    pv = _only_pv(vg)
+    extent_size = vg.integer("extent_size", 1) * SECTOR
+    found = VolumeGroup(
+        text=text,
+        root=root,
+        name=vg.name,
+        id=parse_lvm_id(vg.string("id"), "id of volume group " + vg.name, vg.where),
+        seqno=vg.integer("seqno"),
+        pv_id=parse_lvm_id(pv.string("id"), "id of the physical volume", pv.where),
+        dev_size=pv.integer("dev_size") * SECTOR if "dev_size" in pv.assignments else 0,
+        pe_start=pv.integer("pe_start") * SECTOR,
+        pe_count=pv.integer("pe_count"),
+        extent_size=extent_size,
+        lvs=tuple(_lv(section, pv.name) for section in _lv_sections(vg)),
+    )
+    _verify_extents(found, where)
+    _verify_ids(found, where)
+    return found
+
+
+def _lv_sections(vg: Section) -> List[Section]:
+    """A VG without LVs has no `logical_volumes` section."""
+    return list(vg.sections["logical_volumes"].sections.values()) if "logical_volumes" in vg.sections else []
+
+
+def _refuse_unknown(vg: Section) -> None:
+    what = "Volume group {}".format(vg.name)
+    for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
+        raise Unsupported(what, vg.sections[name].where, "it has a section {}".format(name))
+    for key in _OWNERSHIP:
+        if key in vg.assignments and any(scalar.value != "" for scalar in vg.assignments[key].values):
+            raise Unsupported(what, vg.where, "it belongs to another host or to a cluster: it has a {}".format(key))
+    if "format" in vg.assignments and vg.string("format") != "lvm2":
+        raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
+    _known_status(what, vg, _VG_STATUS)
+
+
+def _known_status(what: str, section: Section, known: Set[str]) -> FrozenSet[str]:
+    status = frozenset(section.strings("status"))
+    for word in sorted(status - known):
+        raise Unsupported(what, section.where, "its status is {}".format(word))
+    return status
+
+
+def _only_pv(vg: Section) -> Section:
+    pvs = list(vg.section("physical_volumes").sections.values())
+    if len(pvs) != 1:
+        problem = "it lies on {} physical volumes, an SR on a LUN has one".format(len(pvs))
+        raise Unsupported("Volume group {}".format(vg.name), vg.where, problem)
+    what = "Physical volume {} of volume group {}".format(pvs[0].name, vg.name)
+    _known_status(what, pvs[0], _PV_STATUS)
+    if "MISSING" in pvs[0].strings("flags"):
+        raise Unsupported(what, pvs[0].where, "it is marked MISSING")
+    return pvs[0]
+
+
+def _lv(section: Section, pv_name: str) -> LogicalVolume:
+    what = "Logical volume {}".format(section.name)
+    lv_id = parse_lvm_id(section.string("id"), "id of logical volume " + section.name, section.where)
+    segments = sorted(_segment(what, child, pv_name) for child in section.sections.values())
+    if section.integer("segment_count") != len(segments) or not segments:
+        raise Malformed(what, section.where, "it has {} segments and says otherwise".format(len(segments)))
+    expected = 0
+    for segment in segments:
+        if segment.start_extent != expected:
+            raise Malformed(what, section.where, "extent {} is in no segment or in two".format(expected))
+        expected += segment.extent_count
+    return LogicalVolume(
+        name=section.name,
+        id=lv_id,
+        status=_known_status(what, section, _LV_STATUS),
+        tags=tuple(section.strings("tags")),
+        segments=tuple(segments),
+    )
+
+
+def _segment(what: str, section: Section, pv_name: str) -> Segment:
+    if section.string("type") != "striped" or section.integer("stripe_count") != 1:
+        raise Unsupported(what, section.where, "{} is not linear".format(section.name))
+    stripes = section.assignments.get("stripes")
+    values = [scalar.value for scalar in stripes.values] if stripes else []
+    if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
+        raise Malformed(what, section.where, "{} has the stripes {!r}".format(section.name, values))
+    return Segment(section.integer("start_extent"), section.integer("extent_count", 1), values[1])
+
+
+def _verify_extents(vg: VolumeGroup, where: Place) -> None:
+    """Every extent lies on the PV and belongs to one LV at the most."""
+    taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
+    free_from, before = 0, ""
+    for first, end, name in taken:
+        if end > vg.pe_count:
+            problem = "it uses extent {}, the physical volume has {}".format(end - 1, vg.pe_count)
+            raise Malformed("Logical volume {}".format(name), where, problem)
+        if first < free_from:
+            problem = "it overlaps {} at extent {}".format(before, first)
+            raise Malformed("Logical volume {}".format(name), where, problem)
+        free_from, before = end, name
+
+
+def _verify_ids(vg: VolumeGroup, where: Place) -> None:
+    owners: Dict[str, str] = {vg.id: "the volume group"}
+    for lv in vg.lvs:
+        if lv.id in owners:
+            raise Malformed("Logical volume {}".format(lv.name), where, "it has the id of {}".format(owners[lv.id]))
+        owners[lv.id] = lv.name
+
+
+def renamed_text(
+    vg: VolumeGroup, vg_name: str, lv_names: Mapping[str, str], ids: Mapping[str, str], uuids: Mapping[str, str]
+) -> str:
+    """The text under new identities, one generation on; every other byte stays.
+
+    `lv_names` maps every LV's name, `ids` every PV, VG and LV id (32 characters). Names of the SR and its volumes in
+    LVM's note of its last command (`description`) follow `uuids`. Hints that name the original's disk go.
+    """
+    section = vg.root.sections[vg.name]
+    edits = [
+        Edit(section.name_start, section.name_end, vg_name),
+        _id_edit(section, ids),
+        _value_edit(section, "seqno", str(vg.seqno + 1)),
+    ]
+    pv = next(iter(section.section("physical_volumes").sections.values()))
+    edits.append(_id_edit(pv, ids))
+    edits.extend(_removals(vg.text, pv, _DEVICE_HINTS))
+    for lv in _lv_sections(section):
+        edits.append(Edit(lv.name_start, lv.name_end, lv_names[lv.name]))
+        edits.append(_id_edit(lv, ids))
+    if "description" in vg.root.assignments:
+        note = vg.root.scalar("description")
+        edits.append(Edit(note.start, note.end, replace_uuids(vg.text[note.start : note.end], uuids)))
+    return edited(vg.text, edits)
+
+
+def _value_edit(section: Section, key: str, replacement: str) -> Edit:
+    scalar = section.scalar(key)
+    return Edit(scalar.start, scalar.end, replacement)
+
+
+def _id_edit(section: Section, ids: Mapping[str, str]) -> Edit:
+    old = section.string("id").replace("-", "")
+    return _value_edit(section, "id", '"{}"'.format(dashed(ids[old])))
+
+
+def _removals(text: str, section: Section, keys: Sequence[str]) -> List[Edit]:
+    """Edits that take whole assignments away, each with the line end behind it."""
+    found = [section.assignments[key] for key in keys if key in section.assignments]
+    return [Edit(a.start, a.end + (text[a.end : a.end + 1] == "\n"), "") for a in found]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The names SM gives to volume groups and logical volumes, and how they turn up inside disk images.
+
+    VG_XenStorage-<SR uuid>              the volume group of an SR
+    MGT                                  SM's own metadata
+    VHD-<VDI uuid>  LV-<VDI uuid>        a VHD, a raw VDI, a QCOW2 (XCP-ng); `VHD-OLD_` and `QCOW2-OLD_`
+    QCOW2-<VDI uuid>                     are leaves that a coalesce left to be deleted
+    <VDI uuid>.cbtlog                    changed-block log
+    <type>_<VDI uuid>_<value>            SM journal; jvhd_<VDI uuid>: vhd-util's resize journal
+    <SR uuid>_trim_lv                    all free space, while it is being trimmed
+
+Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constants.py (facts/sm-ondisk.md 1.3).
+"""
+
+import re
+from typing import Mapping, NamedTuple, Optional
+
+from relvmoiscsi.errors import Place, Unsupported
+from relvmoiscsi.identity import UUID_PATTERN
+
+VG_PREFIX = "VG_XenStorage-"
+MGT = "MGT"
+VHD = "vhd"
+RAW = "raw"
+QCOW2 = "qcow2"
+CBT_LOG = "cbt log"
+JOURNAL = "journal"
+TRIM = "trim"
+
+#: kinds that hold the blocks of a VDI
+DISK_KINDS = (VHD, RAW, QCOW2)
+
+#: how MGT spells the kinds (`vdi_type`)
+MGT_TYPES = {VHD: "vhd", RAW: "aio", QCOW2: "qcow2"}
+
+#: SM journals whose recovery is safe under new names, and what each means to the SR that gets them
+HARMLESS_JOURNALS = {
+    "coalesce": "SM's garbage collector drops the mark",
+    "relink": "SM's garbage collector finishes the relinking once the VDIs are known",
+    "zero": "SM's garbage collector zeroes the grown part again",
+}
+
+#: journals that must be finished by the SR they belong to, and why they cannot be carried over
+REFUSED_JOURNALS = {
+    "clone": "a snapshot or clone was in flight; its recovery needs the original SR's database",
+    "leaf": "a leaf coalesce was in flight; its recovery needs the original SR's database",
+    "inflate": "a VHD was being inflated; its end footer may be stale",
+    "jvhd": "a VHD was being resized; its journal would put the old identity back",
+}
+
+_PREFIXES = {"VHD-": VHD, "LV-": RAW, "QCOW2-": QCOW2}
+_VG = re.compile(re.escape(VG_PREFIX) + "(" + UUID_PATTERN + r")\Z")
+_DISK = re.compile("(VHD-|LV-|QCOW2-)(OLD_)?(" + UUID_PATTERN + r")\Z")
+_CBT = re.compile("(" + UUID_PATTERN + r")\.cbtlog\Z")
+_JOURNAL = re.compile("([a-z]+)_(" + UUID_PATTERN + r")(?:_(.*))?\Z")
+_TRIM = re.compile("(" + UUID_PATTERN + r")_trim_lv\Z")
+
+_DM_UUID = UUID_PATTERN.replace("-[", "--[")
+_DM_PARENT = re.compile(
+    r"(?:/dev/mapper/)?VG_XenStorage--(?P<sr>{0})-(?P<kind>VHD|LV|QCOW2)--(?P<uuid>{0})\Z".format(_DM_UUID)
+)
+_PATH_PARENT = re.compile(r"/dev/VG_XenStorage-(?P<sr>{0})/(?P<kind>VHD|LV|QCOW2)-(?P<uuid>{0})\Z".format(UUID_PATTERN))
+
+
+class LvName(NamedTuple):
+    """A logical volume's name, taken apart."""
+
+    text: str
+    kind: str
+    uuid: Optional[str] = None  #: the VDI (or, for TRIM, the SR) that the name carries
+    is_old: bool = False  #: an `OLD_` leaf that waits for deletion
+    journal: str = ""  #: the type of an SM journal
+
+    def renamed(self, uuids: Mapping[str, str]) -> str:
+        """The name under new UUIDs; as long as the old one."""
+        return self.text if self.uuid is None else self.text.replace(self.uuid, uuids[self.uuid])
+
+
+def sr_of_vg(vg_name: str) -> Optional[str]:
+    """The SR UUID in a VG's name; None when the VG is not an SR's."""
+    match = _VG.match(vg_name)
+    return match.group(1) if match else None
+
+
+def parse_lv_name(text: str, where: Place) -> LvName:
+    """Take a logical volume's name apart.
+
+    Raises Unsupported for a name that SM does not give: its content could hold identities nobody here knows.
+    """
+    if text == MGT:
+        return LvName(text, MGT)
+    match = _DISK.match(text)
+    if match and not (match.group(1) == "LV-" and match.group(2)):
+        return LvName(text, _PREFIXES[match.group(1)], match.group(3), is_old=bool(match.group(2)))
+    match = _CBT.match(text)
+    if match:
+        return LvName(text, CBT_LOG, match.group(1))
+    match = _TRIM.match(text)
+    if match:
+        return LvName(text, TRIM, match.group(1))
+    match = _JOURNAL.match(text)
+    if match and match.group(1) in list(HARMLESS_JOURNALS) + list(REFUSED_JOURNALS):
+        return LvName(text, JOURNAL, match.group(2), journal=match.group(1))
+    raise Unsupported("Logical volume {}".format(text), where, "it is no name of the storage manager's")
+
+
+class ParentName(NamedTuple):
+    """What a differencing image says its parent is."""
+
+    sr: str  #: SR UUID
+    kind: str  #: VHD, RAW or QCOW2
+    uuid: str  #: VDI UUID
+
+
+def parse_parent_name(text: str) -> Optional[ParentName]:
+    """Read a device-mapper name or a /dev path of an SR's volume; None when it is neither."""
+    match = _DM_PARENT.match(text) or _PATH_PARENT.match(text)
+    if match is None:
+        return None
+    parts = match.groupdict()
+    return ParentName(
+        sr=parts["sr"].replace("--", "-"),
+        kind=_PREFIXES[parts["kind"] + "-"],
+        uuid=parts["uuid"].replace("--", "-"),
+    )
+
+
+def rename_parent(text: str, uuids: Mapping[str, str]) -> str:
+    """A parent name under new UUIDs; dashes stay single or doubled, the length stays."""
+    parent = parse_parent_name(text)
+    if parent is None:
+        raise ValueError("not a parent name: {!r}".format(text))
+    for old in (parent.sr, parent.uuid):
+        new = uuids[old]
+        text = text.replace(old, new).replace(old.replace("-", "--"), new.replace("-", "--"))
+    return text
