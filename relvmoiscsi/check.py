@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Whether a resignature is one: every identity is new, and nothing but identities differs.
+
+Used three times: on the result of a plan, in memory, before the first write; on two LUNs, for `check --original`;
+and in the tests.
+"""
+
+import re
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+
+from relvmoiscsi import naming
+from relvmoiscsi.cbt import CbtLog
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.identity import UUID_PATTERN, IdMap, dashed
+from relvmoiscsi.lun import Content, Lun, Volume
+from relvmoiscsi.lvm.config import Edit, Section, edited
+from relvmoiscsi.lvm.vg import LogicalVolume
+from relvmoiscsi.mgt.records import VdiRecord
+from relvmoiscsi.vhd.image import Vhd
+from relvmoiscsi.vhd.layout import DynamicHeader
+
+_IDENTITY = re.compile(UUID_PATTERN + "|[0-9A-Za-z!#]{6}(?:-[0-9A-Za-z!#]{4}){5}-[0-9A-Za-z!#]{6}")
+
+
+def identities(lun: Lun) -> Dict[str, str]:
+    """Every identity on a LUN, and where it was seen."""
+    found = {
+        dashed(lun.label.pv_id): "PV id",
+        dashed(lun.vg.id): "id of the volume group",
+        lun.sr_uuid: "SR UUID in the name of the volume group",
+    }
+    for volume in lun.volumes:
+        found[dashed(volume.lv.id)] = "id of " + volume.name.text
+        for uuid in _uuids_in(volume):
+            found.setdefault(uuid, "UUID in " + volume.name.text)
+    if lun.mgt:
+        found.setdefault(lun.mgt.sr_uuid, "SR UUID in MGT")
+        for record in lun.mgt.records:
+            for uuid in filter(None, (record.uuid, record.snapshot_of)):
+                found.setdefault(uuid, "UUID in the MGT record at byte {}".format(record.offset))
+    return found
+
+
+def _uuids_in(volume: Volume) -> Iterable[str]:
+    found = [volume.name.uuid, volume.parent.uuid if volume.parent else None]
+    if isinstance(volume.content, CbtLog):
+        found += [volume.content.parent, volume.content.child]
+    return [uuid for uuid in found if uuid]
+
+
+def shared_identities(one: Lun, other: Lun) -> List[str]:
+    """A sentence for every identity that is on both LUNs."""
+    others = identities(other)
+    return [
+        "{} is on both: {} of {}, {} of {}.".format(identity, where, one.name, others[identity], other.name)
+        for identity, where in identities(one).items()
+        if identity in others
+    ]
+
+
+def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
+    """The map from one LUN's identities to the other's, found by where volumes lie; None when they do not match."""
+    uuids, lvm_ids = {original.sr_uuid: clone.sr_uuid}, {}
+    lvm_ids[original.label.pv_id] = clone.label.pv_id
+    lvm_ids[original.vg.id] = clone.vg.id
+    places = {volume.lv.segments: volume for volume in clone.volumes}
+    for volume in original.volumes:
+        twin = places.get(volume.lv.segments)
+        if twin is None:
+            return None
+        lvm_ids[volume.lv.id] = twin.lv.id
+        for old, new in zip(_uuids_in(volume), _uuids_in(twin)):
+            uuids.setdefault(old, new)
+    for record, other in _record_pairs(original, clone):
+        uuids.setdefault(record.uuid, other.uuid)
+        if record.snapshot_of and other.snapshot_of:
+            uuids.setdefault(record.snapshot_of, other.snapshot_of)
+    return IdMap(original.sr_uuid, uuids, lvm_ids)
+
+
+def _record_pairs(before: Lun, after: Lun) -> List[Tuple[VdiRecord, VdiRecord]]:
+    return list(zip(before.mgt.records, after.mgt.records)) if before.mgt and after.mgt else []
+
+
+def differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
+    """A sentence for everything in `after` that is not `before` under the new ids."""
+    found = _text_differences(before, after, ids)
+    found += _left_over(before, after, ids)
+    if len(before.volumes) != len(after.volumes):
+        return found + ["It has {} volumes, expected {}.".format(len(after.volumes), len(before.volumes))]
+    for volume, other in zip(before.volumes, after.volumes):
+        found += _volume_differences(volume, other, ids)
+    return found + _mgt_differences(before, after, ids)
+
+
+def _expect(what: str, found: object, expected: object) -> List[str]:
+    return [] if found == expected else ["{} is {}, expected {}.".format(what, found, expected)]
+
+
+def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
+    vg, new = before.vg, after.vg
+    found = _expect("The PV id in the label", after.label.pv_id, ids.lvm_ids[before.label.pv_id])
+    found += _expect("The PV id in the metadata", new.pv_id, ids.lvm_ids[vg.pv_id])
+    found += _expect("The volume group's id", new.id, ids.lvm_ids[vg.id])
+    found += _expect("The volume group's name", new.name, naming.VG_PREFIX + ids.new_sr)
+    found += _expect("seqno", new.seqno, vg.seqno + 1)
+    for name in ("dev_size", "pe_start", "pe_count", "extent_size"):
+        found += _expect(name, getattr(new, name), getattr(vg, name))
+    return found
+
+
+def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
+    """Old identities that the new text still holds. Tags are the administrator's; they stay as they are."""
+    tags = [lv.assignments["tags"] for lv in _lv_sections(after) if "tags" in lv.assignments]
+    text = edited(after.vg.text, [Edit(tag.start, tag.end, "") for tag in tags])
+    old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
+    left = sorted(old.intersection(_IDENTITY.findall(text)))
+    return ["The old identity {} is still in the metadata text.".format(one) for one in left]
+
+
+def _lv_sections(lun: Lun) -> List[Section]:
+    vg = lun.vg.root.sections[lun.vg.name]
+    return list(vg.sections["logical_volumes"].sections.values()) if "logical_volumes" in vg.sections else []
+
+
+def _volume_differences(volume: Volume, other: Volume, ids: IdMap) -> List[str]:
+    name = volume.name.renamed(ids.uuids)
+    expected = LogicalVolume(
+        name=name,
+        id=ids.lvm_ids[volume.lv.id],
+        status=volume.lv.status,
+        tags=volume.lv.tags,
+        segments=volume.lv.segments,
+    )
+    found = _expect("Logical volume {}".format(name), other.lv, expected)
+    if volume.parent is not None:
+        parent = volume.parent._replace(sr=ids.new_sr, uuid=ids.uuids[volume.parent.uuid])
+        found += _expect("The parent of {}".format(name), other.parent, parent)
+    content = _shape(_mapped(volume.content, ids))
+    return found + _expect("The content of {}".format(name), _shape(other.content), content)
+
+
+def _mapped(content: Content, ids: IdMap) -> Content:
+    if isinstance(content, CbtLog):
+        return content._replace(
+            parent=ids.uuids[content.parent] if content.parent else None,
+            child=ids.uuids[content.child] if content.child else None,
+        )
+    return content
+
+
+def _shape(content: Content) -> object:
+    """A content without what a new identity changes in it; links are compared apart."""
+    if isinstance(content, Vhd):
+        plain = content.header.replace(parent_name=bytes(DynamicHeader.parent_name.size), checksum=0)
+        return content._replace(header=plain, parent=None)
+    if isinstance(content, CbtLog):
+        return content._replace(header=content.header.replace(parent=bytes(16), child=bytes(16)))
+    return content
+
+
+def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
+    if before.mgt is None or after.mgt is None:
+        return _expect("MGT", after.mgt is None, before.mgt is None)
+    found = _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)
+    found += _expect("MGT's length", after.mgt.length, before.mgt.length)
+    for record, other in _record_pairs(before, after):
+        where = "The MGT record at byte {}".format(record.offset)
+        found += _expect(where, _fields(other), _fields(record, ids.uuids))
+    return found
+
+
+def _fields(record: VdiRecord, uuids: Optional[Mapping[str, str]] = None) -> object:
+    tags = {name: tag.text for name, tag in record.tags.items() if name not in ("uuid", "snapshot_of")}
+    if uuids is None:
+        return record.uuid, record.snapshot_of, tags
+    return uuids[record.uuid], uuids.get(record.snapshot_of, record.snapshot_of), tags
+
+
+def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:
+    """Raises Refused when what a plan leads to is not `before` under new ids."""
+    problems = differences(before, after, ids) + shared_identities(before, after)
+    if problems:
+        raise Refused("The planned result does not check: {}".format(" ".join(problems[:5])), sm_key="MetadataError")

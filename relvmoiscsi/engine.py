@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What can be done with a LUN: look at it, resignature it, finish what was cut, take it back, compare it.
+
+    found = engine.inspect(device)                       # never raises for what is on the disk
+    plan = engine.prepare(device, os.urandom)            # reads, plans, checks; writes nothing
+    result = engine.resignature(device, plan)            # writes
+
+Everything comes in as an argument: the device, entropy, the SCSIid. What must be held while a device is written,
+exclusive opening and LVM's locks, is the caller's; `vg_names` says which names to lock.
+"""
+
+import logging
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from relvmoiscsi import __version__, apply, check, naming, plan, rescue, survey
+from relvmoiscsi.apply import Mark
+from relvmoiscsi.device import Chunk, CountingDevice, Device, Range
+from relvmoiscsi.errors import FormatError, NotFound, Place, Refused, RelvmoiscsiError, Truncated, Unfinished
+from relvmoiscsi.identity import Entropy, IdMap
+from relvmoiscsi.journal import (
+    DONE,
+    IN_PROGRESS,
+    RESIGNATURE,
+    UNDO,
+    Journal,
+    Run,
+    Tail,
+    decode,
+    journal_range,
+    read_tail,
+    scsi_id_digest,
+    verify_run,
+)
+from relvmoiscsi.lun import Lun
+from relvmoiscsi.lvm import pv
+from relvmoiscsi.lvm.pv import Label
+from relvmoiscsi.plan import Plan
+from relvmoiscsi.survey import ReadCache
+
+log = logging.getLogger(__name__)
+
+EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
+UNFINISHED, RESIGNATURED, DAMAGED = "unfinished", "resignatured", "damaged"
+
+_NOTHING_WRITTEN = "Nothing was written."
+
+
+class Inspection(NamedTuple):
+    """What is on a device. `problem` says why there is no `lun`."""
+
+    state: str
+    lun: Optional[Lun] = None
+    tail: Optional[Tail] = None
+    run: Optional[Run] = None  #: of the journal, where it still lies on the LUN
+    problem: Optional[RelvmoiscsiError] = None
+
+
+class Result(NamedTuple):
+    """What was done, or, with a `plan` and no writes, what would be."""
+
+    state: str
+    lun: Optional[Lun]
+    ids: Optional[IdMap]  #: None when the LUN was resignatured and LVM has reclaimed the journal since
+    scsi_id: Optional[str]
+    already_done: bool = False
+    writes: int = 0
+    bytes_written: int = 0
+    flushes: int = 0
+    reads: int = 0
+    read_batches: int = 0
+
+
+class AlreadyDone(NamedTuple):
+    """The LUN holds a finished resignature for this SCSIid: there is nothing to do."""
+
+    lun: Lun
+    run: Optional[Run]
+
+
+class Prepared(NamedTuple):
+    """A checked plan, and what it was made of."""
+
+    state: str  #: of the LUN as it is: CLEAN, or RESIGNATURED when it is done again
+    plan: Plan
+    lun: Lun
+    reads: int
+    read_batches: int
+
+
+def inspect(device: Device) -> Inspection:
+    """What is on a device. Raises DeviceError only: whatever the disk holds is an answer."""
+    try:
+        cache = ReadCache(device)
+        label = survey.read_label(cache)
+        tail = read_tail(label, Place(device.name, label.offset))
+    except NotFound as problem:
+        return Inspection(EMPTY, problem=problem)
+    except Refused as problem:
+        return Inspection(FOREIGN, problem=problem)
+    except FormatError as problem:
+        return Inspection(DAMAGED, problem=problem)
+    run = _run_or_none(cache, tail, label)
+    if tail is not None and tail.phase != DONE:
+        return Inspection(UNFINISHED, tail=tail, run=run, problem=apply.unfinished(device.name, tail))
+    try:
+        lun = survey.read_lun(cache, label)
+    except Refused as problem:
+        return Inspection(FOREIGN, tail=tail, problem=problem)
+    except FormatError as problem:
+        return Inspection(DAMAGED, tail=tail, problem=problem)
+    return Inspection(_state_of(tail), lun, tail, run)
+
+
+def _state_of(tail: Optional[Tail]) -> str:
+    """The state of a LUN without an unfinished run."""
+    return RESIGNATURED if tail is not None and tail.kind == RESIGNATURE else CLEAN
+
+
+def _read_journal(device: Device, tail: Tail, label: Label) -> Journal:
+    """The journal that a mark points to. Raises FormatError."""
+    where = Place(device.name, label.offset)
+    found = journal_range(tail, where, device.size_bytes)
+    data = device.read([found])[0]
+    place = Place(device.name, found.offset)
+    run = decode(data, place, tail.journal_digest)
+    verify_run(run, device.size_bytes, place)
+    return Journal(run, found.offset, data)
+
+
+def _run_or_none(device: Device, tail: Optional[Tail], label: Label) -> Optional[Run]:
+    """A finished run's journal may be overwritten by LVM at any time; then there is nothing to tell."""
+    if tail is None:
+        return None
+    try:
+        return _read_journal(device, tail, label).run
+    except FormatError as problem:
+        log.debug("%s: the journal is gone: %s", device.name, problem)
+        return None
+
+
+# --- resignature
+
+
+def prepare(
+    device: Device,
+    entropy: Entropy,
+    scsi_id: Optional[str] = None,
+    chosen: Optional[IdMap] = None,
+    again: bool = False,
+    sr_uuid: Optional[str] = None,
+) -> Union[Prepared, AlreadyDone]:
+    """Read the LUN, plan its resignature and check what the plan leads to. Nothing is written.
+
+    `chosen` gives some of the new ids, `sr_uuid` the new SR's; `again` resignatures a LUN that is already done.
+
+    Raises Unfinished where an earlier run was cut (`recover` finishes it), NotFound, Refused or FormatError for a
+    LUN that will not be resignatured, UsageError for a choice that cannot be.
+    """
+    counting = CountingDevice(device)
+    try:
+        cache = ReadCache(counting)
+        label = survey.read_label(cache)
+        tail = read_tail(label, Place(device.name, label.offset))
+        if tail is not None and tail.phase != DONE:
+            raise apply.unfinished(device.name, tail)
+        lun = survey.read_lun(cache, label)
+        if tail is not None and tail.kind == RESIGNATURE and not again and _same_lun(device.name, tail, scsi_id):
+            return AlreadyDone(lun, _run_or_none(cache, tail, label))
+        ids = plan.choose_ids(lun, entropy, chosen, sr_uuid)
+        made = plan.plan_resignature(lun, _known(cache), device.block_size, ids, entropy(16), scsi_id, __version__)
+        _check_plan(cache, lun, made)
+    except RelvmoiscsiError as error:
+        error.in_state(_NOTHING_WRITTEN)
+        raise
+    return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches)
+
+
+def _same_lun(name: str, tail: Tail, scsi_id: Optional[str]) -> bool:
+    """Whether a finished resignature was made for this very LUN; False for a copy taken after it.
+
+    Raises Refused when that cannot be told, because one of the two SCSIids is not known.
+    """
+    digest = scsi_id_digest(scsi_id)
+    if digest == tail.scsi_id_digest:
+        return True
+    if not any(digest) or not any(tail.scsi_id_digest):
+        which = "of this LUN is not known" if not any(digest) else "it was made for was not recorded"
+        raise Refused(
+            "{} was resignatured before, and the SCSIid {}: whether it is a later copy cannot be told. Give the "
+            "SCSIid, or ask for another resignature with --again.".format(name, which)
+        )
+    return False
+
+
+def _known(cache: ReadCache) -> plan.Known:
+    return lambda wanted: cache.read([wanted])[0]
+
+
+def _check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
+    """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
+    labels = made.labels()
+    written = [*made.prepared, *(Chunk(write.offset, write.new) for write in made.run.writes)]
+    for sector, headers in ((labels.switched, ()), (labels.final, made.headers)):
+        chunks = apply.whole_blocks(cache, [Chunk(labels.offset, sector), *headers])
+        result = cache.with_chunks([*written, *chunks])
+        after = survey.read_lun(result, survey.read_label(result))
+        check.verify_result(lun, after, made.run.ids)
+
+
+def vg_names(run: Run) -> Tuple[str, str]:
+    """The old and the new name of the volume group: what to lock while the run is carried out."""
+    return naming.VG_PREFIX + run.ids.sr, naming.VG_PREFIX + run.ids.new_sr
+
+
+def resignature(device: Device, prepared: Prepared) -> Result:
+    """Carry out a prepared plan. Raises Refused or DeviceError; the error says what state the device is in."""
+    counting = CountingDevice(device)
+    apply.carry_out(counting, prepared.plan)
+    run = prepared.plan.run
+    return _result(counting, RESIGNATURED, prepared.lun, run)._replace(
+        reads=prepared.reads + counting.reads, read_batches=prepared.read_batches + counting.read_batches
+    )
+
+
+def _result(counting: CountingDevice, state: str, lun: Optional[Lun], run: Run) -> Result:
+    return Result(
+        state=state,
+        lun=lun,
+        ids=run.ids,
+        scsi_id=run.scsi_id,
+        writes=counting.writes,
+        bytes_written=counting.bytes_written,
+        flushes=counting.flushes,
+        reads=counting.reads,
+        read_batches=counting.read_batches,
+    )
+
+
+# --- what was cut
+
+
+def read_mark(device: Device) -> Optional[Mark]:
+    """The mark of a run and its journal; None without a mark. Raises FormatError for a journal that is damaged."""
+    label = survey.read_label(device)
+    tail = read_tail(label, Place(device.name, label.offset))
+    return None if tail is None else Mark(label, tail, _read_journal(device, tail, label))
+
+
+def find_unfinished(device: Device) -> Optional[Mark]:
+    """The run that was cut on this device; None when none was.
+
+    A label that the cut has torn is no label any more; then the journal is looked for in the metadata area.
+    """
+    try:
+        label = survey.read_label(device)
+    except (FormatError, Refused) as problem:
+        mark = rescue.find_mark(device)
+        if mark is None:
+            problem.in_state(_NOTHING_WRITTEN)
+            raise
+        return mark
+    tail = read_tail(label, Place(device.name, label.offset))
+    if tail is None or tail.phase == DONE:
+        return None
+    return Mark(label, tail, _read_journal(device, tail, label))
+
+
+def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result:
+    """Finish a run that was cut, with the ids it had chosen.
+
+    Raises Refused when the run was begun on another LUN: this one is a copy of it, and would become its twin.
+    """
+    digest = scsi_id_digest(scsi_id)
+    if any(digest) and any(mark.tail.scsi_id_digest) and digest != mark.tail.scsi_id_digest:
+        raise Refused(
+            "{0} is a copy of a LUN whose resignature was cut (SCSIid {1}). Run `relvmoiscsi undo {0}`, then "
+            "resignature it.".format(device.name, mark.journal.run.scsi_id)
+        ).in_state(_NOTHING_WRITTEN)
+    counting = CountingDevice(device)
+    apply.finish(counting, mark)
+    found = inspect(device)
+    if found.lun is None or found.state == UNFINISHED:
+        raise found.problem or Unfinished("{} is still unfinished.".format(device.name))
+    return _result(counting, found.state, found.lun, mark.journal.run)
+
+
+def undo(device: Device, entropy: Entropy) -> Result:
+    """Give the old identities back: take back a run that was cut, or reverse one that is done.
+
+    Raises Refused when there is nothing to undo, or when it is too late: LVM or SM has changed what was written.
+    """
+    mark = read_undoable(device)
+    if mark.tail.phase == DONE:
+        return _reverse(device, mark, entropy)
+    if mark.tail.kind == RESIGNATURE and mark.tail.phase == IN_PROGRESS:
+        return _roll_back(device, mark)
+    result = recover(device, mark)
+    return result if mark.tail.kind == UNDO else undo(device, entropy)
+
+
+def read_undoable(device: Device) -> Mark:
+    """The run that `undo` would take back. Raises as `undo` does, before anything is written."""
+    try:
+        return find_unfinished(device) or _finished_mark(device)
+    except RelvmoiscsiError as error:
+        error.in_state(_NOTHING_WRITTEN)
+        raise
+
+
+def _roll_back(device: Device, mark: Mark) -> Result:
+    counting = CountingDevice(device)
+    apply.roll_back(counting, mark)
+    found = inspect(device)
+    return _result(counting, found.state, found.lun, mark.journal.run._replace(ids=mark.journal.run.ids.reversed()))
+
+
+def _finished_mark(device: Device) -> Mark:
+    label = survey.read_label(device)
+    tail = read_tail(label, Place(device.name, label.offset))
+    if tail is None or tail.kind == UNDO:
+        raise Refused("{} holds no resignature that could be undone.".format(device.name), "InvalidArg")
+    try:
+        return Mark(label, tail, _read_journal(device, tail, label))
+    except FormatError as error:
+        raise Refused("{} cannot be undone: LVM has reclaimed the space of the journal.".format(device.name)) from error
+
+
+def _reverse(device: Device, mark: Mark, entropy: Entropy) -> Result:
+    """Undo a finished run, by a run of its own."""
+    try:
+        made, old = _prepare_undo(device, mark, entropy)
+    except RelvmoiscsiError as error:
+        error.in_state(_NOTHING_WRITTEN)
+        raise
+    counting = CountingDevice(device)
+    apply.carry_out(counting, made)
+    return _result(counting, CLEAN, old, made.run)
+
+
+def _prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lun]:
+    """The plan that reverses a finished run, and the LUN it leads to. Raises Refused when it is too late."""
+    run = mark.journal.run
+    cache = ReadCache(device)
+    mdas = survey.read_mdas(cache, mark.label)
+    if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
+        raise Refused("{} cannot be undone: LVM has changed the volume group since.".format(device.name))
+    apply.verify_undoable(cache, run.writes)
+    text, live = _old_text(cache, run)
+    made = plan.plan_undo(mark.journal, mark.label, mdas, text, live, entropy(16), __version__)
+    return made, _check_undo(cache, made)
+
+
+def _old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
+    """The metadata text from before a run, and all the places it lies in."""
+    text, live = b"", []
+    for move in run.mdas:
+        where = Place(device.name, move.original.offset)
+        mda = pv.parse_mda(move.old_header, move.original, where)
+        if mda.has_text:
+            text = pv.read_texts(device, [mda])[0]
+            pv.verify_text(text, mda.committed, where)
+            live += pv.text_ranges(mda.area, mda.committed, where)
+    return text, live
+
+
+def _check_undo(cache: ReadCache, made: Plan) -> Lun:
+    labels = made.labels()
+    chunks = [*made.prepared, *(Chunk(write.offset, write.new) for write in made.run.writes)]
+    ends = apply.whole_blocks(cache, [Chunk(labels.offset, labels.final), *made.headers])
+    result = cache.with_chunks([*chunks, *ends])
+    return survey.read_lun(result, survey.read_label(result))
+
+
+# --- two LUNs
+
+
+class Comparison(NamedTuple):
+    """What `check --original` found; without problems the clone shares nothing with the original."""
+
+    problems: List[str]
+    bytes_compared: int
+
+
+def compare(original: Device, clone: Device, data: Optional[Sequence[Range]] = None) -> Comparison:
+    """Whether two LUNs share no identity and differ in nothing else.
+
+    `data` are the ranges of both devices that may hold anything but zeros; None compares no guest data.
+    Raises FormatError, Refused or NotFound for a LUN that holds no SR.
+    """
+    caches = [ReadCache(original), ReadCache(clone)]
+    one, other = (survey.read_lun(cache, survey.read_label(cache)) for cache in caches)
+    problems = check.shared_identities(one, other)
+    ids = check.pairing(one, other)
+    if ids is None:
+        return Comparison(problems + ["Their volumes do not lie at the same places."], 0)
+    if problems:
+        return Comparison(problems, 0)
+    problems += check.differences(one, other, ids)
+    writes = plan.content_writes(one.vg, plan.volume_changes(one, ids), _known(caches[0]), original.block_size)
+    allowed = {write.offset: write.new for write in writes}
+    spans = _extents(one, data or [])
+    found = _differing(original, clone, spans, allowed)
+    return Comparison(problems + found, sum(span.length for span in spans))
+
+
+def _extents(lun: Lun, data: Sequence[Range]) -> List[Range]:
+    """The parts of `data` that belong to volumes; everything else is LVM's."""
+    vg, found = lun.vg, []
+    owned = sorted(part for lv in vg.lvs for part in vg.ranges(lv, 0, vg.size_of(lv)))
+    for part in data:
+        for extent in owned:
+            first, last = max(part.offset, extent.offset), min(part.end, extent.end)
+            if first < last:
+                found.append(Range(first, last - first))
+    return found
+
+
+_COMPARE_BYTES = 1 << 20
+
+
+def _differing(original: Device, clone: Device, spans: Sequence[Range], allowed: Dict[int, bytes]) -> List[str]:
+    problems: List[str] = []
+    for span in spans:
+        for at in range(span.offset, span.end, _COMPARE_BYTES):
+            part = Range(at, min(_COMPARE_BYTES, span.end - at))
+            try:
+                one, other = original.read([part])[0], clone.read([part])[0]
+            except Truncated:
+                return problems + ["{} is smaller than {}.".format(clone.name, original.name)]
+            if one != other:
+                problems += _explained(part, one, other, allowed, clone.name)
+    return problems
+
+
+def _explained(part: Range, one: bytes, other: bytes, allowed: Dict[int, bytes], name: str) -> List[str]:
+    expected = bytearray(one)
+    for offset, new in allowed.items():
+        first, last = max(offset, part.offset), min(offset + len(new), part.end)
+        if first < last:
+            expected[first - part.offset : last - part.offset] = new[first - offset : last - offset]
+    if bytes(expected) == other:
+        return []
+    at = next(index for index in range(len(other)) if expected[index] != other[index])
+    return ["{} differs from what is expected at byte {}.".format(name, part.offset + at)]

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a run leaves on the LUN about itself: a mark in the label sector, and the journal the mark points to.
+
+    label sector   0        416               512
+                   | LVM's  | Tail            |       phase, address and digest of the journal, under LVM's checksum
+    ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
+
+The tail lives and dies with the label: LVM keeps it when it updates the VG and erases it when it changes the identity
+of the PV. A run moves the tail through these phases:
+
+    no tail        nothing of ours; or an undo gave the old label back
+    IN_PROGRESS    the identity is the old one; the new one is decided; volumes may be half rewritten
+    SWITCHED       the identity is the new one, its metadata lies in the second area
+    DONE           the identity is the new one, its metadata lies where LVM put it; the journal allows an undo
+"""
+
+import hashlib
+import json
+import struct
+import zlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.device import SECTOR, Chunk, Range, align_up
+from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
+from relvmoiscsi.identity import IdMap
+from relvmoiscsi.lvm.layout import MdaHeader
+from relvmoiscsi.lvm.pv import Area, Label, sealed_label
+from relvmoiscsi.ondisk import Record, expect_magic, le32, le64, raw, u8
+
+TAIL_MAGIC = b"reLVMtag"
+JOURNAL_MAGIC = b"reLVMjnl"
+VERSION = 1
+
+IN_PROGRESS, SWITCHED, DONE = 1, 2, 3
+PHASES = {IN_PROGRESS: "in progress", SWITCHED: "switched", DONE: "done"}
+RESIGNATURE, UNDO = 1, 2
+KINDS = {RESIGNATURE: "resignature", UNDO: "undo"}
+
+ALIGNMENT = 4096  #: a journal starts and ends on multiples of it
+MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger one is not believed
+
+# fmt: off
+
+
+class Tail(Record, size=96):
+    """The last 96 bytes of the label sector."""
+
+    magic          = raw(0, 8)
+    version        = u8(8)
+    phase          = u8(9)
+    kind           = u8(10)
+    reserved1      = u8(11)
+    journal_length = le32(12)     #: bytes
+    run_id         = raw(16, 16)
+    journal_offset = le64(32)     #: bytes from the start of the device
+    scsi_id_digest = raw(40, 16)  #: of the SCSIid the run was made for; zero: it was not known
+    reserved2      = le64(56)
+    journal_digest = raw(64, 32)  #: SHA-256 of the JournalHeader, which holds that of the rest
+
+
+class JournalHeader(Record, size=64):
+    """Start of a journal."""
+
+    magic          = raw(0, 8)
+    version        = le32(8)
+    reserved       = le32(12)
+    payload_length = le64(16)     #: bytes behind this header, compressed
+    raw_length     = le64(24)     #: bytes of the payload once it is inflated
+    payload_digest = raw(32, 32)  #: SHA-256 of the compressed payload
+
+
+# fmt: on
+
+TAIL_AT = SECTOR - Tail.SIZE
+
+
+class Write(NamedTuple):
+    """One range of the device in whole blocks, before and after."""
+
+    offset: int
+    old: bytes
+    new: bytes
+    what: str
+
+    @property
+    def range(self) -> Range:
+        return Range(self.offset, len(self.new))
+
+
+class MdaMove(NamedTuple):
+    """A metadata area on its way: while SWITCHED the label lists `second` in its place.
+
+    An area that LVM ignores does not move: `second` is `original`.
+    """
+
+    original: Area
+    second: Area
+    old_header: bytes  #: 512 bytes at the start of `original`, before
+    second_header: bytes  #: at the start of `second`; empty when the area does not move
+    final_header: bytes  #: at the start of `original`, in the end
+
+    @property
+    def moves(self) -> bool:
+        return self.second != self.original
+
+
+class Run(NamedTuple):
+    """Everything that is needed to finish a run or to take it back, on any host."""
+
+    kind: int
+    run_id: bytes
+    scsi_id: Optional[str]
+    tool: str  #: version that made it
+    ids: IdMap
+    label_number: int  #: sector of the label
+    old_label: bytes  #: 512 bytes, before
+    new_pv_id: str
+    final_label: bytes  #: 512 bytes for an UNDO: exactly what was there before; empty for a RESIGNATURE
+    mdas: Tuple[MdaMove, ...]
+    writes: Tuple[Write, ...]  #: to the contents of volumes
+
+    def reversed_writes(self) -> Tuple[Write, ...]:
+        return tuple(Write(w.offset, w.new, w.old, w.what) for w in self.writes)
+
+
+class Journal(NamedTuple):
+    """A run as it lies, or will lie, on the device."""
+
+    run: Run
+    offset: int
+    data: bytes
+
+    @property
+    def chunk(self) -> Chunk:
+        return Chunk(self.offset, self.data)
+
+    def tail(self, phase: int) -> Tail:
+        return Tail.zero(
+            magic=TAIL_MAGIC,
+            version=VERSION,
+            phase=phase,
+            kind=self.run.kind,
+            journal_length=len(self.data),
+            run_id=self.run.run_id,
+            journal_offset=self.offset,
+            scsi_id_digest=scsi_id_digest(self.run.scsi_id),
+            journal_digest=hashlib.sha256(self.data[: JournalHeader.SIZE]).digest(),
+        )
+
+
+def scsi_id_digest(scsi_id: Optional[str]) -> bytes:
+    """What the tail keeps of a SCSIid: 16 bytes, zero when it is not known."""
+    return hashlib.sha256(b"SCSIid " + scsi_id.encode("utf-8")).digest()[:16] if scsi_id else bytes(16)
+
+
+def read_tail(label: Label, where: Place) -> Optional[Tail]:
+    """The mark of an earlier run in a label; None when there is none.
+
+    Raises Unsupported when the place is taken by bytes nobody here knows, or by a later version of this project.
+    """
+    if label.used_end > TAIL_AT:
+        raise Unsupported("LVM label", where, "its lists leave no room for the mark of a run")
+    data = label.sector[TAIL_AT:]
+    if not any(data):
+        return None
+    tail = Tail.at(data)
+    place = where.plus(TAIL_AT)
+    if tail.magic != TAIL_MAGIC:
+        raise Unsupported("LVM label", place, "its last bytes are in use by something else")
+    if tail.version != VERSION or tail.phase not in PHASES or tail.kind not in KINDS:
+        raise Unsupported("Mark of a run", place, "it was made by another version of relvmoiscsi")
+    return tail
+
+
+def with_tail(sector: bytes, tail: Optional[Tail]) -> bytes:
+    """A label sector with this mark, or with none; checksum made anew."""
+    return sealed_label(sector[:TAIL_AT] + (bytes(tail) if tail else bytes(Tail.SIZE)))
+
+
+# --- the journal's bytes
+
+
+def encode(run: Run) -> bytes:
+    """The journal of a run, padded with zeros to ALIGNMENT. The same run gives the same bytes."""
+    facts = {
+        "tool": run.tool,
+        "kind": KINDS[run.kind],
+        "run_id": run.run_id.hex(),
+        "scsi_id": run.scsi_id,
+        "sr": run.ids.sr,
+        "uuids": run.ids.uuids,
+        "lvm_ids": run.ids.lvm_ids,
+        "label_number": run.label_number,
+        "new_pv_id": run.new_pv_id,
+        "has_final_label": bool(run.final_label),
+        "mdas": [[list(move.original), list(move.second)] for move in run.mdas],
+        "writes": [[write.offset, len(write.new), write.what] for write in run.writes],
+    }
+    blobs = [run.old_label, run.final_label]
+    blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
+    blobs += [part for write in run.writes for part in (write.old, write.new)]
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
+    payload = struct.pack("<Q", len(text)) + text + b"".join(blobs)
+    packed = zlib.compress(payload, 6)
+    header = JournalHeader.zero(
+        magic=JOURNAL_MAGIC,
+        version=VERSION,
+        payload_length=len(packed),
+        raw_length=len(payload),
+        payload_digest=hashlib.sha256(packed).digest(),
+    )
+    data = bytes(header) + packed
+    return data.ljust(align_up(len(data), ALIGNMENT), b"\0")
+
+
+def journal_range(tail: Tail, where: Place, device_size: int) -> Range:
+    """Where the journal lies. Raises Malformed when that cannot be."""
+    found = Range(tail.journal_offset, tail.journal_length)
+    if not JournalHeader.SIZE <= found.length <= MAX_JOURNAL_BYTES or found.end > device_size:
+        problem = "it says that {} bytes of journal lie at byte {}".format(found.length, found.offset)
+        raise Malformed("Mark of a run", where, problem)
+    return found
+
+
+def decode(data: bytes, where: Place, digest: Optional[bytes] = None) -> Run:
+    """The run in a journal. `digest` is the tail's; without one the journal vouches for itself.
+
+    Raises FormatError; nothing of a journal is used before all of it is verified.
+    """
+    header = JournalHeader.at(data, 0, where)
+    expect_magic("Journal", where, header.magic, JOURNAL_MAGIC)
+    if header.version != VERSION:
+        raise Unsupported("Journal", where, "its version is {}".format(header.version))
+    if digest is not None and hashlib.sha256(bytes(header)).digest() != digest:
+        raise Malformed("Journal", where, "it is not the one that the label speaks of")
+    packed = data[header.SIZE : header.SIZE + header.payload_length]
+    if hashlib.sha256(packed).digest() != header.payload_digest:
+        raise BadChecksum(
+            "Journal",
+            where,
+            int.from_bytes(header.payload_digest[:4], "big"),
+            int.from_bytes(hashlib.sha256(packed).digest()[:4], "big"),
+        )
+    try:
+        return _run(_inflated(packed, header.raw_length), where)
+    except (ValueError, KeyError, TypeError, IndexError, zlib.error, struct.error) as error:
+        raise Malformed("Journal", where, "its content does not read: {}".format(error)) from error
+
+
+def _inflated(packed: bytes, length: int) -> bytes:
+    if length > MAX_JOURNAL_BYTES:
+        raise ValueError("it claims {} bytes".format(length))
+    payload = zlib.decompressobj().decompress(packed, length + 1)
+    if len(payload) != length:
+        raise ValueError("it has {} bytes, expected {}".format(len(payload), length))
+    return payload
+
+
+def _run(payload: bytes, where: Place) -> Run:
+    (text_length,) = struct.unpack_from("<Q", payload)
+    facts: Dict[str, Any] = json.loads(payload[8 : 8 + text_length].decode("utf-8"))
+    blobs = _Blobs(payload[8 + text_length :])
+    kinds = {name: kind for kind, name in KINDS.items()}
+    run = Run(
+        kind=kinds[facts["kind"]],
+        run_id=bytes.fromhex(facts["run_id"]),
+        scsi_id=facts["scsi_id"],
+        tool=str(facts["tool"]),
+        ids=IdMap(str(facts["sr"]), dict(facts["uuids"]), dict(facts["lvm_ids"])),
+        label_number=int(facts["label_number"]),
+        old_label=blobs.take(SECTOR),
+        new_pv_id=str(facts["new_pv_id"]),
+        final_label=blobs.take(SECTOR if facts["has_final_label"] else 0),
+        mdas=tuple(_move(item, blobs) for item in facts["mdas"]),
+        writes=_writes(facts["writes"], blobs),
+    )
+    if blobs.left():
+        raise ValueError("{} bytes are left over".format(blobs.left()))
+    return run
+
+
+class _Blobs:
+    """The bytes behind the facts, taken in order."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def take(self, length: int) -> bytes:
+        if not 0 <= length <= self.left():
+            raise ValueError("{} bytes are missing".format(length - self.left()))
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+    def left(self) -> int:
+        return len(self._data) - self._at
+
+
+def _move(item: Sequence[Sequence[int]], blobs: _Blobs) -> MdaMove:
+    original, second = (Area(int(area[0]), int(area[1])) for area in item)
+    old = blobs.take(MdaHeader.SIZE)
+    second_header = blobs.take(MdaHeader.SIZE if second != original else 0)
+    return MdaMove(original, second, old, second_header, blobs.take(MdaHeader.SIZE))
+
+
+def _writes(items: Sequence[Sequence[Any]], blobs: _Blobs) -> Tuple[Write, ...]:
+    found: List[Write] = []
+    for offset, length, what in items:
+        old = blobs.take(int(length))
+        found.append(Write(int(offset), old, blobs.take(int(length)), str(what)))
+    return tuple(found)
+
+
+def verify_run(run: Run, device_size: int, where: Place) -> None:
+    """Nothing in a run points outside the device, or at what it must not touch. Raises Malformed.
+
+    Contents lie outside the label and the metadata areas; areas and headers lie on the device.
+    """
+    spans = [(0, 4 * SECTOR)] + [(move.original.offset, move.original.end) for move in run.mdas]
+    for move in run.mdas:
+        inside = move.original.offset <= move.second.offset and move.second.end <= move.original.end
+        if not inside or move.original.end > device_size or move.original.offset < 4 * SECTOR:
+            raise Malformed("Journal", where, "its metadata areas do not lie in each other")
+    for write in run.writes:
+        end = write.offset + len(write.new)
+        if write.offset < 0 or end > device_size or any(write.offset < b and a < end for a, b in spans):
+            raise Malformed("Journal", where, "it would write {} bytes at {}".format(len(write.new), write.offset))

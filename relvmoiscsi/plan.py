@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""From what is on a LUN and the ids it is to have, to the complete list of writes. Pure: nothing is read or written.
+
+A plan holds every byte of a run before the first one is written:
+
+    prepared       journal and second metadata area, into free ring space
+    label          with the mark "in progress"
+    run.writes     contents of volumes
+    label          switched: new PV id, list of areas pointing to the second area      <- the commit
+    headers        of the metadata areas at their original place
+    label          with the original list of areas, and the mark "done"
+"""
+
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi import cbt, naming
+from relvmoiscsi.cbt import CbtLog
+from relvmoiscsi.device import Chunk, Range, align_down, align_up
+from relvmoiscsi.errors import Place, Refused, UsageError
+from relvmoiscsi.identity import Entropy, IdMap, check_one_to_one, is_uuid, new_lvm_id, new_uuid
+from relvmoiscsi.journal import (
+    DONE,
+    IN_PROGRESS,
+    RESIGNATURE,
+    SWITCHED,
+    UNDO,
+    Journal,
+    MdaMove,
+    Run,
+    Tail,
+    Write,
+    encode,
+    with_tail,
+)
+from relvmoiscsi.lun import Lun, Volume, VolumeChange
+from relvmoiscsi.lvm import layout, pv, ring
+from relvmoiscsi.lvm.pv import Area, Label, Mda
+from relvmoiscsi.lvm.vg import VolumeGroup, renamed_text
+from relvmoiscsi.mgt import records as mgt_records
+from relvmoiscsi.qcow2 import image as qcow2
+from relvmoiscsi.qcow2.image import Qcow2
+from relvmoiscsi.vhd import image as vhd
+from relvmoiscsi.vhd.image import Vhd
+
+#: the bytes of a range, which a survey has read
+Known = Callable[[Range], bytes]
+
+#: changed blocks this close become one write; the bytes between are written as they are
+_MERGE_GAP_BYTES = 512
+
+
+class Plan(NamedTuple):
+    """A run, and everything it writes that is not in its journal."""
+
+    journal: Journal
+    areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
+    text: bytes  #: the new metadata text, as stored
+
+    @property
+    def run(self) -> Run:
+        return self.journal.run
+
+    @property
+    def prepared(self) -> Tuple[Chunk, ...]:
+        return (self.journal.chunk, *self.areas)
+
+    @property
+    def headers(self) -> Tuple[Chunk, ...]:
+        return tuple(Chunk(move.original.offset, move.final_header) for move in self.run.mdas)
+
+    def labels(self) -> "Labels":
+        return Labels.of(self.journal)
+
+
+class Labels(NamedTuple):
+    """The label sector in every state of a run."""
+
+    offset: int  #: bytes from the start of the device
+    before: bytes
+    in_progress: bytes
+    switched: bytes
+    final: bytes
+
+    @classmethod
+    def of(cls, journal: Journal) -> "Labels":
+        run = journal.run
+        label = pv.parse_label(run.old_label, run.label_number, Place("the journal", 0))
+        return cls(
+            offset=label.offset,
+            before=run.old_label,
+            in_progress=with_tail(run.old_label, journal.tail(IN_PROGRESS)),
+            switched=switched_label(label, run, journal.tail(SWITCHED)),
+            final=run.final_label or final_label(label, run, journal.tail(DONE)),
+        )
+
+
+def switched_label(label: Label, run: Run, tail: Tail) -> bytes:
+    """The commit: new PV id, the second areas, the mark."""
+    return with_tail(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), tail)
+
+
+def final_label(label: Label, run: Run, tail: Tail) -> bytes:
+    """New PV id, the original areas, the mark."""
+    return with_tail(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), tail)
+
+
+# --- ids
+
+
+def old_uuids(lun: Lun) -> List[str]:
+    """Every SR and VDI UUID on the LUN, links to what is gone included, each once, the SR's first."""
+    found = [lun.sr_uuid]
+    for volume in lun.volumes:
+        found.append(volume.name.uuid or "")
+        found.append(volume.parent.uuid if volume.parent else "")
+        if isinstance(volume.content, CbtLog):
+            found += [volume.content.parent or "", volume.content.child or ""]
+    for record in lun.mgt.records if lun.mgt else []:
+        found += [record.uuid, record.snapshot_of]
+    return list(dict.fromkeys(uuid for uuid in found if uuid))
+
+
+def old_lvm_ids(lun: Lun) -> List[str]:
+    """PV id, VG id, LV ids."""
+    return [lun.label.pv_id, lun.vg.id] + [lv.id for lv in lun.vg.lvs]
+
+
+def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uuid: Optional[str] = None) -> IdMap:
+    """New ids for everything: those of `chosen`, `sr_uuid` for the SR, random ones for the rest.
+
+    Raises UsageError for a choice that is no id, that is not on the LUN, or that is not one to one.
+    """
+    wanted_uuids = dict(chosen.uuids) if chosen else {}
+    wanted_lvm_ids = dict(chosen.lvm_ids) if chosen else {}
+    if sr_uuid is not None and wanted_uuids.setdefault(lun.sr_uuid, sr_uuid) != sr_uuid:
+        raise UsageError("The map chooses another SR UUID than {}.".format(sr_uuid))
+    uuids = _chosen(old_uuids(lun), wanted_uuids, lambda: new_uuid(entropy), "UUID")
+    lvm_ids = _chosen(old_lvm_ids(lun), wanted_lvm_ids, lambda: new_lvm_id(entropy), "LVM id")
+    for uuid in uuids.values():
+        if not is_uuid(uuid):
+            raise UsageError("{!r} is no UUID as SM writes it: 36 characters, lower case.".format(uuid))
+    check_one_to_one(uuids, "UUID")
+    check_one_to_one(lvm_ids, "LVM id")
+    return IdMap(lun.sr_uuid, uuids, lvm_ids)
+
+
+def _chosen(old: Sequence[str], wanted: Mapping[str, str], draw: Callable[[], str], what: str) -> Dict[str, str]:
+    for unknown in sorted(set(wanted) - set(old)):
+        raise UsageError("The map speaks of the {} {}, which is not on the LUN.".format(what, unknown))
+    return {identity: wanted.get(identity) or draw() for identity in old}
+
+
+# --- the plan of a resignature
+
+
+def plan_resignature(
+    lun: Lun, known: Known, block_size: int, ids: IdMap, run_id: bytes, scsi_id: Optional[str], tool: str
+) -> Plan:
+    """All writes that give the LUN the new ids. Raises Refused when journal and second area do not fit."""
+    text = _new_text(lun, ids)
+    run = Run(
+        kind=RESIGNATURE,
+        run_id=run_id,
+        scsi_id=scsi_id,
+        tool=tool,
+        ids=ids,
+        label_number=lun.label.number,
+        old_label=lun.label.sector,
+        new_pv_id=ids.lvm_ids[lun.label.pv_id],
+        final_label=b"",
+        mdas=(),
+        writes=content_writes(lun.vg, volume_changes(lun, ids), known, block_size),
+    )
+    return _placed(run, lun.name, lun.mdas, text, finals=None, keep=())
+
+
+def _new_text(lun: Lun, ids: IdMap) -> bytes:
+    names = {volume.name.text: volume.name.renamed(ids.uuids) for volume in lun.volumes}
+    vg_name = naming.VG_PREFIX + ids.new_sr
+    return renamed_text(lun.vg, vg_name, names, ids.lvm_ids, ids.uuids).encode("latin-1") + b"\0"
+
+
+def volume_changes(lun: Lun, ids: IdMap) -> List[VolumeChange]:
+    """What changes inside volumes, byte for byte."""
+    found = []
+    for volume in lun.volumes:
+        found += [VolumeChange(volume, change) for change in _changes_in(lun, volume, ids)]
+    return found
+
+
+def _changes_in(lun: Lun, volume: Volume, ids: IdMap) -> List[Any]:
+    name = volume.name.text
+    if isinstance(volume.content, Vhd):
+        return vhd.changes(volume.content, volume.texts, ids.uuids, name)
+    if isinstance(volume.content, Qcow2):
+        return qcow2.changes(volume.content, b"".join(volume.texts), ids.uuids, name)
+    if isinstance(volume.content, CbtLog):
+        return cbt.changes(volume.content, ids.uuids, name)
+    if volume.name.kind == naming.MGT and lun.mgt:
+        return mgt_records.changes(lun.mgt, ids.new_sr, ids.uuids, name)
+    return []
+
+
+class _Block(NamedTuple):
+    """A block of the device that is to change."""
+
+    volume: str
+    what: str
+    new: bytearray
+
+
+def content_writes(
+    vg: VolumeGroup, changes: Iterable[VolumeChange], known: Known, block_size: int
+) -> Tuple[Write, ...]:
+    """Changes of volumes as writes of whole blocks of the device, in the order of the device."""
+    blocks: Dict[int, _Block] = {}
+    for volume, change in changes:
+        done = 0
+        for part in vg.ranges(volume.lv, change.offset, len(change.new)):
+            for at in range(align_down(part.offset, block_size), part.end, block_size):
+                if at not in blocks:
+                    old = known(Range(at, block_size))
+                    blocks[at] = _Block(volume.name.text, change.what, bytearray(old))
+                first, last = max(part.offset, at), min(part.end, at + block_size)
+                start = done + first - part.offset
+                blocks[at].new[first - at : last - at] = change.new[start : start + last - first]
+            done += part.length
+    changed = [at for at in sorted(blocks) if bytes(blocks[at].new) != known(Range(at, block_size))]
+    return tuple(_write(group, blocks, known, block_size) for group in _groups(changed, blocks, block_size))
+
+
+def _groups(changed: Sequence[int], blocks: Mapping[int, _Block], block_size: int) -> List[List[int]]:
+    """Blocks that become one write: adjacent ones, and those of one volume with a short gap between."""
+    groups: List[List[int]] = []
+    for at in changed:
+        if groups:
+            gap = at - (groups[-1][-1] + block_size)
+            same_volume = blocks[at].volume == blocks[groups[-1][-1]].volume
+            if gap == 0 or same_volume and gap <= _MERGE_GAP_BYTES:
+                groups[-1].append(at)
+                continue
+        groups.append([at])
+    return groups
+
+
+def _write(group: Sequence[int], blocks: Mapping[int, _Block], known: Known, block_size: int) -> Write:
+    start, end = group[0], group[-1] + block_size
+    old = known(Range(start, end - start))
+    new = bytearray(old)
+    for at in group:
+        new[at - start : at - start + block_size] = blocks[at].new
+    names = list(dict.fromkeys(blocks[at].what for at in group))
+    what = names[0] if len(names) == 1 else "{} and {} more".format(names[0], len(names) - 1)
+    return Write(start, old, bytes(new), what)
+
+
+# --- room in the ring
+
+
+def _placed(
+    run: Run, name: str, mdas: Sequence[Mda], text: bytes, finals: Optional[Sequence[bytes]], keep: Sequence[Range]
+) -> Plan:
+    """The plan with its second areas and its journal in free ring space; `keep` must not be written.
+
+    `finals` are the headers to end with; None: headers that point to the text in the second area.
+    """
+    journal_bytes = 0
+    for spare in (True, False):
+        moves = _moves(mdas, text, finals, keep, spare)
+        if moves is None:
+            continue
+        placed = run._replace(mdas=tuple(moves))
+        data = encode(placed)
+        journal_bytes = len(data)
+        room = _journal_room(mdas, moves, keep, journal_bytes)
+        if room is not None:
+            return Plan(Journal(placed, room.offset, data), tuple(_area_chunks(moves, text)), text)
+    free = sum(part.length for mda in mdas if mda.has_text for part in _free(mda, keep))
+    raise Refused(
+        "{}: there is no room for the journal: it needs {} bytes and a second metadata area of {} bytes, and {} bytes "
+        "of the metadata area are free.".format(name, journal_bytes or "some", len(text) + 512, free),
+        sm_key="SRNoSpace",
+    )
+
+
+def _free(mda: Mda, taken: Sequence[Range]) -> List[Range]:
+    live = pv.text_ranges(mda.area, mda.committed, Place("the metadata area", mda.area.offset))
+    inside = [part for part in taken if mda.area.offset <= part.offset < mda.area.end]
+    return ring.free_ranges(mda.area, live, inside)
+
+
+def _moves(
+    mdas: Sequence[Mda], text: bytes, finals: Optional[Sequence[bytes]], keep: Sequence[Range], spare: bool
+) -> Optional[List[MdaMove]]:
+    moves = []
+    for index, mda in enumerate(mdas):
+        final = finals[index] if finals else b""
+        if not mda.has_text:
+            ignored = pv.mda_header(mda.area, layout.RawLocation.zero(flags=layout.FLAG_IGNORED), mda.header)
+            moves.append(MdaMove(mda.area, mda.area, bytes(mda.header), b"", final or bytes(ignored)))
+            continue
+        second = ring.place_second_area(_free(mda, keep), len(text), spare)
+        if second is None:
+            return None
+        moves.append(_move(mda, second, text, final))
+    return moves
+
+
+def _move(mda: Mda, second: Area, text: bytes, final: bytes) -> MdaMove:
+    at = second.offset + layout.MDA_HEADER_SIZE
+    moved = pv.mda_header(second, pv.text_location(second, at, text))
+    settled = pv.mda_header(mda.area, pv.text_location(mda.area, at, text), mda.header)
+    return MdaMove(mda.area, second, bytes(mda.header), bytes(moved), final or bytes(settled))
+
+
+def _journal_room(mdas: Sequence[Mda], moves: Sequence[MdaMove], keep: Sequence[Range], length: int) -> Optional[Range]:
+    taken = list(keep) + [Range(*move.second) for move in moves if move.moves]
+    for mda in mdas:
+        room = ring.place_journal(_free(mda, taken), length) if mda.has_text else None
+        if room is not None:
+            return room
+    return None
+
+
+def _area_chunks(moves: Sequence[MdaMove], text: bytes) -> Iterable[Chunk]:
+    for move in moves:
+        if move.moves:
+            data = move.second_header + text
+            yield Chunk(move.second.offset, data.ljust(align_up(len(data), ring.ALIGNMENT), b"\0"))
+
+
+# --- the plan of an undo
+
+
+def plan_undo(
+    done: Journal, label: Label, mdas: Sequence[Mda], old_text: bytes, live: Sequence[Range], run_id: bytes, tool: str
+) -> Plan:
+    """All writes that give the old ids back: a run like any other, whose target is what was there before.
+
+    `live` is where the old text lies; it and the finished run's journal stay until the undo has committed.
+    """
+    before = done.run
+    old = pv.parse_label(before.old_label, before.label_number, Place("the journal", 0))
+    run = Run(
+        kind=UNDO,
+        run_id=run_id,
+        scsi_id=before.scsi_id,
+        tool=tool,
+        ids=before.ids.reversed(),
+        label_number=label.number,
+        old_label=label.sector,
+        new_pv_id=old.pv_id,
+        final_label=before.old_label,
+        mdas=(),
+        writes=before.reversed_writes(),
+    )
+    keep = [*live, Range(done.offset, len(done.data))]
+    finals = [move.old_header for move in before.mdas]
+    return _placed(run, "The LUN", mdas, old_text, finals, keep)

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Read a LUN in as few dependent steps as the formats allow; nothing is written and nothing is trusted.
+
+1  the first 64 KiB        label; nearly always the metadata area header, often the text
+2  metadata text(s)
+3  all volumes at once     VHD header and footers, QCOW2 header, CBT header, MGT
+4  what those point to     VHD parent locators, the rest of a large MGT
+"""
+
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from relvmoiscsi import cbt, naming
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, read_pieces
+from relvmoiscsi.errors import Malformed, NotFound, Place, Refused, Truncated, Unsupported
+from relvmoiscsi.lun import Content, Lun, Volume, refuse_volumes_in_flight, verify_lun
+from relvmoiscsi.lvm import layout, pv
+from relvmoiscsi.lvm.pv import Label, Mda
+from relvmoiscsi.lvm.vg import LogicalVolume, VolumeGroup, read_vg
+from relvmoiscsi.mgt import layout as mgt_layout
+from relvmoiscsi.mgt.records import Mgt, read_length, read_mgt
+from relvmoiscsi.naming import LvName, ParentName
+from relvmoiscsi.qcow2 import image as qcow2
+from relvmoiscsi.vhd import image as vhd
+
+FIRST_READ_BYTES = 64 << 10
+MIN_DEVICE_BYTES = 1 << 20
+MAX_MDAS = 2
+_SPARE_MGT_RECORDS = 64  #: read along with the records of the volumes; deleted slots live there
+
+
+class ReadCache(Device):
+    """A device that remembers what was read of it, in whole blocks; a block is read once."""
+
+    def __init__(self, device: Device) -> None:
+        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self._device = device
+        self._blocks: Dict[int, bytes] = {}
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        missing = [part for wanted in ranges for part in self._missing(wanted)]
+        if missing:
+            for part, data in zip(missing, self._device.read(missing)):
+                self._keep(part.offset, data)
+        return [self._known(wanted) for wanted in ranges]
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        raise TypeError("a survey does not write")
+
+    def flush(self) -> None:
+        raise TypeError("a survey does not write")
+
+    def with_chunks(self, chunks: Sequence[Chunk]) -> "ReadCache":
+        """What would be read if the chunks (whole blocks) were on the device."""
+        changed = ReadCache(self._device)
+        changed._blocks = dict(self._blocks)
+        for chunk in chunks:
+            changed._keep(chunk.offset, chunk.data)
+        return changed
+
+    def widened(self, wanted: Range) -> Range:
+        """The range in whole blocks."""
+        start = align_down(wanted.offset, self.block_size)
+        return Range(start, align_up(wanted.end, self.block_size) - start)
+
+    def _missing(self, wanted: Range) -> List[Range]:
+        if wanted.offset < 0 or wanted.length < 0 or wanted.end > self.size_bytes:
+            left = self.size_bytes - wanted.offset
+            raise Truncated("A structure", Place(self.name, wanted.offset), wanted.length, left)
+        wide = self.widened(wanted)
+        found: List[Range] = []
+        for offset in range(wide.offset, wide.end, self.block_size):
+            if offset in self._blocks:
+                continue
+            if found and found[-1].end == offset:
+                found[-1] = Range(found[-1].offset, found[-1].length + self.block_size)
+            else:
+                found.append(Range(offset, self.block_size))
+        return found
+
+    def _keep(self, offset: int, data: bytes) -> None:
+        for at in range(0, len(data), self.block_size):
+            self._blocks[offset + at] = data[at : at + self.block_size]
+
+    def _known(self, wanted: Range) -> bytes:
+        wide = self.widened(wanted)
+        data = b"".join(self._blocks[at] for at in range(wide.offset, wide.end, self.block_size))
+        return data[wanted.offset - wide.offset : wanted.end - wide.offset]
+
+
+def read_label(device: Device) -> Label:
+    """The label of the LUN.
+
+    Raises NotFound for an empty device, Refused for one that holds something else, FormatError for a bad label.
+    """
+    start = device.read([Range(0, min(FIRST_READ_BYTES, device.size_bytes))])[0]
+    if not any(start):
+        raise NotFound("{} is empty: its first {} bytes are zero.".format(device.name, len(start)))
+    if device.size_bytes < MIN_DEVICE_BYTES:
+        raise Refused("{} has {} bytes: no SR fits on it.".format(device.name, device.size_bytes), "VolNotFound")
+    _refuse_lvm1(start, device.name)
+    label = pv.find_label(start, Place(device.name, 0))
+    if label is None:
+        raise Refused("{} is no LVM physical volume: {}.".format(device.name, _what_else(start)), "VolNotFound")
+    if _partition_count(start):
+        raise Refused("{} has a partition table beside its LVM label.".format(device.name))
+    return label
+
+
+def _refuse_lvm1(start: bytes, name: str) -> None:
+    if start[:2] == b"HM":
+        raise Refused("{} begins like an LVM1 physical volume, which LVM releases read differently.".format(name))
+
+
+def _partition_count(start: bytes) -> int:
+    """Used entries of an MBR partition table in sector 0."""
+    if start[510:512] != b"\x55\xaa":
+        return 0
+    return sum(1 for at in range(446, 510, 16) if start[at + 4])
+
+
+def _what_else(start: bytes) -> str:
+    if start[512:520] == b"EFI PART":
+        return "it has a GPT partition table"
+    if _partition_count(start):
+        return "it has a partition table"
+    if start[1080:1082] == b"\x53\xef":
+        return "it looks like an ext2, ext3 or ext4 file system"
+    if start[:4] == b"XFSB":
+        return "it looks like an XFS file system"
+    if start[:8] == b"conectix" or start[:4] == b"QFI\xfb":
+        return "it is a disk image itself"
+    return "what it holds is unknown"
+
+
+def read_lun(device: Device, label: Label) -> Lun:
+    """Everything on the LUN, verified. Raises FormatError, or Refused for a volume group that is no SR's."""
+    mdas = read_mdas(device, label)
+    text, where = _committed_text(device, mdas)
+    vg = read_vg(text, where)
+    sr_uuid = naming.sr_of_vg(vg.name)
+    if sr_uuid is None:
+        raise Refused("{} holds the volume group {}, which is no SR's.".format(device.name, vg.name), "VolNotFound")
+    _verify_sizes(device, label, mdas, vg)
+    names = [naming.parse_lv_name(lv.name, where) for lv in vg.lvs]
+    refuse_volumes_in_flight(names, sr_uuid, where)
+    volumes, mgt = _volumes(device, vg, names)
+    lun = Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt)
+    verify_lun(lun)
+    return lun
+
+
+def read_mdas(device: Device, label: Label) -> List[Mda]:
+    """The headers of the metadata areas that the label lists, verified. Raises FormatError."""
+    place = Place(device.name, label.offset + label.mdas_at)
+    if not 1 <= len(label.mdas) <= MAX_MDAS:
+        raise Unsupported("LVM label", place, "it lists {} metadata areas".format(len(label.mdas)))
+    for area in label.mdas:
+        whole = area.offset % SECTOR == 0 and area.size % SECTOR == 0 and area.size > layout.MDA_HEADER_SIZE
+        if not whole or area.offset < layout.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
+            problem = "a metadata area of {} bytes at {} is not on the device".format(area.size, area.offset)
+            raise Malformed("LVM label", place, problem)
+    headers = device.read([Range(area.offset, layout.MDA_HEADER_SIZE) for area in label.mdas])
+    mdas = [pv.parse_mda(header, area, Place(device.name, area.offset)) for header, area in zip(headers, label.mdas)]
+    for mda in mdas:
+        if any(bytes(mda.precommitted)):
+            where = Place(device.name, mda.area.offset)
+            raise Unsupported("Metadata area header", where, "an LVM update was in flight when the copy was taken")
+    return mdas
+
+
+def _committed_text(device: Device, mdas: Sequence[Mda]) -> Tuple[str, Place]:
+    """The one text that all areas in use agree on, without its NUL, and the place of its first byte."""
+    used = [mda for mda in mdas if mda.has_text]
+    if not used:
+        raise Refused("{} is a physical volume without a volume group.".format(device.name), "VolNotFound")
+    for mda in mdas:
+        if not mda.has_text and not mda.ignored:
+            where = Place(device.name, mda.area.offset)
+            raise Malformed("Metadata area header", where, "it has no text, and the other area has one")
+    texts = pv.read_texts(device, used)
+    places = [Place(device.name, mda.area.offset + mda.committed.offset) for mda in used]
+    for mda, text, place in zip(used, texts, places):
+        pv.verify_text(text, mda.committed, place)
+    if len(set(texts)) > 1:
+        raise Malformed("Metadata text", places[1], "it differs from the text at byte {}".format(places[0].offset))
+    return texts[0][:-1].decode("latin-1"), places[0]
+
+
+def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup) -> None:
+    where = Place(device.name, label.offset)
+    if vg.pv_id != label.pv_id:
+        raise Malformed("LVM label", where, "its PV id is not the one in the metadata text")
+    needed = max(label.device_size, vg.dev_size, vg.data_end)
+    if needed > device.size_bytes:
+        raise Truncated("Physical volume", Place(device.name, 0), needed, device.size_bytes)
+    for mda in mdas:
+        if mda.area.offset < vg.data_end and vg.pe_start < mda.area.end:
+            raise Malformed("LVM label", where, "a metadata area lies inside the extents")
+
+
+#: a volume whose first bytes are read; of MGT, those bytes
+Opened = Union[Content, bytes]
+
+
+class Wanted(NamedTuple):
+    """Bytes of a volume that are to be read."""
+
+    lv: LogicalVolume
+    offset: int
+    length: int
+
+
+def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[Wanted]) -> List[bytes]:
+    """One batch of reads from volumes, wherever their segments lie. Raises Truncated."""
+    return read_pieces(device, [vg.ranges(*item) for item in wanted])
+
+
+def _volumes(device: Device, vg: VolumeGroup, names: Sequence[LvName]) -> Tuple[Tuple[Volume, ...], Optional[Mgt]]:
+    pairs = list(zip(vg.lvs, names))
+    heads = [(lv, name, _heads(vg, lv, name, len(names))) for lv, name in pairs]
+    first = iter(read_volumes(device, vg, [item for _lv, _name, wanted in heads for item in wanted]))
+    opened = [(lv, name, _open(vg, lv, name, [next(first) for _ in wanted])) for lv, name, wanted in heads]
+    tails = [_tails(vg, lv, content) for lv, name, content in opened]
+    second = iter(read_volumes(device, vg, [item for wanted in tails for item in wanted]))
+    volumes, mgt = [], None
+    for (lv, name, head), wanted in zip(opened, tails):
+        texts = tuple(next(second) for _ in wanted)
+        if isinstance(head, bytes):
+            mgt = _mgt(head + b"".join(texts), vg.size_of(lv), name.text)
+            volumes.append(Volume(lv, name, vg.size_of(lv), None, None, ()))
+        else:
+            parent = _parent(head, texts, name.text)
+            volumes.append(Volume(lv, name, vg.size_of(lv), head, parent, texts))
+    return tuple(volumes), mgt
+
+
+def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) -> List[Wanted]:
+    """What to read of a volume first."""
+    if name.kind == naming.VHD:
+        return [Wanted(lv, 0, vhd.HEAD_BYTES), Wanted(lv, vg.size_of(lv) - SECTOR, SECTOR)]
+    if name.kind == naming.QCOW2:
+        return [Wanted(lv, 0, qcow2.HEAD_BYTES)]
+    if name.kind == naming.CBT_LOG:
+        return [Wanted(lv, 0, cbt.CbtHeader.SIZE)]
+    if name.kind == naming.MGT:
+        records = volume_count + _SPARE_MGT_RECORDS
+        guess = mgt_layout.SR_END + records * mgt_layout.RECORD_BYTES
+        return [Wanted(lv, 0, min(guess, vg.size_of(lv)))]
+    return []
+
+
+def _open(vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[bytes]) -> Opened:
+    """The content of a volume; of MGT, the bytes in use as far as they are read."""
+    size = vg.size_of(lv)
+    if name.kind == naming.VHD:
+        return vhd.read_vhd(parts[0], parts[1], name.text, size)
+    if name.kind == naming.QCOW2:
+        return qcow2.read_qcow2(parts[0], name.text, size)
+    if name.kind == naming.CBT_LOG:
+        return cbt.read_cbt_log(parts[0], name.text)
+    return parts[0] if name.kind == naming.MGT else None
+
+
+def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
+    """What to read of a volume once its head is known."""
+    if isinstance(content, vhd.Vhd):
+        return [Wanted(lv, locator.offset, locator.length) for locator in content.locators]
+    if isinstance(content, qcow2.Qcow2) and content.backing:
+        return [Wanted(lv, content.backing.offset, content.backing.length)]
+    if isinstance(content, bytes):
+        length = read_length(content, vg.size_of(lv), lv.name)
+        return [Wanted(lv, len(content), length - len(content))] if length > len(content) else []
+    return []
+
+
+def _mgt(data: bytes, volume_size: int, volume: str) -> Mgt:
+    return read_mgt(data[: read_length(data, volume_size, volume)], volume)
+
+
+def _parent(content: Content, texts: Sequence[bytes], volume: str) -> Optional[ParentName]:
+    if isinstance(content, vhd.Vhd):
+        vhd.verify_locators(content, texts, volume)
+        return content.parent
+    if isinstance(content, qcow2.Qcow2) and texts:
+        return qcow2.parent_of(content, texts[0], volume)
+    return None
