@@ -30,7 +30,7 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, RelvmoiscsiError, Unfinished
-from relvmoiscsi.journal import DONE, IN_PROGRESS, KINDS, SWITCHED, UNDO, Journal, MdaMove, Tail, Write
+from relvmoiscsi.journal import DONE, IN_PROGRESS, KINDS, SWITCHED, UNDO, Journal, MdaMove, Run, Tail, Write
 from relvmoiscsi.lvm import layout, pv, ring
 from relvmoiscsi.lvm.pv import Label, Mda
 from relvmoiscsi.plan import Plan, final_label, switched_label
@@ -40,31 +40,36 @@ log = logging.getLogger(__name__)
 STEPS = 6
 
 
-def carry_out(device: Device, plan: Plan) -> None:
+def carry_out(device: Device, plan: Plan, untouched: str = "Nothing was written.") -> None:
     """All six steps, on a device that is as it was when the plan was made.
 
     Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
-    the device is in.
+    the device is in. `untouched` is the sentence for a device that nothing was written to yet.
     """
-    ring_before = _compare_with_plan(device, plan)
-    labels = plan.labels()
     try:
-        _step(device, 1, "journal and second metadata area", plan.prepared)
-        _read_back(device, [*plan.prepared, Chunk(labels.offset, labels.before), *_old_headers(plan.journal)])
+        ring_before = _compare_with_plan(device, plan)
     except (DeviceError, Refused) as error:
-        _take_back(device, [ring_before], error)
+        error.in_state(untouched)
+        raise
+    labels, headers = plan.labels(), _old_headers(plan.journal)
+    try:
+        _step(device, 1, "journal and second metadata area", plan.prepared, plan.run)
+        _read_back(device, [*plan.prepared, Chunk(labels.offset, labels.before), *headers])
+    except (DeviceError, Refused) as error:
+        _take_back(device, [], headers, ring_before, error)
         raise
     try:
-        _step(device, 2, "label: in progress", [Chunk(labels.offset, labels.in_progress)])
-        _write_contents(device, plan.run.writes)
+        _step(device, 2, "label: in progress", [Chunk(labels.offset, labels.in_progress)], plan.run)
+        _write_contents(device, plan.run, [Chunk(labels.offset, labels.in_progress), *headers])
     except (DeviceError, Refused) as error:
         contents = [Chunk(write.offset, write.old) for write in plan.run.writes]
-        _take_back(device, [contents, [Chunk(labels.offset, labels.before)], ring_before], error)
+        label = whole_blocks(device, [Chunk(labels.offset, labels.before)], plan.run.blocks)
+        _take_back(device, [contents, label], headers, ring_before, error)
         raise
     try:
-        _step(device, 4, "label: switched", [Chunk(labels.offset, labels.switched)])
-        _step(device, 5, "metadata area headers", plan.headers)
-        _step(device, 6, "label: final", [Chunk(labels.offset, labels.final)])
+        _step(device, 4, "label: switched", [Chunk(labels.offset, labels.switched)], plan.run)
+        _step(device, 5, "metadata area headers", plan.headers, plan.run)
+        _step(device, 6, "label: final", [Chunk(labels.offset, labels.final)], plan.run)
         _read_back(device, [Chunk(labels.offset, labels.final), *plan.headers, *plan.areas])
     except (DeviceError, Refused) as error:
         error.in_state(_cut_sentence(device.name, plan.run.kind))
@@ -72,26 +77,28 @@ def carry_out(device: Device, plan: Plan) -> None:
 
 
 def _cut_sentence(name: str, kind: int) -> str:
-    return "{0} holds an unfinished {1}; run `relvmoiscsi recover {0}` once the device answers again.".format(
+    return "{0} may hold an unfinished {1}; run `relvmoiscsi recover {0}` once the device answers again.".format(
         name, KINDS[kind]
     )
 
 
-def _step(device: Device, number: int, what: str, chunks: Sequence[Chunk]) -> None:
+def _step(device: Device, number: int, what: str, chunks: Sequence[Chunk], run: Run) -> None:
     log.info("step %d of %d: %s, %d writes to %s", number, STEPS, what, len(chunks), device.name)
-    device.write(whole_blocks(device, chunks))
+    device.write(whole_blocks(device, chunks, run.blocks))
     device.flush()
 
 
-def whole_blocks(device: Device, chunks: Sequence[Chunk]) -> List[Chunk]:
-    """The chunks, widened to blocks of the device with the bytes that are there now."""
+def whole_blocks(device: Device, chunks: Sequence[Chunk], blocks: Sequence[Chunk] = ()) -> List[Chunk]:
+    """The chunks, widened to blocks of the device: by those of `blocks`, or else by the bytes that are there now."""
     size = device.block_size
     wide = [Range(align_down(c.offset, size), align_up(c.end, size) - align_down(c.offset, size)) for c in chunks]
     odd = [index for index, part in enumerate(wide) if part.length != len(chunks[index].data)]
+    given = {_range(block): block.data for block in blocks}
+    unknown = [wide[index] for index in odd if wide[index] not in given]
+    given.update(zip(unknown, device.read(unknown) if unknown else []))
     found = list(chunks)
-    if not odd:
-        return found
-    for index, data in zip(odd, device.read([wide[index] for index in odd])):
+    for index in odd:
+        data = given[wide[index]]
         inside = chunks[index].offset - wide[index].offset
         patched = data[:inside] + chunks[index].data + data[inside + len(chunks[index].data) :]
         found[index] = Chunk(wide[index].offset, patched)
@@ -111,7 +118,7 @@ def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
                 "{} changed at byte {} since it was read: something else writes to it.".format(
                     device.name, chunk.offset
                 )
-            ).in_state("Nothing was written.")
+            )
     return [Chunk(chunk.offset, data) for chunk, data in zip(plan.prepared, found[len(expected) :])]
 
 
@@ -135,18 +142,33 @@ def _read_back(device: Device, chunks: Sequence[Chunk]) -> None:
             )
 
 
-def _write_contents(device: Device, writes: Sequence[Write]) -> None:
-    chunks = [Chunk(write.offset, write.new) for write in writes]
-    _step(device, 3, "contents of volumes", chunks)
-    _read_back(device, chunks)
+def _write_contents(device: Device, run: Run, unchanged: Sequence[Chunk]) -> None:
+    """Step 3; `unchanged` is what must still be there when it is done."""
+    chunks = [Chunk(write.offset, write.new) for write in run.writes]
+    _step(device, 3, "contents of volumes", chunks, run)
+    _read_back(device, [*chunks, *unchanged])
 
 
-def _take_back(device: Device, groups: Sequence[Sequence[Chunk]], error: RelvmoiscsiError) -> None:
-    """Put old bytes back, group by group with a flush behind each; `error` then says how that went."""
+def _take_back(
+    device: Device,
+    groups: Sequence[Sequence[Chunk]],
+    headers: Sequence[Chunk],
+    ring_before: Sequence[Chunk],
+    error: RelvmoiscsiError,
+) -> None:
+    """Put old bytes back, group by group with a flush behind each, the ring last; `error` then says how that went.
+
+    Where the headers have changed, LVM was at work in the ring: what was free then may hold its text now.
+    """
     try:
         for chunks in groups:
             device.write(whole_blocks(device, chunks))
             device.flush()
+        if [chunk.data for chunk in headers] != device.read([_range(chunk) for chunk in headers]):
+            error.in_state("Volumes and label are as they were; free space of the metadata area was written.")
+            return
+        device.write(ring_before)
+        device.flush()
     except DeviceError as second:
         log.error("taking the run back failed as well: %s", second)
         error.in_state(
@@ -177,11 +199,15 @@ def finish(device: Device, mark: Mark) -> None:
         label = mark.label
         if mark.tail.phase == IN_PROGRESS:
             _verify_prepared(device, mark)
-            _write_contents(device, mark.journal.run.writes)
-            sector = switched_label(label, mark.journal.run, mark.journal.tail(SWITCHED))
-            _step(device, 4, "label: switched", [Chunk(label.offset, sector)])
+            run = mark.journal.run
+            _write_contents(device, run, [])
+            sector = switched_label(label, run, mark.journal.tail(SWITCHED))
+            _step(device, 4, "label: switched", [Chunk(label.offset, sector)], run)
             label = pv.parse_label(sector, label.number, Place(device.name, label.offset))
         settle(device, label, mark.journal)
+    except FormatError as error:
+        error.in_state("{} still holds an unfinished {}.".format(device.name, KINDS[mark.journal.run.kind]))
+        raise
     except (DeviceError, Refused) as error:
         error.in_state(_cut_sentence(device.name, mark.journal.run.kind))
         raise
@@ -190,31 +216,32 @@ def finish(device: Device, mark: Mark) -> None:
 def settle(device: Device, label: Label, journal: Journal) -> None:
     """Steps 5 and 6, from a label that lists the second areas."""
     run = journal.run
-    headers = _landed_headers(device, label, journal)
-    _step(device, 5, "metadata area headers", headers)
-    if run.kind == UNDO and _as_planned(headers, journal):
+    headers, copies = landed_headers(device, label, journal)
+    _step(device, 5, "metadata area headers", [*copies, *headers], run)
+    if run.kind == UNDO and [chunk.data for chunk in headers] == [m.final_header for m in run.mdas if m.moves]:
         sector = run.final_label
     else:
         sector = final_label(label, run, journal.tail(DONE))
-    _step(device, 6, "label: final", [Chunk(label.offset, sector)])
+    _step(device, 6, "label: final", [Chunk(label.offset, sector)], run)
     _read_back(device, [*headers, Chunk(label.offset, sector)])
 
 
-def _as_planned(headers: Sequence[Chunk], journal: Journal) -> bool:
-    planned = [move.final_header for move in journal.run.mdas]
-    return [chunk.data for chunk in headers[-len(planned) :]] == planned
+def is_overtaken(device: Device, mark: Mark) -> bool:
+    """Whether LVM has changed the volume group since a run was cut before its commit.
 
-
-def _verify_prepared(device: Device, mark: Mark) -> None:
-    """Old headers and second areas are as the run left them."""
+    Then the old headers, or the second areas prepared in what was free space, are not as the run left them.
+    """
     moves = mark.journal.run.mdas
     moving = [move for move in moves if move.moves]
     found = device.read([Range(m.original.offset, SECTOR) for m in moves])
-    unchanged = found == [move.old_header for move in moves]
-    if unchanged:
-        seconds = device.read([Range(m.second.offset, SECTOR) for m in moving])
-        unchanged = seconds == [move.second_header for move in moving] and _texts_hold(device, moving)
-    if not unchanged:
+    if found != [move.old_header for move in moves]:
+        return True
+    seconds = device.read([Range(m.second.offset, SECTOR) for m in moving])
+    return seconds != [move.second_header for move in moving] or not _texts_hold(device, moving)
+
+
+def _verify_prepared(device: Device, mark: Mark) -> None:
+    if is_overtaken(device, mark):
         raise Refused(
             "LVM has changed the volume group on {0} since the resignature was cut. `relvmoiscsi undo {0}` takes the "
             "resignature back and keeps LVM's change.".format(device.name),
@@ -232,16 +259,19 @@ def _texts_hold(device: Device, moves: Sequence[MdaMove]) -> bool:
     return True
 
 
-def _landed_headers(device: Device, label: Label, journal: Journal) -> List[Chunk]:
+def landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
     """What step 5 writes: headers for the original areas that point to the texts committed now.
 
-    A text that wraps inside its second area cannot be pointed to from the original one; it is copied first.
+    A text that wraps inside its second area cannot be pointed to from the original one; it is copied as well. The
+    copies are the second result. They go to free space only, so the same comes out however often this is asked. They
+    need no flush of their own: until the label lists the original areas again, nobody reads there.
     """
-    moves = journal.run.mdas
-    current = device.read([Range(area.offset, SECTOR) for area in label.mdas])
-    headers, copies = [], []
-    for move, area, data in zip(moves, label.mdas, current):
-        if not move.moves or area == move.original or data == move.second_header:
+    moving = [(move, area) for move, area in zip(journal.run.mdas, label.mdas) if move.moves]
+    current = device.read([Range(area.offset, SECTOR) for _move, area in moving])
+    headers: List[Chunk] = []
+    copies: List[Chunk] = []
+    for (move, area), data in zip(moving, current):
+        if area == move.original or data == move.second_header:
             headers.append(Chunk(move.original.offset, move.final_header))
             continue
         mda = pv.parse_mda(data, area, Place(device.name, area.offset))
@@ -252,10 +282,7 @@ def _landed_headers(device: Device, label: Label, journal: Journal) -> List[Chun
         location = pv.text_location(move.original, at, text)
         like = layout.MdaHeader.at(move.old_header)
         headers.append(Chunk(move.original.offset, bytes(pv.mda_header(move.original, location, like))))
-    if copies:
-        device.write(whole_blocks(device, copies))
-        device.flush()
-    return headers
+    return headers, copies
 
 
 def _landing(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[int, List[Chunk]]:
@@ -268,7 +295,7 @@ def _landing(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[in
     inside = [part for part in keep if move.original.offset <= part.offset < move.original.end]
     for part in ring.free_ranges(move.original, live, inside):
         if part.length >= align_up(len(text), ring.ALIGNMENT):
-            return part.offset, [Chunk(part.offset, text.ljust(align_up(len(text), SECTOR), b"\0"))]
+            return part.offset, [Chunk(part.offset, text.ljust(align_up(len(text), ring.ALIGNMENT), b"\0"))]
     raise Refused("There is no room to bring the metadata text back to its original area.", sm_key="SRNoSpace")
 
 
@@ -282,13 +309,13 @@ def roll_back(device: Device, mark: Mark) -> None:
     that are wholly old or wholly new are touched, and anything else is a refusal.
     """
     run = mark.journal.run
-    headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
-    if headers != [move.old_header for move in run.mdas]:
-        _verify_contents_known(device, run.writes)
     try:
-        _step(device, 1, "old contents", [Chunk(write.offset, write.old) for write in run.writes])
+        headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
+        if headers != [move.old_header for move in run.mdas]:
+            _verify_contents_known(device, run.writes)
+        _step(device, 1, "old contents", [Chunk(write.offset, write.old) for write in run.writes], run)
         _read_back(device, [Chunk(write.offset, write.old) for write in run.writes])
-        _step(device, 2, "old label", [Chunk(mark.label.offset, run.old_label)])
+        _step(device, 2, "old label", [Chunk(mark.label.offset, run.old_label)], run)
         _read_back(device, [Chunk(mark.label.offset, run.old_label)])
     except (DeviceError, Refused) as error:
         error.in_state(_cut_sentence(device.name, run.kind))

@@ -20,6 +20,7 @@ from relvmoiscsi.identity import Entropy, IdMap
 from relvmoiscsi.journal import (
     DONE,
     IN_PROGRESS,
+    KINDS,
     RESIGNATURE,
     UNDO,
     Journal,
@@ -32,7 +33,7 @@ from relvmoiscsi.journal import (
     verify_run,
 )
 from relvmoiscsi.lun import Lun
-from relvmoiscsi.lvm import pv
+from relvmoiscsi.lvm import layout, pv
 from relvmoiscsi.lvm.pv import Label
 from relvmoiscsi.plan import Plan
 from relvmoiscsi.survey import ReadCache
@@ -89,19 +90,23 @@ class Prepared(NamedTuple):
 
 def inspect(device: Device) -> Inspection:
     """What is on a device. Raises DeviceError only: whatever the disk holds is an answer."""
+    cache = ReadCache(device)
     try:
-        cache = ReadCache(device)
         label = survey.read_label(cache)
-        tail = read_tail(label, Place(device.name, label.offset))
     except NotFound as problem:
         return Inspection(EMPTY, problem=problem)
-    except Refused as problem:
-        return Inspection(FOREIGN, problem=problem)
+    except (Refused, FormatError) as problem:
+        if _is_torn(device):
+            return Inspection(UNFINISHED, problem=_torn(device.name))
+        return Inspection(FOREIGN if isinstance(problem, Refused) else DAMAGED, problem=problem)
+    try:
+        tail = read_tail(label, Place(device.name, label.offset))
     except FormatError as problem:
         return Inspection(DAMAGED, problem=problem)
     run = _run_or_none(cache, tail, label)
     if tail is not None and tail.phase != DONE:
-        return Inspection(UNFINISHED, tail=tail, run=run, problem=apply.unfinished(device.name, tail))
+        cut = apply.unfinished(device.name, tail) if run else Unfinished(_lost(device.name, tail))
+        return Inspection(UNFINISHED, tail=tail, run=run, problem=cut)
     try:
         lun = survey.read_lun(cache, label)
     except Refused as problem:
@@ -114,6 +119,33 @@ def inspect(device: Device) -> Inspection:
 def _state_of(tail: Optional[Tail]) -> str:
     """The state of a LUN without an unfinished run."""
     return RESIGNATURED if tail is not None and tail.kind == RESIGNATURE else CLEAN
+
+
+def _is_torn(device: Device) -> bool:
+    """Whether a journal says how the label should be. Looked for only where LVM's first metadata area begins."""
+    if device.size_bytes < survey.MIN_DEVICE_BYTES:
+        return False
+    first = device.read([Range(rescue.USUAL_AREA, layout.MdaHeader.SIZE)])[0]
+    if layout.MdaHeader.at(first).magic != layout.MDA_MAGIC:
+        return False
+    try:
+        return rescue.find_mark(device) is not None
+    except Refused:
+        return True
+
+
+def _torn(name: str) -> Unfinished:
+    return Unfinished(
+        "{0} has lost its label in a run that was cut, and holds the journal of that run. "
+        "Run `relvmoiscsi recover {0}`.".format(name)
+    )
+
+
+def _lost(name: str, tail: Tail) -> str:
+    return (
+        "{} holds an unfinished {} whose journal does not read; LVM may have used its space since. Volumes may name "
+        "parents of another SR: take the clone again.".format(name, KINDS[tail.kind])
+    )
 
 
 def _read_journal(device: Device, tail: Tail, label: Label) -> Journal:
@@ -159,7 +191,7 @@ def prepare(
     counting = CountingDevice(device)
     try:
         cache = ReadCache(counting)
-        label = survey.read_label(cache)
+        label = _label_to_change(cache)
         tail = read_tail(label, Place(device.name, label.offset))
         if tail is not None and tail.phase != DONE:
             raise apply.unfinished(device.name, tail)
@@ -173,6 +205,16 @@ def prepare(
         error.in_state(_NOTHING_WRITTEN)
         raise
     return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches)
+
+
+def _label_to_change(device: Device) -> Label:
+    """The label. Raises Unfinished where a cut run has torn it, and otherwise what `read_label` raises."""
+    try:
+        return survey.read_label(device)
+    except (Refused, FormatError):
+        if _is_torn(device):
+            raise _torn(device.name) from None
+        raise
 
 
 def _same_lun(name: str, tail: Tail, scsi_id: Optional[str]) -> bool:
@@ -198,13 +240,23 @@ def _known(cache: ReadCache) -> plan.Known:
 
 def _check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
+    _check_journal(made, cache)
     labels = made.labels()
     written = [*made.prepared, *(Chunk(write.offset, write.new) for write in made.run.writes)]
     for sector, headers in ((labels.switched, ()), (labels.final, made.headers)):
-        chunks = apply.whole_blocks(cache, [Chunk(labels.offset, sector), *headers])
+        chunks = apply.whole_blocks(cache, [Chunk(labels.offset, sector), *headers], made.run.blocks)
         result = cache.with_chunks([*written, *chunks])
         after = survey.read_lun(result, survey.read_label(result))
         check.verify_result(lun, after, made.run.ids)
+
+
+def _check_journal(made: Plan, device: Device) -> None:
+    """What is going to be written as the journal will be believed. Raises Refused or FormatError."""
+    where = Place("the planned journal", 0)
+    found = decode(made.journal.data, where, made.journal.tail(IN_PROGRESS).journal_digest)
+    verify_run(found, device.size_bytes, where)
+    if found != made.run:
+        raise Refused("The planned journal does not read back as what it was made of.", sm_key="MetadataError")
 
 
 def vg_names(run: Run) -> Tuple[str, str]:
@@ -252,21 +304,34 @@ def find_unfinished(device: Device) -> Optional[Mark]:
     A label that the cut has torn is no label any more; then the journal is looked for in the metadata area.
     """
     try:
+        return _find_unfinished(device)
+    except RelvmoiscsiError as error:
+        error.in_state(_NOTHING_WRITTEN)
+        raise
+
+
+def _find_unfinished(device: Device) -> Optional[Mark]:
+    try:
         label = survey.read_label(device)
-    except (FormatError, Refused) as problem:
+    except (FormatError, Refused):
         mark = rescue.find_mark(device)
         if mark is None:
-            problem.in_state(_NOTHING_WRITTEN)
             raise
         return mark
     tail = read_tail(label, Place(device.name, label.offset))
     if tail is None or tail.phase == DONE:
         return None
-    return Mark(label, tail, _read_journal(device, tail, label))
+    try:
+        return Mark(label, tail, _read_journal(device, tail, label))
+    except FormatError as error:
+        error.message += " " + _lost(device.name, tail)
+        raise
 
 
 def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result:
     """Finish a run that was cut, with the ids it had chosen.
+
+    An undo that LVM has overtaken cannot be finished any more; it is taken back, and the LUN is resignatured still.
 
     Raises Refused when the run was begun on another LUN: this one is a copy of it, and would become its twin.
     """
@@ -276,12 +341,24 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
             "{0} is a copy of a LUN whose resignature was cut (SCSIid {1}). Run `relvmoiscsi undo {0}`, then "
             "resignature it.".format(device.name, mark.journal.run.scsi_id)
         ).in_state(_NOTHING_WRITTEN)
+    if mark.tail.kind == UNDO and mark.tail.phase == IN_PROGRESS and apply.is_overtaken(device, mark):
+        return _roll_back(device, mark)
     counting = CountingDevice(device)
     apply.finish(counting, mark)
-    found = inspect(device)
-    if found.lun is None or found.state == UNFINISHED:
-        raise found.problem or Unfinished("{} is still unfinished.".format(device.name))
+    found = _inspect_after(device, "The {} was finished.".format(KINDS[mark.tail.kind]))
     return _result(counting, found.state, found.lun, mark.journal.run)
+
+
+def _inspect_after(device: Device, done: str) -> Inspection:
+    """What is on a device whose unfinished run is over; `done` says so, should the rest be unreadable."""
+    try:
+        found = inspect(device)
+        if found.lun is None:
+            raise found.problem or Unfinished("{} is still unfinished.".format(device.name))
+    except RelvmoiscsiError as error:
+        error.in_state(done)
+        raise
+    return found
 
 
 def undo(device: Device, entropy: Entropy) -> Result:
@@ -291,26 +368,38 @@ def undo(device: Device, entropy: Entropy) -> Result:
     """
     mark = read_undoable(device)
     if mark.tail.phase == DONE:
-        return _reverse(device, mark, entropy)
+        return _reverse(device, mark, entropy, _NOTHING_WRITTEN)
     if mark.tail.kind == RESIGNATURE and mark.tail.phase == IN_PROGRESS:
         return _roll_back(device, mark)
     result = recover(device, mark)
-    return result if mark.tail.kind == UNDO else undo(device, entropy)
+    if mark.tail.kind == UNDO:
+        if result.state == RESIGNATURED:
+            raise Refused(
+                "{} cannot be undone: LVM has changed the volume group since an earlier undo was cut.".format(
+                    device.name
+                )
+            ).in_state("That undo was taken back; the LUN keeps its new identities.")
+        return result
+    finished = "The resignature was finished; nothing else was written."
+    return _reverse(device, read_undoable(device, finished), entropy, finished)
 
 
-def read_undoable(device: Device) -> Mark:
-    """The run that `undo` would take back. Raises as `undo` does, before anything is written."""
+def read_undoable(device: Device, untouched: str = _NOTHING_WRITTEN) -> Mark:
+    """The run that `undo` would take back. Raises as `undo` does, before anything is written.
+
+    `untouched` is the sentence about the device until then.
+    """
     try:
-        return find_unfinished(device) or _finished_mark(device)
+        return _find_unfinished(device) or _finished_mark(device)
     except RelvmoiscsiError as error:
-        error.in_state(_NOTHING_WRITTEN)
+        error.in_state(untouched)
         raise
 
 
 def _roll_back(device: Device, mark: Mark) -> Result:
     counting = CountingDevice(device)
     apply.roll_back(counting, mark)
-    found = inspect(device)
+    found = _inspect_after(device, "The {} was taken back.".format(KINDS[mark.tail.kind]))
     return _result(counting, found.state, found.lun, mark.journal.run._replace(ids=mark.journal.run.ids.reversed()))
 
 
@@ -325,15 +414,15 @@ def _finished_mark(device: Device) -> Mark:
         raise Refused("{} cannot be undone: LVM has reclaimed the space of the journal.".format(device.name)) from error
 
 
-def _reverse(device: Device, mark: Mark, entropy: Entropy) -> Result:
-    """Undo a finished run, by a run of its own."""
+def _reverse(device: Device, mark: Mark, entropy: Entropy, untouched: str) -> Result:
+    """Undo a finished run, by a run of its own. `untouched` is the sentence about the device until it writes."""
     try:
         made, old = _prepare_undo(device, mark, entropy)
     except RelvmoiscsiError as error:
-        error.in_state(_NOTHING_WRITTEN)
+        error.in_state(untouched)
         raise
     counting = CountingDevice(device)
-    apply.carry_out(counting, made)
+    apply.carry_out(counting, made, untouched)
     return _result(counting, CLEAN, old, made.run)
 
 
@@ -346,7 +435,9 @@ def _prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, L
         raise Refused("{} cannot be undone: LVM has changed the volume group since.".format(device.name))
     apply.verify_undoable(cache, run.writes)
     text, live = _old_text(cache, run)
-    made = plan.plan_undo(mark.journal, mark.label, mdas, text, live, entropy(16), __version__)
+    made = plan.plan_undo(
+        mark.journal, mark.label, mdas, text, live, _known(cache), device.block_size, entropy(16), __version__
+    )
     return made, _check_undo(cache, made)
 
 
@@ -364,9 +455,10 @@ def _old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
 
 
 def _check_undo(cache: ReadCache, made: Plan) -> Lun:
+    _check_journal(made, cache)
     labels = made.labels()
     chunks = [*made.prepared, *(Chunk(write.offset, write.new) for write in made.run.writes)]
-    ends = apply.whole_blocks(cache, [Chunk(labels.offset, labels.final), *made.headers])
+    ends = apply.whole_blocks(cache, [Chunk(labels.offset, labels.final), *made.headers], made.run.blocks)
     result = cache.with_chunks([*chunks, *ends])
     return survey.read_lun(result, survey.read_label(result))
 

@@ -58,6 +58,11 @@ def parse_lvm_id(text: str, what: str, where: Place) -> str:
     return plain
 
 
+def is_lvm_id(text: str) -> bool:
+    """Whether this is an LVM id without dashes."""
+    return _LVM_ID.match(text) is not None
+
+
 def dashed(lvm_id: str) -> str:
     """The text form of an LVM id: 38 characters."""
     parts, start = [], 0

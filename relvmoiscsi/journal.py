@@ -22,9 +22,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
-from relvmoiscsi.identity import IdMap
-from relvmoiscsi.lvm.layout import MdaHeader
-from relvmoiscsi.lvm.pv import Area, Label, sealed_label
+from relvmoiscsi.identity import IdMap, is_uuid, parse_lvm_id
+from relvmoiscsi.lvm.layout import LABEL_SECTORS, MdaHeader
+from relvmoiscsi.lvm.pv import Area, Label, parse_label, sealed_label
 from relvmoiscsi.ondisk import Record, expect_magic, le32, le64, raw, u8
 
 TAIL_MAGIC = b"reLVMtag"
@@ -90,7 +90,8 @@ class Write(NamedTuple):
 class MdaMove(NamedTuple):
     """A metadata area on its way: while SWITCHED the label lists `second` in its place.
 
-    An area that LVM ignores does not move: `second` is `original`.
+    An area that LVM ignores does not move, and nothing is written to it: `second` is `original`. The label lists it all
+    the time, so LVM would see a header that a cut has torn.
     """
 
     original: Area
@@ -118,6 +119,8 @@ class Run(NamedTuple):
     final_label: bytes  #: 512 bytes for an UNDO: exactly what was there before; empty for a RESIGNATURE
     mdas: Tuple[MdaMove, ...]
     writes: Tuple[Write, ...]  #: to the contents of volumes
+    #: where blocks are larger than a sector: the blocks of label and headers, before. What a cut tears is a whole block
+    blocks: Tuple[Chunk, ...] = ()
 
     def reversed_writes(self) -> Tuple[Write, ...]:
         return tuple(Write(w.offset, w.new, w.old, w.what) for w in self.writes)
@@ -195,10 +198,12 @@ def encode(run: Run) -> bytes:
         "has_final_label": bool(run.final_label),
         "mdas": [[list(move.original), list(move.second)] for move in run.mdas],
         "writes": [[write.offset, len(write.new), write.what] for write in run.writes],
+        "blocks": [[block.offset, len(block.data)] for block in run.blocks],
     }
     blobs = [run.old_label, run.final_label]
     blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
     blobs += [part for write in run.writes for part in (write.old, write.new)]
+    blobs += [block.data for block in run.blocks]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
     payload = struct.pack("<Q", len(text)) + text + b"".join(blobs)
     packed = zlib.compress(payload, 6)
@@ -243,7 +248,9 @@ def decode(data: bytes, where: Place, digest: Optional[bytes] = None) -> Run:
         )
     try:
         return _run(_inflated(packed, header.raw_length), where)
-    except (ValueError, KeyError, TypeError, IndexError, zlib.error, struct.error) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise Malformed("Journal", where, "its content does not read: {}".format(error)) from error
+    except (zlib.error, struct.error) as error:
         raise Malformed("Journal", where, "its content does not read: {}".format(error)) from error
 
 
@@ -273,6 +280,7 @@ def _run(payload: bytes, where: Place) -> Run:
         final_label=blobs.take(SECTOR if facts["has_final_label"] else 0),
         mdas=tuple(_move(item, blobs) for item in facts["mdas"]),
         writes=_writes(facts["writes"], blobs),
+        blocks=tuple(Chunk(int(offset), blobs.take(int(length))) for offset, length in facts["blocks"]),
     )
     if blobs.left():
         raise ValueError("{} bytes are left over".format(blobs.left()))
@@ -311,10 +319,16 @@ def _writes(items: Sequence[Sequence[Any]], blobs: _Blobs) -> Tuple[Write, ...]:
 
 
 def verify_run(run: Run, device_size: int, where: Place) -> None:
-    """Nothing in a run points outside the device, or at what it must not touch. Raises Malformed.
+    """Nothing in a run points outside the device or at what it must not touch; its ids are ids. Raises FormatError.
 
     Contents lie outside the label and the metadata areas; areas and headers lie on the device.
     """
+    _verify_ids(run, where)
+    if not 0 <= run.label_number < LABEL_SECTORS:
+        raise Malformed("Journal", where, "its label is in sector {}".format(run.label_number))
+    label = parse_label(run.old_label, run.label_number, where)
+    if label.mdas != tuple(move.original for move in run.mdas):
+        raise Malformed("Journal", where, "its metadata areas are not those of its label")
     spans = [(0, 4 * SECTOR)] + [(move.original.offset, move.original.end) for move in run.mdas]
     for move in run.mdas:
         inside = move.original.offset <= move.second.offset and move.second.end <= move.original.end
@@ -324,3 +338,24 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
         end = write.offset + len(write.new)
         if write.offset < 0 or end > device_size or any(write.offset < b and a < end for a, b in spans):
             raise Malformed("Journal", where, "it would write {} bytes at {}".format(len(write.new), write.offset))
+    reached = 0
+    for write in sorted(run.writes):
+        if write.offset < reached or not write.new:
+            raise Malformed("Journal", where, "it would write twice, or nothing, at byte {}".format(write.offset))
+        reached = write.range.end
+    starts = {0}.union(move.original.offset for move in run.mdas)
+    for block in run.blocks:
+        if block.offset not in starts or not block.data:
+            raise Malformed("Journal", where, "a block at byte {} holds neither label nor header".format(block.offset))
+
+
+def _verify_ids(run: Run, where: Place) -> None:
+    for uuid in [run.ids.sr, *run.ids.uuids, *run.ids.uuids.values()]:
+        if not isinstance(uuid, str) or not is_uuid(uuid):
+            raise Malformed("Journal", where, "{!r} is no UUID".format(uuid))
+    for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values()]:
+        parse_lvm_id(str(lvm_id), "Id in the journal", where)
+    if run.ids.sr not in run.ids.uuids:
+        raise Malformed("Journal", where, "the SR {} has no new UUID".format(run.ids.sr))
+    if not isinstance(run.scsi_id, (str, type(None))) or len(run.run_id) != Tail.run_id.size:
+        raise Malformed("Journal", where, "its SCSIid or its run id is none")

@@ -15,9 +15,9 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from relvmoiscsi import cbt, naming
 from relvmoiscsi.cbt import CbtLog
-from relvmoiscsi.device import Chunk, Range, align_down, align_up
+from relvmoiscsi.device import SECTOR, Chunk, Range, align_down, align_up
 from relvmoiscsi.errors import Place, Refused, UsageError
-from relvmoiscsi.identity import Entropy, IdMap, check_one_to_one, is_uuid, new_lvm_id, new_uuid
+from relvmoiscsi.identity import Entropy, IdMap, check_one_to_one, is_lvm_id, is_uuid, new_lvm_id, new_uuid
 from relvmoiscsi.journal import (
     DONE,
     IN_PROGRESS,
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
 
     @property
     def headers(self) -> Tuple[Chunk, ...]:
-        return tuple(Chunk(move.original.offset, move.final_header) for move in self.run.mdas)
+        return tuple(Chunk(move.original.offset, move.final_header) for move in self.run.mdas if move.moves)
 
     def labels(self) -> "Labels":
         return Labels.of(self.journal)
@@ -88,7 +88,7 @@ class Labels(NamedTuple):
         return cls(
             offset=label.offset,
             before=run.old_label,
-            in_progress=with_tail(run.old_label, journal.tail(IN_PROGRESS)),
+            in_progress=with_tail(label.as_of_today(Place("the journal", 0)).sector, journal.tail(IN_PROGRESS)),
             switched=switched_label(label, run, journal.tail(SWITCHED)),
             final=run.final_label or final_label(label, run, journal.tail(DONE)),
         )
@@ -96,11 +96,13 @@ class Labels(NamedTuple):
 
 def switched_label(label: Label, run: Run, tail: Tail) -> bytes:
     """The commit: new PV id, the second areas, the mark."""
+    label = label.as_of_today(Place("the label", 0))
     return with_tail(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), tail)
 
 
 def final_label(label: Label, run: Run, tail: Tail) -> bytes:
     """New PV id, the original areas, the mark."""
+    label = label.as_of_today(Place("the label", 0))
     return with_tail(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), tail)
 
 
@@ -139,6 +141,9 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
     for uuid in uuids.values():
         if not is_uuid(uuid):
             raise UsageError("{!r} is no UUID as SM writes it: 36 characters, lower case.".format(uuid))
+    for lvm_id in lvm_ids.values():
+        if not is_lvm_id(lvm_id):
+            raise UsageError("{!r} is no LVM id: 32 letters and digits, without dashes.".format(lvm_id))
     check_one_to_one(uuids, "UUID")
     check_one_to_one(lvm_ids, "LVM id")
     return IdMap(lun.sr_uuid, uuids, lvm_ids)
@@ -170,8 +175,23 @@ def plan_resignature(
         final_label=b"",
         mdas=(),
         writes=content_writes(lun.vg, volume_changes(lun, ids), known, block_size),
+        blocks=_blocks_around(lun.label, lun.mdas, known, block_size),
     )
     return _placed(run, lun.name, lun.mdas, text, finals=None, keep=())
+
+
+def _blocks_around(label: Label, mdas: Sequence[Mda], known: Known, block_size: int) -> Tuple[Chunk, ...]:
+    """The blocks of the device that hold the label and the headers, where there is more in them.
+
+    Raises Refused where such a block is not LVM's alone: what lies beside a header must not change during a run.
+    """
+    if block_size == SECTOR:
+        return ()
+    starts = [align_down(label.offset, block_size)] + [mda.area.offset for mda in mdas]
+    for start in starts:
+        if start % block_size:
+            raise Refused("The metadata area at byte {} begins inside a block of {} bytes.".format(start, block_size))
+    return tuple(Chunk(start, known(Range(start, block_size))) for start in starts)
 
 
 def _new_text(lun: Lun, ids: IdMap) -> bytes:
@@ -294,15 +314,13 @@ def _moves(
 ) -> Optional[List[MdaMove]]:
     moves = []
     for index, mda in enumerate(mdas):
-        final = finals[index] if finals else b""
         if not mda.has_text:
-            ignored = pv.mda_header(mda.area, layout.RawLocation.zero(flags=layout.FLAG_IGNORED), mda.header)
-            moves.append(MdaMove(mda.area, mda.area, bytes(mda.header), b"", final or bytes(ignored)))
+            moves.append(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)))
             continue
         second = ring.place_second_area(_free(mda, keep), len(text), spare)
         if second is None:
             return None
-        moves.append(_move(mda, second, text, final))
+        moves.append(_move(mda, second, text, finals[index] if finals else b""))
     return moves
 
 
@@ -333,7 +351,15 @@ def _area_chunks(moves: Sequence[MdaMove], text: bytes) -> Iterable[Chunk]:
 
 
 def plan_undo(
-    done: Journal, label: Label, mdas: Sequence[Mda], old_text: bytes, live: Sequence[Range], run_id: bytes, tool: str
+    done: Journal,
+    label: Label,
+    mdas: Sequence[Mda],
+    old_text: bytes,
+    live: Sequence[Range],
+    known: Known,
+    block_size: int,
+    run_id: bytes,
+    tool: str,
 ) -> Plan:
     """All writes that give the old ids back: a run like any other, whose target is what was there before.
 
@@ -353,6 +379,7 @@ def plan_undo(
         final_label=before.old_label,
         mdas=(),
         writes=before.reversed_writes(),
+        blocks=_blocks_around(label, mdas, known, block_size),
     )
     keep = [*live, Range(done.offset, len(done.data))]
     finals = [move.old_header for move in before.mdas]

@@ -3,13 +3,16 @@
 
 A device that tears a sector leaves neither the old label nor the new one, and LVM sees no physical volume. The
 journal holds the whole label; it lies on a multiple of 4096 inside the metadata area, so it can be found by looking.
-It is believed only if the metadata area headers are exactly those the run found, or exactly those it ends with:
-then LVM has changed nothing since, and no older run's journal passes for it.
+It is believed only if the metadata area headers are exactly those the run found, or exactly those it ends with: those
+of its plan, or those that point to what LVM has since written into the second area. Then LVM has changed nothing else,
+and hardly an older run's journal passes for it. One does: the journal of a run that is being undone, whose beginning
+is the undo's end. The undo's journal holds the label that speaks of that run, and so says which is the older.
 """
 
 import logging
 from typing import Iterable, List, Optional
 
+from relvmoiscsi import apply
 from relvmoiscsi.apply import Mark
 from relvmoiscsi.device import SECTOR, Device, Range
 from relvmoiscsi.errors import FormatError, Place, Refused
@@ -22,9 +25,11 @@ from relvmoiscsi.journal import (
     Journal,
     JournalHeader,
     decode,
+    read_tail,
     verify_run,
 )
-from relvmoiscsi.lvm import pv
+from relvmoiscsi.lvm import layout, pv
+from relvmoiscsi.lvm.pv import Label
 from relvmoiscsi.plan import switched_label
 
 log = logging.getLogger(__name__)
@@ -32,6 +37,10 @@ log = logging.getLogger(__name__)
 #: journals are looked for up to here; SM's metadata areas end at 11 or 16 MiB
 SEARCH_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
+#: each run leaves one, and the next but one overwrites it; whoever puts more there is up to something
+MAX_JOURNALS = 64
+#: LVM puts the first metadata area here
+USUAL_AREA = 4096
 
 
 def find_mark(device: Device) -> Optional[Mark]:
@@ -39,17 +48,44 @@ def find_mark(device: Device) -> Optional[Mark]:
 
     Raises Refused when several journals fit: guessing is not for labels.
     """
-    fitting = [mark for journal in _journals(device) for mark in _fits(device, journal)]
+    for span in _spans(device):
+        found = _without_older([mark for journal in _journals(device, span) for mark in _fits(device, journal)])
+        if found:
+            return _the_one(device, found)
+    return None
+
+
+def _the_one(device: Device, fitting: List[Mark]) -> Mark:
     unfinished = [mark for mark in fitting if mark.tail.phase == IN_PROGRESS]
     candidates = unfinished or fitting
     if len(candidates) > 1:
         places = ", ".join(str(mark.journal.offset) for mark in candidates)
         raise Refused("{}: the label is torn, and several journals fit (bytes {}).".format(device.name, places))
-    return candidates[0] if candidates else None
+    return candidates[0]
 
 
-def _journals(device: Device) -> Iterable[Journal]:
-    for at in _magics(device):
+def _spans(device: Device) -> Iterable[Range]:
+    """Where to look: in the metadata area that lies where LVM puts the first one, then everywhere."""
+    header = layout.MdaHeader.at(device.read([Range(USUAL_AREA, layout.MdaHeader.SIZE)])[0])
+    end = min(SEARCH_BYTES, device.size_bytes)
+    if header.magic == layout.MDA_MAGIC and header.start == USUAL_AREA:
+        yield Range(USUAL_AREA, min(header.size, end - USUAL_AREA))
+    yield Range(0, end)
+
+
+def _without_older(marks: List[Mark]) -> List[Mark]:
+    """Without the marks of runs that another one began after: its old label speaks of them."""
+    older = set()
+    for mark in marks:
+        run = mark.journal.run
+        where = Place("the journal", 0)
+        tail = read_tail(pv.parse_label(run.old_label, run.label_number, where), where)
+        older.add(tail.run_id if tail else b"")
+    return [mark for mark in marks if mark.journal.run.run_id not in older]
+
+
+def _journals(device: Device, span: Range) -> Iterable[Journal]:
+    for at in _magics(device, span):
         try:
             header = JournalHeader.at(device.read([Range(at, JournalHeader.SIZE)])[0])
             length = JournalHeader.SIZE + header.payload_length
@@ -65,14 +101,15 @@ def _journals(device: Device) -> Iterable[Journal]:
         yield Journal(run, at, data)
 
 
-def _magics(device: Device) -> List[int]:
+def _magics(device: Device, span: Range) -> List[int]:
     found = []
-    end = min(SEARCH_BYTES, device.size_bytes)
-    for start in range(0, end, _WINDOW_BYTES):
-        window = device.read([Range(start, min(_WINDOW_BYTES, end - start))])[0]
+    for start in range(span.offset, span.end, _WINDOW_BYTES):
+        window = device.read([Range(start, min(_WINDOW_BYTES, span.end - start))])[0]
         for at in range(0, len(window), ALIGNMENT):
             if window[at : at + len(JOURNAL_MAGIC)] == JOURNAL_MAGIC:
                 found.append(start + at)
+    if len(found) > MAX_JOURNALS:
+        raise Refused("{}: the label is torn, and there are {} journals.".format(device.name, len(found)))
     return found
 
 
@@ -86,15 +123,22 @@ def _fits(device: Device, journal: Journal) -> List[Mark]:
             return []
         if headers == [move.old_header for move in run.mdas]:
             return [Mark(label, journal.tail(IN_PROGRESS), journal)]
-        if headers == [move.final_header for move in run.mdas]:
-            sector = switched_label(label, run, journal.tail(SWITCHED))
-            switched = pv.parse_label(sector, run.label_number, Place("the journal", 0))
+        sector = switched_label(label, run, journal.tail(SWITCHED))
+        switched = pv.parse_label(sector, run.label_number, Place("the journal", 0))
+        if headers == [move.final_header for move in run.mdas] or _landed(device, switched, journal):
             return [Mark(switched, journal.tail(SWITCHED), journal)]
-    except FormatError as problem:
+    except (FormatError, Refused) as problem:
         log.debug("the journal at byte %d of %s does not fit: %s", journal.offset, device.name, problem)
     return []
 
 
+def _landed(device: Device, switched: Label, journal: Journal) -> bool:
+    """Whether the headers point to the texts that are committed in the second areas now."""
+    headers, _copies = apply.landed_headers(device, switched, journal)
+    return [header.data for header in headers] == device.read([Range(h.offset, SECTOR) for h in headers])
+
+
 def _label_is_torn(device: Device, offset: int) -> bool:
-    """Something else than zeros is there: `pvremove` and `wipefs` leave zeros, and mean it."""
-    return any(device.read([Range(offset, SECTOR)])[0])
+    """Whoever wipes a label means it: `pvremove` leaves a sector of zeros, `wipefs` a type of zeros."""
+    sector = device.read([Range(offset, SECTOR)])[0]
+    return any(layout.LabelHeader.at(sector).type)

@@ -101,7 +101,7 @@ def read_label(device: Device) -> Label:
     label = pv.find_label(start, Place(device.name, 0))
     if label is None:
         raise Refused("{} is no LVM physical volume: {}.".format(device.name, _what_else(start)), "VolNotFound")
-    if _partition_count(start):
+    if label.number != 0 and _partition_count(start):
         raise Refused("{} has a partition table beside its LVM label.".format(device.name))
     return label
 
@@ -159,6 +159,10 @@ def read_mdas(device: Device, label: Label) -> List[Mda]:
         if not whole or area.offset < layout.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
             problem = "a metadata area of {} bytes at {} is not on the device".format(area.size, area.offset)
             raise Malformed("LVM label", place, problem)
+    for one, other in zip(sorted(label.mdas), sorted(label.mdas)[1:]):
+        if other.offset < one.end:
+            problem = "the metadata areas at {} and {} overlap".format(one.offset, other.offset)
+            raise Malformed("LVM label", place, problem)
     headers = device.read([Range(area.offset, layout.MDA_HEADER_SIZE) for area in label.mdas])
     mdas = [pv.parse_mda(header, area, Place(device.name, area.offset)) for header, area in zip(headers, label.mdas)]
     for mda in mdas:
@@ -193,6 +197,11 @@ def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeG
     needed = max(label.device_size, vg.dev_size, vg.data_end)
     if needed > device.size_bytes:
         raise Truncated("Physical volume", Place(device.name, 0), needed, device.size_bytes)
+    if vg.pe_start < layout.LABEL_SECTORS * SECTOR:
+        raise Malformed("LVM label", where, "the extents begin at byte {}, over the label".format(vg.pe_start))
+    if vg.pe_start % device.block_size or vg.extent_size % device.block_size:
+        problem = "its extents are not made of blocks of {} bytes".format(device.block_size)
+        raise Unsupported("Physical volume", Place(device.name, vg.pe_start), problem)
     for mda in mdas:
         if mda.area.offset < vg.data_end and vg.pe_start < mda.area.end:
             raise Malformed("LVM label", where, "a metadata area lies inside the extents")

@@ -14,13 +14,14 @@ Source: LVM2 libdm/libdm-config.c.
 """
 
 import re
-from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi.errors import Malformed, Place
 
 Value = Union[int, float, str]
 
 MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
+MAX_TOKENS = 1 << 20  #: a volume takes some 60; SM has room for 4094 VDIs
 
 _TOKEN = re.compile(
     r"""(?P<skip>[ \t\r\n\f\v]+|\#[^\n]*)
@@ -31,6 +32,8 @@ _TOKEN = re.compile(
 )
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)\Z")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
+_SHOWN = 64  #: characters of a token that a message repeats
 
 
 class Token(NamedTuple):
@@ -122,7 +125,6 @@ class _Parser:
     def __init__(self, text: str, where: Place) -> None:
         self._where = where
         self._tokens = _tokens(text.split("\0", 1)[0], where)
-        self._next = 0
 
     def parse(self) -> Section:
         root = Section("", 0, self._where)
@@ -130,13 +132,10 @@ class _Parser:
         return root
 
     def _take(self) -> Token:
-        token = self._tokens[self._next]
-        if token.kind != "end":
-            self._next += 1
-        return token
+        return next(self._tokens)
 
     def _problem(self, token: Token, expected: str) -> Malformed:
-        found = repr(token.text) if token.kind != "end" else "its end"
+        found = repr(token.text[:_SHOWN]) if token.kind != "end" else "its end"
         return Malformed("LVM metadata text", self._where.plus(token.start), "{}, expected {}".format(found, expected))
 
     def _fill(self, section: Section, depth: int) -> None:
@@ -185,28 +184,32 @@ class _Parser:
         raise self._problem(token, "a value")
 
 
-def _tokens(text: str, where: Place) -> List[Token]:
-    tokens, position = [], 0
+def _tokens(text: str, where: Place) -> Iterator[Token]:
+    """The tokens of a text, one at a time, then "end" for ever. Raises Malformed, also for a text beyond reason."""
+    count, position = 0, 0
     for match in _TOKEN.finditer(text):
         if match.start() != position:
             break
         position = match.end()
         if match.lastgroup != "skip":
-            tokens.append(Token(str(match.lastgroup), match.group(), match.start(), position))
+            count += 1
+            if count > MAX_TOKENS:
+                raise Malformed("LVM metadata text", where.plus(position), "it goes on after {} words".format(count))
+            yield Token(str(match.lastgroup), match.group(), match.start(), position)
     if position != len(text):
-        raise Malformed("LVM metadata text", where.plus(position), "a string does not end")
-    tokens.append(Token("end", "", position, position))
-    return tokens
+        raise Malformed("LVM metadata text", where.plus(position), "a string does not end, or a byte fits nowhere")
+    while True:
+        yield Token("end", "", position, position)
 
 
 def _number(word: str) -> Union[int, float, None]:
-    """As C's strtoll with base 0 reads it, where a leading zero means octal; else a float; None for any other word."""
-    digits = word.lstrip("+-")
-    octal = digits.startswith("0") and digits.isdigit()
-    try:
-        return int(word, 8 if octal else 0)
-    except ValueError:
-        return float(word) if _FLOAT.match(word) else None
+    """A number as C reads it, where a leading zero means octal; None for a word that is none, or beyond 64 bits."""
+    if _INTEGER.match(word):
+        digits = word.lstrip("+-")
+        octal = digits.startswith("0") and digits.isdigit()
+        number = int(word, 8 if octal else 0)
+        return number if -(1 << 63) <= number < 1 << 63 else None
+    return float(word) if _FLOAT.match(word) else None
 
 
 def _unquoted(text: str) -> str:

@@ -41,6 +41,7 @@ class Label(NamedTuple):
     device_size: int  #: bytes, as LVM recorded it
     mdas: Tuple[Area, ...]
     mdas_at: int  #: where in the sector the list of metadata areas starts
+    extension_at: int  #: where in the sector the extension header is, or would be
     used_end: int  #: where in the sector LVM's own content ends; the rest LVM leaves alone
 
     @property
@@ -60,6 +61,19 @@ class Label(NamedTuple):
             entries = b"".join(bytes(AreaEntry.zero(offset=a.offset, size=a.size)) for a in mdas)
             sector[self.mdas_at : self.mdas_at + len(entries)] = entries
         return sealed_label(bytes(sector))
+
+    def as_of_today(self, where: Place) -> "Label":
+        """The label with the extension that LVM 2.02.143 and later give it: version 2, marked as used.
+
+        An older label is written anew, and without what lies behind it, by the first such LVM that changes the VG.
+        Every release reads the new one. Source: LVM2 WHATS_NEW 2.02.143; facts/lvm2-ondisk.md 1.1.
+        """
+        extension = ExtensionHeader.at(self.sector, self.extension_at, where)
+        today = extension.replace(version=2, flags=extension.flags | layout.EXTENSION_USED)
+        end = self.extension_at + ExtensionHeader.SIZE
+        return parse_label(
+            sealed_label(self.sector[: self.extension_at] + bytes(today) + self.sector[end:]), self.number, where
+        )
 
 
 def sealed_label(sector: bytes) -> bytes:
@@ -109,6 +123,7 @@ def parse_label(sector: bytes, number: int, where: Place) -> Label:
         device_size=pv.device_size,
         mdas=mdas,
         mdas_at=mdas_at,
+        extension_at=extension_at,
         used_end=_extension_end(sector, extension_at, where),
     )
 

@@ -2,11 +2,10 @@
 """Free space in the text ring of a metadata area, and who gets which part of it.
 
     area.offset                                                            area.end
-    | header | ... free ... | journal | live text | second area ... | ... free ... |
-                                        L           X
+    | header | ... free ... | journal | live text |  gap  | second area ... | ... free |
 
-LVM writes its next text behind the live one and goes round. So the second area goes right behind the live text, and
-the journal ends just before it: that is what LVM reclaims last. Everything handed out starts and ends on a multiple
+LVM writes its next text behind the live one and goes round. So the second area goes behind the live text, and the
+journal ends just before it: that is what LVM reclaims last. Everything handed out starts and ends on a multiple
 of 4096, so that no physical block is shared with a live text or a header.
 """
 
@@ -17,8 +16,10 @@ from relvmoiscsi.lvm.layout import MDA_HEADER_SIZE
 from relvmoiscsi.lvm.pv import Area
 
 ALIGNMENT = 4096
-#: room in a second area for LVM's own updates, should a run be cut there: two more texts and some
+#: room in a second area for LVM's own updates, should a run be cut there: two more texts and this
 _SPARE_BYTES = 64 << 10
+#: room left behind the live text for an LVM update that comes between, from a host that does not see our locks
+_GAP_BYTES = 64 << 10
 #: the smallest area LVM has ever been asked to read here
 MIN_AREA_BYTES = 36 << 10
 
@@ -42,14 +43,18 @@ def free_ranges(area: Area, live: Sequence[Range], taken: Sequence[Range] = ()) 
 def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool) -> Optional[Area]:
     """Room for a header and a text; None when nothing fits.
 
-    With `spare` there is room for LVM's own updates too, should a run be cut while the label points there.
+    With `spare` there is room for LVM's own updates too: inside, should a run be cut while the label points there,
+    and, where the ring is large enough, between the live text and the second area.
     """
     size = max(align_up(MDA_HEADER_SIZE + text_bytes, ALIGNMENT), MIN_AREA_BYTES)
+    gaps = [0]
     if spare:
         size += align_up(2 * text_bytes + _SPARE_BYTES, ALIGNMENT)
-    for part in free:
-        if part.length >= size:
-            return Area(part.offset, size)
+        gaps.insert(0, align_up(2 * text_bytes + _GAP_BYTES, ALIGNMENT))
+    for gap in gaps:
+        for part in free:
+            if part.length >= gap + size:
+                return Area(part.offset + gap, size)
     return None
 
 

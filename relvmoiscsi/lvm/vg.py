@@ -17,6 +17,10 @@ _VG_STATUS = {"RESIZEABLE", "READ", "WRITE"}
 _PV_STATUS = {"ALLOCATABLE"}
 _LV_STATUS = {"READ", "WRITE", "VISIBLE"}
 
+#: keys without which LVM reads no metadata; those used here are looked up in any case
+_MANDATORY_IN_VG = ("max_lv", "max_pv")
+MAX_SEQNO = (1 << 32) - 1
+
 #: keys that tie a VG to a cluster or a host; SM never sets them
 _OWNERSHIP = ("system_id", "lock_type", "lock_args")
 
@@ -101,6 +105,7 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
     if root.string("contents") != "Text Format Volume Group" or root.integer("version") != 1:
         raise Unsupported("Metadata text", where, "it is not version 1 of a volume group text")
     vg = next(iter(root.sections.values()))
+    _refuse_unreadable(text, vg, where)
     _refuse_unknown(vg)
     pv = _only_pv(vg)
     extent_size = vg.integer("extent_size", 1) * SECTOR
@@ -122,6 +127,21 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
     return found
 
 
+def _refuse_unreadable(text: str, vg: Section, where: Place) -> None:
+    """What LVM itself would not read, a new identity does not make better."""
+    what = "Volume group {}".format(vg.name)
+    if vg.name_start != 0:
+        raise Malformed("Metadata text", where, "it begins with {!r}, not with its volume group".format(text[:16]))
+    for key in _MANDATORY_IN_VG:
+        if key not in vg.assignments:
+            raise Malformed(what, vg.where, "it has no {}".format(key))
+    for name in sorted(_KNOWN_VG_SECTIONS & set(vg.sections)):
+        for key in vg.sections[name].assignments:
+            raise Malformed(what, vg.sections[name].where, "{} is in {} and is no section".format(key, name))
+    if vg.integer("seqno") >= MAX_SEQNO:
+        raise Malformed(what, vg.where, "its seqno is {}, LVM cannot count further".format(vg.integer("seqno")))
+
+
 def _lv_sections(vg: Section) -> List[Section]:
     """A VG without LVs has no `logical_volumes` section."""
     return list(vg.sections["logical_volumes"].sections.values()) if "logical_volumes" in vg.sections else []
@@ -140,6 +160,8 @@ def _refuse_unknown(vg: Section) -> None:
 
 
 def _known_status(what: str, section: Section, known: Set[str]) -> FrozenSet[str]:
+    if "status" not in section.assignments:
+        raise Malformed(what, section.where, "it has no status")
     status = frozenset(section.strings("status"))
     for word in sorted(status - known):
         raise Unsupported(what, section.where, "its status is {}".format(word))
@@ -161,6 +183,8 @@ def _only_pv(vg: Section) -> Section:
 def _lv(section: Section, pv_name: str) -> LogicalVolume:
     what = "Logical volume {}".format(section.name)
     lv_id = parse_lvm_id(section.string("id"), "id of logical volume " + section.name, section.where)
+    if "creation_time" in section.assignments and "creation_host" not in section.assignments:
+        raise Malformed(what, section.where, "it has a creation_time and no creation_host")
     segments = sorted(_segment(what, child, pv_name) for child in section.sections.values())
     if section.integer("segment_count") != len(segments) or not segments:
         raise Malformed(what, section.where, "it has {} segments and says otherwise".format(len(segments)))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The old-to-new map that people choose ids with: what `--json` prints, or as much of it as they like. Pure.
+
+    {"sr":   {"old": UUID, "new": UUID},        "vg_id": {"old": ID, "new": ID},    "pv_id": ...,
+     "vdis": [{"old": UUID, "new": UUID}, ...], "lvs":   [{"id": {"old": ID, "new": ID}}, ...],
+     "other_uuids": {UUID: UUID, ...}}          UUIDs of what is gone: deleted records, dangling links
+
+A map that is written by hand may also have plain tables for everything: "uuids" and "lvm_ids", old to new.
+"""
+
+from typing import Any, Dict, Iterable, Mapping, Tuple
+
+from relvmoiscsi.errors import FormatError, Place, UsageError
+from relvmoiscsi.identity import IdMap, dashed, is_uuid, parse_lvm_id
+
+
+def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
+    """The ids that a map chooses; `name` is the file's. The SR of the result is not known yet: it is on the LUN.
+
+    Raises UsageError for what is no map, for what is no id, and for two choices for one id.
+    """
+    try:
+        uuids = _joined((checked_uuid(old), checked_uuid(new)) for old, new in _uuid_pairs(facts))
+        lvm_ids = _joined((_lvm_id(old), _lvm_id(new)) for old, new in _lvm_id_pairs(facts))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError("{} is no old-to-new map as --json prints it.".format(name)) from error
+    return IdMap("", uuids, lvm_ids)
+
+
+def _uuid_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
+    for pair in [facts.get("sr"), *facts.get("vdis", [])]:
+        if pair:
+            yield pair["old"], pair["new"]
+    for key in ("other_uuids", "uuids"):
+        yield from facts.get(key, {}).items()
+
+
+def _lvm_id_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:
+    for pair in [facts.get("vg_id"), facts.get("pv_id"), *(lv["id"] for lv in facts.get("lvs", []))]:
+        if pair:
+            yield pair["old"], pair["new"]
+    yield from facts.get("lvm_ids", {}).items()
+
+
+def _joined(pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
+    found: Dict[str, str] = {}
+    for old, new in pairs:
+        if found.setdefault(old, new) != new:
+            raise UsageError("The map says that {} becomes {}, and that it becomes {}.".format(old, found[old], new))
+    return found
+
+
+def checked_uuid(text: Any) -> str:
+    """Raises UsageError for anything that is no UUID."""
+    if not isinstance(text, str) or not is_uuid(text):
+        raise UsageError("{!r} is no UUID as SM writes it: 36 characters, lower case.".format(text))
+    return text
+
+
+def _lvm_id(text: Any) -> str:
+    """An LVM id of a map, without its dashes."""
+    problem = "{!r} is no LVM id: 32 letters and digits, in groups of 6-4-4-4-4-4-6 or in one.".format(text)
+    try:
+        plain = parse_lvm_id(text, "id", Place("the map", 0))
+    except (AttributeError, FormatError) as error:
+        raise UsageError(problem) from error
+    if text not in (plain, dashed(plain)):
+        raise UsageError(problem)
+    return plain

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What people and programs are told: facts as JSON-ready dictionaries, and as text. Pure."""
+
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+
+from relvmoiscsi import naming
+from relvmoiscsi.engine import Comparison, Inspection, Result
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.identity import IdMap, dashed
+from relvmoiscsi.lun import Lun, Volume, warnings
+from relvmoiscsi.plan import Plan
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Branches(NamedTuple):
+    """How a tree is drawn."""
+
+    fork: str
+    last: str
+    line: str
+    blank: str
+
+
+UNICODE_BRANCHES = Branches("├─ ", "└─ ", "│  ", "   ")
+ASCII_BRANCHES = Branches("|- ", "`- ", "|  ", "   ")
+
+
+def human_size(size: int) -> str:
+    """A size as people read it: "8 MiB", "1.5 GiB"."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    shown = "{:.1f}".format(value)
+    return "{} {}".format(shown[:-2] if shown.endswith(".0") else shown, _UNITS[unit])
+
+
+def printable(text: str) -> str:
+    """Text from the disk, safe to print: control characters are shown, not sent to a terminal."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+# --- show
+
+
+def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
+    """What `show --json` gives."""
+    facts: Dict[str, Any] = {"state": found.state, "device": name}
+    if found.problem is not None:
+        facts["problem"] = str(found.problem)
+    if found.run is not None:
+        facts["run"] = {
+            "sr": {"old": found.run.ids.sr, "new": found.run.ids.new_sr},
+            "scsi_id": found.run.scsi_id,
+            "tool": found.run.tool,
+        }
+    if found.lun is not None:
+        facts.update(lun_facts(found.lun))
+    return facts
+
+
+def lun_facts(lun: Lun) -> Dict[str, Any]:
+    """The SR on a LUN, its VDIs, its volumes."""
+    return {
+        "size_bytes": lun.size_bytes,
+        "sr": {
+            "uuid": lun.sr_uuid,
+            "name_label": lun.mgt.name_label if lun.mgt else "",
+            "name_description": lun.mgt.name_description if lun.mgt else "",
+        },
+        "vg": {
+            "name": lun.vg.name,
+            "id": dashed(lun.vg.id),
+            "seqno": lun.vg.seqno,
+            "extent_size_bytes": lun.vg.extent_size,
+            "extents": lun.vg.pe_count,
+            "extents_allocated": sum(lv.extent_count for lv in lun.vg.lvs),
+        },
+        "pv": {"id": dashed(lun.label.pv_id), "size_bytes": lun.label.device_size},
+        "vdis": [_vdi_facts(lun, volume) for volume in lun.disks().values()],
+        "lvs": [
+            {"name": volume.lv.name, "id": dashed(volume.lv.id), "kind": volume.name.kind, "size_bytes": volume.size}
+            for volume in lun.volumes
+        ],
+        "warnings": warnings(lun),
+    }
+
+
+def _vdi_facts(lun: Lun, volume: Volume) -> Dict[str, Any]:
+    uuid = str(volume.name.uuid)
+    record = lun.records().get(uuid)
+    return {
+        "uuid": uuid,
+        "name_label": record.name_label if record else "",
+        "name_description": record.name_description if record else "",
+        "kind": volume.name.kind,
+        "virtual_size_bytes": volume.virtual_size,
+        "size_bytes": volume.size,
+        "parent": volume.parent.uuid if volume.parent else None,
+        "hidden": volume.hidden,
+        "read_only": volume.lv.read_only,
+        "is_a_snapshot": bool(record and record.is_a_snapshot),
+        "snapshot_of": (record.snapshot_of or None) if record else None,
+        "cbt": uuid in _cbt_uuids(lun),
+        "lv": volume.lv.name,
+    }
+
+
+def _cbt_uuids(lun: Lun) -> List[str]:
+    return [str(volume.name.uuid) for volume in lun.volumes if volume.name.kind == naming.CBT_LOG]
+
+
+def inspection_text(name: str, found: Inspection, branches: Branches) -> str:
+    """What `show` prints."""
+    if found.lun is None:
+        lines = ["{}: {}.".format(name, found.state)]
+        if found.run is not None:
+            text = "It was to become SR {} (it was {}).".format(found.run.ids.new_sr, found.run.ids.sr)
+            lines.append(printable(text))
+        return "\n".join(lines + [printable(str(found.problem))])
+    return "\n".join(_lun_lines(name, found, found.lun, branches))
+
+
+def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches) -> List[str]:
+    facts = lun_facts(lun)
+    label = printable(facts["sr"]["name_label"])
+    state = found.state
+    if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
+        state = "resignatured (it was {})".format(printable(found.run.ids.sr))
+    allocated = facts["vg"]["extents_allocated"] * lun.vg.extent_size
+    rows = [_row(lun, row) for row in _tree(facts["vdis"], branches)]
+    lines = [
+        "{}: SR {}{}".format(name, lun.sr_uuid, ' "{}"'.format(label) if label else ""),
+        "  state    {}".format(state),
+        "  LUN      {}, {} of {} allocated in {} volumes".format(
+            human_size(lun.size_bytes),
+            human_size(allocated),
+            human_size(lun.vg.pe_count * lun.vg.extent_size),
+            len(lun.volumes),
+        ),
+        "  LVM      VG {}, PV {}, generation {}".format(facts["vg"]["id"], facts["pv"]["id"], lun.vg.seqno),
+        "",
+    ]
+    lines += _table(["VDI", "size", "on LUN", "kind", "label"], rows) if rows else ["No VDIs."]
+    others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]
+    if others:
+        lines += ["", "Other volumes: {}".format(", ".join(others))]
+    return lines + _warning_lines(facts["warnings"])
+
+
+class _Node(NamedTuple):
+    prefix: str
+    vdi: Mapping[str, Any]
+
+
+def _tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
+    """VDIs under their parents, in the order of the LUN. Chains are known to end (`verify_lun`)."""
+    children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
+    known = {vdi["uuid"] for vdi in vdis}
+    for vdi in vdis:
+        children.setdefault(vdi["parent"] if vdi["parent"] in known else None, []).append(vdi)
+    nodes: List[_Node] = []
+    todo = [("", "", vdi) for vdi in reversed(children.get(None, []))]
+    while todo:
+        prefix, below, vdi = todo.pop()
+        nodes.append(_Node(prefix, vdi))
+        under = children.get(vdi["uuid"], [])
+        for index, child in reversed(list(enumerate(under))):
+            is_last = index == len(under) - 1
+            todo.append(
+                (
+                    below + (branches.last if is_last else branches.fork),
+                    below + (branches.blank if is_last else branches.line),
+                    child,
+                )
+            )
+    return nodes
+
+
+def _row(lun: Lun, node: _Node) -> List[str]:
+    vdi = node.vdi
+    notes = [
+        note
+        for note, shown in (
+            ("hidden", vdi["hidden"]),
+            ("CBT", vdi["cbt"]),
+            (_snapshot_note(vdi["snapshot_of"]), vdi["is_a_snapshot"]),
+            ("no MGT record", vdi["uuid"] not in lun.records()),
+        )
+        if shown
+    ]
+    label = printable(vdi["name_label"])
+    return [
+        node.prefix + vdi["uuid"],
+        human_size(vdi["virtual_size_bytes"]),
+        human_size(vdi["size_bytes"]),
+        vdi["kind"],
+        label + (" [{}]".format(", ".join(notes)) if notes else ""),
+    ]
+
+
+def _snapshot_note(uuid: Optional[str]) -> str:
+    """The first group of a UUID is enough to find it in the same table."""
+    return "snapshot of {}".format(uuid.split("-")[0]) if uuid else "snapshot"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
+    """Columns as wide as they must be; sizes to the right, the last column open."""
+    widths = [max(len(row[index]) for row in [heads, *rows]) for index in range(len(heads))]
+    lines = []
+    for row in [heads, *rows]:
+        cells = [
+            cell.rjust(widths[index]) if index in (1, 2) else cell.ljust(widths[index])
+            for index, cell in enumerate(row)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _warning_lines(sentences: Iterable[str]) -> List[str]:
+    found = ["note: " + printable(sentence) for sentence in sentences]
+    return ["", *found] if found else []
+
+
+# --- the map of a run
+
+
+def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
+    """The old-to-new map, in the form that `--map` takes. `lun` is the LUN before the run or after it."""
+    facts: Dict[str, Any] = {"sr": {"old": ids.sr, "new": ids.new_sr}}
+    if lun is None:
+        return {**facts, "uuids": ids.uuids, "lvm_ids": {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}}
+    to_new = ids if lun.sr_uuid == ids.sr else None
+    to_old = None if to_new else ids.reversed()
+    facts["vg_id"] = _pair(lun.vg.id, to_new, to_old)
+    facts["pv_id"] = _pair(lun.label.pv_id, to_new, to_old)
+    facts["vdis"] = [_vdi_pair(lun, volume, to_new, to_old) for volume in lun.disks().values()]
+    facts["lvs"] = [
+        {"name": _name_pair(volume, to_new, to_old), "id": _pair(volume.lv.id, to_new, to_old)}
+        for volume in lun.volumes
+    ]
+    told = {ids.sr, *(vdi["old"] for vdi in facts["vdis"])}
+    facts["other_uuids"] = {old: new for old, new in ids.uuids.items() if old not in told}
+    return facts
+
+
+def _pair(lvm_id: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
+    """Unknown ids are their own twins: a volume may have come after the run."""
+    old = to_old.lvm_ids.get(lvm_id, lvm_id) if to_old else lvm_id
+    new = to_new.lvm_ids.get(lvm_id, lvm_id) if to_new else lvm_id
+    return {"old": dashed(old), "new": dashed(new)}
+
+
+def _uuid_pair(uuid: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
+    old = to_old.uuids.get(uuid, uuid) if to_old else uuid
+    new = to_new.uuids.get(uuid, uuid) if to_new else uuid
+    return {"old": old, "new": new}
+
+
+def _name_pair(volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
+    if volume.name.uuid is None:
+        return {"old": volume.name.text, "new": volume.name.text}
+    pair = _uuid_pair(volume.name.uuid, to_new, to_old)
+    return {which: volume.name.text.replace(volume.name.uuid, uuid) for which, uuid in pair.items()}
+
+
+def _vdi_pair(lun: Lun, volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, Any]:
+    uuid = str(volume.name.uuid)
+    record = lun.records().get(uuid)
+    pair: Dict[str, Any] = dict(_uuid_pair(uuid, to_new, to_old))
+    pair["name_label"] = record.name_label if record else ""
+    pair["lv"] = _name_pair(volume, to_new, to_old)
+    return pair
+
+
+def result_facts(name: str, result: Result) -> Dict[str, Any]:
+    """What `resignature --json`, `recover --json` and `undo --json` give."""
+    facts: Dict[str, Any] = {
+        "state": result.state,
+        "device": name,
+        "scsi_id": result.scsi_id,
+        "already_done": result.already_done,
+        "writes": result.writes,
+        "bytes_written": result.bytes_written,
+        "flushes": result.flushes,
+    }
+    if result.ids is not None:
+        facts.update(map_facts(result.lun, result.ids))
+    elif result.lun is not None:
+        facts["sr"] = {"old": None, "new": result.lun.sr_uuid}
+    return facts
+
+
+def map_text(lun: Optional[Lun], ids: IdMap) -> str:
+    """The map as people read it: the SR, then its VDIs."""
+    facts = map_facts(lun, ids)
+    lines = ["  SR   {old}  becomes  {new}".format(**facts["sr"])]
+    for vdi in facts.get("vdis", []):
+        label = vdi["name_label"]
+        lines.append("  VDI  {old}  becomes  {new}".format(**vdi) + ("  " + label if label else ""))
+    return "\n".join(printable(line) for line in lines)
+
+
+# --- plan, comparison, error
+
+
+def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
+    """Every write of a plan in its order; bytes as hexadecimal, `old` null where free space is written."""
+    labels = plan.labels()
+    rows = [_write(plan.journal.offset, None, plan.journal.data, "journal")]
+    rows += [_write(chunk.offset, None, chunk.data, "second metadata area") for chunk in plan.areas]
+    rows.append(_write(labels.offset, labels.before, labels.in_progress, "label: in progress"))
+    rows += [_write(write.offset, write.old, write.new, write.what) for write in plan.run.writes]
+    rows.append(_write(labels.offset, labels.in_progress, labels.switched, "label: switched"))
+    for move in plan.run.mdas:
+        rows.append(_write(move.original.offset, move.old_header, move.final_header, "metadata area header"))
+    rows.append(_write(labels.offset, labels.switched, labels.final, "label: final"))
+    return rows
+
+
+def _write(offset: int, old: Optional[bytes], new: bytes, what: str) -> Dict[str, Any]:
+    return {
+        "offset": offset,
+        "length": len(new),
+        "what": what,
+        "old": old.hex() if old is not None else None,
+        "new": new.hex(),
+    }
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan as people read it, one write a line."""
+    rows = [[str(row["offset"]), str(row["length"]), row["what"]] for row in plan_facts(plan)]
+    widths = [max(len(row[index]) for row in rows + [["offset", "bytes"]]) for index in (0, 1)]
+    return "\n".join(
+        "  {}  {}  {}".format(row[0].rjust(widths[0]), row[1].rjust(widths[1]), row[2])
+        for row in [["offset", "bytes", "what"], *rows]
+    )
+
+
+def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, Any]:
+    """What `check --original --json` gives beside the facts of the device."""
+    return {
+        "device": name,
+        "original": original,
+        "shares_nothing": not found.problems,
+        "problems": found.problems,
+        "bytes_compared": found.bytes_compared,
+    }
+
+
+def error_facts(name: str, error: RelvmoiscsiError, state: Optional[str]) -> Dict[str, Any]:
+    """What any command gives with `--json` when it fails."""
+    return {
+        "state": state,
+        "device": name,
+        "error": {
+            "kind": type(error).__name__,
+            "exit_status": error.exit_status,
+            "message": error.message,
+            "disk_state": error.disk_state,
+        },
+    }
