@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What holds for every test: how hypothesis searches, what a unit test may not touch, who may skip.
+
+pyproject.toml puts the top directory and tests/ on the path, so `import relvmoiscsi` and `from support import ...`
+work from anywhere.
+"""
+
+import builtins
+import io
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+E2E = Path(__file__).resolve().parent / "e2e"
+IN_CI = os.environ.get("CI") == "true"
+
+# A time per example says more about the machine than about the code. CI looks at the same examples every time, so that
+# a red run is about the change; the random search is what people run.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
+
+#: functions that start a process; not every Python has every one
+STARTERS = ("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve")
+
+#: opened by the standard library for its own purposes, or not a device at all
+HARMLESS = ("/dev/null", "/dev/shm/")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if E2E in Path(str(item.fspath)).parents:
+            item.add_marker("root")
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("root") is None or os.geteuid() == 0:
+        return
+    reason = "needs root for loop devices and real LVM2; run `make judges` as root"
+    if IN_CI:
+        pytest.fail(reason + "; in CI this may not be skipped", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def no_process_and_no_device(request):
+    """A unit test that starts a process or opens something in /dev fails, whatever the code under test catches."""
+    if request.node.get_closest_marker("root") or request.node.get_closest_marker("processes"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", lambda _popen, *args, **_: refuse("subprocess.Popen", *args))
+        for name in STARTERS:
+            if hasattr(os, name):
+                patch.setattr(os, name, partial(refuse, "os." + name))
+        for module in (builtins, io, os):
+            patch.setattr(module, "open", without_devices(module.open))
+        yield
+
+
+def refuse(name, *args, **_):
+    pytest.fail("a unit test called {}{!r}; mark it `processes` if it must".format(name, args))
+
+
+def without_devices(real_open):
+    def guarded_open(file, *args, **kwargs):
+        if not isinstance(file, int):
+            path = os.path.realpath(os.fsdecode(file))
+            if path.startswith("/dev/") and not path.startswith(HARMLESS):
+                pytest.fail("a unit test opened {}; mark it `processes` if it must".format(path))
+        return real_open(file, *args, **kwargs)
+
+    return guarded_open

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""UUIDs, LVM ids, and the map from old ones to new ones."""
+
+import re
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relvmoiscsi.errors import FormatError, Place, UsageError
+from relvmoiscsi.identity import (
+    IdMap,
+    check_one_to_one,
+    dashed,
+    is_uuid,
+    new_lvm_id,
+    new_uuid,
+    parse_lvm_id,
+    replace_uuids,
+    uuid_from_bytes,
+    uuid_to_bytes,
+)
+
+WHERE = Place("/dev/sdc", 512)
+ONE = "0a0b0c0d-0000-4000-8000-000000000001"
+TWO = "0a0b0c0d-0000-4000-8000-000000000002"
+NEW = "11111111-2222-4333-8444-555555555555"
+LVM_ID = "nXFYJpoRBjLp75i94cqU3vVrUa3sLAf9"  # of the worked label of facts/lvm2-ondisk.md 1.1
+
+
+# --- UUIDs
+
+
+@given(st.uuids())
+def test_sm_writes_uuids_as_python_does(value):
+    assert is_uuid(str(value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ONE[:-1],
+        ONE + "0",
+        ONE + "\n",
+        " " + ONE,
+        ONE.replace("-", ""),
+        ONE.replace("a", "A"),
+        ONE.replace("0", "g"),
+    ],
+)
+def test_anything_else_is_no_uuid(text):
+    assert not is_uuid(text)
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_a_new_uuid_is_a_random_one_of_version_4(data):
+    made = uuid.UUID(new_uuid(lambda length: data[:length]))
+
+    assert (made.version, made.variant) == (4, uuid.RFC_4122)
+    assert is_uuid(str(made))
+
+
+@given(st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16))
+def test_new_uuids_differ_as_far_as_their_entropy_does(one, other):
+    fixed = bytearray(16)
+    fixed[6], fixed[8] = 0xF0, 0xC0
+    differ = any((a ^ b) & ~mask & 0xFF for a, b, mask in zip(one, other, fixed))
+
+    assert (new_uuid(lambda _: one) != new_uuid(lambda _: other)) == differ
+
+
+@given(st.uuids())
+def test_the_bytes_of_a_uuid_are_in_the_order_of_its_text(value):
+    assert uuid_to_bytes(str(value)) == value.bytes
+    assert uuid_from_bytes(value.bytes) == str(value)
+
+
+def test_uuids_inside_a_text_are_exchanged_and_nothing_else_is():
+    text = "lvcreate -n VHD-{0} VG_XenStorage-{0} {1} f{0} {0}a".format(ONE, TWO)
+
+    replaced = replace_uuids(text, {ONE: NEW})
+
+    assert replaced == "lvcreate -n VHD-{0} VG_XenStorage-{0} {1} f{2} {2}a".format(NEW, TWO, ONE)
+    assert len(replaced) == len(text)
+
+
+# --- LVM ids
+
+
+def test_the_text_form_of_an_lvm_id_has_seven_groups():
+    assert dashed(LVM_ID) == "nXFYJp-oRBj-Lp75-i94c-qU3v-VrUa-3sLAf9"
+
+
+@pytest.mark.parametrize("text", [LVM_ID, dashed(LVM_ID), "-".join(LVM_ID)])
+def test_dashes_in_an_lvm_id_do_not_matter(text):
+    assert parse_lvm_id(text, "id", WHERE) == LVM_ID
+
+
+@given(st.text("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!#", min_size=32, max_size=32))
+def test_every_id_that_lvm_can_have_survives_printing_and_reading(lvm_id):
+    assert parse_lvm_id(dashed(lvm_id), "id", WHERE) == lvm_id
+
+
+@pytest.mark.parametrize("text", ["", LVM_ID[1:], LVM_ID + "0", LVM_ID[1:] + "$", LVM_ID[1:] + "é", LVM_ID + "\n"])
+def test_a_text_that_is_no_lvm_id_is_refused_with_its_place(text):
+    with pytest.raises(FormatError, match="PV id at byte 512 of /dev/sdc: .* is not an LVM id.") as caught:
+        parse_lvm_id(text, "PV id", WHERE)
+
+    assert caught.value.exit_status == 5
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_a_new_lvm_id_has_letters_and_digits_only(data):
+    lvm_id = new_lvm_id(lambda length: data[:length])
+
+    assert len(lvm_id) == 32 and re.match("[0-9a-zA-Z]+$", lvm_id)
+    assert parse_lvm_id(lvm_id, "id", WHERE) == lvm_id
+
+
+def test_a_new_lvm_id_uses_all_of_its_entropy():
+    ids = {new_lvm_id(lambda _length, n=n: bytes([n]) + bytes(31)) for n in range(256)}
+    ids |= {new_lvm_id(lambda _length, n=n: bytes(31) + bytes([n])) for n in range(1, 256)}
+
+    assert len(ids) == 511
+
+
+# --- maps
+
+
+def test_a_reversed_map_gives_the_old_identities_back():
+    ids = IdMap(ONE, {ONE: NEW, TWO: "x"}, {"p": "q"})
+
+    assert (ids.new_sr, ids.reversed().sr) == (NEW, NEW)
+    assert ids.reversed() == IdMap(NEW, {NEW: ONE, "x": TWO}, {"q": "p"})
+    assert ids.reversed().reversed() == ids
+
+
+def test_a_map_that_is_one_to_one_passes():
+    check_one_to_one({ONE: NEW, TWO: "x"}, "UUID")
+
+
+@pytest.mark.parametrize(
+    "ids, sentence",
+    [
+        ({ONE: ONE}, "The new UUID {} is already on the LUN".format(ONE)),
+        ({ONE: TWO, TWO: NEW}, "The new UUID {} is already on the LUN".format(TWO)),
+        ({ONE: NEW, TWO: NEW}, "{} and {} would both become the UUID {}.".format(ONE, TWO, NEW)),
+    ],
+)
+def test_a_map_that_is_not_one_to_one_is_a_usage_error(ids, sentence):
+    with pytest.raises(UsageError) as caught:
+        check_one_to_one(ids, "UUID")
+
+    assert sentence in str(caught.value)

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The n-th read, write or flush fails, once or for good, for n = 1, 2, ... until the run succeeds.
+
+The error is one of ours and says what state the LUN is in; that sentence is true. A person acts on it, so it is
+checked word for word against the disk, as a healthy host would find it afterwards.
+"""
+
+import itertools
+
+import pytest
+from cuts import (
+    SCSI_ID,
+    Judge,
+    cut_before,
+    done,
+    entropy,
+    free_ring,
+    image,
+    lvm_commit,
+    recover,
+    resignature,
+    same_but_for,
+    undo,
+)
+
+from relvmoiscsi import engine
+from relvmoiscsi.errors import DeviceError, Refused
+from support import reader
+from support.crash import FailingDisk
+
+IMAGES = ["one VDI", "two areas", "blocks of 4096", "fragmented"]
+ONCE = [(False, leaves) for leaves in ("nothing", "half", "torn", "all")]
+FOR_GOOD = [(True, leaves) for leaves in ("nothing", "torn", "all")]
+AFTERWARDS = [(False, "torn"), (True, "half")]
+
+NOTHING_WRITTEN = "Nothing was written."
+PUT_BACK = "Everything was put back: {} is as it was."
+UNFINISHED = "{0} may hold an unfinished {1}; run `relvmoiscsi recover {0}` once the device answers again."
+UNKNOWN = (
+    "Taking it back failed as well. Run `relvmoiscsi show {0}` once the device answers again; what it then calls "
+    "unfinished, `relvmoiscsi recover {0}` finishes."
+)
+FINISHED = "The {1} was finished."
+FINISHED_ONLY = "The {1} was finished; nothing else was written."
+TAKEN_BACK = "The {1} was taken back."
+
+
+def failures(base, run, for_good, leaves, skipped=()):
+    """(n, error, disk) for every operation of a run that can fail; the disk is what is left."""
+    for n in itertools.count(1):
+        if n in skipped:
+            continue
+        disk = base.copy()
+        failing = FailingDisk(disk, n, for_good, leaves)
+        try:
+            run(failing)
+        except DeviceError as error:
+            assert failing.failed
+            yield n, error, disk
+            continue
+        assert not failing.failed, "operation {} failed and the run went on as if it had not".format(n)
+        return
+
+
+class Outcome:
+    """What the LUN was, and where finishing and taking back would lead."""
+
+    def __init__(self, original, base, target, kind="resignature"):
+        self.original, self.base, self.target, self.kind = original, base, target, kind
+        self.original_ring = free_ring(original)
+        self.base_ring = free_ring(base) if reader.read_label(base) else self.original_ring
+        self.seen = set()
+
+    def faults(self, n, error, disk):
+        """Why the sentence about the state of the disk is not true."""
+        state = error.disk_state
+        problems = ["it speaks of success"] if "success" in str(error) else []
+        claims = {
+            NOTHING_WRITTEN: self.is_untouched,
+            PUT_BACK: self.is_untouched,
+            UNFINISHED: self.is_finished_by_recover,
+            UNKNOWN: self.is_old_or_finished_by_recover,
+            FINISHED: lambda left: left == self.target,
+            FINISHED_ONLY: lambda left: left == self.target,
+            TAKEN_BACK: self.is_original,
+        }
+        for sentence, claim in claims.items():
+            if state == sentence.format(disk.name, self.kind):
+                self.seen.add(sentence)
+                problems += [] if claim(disk) else ["{!r} is not true".format(state)]
+                break
+        else:
+            problems.append("it does not say what state the disk is in, but {!r}".format(state))
+        return ["operation {}: {}: {}".format(n, error, problem) for problem in problems]
+
+    def is_untouched(self, disk):
+        return disk == self.base
+
+    def is_finished_by_recover(self, disk):
+        again = disk.copy()
+        recover(again)
+        return again == self.target and self.can_be_undone(disk.copy())
+
+    def is_old_or_finished_by_recover(self, disk):
+        again = disk.copy()
+        if recover(again):
+            return again == self.target and self.can_be_undone(disk.copy())
+        return same_but_for(again, self.base, self.base_ring)
+
+    def is_original(self, disk):
+        return same_but_for(disk, self.original, self.original_ring)
+
+    def can_be_undone(self, disk):
+        """Undo gives the old LUN back, or has done so already."""
+        try:
+            undo(disk)
+        except Refused:
+            pass
+        return self.is_original(disk)
+
+
+def check(outcome, run, modes, name):
+    problems, count = [], 0
+    reads = {False: set(), True: set()}  # what a failing write leaves makes no difference to them
+    for for_good, leaves in modes:
+        for n, error, disk in failures(outcome.base, run, for_good, leaves, frozenset(reads[for_good])):
+            count += 1
+            problems += outcome.faults(n, error, disk)
+            if error.action == "read":
+                reads[for_good].add(n)
+    print("{}: {} failures".format(name, count))
+    assert problems == []
+    return outcome.seen
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_resignature_that_fails_once_says_truly_what_it_left(name):
+    original = image(name)
+    outcome = Outcome(original, original, done(original))
+
+    seen = check(outcome, resignature, ONCE, name)
+
+    assert seen == {NOTHING_WRITTEN, PUT_BACK, UNFINISHED}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_resignature_on_a_device_that_is_gone_says_truly_what_it_left(name):
+    original = image(name)
+    outcome = Outcome(original, original, done(original))
+
+    seen = check(outcome, resignature, FOR_GOOD, name)
+
+    assert seen == {NOTHING_WRITTEN, UNKNOWN, UNFINISHED}
+
+
+@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+@pytest.mark.parametrize("flush, blocks", [(3, 2), (4, 0), (5, 0), (6, 0)])
+def test_a_recovery_that_fails_can_be_repeated(name, flush, blocks):
+    original = image(name)
+    unfinished = cut_before(original, flush, blocks=blocks)
+    outcome = Outcome(original, unfinished, done(original))
+
+    seen = check(outcome, recover, AFTERWARDS, name)
+
+    assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED}
+
+
+@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+def test_a_recovery_of_a_torn_label_that_fails_can_be_repeated(name):
+    original = image(name)
+    torn = cut_before(original, 4)
+    label = Judge(original, done(original)).label
+    torn.poke(label.offset + 100, b"torn")
+    outcome = Outcome(original, torn, done(original))
+
+    seen = check(outcome, recover, AFTERWARDS, name)
+
+    assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED}
+
+
+@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+def test_an_undo_that_fails_says_truly_what_it_left(name):
+    original = image(name)
+    resignatured = done(original)
+    outcome = Outcome(original, resignatured, done(resignatured, run=undo), kind="undo")
+
+    seen = check(outcome, undo, ONCE[1:] + FOR_GOOD[1:], name)
+
+    assert seen == {NOTHING_WRITTEN, PUT_BACK, UNKNOWN, UNFINISHED}
+
+
+class OneAfterTheOther:
+    """The outcome of two runs in a row: the error is about the one or the other."""
+
+    def __init__(self, first, second):
+        self.first, self.second, self.base = first, second, first.base
+
+    @property
+    def seen(self):
+        return self.first.seen | self.second.seen
+
+    def faults(self, n, error, disk):
+        return min(self.first.faults(n, error, disk), self.second.faults(n, error, disk))
+
+
+@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+def test_an_undo_after_the_commit_that_fails_says_truly_what_it_left(name):
+    original = image(name)
+    switched, resignatured = cut_before(original, 5), done(original)
+    outcome = OneAfterTheOther(
+        Outcome(original, switched, resignatured),
+        Outcome(original, resignatured, done(resignatured, run=undo), kind="undo"),
+    )
+
+    seen = check(outcome, undo, AFTERWARDS, name)
+
+    assert seen == {NOTHING_WRITTEN, PUT_BACK, UNKNOWN, UNFINISHED, FINISHED, FINISHED_ONLY}
+
+
+class RolledBack(Outcome):
+    """A roll-back leaves the unfinished run or the old LUN; recovery finishes the one and leaves the other."""
+
+    def is_finished_by_recover(self, disk):
+        return super().is_finished_by_recover(disk) or self.is_original(disk)
+
+
+@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+@pytest.mark.parametrize("flush, blocks", [(3, 2), (4, 0)])
+def test_a_roll_back_that_fails_leaves_what_recover_finishes_or_the_old_lun(name, flush, blocks):
+    original = image(name)
+    unfinished = cut_before(original, flush, blocks=blocks)
+    outcome = RolledBack(original, unfinished, done(original))
+
+    seen = check(outcome, undo, AFTERWARDS, name)
+
+    assert seen == {NOTHING_WRITTEN, UNFINISHED, TAKEN_BACK}
+
+
+@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+def test_a_device_that_loses_writes_is_noticed(name):
+    """It takes a write and keeps the old bytes. Of step 1 and 3 this is found at once and taken back."""
+    original = image(name)
+
+    class Forgetful(FailingDisk):
+        batches = lost = 0
+
+        def write(self, chunks):
+            self.batches += 1
+            super().write(chunks[:-1] if self.batches == self.lost else chunks)
+
+    for lost in (1, 3):
+        disk = original.copy()
+        device = Forgetful(disk)
+        device.lost = lost
+        with pytest.raises(Refused) as caught:
+            resignature(device)
+        assert caught.value.disk_state == PUT_BACK.format(disk.name)
+        assert caught.value.sm_key == "EIO"
+        assert disk == original
+
+
+@pytest.mark.parametrize("moment", ["before", "journal", "contents"])
+def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
+    """From a host that does not see our locks."""
+    original = image("two areas")
+    disk = original.copy()
+    batch = {"before": 0, "journal": 1, "contents": 3}[moment]
+
+    class Shared(FailingDisk):
+        batches = 0
+
+        def flush(self):
+            Shared.batches += 1
+            if Shared.batches == batch:
+                lvm_commit(disk)
+            super().flush()
+
+    device = Shared(disk)
+    prepared = engine.prepare(device, entropy(0), SCSI_ID)
+    if moment == "before":
+        lvm_commit(disk)
+    with pytest.raises(Refused) as caught:
+        engine.resignature(device, prepared)
+
+    assert "put back" not in caught.value.disk_state
+    assert reader.read_vg(disk).seqno == reader.read_vg(original).seqno + 1
+    assert reader.essence(disk) == reader.essence(original)
+    assert engine.inspect(disk).state == engine.CLEAN
