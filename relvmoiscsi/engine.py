@@ -15,7 +15,16 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from relvmoiscsi import __version__, apply, check, naming, plan, rescue, survey
 from relvmoiscsi.apply import Mark
 from relvmoiscsi.device import Chunk, CountingDevice, Device, Range
-from relvmoiscsi.errors import FormatError, NotFound, Place, Refused, RelvmoiscsiError, Truncated, Unfinished
+from relvmoiscsi.errors import (
+    DeviceError,
+    FormatError,
+    NotFound,
+    Place,
+    Refused,
+    RelvmoiscsiError,
+    Truncated,
+    Unfinished,
+)
 from relvmoiscsi.identity import Entropy, IdMap
 from relvmoiscsi.journal import (
     DONE,
@@ -99,6 +108,10 @@ def inspect(device: Device) -> Inspection:
         if _is_torn(device):
             return Inspection(UNFINISHED, problem=_torn(device.name))
         return Inspection(FOREIGN if isinstance(problem, Refused) else DAMAGED, problem=problem)
+    except DeviceError:
+        if _is_torn(device):
+            return Inspection(UNFINISHED, problem=_torn(device.name))
+        raise
     try:
         tail = read_tail(label, Place(device.name, label.offset))
     except FormatError as problem:
@@ -132,6 +145,8 @@ def _is_torn(device: Device) -> bool:
         return rescue.find_mark(device) is not None
     except Refused:
         return True
+    except DeviceError:
+        return False
 
 
 def _torn(name: str) -> Unfinished:
@@ -211,7 +226,7 @@ def _label_to_change(device: Device) -> Label:
     """The label. Raises Unfinished where a cut run has torn it, and otherwise what `read_label` raises."""
     try:
         return survey.read_label(device)
-    except (Refused, FormatError):
+    except (Refused, FormatError, DeviceError):
         if _is_torn(device):
             raise _torn(device.name) from None
         raise
@@ -313,7 +328,7 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 def _find_unfinished(device: Device) -> Optional[Mark]:
     try:
         label = survey.read_label(device)
-    except (FormatError, Refused):
+    except (FormatError, Refused, DeviceError):
         mark = rescue.find_mark(device)
         if mark is None:
             raise

@@ -15,7 +15,7 @@ from typing import Iterable, List, Optional
 from relvmoiscsi import apply
 from relvmoiscsi.apply import Mark
 from relvmoiscsi.device import SECTOR, Device, Range
-from relvmoiscsi.errors import FormatError, Place, Refused
+from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused
 from relvmoiscsi.journal import (
     ALIGNMENT,
     IN_PROGRESS,
@@ -119,7 +119,7 @@ def _fits(device: Device, journal: Journal) -> List[Mark]:
     headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
     try:
         label = pv.parse_label(run.old_label, run.label_number, Place("the journal", 0))
-        if not _label_is_torn(device, label.offset):
+        if not _is_torn(device, label):
             return []
         if headers == [move.old_header for move in run.mdas]:
             return [Mark(label, journal.tail(IN_PROGRESS), journal)]
@@ -138,7 +138,17 @@ def _landed(device: Device, switched: Label, journal: Journal) -> bool:
     return [header.data for header in headers] == device.read([Range(h.offset, SECTOR) for h in headers])
 
 
-def _label_is_torn(device: Device, offset: int) -> bool:
-    """Whoever wipes a label means it: `pvremove` leaves a sector of zeros, `wipefs` a type of zeros."""
-    sector = device.read([Range(offset, SECTOR)])[0]
-    return any(layout.LabelHeader.at(sector).type)
+def _is_torn(device: Device, label: Label) -> bool:
+    """Whether a label was there and is none any more.
+
+    Whoever wipes one means it: `pvremove` leaves a sector of zeros, `wipefs` a type of zeros. A torn sector may also be
+    one that cannot be read at all; writing it heals it.
+    """
+    try:
+        sector = device.read([Range(label.offset, SECTOR)])[0]
+        pv.parse_label(sector, label.number, Place(device.name, label.offset))
+    except DeviceError:
+        return True
+    except FormatError:
+        return any(layout.LabelHeader.at(sector).type)
+    return False

@@ -29,10 +29,11 @@ from cuts import (
 
 from relvmoiscsi import engine, journal, rescue
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError
 from relvmoiscsi.identity import IdMap
 from support import reader
 from support.crash import garbage
+from support.sparse import SparseDisk
 
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN = 3, 4, 5, 6
 NEW_VOLUME = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
@@ -240,6 +241,34 @@ def test_a_torn_label_is_found_unfinished_and_put_right(name, flush):
     assert recover(disk)
 
     assert disk == done(original)
+
+
+class UnreadableLabel(SparseDisk):
+    """A disk whose label sector cannot be read until it is written: what a tear leaves on many of them."""
+
+    torn = True
+
+    def read(self, ranges):
+        if self.torn and any(part.offset < 1024 and part.end > 512 for part in ranges):
+            raise DeviceError(self.name, "read", 512, 512, "Input/output error", 5)
+        return super().read(ranges)
+
+    def write(self, chunks):
+        self.torn = self.torn and not any(chunk.offset == 512 for chunk in chunks)
+        super().write(chunks)
+
+
+@pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN])
+def test_a_label_that_cannot_be_read_any_more_is_put_right(flush):
+    original = image("a chain")
+    disk = UnreadableLabel(original.size_bytes)
+    for start, data in cut_before(original, flush).runs():
+        disk.poke(start, data)
+
+    assert engine.inspect(disk).state == engine.UNFINISHED
+    assert recover(disk)
+
+    assert disk.copy() == done(original)
 
 
 @pytest.mark.parametrize("flush", [CONTENTS_WRITTEN, HEADERS_WRITTEN])
