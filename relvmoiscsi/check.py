@@ -111,16 +111,17 @@ def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
 
 def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     """Old identities that the new text still holds. Tags are the administrator's; they stay as they are."""
-    tags = [lv.assignments["tags"] for lv in _lv_sections(after) if "tags" in lv.assignments]
-    text = edited(after.vg.text, [Edit(tag.start, tag.end, "") for tag in tags])
+    tagged = [section.assignments["tags"] for section in _tagged_sections(after) if "tags" in section.assignments]
+    text = edited(after.vg.text, [Edit(tags.start, tags.end, "") for tags in tagged])
     old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
     left = sorted(old.intersection(_IDENTITY.findall(text)))
     return ["The old identity {} is still in the metadata text.".format(one) for one in left]
 
 
-def _lv_sections(lun: Lun) -> List[Section]:
+def _tagged_sections(lun: Lun) -> List[Section]:
+    """The sections that can have tags: of the volume group, its PV, its LVs."""
     vg = lun.vg.root.sections[lun.vg.name]
-    return list(vg.sections["logical_volumes"].sections.values()) if "logical_volumes" in vg.sections else []
+    return [vg, *(inner for outer in vg.sections.values() for inner in outer.sections.values())]
 
 
 def _volume_differences(volume: Volume, other: Volume, ids: IdMap) -> List[str]:

@@ -152,7 +152,7 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
 def _chosen(old: Sequence[str], wanted: Mapping[str, str], draw: Callable[[], str], what: str) -> Dict[str, str]:
     for unknown in sorted(set(wanted) - set(old)):
         raise UsageError("The map speaks of the {} {}, which is not on the LUN.".format(what, unknown))
-    return {identity: wanted.get(identity) or draw() for identity in old}
+    return {identity: wanted[identity] if identity in wanted else draw() for identity in old}
 
 
 # --- the plan of a resignature

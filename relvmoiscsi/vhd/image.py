@@ -200,7 +200,7 @@ def changes(vhd: Vhd, texts: Sequence[bytes], uuids: Mapping[str, str], volume: 
         return []
     name = _name_text(vhd.header, Place(volume, layout.HEADER_OFFSET))
     encoded = _renamed(name, uuids).encode(layout.NAME_CODEC)
-    header = vhd.header.replace(parent_name=encoded.ljust(DynamicHeader.parent_name.size, b"\0"))
+    header = vhd.header.replace(parent_name=encoded + vhd.header.parent_name[len(encoded) :])
     header = header.replace(checksum=vhd_checksum(bytes(header), DynamicHeader.checksum.offset))
     found = [Change(layout.HEADER_OFFSET, bytes(vhd.header), bytes(header), "VHD header of " + volume)]
     for locator, data in zip(vhd.locators, texts):

@@ -320,6 +320,15 @@ def test_of_the_header_name_and_checksum_change_only():
     assert changed <= set(range(36, 40)) | set(range(64, 64 + 202))
 
 
+def test_what_lies_behind_the_name_in_the_header_stays():
+    second = header((64 + 204, "8s", b"leftover"))
+
+    head = changes(read(second=second), TEXTS, NEW, NAME)[0].new
+
+    assert read(second=head).parent == ParentName(NEW[SR], VHD, NEW[VDI])
+    assert head[64 + 202 : 576] == second[64 + 202 : 576]
+
+
 def test_the_changes_undo_themselves_under_the_reversed_map():
     back = {new: old for old, new in NEW.items()}
     head, *texts = (change.new for change in changes(read(), TEXTS, NEW, NAME))

@@ -483,6 +483,20 @@ def test_a_chosen_lvm_id_that_is_none_is_a_usage_error(lvm_id):
     assert "Nothing was written." in str(caught.value)
 
 
+def test_tags_of_the_group_and_its_volumes_stay_even_with_an_old_uuid_in_them():
+    """A tag is the administrator's. (`edit_text` seals the text anew.)"""
+    uuid = build_sr([raw("data")]).truth.sr_uuid
+
+    def tagged(text):
+        text = text.replace("max_lv = 0", 'tags = ["sr-{}"]\nmax_lv = 0'.format(uuid), 1)
+        return text.replace("creation_time", 'tags = ["was-{}"]\ncreation_time'.format(uuid), 1)
+
+    outcome = resignatured(build_sr([raw("data")], edit_text=tagged).disk)
+
+    assert outcome.sr_after.vg.tags == ("sr-" + uuid,)
+    assert ("was-" + uuid,) in [lv.tags for lv in outcome.sr_after.vg.lvs]
+
+
 # --- once more
 
 
