@@ -14,12 +14,15 @@ Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
 """
 
 import errno
+import logging
 import os
 import re
 import stat
 from typing import Iterator, NamedTuple, Optional
 
-from relvmoiscsi.errors import DeviceError, NotFound
+from relvmoiscsi.errors import DeviceError, NotFound, Refused
+
+log = logging.getLogger(__name__)
 
 PAGE_83 = 0x83
 PAGE_80 = 0x80
@@ -164,3 +167,23 @@ def _content(path: str) -> bytes:
         if error.errno not in _ABSENT:
             raise DeviceError(path, "read", 0, _MAX_PAGE, error.strerror or str(error), error.errno) from error
         return b""
+
+
+def remove_disk(name: str, sysfs: str = "/sys") -> None:
+    """Take a SCSI disk ("sdc") off this host; the LUN is not touched. Does nothing when it is gone already.
+
+    Raises Refused when something is stacked on it.
+    """
+    block = os.path.join(sysfs, "block", name)
+    try:
+        holders = os.listdir(os.path.join(block, "holders"))
+    except FileNotFoundError:
+        return
+    if holders:
+        raise Refused("The disk {} is in use by {} and stays.".format(name, ", ".join(sorted(holders))))
+    try:
+        with open(os.path.join(block, "device/delete"), "w", encoding="ascii") as switch:
+            switch.write("1")
+    except FileNotFoundError:
+        return
+    log.info("removed the disk %s", name)

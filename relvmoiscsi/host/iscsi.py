@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""open-iscsi: discovery, login, rescan and logout, with everything afterwards as it was before.
+
+A login, step by step. All of it happens under SM's iscsiadm lock, so SM never sees a state in between.
+
+    1. a note of what is there now, and of what will be made            (iscsi_notes)
+    2. a node record, unless there is one: iscsiadm -m node -o new
+    3. credentials and time-outs into the record's file                 (iscsi_records)
+    4. iscsiadm -m node -l; iscsid gets the record's content and needs the file no more
+    5. a record that was there before is put back at once; one that we made goes with the logout, as an iscsid that is
+       started anew takes over only sessions that have a record
+
+After a kill at any point the next run on this host finds the note: it puts the record back and takes the session over,
+or logs it out. SM's session reference file gets a line for as long as a session is used, so that SM does not end it.
+
+Secrets are never in an argv: iscsiadm -v would show them to every user of the host.
+"""
+
+import logging
+import os
+import time
+from typing import ContextManager, Dict, List, NamedTuple, Optional
+
+from relvmoiscsi.errors import CommandFailed, NotFound, Refused, UsageError
+from relvmoiscsi.host import iscsi_status
+from relvmoiscsi.host.command import Runner, run
+from relvmoiscsi.host.iscsi_admin import Credentials, Iscsiadm, Target, targets_in, wait_for
+from relvmoiscsi.host.iscsi_changes import DISCOVERY_CHAP, LOGIN_SECONDS, RecordChanges, chap_settings, node_settings
+from relvmoiscsi.host.iscsi_notes import Note, boot_id, dead_notes, new_note
+from relvmoiscsi.host.iscsi_portals import Portal, same_portal
+from relvmoiscsi.host.iscsi_records import break_stale_lock
+from relvmoiscsi.host.iscsi_sessions import Session, holders_of, session_by_id, sessions_of
+from relvmoiscsi.host.iscsi_status import IscsiFailed
+from relvmoiscsi.host.smlocks import WAIT_SECONDS, SessionReferences, iscsiadm_lock
+
+log = logging.getLogger(__name__)
+
+_LOGIN_TIMEOUT = LOGIN_SECONDS + 15.0
+_LOGOUT_TIMEOUT = 30.0
+_DISCOVERY_TIMEOUT = 20.0
+_RESCAN_TIMEOUT = 30.0
+_LISTED = 5  # targets in a message
+_WANTS_CHAP = (iscsi_status.AUTHENTICATION_FAILED, iscsi_status.FATAL_LOGIN)
+_DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
+
+
+class Login(NamedTuple):
+    """A session in use. Give it to `logout` in the end, whoever has made it."""
+
+    session: Session
+    created: bool  #: logged in here, so `logout` ends it
+    note: Note
+
+
+class OpenIscsi:
+    """open-iscsi on this host; `root` is where the host's files are, `run` starts programs.
+
+    Portals are numeric ones, from `iscsi_portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM.
+    """
+
+    def __init__(self, root: str = "/", run: Runner = run, lock_seconds: float = WAIT_SECONDS) -> None:
+        self._root = root
+        self._sysfs = os.path.join(root, "sys")
+        self.iscsiadm = Iscsiadm(root, run)
+        self._changes = RecordChanges(root, self.iscsiadm)
+        self._references = SessionReferences(root)
+        self._lock_seconds = lock_seconds
+
+    def discover(self, portal: Portal, chap: Optional[Credentials] = None) -> List[Target]:
+        """What the portal offers this host, by SendTargets; no record is left that was not there before.
+
+        `chap` is for a portal that does not answer without. Raises IscsiFailed: ISCSILogin for refused credentials,
+        ISCSIDiscovery, ISCSITarget and others.
+        """
+        with self._locked():
+            return self._discover(portal, chap)
+
+    def _discover(self, portal: Portal, chap: Optional[Credentials]) -> List[Target]:
+        """Without CHAP first: most targets demand it of logins only, and LIO refuses a discovery with CHAP then."""
+        arguments = ["-m", "discovery", "-t", "st", "-p", str(portal), "-I", "default", "-o", "nonpersistent"]
+        task = "The discovery at {} failed".format(portal)
+        try:
+            completed = self.iscsiadm(arguments, task, "ISCSIDiscovery", _DISCOVERY_TIMEOUT)
+        except IscsiFailed as error:
+            if chap is None or error.status not in _WANTS_CHAP:
+                raise
+            log.info("%s wants CHAP for the discovery", portal)
+            return self._discover_with_chap(portal, chap)
+        return targets_in(completed.stdout)
+
+    def _discover_with_chap(self, portal: Portal, chap: Credentials) -> List[Target]:
+        note = new_note(self._root, iqn="", portal=list(portal), discovery=True)
+        try:
+            arguments = self._changes.for_discovery(note, portal, chap_settings(DISCOVERY_CHAP, chap, None))
+            completed = self.iscsiadm(
+                [*arguments, "-I", "default", "-D", "-o", "nonpersistent"],
+                "The discovery at {} as CHAP user {!r} failed".format(portal, chap.user),
+                "ISCSIDiscovery",
+                _DISCOVERY_TIMEOUT,
+                secrets=[chap.password],
+            )
+        except BaseException:
+            self._give_up(note)
+            raise
+        self._finish(note)
+        return targets_in(completed.stdout)
+
+    def login(
+        self,
+        portal: Portal,
+        iqn: str,
+        chap: Optional[Credentials] = None,
+        incoming_chap: Optional[Credentials] = None,
+        multipath: bool = False,
+        initiator: Optional[str] = None,
+        user: Optional[str] = None,
+    ) -> Login:
+        """A session to the target at this portal: the one that is there, whatever its state, or a new one.
+
+        `user` is the SR UUID for SM's session reference file. `initiator` is what `check_initiator` gives. A session
+        that was there keeps its credentials.
+
+        Raises IscsiFailed when the login fails; NotFound (ISCSIDiscovery) when the portal does not offer the target;
+        UsageError when a value is none that open-iscsi takes; Refused when a lock stays taken. The records are as they
+        were then, and no session of ours is left.
+        """
+        if "/" in iqn or not iqn:
+            raise UsageError("{!r} is no IQN.".format(iqn), "ConfigTargetIQNMissing")
+        with self._locked():
+            adopted = self._recover(iqn, portal, user)
+            if adopted is not None:
+                return adopted
+            existing = self._settled(iqn, portal)
+            if existing is not None:
+                return self._use_existing(existing, self._new_note(iqn, portal, user, created=False))
+            self.iscsiadm.ensure_daemon()
+            self._check_offer(portal, iqn, chap)
+            return self._login(portal, iqn, node_settings(chap, incoming_chap, multipath, initiator), user)
+
+    def logout(self, login: Login) -> bool:
+        """Give up a session: end it if it was logged in here and nobody else uses it, and remove our record.
+
+        True if the session has ended. Raises IscsiFailed (ISCSILogout) when the logout fails; a later login or
+        `recover` tries again.
+        """
+        with self._locked():
+            ended = self._finish(login.note)
+            # Another run may have left the session for us to end.
+            self._recover("", Portal("", 0), None)
+            return ended or self._same(login.session) is None
+
+    def rescan(self, session: Session) -> Session:
+        """Look for LUNs that were mapped, or changed their size, since; the session as it is afterwards.
+
+        The disk of a new LUN may come a little later (`Lun.disk` is None until then).
+
+        Raises NotFound (ISCSIDevice) when the session is gone or has lost its target, IscsiFailed when the scan fails.
+        """
+        current = self._same(session)
+        if current is not None and current.is_logged_in:
+            with self._locked():
+                self.iscsiadm(
+                    ["-m", "session", "-r", str(session.sid), "-R"],
+                    "The LUNs of {} could not be scanned".format(session),
+                    "ISCSIDevice",
+                    _RESCAN_TIMEOUT,
+                )
+            current = self._same(session)
+        if current is None:
+            raise NotFound("The {} has ended. Another program has logged it out.".format(session), "ISCSIDevice")
+        if not current.is_logged_in:
+            problem = "The {} has lost its target (it is {}). Check the target and the network, then try again."
+            raise NotFound(problem.format(session, current.state), "ISCSIDevice")
+        return current
+
+    def recover(self) -> None:
+        """Finish the cleanup of runs that were killed; `login` does so by itself. What fails is logged."""
+        with self._locked():
+            self._recover("", Portal("", 0), None)
+
+    # --- steps of a login; the lock is held
+
+    def _login(self, portal: Portal, iqn: str, settings: Dict[str, Optional[str]], user: Optional[str]) -> Login:
+        with_chap = settings["node.session.auth.username"] is not None
+        with_incoming = settings["node.session.auth.username_in"] is not None
+        note = self._new_note(iqn, portal, user, created=True)
+        try:
+            arguments = self._changes.for_node(note, iqn, portal, settings)
+            log.info("logging in to %s at %s%s", iqn, portal, " with CHAP" if with_chap else "")
+            completed = self.iscsiadm(
+                [*arguments, "-l"],
+                "The login to {} at {} failed".format(iqn, portal),
+                "ISCSILogin",
+                _LOGIN_TIMEOUT,
+                accept=(0, iscsi_status.SESSION_EXISTS),
+                secrets=[settings["node.session.auth." + name] or "" for name in ("password", "password_in")],
+                hint=lambda status: iscsi_status.login_hint(status, with_chap, with_incoming),
+            )
+            ours = completed.status == 0
+            session = self._settled(iqn, portal)
+            if session is None:
+                problem = "The session to {} at {} has ended right after its login. Look at the log of iscsid."
+                raise NotFound(problem.format(iqn, portal), "ISCSIDevice")
+            note.add(sid=session.sid, created=ours)
+            if note["before"] is not None or not ours:
+                self._changes.undo(note)
+            log.info("%s: %s", "logged in" if ours else "another program has just logged in", session)
+            return self._use(session, note)
+        except BaseException:
+            self._give_up(note)
+            raise
+
+    def _give_up(self, note: Note) -> None:
+        """Undo what failed; a further failure is logged and does not hide the first one."""
+        try:
+            self._finish(note)
+        except (CommandFailed, Refused, NotFound) as error:
+            log.warning("After a failure: %s A later run will try again.", error)
+            note.close()
+
+    def _use_existing(self, session: Session, note: Note) -> Login:
+        log.info("using %s, which is %s", session, session.state)
+        try:
+            return self._use(session, note)
+        except BaseException:
+            self._give_up(note)
+            raise
+
+    def _use(self, session: Session, note: Note) -> Login:
+        note.add(sid=session.sid)
+        if note["user"]:
+            note.add(references=note["references"] or self._references.missing_directory())
+            self._references.add(session.iqn, note["user"])
+        return Login(session, bool(note["created"]), note)
+
+    def _new_note(self, iqn: str, portal: Portal, user: Optional[str], created: bool) -> Note:
+        return new_note(self._root, iqn=iqn, portal=list(portal), user=user, created=created)
+
+    def _check_offer(self, portal: Portal, iqn: str, chap: Optional[Credentials]) -> None:
+        """LIO answers a login to a target that it does not have as if it were busy, and iscsid keeps trying."""
+        try:
+            offered = sorted({target.iqn for target in self._discover(portal, chap)})
+        except IscsiFailed as error:
+            log.info("%s The login is tried all the same.", error)
+            return
+        if iqn not in offered:
+            problem = (
+                "The portal {} does not offer the target {} to this host, only {}. Check the IQN, whether the target "
+                "is enabled, and whether it allows this host's initiator name."
+            )
+            raise NotFound(problem.format(portal, iqn, _listed(offered)), "ISCSIDiscovery")
+
+    # --- the end of a use
+
+    def _finish(self, note: Note) -> bool:
+        """Undo what the note speaks of and remove it; True if the session has ended."""
+        session = self._session_of(note)
+        others = [name for name in self._references.users(note["iqn"]) if name != note["user"]] if note["iqn"] else []
+        if note["created"] and session is not None and others:
+            self._hand_over(session, note, others)
+            return False
+        if note["created"] and session is not None:
+            self._end(session)
+            session = None
+        self._changes.undo(note)
+        self._release(note)
+        note.remove()
+        return session is None
+
+    def _hand_over(self, session: Session, note: Note, others: List[str]) -> None:
+        """Leave a session of ours, and its record, to its other users. Is one of them a run of ours, that ends it."""
+        log.info("%s stays, as %s uses it now", session, ", ".join(others))
+        self._release(note)
+        note.add(user=None)
+        note.close()
+
+    def _release(self, note: Note) -> None:
+        if note["iqn"]:
+            self._references.remove(note["iqn"], note["user"], note["references"])
+
+    def _end(self, session: Session) -> None:
+        """Log out. An iscsid that was started anew needs some time until it knows the session again."""
+        log.info("logging out: %s", session)
+        task = "The logout of {} failed".format(session)
+        deadline = time.monotonic() + _LOGOUT_TIMEOUT
+        while True:
+            try:
+                self.iscsiadm(["-m", "session", "-r", str(session.sid), "-u"], task, "ISCSILogout", _LOGOUT_TIMEOUT)
+            except IscsiFailed as error:
+                if self._same(session) is None:
+                    return
+                if error.status not in iscsi_status.DAEMON_NOT_READY or time.monotonic() >= deadline:
+                    raise
+                log.info("%s Trying again.", error)
+                self.iscsiadm.ensure_daemon()
+                time.sleep(_DAEMON_PAUSE)
+                continue
+            if wait_for(lambda: self._same(session) is None, max(0.0, deadline - time.monotonic())):
+                return
+            problem = "{}: iscsiadm reports success, and it is still there. Look at the log of iscsid."
+            raise Refused(problem.format(task), "ISCSILogout")
+
+    def _recover(self, iqn: str, portal: Portal, user: Optional[str]) -> Optional[Login]:
+        """Clean up after runs that were killed; their session to this portal is taken over instead."""
+        adopted = None
+        for note in dead_notes(self._root):
+            log.info("an earlier run did not clean up after %s at %s", note["iqn"] or "a discovery", note.portal)
+            try:
+                if note["locked"]:
+                    break_stale_lock(self._root)
+                session = self._session_of(note)
+                if session is None or not note["created"]:
+                    self._finish(note)
+                elif adopted is None and note["iqn"] == iqn and same_portal(note.portal, portal):
+                    adopted = self._adopt(note, session, user)
+                elif holders_of(session, self._sysfs):
+                    names = ", ".join(holders_of(session, self._sysfs))
+                    log.warning("%s of an earlier run stays, as its disks are used by %s", session, names)
+                    note.close()
+                else:
+                    self._finish(note)
+            except (CommandFailed, Refused, NotFound) as error:
+                log.warning("After an earlier run: %s A later run will try again.", error)
+                note.close()
+        return adopted
+
+    def _adopt(self, note: Note, session: Session, user: Optional[str]) -> Login:
+        log.info("taking over %s", session)
+        if note["before"] is not None:
+            self._changes.undo(note)
+        if note["user"] and note["user"] != user:
+            self._references.remove(note["iqn"], note["user"])
+        note.add(user=user)
+        return self._use(session, note)
+
+    # --- what is there
+
+    def _session_of(self, note: Note) -> Optional[Session]:
+        """The session that the note speaks of; None when it has ended."""
+        if note["boot"] != boot_id(self._root) or not note["iqn"]:
+            return None
+        if note["sid"] is None:
+            # Killed before iscsiadm came back; there was no session before, so one that is there is ours.
+            return self._settled(note["iqn"], note.portal) if note["created"] else None
+        session = session_by_id(note["sid"], self._sysfs)
+        return session if session is not None and session.iqn == note["iqn"] else None
+
+    def _same(self, session: Session) -> Optional[Session]:
+        current = session_by_id(session.sid, self._sysfs)
+        return current if current is not None and current.iqn == session.iqn else None
+
+    def _settled(self, iqn: str, portal: Portal) -> Optional[Session]:
+        """The session to this portal, once iscsid is done with a login that is on its way; None if there is none."""
+
+        def find() -> Optional[Session]:
+            found = sessions_of(iqn, portal, self._sysfs)
+            return next((one for one in found if one.is_logged_in), found[0] if found else None)
+
+        def settled() -> bool:
+            session = find()
+            return session is None or session.state != "FREE"
+
+        wait_for(settled, LOGIN_SECONDS + 5.0)
+        return find()
+
+    def _locked(self) -> ContextManager[None]:
+        return iscsiadm_lock(self._root, self._lock_seconds)
+
+
+def _listed(names: List[str]) -> str:
+    """The names for a message; arrays have thousands at times."""
+    further = len(names) - _LISTED
+    return ", ".join(names[:_LISTED] + (["and {} others".format(further)] if further > 0 else [])) or "none"
