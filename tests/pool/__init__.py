@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A simulated XenServer / XCP-ng pool: a XenAPI server that runs storage drivers exactly as xapi does.
+
+It judges the driver and imports nothing of relvmoiscsi. What it knows comes from facts/xapi-plugin.md and the sources
+named there; a module says where it is simpler than the real thing.
+
+    wire.py        the XML that xapi writes to a driver, and how strictly it reads the answer
+    database.py    records: pool, host, SR, PBD, VDI, secret, SM, task; generic get, set, add_to, remove_from
+    plugins.py     the directory of drivers: names, white list, sr_get_driver_info, `xe sm-list`
+    runner.py      one driver call: argv, environment, files, the log of every call; errors as XenAPI has them
+    storage.py     SR, PBD, VDI calls in xapi's order, with its secrets and its locks
+    api.py         sessions, tasks and the dispatch of a XenAPI call
+    server.py      XML-RPC over HTTP on a unix socket and on TCP
+    simulator.py   Pool: all of it together, for tests
+    client.py      clients: the XenAPI package on either transport, `xe`-like error text
+    cloudstack.py  CloudStack's ResignatureCommand, call by call
+    observer.py    what `python3 -m observer` is on a host, without the tracing
+    standin.py     a stand-in for lvmoiscsi; drivers/LVMoISCSISR is its executable
+"""
