@@ -15,9 +15,9 @@ from typing import List, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from relvmoiscsi import engine  # noqa: E402 - the path comes first
-from relvmoiscsi.device import Chunk, Device, Range  # noqa: E402
-from relvmoiscsi.host.device import open_device  # noqa: E402
+from relvmoiscsi import engine
+from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.host.device import open_device
 
 
 class MortalDevice(Device):
