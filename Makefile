@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges clean
+.PHONY: help demo test check unit unit36 judges e2e clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -24,6 +24,9 @@ unit36:  ## the unit tests on Python 3.6
 
 judges:  ## as root: real LVM2, qemu-img and libvhdi judge our results
 	@bash tools/test.sh judges
+
+e2e:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipath and LVM2
+	@bash tools/test.sh e2e
 
 clean:  ## remove everything that make made
 	rm -rf .venv build dist ./*.egg-info .coverage* htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache

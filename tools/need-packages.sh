@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the Debian packages that the tests and checks need and that are missing.
+# Install the Debian packages that the tests and checks need and that are missing: tools/need-packages.sh [e2e]
 # Without root or apt-get: say what is missing and go on; what cannot run then says so itself.
 set -euo pipefail
 
@@ -17,7 +17,27 @@ NEEDED=(
     shellcheck:shellcheck
 )
 
+# The VM of the end-to-end tests, and what runs inside it; only for `tools/need-packages.sh e2e`
+NEEDED_E2E=(
+    qemu-system-x86_64:qemu-system-x86
+    busybox:busybox-static
+    iscsid:open-iscsi
+    udevadm:udev
+    multipathd:multipath-tools
+    sg_inq:sg3-utils
+    modprobe:kmod
+    ip:iproute2
+    dmsetup:dmsetup
+)
+
 missing=()
+if [ "${1:-}" = e2e ]; then
+    NEEDED+=("${NEEDED_E2E[@]}")
+    # it goes into an initramfs without libraries; Debian's other busybox has some
+    busybox=$(command -v busybox || true)
+    if [ -n "$busybox" ] && ldd "$busybox" >/dev/null 2>&1; then missing+=(busybox-static); fi
+    compgen -G "/boot/vmlinuz-*-amd64" >/dev/null || missing+=(linux-image-amd64)
+fi
 for pair in "${NEEDED[@]}"; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
 done

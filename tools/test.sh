@@ -4,6 +4,7 @@
 #   unit     everything that needs no root, on the newest Python found
 #   unit36   the same on Python 3.6
 #   judges   everything marked root: loop devices, real LVM2 and other programs read what we wrote
+#   e2e      tests/vm inside a VM: real kernel, iSCSI target and initiator, multipath, LVM2 (tools/e2e.sh)
 #
 # The last line of the output is `N passed, N failed, N skipped`, over all stages.
 set -euo pipefail
@@ -34,7 +35,7 @@ attribute() {
 # stage <name> <venv> <pytest argument>...
 stage() {
     local name=$1 venv=$2 report=$reports/$1.xml
-    local began=$SECONDS status=0 tests=0 bad=0 left_out=0 python
+    local began=$SECONDS status=0 python
     shift 2
 
     heading "$name"
@@ -50,6 +51,28 @@ stage() {
     fi
 
     "$python" -m pytest --junitxml="$report" -o junit_logging=no "$@" </dev/null || status=$?
+    account "$name" "$status" "$report" "$python" "$began"
+}
+
+# The one stage whose pytest runs elsewhere.
+stage_e2e() {
+    local began=$SECONDS status=0
+    local results=${E2E_RESULTS:-build/e2e}
+
+    heading e2e
+    rm -f "$results/junit.xml"
+    E2E_RESULTS=$results tools/e2e.sh || status=$?
+    if [ "$status" -eq 77 ]; then
+        cannot_run e2e "the VM cannot be started here, see above"
+        return
+    fi
+    account e2e "$status" "$results/junit.xml" .venv/current/bin/python "$began"
+}
+
+# account <name> <exit status of pytest> <junit file> <python> <when it began>: add what a stage said
+account() {
+    local name=$1 status=$2 report=$3 python=$4 began=$5
+    local tests=0 bad=0 left_out=0
 
     if [ "$status" -eq 5 ] && [ "$name" = judges ]; then
         cannot_run "$name" "no test is marked root"
@@ -59,12 +82,14 @@ stage() {
         tests=$(attribute tests "$report")
         bad=$(($(attribute errors "$report") + $(attribute failures "$report")))
         left_out=$(attribute skipped "$report")
+    elif [ "$status" -eq 0 ]; then
+        status="0, without a report"
     fi
-    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then
+    if [ "$status" != 0 ] && [ "$bad" -eq 0 ]; then
         problems+=("$name: pytest ended with exit status $status")
         bad=1 tests=$((tests + 1))
     fi
-    if [ "$name" = judges ] && [ "$left_out" -gt 0 ]; then
+    if [ "$name" != unit ] && [ "$name" != unit36 ] && [ "$left_out" -gt 0 ]; then
         absent+=("$name: $left_out tests were skipped, the reasons are above")
         if in_ci; then
             problems+=("$name: $left_out tests were skipped, and CI must run them all")
@@ -102,6 +127,7 @@ for name in "$@"; do
         unit) stage unit current -q -n "$cores" -m "not root" ;;
         unit36) stage unit36 py36 -q -n "$cores" -m "not root" ;;
         judges) stage judges current -m root ;;
+        e2e) stage_e2e ;;
         *)
             echo "tools/test.sh: there is no stage called $name" >&2
             exit 2
