@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The device-config of a call: checked, with the names and the meaning that lvmoiscsi gives them.
+
+Keys nobody here knows are ignored: orchestrators send them (`resign`, `usediscoverynumber`, `LUNid`), xapi adds some.
+"""
+
+import re
+from typing import Mapping, NamedTuple, Optional, Tuple
+
+from relvmoiscsi.errors import UsageError
+
+DEFAULT_PORT = 3260
+ANY_IQN = "*"
+_IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: it becomes part of paths
+_SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")  # the same
+_PORT = re.compile(r"[0-9]{1,5}\Z")  # int() takes more than that
+
+
+class Portal(NamedTuple):
+    """Where a target listens. An IPv6 address has no brackets here."""
+
+    address: str  #: name, IPv4 or IPv6 address
+    port: int
+
+    def __str__(self) -> str:
+        return ("[{}]:{}" if ":" in self.address else "{}:{}").format(self.address, self.port)
+
+
+class SecretKey(NamedTuple):
+    """A password as it came: itself, or the UUID of a xapi secret that holds it."""
+
+    value: str
+    is_secret_uuid: bool
+
+
+class Chap(NamedTuple):
+    """One direction of a CHAP login."""
+
+    user: str
+    password: SecretKey
+
+
+class Config(NamedTuple):
+    """The device-config of a call."""
+
+    portals: Tuple[Portal, ...]
+    target_iqn: str  #: "" when it is missing
+    scsi_id: str  #: "" when it is missing
+    chap: Optional[Chap]
+    incoming_chap: Optional[Chap]
+    local_iqn: Optional[str]
+    multihomed: Optional[bool]
+    multipathing: Optional[bool]
+    is_master: bool
+
+
+def parse_config(device_config: Mapping[str, str]) -> Config:
+    """Check a device-config.
+
+    Raises UsageError with lvmoiscsi's error keys: ConfigTargetMissing (95), ISCSIPort (142), and for a value that
+    cannot be what it should be the key that stands for its absence.
+    """
+    target = device_config.get("target", "").strip()
+    if not target:
+        raise UsageError("The target (device-config:target) is missing.", "ConfigTargetMissing")
+    iqn = device_config.get("targetIQN", "").strip()
+    if iqn and iqn != ANY_IQN and not _IQN.match(iqn):
+        raise UsageError("{!r} is no IQN (device-config:targetIQN).".format(iqn), "ConfigTargetIQNMissing")
+    scsi_id = device_config.get("SCSIid", "").strip()
+    if scsi_id and not _SCSI_ID.match(scsi_id):
+        raise UsageError("{!r} is no SCSIid (device-config:SCSIid).".format(scsi_id), "ConfigSCSIid")
+    chap = _chap(device_config, "chap", "")
+    return Config(
+        portals=_portals(target, _port(device_config.get("port", ""))),
+        target_iqn="" if iqn == ANY_IQN else iqn,
+        scsi_id=scsi_id,
+        chap=chap,
+        incoming_chap=_chap(device_config, "chap", "incoming_") if chap else None,
+        local_iqn=device_config.get("localIQN", "").strip() or None,
+        multihomed=_boolean(device_config, "multihomed"),
+        multipathing=_boolean(device_config, "multipathing"),
+        is_master=device_config.get("SRmaster", "") != "false",
+    )
+
+
+def _port(text: str) -> int:
+    if not text.strip():
+        return DEFAULT_PORT
+    if not _PORT.match(text.strip()) or not 0 < int(text) < 65536:
+        raise UsageError("{!r} is no port (device-config:port).".format(text), "ISCSIPort")
+    return int(text)
+
+
+def _portals(target: str, port: int) -> Tuple[Portal, ...]:
+    """A comma list; an IPv6 address may stand in brackets."""
+    addresses = [part.strip().strip("[]") for part in target.split(",")]
+    portals = tuple(Portal(address, port) for address in dict.fromkeys(addresses) if address)
+    if not portals:
+        raise UsageError("{!r} names no target (device-config:target).".format(target), "ConfigTargetMissing")
+    return portals
+
+
+def _chap(config: Mapping[str, str], name: str, prefix: str) -> Optional[Chap]:
+    user = config.get(prefix + name + "user", "")
+    password = config.get(prefix + name + "password", "")
+    secret = config.get(prefix + name + "password_secret", "")
+    if not user or not (password or secret):
+        return None
+    return Chap(user, SecretKey(secret, True) if secret else SecretKey(password, False))
+
+
+def _boolean(config: Mapping[str, str], key: str) -> Optional[bool]:
+    text = config.get(key, "").strip().lower()
+    return text in ("true", "1", "yes") if text else None

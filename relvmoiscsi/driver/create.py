@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""sr_create: resignature the LUN, whatever an earlier call has left of it."""
+
+import logging
+import os
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional
+
+from relvmoiscsi import engine, report
+from relvmoiscsi.device import Device
+from relvmoiscsi.driver import listing
+from relvmoiscsi.driver.attach import Access, attached
+from relvmoiscsi.driver.config import Chap, Config, parse_config
+from relvmoiscsi.driver.guards import verify_scsi_id_is_free
+from relvmoiscsi.driver.protocol import Call
+from relvmoiscsi.driver.smlog import SmLogHandler
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, Unfinished, UsageError
+from relvmoiscsi.host import multipath, smlocks
+from relvmoiscsi.host.device import open_device
+from relvmoiscsi.host.iscsi import OpenIscsi
+from relvmoiscsi.host.iscsi_admin import Credentials, Target
+from relvmoiscsi.host.iscsi_portals import Portal, reach
+from relvmoiscsi.host.iscsi_sessions import session_by_id
+from relvmoiscsi.host.lock import lvm_locks
+from relvmoiscsi.host.xapi import Xapi, XapiFailure
+from relvmoiscsi.identity import IdMap
+from relvmoiscsi.journal import RESIGNATURE, UNDO, Run
+from relvmoiscsi.lun import Lun
+
+log = logging.getLogger(__name__)
+
+LOCK_SECONDS = 15.0
+
+
+class Listed(UsageError):
+    """A key is missing; `listing` is the XML of what it could be."""
+
+    def __init__(self, message: str, sm_key: str, xml: str) -> None:
+        super().__init__(message, sm_key)
+        self.xml = xml
+
+
+def sr_create(call: Call, xapi: Xapi, smlog: SmLogHandler) -> str:
+    """Give the LUN new identities; gives the new SR UUID. Raises RelvmoiscsiError."""
+    config = parse_config(call.device_config)
+    if not config.is_master:
+        raise Refused("A resignature runs on the pool's master.", "LVMMaster").in_state("Nothing was written.")
+    access = access_of(call, config, xapi, smlog)
+    if not config.target_iqn:
+        raise missing_iqn(access)
+    if not config.scsi_id:
+        raise missing_scsi_id(access)
+    verify_scsi_id_is_free(config.scsi_id, call.sr_ref, xapi.records("PBD"), xapi.records("SR"))
+    log.info("sr_create: LUN %s behind %s", config.scsi_id, config.target_iqn)
+    with attached(access) as path, open_device(path, writable=True, lock_timeout=LOCK_SECONDS) as device:
+        return _resignatured(device, config.scsi_id, call.sr_uuid)
+
+
+def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler) -> Access:
+    """What is needed to reach the LUN; passwords come from xapi, and are hidden from the log at once."""
+    host = _host(call, xapi)
+    other_config: Dict[str, str] = dict(host.get("other_config", {}))
+    wanted = config.local_iqn or other_config.get("iscsi_iqn") or host.get("iscsi_iqn") or None
+    return Access(
+        config=config,
+        chap=_credentials(config.chap, xapi, smlog),
+        incoming_chap=_credentials(config.incoming_chap, xapi, smlog),
+        initiator=OpenIscsi().iscsiadm.check_initiator(wanted),
+        multipathing=multipath.is_on(call.device_config, other_config),
+        sr_uuid=call.sr_uuid,
+    )
+
+
+def _host(call: Call, xapi: Xapi) -> Dict[str, Any]:
+    try:
+        found: Dict[str, Any] = xapi.call("host.get_record", call.host_ref)
+        return found
+    except XapiFailure as failure:
+        failure.sm_key = "APILocalhost"
+        raise
+
+
+def _credentials(chap: Optional[Chap], xapi: Xapi, smlog: SmLogHandler) -> Optional[Credentials]:
+    if chap is None:
+        return None
+    password = xapi.secret(chap.password.value) if chap.password.is_secret_uuid else chap.password.value
+    smlog.hide(password)
+    return Credentials(chap.user, password)
+
+
+# --- a missing key
+
+
+def missing_iqn(access: Access) -> Listed:
+    """The answer without targetIQN: what the portals offer."""
+    targets: List[Target] = []
+    failures: List[RelvmoiscsiError] = []
+    for portal in access.config.portals:
+        try:
+            targets += OpenIscsi().discover(reach(Portal(*portal)), access.chap)
+        except RelvmoiscsiError as failure:
+            failures.append(failure)
+    if failures and not targets:
+        raise failures[0]
+    text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
+    return Listed(text, "ConfigTargetIQNMissing", listing.target_list(targets))
+
+
+def missing_scsi_id(access: Access) -> Listed:
+    """The answer without SCSIid: the LUNs behind the target."""
+    text = "The SCSIid (device-config:SCSIid) is missing."
+    iscsi = OpenIscsi()
+    failures: List[RelvmoiscsiError] = []
+    for portal in access.config.portals:
+        try:
+            login = iscsi.login(
+                reach(Portal(*portal)),
+                access.config.target_iqn,
+                access.chap,
+                access.incoming_chap,
+                initiator=access.initiator,
+                user=access.sr_uuid or None,
+            )
+        except RelvmoiscsiError as failure:
+            failures.append(failure)
+            continue
+        try:
+            session = iscsi.rescan(login.session)
+            found = listing.luns_of([session_by_id(session.sid) or session])
+        finally:
+            iscsi.logout(login)
+        return Listed(text, "ConfigSCSIid", listing.lun_list(found))
+    raise failures[0]
+
+
+# --- the work
+
+
+def _resignatured(device: Device, scsi_id: str, sr_uuid: str) -> str:
+    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here."""
+    try:
+        prepared = engine.prepare(device, os.urandom, scsi_id, sr_uuid=sr_uuid or None)
+    except Unfinished:
+        finished = _finished(device, scsi_id)
+        return finished or _resignatured(device, scsi_id, sr_uuid)
+    if isinstance(prepared, engine.AlreadyDone):
+        log.info("%s was resignatured already, as SR %s", device.name, prepared.lun.sr_uuid)
+        return prepared.lun.sr_uuid
+    with _locks(prepared.plan.run):
+        result = engine.resignature(device, prepared)
+    _log_map(result.lun, prepared.plan.run.ids)
+    log.info("%d writes, %d bytes, %d flushes", result.writes, result.bytes_written, result.flushes)
+    return prepared.plan.run.ids.new_sr
+
+
+def _finished(device: Device, scsi_id: str) -> Optional[str]:
+    """Bring an unfinished run to its end: the SR UUID it had chosen, or None where the LUN is a clone again.
+
+    That is so after an undo, and where this is a copy of a LUN that was cut: its ids belong to that LUN.
+    """
+    mark = engine.find_unfinished(device)
+    if mark is None:
+        return None
+    run = mark.journal.run
+    log.info("%s holds an unfinished run for SCSIid %s; finishing it", device.name, run.scsi_id)
+    with _locks(run):
+        if mark.tail.kind == RESIGNATURE and run.scsi_id not in (None, scsi_id):
+            engine.undo(device, os.urandom)
+            return None
+        result = engine.recover(device, mark, scsi_id)
+    _log_map(result.lun, run.ids)
+    return None if mark.tail.kind == UNDO else run.ids.new_sr
+
+
+@contextmanager
+def _locks(run: Run) -> Iterator[None]:
+    """SM's LVM lock and LVM's own, on both names of the volume group."""
+    with smlocks.lvm_lock(timeout=LOCK_SECONDS), lvm_locks(engine.vg_names(run), timeout=LOCK_SECONDS):
+        yield
+
+
+def _log_map(lun: Optional[Lun], ids: IdMap) -> None:
+    for line in report.map_text(lun, ids).splitlines():
+        log.info("%s", line.strip())

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""sr_probe: the state of the LUN, as XML in the form of lvmoiscsi's answer."""
+
+from xml.sax.saxutils import escape
+
+from relvmoiscsi import engine
+from relvmoiscsi.driver.attach import attached
+from relvmoiscsi.driver.config import parse_config
+from relvmoiscsi.driver.create import access_of, missing_iqn, missing_scsi_id
+from relvmoiscsi.driver.protocol import Call
+from relvmoiscsi.driver.smlog import SmLogHandler
+from relvmoiscsi.host.device import open_device
+from relvmoiscsi.host.xapi import Xapi
+
+
+def sr_probe(call: Call, xapi: Xapi, smlog: SmLogHandler) -> str:
+    """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
+    config = parse_config(call.device_config)
+    access = access_of(call, config, xapi, smlog)
+    if not config.target_iqn:
+        raise missing_iqn(access)
+    if not config.scsi_id:
+        raise missing_scsi_id(access)
+    with attached(access) as path, open_device(path, writable=False) as device:
+        return _xml(engine.inspect(device), config.scsi_id)
+
+
+def _xml(found: engine.Inspection, scsi_id: str) -> str:
+    """`UUID` is the SR that the LUN holds now; an SR that it was made of, or is to become, has a name of its own."""
+    rows = []
+    if found.lun is not None:
+        label = found.lun.mgt.name_label if found.lun.mgt else ""
+        rows += [("UUID", found.lun.sr_uuid), ("size", str(found.lun.size_bytes)), ("name_label", label)]
+    rows += [("Devlist", scsi_id), ("state", found.state)]
+    if found.run is not None:
+        rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]
+    if found.problem is not None:
+        rows.append(("problem", str(found.problem)))
+    lines = ["\t\t<{0}>{1}</{0}>".format(name, escape(text)) for name, text in rows]
+    return "\n".join(['<?xml version="1.0" ?>', "<SRlist>", "\t<SR>", *lines, "\t</SR>", "</SRlist>"]) + "\n"
