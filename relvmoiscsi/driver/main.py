@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         response, stderr = _answer(argv, smlog)
     except RelvmoiscsiError as error:
         fault = fault_of(error)
-        log.error("failed with %d: %s", fault.code, fault.text)
+        log.error("failed with %d: %s", fault.code, protocol.clean(fault.text))
         response, stderr = _failure(fault.code, fault.text, smlog), unmistakable(getattr(error, "xml", ""))
     except Exception as error:  # a bug: the operator gets its name, SMlog the traceback
         log.exception("a bug in relvmoiscsi %s", __version__)

@@ -20,8 +20,6 @@ def smlog(monkeypatch):
     monkeypatch.setattr(syslog, "syslog", lambda priority, text: lines.append((priority, text)))
     logger = logging.getLogger("relvmoiscsi")
     handlers, level = list(logger.handlers), logger.level
-    # pytest would keep the records for its report, and xdist cannot send what is no UTF-8.
-    monkeypatch.setattr(logger, "propagate", False)
     yield lines
     logger.handlers[:] = handlers
     logger.setLevel(level)
