@@ -349,11 +349,9 @@ def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, A
     }
 
 
-def error_facts(name: str, error: RelvmoiscsiError, state: Optional[str]) -> Dict[str, Any]:
+def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
     """What any command gives with `--json` when it fails."""
     return {
-        "state": state,
-        "device": name,
         "error": {
             "kind": type(error).__name__,
             "exit_status": error.exit_status,

@@ -172,7 +172,7 @@ def flipped(path, offset):
 def cut(monkeypatch, writes, then=KeyboardInterrupt):
     """From now on, the command does not live to see a write after the first `writes` ones."""
     left = [writes]
-    real = cli.HostDevice.write
+    real = cli.lun.HostDevice.write
 
     def write(device, chunks):
         for chunk in chunks:
@@ -181,4 +181,4 @@ def cut(monkeypatch, writes, then=KeyboardInterrupt):
             left[0] -= 1
             real(device, [chunk])
 
-    monkeypatch.setattr(cli.HostDevice, "write", write)
+    monkeypatch.setattr(cli.lun.HostDevice, "write", write)

@@ -30,7 +30,7 @@ def entropy(monkeypatch):
         drawn[0] += 1
         return noise(length, "drawn {}".format(drawn[0]))
 
-    monkeypatch.setattr(cli.os, "urandom", urandom)
+    monkeypatch.setattr(cli.lun.os, "urandom", urandom)
 
 
 # --- the plan
@@ -614,7 +614,7 @@ def test_a_bug_is_70_with_its_traceback(finished, command, monkeypatch, name, fu
     def broken(*_):
         raise RuntimeError("cannot happen")
 
-    monkeypatch.setattr(cli.engine, function, broken)
+    monkeypatch.setattr(cli.lun.engine, function, broken)
 
     ran = command(name, finished, *(["--yes"] if name != "show" else []))
 

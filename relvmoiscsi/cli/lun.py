@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command: relvmoiscsi show | check | resignature | recover | undo.
-
-Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py.
-"""
+"""The commands on a LUN: show, check, resignature, recover, undo."""
 
 import argparse
 import json
-import logging
 import os
 import stat
 import sys
-import traceback
 from contextlib import ExitStack, contextmanager
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from relvmoiscsi import __version__, engine, mapfile, report
+from relvmoiscsi import engine, mapfile, report
 from relvmoiscsi.apply import Mark
+from relvmoiscsi.cli.output import Adder, Answer, branches, say, write_line
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, Unfinished, UsageError
@@ -28,151 +24,24 @@ from relvmoiscsi.identity import IdMap
 from relvmoiscsi.journal import RESIGNATURE, Run
 from relvmoiscsi.lun import warnings
 
-EXIT_BUG = 70
-EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like 70
-EXIT_INTERRUPTED = 130
 
-_DESCRIPTION = """\
-Give an array clone of a XenServer or XCP-ng SR (lvmoiscsi, lvmohba, lvm) new identities, so that it can be used
-beside its original. DEVICE is a block device or an image file; it must be the clone.
-"""
-
-_EPILOG = """\
-example:
-  relvmoiscsi show /dev/sdc
-  relvmoiscsi resignature /dev/sdc
-  relvmoiscsi check /dev/sdc --original /dev/sdb
-
-exit status:
-  0 done     2 usage     3 not found     4 refused: unsafe     5 unreadable or damaged
-  6 a program failed     7 the device failed     8 an unfinished run: recover it     70 a bug
-  74 it is done, but the result could not be printed     130 interrupted
-"""
-
-
-class Answer(NamedTuple):
-    """What a command says and how it ends."""
-
-    facts: Dict[str, Any]
-    text: str
-    status: int = 0
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command; gives its exit status."""
-    arguments = _parser().parse_args(argv)
-    if arguments.run is None:
-        _parser().print_help()
-        return UsageError.exit_status
-    logging.basicConfig(level=_log_level(arguments.verbose), format="relvmoiscsi: %(message)s", stream=sys.stderr)
-    try:
-        answer: Answer = arguments.run(arguments)
-    except RelvmoiscsiError as error:
-        return _failed(arguments, error)
-    except KeyboardInterrupt:
-        _say("Interrupted. `relvmoiscsi show {0}` tells what state {0} is in.".format(arguments.device))
-        return EXIT_INTERRUPTED
-    except Exception:  # noqa: BLE001 - a bug: say so with its traceback, under an exit status of its own
-        traceback.print_exc()
-        _say("This is a bug. `relvmoiscsi show {0}` tells what state {0} is in.".format(arguments.device))
-        return EXIT_BUG
-    is_printed = _print(json.dumps(answer.facts, indent=2) if arguments.json else answer.text)
-    return answer.status if is_printed else EXIT_NOT_PRINTED
-
-
-def _log_level(verbose: int) -> int:
-    return (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-
-
-def _failed(arguments: argparse.Namespace, error: RelvmoiscsiError) -> int:
-    if arguments.json:
-        _print(json.dumps(report.error_facts(arguments.device, error, _state_now(arguments.device)), indent=2))
-    _say(report.printable(str(error)))
-    return error.exit_status
-
-
-def _state_now(path: str) -> Optional[str]:
-    """The state to report beside an error; None where the device does not even open."""
-    try:
-        with open_device(path, writable=False) as device:
-            return engine.inspect(device).state
-    except RelvmoiscsiError:
-        return None
-
-
-def _say(text: str) -> None:
-    try:
-        _write(sys.stderr, "relvmoiscsi: " + text)
-    except OSError:  # talk that nobody hears is no reason to stop the work, or to hide how it went
-        pass
-
-
-def _print(text: str) -> bool:
-    """Print a result. False when nobody takes it: `| head` that has ended, a full disk, a closed stdout."""
-    try:
-        _write(sys.stdout, text)
-    except BrokenPipeError:
-        _give_up_stdout()
-        return False
-    except OSError as error:
-        _say("The result cannot be printed: {}.".format(error.strerror))
-        _give_up_stdout()
-        return False
-    return sys.stdout is not None
-
-
-def _give_up_stdout() -> None:
-    """Python would try to print the rest once more when it ends, and fail with a status of its own."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
-def _write(stream: Any, text: str) -> None:
-    """Labels may be in any language, and dom0's locale may know ASCII only. A daemon may have no streams."""
-    if stream is None:
-        return
-    encoding = getattr(stream, "encoding", None) or "ascii"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    stream.flush()
-
-
-def _branches() -> report.Branches:
-    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
-    return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
-
-
-# --- arguments
-
-
-def _parser() -> argparse.ArgumentParser:
-    def plain(prog: str) -> argparse.HelpFormatter:
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100)
-
-    parser = argparse.ArgumentParser("relvmoiscsi", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=plain)
-    parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
-    parser.set_defaults(run=None)
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
-
-    def add(name: str, run: Callable[[argparse.Namespace], Answer], what: str, more: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=what, description=what + ".\n\n" + more, formatter_class=plain)
-        sub.set_defaults(run=run)
-        sub.add_argument("device", metavar="DEVICE", help="block device or image file")
-        sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-        sub.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; twice: everything")
-        return sub
-
-    add("show", _show, "what is on it: SR, VDIs as a tree of chains, state", _SHOW)
-    check = add("check", _check, "verify every structure on it", _CHECK)
+def add_commands(add: Adder) -> None:
+    """Describe the commands and their arguments."""
+    _on_device(add("show", _show, "what is on it: SR, VDIs as a tree of chains, state", _SHOW))
+    check = _on_device(add("check", _check, "verify every structure on it", _CHECK))
     check.add_argument("--original", metavar="DEVICE", help="prove that the two share no identity and all data")
     check.add_argument("--identities-only", action="store_true", help="with --original: do not compare guest data")
-    resignature = add("resignature", _resignature, "give it new identities", _RESIGNATURE)
+    resignature = _on_device(add("resignature", _resignature, "give it new identities", _RESIGNATURE))
     _add_resignature_arguments(resignature)
-    recover = add("recover", _recover, "finish a run that was cut", _RECOVER)
+    recover = _on_device(add("recover", _recover, "finish a run that was cut", _RECOVER))
     recover.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
     recover.add_argument("--yes", action="store_true", help="accepted for scripts; recover never asks")
-    undo = add("undo", _undo, "give the old identities back, while that is possible", _UNDO)
+    undo = _on_device(add("undo", _undo, "give the old identities back, while that is possible", _UNDO))
     undo.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _on_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("device", metavar="DEVICE", help="block device or image file")
     return parser
 
 
@@ -228,7 +97,7 @@ def _show(arguments: argparse.Namespace) -> Answer:
         found = engine.inspect(device)
     return Answer(
         report.inspection_facts(arguments.device, found),
-        report.inspection_text(arguments.device, found, _branches()),
+        report.inspection_text(arguments.device, found, branches()),
     )
 
 
@@ -257,7 +126,7 @@ def _compare(arguments: argparse.Namespace, clone: HostDevice, facts: Dict[str, 
     facts.update(report.comparison_facts(arguments.device, arguments.original, found))
     if found.problems:
         refused = Refused(found.problems[0]).in_state("Nothing was written.")
-        facts.update(report.error_facts(arguments.device, refused, facts["state"]))
+        facts.update(report.error_facts(refused))
         return Answer(facts, "\n".join(report.printable(problem) for problem in found.problems), refused.exit_status)
     compared = report.human_size(found.bytes_compared)
     text = "{} shares no identity with {}, and nothing else differs ({} of data compared).".format(
@@ -305,7 +174,7 @@ def _finish_first(arguments: argparse.Namespace, device: Device, problem: Unfini
         mark = engine.find_unfinished(device)
     if arguments.dry_run or mark is None or mark.tail.kind != RESIGNATURE:
         raise problem
-    _say("{} holds a resignature that was cut; it is finished with the ids it had chosen.".format(arguments.device))
+    say("{} holds a resignature that was cut; it is finished with the ids it had chosen.".format(arguments.device))
     _ask(arguments, "Finish it?")
     return _finished(arguments.device, device, mark, scsi_id)
 
@@ -389,10 +258,10 @@ def _ask(arguments: argparse.Namespace, question: str) -> None:
 def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
     if not arguments.yes:
         lun, run = prepared.lun, prepared.plan.run
-        _say("{}: {} VDIs, {} volumes".format(arguments.device, len(lun.disks()), len(lun.volumes)))
-        _write(sys.stderr, report.map_text(lun, run.ids))
+        say("{}: {} VDIs, {} volumes".format(arguments.device, len(lun.disks()), len(lun.volumes)))
+        write_line(sys.stderr, report.map_text(lun, run.ids))
     for sentence in warnings(prepared.lun):
-        _say("note: " + report.printable(sentence))
+        say("note: " + report.printable(sentence))
 
 
 def _locks(path: str, run: Run) -> ExitStack:
@@ -406,7 +275,7 @@ def _locks(path: str, run: Run) -> ExitStack:
 def _done(path: str, result: Result, headline: str) -> Answer:
     if stat.S_ISBLK(os.stat(path).st_mode):
         for sentence in tell_lvm(path, command.run):
-            _say(sentence)
+            say(sentence)
     lines = [headline]
     if result.ids is not None:
         lines.append(report.map_text(result.lun, result.ids))
@@ -449,3 +318,15 @@ def _chosen(arguments: argparse.Namespace) -> IdMap:
         raise UsageError("{}: {}.".format(arguments.map, error.strerror)) from error
     except ValueError as error:
         raise UsageError("{} does not read as JSON: {}.".format(arguments.map, error)) from error
+
+
+# --- when it fails
+
+
+def failure_facts(path: str) -> Dict[str, Any]:
+    """What --json gives beside the error: the device, and its state unless it does not even open."""
+    try:
+        with open_device(path, writable=False) as device:
+            return {"state": engine.inspect(device).state, "device": path}
+    except RelvmoiscsiError:
+        return {"state": None, "device": path}

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the command says: results to stdout, talk to stderr, and nothing that cannot be printed stops the work."""
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import Any, Callable, Dict, NamedTuple
+
+from relvmoiscsi import report
+
+
+class Answer(NamedTuple):
+    """What a command says and how it ends."""
+
+    facts: Dict[str, Any]
+    text: str
+    status: int = 0
+
+
+Command = Callable[[Namespace], Answer]
+#: Makes the parser of a command: its name, what runs it, what it does in a line, and more with an example.
+Adder = Callable[[str, Command, str, str], ArgumentParser]
+
+
+def say(text: str) -> None:
+    try:
+        write_line(sys.stderr, "relvmoiscsi: " + text)
+    except OSError:  # talk that nobody hears is no reason to stop the work, or to hide how it went
+        pass
+
+
+def print_result(text: str) -> bool:
+    """Print a result. False when nobody takes it: `| head` that has ended, a full disk, a closed stdout."""
+    try:
+        write_line(sys.stdout, text)
+    except BrokenPipeError:
+        _give_up_stdout()
+        return False
+    except OSError as error:
+        say("The result cannot be printed: {}.".format(error.strerror))
+        _give_up_stdout()
+        return False
+    return sys.stdout is not None
+
+
+def _give_up_stdout() -> None:
+    """Python would try to print the rest once more when it ends, and fail with a status of its own."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def write_line(stream: Any, text: str) -> None:
+    """Labels may be in any language, and dom0's locale may know ASCII only. A daemon may have no streams."""
+    if stream is None:
+        return
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()
+
+
+def branches() -> report.Branches:
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+    return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
