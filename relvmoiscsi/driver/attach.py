@@ -19,7 +19,7 @@ from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.driver.config import Config
 from relvmoiscsi.driver.listing import luns_of
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host import multipath, scsi, smlocks, udev
 from relvmoiscsi.host.iscsi import Login, OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials
@@ -57,6 +57,7 @@ def attached(access: Access) -> Iterator[str]:
         disks = _disks(access, logins)
         stack.callback(_quietly, "removing the disks", lambda: _remove_new(scsi_id, there, logins))
         udev.settle(disks, since=since, known=there)
+        _verify_live(scsi_id, [disk for disk in disks if disk in there])
         _warn_if_seen([disk for disk in disks if disk not in there])
         if access.multipathing:
             stack.callback(_quietly, "flushing the multipath map", lambda: multipath.flush_map(before))
@@ -69,6 +70,18 @@ def _warn_if_seen(disks: Sequence[str]) -> None:
     seen = [disk for disk in disks if not udev.is_hidden(disk)]
     if seen:
         log.warning("%s not hidden from event handlers: are our udev rules installed?", ", ".join(seen))
+
+
+def _verify_live(scsi_id: str, disks: Sequence[str]) -> None:
+    """Are the disks that were there before still this LUN? Raises Refused."""
+    for disk in disks:
+        now = scsi.live_scsi_id("/dev/" + disk)
+        if now is not None and now != scsi_id:
+            raise Refused(
+                "The disk {} was the LUN {} when this host found it, and is {} now: the array has mapped another LUN "
+                "in its place. Detach what uses that disk and log in anew.".format(disk, scsi_id, now),
+                "ISCSIDevice",
+            ).in_state("Nothing was written.")
 
 
 def _quietly(what: str, action: Callable[[], object]) -> None:
@@ -112,7 +125,7 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
 
 def _portals(access: Access) -> Sequence[Portal]:
     """Where to try, in order: first where this host has a session already."""
-    wanted = [Portal(*portal) for portal in access.config.portals]
+    wanted = access.config.portals
     known = [session.portal for session in sessions_of(access.config.target_iqn)]
     if known and not access.multipathing:
         return [*known[:1], *wanted]

@@ -8,22 +8,13 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.iscsi_portals import Portal, parse_portal
 
 DEFAULT_PORT = 3260
 ANY_IQN = "*"
 _IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: it becomes part of paths
 _SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")  # the same
 _PORT = re.compile(r"[0-9]{1,5}\Z")  # int() takes more than that
-
-
-class Portal(NamedTuple):
-    """Where a target listens. An IPv6 address has no brackets here."""
-
-    address: str  #: name, IPv4 or IPv6 address
-    port: int
-
-    def __str__(self) -> str:
-        return ("[{}]:{}" if ":" in self.address else "{}:{}").format(self.address, self.port)
 
 
 class SecretKey(NamedTuple):
@@ -43,14 +34,13 @@ class Chap(NamedTuple):
 class Config(NamedTuple):
     """The device-config of a call."""
 
-    portals: Tuple[Portal, ...]
+    target: str  #: as it came
+    portals: Tuple[Portal, ...]  #: in the order to try; those of `target` first
     target_iqn: str  #: "" when it is missing
     scsi_id: str  #: "" when it is missing
     chap: Optional[Chap]
     incoming_chap: Optional[Chap]
     local_iqn: Optional[str]
-    multihomed: Optional[bool]
-    multipathing: Optional[bool]
     is_master: bool
 
 
@@ -69,16 +59,16 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
     scsi_id = device_config.get("SCSIid", "").strip()
     if scsi_id and not _SCSI_ID.match(scsi_id):
         raise UsageError("{!r} is no SCSIid (device-config:SCSIid).".format(scsi_id), "ConfigSCSIid")
+    port = _port(device_config.get("port", ""))
     chap = _chap(device_config, "chap", "")
     return Config(
-        portals=_portals(target, _port(device_config.get("port", ""))),
+        target=target,
+        portals=tuple(dict.fromkeys(_portals(target, port) + _further_portals(device_config, iqn))),
         target_iqn="" if iqn == ANY_IQN else iqn,
         scsi_id=scsi_id,
         chap=chap,
         incoming_chap=_chap(device_config, "chap", "incoming_") if chap else None,
         local_iqn=device_config.get("localIQN", "").strip() or None,
-        multihomed=_boolean(device_config, "multihomed"),
-        multipathing=_boolean(device_config, "multipathing"),
         is_master=device_config.get("SRmaster", "") != "false",
     )
 
@@ -94,10 +84,32 @@ def _port(text: str) -> int:
 def _portals(target: str, port: int) -> Tuple[Portal, ...]:
     """A comma list; an IPv6 address may stand in brackets."""
     addresses = [part.strip().strip("[]") for part in target.split(",")]
-    portals = tuple(Portal(address, port) for address in dict.fromkeys(addresses) if address)
+    portals = tuple(Portal(address, port) for address in addresses if address)
     if not portals:
         raise UsageError("{!r} names no target (device-config:target).".format(target), "ConfigTargetMissing")
     return portals
+
+
+def _further_portals(config: Mapping[str, str], iqn: str) -> Tuple[Portal, ...]:
+    """Those that SM has found before: multihomelist is "ip:port,ip:port", multiSession "ip,port,iqn|ip,port,iqn|".
+
+    What does not read as a portal is passed over: `target` is enough.
+    """
+    texts = config.get("multihomelist", "").split(",")
+    for item in config.get("multiSession", "").split("|"):
+        address, _, rest = item.strip().partition(",")
+        port, _, name = rest.partition(",")
+        if name == iqn:
+            texts.append("{}:{}".format(address, port))
+    return tuple(portal for portal in map(_portal_or_none, texts) if portal)
+
+
+def _portal_or_none(text: str) -> Optional[Portal]:
+    try:
+        portal = parse_portal(text.strip())
+    except ValueError:
+        return None
+    return portal if 0 < portal.port < 65536 else None
 
 
 def _chap(config: Mapping[str, str], name: str, prefix: str) -> Optional[Chap]:
@@ -107,8 +119,3 @@ def _chap(config: Mapping[str, str], name: str, prefix: str) -> Optional[Chap]:
     if not user or not (password or secret):
         return None
     return Chap(user, SecretKey(secret, True) if secret else SecretKey(password, False))
-
-
-def _boolean(config: Mapping[str, str], key: str) -> Optional[bool]:
-    text = config.get(key, "").strip().lower()
-    return text in ("true", "1", "yes") if text else None

@@ -97,13 +97,14 @@ def missing_iqn(access: Access) -> Listed:
     failures: List[RelvmoiscsiError] = []
     for portal in access.config.portals:
         try:
-            targets += OpenIscsi().discover(reach(Portal(*portal)), access.chap)
+            targets += OpenIscsi().discover(reach(portal), access.chap)
         except RelvmoiscsiError as failure:
             failures.append(failure)
     if failures and not targets:
         raise failures[0]
     text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
-    return Listed(text, "ConfigTargetIQNMissing", listing.target_list(targets))
+    asked = Portal(access.config.target, access.config.portals[0].port)
+    return Listed(text, "ConfigTargetIQNMissing", listing.target_list(targets, asked))
 
 
 def missing_scsi_id(access: Access) -> Listed:
@@ -114,7 +115,7 @@ def missing_scsi_id(access: Access) -> Listed:
     for portal in access.config.portals:
         try:
             login = iscsi.login(
-                reach(Portal(*portal)),
+                reach(portal),
                 access.config.target_iqn,
                 access.chap,
                 access.incoming_chap,

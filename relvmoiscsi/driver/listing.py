@@ -5,9 +5,11 @@ Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs); facts/xapi-plugin.m
 """
 
 from typing import Dict, Iterable, List, Sequence, Tuple
-from xml.sax.saxutils import escape
 
+from relvmoiscsi.driver.config import ANY_IQN, DEFAULT_PORT
+from relvmoiscsi.driver.protocol import xml_text
 from relvmoiscsi.host.iscsi_admin import Target
+from relvmoiscsi.host.iscsi_portals import Portal
 from relvmoiscsi.host.iscsi_sessions import LunFacts, Session, facts_of
 
 
@@ -40,16 +42,19 @@ def lun_list(luns: Sequence[LunFacts]) -> str:
     )
 
 
-def target_list(targets: Sequence[Target]) -> str:
-    """The XML of error 96."""
+def target_list(targets: Sequence[Target], asked: Portal) -> str:
+    """The XML of error 96. SM ends it with an entry for all targets of the portal that it was asked for."""
+    places = [(target.portal, target.iqn) for target in targets] + [(asked, ANY_IQN)]
     return _document(
         "iscsi-target-iqns",
         "TGT",
-        (
-            (("Index", str(index)), ("IPAddress", target.portal.address), ("TargetIQN", target.iqn))
-            for index, target in enumerate(targets)
-        ),
+        ([("Index", str(index)), *_place(portal), ("TargetIQN", iqn)] for index, (portal, iqn) in enumerate(places)),
     )
+
+
+def _place(portal: Portal) -> List[Tuple[str, str]]:
+    port = [("Port", str(portal.port))] if portal.port != DEFAULT_PORT else []
+    return [("IPAddress", portal.address), *port]
 
 
 def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -> str:
@@ -57,7 +62,7 @@ def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -
     for row in rows:
         lines.append("\t<{}>".format(item))
         for name, text in row:
-            lines += ["\t\t<{}>".format(name), "\t\t\t" + escape(text), "\t\t</{}>".format(name)]
+            lines += ["\t\t<{}>".format(name), "\t\t\t" + xml_text(text), "\t\t</{}>".format(name)]
         lines.append("\t</{}>".format(item))
     lines.append("</{}>".format(root))
     return "\n".join(lines) + "\n"

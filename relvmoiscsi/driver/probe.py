@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """sr_probe: the state of the LUN, as XML in the form of lvmoiscsi's answer."""
 
-from xml.sax.saxutils import escape
-
 from relvmoiscsi import engine
 from relvmoiscsi.driver.attach import attached
 from relvmoiscsi.driver.config import parse_config
 from relvmoiscsi.driver.create import access_of, missing_iqn, missing_scsi_id
-from relvmoiscsi.driver.protocol import Call
+from relvmoiscsi.driver.protocol import Call, xml_text
 from relvmoiscsi.driver.smlog import SmLogHandler
 from relvmoiscsi.host.device import open_device
 from relvmoiscsi.host.xapi import Xapi
@@ -36,5 +34,5 @@ def _xml(found: engine.Inspection, scsi_id: str) -> str:
         rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]
     if found.problem is not None:
         rows.append(("problem", str(found.problem)))
-    lines = ["\t\t<{0}>{1}</{0}>".format(name, escape(text)) for name, text in rows]
+    lines = ["\t\t<{0}>{1}</{0}>".format(name, xml_text(text)) for name, text in rows]
     return "\n".join(['<?xml version="1.0" ?>', "<SRlist>", "\t<SR>", *lines, "\t</SR>", "</SRlist>"]) + "\n"

@@ -60,6 +60,11 @@ def _string(members: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def xml_text(text: str) -> str:
+    """The text as it stands between two tags."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def clean(text: str) -> str:
     """The text with a question mark for each character that would make a document unreadable."""
     return _NOT_XML.sub("?", text)

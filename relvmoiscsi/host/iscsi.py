@@ -25,11 +25,18 @@ from relvmoiscsi.errors import CommandFailed, NotFound, Refused, UsageError
 from relvmoiscsi.host import iscsi_status
 from relvmoiscsi.host.command import Runner, run
 from relvmoiscsi.host.iscsi_admin import Credentials, Iscsiadm, Target, targets_in, wait_for
-from relvmoiscsi.host.iscsi_changes import DISCOVERY_CHAP, LOGIN_SECONDS, RecordChanges, chap_settings, node_settings
+from relvmoiscsi.host.iscsi_changes import (
+    DISCOVERY_CHAP,
+    LOGIN_SECONDS,
+    REPLACEMENT_SECONDS,
+    RecordChanges,
+    chap_settings,
+    node_settings,
+)
 from relvmoiscsi.host.iscsi_notes import Note, boot_id, dead_notes, new_note
 from relvmoiscsi.host.iscsi_portals import Portal, same_portal
 from relvmoiscsi.host.iscsi_records import break_stale_lock
-from relvmoiscsi.host.iscsi_sessions import Session, holders_of, session_by_id, sessions_of
+from relvmoiscsi.host.iscsi_sessions import Session, holders_of, session_by_id, sessions_of, set_patience
 from relvmoiscsi.host.iscsi_status import IscsiFailed
 from relvmoiscsi.host.smlocks import WAIT_SECONDS, SessionReferences, iscsiadm_lock
 
@@ -41,6 +48,7 @@ _DISCOVERY_TIMEOUT = 20.0
 _RESCAN_TIMEOUT = 30.0
 _LISTED = 5  # targets in a message
 _WANTS_CHAP = (iscsi_status.AUTHENTICATION_FAILED, iscsi_status.FATAL_LOGIN)
+_PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
 _DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
 
 
@@ -205,6 +213,9 @@ class OpenIscsi:
             if note["before"] is not None or not ours:
                 self._changes.undo(note)
             log.info("%s: %s", "logged in" if ours else "another program has just logged in", session)
+            patience = min(_PATIENCE_SECONDS, int(settings["node.session.timeo.replacement_timeout"] or 0))
+            if ours and not set_patience(session, patience, self._sysfs):
+                log.debug("%s keeps its time-out", session)
             return self._use(session, note)
         except BaseException:
             self._give_up(note)
@@ -270,6 +281,8 @@ class OpenIscsi:
     def _hand_over(self, session: Session, note: Note, others: List[str]) -> None:
         """Leave a session of ours, and its record, to its other users. Is one of them a run of ours, that ends it."""
         log.info("%s stays, as %s uses it now", session, ", ".join(others))
+        if not set_patience(session, REPLACEMENT_SECONDS, self._sysfs):
+            log.warning("the I/O of %s fails after %d seconds without a connection", session, _PATIENCE_SECONDS)
         self._release(note)
         note.add(user=None)
         note.close()

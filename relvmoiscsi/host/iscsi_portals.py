@@ -8,6 +8,7 @@ route. Here each has an error of its own.
 import errno
 import ipaddress
 import logging
+import re
 import socket
 import threading
 import time
@@ -40,7 +41,7 @@ Connect = Callable[[Tuple[str, int], float], Any]
 def parse_portal(text: str) -> Portal:
     """The portal that "10.0.0.1:3260" or "[fd00::1]:3260" means. Raises ValueError when it means none."""
     address, _, port = text.rpartition(":")
-    if not address or not port.isdigit():
+    if not address or not re.match(r"[0-9]{1,5}\Z", port):
         raise ValueError("{!r} is no portal".format(text))
     return Portal(address.strip("[]"), int(port))
 

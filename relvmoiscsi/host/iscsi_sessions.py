@@ -125,6 +125,24 @@ def holders_of(session: Session, sysfs: str = "/sys") -> List[str]:
     return found
 
 
+def set_patience(session: Session, seconds: int, sysfs: str = "/sys") -> bool:
+    """How long I/O of this session waits when the connection is lost, before it fails; False if it cannot be set now.
+
+    It is what node.session.timeo.replacement_timeout is at a login. The kernel refuses while there is no connection.
+    """
+    path = os.path.join(sysfs, "class/iscsi_session/session{}/recovery_tmo".format(session.sid))
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        return os.write(descriptor, b"%d\n" % seconds) > 0
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
 def _session(path: str) -> Optional[Session]:
     number = _SESSION.search(path)
     device = os.path.realpath(os.path.join(path, "device"))

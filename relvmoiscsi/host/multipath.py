@@ -11,6 +11,7 @@ What there is, the kernel says: /sys/block/dm-*/dm/uuid is "mpath-<SCSIid>", sla
 asked to change it, and not believed: old ones answer "ok" to what they did not do.
 """
 
+import fcntl
 import logging
 import os
 import re
@@ -161,6 +162,7 @@ def flush_map(before: Before, timeout_seconds: float = FLUSH_SECONDS, system: Sy
         )
     if not before.had_wwid and _is_listed(before.scsi_id, system):
         _run(("multipath", "-w", before.scsi_id), system)
+        _drop_crossed_out(before.scsi_id, os.path.join(system.etc, WWIDS))
 
 
 def ensure_daemon(system: System = HERE, timeout_seconds: float = DAEMON_SECONDS) -> None:
@@ -229,6 +231,19 @@ def _not_made(scsi_id: str, disks: Sequence[str], timeout_seconds: float, system
 def _is_listed(scsi_id: str, system: System) -> bool:
     lines = _text(os.path.join(system.etc, WWIDS)).splitlines()
     return "/{}/".format(scsi_id) in [line.strip() for line in lines]
+
+
+def _drop_crossed_out(scsi_id: str, path: str) -> None:
+    """`multipath -w` writes a # over the LUN's line; where that is the last one, as it is after `-a`, it goes."""
+    line = "#{}/\n".format(scsi_id).encode("ascii", "replace")
+    try:
+        with open(path, "r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as multipath does
+            content = file.read()
+            if content.endswith(b"\n" + line):
+                file.truncate(len(content) - len(line))
+    except OSError as error:
+        log.debug("%s keeps the line %s: %s", path, line, error)  # a comment, and nobody reads it
 
 
 def _ask(question: str, system: System) -> str:

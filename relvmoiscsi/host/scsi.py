@@ -13,7 +13,9 @@ change, or a LUN would not be found again; so the order is scsi_id's, with its p
 Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
 """
 
+import ctypes
 import errno
+import fcntl
 import logging
 import os
 import re
@@ -44,6 +46,9 @@ _MAX_SERIAL = 256  #: characters, the NUL included; scsi_id passes over a design
 _MAX_OLD_DESIGNATOR = 126  #: bytes; where scsi_id cuts a page of the old kind
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO)
 _MAX_PAGE = 0xFFFF + 4  #: bytes; what the length field of a page can say
+_LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and no device gives less because it is asked for it
+_LIVE_MILLISECONDS = 10000
+_SG_IO = 0x2285  #: scsi/sg.h, as are the values in _SgIoHdr
 
 
 class Designator(NamedTuple):
@@ -74,6 +79,71 @@ def scsi_id_of(path: str, sysfs: str = "/sys") -> Optional[str]:
         return None
     number = "{}:{}".format(os.major(status.st_rdev), os.minor(status.st_rdev))
     return scsi_id_of_disk(os.path.basename(os.path.realpath(os.path.join(sysfs, "dev/block", number))), sysfs)
+
+
+class _SgIoHdr(ctypes.Structure):
+    """A SCSI command for the kernel. Source: Linux include/scsi/sg.h, struct sg_io_hdr."""
+
+    _fields_ = (
+        ("interface_id", ctypes.c_int),
+        ("dxfer_direction", ctypes.c_int),
+        ("cmd_len", ctypes.c_ubyte),
+        ("mx_sb_len", ctypes.c_ubyte),
+        ("iovec_count", ctypes.c_ushort),
+        ("dxfer_len", ctypes.c_uint),
+        ("dxferp", ctypes.c_void_p),
+        ("cmdp", ctypes.c_void_p),
+        ("sbp", ctypes.c_void_p),
+        ("timeout", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+        ("pack_id", ctypes.c_int),
+        ("usr_ptr", ctypes.c_void_p),
+        ("status", ctypes.c_ubyte),
+        ("masked_status", ctypes.c_ubyte),
+        ("msg_status", ctypes.c_ubyte),
+        ("sb_len_wr", ctypes.c_ubyte),
+        ("host_status", ctypes.c_ushort),
+        ("driver_status", ctypes.c_ushort),
+        ("resid", ctypes.c_int),
+        ("duration", ctypes.c_uint),
+        ("info", ctypes.c_uint),
+    )
+
+
+def live_scsi_id(path: str) -> Optional[str]:
+    """The SCSIid that the LUN behind the disk `path` gives now, by page 0x83; None when it gives none.
+
+    What sysfs has is from when the kernel found the disk. An array may have mapped another LUN at its place since.
+
+    Raises DeviceError when the disk does not answer.
+    """
+    page = ctypes.create_string_buffer(_LIVE_PAGE)
+    sense = ctypes.create_string_buffer(64)
+    inquiry = ctypes.create_string_buffer(bytes([0x12, 1, PAGE_83, _LIVE_PAGE >> 8, _LIVE_PAGE & 0xFF, 0]), 6)
+    command = _SgIoHdr(
+        interface_id=ord("S"),
+        dxfer_direction=-3,  # from the device
+        cmd_len=6,
+        mx_sb_len=len(sense),
+        dxfer_len=len(page),
+        dxferp=ctypes.addressof(page),
+        cmdp=ctypes.addressof(inquiry),
+        sbp=ctypes.addressof(sense),
+        timeout=_LIVE_MILLISECONDS,
+    )
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(descriptor, _SG_IO, command)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise DeviceError(path, "read", 0, _LIVE_PAGE, error.strerror or str(error), error.errno) from error
+    if command.host_status or command.driver_status & ~8:  # 8: there are sense data, which the status speaks of too
+        raise DeviceError(path, "read", 0, _LIVE_PAGE, "the INQUIRY command had no answer", errno.EIO)
+    if command.status:
+        return None
+    return id_from_page_83(page.raw[: _LIVE_PAGE - command.resid], Inquiry(b"", b""))
 
 
 def scsi_id_of_disk(name: str, sysfs: str = "/sys") -> Optional[str]:

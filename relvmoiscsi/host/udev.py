@@ -24,7 +24,6 @@ import os
 import re
 import select
 import socket
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from contextlib import closing, contextmanager
@@ -39,6 +38,7 @@ from relvmoiscsi.host.scsi import scsi_id_of_disk
 log = logging.getLogger(__name__)
 
 RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
+RULES = "57-relvmoiscsi.rules"  #: of those, the one that hides
 RECHECK_SECONDS = 1.0  #: between two looks without an event: not everything in sysfs has one
 POLL_SECONDS = 0.1  #: the same, where there are no events at all
 SETTLE_SECONDS = 30.0
@@ -61,6 +61,7 @@ class System(NamedTuple):
     sysfs: str = "/sys"
     dev: str = "/dev"
     udev: str = "/run/udev"
+    rules: Sequence[str] = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 
 
 HERE = System()
@@ -247,9 +248,11 @@ def hidden(
     To be entered before the login. With `multipath` the LUN's map is wanted, and only what would act on the map is
     kept away. Afterwards, whatever disk is still there gets a "change" event, for which all see it as it is then.
 
-    Raises Refused, before the block, when another process hides the same LUN; UsageError if this cannot be a SCSIid.
+    Raises Refused, before the block, when another process hides the same LUN, or the rules are not installed;
+    UsageError if this cannot be a SCSIid.
     """
     name = switch_name(scsi_id)
+    _check_rules(scsi_id, system)
     names = [name, "mpath-" + name] + (["paths-" + name] if multipath else [])
     descriptor = _switch_on(scsi_id, names, run_dir)
     log.debug("LUN %s is hidden from event handlers", scsi_id)
@@ -292,7 +295,8 @@ def _switch_on(scsi_id: str, names: Sequence[str], run_dir: str) -> int:
 
 def _make(names: Sequence[str], run_dir: str) -> int:
     """The switch under all its names, locked before it has the first of them."""
-    descriptor, path = tempfile.mkstemp(prefix="switch-", dir=run_dir)
+    path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(descriptor, b"%d\n" % os.getpid())
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -305,6 +309,18 @@ def _make(names: Sequence[str], run_dir: str) -> int:
     finally:
         os.unlink(path)
     return descriptor
+
+
+def _check_rules(scsi_id: str, system: System) -> None:
+    """Without the rules the switch hides nothing: what acts on events would open the clone at once."""
+    if not os.path.exists(os.path.join(system.udev, "control")):
+        return  # without udev there are no events to hide from
+    if not any(os.path.exists(os.path.join(directory, RULES)) for directory in system.rules):
+        raise Refused(
+            "LUN {} cannot be hidden from LVM and multipath: there is no {} in {}. Install relvmoiscsi anew.".format(
+                scsi_id, RULES, system.rules[0]
+            )
+        ).in_state("Nothing was written.")
 
 
 def _check_free(scsi_id: str, path: str) -> None:

@@ -6,8 +6,9 @@ from driver_calls import DEVICE_CONFIG, SCSI_ID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relvmoiscsi.driver.config import Chap, Portal, SecretKey, parse_config
+from relvmoiscsi.driver.config import Chap, SecretKey, parse_config
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.iscsi_portals import Portal
 
 IQN = DEVICE_CONFIG["targetIQN"]
 
@@ -30,7 +31,7 @@ def test_what_an_orchestrator_sends():
     assert found.portals == (Portal("10.0.0.5", 3260),)
     assert (found.target_iqn, found.scsi_id) == (IQN, SCSI_ID)
     assert (found.chap, found.incoming_chap, found.local_iqn) == (None, None, None)
-    assert (found.multihomed, found.multipathing, found.is_master) == (None, None, True)
+    assert found.is_master
 
 
 @pytest.mark.parametrize(
@@ -122,14 +123,28 @@ def test_the_target_proves_itself_only_where_we_do():
     assert config(incoming_chapuser="bob", incoming_chappassword="x").incoming_chap is None
 
 
-@pytest.mark.parametrize(
-    "text, meant",
-    [("true", True), ("True", True), ("1", True), ("yes", True), ("false", False), ("no", False), ("", None)],
-)
-def test_switches(text, meant):
-    found = config(multihomed=text, multipathing=text)
+def test_portals_that_sm_has_found_come_after_those_of_the_target():
+    found = config(
+        target="10.0.0.5",
+        targetIQN="iqn.a:1",
+        multihomelist="10.0.0.5:3260, 10.0.0.6:3261,[fd00::1]:3260",
+        multiSession="10.0.0.7,3260,iqn.a:1|10.0.0.8,3260,iqn.a:other|10.0.0.6,3261,iqn.a:1|",
+    )
 
-    assert (found.multihomed, found.multipathing) == (meant, meant)
+    assert [str(portal) for portal in found.portals] == [
+        "10.0.0.5:3260",
+        "10.0.0.6:3261",
+        "[fd00::1]:3260",
+        "10.0.0.7:3260",
+    ]
+
+
+@pytest.mark.parametrize("key", ["multihomelist", "multiSession"])
+@pytest.mark.parametrize(
+    "value", ["", ",", "|", "nonsense", "10.0.0.9", "10.0.0.9:x", "10.0.0.9:99999", ",3260,iqn.a:1|"]
+)
+def test_what_is_no_portal_in_a_list_of_sm_is_passed_over(key, value):
+    assert config(targetIQN="iqn.a:1", **{key: value}) == config(targetIQN="iqn.a:1")
 
 
 def test_a_local_iqn_overrides():
@@ -144,7 +159,7 @@ def test_only_false_is_no_master():
 
 @pytest.mark.parametrize(
     "key",
-    ["resign", "usediscoverynumber", "multihomelist", "multiSession", "LUNid", "allocation", "multipathhandle", "x"],
+    ["resign", "usediscoverynumber", "multihomed", "multipathing", "LUNid", "allocation", "multipathhandle", "x"],
 )
 @pytest.mark.parametrize("value", ["", "true", "10.0.0.9:3260,10.0.0.10:3260", "nonsense"])
 def test_keys_that_mean_nothing_here_are_ignored(key, value):

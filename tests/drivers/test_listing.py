@@ -33,20 +33,24 @@ def test_luns():
 
 
 def test_targets():
-    targets = [Target(Portal("10.0.0.5", 3260), 1, "iqn.a:1"), Target(Portal("fd00::7", 3260), 1, "iqn.a:2")]
+    targets = [Target(Portal("10.0.0.5", 3260), 1, "iqn.a:1"), Target(Portal("fd00::7", 3261), 1, "iqn.a:2")]
 
-    assert rows(target_list(targets)) == (
+    assert rows(target_list(targets, Portal("array,10.0.0.6", 3260))) == (
         "iscsi-target-iqns",
         [
             ("TGT", [("Index", "0"), ("IPAddress", "10.0.0.5"), ("TargetIQN", "iqn.a:1")]),
-            ("TGT", [("Index", "1"), ("IPAddress", "fd00::7"), ("TargetIQN", "iqn.a:2")]),
+            ("TGT", [("Index", "1"), ("IPAddress", "fd00::7"), ("Port", "3261"), ("TargetIQN", "iqn.a:2")]),
+            ("TGT", [("Index", "2"), ("IPAddress", "array,10.0.0.6"), ("TargetIQN", "*")]),
         ],
     )
 
 
 def test_nothing_found():
     assert rows(lun_list([])) == ("iscsi-target", [])
-    assert rows(target_list([])) == ("iscsi-target-iqns", [])
+    assert rows(target_list([], Portal("10.0.0.5", 3260))) == (
+        "iscsi-target-iqns",
+        [("TGT", [("Index", "0"), ("IPAddress", "10.0.0.5"), ("TargetIQN", "*")])],
+    )
 
 
 def test_cloudstack_finds_the_lun():

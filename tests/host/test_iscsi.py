@@ -378,6 +378,49 @@ def test_another_program_may_be_faster(world, iscsi):
     assert world.tree() == before
 
 
+# --- how long I/O waits for a lost connection
+
+
+def patience(world, sid=1):
+    with open(os.path.join(world.root, "sys/class/iscsi_session/session{}/recovery_tmo".format(sid))) as file:
+        return file.read().strip()
+
+
+@pytest.fixture
+def with_recovery_tmo(world):
+    def login(argv):
+        put_session(world.root, 1)
+        put(world.root, "sys/class/iscsi_session/session1/recovery_tmo", "144\n")
+        return 0, "", ""
+
+    world.answers["login"] = login
+
+
+@pytest.mark.parametrize("multipath, seconds", [(False, "20"), (True, "15")])
+def test_our_own_session_gives_up_before_our_caller_does(world, iscsi, with_recovery_tmo, multipath, seconds):
+    iscsi.login(PORTAL, IQN, multipath=multipath)
+
+    assert patience(world) == seconds
+
+
+def test_a_session_that_sm_uses_now_has_the_patience_of_sm(world, iscsi, with_recovery_tmo):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    with open(os.path.join(world.root, "var/run/sr-ref", IQN), "a") as file:
+        file.write(THEIRS + "\n")
+
+    assert iscsi.logout(login) is False
+    assert patience(world) == "144"
+
+
+def test_a_session_that_was_there_keeps_its_patience(world, iscsi):
+    put_session(world.root, 4)
+    put(world.root, "sys/class/iscsi_session/session4/recovery_tmo", "120\n")
+
+    iscsi.login(PORTAL, IQN)
+
+    assert patience(world, 4) == "120"
+
+
 # --- sessions that were there
 
 

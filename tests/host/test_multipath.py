@@ -346,6 +346,35 @@ def test_our_map_goes_and_its_entry_in_the_list(host):
     flush_map(FIRST_TIME, system=host.expects((FLUSHED, host.loses_map), UNLISTED))
 
 
+def crosses_out(host, *after):
+    """What `multipath -w` does to the file: a # over the slash."""
+
+    def cross_out():
+        path = host.root / "etc/multipath/wwids"
+        path.write_text(path.read_text().replace("/{}/".format(LUN), "#{}/".format(LUN)) + "".join(after))
+
+    return cross_out
+
+
+def test_the_list_of_luns_to_multipath_is_as_it_was(host):
+    host.has_map(["sda"])
+    host.lists(OTHER, LUN)
+
+    flush_map(FIRST_TIME, system=host.expects((FLUSHED, host.loses_map), (UNLISTED, crosses_out(host))))
+
+    assert (host.root / "etc/multipath/wwids").read_text() == WWIDS + "/{}/\n".format(OTHER)
+
+
+def test_what_others_have_added_to_the_list_meanwhile_stays(host):
+    host.has_map(["sda"])
+    host.lists(LUN)
+    others = "/{}/\n".format(OTHER)
+
+    flush_map(FIRST_TIME, system=host.expects((FLUSHED, host.loses_map), (UNLISTED, crosses_out(host, others))))
+
+    assert (host.root / "etc/multipath/wwids").read_text() == WWIDS + "#{}/\n".format(LUN) + others
+
+
 def test_a_map_is_taken_away_by_its_own_name(host):
     host.has_map(["sda"], name="mpatha")
 

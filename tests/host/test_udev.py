@@ -64,8 +64,10 @@ class Host:
     def __init__(self, root):
         self.root = root
         self.run_dir = str(root / "run/relvmoiscsi")
-        self.system = System(str(root / "sys"), str(root / "dev"), str(root / "run/udev"))
+        rules = (str(root / "etc/udev/rules.d"), str(root / "lib/udev/rules.d"))
+        self.system = System(str(root / "sys"), str(root / "dev"), str(root / "run/udev"), rules)
         self.put("run/udev/control")
+        self.put("lib/udev/rules.d/57-relvmoiscsi.rules")
         (root / "sys/block").mkdir(parents=True)
         (root / "dev").mkdir()
 
@@ -535,6 +537,23 @@ def test_a_directory_that_cannot_be_made_is_a_refusal(host):
         pytest.fail("it was hidden")
 
 
+def test_without_the_rules_nothing_could_be_hidden(host):
+    os.unlink(str(host.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
+
+    refused = pytest.raises(Refused, match="no 57-relvmoiscsi.rules in .*Nothing was written")
+    with refused, hidden(LUN, host.run_dir, system=host.system):
+        pytest.fail("it was hidden")
+    assert not os.path.exists(host.run_dir)
+
+
+def test_without_udev_the_rules_are_not_missed(host):
+    os.unlink(str(host.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
+    os.unlink(str(host.root / "run/udev/control"))
+
+    with hidden(LUN, host.run_dir, system=host.system):
+        assert os.path.exists(os.path.join(host.run_dir, "hide", LUN))
+
+
 def test_a_switch_that_could_be_made_in_part_only_counts_for_nothing(host, monkeypatch):
     real_link = os.link
 
@@ -618,7 +637,7 @@ def test_what_is_not_a_scsi_id_has_no_switch(scsi_id):
 
 # --- the rules
 
-RULES = sorted((Path(__file__).resolve().parents[2] / "udev").glob("*.rules"))
+RULES = sorted((Path(__file__).resolve().parents[2] / "udev").glob("*-relvmoiscsi.rules"))
 
 
 def rule_text():
