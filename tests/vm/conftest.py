@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from lab import xapi
 from lab.bench import Lab
-from lab.guest import Guest
+from lab.guest import INITIATOR, Guest
 from lab.world import World, assert_untouched
+from pool.simulator import DRIVERS, XAPI_SOCKET, Pool, sm_directory
 
 HERE = Path(__file__).resolve().parent
 IN_VM = bool(os.environ.get("RELVMOISCSI_VM"))
@@ -48,3 +50,53 @@ def lab(guest):
 def gone_iscsid(before):
     """The iscsid of before may have been killed, and started again by the lab."""
     return ["processes:" + pid for pid, command in before["processes"].items() if command.startswith("/sbin/iscsid")]
+
+
+# --- SR.create
+
+
+@pytest.fixture(scope="session")
+def host_with_sm(guest):
+    """What SM and the driver leave on every host is there, and so are our udev rules."""
+    xapi.set_up_host()
+
+
+@pytest.fixture
+def make_pool(host_with_sm, tmp_path):
+    """Makes a pool of hosts with our driver and a stand-in for lvmoiscsi; `options` are those of Pool."""
+    pools = []
+
+    def make(multipathing="false", **options):
+        os.makedirs(os.path.dirname(XAPI_SOCKET), exist_ok=True)
+        drivers = sm_directory(tmp_path / "sm", xapi.DRIVER, DRIVERS / "LVMoISCSISR")
+        pool = Pool(drivers, XAPI_SOCKET, **options)
+        pool.__enter__()
+        pools.append(pool)
+        for host in pool.hosts:
+            pool.db.set("host", host, "other_config", {"iscsi_iqn": INITIATOR, "multipathing": multipathing})
+        return pool
+
+    yield make
+    for pool in pools:
+        pool.stop()
+
+
+@pytest.fixture
+def pool(make_pool):
+    return make_pool()
+
+
+@pytest.fixture
+def image(lab):
+    return lab.image("chain")
+
+
+@pytest.fixture
+def original(lab, image):
+    """The LUN of the SR, behind a target of its own."""
+    return lab.lun(image)
+
+
+@pytest.fixture
+def clone(lab, image):
+    return lab.lun(image.clone("clone.img"))

@@ -17,6 +17,7 @@ from lab.lio import Chap
 from lab.prober import probe_device
 from lab.secrets import Watcher
 from lab.world import World
+from relvmoiscsi.host.scsi import live_scsi_id
 from support import builder
 
 #: exit statuses of iscsiadm
@@ -133,7 +134,7 @@ def test_a_lun_has_the_nature_it_was_given(lab):
     assert [block_attribute(device, "queue/logical_block_size") for device in devices] == ["512", "512", "4096"]
     for lun, device in zip((plain, locked, large), devices):
         printed = run("/usr/lib/udev/scsi_id", "-g", "-d", device).out.strip()
-        assert printed == lun.scsi_id
+        assert printed == lun.scsi_id == live_scsi_id(device)
         assert os.path.realpath("/dev/disk/by-scsid/{}/{}".format(printed, os.path.basename(device))) == device
 
 

@@ -60,6 +60,10 @@ class Lab:
         """A LUN on an image; `options`: see lio.Lun."""
         return Lun(image.path, **options)
 
+    def digest(self, lun):
+        """SHA-256 of what a LUN holds."""
+        return luns.Image(lun.path).digest()
+
     # -- the host ---------------------------------------------------------------------------------------------------
 
     def attached(self, target, lun, uuid):

@@ -17,6 +17,7 @@ class Line(NamedTuple):
     facility: int
     severity: int
     text: str
+    at: float  #: time.monotonic() when it came
 
 
 class Syslog:
@@ -64,12 +65,12 @@ class Syslog:
     def save(self, path):
         with open(str(path), "w", encoding="utf-8") as out:
             for line in self.lines:
-                out.write("{}.{} {}\n".format(*line))
+                out.write("{:10.3f} {}.{} {}\n".format(line.at, line.facility, line.severity, line.text))
 
 
 def _parse(message):
     """RFC 3164 as libc sends it: <priority>Mon dd hh:mm:ss text; Python's handler leaves the time out."""
     match = re.match(r"<(\d+)>(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?(.*)", message.rstrip("\0\n"), re.S)
     if match is None:
-        return Line(1, 5, message)
-    return Line(int(match.group(1)) >> 3, int(match.group(1)) & 7, match.group(2))
+        return Line(1, 5, message, time.monotonic())
+    return Line(int(match.group(1)) >> 3, int(match.group(1)) & 7, match.group(2), time.monotonic())

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""CloudStack's ResignatureCommand, call by call as its Java code makes them (facts/orchestrators.md 1.2)."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from lab.lio import Chap
+from lab.xapi import TOP
+from pool import client
+from pool.cloudstack import CHAP_SECRET, CHAP_USER, IQN, STORAGE_HOST, WAIT_S, CloudStack, supports_resign
+from pool.standin import LAB
+
+USER = Chap("sm", "correct-horse-1")
+
+
+@pytest.fixture
+def image(lab):
+    """One VDI in a LUN, as CloudStack has it."""
+    return lab.image("one")
+
+
+@pytest.fixture
+def standin_sees(lab):
+    """Tells the stand-in for lvmoiscsi of LUNs, and how to reach them."""
+
+    def tell(*targets):
+        helper = [sys.executable, os.path.join(TOP, "tests/vm/lab/reach.py")]
+        luns = [
+            dict(
+                {"target": "127.0.0.1", "targetIQN": target.iqn, "LUNid": str(lun.number), "SCSIid": lun.scsi_id},
+                device="/dev/disk/by-id/scsi-" + lun.scsi_id,
+                **({"chapuser": target.chap.user, "chappassword": target.chap.password} if target.chap else {}),
+            )
+            for target in targets
+            for lun in target.luns
+        ]
+        users = ["{chapuser}", "{chappassword}"] if any(target.chap for target in targets) else []
+        with open(LAB, "w", encoding="utf-8") as file:
+            attach, detach = [*helper, "login", "{targetIQN}", "{portal}", *users], [*helper, "logout", "{targetIQN}"]
+            json.dump({"luns": luns, "attach": [attach], "detach": [detach]}, file)
+
+    yield tell
+    os.unlink(LAB)
+
+
+@pytest.mark.parametrize("chap", [None, USER], ids=["open", "chap"])
+def test_a_resignature_command_ends_with_the_new_vdi(lab, pool, image, original, clone, standin_sees, chap):
+    assert supports_resign(pool.sm_list())
+    source, copies = lab.target(original), lab.target(clone, chap=chap)
+    standin_sees(source, copies)
+    digest = image.digest()
+    (old_vdi,) = [record.uuid for record in image.sr.mgt.records if not record.deleted]
+    details = {IQN: "/{}/{}".format(copies.iqn, clone.number), STORAGE_HOST: "127.0.0.1"}
+    if chap:
+        details.update({CHAP_USER: chap.user, CHAP_SECRET: chap.password})
+
+    with lab.attached(source, original, image.sr.uuid), client.connected(pool, WAIT_S) as session:
+        before = lab.world()
+        answer = CloudStack(session, pool.db.get("host", pool.master, "uuid")).resignature(details)
+        changed = before.diff(lab.world(), except_for=["records", "names:/etc/*", "files:/run/lock/*"])
+
+    assert answer.result, answer.details
+    seen = lab.probe(copies, clone)
+    (vdi,) = seen.vdis
+    assert answer.path == vdi.uuid != old_vdi
+    assert answer.size == 268435456
+    assert seen.problems == ()
+    assert changed == []
+    assert pool.db.records("SR") == {} and pool.db.records("PBD") == {}
+    assert image.digest() == digest
+
+
+def test_two_luns_of_one_target_at_the_same_time(lab, pool, image, standin_sees):
+    clones = [lab.lun(image.clone("clone{}.img".format(number))) for number in range(2)]
+    array = lab.target(*clones)
+    standin_sees(array)
+    agents = [{IQN: "/{}/{}".format(array.iqn, lun.number), STORAGE_HOST: "127.0.0.1"} for lun in clones]
+
+    with client.connected(pool, WAIT_S) as session:
+        host = pool.db.get("host", pool.master, "uuid")
+        answers = [CloudStack(session, host).resignature(details) for details in agents]
+
+    assert [answer.result for answer in answers] == [True, True], [answer.details for answer in answers]
+    assert answers[0].path != answers[1].path

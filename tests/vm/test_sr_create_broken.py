@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SR.create while something breaks: the driver, the target, the LUN, iscsid. Another call, or a person, finishes it."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from lab import initiator
+from lab.command import run
+from lab.xapi import SUCCESS, TOP, Call, created
+from support.reader import read_sr
+from support.sparse import SparseDisk
+
+STEPS = ["step {} of 6".format(number) for number in range(1, 7)]
+#: what a call that was killed may leave: the next one takes it away
+LEFT_BY_A_KILL = ["sessions", "records", "block", "files", "links", "names", "processes"]
+
+
+@pytest.fixture
+def image(lab):
+    """The smaller of the golden LUNs: every command to it is slow here."""
+    return lab.image("one")
+
+
+@pytest.fixture
+def slow_clone(lab, image):
+    return lab.lun(image.clone("slow.img"), breakable=True)
+
+
+def sr_of(lun):
+    """The SR on a LUN, by the tests' own reader."""
+    return read_sr(SparseDisk.from_file(lun.path))
+
+
+def killed(call, step):
+    """The driver of a call, killed when it has begun a step. False if it was faster."""
+    pid = call.reach(step)
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_failure(answer):
+    return answer[0].startswith("SR_BACKEND_FAILURE_") and "successfully resigned" not in str(answer)
+
+
+# -- the driver is killed -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "moment", ["sr_create: LUN", "logging in to", "logged in to", *STEPS, "logging out", "removed"]
+)
+def test_a_killed_call_is_finished_by_the_next(lab, pool, image, slow_clone, moment):
+    copies = lab.target(slow_clone)
+    before = lab.world()
+    slow_clone.slow(100)
+
+    call = Call(lab, pool, copies, slow_clone)
+    killed(call, moment)
+    call.end()
+    slow_clone.heal()
+
+    assert created(pool, copies, slow_clone) == SUCCESS
+    assert before.diff(lab.world()) == []
+    (chosen,) = {sr_of(slow_clone).uuid}
+    assert chosen in [entry.params["sr_uuid"] for entry in pool.log.of("sr_create")]
+    if moment in STEPS[2:]:
+        assert chosen == pool.log.of("sr_create")[0].params["sr_uuid"], "the second call kept the first one's choice"
+    assert lab.probe(copies, slow_clone).problems == ()
+
+
+@pytest.mark.parametrize("step", [STEPS[2], STEPS[4]])
+def test_a_person_finishes_a_killed_call_with_the_command(lab, pool, image, slow_clone, step):
+    copies = lab.target(slow_clone)
+    slow_clone.slow(100)
+    call = Call(lab, pool, copies, slow_clone)
+    assert killed(call, step)
+    call.end()
+    slow_clone.heal()
+    device = initiator.device_of(slow_clone.scsi_id)
+
+    argv = (sys.executable, "-m", "relvmoiscsi", "recover", device)
+    recovered = run(*argv, env={"PYTHONPATH": TOP}, check=False)
+
+    assert recovered.status == 0, recovered
+    assert created(pool, copies, slow_clone) == SUCCESS
+    assert sr_of(slow_clone).uuid == pool.log.of("sr_create")[0].params["sr_uuid"]
+
+
+def test_a_copy_of_a_lun_that_was_cut_is_a_clone_of_its_own(lab, pool, image, slow_clone):
+    copies = lab.target(slow_clone)
+    slow_clone.slow(100)
+    call = Call(lab, pool, copies, slow_clone)
+    assert killed(call, STEPS[3])
+    call.end()
+    slow_clone.heal()
+    copy = lab.lun(type(image)(slow_clone.path).clone("copy.img"))
+    further = lab.target(copy)
+
+    assert created(pool, further, copy) == SUCCESS
+    assert created(pool, copies, slow_clone) == SUCCESS
+
+    first, second = lab.probe(copies, slow_clone), lab.probe(further, copy)
+    assert first.problems == second.problems == ()
+    assert len({image.sr.uuid, first.sr_uuid, second.sr_uuid}) == 3
+    assert not {vdi.uuid for vdi in first.vdis} & {vdi.uuid for vdi in second.vdis}
+
+
+# -- the target goes away -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [STEPS[0], STEPS[2], STEPS[5]])
+def test_a_target_that_is_disabled_during_the_writes(lab, pool, image, slow_clone, step):
+    copies = lab.target(slow_clone)
+    before = lab.world()
+    slow_clone.slow(200)
+    call = Call(lab, pool, copies, slow_clone)
+    call.reach(step)
+
+    copies.disable()
+    failed = call.end(58)  # CloudStack waits for 60 seconds
+
+    assert is_failure(failed), failed
+    assert before.diff(lab.world()) == []
+    slow_clone.heal()
+    copies.enable()
+    assert created(pool, copies, slow_clone) == SUCCESS
+    assert before.diff(lab.world()) == []
+    assert lab.probe(copies, slow_clone).problems == ()
+
+
+def test_a_lun_that_is_unmapped_during_the_writes(lab, pool, image, slow_clone):
+    copies = lab.target(slow_clone)
+    before = lab.world()
+    slow_clone.slow(200)
+    call = Call(lab, pool, copies, slow_clone)
+    call.reach(STEPS[2])
+
+    copies.remove_lun(slow_clone)
+    failed = call.end(58)
+
+    assert is_failure(failed), failed
+    assert before.diff(lab.world()) == []
+    copies.add_lun(slow_clone)
+    slow_clone.heal()
+    assert created(pool, copies, slow_clone) == SUCCESS
+    assert lab.probe(copies, slow_clone).problems == ()
+
+
+@pytest.mark.parametrize("step", [STEPS[0], STEPS[3]])
+def test_writes_that_fail(lab, pool, image, slow_clone, step):
+    copies = lab.target(slow_clone)
+    before = lab.world()
+    slow_clone.slow(100)
+    call = Call(lab, pool, copies, slow_clone)
+    call.reach(step)
+
+    slow_clone.fail_writes()
+    failed = call.end(58)
+
+    assert is_failure(failed), failed
+    assert before.diff(lab.world()) == []
+    slow_clone.heal()
+    assert created(pool, copies, slow_clone) == SUCCESS
+    assert lab.probe(copies, slow_clone).problems == ()
+
+
+def test_a_lun_that_answers_nothing_for_some_seconds(lab, pool, slow_clone):
+    copies = lab.target(slow_clone)
+    slow_clone.slow(100)
+
+    with lab.untouched():
+        call = Call(lab, pool, copies, slow_clone)
+        call.reach(STEPS[2])
+        slow_clone.freeze()
+        call.join(4)
+        assert call.answer is None
+        slow_clone.heal()
+        assert call.end() == SUCCESS
+
+    assert lab.probe(copies, slow_clone).problems == ()
+
+
+# -- iscsid goes away ---------------------------------------------------------------------------------------------
+
+
+def test_iscsid_killed_during_the_writes_and_started_again(lab, pool, slow_clone):
+    copies = lab.target(slow_clone)
+    slow_clone.slow(200)
+
+    with lab.untouched(except_for=["processes"]):
+        call = Call(lab, pool, copies, slow_clone)
+        call.reach(STEPS[1])
+        lab.iscsid.kill()
+        call.reach("logging out")
+        lab.iscsid.start()
+        assert call.end() == SUCCESS
+
+    assert lab.probe(copies, slow_clone).problems == ()
+
+
+def test_without_iscsid_nothing_is_done_and_the_reason_told(lab, pool, slow_clone):
+    copies = lab.target(slow_clone)
+    digest = lab.digest(slow_clone)
+    lab.iscsid.kill()
+
+    answer = created(pool, copies, slow_clone)
+
+    assert is_failure(answer) and "iscsid" in answer[2], answer
+    assert lab.digest(slow_clone) == digest
+    lab.iscsid.start()
+    assert created(pool, copies, slow_clone) == SUCCESS
+
+
+# -- the caller gives up --------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_was_given_up_may_come_again_while_the_first_still_runs(lab, pool, slow_clone):
+    """CloudStack's time-out does not end the driver; the second call waits for the first."""
+    copies = lab.target(slow_clone)
+    slow_clone.slow(300)
+
+    with lab.untouched():
+        first = Call(lab, pool, copies, slow_clone)
+        first.reach(STEPS[0])
+        second = Call(lab, pool, copies, slow_clone)
+        slow_clone.heal()
+        assert (first.end(), second.end()) == (SUCCESS, SUCCESS)
+
+    assert sr_of(slow_clone).uuid == pool.log.of("sr_create")[0].params["sr_uuid"]

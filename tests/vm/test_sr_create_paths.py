@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SR.create with several paths to a LUN: through dm-multipath where that is on, never through two disks else."""
+
+import pytest
+
+from lab import initiator
+from lab.xapi import SUCCESS, Call, created
+
+TWO_GROUPS = [["127.0.0.1:3260"], ["127.0.0.2:3260"]]
+BOTH = "127.0.0.1,127.0.0.2"
+
+
+@pytest.fixture
+def multipathed_pool(make_pool):
+    return make_pool(multipathing="true")
+
+
+def test_with_multipathing_the_lun_is_written_through_its_map_which_goes_again(lab, multipathed_pool, image, clone):
+    copies = lab.target(clone, groups=TWO_GROUPS)
+    digest = image.digest()
+
+    with lab.multipathing(), lab.untouched():
+        assert created(multipathed_pool, copies, clone, target=BOTH) == SUCCESS
+
+    log = lab.smlog()
+    assert any("multipath map" in line and "made" in line for line in log), log
+    assert any("step 3 of 6" in line and "/dev/mapper/" + clone.scsi_id in line for line in log), log
+    assert lab.probe(copies, clone).problems == ()
+    assert image.digest() == digest
+
+
+def test_the_map_of_the_original_stays_in_use(lab, multipathed_pool, image, original, clone):
+    array = lab.target(original, clone, groups=TWO_GROUPS)
+    digest = image.digest()
+    for portal in array.portals:
+        initiator.login(array.iqn, portal)
+
+    # The clone's map was there before and stays, and has a PV of its own now.
+    with lab.multipathing(original.scsi_id, clone.scsi_id), lab.untouched(except_for=["links:*lvm-pv-uuid-*"]):
+        assert created(multipathed_pool, array, clone, target=BOTH) == SUCCESS
+        assert len(initiator.multipath_map(original.scsi_id)) == 2
+
+    assert image.digest() == digest
+
+
+def test_a_path_that_fails_during_the_writes_is_no_failure(lab, multipathed_pool, image):
+    clone = lab.lun(image.clone("slow.img"), breakable=True)
+    copies = lab.target(clone, groups=TWO_GROUPS)
+
+    with lab.multipathing():
+        clone.slow(200)
+        call = Call(lab, multipathed_pool, copies, clone, target=BOTH)
+        call.reach("step 2 of 6")
+        copies.disable(1)
+        assert call.end(58) == SUCCESS
+        assert initiator.multipath_map(clone.scsi_id) is None
+        assert initiator.sessions() == []
+        clone.heal()
+        copies.enable(1)
+
+    assert lab.probe(copies, clone).problems == ()
+
+
+def test_one_path_has_a_map_as_well_where_multipathing_is_on(lab, multipathed_pool, clone):
+    copies = lab.target(clone)
+
+    with lab.multipathing(), lab.untouched():
+        assert created(multipathed_pool, copies, clone) == SUCCESS
+
+    assert any("step 3 of 6" in line and "/dev/mapper/" in line for line in lab.smlog())
+
+
+def test_two_paths_without_multipathing_are_refused(lab, pool, clone):
+    copies = lab.target(clone, groups=TWO_GROUPS)
+    for portal in copies.portals:
+        initiator.login(copies.iqn, portal)
+    digest = lab.digest(clone)
+
+    with lab.untouched():
+        answer = created(pool, copies, clone)
+
+    assert answer[0].startswith("SR_BACKEND_FAILURE_") and "successfully resigned" not in str(answer)
+    assert "has 2 paths" in answer[2], answer
+    assert lab.digest(clone) == digest
+
+
+def test_a_target_with_two_portals_is_used_through_one_where_multipathing_is_off(lab, pool, clone):
+    copies = lab.target(clone, groups=TWO_GROUPS)
+
+    with lab.untouched():
+        assert created(pool, copies, clone, target=BOTH) == SUCCESS
+
+    assert sum("logged in to session" in line for line in lab.smlog()) == 1
