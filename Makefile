@@ -10,8 +10,8 @@ help:  ## this list
 demo:  ## a guided tour: resignature a clone, cut the power, recover
 	@bash tools/demo.sh
 
-test:  ## all tests: unit on a current Python and on 3.6, then the judges
-	@bash tools/test.sh unit unit36 judges
+test:  ## all tests: unit on a current Python and on 3.6, the judges, end to end in a VM
+	@bash tools/test.sh unit unit36 judges e2e
 
 check:  ## lint, format, types, 3.6 syntax, shell scripts, documents
 	@bash tools/check.sh

@@ -38,7 +38,7 @@ class _Held(NamedTuple):
 
     path: str
     descriptor: int
-    created: bool  #: it did not exist before, so it goes with the lock
+    goes: bool  #: it goes with the lock: it was not there before, or nobody held it, as after a kill
 
 
 def flock_before(descriptor: int, deadline: float) -> bool:
@@ -141,9 +141,10 @@ def _open(path: str) -> _Held:
     flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         try:
-            return _Held(path, os.open(path, flags | os.O_EXCL, 0o600), created=True)
+            return _Held(path, os.open(path, flags | os.O_EXCL, 0o600), goes=True)
         except FileExistsError:
-            return _Held(path, os.open(path, flags, 0o600), created=False)
+            # LVM removes a V_ file with every lock it gives back; one that is there without a holder was left behind.
+            return _Held(path, os.open(path, flags, 0o600), goes=os.path.basename(path) != GLOBAL_LOCK)
     except FileNotFoundError as error:
         raise NotFound("The directory of the LVM lock {} does not exist.".format(path)) from error
     except OSError as error:
@@ -163,7 +164,7 @@ def _is_current(held: _Held) -> bool:
 def _let_go(held: _Held) -> None:
     try:
         # While the lock is held nobody else may unlink the file, so what the path leads to cannot change in between.
-        if held.created and _is_current(held):
+        if held.goes and _is_current(held):
             os.unlink(held.path)
     except OSError as error:
         log.warning("The LVM lock file %s could not be removed: %s.", held.path, error.strerror)

@@ -315,10 +315,12 @@ def _check_rules(scsi_id: str, system: System) -> None:
     """Without the rules the switch hides nothing: what acts on events would open the clone at once."""
     if not os.path.exists(os.path.join(system.udev, "control")):
         return  # without udev there are no events to hide from
-    if not any(os.path.exists(os.path.join(directory, RULES)) for directory in system.rules):
+    paths = [os.path.join(directory, RULES) for directory in system.rules]
+    counts = next((path for path in paths if os.path.exists(path)), None)  # it hides those of the same name behind it
+    if counts is None or not os.path.getsize(counts):  # an empty one, or /dev/null, switches the rules off
         raise Refused(
-            "LUN {} cannot be hidden from LVM and multipath: there is no {} in {}. Install relvmoiscsi anew.".format(
-                scsi_id, RULES, system.rules[0]
+            "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
+                scsi_id, counts or "no " + RULES, "is empty" if counts else "in " + system.rules[0]
             )
         ).in_state("Nothing was written.")
 

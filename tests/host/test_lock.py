@@ -211,3 +211,14 @@ def test_a_failing_release_is_logged_and_hides_nothing(directory, monkeypatch, c
     assert "V_{} could not be removed: Permission denied".format(OLD) in caplog.text
     assert "P_global could not be removed: Bad file descriptor" in caplog.text
     assert "P_global could not be closed: Bad file descriptor" in caplog.text
+
+
+def test_lock_files_of_a_process_that_was_killed_go_with_the_lock(directory):
+    for name in ("P_global", "V_" + OLD):
+        with open(os.path.join(directory, name), "w"):
+            pass
+
+    with lvm_locks([OLD, NEW], directory):
+        pass
+
+    assert os.listdir(directory) == ["P_global"]

@@ -67,7 +67,7 @@ class Host:
         rules = (str(root / "etc/udev/rules.d"), str(root / "lib/udev/rules.d"))
         self.system = System(str(root / "sys"), str(root / "dev"), str(root / "run/udev"), rules)
         self.put("run/udev/control")
-        self.put("lib/udev/rules.d/57-relvmoiscsi.rules")
+        self.put("lib/udev/rules.d/57-relvmoiscsi.rules", "# rules\n")
         (root / "sys/block").mkdir(parents=True)
         (root / "dev").mkdir()
 
@@ -544,6 +544,14 @@ def test_without_the_rules_nothing_could_be_hidden(host):
     with refused, hidden(LUN, host.run_dir, system=host.system):
         pytest.fail("it was hidden")
     assert not os.path.exists(host.run_dir)
+
+
+def test_rules_that_are_switched_off_hide_nothing(host):
+    (host.root / "etc/udev/rules.d").mkdir(parents=True)
+    os.symlink(os.devnull, str(host.root / "etc/udev/rules.d/57-relvmoiscsi.rules"))
+
+    with pytest.raises(Refused, match="57-relvmoiscsi.rules is empty"), hidden(LUN, host.run_dir, system=host.system):
+        pytest.fail("it was hidden")
 
 
 def test_without_udev_the_rules_are_not_missed(host):

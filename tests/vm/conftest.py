@@ -22,6 +22,10 @@ IN_VM = bool(os.environ.get("RELVMOISCSI_VM"))
 collect_ignore_glob = [] if IN_VM else ["test_*.py"]
 
 
+def pytest_addoption(parser):
+    parser.addoption("--pairs", type=int, default=1, help="how often test_timing.py measures")
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in Path(str(item.fspath)).parents:
@@ -63,12 +67,15 @@ def host_with_sm(guest):
 
 @pytest.fixture
 def make_pool(host_with_sm, tmp_path):
-    """Makes a pool of hosts with our driver and a stand-in for lvmoiscsi; `options` are those of Pool."""
+    """Makes a pool of hosts with our driver and a stand-in for lvmoiscsi; `options` are those of Pool.
+
+    `drivers` is another directory of drivers.
+    """
     pools = []
 
-    def make(multipathing="false", **options):
+    def make(multipathing="false", drivers=None, **options):
         os.makedirs(os.path.dirname(XAPI_SOCKET), exist_ok=True)
-        drivers = sm_directory(tmp_path / "sm", xapi.DRIVER, DRIVERS / "LVMoISCSISR")
+        drivers = drivers or sm_directory(tmp_path / "sm", xapi.DRIVER, DRIVERS / "LVMoISCSISR")
         pool = Pool(drivers, XAPI_SOCKET, **options)
         pool.__enter__()
         pools.append(pool)

@@ -170,10 +170,15 @@ def _names():
 
 
 def _links():
+    """Those to the lab's own devices below its LUNs are left out."""
     for directory in LINKS:
         for path, content in _files([directory]):
-            if content and PREFIX not in path and "/loop" not in content:
+            if content and PREFIX not in path and "/loop" not in content and not _is_of_the_lab(content):
                 yield path, content
+
+
+def _is_of_the_lab(link):
+    return read(Path("/sys/block") / os.path.basename(link) / "dm" / "name").startswith(PREFIX)
 
 
 def _processes():
