@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges e2e clean
+.PHONY: help demo test check unit unit36 judges e2e bench rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -27,6 +27,16 @@ judges:  ## as root: real LVM2, qemu-img and libvhdi judge our results
 
 e2e:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipath and LVM2
 	@bash tools/test.sh e2e
+
+bench:  ## what a resignature costs, beside vgimportclone and others; as root: on loop devices
+	@bash tools/bench.sh
+
+rpm:  ## the package for dom0, in build/rpm
+	@bash tools/need-packages.sh
+	@bash supp-pack/build-rpm.sh
+
+pack: rpm  ## update ISO for xapi, repository for yum: KEY=<gpg key> [GNUPGHOME=<directory>] signs them
+	@python3 supp-pack/build_pack.py $(if $(KEY),--key "$(KEY)")
 
 clean:  ## remove everything that make made
 	rm -rf .venv build dist ./*.egg-info .coverage* htmlcov .hypothesis .mypy_cache .pytest_cache .ruff_cache

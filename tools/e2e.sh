@@ -77,6 +77,7 @@ exec 8>"$results.lock"
 flock --nonblock 8 || { echo "tools/e2e.sh: another run writes to $results; set E2E_RESULTS" >&2; exit "$NO_VERDICT"; }
 find "$results" -mindepth 1 -delete
 if [ $# -gt 0 ]; then printf '%s\0' "$@"; fi >"$results/arguments"
+supp-pack/build-rpm.sh "$results/rpm" >/dev/null # for tests/vm/test_installed.py
 
 # Most of a boot without KVM is drivers for hardware that is not there, and every avoided microsecond counts tenfold.
 # rcu_expedited: taking a SCSI or device-mapper device away waits for grace periods, dozens of them in one test.

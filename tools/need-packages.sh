@@ -15,6 +15,13 @@ NEEDED=(
     vhdiinfo:libvhdi-utils
     xz:xz-utils
     shellcheck:shellcheck
+    rpmbuild:rpm
+    rpmlint:rpmlint
+    createrepo_c:createrepo-c
+    xorriso:xorriso
+    isoinfo:genisoimage
+    gpg:gnupg
+    dnf:dnf
 )
 
 # The VM of the end-to-end tests, and what runs inside it; only for `tools/need-packages.sh e2e`

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command: relvmoiscsi show | check | resignature | recover | undo.
+"""The command: relvmoiscsi show | check | resignature | recover | undo, on a LUN; doctor and direct, on a host.
 
 Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py. Each group of
 commands has a module of its own here, which adds their parsers and runs them.
@@ -13,7 +13,7 @@ import traceback
 from typing import Optional, Sequence
 
 from relvmoiscsi import __version__, report
-from relvmoiscsi.cli import lun
+from relvmoiscsi.cli import direct, doctor, lun
 from relvmoiscsi.cli.output import Answer, Command, print_result, say
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
 
@@ -33,7 +33,7 @@ example:
   relvmoiscsi check /dev/sdc --original /dev/sdb
 
 exit status:
-  0 done     2 usage     3 not found     4 refused: unsafe     5 unreadable or damaged
+  0 done     2 usage     3 not found     4 refused: unsafe; doctor: not ready     5 unreadable or damaged
   6 a program failed     7 the device failed     8 an unfinished run: recover it     70 a bug
   74 it is done, but the result could not be printed     130 interrupted
 """
@@ -96,4 +96,6 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     lun.add_commands(add)
+    doctor.add_commands(add)
+    direct.add_commands(add)
     return parser

@@ -7,7 +7,8 @@ A reply is a struct: Status, and Value or ErrorDescription. Nothing is logged he
 import http.client
 import socket
 import xmlrpc.client
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 from xml.parsers.expat import ExpatError
 
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -72,8 +73,15 @@ class Xapi:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """The Value of xapi's answer to, say, "PBD.get_all_records". Raises XapiFailure."""
+        return self._call(method, self._session_ref, *arguments)
+
+    def login(self) -> str:
+        """A session of root, for somebody else to use: the socket's owner needs no password. Raises XapiFailure."""
+        return str(self._call("session.login_with_password", "root", "", "1.0", "relvmoiscsi"))
+
+    def _call(self, method: str, *arguments: Any) -> Any:
         try:
-            reply = getattr(self._proxy, method)(self._session_ref, *arguments)
+            reply = getattr(self._proxy, method)(*arguments)
         except (OSError, http.client.HTTPException, xmlrpc.client.Error, ExpatError, ValueError) as error:
             raise XapiFailure(method, [], str(error) or type(error).__name__) from error
         finally:
@@ -95,3 +103,16 @@ class Xapi:
         except XapiFailure as failure:
             failure.sm_key = "InvalidSecret"
             raise
+
+
+@contextmanager
+def local_session(socket_path: str = SOCKET_PATH) -> Iterator[str]:
+    """A session of our own, for a command that xapi has not started. Raises XapiFailure."""
+    session_ref = Xapi("", socket_path).login()
+    try:
+        yield session_ref
+    finally:
+        try:
+            Xapi(session_ref, socket_path).call("session.logout")
+        except XapiFailure:
+            pass  # xapi went away, or will end a session that nobody uses

@@ -8,7 +8,8 @@ from shell import TOP
 
 from relvmoiscsi import __version__, cli, errors
 
-COMMANDS = ("show", "check", "resignature", "recover", "undo")
+LUN_COMMANDS = ("show", "check", "resignature", "recover", "undo")
+COMMANDS = (*LUN_COMMANDS, "doctor", "direct")
 
 
 def statuses():
@@ -22,8 +23,16 @@ def test_help_of_each_command_has_an_example_of_it(command, name):
     ran = command(name, "--help")
 
     assert ran.status == 0 and not ran.err
+    assert "example:\n  relvmoiscsi " + name in ran.out
+    assert "--json" in ran.out
+
+
+@pytest.mark.parametrize("name", LUN_COMMANDS)
+def test_help_of_a_command_on_a_lun_has_a_device(command, name):
+    ran = command(name, "--help")
+
     assert "example:\n  relvmoiscsi {} /dev/".format(name) in ran.out
-    assert "--json" in ran.out and "DEVICE" in ran.out
+    assert "DEVICE" in ran.out
 
 
 def test_help_lists_the_commands_and_every_exit_status(command):

@@ -9,6 +9,7 @@ named there; a module says where it is simpler than the real thing.
     plugins.py     the directory of drivers: names, white list, sr_get_driver_info, `xe sm-list`
     runner.py      one driver call: argv, environment, files, the log of every call; errors as XenAPI has them
     storage.py     SR, PBD, VDI calls in xapi's order, with its secrets and its locks
+    host_plugins.py   host.call_plugin: executables in a directory of each host
     api.py         sessions, tasks and the dispatch of a XenAPI call
     server.py      XML-RPC over HTTP on a unix socket and on TCP
     simulator.py   Pool: all of it together, for tests

@@ -8,6 +8,7 @@ import xmlrpc.client
 from . import wire
 from .database import Generic
 from .errors import XenError
+from .host_plugins import HostPlugins
 
 
 class Api:
@@ -17,6 +18,7 @@ class Api:
         self.database = database
         self.storage = storage
         self.user, self.password = user, password
+        self.host_plugins = HostPlugins(database)
         self.calls = []  #: names of the calls that clients and drivers have made, in order
         self._generic = Generic(database, storage.is_driver_of)
         self._methods = {
@@ -25,6 +27,7 @@ class Api:
             "task.destroy": lambda session, task: database.destroy("task", task),
             "secret.create": storage.secret_create,
             "secret.destroy": storage.secret_destroy,
+            "host.call_plugin": self.host_plugins.call,
             "SR.create": storage.sr_create,
             "SR.probe": storage.sr_probe,
             "SR.probe_ext": storage.sr_probe_ext,

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The commands on direct LUNs: add, remove, list; and what the udev rule asks."""
+
+import argparse
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+from relvmoiscsi import report
+from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host import direct, multipath, udev
+from relvmoiscsi.host.device import open_device
+from relvmoiscsi.host.direct import Status
+from relvmoiscsi.host.direct_config import (
+    NOT_CHANGED,
+    Entry,
+    check_name,
+    check_scsi_id,
+    only_one,
+    read_config,
+    read_section,
+    replace_config,
+    with_entry,
+    without_entry,
+)
+from relvmoiscsi.lvm.owner import read_owner
+
+if TYPE_CHECKING:
+    from relvmoiscsi.host.xapi import Xapi
+
+SITE = direct.HERE
+
+#: sm's own program for what appears in /dev/xapi/block: it introduces a VDI in the host's udev SR
+_INTRODUCER = "opt/xensource/libexec/local-device-change"
+
+_DIRECT = """\
+A direct LUN is a VDI of this host's udev SR ("Removable storage"), without LVM or VHD between the VM and the array.
+Its link, /dev/xapi/block/NAME, leads to the LUN's multipath map, or to its disk where there is no multipathing. The
+names stand in the section [direct] of /etc/relvmoiscsi.conf. A LUN that an SR uses is refused.
+
+example:
+  relvmoiscsi direct add database-log 36001405993c87c37fa84d02b7fa62c40
+  relvmoiscsi direct list
+  relvmoiscsi direct remove database-log"""
+
+_ADD = """\
+The LUN need not be there yet. Harmless when it is done already.
+
+example:
+  relvmoiscsi direct add database-log 36001405993c87c37fa84d02b7fa62c40"""
+
+_REMOVE = """\
+Only when no VM has it as a disk. What is on the LUN stays.
+
+example:
+  relvmoiscsi direct remove database-log"""
+
+_LIST = """\
+For each: whether its LUN is there, and the link; if not, why.
+
+example:
+  relvmoiscsi direct list"""
+
+
+def add_commands(add: Adder) -> None:
+    """Describe the commands and their arguments."""
+    group = add("direct", _no_command, "give LUNs to VMs as they are: add, remove, list", _DIRECT)
+    commands = group.add_subparsers(metavar="COMMAND", title="commands")
+
+    def command(name: str, run: Any, what: str, more: str) -> argparse.ArgumentParser:
+        # One without a line of help is not listed: it is the rule's.
+        listed: Dict[str, Any] = {"help": what} if what else {}
+        sub = commands.add_parser(
+            name, description=(what + ".\n\n" + more).strip(".\n"), formatter_class=group.formatter_class, **listed
+        )
+        sub.set_defaults(run=run)
+        sub.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
+        )
+        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="say more on stderr")
+        return sub
+
+    adding = command("add", _add, "make a LUN a direct one, under a name", _ADD)
+    adding.add_argument("name", metavar="NAME", help="of the link in /dev/xapi/block")
+    adding.add_argument("scsi_id", metavar="SCSIID", help="of the LUN, as `scsi_id -g` prints it")
+    removing = command("remove", _remove, "take it away from the udev SR", _REMOVE)
+    removing.add_argument("name", metavar="NAME", help="as `list` has it")
+    command("list", _list, "tell how it stands with each", _LIST)
+    command("udev", _udev, "", "What udev asks: the name of the link that a device gets").add_argument("kernel_name")
+
+
+def _no_command(_arguments: argparse.Namespace) -> Answer:
+    raise UsageError("Say what to do: `relvmoiscsi direct add`, `remove` or `list`; --help tells more.")
+
+
+# --- add
+
+
+def _add(arguments: argparse.Namespace) -> Answer:
+    entry = Entry(check_name(arguments.name), check_scsi_id(arguments.scsi_id))
+    notes: List[str] = []
+    with only_one(SITE.config):
+        with _nothing_changed(), _pool() as pool:
+            text = read_config(SITE.config)
+            is_new = read_section(text).named(entry.name) != entry
+            new_text = with_entry(text, entry) if is_new else text
+            _check_pool(entry, pool)
+            device = _checked_device(entry, pool.has_multipathing(), is_new, notes)
+        if is_new:
+            replace_config(SITE.config, new_text)
+    if not device:
+        return _answer(entry, direct.status_of(entry, look, SITE), "", notes)
+    is_linked = direct.renew_link(entry, device, SITE)
+    status = direct.status_of(entry, look, SITE)
+    if not (is_linked and status.is_linked):
+        raise Refused(
+            "{} did not appear: {}".format(SITE.link(entry.name), status.problem or "udev was too slow.")
+        ).in_state("{} has LUN {} in {}.".format(entry.name, entry.scsi_id, SITE.config))
+    return _answer(entry, status, _vdi(entry, notes), notes)
+
+
+@contextmanager
+def _nothing_changed() -> Iterator[None]:
+    """Around what comes before the first change: an error from there says that there was none."""
+    try:
+        yield
+    except RelvmoiscsiError as error:
+        error.in_state(NOT_CHANGED)
+        raise
+
+
+def _check_pool(entry: Entry, pool: "_Pool") -> None:
+    direct.check_no_sr(entry.scsi_id, pool.records("PBD").values(), pool.records("SR"))
+    direct.check_no_vdi(entry.scsi_id, pool.records("VDI").values())
+
+
+def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
+    """The device of the LUN, which nothing uses and which may be given to a VM; "" if the LUN is not there."""
+    disks = udev.disks_of(entry.scsi_id, SITE.for_udev)
+    before = multipath.look(entry.scsi_id, SITE.for_multipath)
+    if not disks and not before.had_map:
+        return ""
+    if before.had_map or not has_multipathing:
+        device = direct.device_of(entry.scsi_id, SITE)
+        _check_device(device, is_new, notes)
+        return device
+    for disk in disks:  # a VM that writes through one of them must not get a map beside it
+        _check_device(disk, True, notes)
+    try:
+        made = multipath.ensure_map(before, disks, system=SITE.for_multipath)
+    except RelvmoiscsiError:
+        multipath.flush_map(before, system=SITE.for_multipath)
+        raise
+    return made.kernel_name
+
+
+def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
+    if is_new:  # else a VM may use it by now
+        direct.check_unused(device, SITE)
+    owner = direct.check_content(device, look, SITE)
+    if owner.vg_name:
+        note = "It holds the volume group {}, which LVM commands of this host see as well; README.rst has a filter."
+        note = note.format(ascii(owner.vg_name))
+        if note not in notes:
+            notes.append(note)
+
+
+def look(path: str) -> direct.Owner:
+    """What is on a device. Raises DeviceError and whatever opening it gives."""
+    with open_device(path, writable=False) as device:
+        found = read_owner(device)
+    return direct.Owner(found.vg_name, found.is_sr, found.problem)
+
+
+# --- the pool
+
+
+@contextmanager
+def _pool() -> "Iterator[_Pool]":
+    """The pool, by a session of our own. Raises XapiFailure when xapi does not answer."""
+    from relvmoiscsi.host.xapi import Xapi, local_session  # noqa: PLC0415 - slow to import, and udev waits
+
+    with local_session(SITE.socket) as session_ref:
+        yield _Pool(Xapi(session_ref, SITE.socket), SITE.root)
+
+
+class _Pool:
+    """What xapi knows, and what this host is to it."""
+
+    def __init__(self, xapi: "Xapi", root: str) -> None:
+        self._xapi, self._root = xapi, root
+        self.call, self.records = xapi.call, xapi.records
+
+    def host(self) -> str:
+        """The reference of this host; "" if xapi does not know it."""
+        from relvmoiscsi.host.health.system import System, inventory  # noqa: PLC0415
+
+        uuid = inventory(System(self._root)).get("INSTALLATION_UUID", "")
+        return next((ref for ref, host in self.records("host").items() if uuid and host.get("uuid") == uuid), "")
+
+    def has_multipathing(self) -> bool:
+        host = self.records("host").get(self.host(), {})
+        return bool(host.get("multipathing")) or multipath.is_on({}, host.get("other_config", {}))
+
+    def udev_srs(self) -> Dict[str, Dict[str, Any]]:
+        """This host's SRs that take links in /dev/xapi/block for VDIs."""
+        host = self.host()
+        srs = self.records("SR")
+        here = [pbd.get("SR") for pbd in self.records("PBD").values() if host and pbd.get("host") == host]
+        return {
+            ref: sr
+            for ref, sr in srs.items()
+            if ref in here and sr.get("type") == "udev" and sr.get("sm_config", {}).get("type") == "block"
+        }
+
+    def vdis(self, location: str) -> Dict[str, Dict[str, Any]]:
+        """The VDIs of this host whose location is that link."""
+        srs = self.udev_srs()
+        found = self.records("VDI").items()
+        return {ref: vdi for ref, vdi in found if vdi.get("SR") in srs and vdi.get("location") == location}
+
+
+def _vdi(entry: Entry, notes: List[str]) -> str:
+    """The UUID of the VDI that the link is; introduced if need be. What is in the way becomes a note."""
+    link = SITE.link(entry.name)
+    try:
+        with _pool() as pool:
+            found = pool.vdis(link) or _introduced(entry, link, pool, notes)
+            return str(next(iter(found.values()))["uuid"]) if found else ""
+    except RelvmoiscsiError as error:
+        notes.append("Its VDI could not be looked for: {}".format(error.message))
+        return ""
+
+
+def _introduced(entry: Entry, link: str, pool: "_Pool", notes: List[str]) -> Dict[str, Dict[str, Any]]:
+    srs = pool.udev_srs()
+    if not srs:
+        notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
+        return {}
+    program = os.path.join(SITE.root, _INTRODUCER)
+    try:
+        SITE.runner(["env", "ACTION=add", program, entry.name])
+    except CommandFailed as error:
+        notes.append(str(error))
+    found = pool.vdis(link)
+    if not found:
+        sr = next(iter(srs.values()))["uuid"]
+        advice = "It is no VDI yet; `xe vdi-introduce uuid=$(uuidgen) sr-uuid={} type=user location={}` makes it one."
+        notes.append(advice.format(sr, link))
+    return found
+
+
+# --- remove
+
+
+def _remove(arguments: argparse.Namespace) -> Answer:
+    notes: List[str] = []
+    with only_one(SITE.config):
+        text = read_config(SITE.config)
+        entry = read_section(text).named(arguments.name)
+        with _nothing_changed():
+            if entry is None:
+                raise NotFound("There is no direct LUN of the name {!r}.".format(arguments.name))
+            for device in _devices(entry):
+                direct.check_unused(device, SITE)
+            _check_no_vm(entry, notes)
+            new_text = without_entry(text, entry.name)
+        replace_config(SITE.config, new_text)
+    if not direct.remove_link(entry, SITE):
+        raise Refused("{} is still there; udev did not take it away.".format(SITE.link(entry.name))).in_state(
+            "{} has {} no longer.".format(SITE.config, entry.name)
+        )
+    _forget(entry, notes)
+    facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": SITE.link(entry.name), "notes": notes}
+    text = "{} (LUN {}) is no direct LUN any more.".format(entry.name, entry.scsi_id)
+    return Answer(facts, "\n".join([text] + ["note: " + report.printable(note) for note in notes]))
+
+
+def _devices(entry: Entry) -> List[str]:
+    """What a VM may have open: the device that the link leads to, and the LUN's map or else its disks.
+
+    The paths of a map are held by the map.
+    """
+    the_map = multipath.find_map(entry.scsi_id, SITE.for_multipath)
+    of_lun = [the_map.kernel_name] if the_map else udev.disks_of(entry.scsi_id, SITE.for_udev)
+    leads = direct.leads_to(entry.name, SITE)
+    paths = the_map.paths if the_map else ()
+    return list(dict.fromkeys(of_lun + ([leads] if leads and leads not in paths else [])))
+
+
+def _check_no_vm(entry: Entry, notes: List[str]) -> None:
+    """Raises Refused when a VM has the LUN as a disk, running or not. Without xapi only who has it open counts."""
+    from relvmoiscsi.host.xapi import XapiFailure  # noqa: PLC0415
+
+    try:
+        with _pool() as pool:
+            vbds = [vbd for vdi in pool.vdis(SITE.link(entry.name)).values() for vbd in vdi.get("VBDs", [])]
+            if vbds:
+                vm = pool.call("VM.get_record", pool.call("VBD.get_record", vbds[0])["VM"])
+                raise Refused(
+                    "{} is a disk of the VM {} ({!r}). Take it from the VM first: `xe vbd-list` and "
+                    "`xe vbd-destroy`.".format(entry.name, vm.get("uuid"), vm.get("name_label"))
+                )
+    except XapiFailure as error:
+        notes.append("Whether a VM has it as a disk could not be asked of xapi: {}".format(error.message))
+
+
+def _forget(entry: Entry, notes: List[str]) -> None:
+    try:
+        with _pool() as pool:
+            for ref in pool.vdis(SITE.link(entry.name)):
+                pool.call("VDI.forget", ref)
+    except RelvmoiscsiError as error:
+        notes.append("Its VDI could not be forgotten: {} `xe vdi-forget` does it.".format(error.message))
+
+
+# --- list
+
+
+def _list(_arguments: argparse.Namespace) -> Answer:
+    section = read_section(read_config(SITE.config))
+    found = [(entry, direct.status_of(entry, look, SITE)) for entry in section.entries]
+    facts = {"luns": [_facts(entry, status) for entry, status in found], "problems": list(section.problems)}
+    lines = _table(found) if found else ["There are no direct LUNs."]
+    lines += ["{}: {}".format(SITE.config, report.printable(problem)) for problem in section.problems]
+    return Answer(facts, "\n".join(lines))
+
+
+class _Row(NamedTuple):
+    """A line of the table."""
+
+    name: str
+    scsi_id: str
+    device: str
+    size: str
+
+
+def _table(found: Sequence[Tuple[Entry, Status]]) -> List[str]:
+    rows = [_Row("NAME", "SCSIID", "DEVICE", "SIZE")]
+    for entry, status in found:
+        size = report.human_size(status.size_bytes) if status.device else "-"
+        rows.append(_Row(entry.name, entry.scsi_id, status.device or "-", size))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    links = ["LINK"] + [_link(status) for _, status in found]
+    lines = []
+    for row, link in zip(rows, links):
+        lines.append("  ".join([cell.ljust(width) for cell, width in zip(row, widths)] + [link]))
+    return lines
+
+
+def _link(status: Status) -> str:
+    return "linked" if status.is_linked else "not linked: " + report.printable(status.problem)
+
+
+def _facts(entry: Entry, status: Status) -> Dict[str, Any]:
+    return {
+        "name": entry.name,
+        "scsi_id": entry.scsi_id,
+        "link": SITE.link(entry.name),
+        "is_linked": status.is_linked,
+        "device": SITE.node(status.device) if status.device else None,
+        "size_bytes": status.size_bytes if status.device else None,
+        "problem": status.problem or None,
+    }
+
+
+def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
+    facts = dict(_facts(entry, status), vdi=vdi or None, notes=notes)
+    if status.is_linked:
+        size = report.human_size(status.size_bytes)
+        lines = ["{} leads to {} ({}).".format(SITE.link(entry.name), SITE.node(status.device), size)]
+    else:
+        lines = ["{} will appear with its LUN. {}".format(SITE.link(entry.name), report.printable(status.problem))]
+    if vdi:
+        lines.append("It is the VDI {}.".format(vdi))
+    return Answer(facts, "\n".join(lines + ["note: " + report.printable(note) for note in notes]))
+
+
+# --- udev
+
+
+def _udev(arguments: argparse.Namespace) -> Answer:
+    """What the rule asks; it runs at each event of a configured LUN, and udev waits."""
+    name = direct.link_name(arguments.kernel_name, os.environ.get(direct.MARK, ""), look, SITE)
+    return Answer({"link": name}, name)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The command that tells whether this host and its pool are ready for SR.create type=relvmoiscsi."""
+
+import argparse
+import os
+from typing import TYPE_CHECKING, List, Sequence
+
+from relvmoiscsi import __version__, report
+from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.errors import Refused, UsageError
+
+if TYPE_CHECKING:
+    from relvmoiscsi.host.health.finding import Finding
+
+_DOCTOR = """\
+Run it as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or CloudStack no longer
+detects the driver. It looks at this host, at what xapi knows, and by way of xapi at the other hosts of the pool; it
+changes nothing. The last line says "Ready.", or "Not ready" with the reason and what to do.
+
+exit status:
+  0 ready, maybe with warnings     4 not ready, or something that matters could not be looked at
+
+example:
+  relvmoiscsi doctor"""
+
+
+def add_commands(add: Adder) -> None:
+    """Describe the command and its arguments."""
+    doctor = add("doctor", _doctor, "tell whether this host and its pool are ready for the SR driver", _DOCTOR)
+    doctor.add_argument("--root", metavar="DIR", default="/", help="look at the host whose files are in DIR, a chroot")
+
+
+def _doctor(arguments: argparse.Namespace) -> Answer:
+    # Only this command needs what follows, and the others should start quickly.
+    from relvmoiscsi.host import health  # noqa: PLC0415
+    from relvmoiscsi.host.health.finding import is_ready  # noqa: PLC0415
+    from relvmoiscsi.host.health.system import System  # noqa: PLC0415
+
+    if not os.path.isdir(arguments.root):
+        raise UsageError("{} is no directory.".format(arguments.root))
+    found = health.examine(System(os.path.abspath(arguments.root), is_superuser=os.geteuid() == 0))
+    ready, verdict = is_ready(found), _verdict(found)
+    facts = {
+        "ready": ready,
+        "verdict": verdict,
+        "version": __version__,
+        "findings": [dict(finding._asdict()) for finding in found],
+    }
+    return Answer(facts, _text(found, verdict), 0 if ready else Refused.exit_status)
+
+
+def _text(found: "Sequence[Finding]", verdict: str) -> str:
+    """The worst comes last, where people look, and the reason in the very last line."""
+    from relvmoiscsi.host.health.finding import STATUSES  # noqa: PLC0415
+
+    lines: List[str] = []
+    for finding in sorted(found, key=lambda finding: STATUSES.index(finding.status)):
+        lines.append(report.printable("{:9}{:14}{}".format(finding.status, finding.name, _sentence(finding))))
+        if finding.advice:
+            lines.append(report.printable(" " * 23 + "What to do: " + finding.advice))
+    return "\n".join([*lines, "", report.printable(verdict)])
+
+
+def _verdict(found: "Sequence[Finding]") -> str:
+    from relvmoiscsi.host.health.finding import PROBLEM, UNKNOWN, WARNING, is_ready, reason  # noqa: PLC0415
+
+    counts = [
+        _count(found, PROBLEM, "problem", "problems"),
+        _count(found, UNKNOWN, "thing unknown", "things unknown"),
+        _count(found, WARNING, "warning", "warnings"),
+    ]
+    said = ", ".join(count for count in counts if count)
+    if is_ready(found):
+        return "Ready, with {}.".format(said) if said else "Ready."
+    first = reason(found)
+    return "Not ready ({}): {} {}".format(said, _sentence(first), first.advice)
+
+
+def _sentence(finding: "Finding") -> str:
+    """It begins with the name of the host, if that is another one."""
+    names_it = not finding.host or finding.sentence.startswith(finding.host + " ")
+    return finding.sentence if names_it else "{}: {}".format(finding.host, finding.sentence)
+
+
+def _count(found: "Sequence[Finding]", status: str, one: str, many: str) -> str:
+    number = sum(finding.status == status for finding in found)
+    return "{} {}".format(number, one if number == 1 else many) if number else ""

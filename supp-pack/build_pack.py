@@ -1,0 +1,453 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Makes of the RPM what administrators install from: an update for xapi, and a repository for yum and dnf.
+
+    build/pack/relvmoiscsi-<version>.iso     the update, for `xe-install-supplemental-pack` and `xe update-upload`
+        update.xml  update.xml.asc           what it is; xapi reads and believes it once the signature is good
+        Packages/relvmoiscsi-*.rpm           the payload
+        Packages/update-relvmoiscsi-*.rpm    requires the payload, records the update on the host
+        Packages/control-relvmoiscsi-*.rpm   requires what the payload requires of a host; installed first
+        repodata/repomd.xml  repomd.xml.asc  names and checksums of all of the above but update.xml
+    build/pack/repo/                         the payload, repodata, and relvmoiscsi.repo to copy to a host
+    build/pack/RPM-GPG-KEY-relvmoiscsi       the public key; here and in repo/, if a key was given
+
+The same RPM gives the same bytes: every date is SOURCE_DATE_EPOCH or else the build time of the RPM. Signatures carry
+the time at which they were made, and so do the signed RPMs and what is computed from these.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional
+from xml.etree import ElementTree
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parent
+
+NAME = "relvmoiscsi"
+DESCRIPTION = "Gives LUN clones new identities: SR.create of the type relvmoiscsi"
+#: The SM plugin is found, and its type registered, when xapi starts.
+GUIDANCE = "restartXAPI"
+#: import-update-key puts a key file to /etc/pki/rpm-gpg under the name it has, and yum looks for this one there.
+KEY_FILE = "RPM-GPG-KEY-" + NAME
+#: An update has one UUID for ever, and no two updates share one.
+UUID_NAMESPACE = uuid.UUID("65057268-c3b2-5568-8db4-3e1f7285fe6e")
+
+#: program: Debian package
+PROGRAMS = {"rpm": "rpm", "rpmbuild": "rpm", "createrepo_c": "createrepo-c", "xorriso": "xorriso"}
+PROGRAMS_TO_SIGN = {"gpg": "gnupg", "rpmsign": "rpm"}
+
+#: of the OpenPGP numbers for algorithms, the one that GnuPG 2.0 and RPM 4.11 of EL7, and their successors, can verify
+RSA = "1"
+MIN_RSA_BITS = 2048
+
+
+class PackError(Exception):
+    """Nothing was made; the text says why, and what to do."""
+
+
+class Package(NamedTuple):
+    """The RPM with the payload, as its header describes it; `size` is what it takes when installed, in bytes, and
+    `requires` what it needs of a host.
+    """
+
+    path: Path
+    name: str
+    version: str
+    release: str
+    arch: str
+    size: int
+    build_time: int
+    requires: List[str]
+
+
+class Key(NamedTuple):
+    """A secret key that may sign; `armored` is its public half."""
+
+    fingerprint: str
+    armored: bytes
+
+    @property
+    def gpg_name(self) -> str:
+        """This very key: RPM of EL7 cannot verify what a subkey has signed."""
+        return self.fingerprint + "!"
+
+
+class Result(NamedTuple):
+    """What was made."""
+
+    iso: Path
+    repository: Path
+    uuid: str
+    key: Optional[Key]
+
+
+# What the files say. ---------------------------------------------------------------------------------------------
+
+
+def update_uuid(version: str, release: str) -> str:
+    return str(uuid.uuid5(UUID_NAMESPACE, "{}-{}-{}".format(NAME, version, release)))
+
+
+def update_xml(package: Package, signed: bool) -> str:
+    """What xapi reads: ocaml/xapi/xapi_pool_update.ml, parse_update_info. ASCII, without a prolog, one line each."""
+    update = ElementTree.Element("update")
+    update.set("name-label", NAME)
+    update.set("version", package.version)
+    update.set("uuid", update_uuid(package.version, package.release))
+    update.set("installation-size", str(package.size))
+    update.set("after-apply-guidance", GUIDANCE)
+    update.set("control", "control-" + NAME)
+    if signed:
+        update.set("key", KEY_FILE)
+    description = ElementTree.SubElement(update, "name-description")
+    description.text = DESCRIPTION
+    description.tail = update.text = "\n"
+    return str(ElementTree.tostring(update, encoding="us-ascii"), "ascii") + "\n"
+
+
+def record_script(update: str, identifier: str) -> str:
+    """What update-relvmoiscsi runs at the end of a transaction. xapi fails on a record that is cut, hence the rename;
+    names that are no UUIDs it leaves alone.
+    """
+    return """\
+cd / && mkdir -p /var/update/applied
+cat >/var/update/applied/.{0}.new <<'END_OF_UPDATE' && mv -f /var/update/applied/.{0}.new /var/update/applied/{0}
+{1}END_OF_UPDATE
+""".format(identifier, update)
+
+
+def comps_xml() -> str:
+    """The group that xapi installs: `yum upgrade @update`, `dnf install @update`."""
+    return """\
+<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE comps PUBLIC "-//Red Hat, Inc.//DTD Comps info//EN" "comps.dtd">
+<comps>
+  <group>
+    <id>update</id>
+    <name>{0}</name>
+    <description>{1}</description>
+    <default>false</default>
+    <uservisible>true</uservisible>
+    <packagelist>
+      <packagereq type="mandatory">update-{0}</packagereq>
+    </packagelist>
+  </group>
+</comps>
+""".format(NAME, DESCRIPTION)
+
+
+def repo_file(signed: bool) -> str:
+    """For /etc/yum.repos.d. Off unless asked for, as XCP-ng wants it of everything that is not its own."""
+    text = """\
+# Copy this file to /etc/yum.repos.d, say in baseurl where the directory is (file:// or http://), and on every host:
+#   yum install --enablerepo={0} {0}
+[{0}]
+name={0}
+baseurl=file:///root/{0}-repo
+enabled=0
+gpgcheck={1}
+repo_gpgcheck={1}
+""".format(NAME, int(signed))
+    return text + ("gpgkey=file:///etc/pki/rpm-gpg/{}\n".format(KEY_FILE) if signed else "")
+
+
+# What the programs do. -------------------------------------------------------------------------------------------
+
+
+def run(what: str, argv: List[str], env: Optional[Dict[str, str]] = None) -> bytes:
+    """Standard output of a program that must succeed; `what` begins the sentence that says that it did not."""
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, env=env)
+    if done.returncode != 0:
+        output = (done.stderr + done.stdout).decode(errors="replace").strip()
+        raise PackError("{}: {} ended with exit status {}.\n{}".format(what, argv[0], done.returncode, output))
+    return bytes(done.stdout)
+
+
+def need_programs(programs: Dict[str, str]) -> None:
+    missing = sorted(program for program in programs if shutil.which(program) is None)
+    if missing:
+        packages = " ".join(sorted({programs[program] for program in missing}))
+        raise PackError("{} cannot be found. On Debian: apt-get install {}".format(" and ".join(missing), packages))
+
+
+def version_of_the_source() -> str:
+    text = (TOP / NAME / "__init__.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    if found is None:
+        raise PackError('{}/__init__.py has no line `__version__ = "..."`.'.format(NAME))
+    return found.group(1)
+
+
+def find_rpm(directory: Path, version: str) -> Path:
+    found = sorted(directory.glob("{}-{}-*.noarch.rpm".format(NAME, version)))
+    if not found:
+        raise PackError("{} has no {}-{}-*.noarch.rpm. Run `make rpm`.".format(directory, NAME, version))
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise PackError(
+            "{} has {} packages of version {}: {}. Name one with --rpm.".format(directory, len(found), version, names)
+        )
+    return found[0]
+
+
+def inspect(rpm: Path, version: str) -> Package:
+    """The package, after its checksums were found right; which key signed it before does not matter here."""
+    if not rpm.is_file():
+        raise PackError("{} does not exist. Run `make rpm`.".format(rpm))
+    run(
+        "{} is damaged or was changed after it was built. Build it again: `make rpm`".format(rpm),
+        ["rpmkeys", "--checksig", "--nosignature", "--define", "_pkgverify_level digest", str(rpm)],
+    )
+    query = "%{name}\n%{version}\n%{release}\n%{arch}\n%{longsize}\n%{buildtime}"
+    answer = run("{} cannot be read".format(rpm), ["rpm", "-qp", "--nosignature", "--qf", query, str(rpm)])
+    name, rpm_version, release, arch, size, build_time = answer.decode().split("\n")
+    package = Package(rpm, name, rpm_version, release, arch, int(size), int(build_time), required_of_hosts(rpm))
+    if (name, rpm_version, arch) != (NAME, version, "noarch"):
+        raise PackError(
+            "{} is {} {} for {}; the pack is made of {} {} for noarch. Run `make rpm`.".format(
+                rpm, name, rpm_version, arch, NAME, version
+            )
+        )
+    return package
+
+
+def required_of_hosts(rpm: Path) -> List[str]:
+    """What neither RPM itself nor the package brings along."""
+    provided, required = (
+        run("{} cannot be read".format(rpm), ["rpm", "-qp", "--nosignature", what, str(rpm)]).decode().splitlines()
+        for what in ("--provides", "--requires")
+    )
+    own = {line.split(" ")[0] for line in provided}
+    return sorted({line for line in required if not line.startswith("rpmlib(") and line.split(" ")[0] not in own})
+
+
+def signing_key(name: str) -> Key:
+    """The one secret key that `name` stands for, if hosts can verify what it signs."""
+    if sys.stdin.isatty():
+        os.environ.setdefault("GPG_TTY", os.ttyname(0))  # where a passphrase is asked for
+    home = os.environ.get("GNUPGHOME") or "~/.gnupg"
+    try:
+        listing = run("?", ["gpg", "--batch", "--with-colons", "--list-secret-keys", "--", name]).decode()
+    except PackError as error:
+        raise PackError(
+            "There is no secret key `{}` in {}. `gpg --list-secret-keys` lists what there is; "
+            "GNUPGHOME=<directory> names another keyring.".format(name, home)
+        ) from error
+    records = [line.split(":") for line in listing.splitlines()]
+    primary = [record for record in records if record[0] == "sec"]
+    fingerprint = next(record[9] for record in records if record[0] == "fpr")
+    if len(primary) != 1:
+        raise PackError(
+            "`{}` stands for {} secret keys in {}. Give the fingerprint of one.".format(name, len(primary), home)
+        )
+    validity, bits, algorithm, capabilities = (primary[0][field] for field in (1, 2, 3, 11))
+    problem = None
+    if validity in ("r", "e", "d", "i") or "D" in capabilities:
+        problem = "is revoked, expired, disabled or invalid"
+    elif algorithm != RSA or int(bits) < MIN_RSA_BITS:
+        problem = (
+            "is no RSA key of {} bits or more; GnuPG and RPM of XenServer 8 and XCP-ng 8.3 verify no others".format(
+                MIN_RSA_BITS
+            )
+        )
+    elif "s" not in capabilities:
+        problem = "may not sign itself, only its subkeys may; RPM of XenServer 8 and XCP-ng 8.3 does not verify those"
+    if problem:
+        raise PackError("The key `{}` ({}) {}.".format(name, fingerprint, problem))
+    armored = run("The public key cannot be exported", ["gpg", "--batch", "--armor", "--export", fingerprint])
+    return Key(fingerprint, armored)
+
+
+def sign_rpm(rpm: Path, key: Key) -> None:
+    """Header alone for current RPM, header and payload for that of EL7."""
+    run(
+        "{} cannot be signed".format(rpm.name),
+        ["rpmsign", "--addsign", "--rpmv3", "--define", "__gpg " + str(shutil.which("gpg"))]
+        + ["--define", "_gpg_name " + key.gpg_name, "--define", "_gpg_digest_algo sha256", str(rpm)],
+    )
+
+
+def sign_file(path: Path, key: Key) -> None:
+    """The detached signature, `<path>.asc`."""
+    run(
+        "{} cannot be signed".format(path.name),
+        ["gpg", "--batch", "--yes", "--armor", "--detach-sign", "--digest-algo", "SHA256"]
+        + ["--local-user", key.gpg_name, "--output", str(path) + ".asc", str(path)],
+    )
+
+
+def build_record_rpms(package: Package, script: str, work: Path, epoch: int) -> List[Path]:
+    """update-relvmoiscsi and control-relvmoiscsi. A home of its own keeps the settings of whoever builds away."""
+    topdir = work / "rpmbuild"
+    (topdir / "SOURCES").mkdir(parents=True)
+    (topdir / "SOURCES" / "posttrans").write_text(script, encoding="ascii")
+    macros = {
+        "_topdir": str(topdir),
+        "_rpmdir": str(topdir / "RPMS"),
+        "_build_name_fmt": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
+        "_buildhost": "localhost",
+        "_binary_payload": "w9.gzdio",
+        "use_source_date_epoch_as_buildtime": "1",
+        "clamp_mtime_to_source_date_epoch": "1",
+        "source_date_epoch_from_changelog": "0",
+        "pack_version": package.version,
+        "pack_release": package.release,
+        "pack_uuid": update_uuid(package.version, package.release),
+    }
+    if package.requires:
+        macros["pack_requires"] = ", ".join(package.requires)
+    defines = [word for name, value in macros.items() for word in ("--define", "{} {}".format(name, value))]
+    environment = dict(os.environ, HOME=str(work), SOURCE_DATE_EPOCH=str(epoch))
+    spec = str(HERE / "update.spec")
+    run("The packages for xapi cannot be built", ["rpmbuild", "-bb"] + defines + [spec], env=environment)
+    return sorted((topdir / "RPMS").glob("*.rpm"))
+
+
+def make_repodata(directory: Path, epoch: int, groups: Optional[Path], key: Optional[Key]) -> None:
+    """Index the RPMs below a directory. gzip: yum and the host installer read nothing newer."""
+    stamp(directory, epoch)
+    argv = ["createrepo_c", "--quiet", "--no-database", "--workers", "1", "--checksum", "sha256"]
+    argv += ["--compress-type", "gz", "--general-compress-type", "gz"]
+    argv += ["--revision", str(epoch), "--set-timestamp-to-revision"]
+    argv += ["--groupfile", str(groups)] if groups else []
+    run("The packages cannot be indexed", argv + [str(directory)])
+    if key:
+        sign_file(directory / "repodata" / "repomd.xml", key)
+
+
+def make_iso(root: Path, iso: Path, package: Package, epoch: int) -> None:
+    """Rock Ridge is what Linux reads, Joliet what XenCenter reads."""
+    argv = ["xorriso", "-no_rc", "-as", "mkisofs", "-quiet", "-r", "-J", "-joliet-long"]
+    argv += ["-V", "{}-{}".format(NAME, package.version)[:32], "-A", update_uuid(package.version, package.release)]
+    argv += ["-o", str(iso), str(root)]
+    run("The ISO cannot be made", argv, env=dict(os.environ, SOURCE_DATE_EPOCH=str(epoch)))
+
+
+def stamp(directory: Path, epoch: int) -> None:
+    """The same dates and permissions whoever builds."""
+    for path in [directory] + sorted(directory.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        os.utime(str(path), (epoch, epoch))
+
+
+# All of it. ------------------------------------------------------------------------------------------------------
+
+
+def build(rpm: Path, version: str, key_name: Optional[str], output: Path) -> Result:
+    """Everything is made beside the output and takes its place at the end; what fails leaves the output as it was."""
+    need_programs(PROGRAMS)
+    if key_name is not None:
+        need_programs(PROGRAMS_TO_SIGN)
+    package = inspect(rpm, version)
+    key = signing_key(key_name) if key_name is not None else None
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or package.build_time)
+    check_output(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=output.name + ".", dir=str(output.parent)) as name:
+        work = Path(name)
+        made = work / "made"
+        make_all(package, key, epoch, work, made)
+        replace(output, made, work / "old")
+    iso = output / "{}-{}.iso".format(NAME, version)
+    return Result(iso, output / "repo", update_uuid(version, package.release), key)
+
+
+def make_all(package: Package, key: Optional[Key], epoch: int, work: Path, made: Path) -> None:
+    root, repository = work / "root", made / "repo"
+    (root / "Packages").mkdir(parents=True)
+    repository.mkdir(parents=True)
+
+    update = update_xml(package, signed=key is not None)
+    script = record_script(update, update_uuid(package.version, package.release))
+    for rpm in [package.path] + build_record_rpms(package, script, work, epoch):
+        shutil.copyfile(str(rpm), str(root / "Packages" / rpm.name))
+        if key:
+            sign_rpm(root / "Packages" / rpm.name, key)
+
+    (root / "update.xml").write_text(update, encoding="ascii")
+    if key:
+        sign_file(root / "update.xml", key)
+    (work / "comps.xml").write_text(comps_xml(), encoding="ascii")
+    make_repodata(root, epoch, work / "comps.xml", key)
+    stamp(root, epoch)
+    make_iso(root, made / "{}-{}.iso".format(NAME, package.version), package, epoch)
+
+    shutil.copyfile(str(root / "Packages" / package.path.name), str(repository / package.path.name))
+    make_repodata(repository, epoch, None, key)
+    (repository / (NAME + ".repo")).write_text(repo_file(signed=key is not None), encoding="ascii")
+    if key:
+        for directory in (made, repository):
+            (directory / KEY_FILE).write_bytes(key.armored)
+    stamp(made, epoch)
+
+
+def check_output(output: Path) -> None:
+    """The output is replaced as a whole, so it must not be somebody's home."""
+    ours = {"repo", KEY_FILE}
+    names = sorted(os.listdir(str(output))) if output.exists() else []
+    foreign = [name for name in names if name not in ours and not re.match(NAME + r"-.*\.iso$", name)]
+    if foreign:
+        raise PackError(
+            "{} holds something that is not of a pack: {}. Choose another directory.".format(output, foreign[0])
+        )
+
+
+def replace(output: Path, made: Path, old: Path) -> None:
+    if output.exists():
+        output.rename(old)
+    made.rename(output)
+
+
+def explain(result: Result) -> str:
+    """What was made, and what the administrator does with it."""
+    lines = ["update {} in {}".format(result.uuid, result.iso), "repository in {}".format(result.repository)]
+    if result.key:
+        lines += [
+            "signed by {}".format(result.key.fingerprint),
+            "Once on every host:  /opt/xensource/debug/import-update-key {}".format(KEY_FILE),
+            "Then on every host:  xe-install-supplemental-pack {}".format(result.iso.name),
+            "and, when it suits:  xe-toolstack-restart",
+        ]
+    else:
+        lines += [
+            "NOT SIGNED. xapi refuses this ISO: INVALID_UPDATE, Invalid signature. Hosts know whom they trust by keys",
+            "that their administrator imports, so sign it with a key of yours:",
+            "    gpg --quick-generate-key 'Updates of our pools' rsa3072 sign never",
+            "    make pack KEY='Updates of our pools'",
+            "The repository is not signed either: yum installs from it without checking where it came from.",
+        ]
+    return "\n".join(lines)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description="Make the update ISO and the yum repository from the RPM.")
+    parser.add_argument("--rpm", type=Path, metavar="FILE", help="default: the one in build/rpm, by `make rpm`")
+    parser.add_argument("--key", metavar="KEY", help="sign with this key: a fingerprint, a key id or a user id")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIRECTORY",
+        default=TOP / "build" / "pack",
+        help="replaced as a whole; default: build/pack",
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        version = version_of_the_source()
+        rpm = arguments.rpm or find_rpm(TOP / "build" / "rpm", version)
+        result = build(rpm, version, arguments.key, arguments.output)
+    except PackError as error:
+        print("build_pack.py: {}\nNo pack was made.".format(error), file=sys.stderr)
+        return 1
+    print(explain(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The driver and the command as the package installs them, run by the host's own Python, old and new."""
+
+import glob
+import os
+import sys
+
+import pytest
+
+from lab import initiator, xapi
+from lab.command import run
+from lab.xapi import SUCCESS, created
+
+RPM = ("rpm", "--dbpath", "/run/e2e/rpmdb")
+HOST_PYTHON = "/usr/bin/python3"
+
+
+@pytest.fixture(params=["3.6", "system"])
+def python(request, lab):
+    """The Python of the host, by its version; /usr/bin/python3 in the guest leads to it."""
+    if request.param == "system":
+        yield run(HOST_PYTHON, "-c", "import platform; print(platform.python_version())").out.strip()
+        return
+    (old,) = [path for path in lab.pythons if "/py36/" in path]
+    before = os.readlink(HOST_PYTHON)
+    os.unlink(HOST_PYTHON)
+    os.symlink(os.path.realpath(old), HOST_PYTHON)
+    yield run(HOST_PYTHON, "-c", "import platform; print(platform.python_version())").out.strip()
+    os.unlink(HOST_PYTHON)
+    os.symlink(before, HOST_PYTHON)
+
+
+@pytest.fixture
+def installed(host_with_sm, python):
+    """The package is installed. Gives the version of Python that runs it."""
+    xapi.remove_rules()
+    (package,) = glob.glob(os.path.join(os.environ["RELVMOISCSI_VM"], "rpm", "*.rpm"))
+    run(*RPM, "--initdb")
+    run(*RPM, "--upgrade", "--nodeps", package)
+    yield python
+    run(*RPM, "--erase", "--nodeps", "relvmoiscsi")
+    run("rm", "-rf", "/run/e2e/rpmdb")
+    for directory in ("/opt/xensource", "/usr/libexec/sm", "/etc/xapi.d", "/usr/lib/systemd/system/xapi.service.d"):
+        assert not os.path.exists(directory) or not any(names for _, _, names in os.walk(directory)), directory
+    assert not os.path.exists("/usr/share/relvmoiscsi")
+    xapi.install_rules()
+
+
+def test_the_installed_driver_resignatures_a_lun(lab, make_pool, installed, image, clone):
+    copies = lab.target(clone)
+    digest = image.digest()
+    pool = make_pool(drivers="/opt/xensource/sm")
+    assert "LVHD over iSCSI with resigning of duplicates" in pool.sm_list()
+
+    with lab.untouched():
+        assert created(pool, copies, clone) == SUCCESS
+
+    (call,) = pool.log.of("sr_create")
+    assert call.argv[0].startswith("/opt/xensource/sm/") and call.stderr == b""
+    seen = lab.probe(copies, clone)
+    assert seen.problems == () and seen.sr_uuid == call.params["sr_uuid"]
+    assert image.digest() == digest
+
+
+def test_the_installed_command_shows_it(lab, installed, image, clone):
+    copies = lab.target(clone)
+    initiator.login(copies.iqn, copies.portal)
+
+    shown = run("/usr/sbin/relvmoiscsi", "show", initiator.device_of(clone.scsi_id))
+
+    assert image.sr.uuid in shown.out
+    assert installed.startswith("3.6.") or installed != sys.version.split()[0]
