@@ -46,10 +46,12 @@ class Pool:
     observer       a Python by which drivers run under the observer, or None
     extra_env      for tests only: what drivers get besides xapi's environment
     log_path       a file to which every driver call is appended, or None
+    drivers        what `storage.drivers` of an earlier pool was; the start of the toolstack then executes none
     """
 
     def __init__(self, sm_dir, socket_path=None, hosts=("xs1", "xs2"), sm_plugins=SM_PLUGINS, move_secrets=True,
-                 originator=True, observer=None, extra_env=None, log_path=None):  # fmt: skip
+                 originator=True, observer=None, extra_env=None, log_path=None,
+                 drivers=None):  # fmt: skip
         self.sm_dir, self.sm_plugins = sm_dir, sm_plugins
         self.log = CallLog(log_path)
         self.db = Database()
@@ -60,6 +62,7 @@ class Pool:
         self.master = self.hosts[0]
         self.pool = self.db.create("pool", name_label="simulated", master=self.master)
         self.rejected = {}  #: names of files that are no drivers here: why
+        self._known_drivers = drivers
         self.socket_path = socket_path
         self._servers = []
         self.url = None
@@ -94,7 +97,11 @@ class Pool:
 
     def restart_toolstack(self):
         """Look for drivers, as xapi does when it starts."""
-        self.storage.drivers, self.rejected = plugins.discover(self.sm_dir, self.sm_plugins, self.runner, self.master)
+        if self._known_drivers is not None:
+            self.storage.drivers, self._known_drivers = dict(self._known_drivers), None
+        else:
+            found = plugins.discover(self.sm_dir, self.sm_plugins, self.runner, self.master)
+            self.storage.drivers, self.rejected = found
         plugins.synchronise(self.db, self.storage.drivers)
 
     def sm_list(self):

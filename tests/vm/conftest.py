@@ -65,20 +65,30 @@ def host_with_sm(guest):
     xapi.set_up_host()
 
 
-@pytest.fixture
-def make_pool(host_with_sm, tmp_path):
-    """Makes a pool of hosts with our driver and a stand-in for lvmoiscsi; `options` are those of Pool.
+@pytest.fixture(scope="session")
+def sm_dir(tmp_path_factory):
+    """A directory with our driver and a stand-in for lvmoiscsi."""
+    return sm_directory(tmp_path_factory.mktemp("sm"), xapi.DRIVER, DRIVERS / "LVMoISCSISR")
 
-    `drivers` is another directory of drivers.
-    """
+
+@pytest.fixture(scope="session")
+def known_drivers():
+    """{directory: what its drivers said of themselves}: xapi asks them when it starts, a test needs it asked once."""
+    return {}
+
+
+@pytest.fixture
+def make_pool(host_with_sm, sm_dir, known_drivers):
+    """Makes a pool of hosts; `drivers` is another directory of drivers, `options` are those of Pool."""
     pools = []
 
     def make(multipathing="false", drivers=None, **options):
         os.makedirs(os.path.dirname(XAPI_SOCKET), exist_ok=True)
-        drivers = drivers or sm_directory(tmp_path / "sm", xapi.DRIVER, DRIVERS / "LVMoISCSISR")
-        pool = Pool(drivers, XAPI_SOCKET, **options)
+        directory = drivers or sm_dir
+        pool = Pool(directory, XAPI_SOCKET, drivers=None if drivers else known_drivers.get(directory), **options)
         pool.__enter__()
         pools.append(pool)
+        known_drivers[directory] = pool.storage.drivers
         for host in pool.hosts:
             pool.db.set("host", host, "other_config", {"iscsi_iqn": INITIATOR, "multipathing": multipathing})
         return pool

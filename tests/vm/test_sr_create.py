@@ -329,7 +329,7 @@ def test_the_second_of_two_targets_serves_when_the_first_does_not(lab, pool, clo
 
 @pytest.mark.parametrize("python", ["py36", "current"])
 def test_it_runs_on_old_and_new_pythons_and_under_the_observer(lab, make_pool, clone, python):
-    (interpreter,) = [path for path in lab.pythons if "/{}/".format(python) in path]
+    interpreter = lab.python(python)
     pool = make_pool(observer=interpreter)
     copies = lab.target(clone)
 

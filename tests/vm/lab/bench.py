@@ -4,6 +4,8 @@
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from . import initiator, luns, prober
 from .command import read, settle, until, write
 from .guest import event_activation
@@ -24,6 +26,14 @@ class Lab:
         for path in (VENVS / "current/bin/python", VENVS / "py36/bin/python", Path("/usr/bin/python3"))
         if path.exists()
     )
+
+    @classmethod
+    def python(cls, venv):
+        """The interpreter of a venv, "current" or "py36"; without a Python 3.6 on the machine the test is skipped."""
+        found = [path for path in cls.pythons if "/{}/".format(venv) in path]
+        if not found:
+            pytest.skip("there is no Python for .venv/{} on this machine".format(venv))
+        return found[0]
 
     def __init__(self, guest):
         self.guest = guest
