@@ -44,8 +44,11 @@ class Access(NamedTuple):
 
 
 @contextmanager
-def attached(access: Access) -> Iterator[str]:
-    """The device node of the LUN. Raises NotFound, Refused or CommandFailed, with everything as it was."""
+def attached(access: Access, meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
+    """The device node of the LUN. Raises NotFound, Refused or CommandFailed, with everything as it was.
+
+    `meanwhile` is called once while the kernel and udev are looking at the disk.
+    """
     scsi_id = access.config.scsi_id
     with ExitStack() as stack:
         stack.enter_context(smlocks.lun_lock(scsi_id, timeout=LOCK_SECONDS))
@@ -54,6 +57,7 @@ def attached(access: Access) -> Iterator[str]:
         stack.enter_context(udev.hidden(scsi_id, multipath=access.multipathing))
         since = time.monotonic()
         logins = _log_in(access, stack)
+        meanwhile()
         disks = _disks(access, logins)
         stack.callback(_quietly, "removing the disks", lambda: _remove_new(scsi_id, there, logins))
         udev.settle(disks, since=since, known=there)

@@ -1,35 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""sr_create: resignature the LUN, whatever an earlier call has left of it."""
+"""sr_create: reach the LUN, resignature it, leave the host as it was."""
 
 import logging
-import os
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
-from relvmoiscsi import engine, report
-from relvmoiscsi.device import Device
 from relvmoiscsi.driver import listing
 from relvmoiscsi.driver.attach import Access, attached
 from relvmoiscsi.driver.config import Chap, Config, parse_config
 from relvmoiscsi.driver.guards import verify_scsi_id_is_free
 from relvmoiscsi.driver.protocol import Call
 from relvmoiscsi.driver.smlog import SmLogHandler
-from relvmoiscsi.errors import Refused, RelvmoiscsiError, Unfinished, UsageError
-from relvmoiscsi.host import multipath, smlocks
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host import multipath
 from relvmoiscsi.host.device import open_device
 from relvmoiscsi.host.iscsi import OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials, Target
 from relvmoiscsi.host.iscsi_portals import Portal, reach
 from relvmoiscsi.host.iscsi_sessions import session_by_id
-from relvmoiscsi.host.lock import lvm_locks
 from relvmoiscsi.host.xapi import Xapi, XapiFailure
-from relvmoiscsi.identity import IdMap
-from relvmoiscsi.journal import RESIGNATURE, UNDO, Run
-from relvmoiscsi.lun import Lun
 
 log = logging.getLogger(__name__)
-
-LOCK_SECONDS = 15.0
 
 
 class Listed(UsageError):
@@ -52,8 +42,16 @@ def sr_create(call: Call, xapi: Xapi, smlog: SmLogHandler) -> str:
         raise missing_scsi_id(access)
     verify_scsi_id_is_free(config.scsi_id, call.sr_ref, xapi.records("PBD"), xapi.records("SR"))
     log.info("sr_create: LUN %s behind %s", config.scsi_id, config.target_iqn)
-    with attached(access) as path, open_device(path, writable=True, lock_timeout=LOCK_SECONDS) as device:
-        return _resignatured(device, config.scsi_id, call.sr_uuid)
+    with attached(access, meanwhile=_load_engine) as path:
+        from relvmoiscsi.driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - see _load_engine
+
+        with open_device(path, writable=True, lock_timeout=LOCK_SECONDS) as device:
+            return resignatured(device, config.scsi_id, call.sr_uuid)
+
+
+def _load_engine() -> None:
+    """While udev is busy with the disk there is nothing else to do; a call that ends before needs no engine."""
+    import relvmoiscsi.driver.rewrite  # noqa: F401, PLC0415
 
 
 def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler) -> Access:
@@ -132,54 +130,3 @@ def missing_scsi_id(access: Access) -> Listed:
             iscsi.logout(login)
         return Listed(text, "ConfigSCSIid", listing.lun_list(found))
     raise failures[0]
-
-
-# --- the work
-
-
-def _resignatured(device: Device, scsi_id: str, sr_uuid: str) -> str:
-    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here."""
-    try:
-        prepared = engine.prepare(device, os.urandom, scsi_id, sr_uuid=sr_uuid or None)
-    except Unfinished:
-        finished = _finished(device, scsi_id)
-        return finished or _resignatured(device, scsi_id, sr_uuid)
-    if isinstance(prepared, engine.AlreadyDone):
-        log.info("%s was resignatured already, as SR %s", device.name, prepared.lun.sr_uuid)
-        return prepared.lun.sr_uuid
-    with _locks(prepared.plan.run):
-        result = engine.resignature(device, prepared)
-    _log_map(result.lun, prepared.plan.run.ids)
-    log.info("%d writes, %d bytes, %d flushes", result.writes, result.bytes_written, result.flushes)
-    return prepared.plan.run.ids.new_sr
-
-
-def _finished(device: Device, scsi_id: str) -> Optional[str]:
-    """Bring an unfinished run to its end: the SR UUID it had chosen, or None where the LUN is a clone again.
-
-    That is so after an undo, and where this is a copy of a LUN that was cut: its ids belong to that LUN.
-    """
-    mark = engine.find_unfinished(device)
-    if mark is None:
-        return None
-    run = mark.journal.run
-    log.info("%s holds an unfinished run for SCSIid %s; finishing it", device.name, run.scsi_id)
-    with _locks(run):
-        if mark.tail.kind == RESIGNATURE and run.scsi_id not in (None, scsi_id):
-            engine.undo(device, os.urandom)
-            return None
-        result = engine.recover(device, mark, scsi_id)
-    _log_map(result.lun, run.ids)
-    return None if mark.tail.kind == UNDO else run.ids.new_sr
-
-
-@contextmanager
-def _locks(run: Run) -> Iterator[None]:
-    """SM's LVM lock and LVM's own, on both names of the volume group."""
-    with smlocks.lvm_lock(timeout=LOCK_SECONDS), lvm_locks(engine.vg_names(run), timeout=LOCK_SECONDS):
-        yield
-
-
-def _log_map(lun: Optional[Lun], ids: IdMap) -> None:
-    for line in report.map_text(lun, ids).splitlines():
-        log.info("%s", line.strip())
