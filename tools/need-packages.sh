@@ -35,6 +35,7 @@ NEEDED_E2E=(
     modprobe:kmod
     ip:iproute2
     dmsetup:dmsetup
+    file:file
 )
 
 missing=()

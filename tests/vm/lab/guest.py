@@ -90,7 +90,7 @@ class Guest:
         LUNS.mkdir(parents=True, exist_ok=True)
         if not os.path.ismount(str(LUNS)):
             run("mount", "-t", "tmpfs", "-o", "size=60%", "tmpfs", LUNS)
-        for directory in ("/var/lock/sm", "/var/run/sm", "/var/run/sr-ref", "/run/lock/lvm", "/run/lvm"):
+        for directory in ("/run/lock", "/var/lock/sm", "/var/run/sm", "/var/run/sr-ref", "/run/lock/lvm", "/run/lvm"):
             os.makedirs(directory, exist_ok=True)
         configure_lvm()
         self.configure_iscsid()
