@@ -13,7 +13,7 @@ from relvmoiscsi.cbt import CbtLog
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.identity import UUID_PATTERN, IdMap, dashed
 from relvmoiscsi.lun import Content, Lun, Volume
-from relvmoiscsi.lvm.config import Edit, Section, edited
+from relvmoiscsi.lvm.config import Edit, edited
 from relvmoiscsi.lvm.vg import LogicalVolume
 from relvmoiscsi.mgt.records import VdiRecord
 from relvmoiscsi.vhd.image import Vhd
@@ -111,17 +111,10 @@ def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
 
 def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     """Old identities that the new text still holds. Tags are the administrator's; they stay as they are."""
-    tagged = [section.assignments["tags"] for section in _tagged_sections(after) if "tags" in section.assignments]
-    text = edited(after.vg.text, [Edit(tags.start, tags.end, "") for tags in tagged])
+    text = edited(after.vg.text, [Edit(*tags, "") for tags in after.vg.places.tags])
     old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
     left = sorted(old.intersection(_IDENTITY.findall(text)))
     return ["The old identity {} is still in the metadata text.".format(one) for one in left]
-
-
-def _tagged_sections(lun: Lun) -> List[Section]:
-    """The sections that can have tags: of the volume group, its PV, its LVs."""
-    vg = lun.vg.root.sections[lun.vg.name]
-    return [vg, *(inner for outer in vg.sections.values() for inner in outer.sections.values())]
 
 
 def _volume_differences(volume: Volume, other: Volume, ids: IdMap) -> List[str]:
@@ -172,10 +165,9 @@ def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
 
 
 def _fields(record: VdiRecord, uuids: Optional[Mapping[str, str]] = None) -> object:
-    tags = {name: tag.text for name, tag in record.tags.items() if name not in ("uuid", "snapshot_of")}
     if uuids is None:
-        return record.uuid, record.snapshot_of, tags
-    return uuids[record.uuid], uuids.get(record.snapshot_of, record.snapshot_of), tags
+        return record.uuid, record.snapshot_of, record.others
+    return uuids[record.uuid], uuids.get(record.snapshot_of, record.snapshot_of), record.others
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:

@@ -258,10 +258,11 @@ def _check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     _check_journal(made, cache)
     labels = made.labels()
     written = [*made.prepared, *(Chunk(write.offset, write.new) for write in made.run.writes)]
+    after: Optional[Lun] = None
     for sector, headers in ((labels.switched, ()), (labels.final, made.headers)):
         chunks = apply.whole_blocks(cache, [Chunk(labels.offset, sector), *headers], made.run.blocks)
         result = cache.with_chunks([*written, *chunks])
-        after = survey.read_lun(result, survey.read_label(result))
+        after = survey.read_lun(result, survey.read_label(result), after)
         check.verify_result(lun, after, made.run.ids)
 
 

@@ -37,6 +37,7 @@ RESIGNATURE, UNDO = 1, 2
 KINDS = {RESIGNATURE: "resignature", UNDO: "undo"}
 
 ALIGNMENT = 4096  #: a journal starts and ends on multiples of it
+_INFLATE_BYTES = 16 << 10  #: at least so much is inflated at a time
 MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger one is not believed
 
 # fmt: off
@@ -205,13 +206,14 @@ def encode(run: Run) -> bytes:
     blobs += [part for write in run.writes for part in (write.old, write.new)]
     blobs += [block.data for block in run.blocks]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
-    payload = struct.pack("<Q", len(text)) + text + b"".join(blobs)
-    packed = zlib.compress(payload, 6)
+    payload = [struct.pack("<Q", len(text)), text, *blobs]
+    packer = zlib.compressobj(6)
+    packed = b"".join([packer.compress(part) for part in payload] + [packer.flush()])
     header = JournalHeader.zero(
         magic=JOURNAL_MAGIC,
         version=VERSION,
         payload_length=len(packed),
-        raw_length=len(payload),
+        raw_length=sum(len(part) for part in payload),
         payload_digest=hashlib.sha256(packed).digest(),
     )
     data = bytes(header) + packed
@@ -247,26 +249,47 @@ def decode(data: bytes, where: Place, digest: Optional[bytes] = None) -> Run:
             int.from_bytes(hashlib.sha256(packed).digest()[:4], "big"),
         )
     try:
-        return _run(_inflated(packed, header.raw_length), where)
+        return _run(_Payload(packed, header.raw_length))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Malformed("Journal", where, "its content does not read: {}".format(error)) from error
     except (zlib.error, struct.error) as error:
         raise Malformed("Journal", where, "its content does not read: {}".format(error)) from error
 
 
-def _inflated(packed: bytes, length: int) -> bytes:
-    if length > MAX_JOURNAL_BYTES:
-        raise ValueError("it claims {} bytes".format(length))
-    payload = zlib.decompressobj().decompress(packed, length + 1)
-    if len(payload) != length:
-        raise ValueError("it has {} bytes, expected {}".format(len(payload), length))
-    return payload
+class _Payload:
+    """What is packed in a journal, taken in order: no more is inflated at a time than is asked for."""
+
+    def __init__(self, packed: bytes, length: int) -> None:
+        if length > MAX_JOURNAL_BYTES:
+            raise ValueError("it claims {} bytes".format(length))
+        self._inflater = zlib.decompressobj()
+        self._packed, self._ready, self._left = packed, b"", length
+
+    def take(self, length: int) -> bytes:
+        if not 0 <= length <= self._left:
+            raise ValueError("{} bytes are missing".format(length - self._left))
+        while len(self._ready) < length:
+            self._ready += self._inflate(max(_INFLATE_BYTES, length - len(self._ready)))
+        found, self._ready = self._ready[:length], self._ready[length:]
+        self._left -= length
+        return found
+
+    def end(self) -> None:
+        """Raises ValueError unless all was taken and nothing follows."""
+        if self._left or self._ready or self._inflater.decompress(self._packed, 1):
+            raise ValueError("bytes are left over")
+
+    def _inflate(self, most: int) -> bytes:
+        found = self._inflater.decompress(self._packed, most)
+        self._packed = self._inflater.unconsumed_tail
+        if not found:
+            raise ValueError("it ends early")
+        return found
 
 
-def _run(payload: bytes, where: Place) -> Run:
-    (text_length,) = struct.unpack_from("<Q", payload)
-    facts: Dict[str, Any] = json.loads(payload[8 : 8 + text_length].decode("utf-8"))
-    blobs = _Blobs(payload[8 + text_length :])
+def _run(payload: _Payload) -> Run:
+    (text_length,) = struct.unpack("<Q", payload.take(8))
+    facts: Dict[str, Any] = json.loads(payload.take(text_length).decode("utf-8"))
     kinds = {name: kind for kind, name in KINDS.items()}
     run = Run(
         kind=kinds[facts["kind"]],
@@ -275,46 +298,29 @@ def _run(payload: bytes, where: Place) -> Run:
         tool=str(facts["tool"]),
         ids=IdMap(str(facts["sr"]), dict(facts["uuids"]), dict(facts["lvm_ids"])),
         label_number=int(facts["label_number"]),
-        old_label=blobs.take(SECTOR),
+        old_label=payload.take(SECTOR),
         new_pv_id=str(facts["new_pv_id"]),
-        final_label=blobs.take(SECTOR if facts["has_final_label"] else 0),
-        mdas=tuple(_move(item, blobs) for item in facts["mdas"]),
-        writes=_writes(facts["writes"], blobs),
-        blocks=tuple(Chunk(int(offset), blobs.take(int(length))) for offset, length in facts["blocks"]),
+        final_label=payload.take(SECTOR if facts["has_final_label"] else 0),
+        mdas=tuple(_move(item, payload) for item in facts["mdas"]),
+        writes=_writes(facts["writes"], payload),
+        blocks=tuple(Chunk(int(offset), payload.take(int(length))) for offset, length in facts["blocks"]),
     )
-    if blobs.left():
-        raise ValueError("{} bytes are left over".format(blobs.left()))
+    payload.end()
     return run
 
 
-class _Blobs:
-    """The bytes behind the facts, taken in order."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def take(self, length: int) -> bytes:
-        if not 0 <= length <= self.left():
-            raise ValueError("{} bytes are missing".format(length - self.left()))
-        self._at += length
-        return self._data[self._at - length : self._at]
-
-    def left(self) -> int:
-        return len(self._data) - self._at
-
-
-def _move(item: Sequence[Sequence[int]], blobs: _Blobs) -> MdaMove:
+def _move(item: Sequence[Sequence[int]], payload: _Payload) -> MdaMove:
     original, second = (Area(int(area[0]), int(area[1])) for area in item)
-    old = blobs.take(MdaHeader.SIZE)
-    second_header = blobs.take(MdaHeader.SIZE if second != original else 0)
-    return MdaMove(original, second, old, second_header, blobs.take(MdaHeader.SIZE))
+    old = payload.take(MdaHeader.SIZE)
+    second_header = payload.take(MdaHeader.SIZE if second != original else 0)
+    return MdaMove(original, second, old, second_header, payload.take(MdaHeader.SIZE))
 
 
-def _writes(items: Sequence[Sequence[Any]], blobs: _Blobs) -> Tuple[Write, ...]:
+def _writes(items: Sequence[Sequence[Any]], payload: _Payload) -> Tuple[Write, ...]:
     found: List[Write] = []
     for offset, length, what in items:
-        old = blobs.take(int(length))
-        found.append(Write(int(offset), old, blobs.take(int(length)), str(what)))
+        old = payload.take(int(length))
+        found.append(Write(int(offset), old, payload.take(int(length)), str(what)))
     return tuple(found)
 
 

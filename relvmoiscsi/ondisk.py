@@ -50,7 +50,7 @@ class Field(Generic[T]):
     def __get__(self, record: "Optional[Record]", owner: type) -> "Union[Field[T], T]":
         if record is None:
             return self
-        return self._decode(bytes(record)[self.offset : self.end])
+        return self._decode(record._bytes[self.offset : self.end])
 
     def encode(self, value: T) -> bytes:
         """The field's bytes for a value. Raises ValueError when it does not fit."""

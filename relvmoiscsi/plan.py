@@ -11,7 +11,7 @@ A plan holds every byte of a run before the first one is written:
     label          with the original list of areas, and the mark "done"
 """
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi import cbt, naming
 from relvmoiscsi.cbt import CbtLog
@@ -200,12 +200,11 @@ def _new_text(lun: Lun, ids: IdMap) -> bytes:
     return renamed_text(lun.vg, vg_name, names, ids.lvm_ids, ids.uuids).encode("latin-1") + b"\0"
 
 
-def volume_changes(lun: Lun, ids: IdMap) -> List[VolumeChange]:
+def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
     """What changes inside volumes, byte for byte."""
-    found = []
     for volume in lun.volumes:
-        found += [VolumeChange(volume, change) for change in _changes_in(lun, volume, ids)]
-    return found
+        for change in _changes_in(lun, volume, ids):
+            yield VolumeChange(volume, change)
 
 
 def _changes_in(lun: Lun, volume: Volume, ids: IdMap) -> List[Any]:
@@ -221,41 +220,48 @@ def _changes_in(lun: Lun, volume: Volume, ids: IdMap) -> List[Any]:
     return []
 
 
-class _Block(NamedTuple):
-    """A block of the device that is to change."""
+class _Part(NamedTuple):
+    """The part of a change that lies in one piece on the device."""
 
+    offset: int
+    new: bytes
     volume: str
     what: str
-    new: bytearray
 
 
 def content_writes(
     vg: VolumeGroup, changes: Iterable[VolumeChange], known: Known, block_size: int
 ) -> Tuple[Write, ...]:
     """Changes of volumes as writes of whole blocks of the device, in the order of the device."""
-    blocks: Dict[int, _Block] = {}
+    blocks: Dict[int, List[_Part]] = {}
     for volume, change in changes:
         done = 0
-        for part in vg.ranges(volume.lv, change.offset, len(change.new)):
-            for at in range(align_down(part.offset, block_size), part.end, block_size):
-                if at not in blocks:
-                    old = known(Range(at, block_size))
-                    blocks[at] = _Block(volume.name.text, change.what, bytearray(old))
-                first, last = max(part.offset, at), min(part.end, at + block_size)
-                start = done + first - part.offset
-                blocks[at].new[first - at : last - at] = change.new[start : start + last - first]
-            done += part.length
-    changed = [at for at in sorted(blocks) if bytes(blocks[at].new) != known(Range(at, block_size))]
+        for where in vg.ranges(volume.lv, change.offset, len(change.new)):
+            part = _Part(where.offset, change.new[done : done + where.length], volume.name.text, change.what)
+            for at in range(align_down(where.offset, block_size), where.end, block_size):
+                blocks.setdefault(at, []).append(part)
+            done += where.length
+    changed = [at for at in sorted(blocks) if _patched(at, known(Range(at, block_size)), blocks[at]) is not None]
     return tuple(_write(group, blocks, known, block_size) for group in _groups(changed, blocks, block_size))
 
 
-def _groups(changed: Sequence[int], blocks: Mapping[int, _Block], block_size: int) -> List[List[int]]:
+def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> Optional[bytes]:
+    """The bytes `old`, which begin at `start`, with all parts in them; None when they are as they were."""
+    new = bytearray(old)
+    for part in parts:
+        first, last = max(part.offset, start), min(part.offset + len(part.new), start + len(old))
+        new[first - start : last - start] = part.new[first - part.offset : last - part.offset]
+    return bytes(new) if new != old else None
+
+
+def _groups(changed: Sequence[int], blocks: Mapping[int, Sequence[_Part]], block_size: int) -> List[List[int]]:
     """Blocks that become one write: adjacent ones, and those of one volume with a short gap between."""
     groups: List[List[int]] = []
     for at in changed:
         if groups:
-            gap = at - (groups[-1][-1] + block_size)
-            same_volume = blocks[at].volume == blocks[groups[-1][-1]].volume
+            before = groups[-1][-1]
+            gap = at - (before + block_size)
+            same_volume = blocks[at][0].volume == blocks[before][0].volume
             if gap == 0 or same_volume and gap <= _MERGE_GAP_BYTES:
                 groups[-1].append(at)
                 continue
@@ -263,15 +269,13 @@ def _groups(changed: Sequence[int], blocks: Mapping[int, _Block], block_size: in
     return groups
 
 
-def _write(group: Sequence[int], blocks: Mapping[int, _Block], known: Known, block_size: int) -> Write:
+def _write(group: Sequence[int], blocks: Mapping[int, Sequence[_Part]], known: Known, block_size: int) -> Write:
     start, end = group[0], group[-1] + block_size
     old = known(Range(start, end - start))
-    new = bytearray(old)
-    for at in group:
-        new[at - start : at - start + block_size] = blocks[at].new
-    names = list(dict.fromkeys(blocks[at].what for at in group))
+    new = _patched(start, old, [part for at in group for part in blocks[at]])
+    names = list(dict.fromkeys(blocks[at][0].what for at in group))
     what = names[0] if len(names) == 1 else "{} and {} more".format(names[0], len(names) - 1)
-    return Write(start, old, bytes(new), what)
+    return Write(start, old, new or old, what)
 
 
 # --- room in the ring

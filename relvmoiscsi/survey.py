@@ -7,7 +7,8 @@
 4  what those point to     VHD parent locators, the rest of a large MGT
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from bisect import bisect_left, bisect_right
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi import cbt, naming
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, read_pieces
@@ -34,14 +35,15 @@ class ReadCache(Device):
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
         self._device = device
-        self._blocks: Dict[int, bytes] = {}
+        self._starts: List[int] = []  # offsets of what is known, ascending
+        self._known: List[bytes] = []  # the bytes there, whole blocks; no two stretches overlap
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         missing = [part for wanted in ranges for part in self._missing(wanted)]
         if missing:
             for part, data in zip(missing, self._device.read(missing)):
                 self._keep(part.offset, data)
-        return [self._known(wanted) for wanted in ranges]
+        return [self._part(wanted) for wanted in ranges]
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         raise TypeError("a survey does not write")
@@ -52,39 +54,56 @@ class ReadCache(Device):
     def with_chunks(self, chunks: Sequence[Chunk]) -> "ReadCache":
         """What would be read if the chunks (whole blocks) were on the device."""
         changed = ReadCache(self._device)
-        changed._blocks = dict(self._blocks)
+        changed._starts, changed._known = list(self._starts), list(self._known)
         for chunk in chunks:
             changed._keep(chunk.offset, chunk.data)
         return changed
 
-    def widened(self, wanted: Range) -> Range:
-        """The range in whole blocks."""
-        start = align_down(wanted.offset, self.block_size)
-        return Range(start, align_up(wanted.end, self.block_size) - start)
+    def _first(self, offset: int) -> int:
+        """The index of the first stretch that ends behind a byte."""
+        index = bisect_right(self._starts, offset)
+        if index and offset < self._starts[index - 1] + len(self._known[index - 1]):
+            return index - 1
+        return index
 
     def _missing(self, wanted: Range) -> List[Range]:
+        """The blocks of a range that are not known. Raises Truncated."""
         if wanted.offset < 0 or wanted.length < 0 or wanted.end > self.size_bytes:
             left = self.size_bytes - wanted.offset
             raise Truncated("A structure", Place(self.name, wanted.offset), wanted.length, left)
-        wide = self.widened(wanted)
+        at, end = align_down(wanted.offset, self.block_size), align_up(wanted.end, self.block_size)
         found: List[Range] = []
-        for offset in range(wide.offset, wide.end, self.block_size):
-            if offset in self._blocks:
-                continue
-            if found and found[-1].end == offset:
-                found[-1] = Range(found[-1].offset, found[-1].length + self.block_size)
-            else:
-                found.append(Range(offset, self.block_size))
+        for index in range(self._first(at), len(self._starts)):
+            start = self._starts[index]
+            if start >= end:
+                break
+            if at < start:
+                found.append(Range(at, start - at))
+            at = start + len(self._known[index])
+        if at < end:
+            found.append(Range(at, end - at))
         return found
 
     def _keep(self, offset: int, data: bytes) -> None:
-        for at in range(0, len(data), self.block_size):
-            self._blocks[offset + at] = data[at : at + self.block_size]
+        """Know these bytes from now on, in place of what was known there."""
+        end = offset + len(data)
+        first, last = self._first(offset), bisect_left(self._starts, end)
+        stretches = [(offset, data)]
+        for start, known in zip(self._starts[first:last], self._known[first:last]):
+            if start < offset:
+                stretches.insert(0, (start, known[: offset - start]))
+            if end < start + len(known):
+                stretches.append((end, known[end - start :]))
+        self._starts[first:last] = [start for start, _known in stretches]
+        self._known[first:last] = [known for _start, known in stretches]
 
-    def _known(self, wanted: Range) -> bytes:
-        wide = self.widened(wanted)
-        data = b"".join(self._blocks[at] for at in range(wide.offset, wide.end, self.block_size))
-        return data[wanted.offset - wide.offset : wanted.end - wide.offset]
+    def _part(self, wanted: Range) -> bytes:
+        """The bytes of a range, all of which are known."""
+        found = []
+        for index in range(self._first(wanted.offset), bisect_left(self._starts, wanted.end)):
+            start, known = self._starts[index], self._known[index]
+            found.append(known[max(0, wanted.offset - start) : wanted.end - start])
+        return b"".join(found)
 
 
 def read_label(device: Device) -> Label:
@@ -132,10 +151,17 @@ def _what_else(start: bytes) -> str:
     return "what it holds is unknown"
 
 
-def read_lun(device: Device, label: Label) -> Lun:
-    """Everything on the LUN, verified. Raises FormatError, or Refused for a volume group that is no SR's."""
+def read_lun(device: Device, label: Label, twin: Optional[Lun] = None) -> Lun:
+    """Everything on the LUN, verified. Raises FormatError, or Refused for a volume group that is no SR's.
+
+    `twin` was read from a device that holds the same bytes but for label and metadata areas: what the text and the
+    volumes say is taken from it, if the text is the same.
+    """
     mdas = read_mdas(device, label)
     text, where = _committed_text(device, mdas)
+    if twin is not None and twin.vg.text == text:
+        _verify_sizes(device, label, mdas, twin.vg)
+        return twin._replace(label=label, mdas=tuple(mdas))
     vg = read_vg(text, where)
     sr_uuid = naming.sr_of_vg(vg.name)
     if sr_uuid is None:
@@ -246,7 +272,9 @@ def _volumes(device: Device, vg: VolumeGroup, names: Sequence[LvName]) -> Tuple[
 def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) -> List[Wanted]:
     """What to read of a volume first."""
     if name.kind == naming.VHD:
-        return [Wanted(lv, 0, vhd.HEAD_BYTES), Wanted(lv, vg.size_of(lv) - SECTOR, SECTOR)]
+        # in three pieces: the records are then the very bytes that the cache keeps, and not copies
+        header_bytes = vhd.HEAD_BYTES - SECTOR
+        return [Wanted(lv, 0, SECTOR), Wanted(lv, SECTOR, header_bytes), Wanted(lv, vg.size_of(lv) - SECTOR, SECTOR)]
     if name.kind == naming.QCOW2:
         return [Wanted(lv, 0, qcow2.HEAD_BYTES)]
     if name.kind == naming.CBT_LOG:
@@ -262,7 +290,7 @@ def _open(vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[byte
     """The content of a volume; of MGT, the bytes in use as far as they are read."""
     size = vg.size_of(lv)
     if name.kind == naming.VHD:
-        return vhd.read_vhd(parts[0], parts[1], name.text, size)
+        return vhd.read_vhd(parts[0], parts[1], parts[2], name.text, size)
     if name.kind == naming.QCOW2:
         return qcow2.read_qcow2(parts[0], name.text, size)
     if name.kind == naming.CBT_LOG:

@@ -93,7 +93,7 @@ class HostDevice(Device):
         for wanted in ranges:
             self._check_readable(wanted)
         spans = spans_of(ranges, self.block_size, self.size_bytes)
-        buffers = _buffers(spans)
+        buffers = _buffers(spans, self.block_size)
         operations = _operations(self._fill, spans, buffers)
         if operations:
             counts = self.counts
@@ -111,7 +111,7 @@ class HostDevice(Device):
             self._check_writable(chunk)
         runs = runs_of(chunks)
         extents = [Range(run[0].offset, run[-1].end - run[0].offset) for run in runs]
-        buffers = _buffers(extents)
+        buffers = _buffers(extents, self.block_size)
         for run, buffer in zip(runs, buffers):
             for chunk in run:
                 start = chunk.offset - run[0].offset
@@ -366,13 +366,13 @@ def _cut(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview]) ->
     return bytes(buffers[index][start : start + wanted.length])
 
 
-def _buffers(extents: Sequence[Range]) -> List[memoryview]:
-    """Zeroed memory for each of them, begun on a page, as O_DIRECT wants it.
+def _buffers(extents: Sequence[Range], block_size: int) -> List[memoryview]:
+    """Zeroed memory for each of them, begun on a multiple of the block size, as O_DIRECT wants it (open(2), NOTES).
 
     One mapping for all: the number of mappings of a process is limited. It is shared, so that a fork in between does
     not make the kernel fill a copy.
     """
-    ends = list(accumulate(align_up(extent.length, mmap.PAGESIZE) for extent in extents))
+    ends = list(accumulate(align_up(extent.length, block_size) for extent in extents))
     if not ends:
         return []
     whole = memoryview(mmap.mmap(-1, ends[-1]))

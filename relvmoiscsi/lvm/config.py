@@ -14,6 +14,7 @@ Source: LVM2 libdm/libdm-config.c.
 """
 
 import re
+from sys import intern
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi.errors import Malformed, Place
@@ -23,26 +24,24 @@ Value = Union[int, float, str]
 MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
 MAX_TOKENS = 1 << 20  #: a volume takes some 60; SM has room for 4094 VDIs
 
+#: white space and comments, and the token behind them; nothing in it can match in two ways, so it never backtracks far
 _TOKEN = re.compile(
-    r"""(?P<skip>[ \t\r\n\f\v]+|\#[^\n]*)
-       |(?P<string>"(?:[^"\\]|\\.)*"|'[^']*')
-       |(?P<mark>[={}\[\],])
-       |(?P<word>[^\s\#={}\[\],"']+)""",
+    r"""[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*
+        (?:([={}\[\],])
+          |([^\s\#={}\[\],"']+)
+          |("(?:[^"\\]|\\.)*"|'[^']*')
+          |(\Z))""",
     re.VERBOSE | re.DOTALL,
 )
+_KINDS = ("", "mark", "word", "string", "end")  #: of its groups
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)\Z")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,18})\Z")
 _SHOWN = 64  #: characters of a token that a message repeats
 
 
-class Token(NamedTuple):
-    """The smallest piece that means something, in bytes [start, end)."""
-
-    kind: str  #: "string", "mark", "word" or "end"
-    text: str
-    start: int
-    end: int
+#: the smallest piece that means something: its kind, its text, its bytes [start, end)
+Token = Tuple[str, str, int, int]
 
 
 class Scalar(NamedTuple):
@@ -56,7 +55,6 @@ class Scalar(NamedTuple):
 class Assignment(NamedTuple):
     """`key = value` in bytes [start, end)."""
 
-    key: str
     values: Tuple[Scalar, ...]
     is_list: bool
     start: int
@@ -69,13 +67,22 @@ class Section:
     The lookups raise Malformed with the place of the section when a key is missing or of another type.
     """
 
-    def __init__(self, name: str, name_start: int, where: Place) -> None:
+    __slots__ = ("_text_at", "assignments", "name", "name_start", "sections")
+
+    def __init__(self, name: str, name_start: int, text_at: Place) -> None:
         self.name = name
         self.name_start = name_start
-        self.name_end = name_start + len(name)
-        self.where = where
         self.assignments: Dict[str, Assignment] = {}
         self.sections: Dict[str, Section] = {}
+        self._text_at = text_at
+
+    @property
+    def name_end(self) -> int:
+        return self.name_start + len(self.name)
+
+    @property
+    def where(self) -> Place:
+        return self._text_at.plus(self.name_start)
 
     def _problem(self, problem: str) -> Malformed:
         return Malformed("Section {}".format(self.name or "the whole text"), self.where, problem)
@@ -131,75 +138,66 @@ class _Parser:
         self._fill(root, depth=0)
         return root
 
-    def _take(self) -> Token:
-        return next(self._tokens)
-
     def _problem(self, token: Token, expected: str) -> Malformed:
-        found = repr(token.text[:_SHOWN]) if token.kind != "end" else "its end"
-        return Malformed("LVM metadata text", self._where.plus(token.start), "{}, expected {}".format(found, expected))
+        kind, text, start, _end = token
+        found = repr(text[:_SHOWN]) if kind != "end" else "its end"
+        return Malformed("LVM metadata text", self._where.plus(start), "{}, expected {}".format(found, expected))
 
     def _fill(self, section: Section, depth: int) -> None:
-        while True:
-            key = self._take()
-            if key.kind == "end" and depth == 0 or key.text == "}" and key.kind == "mark" and depth > 0:
+        for token in self._tokens:
+            kind, key, start, _end = token
+            if kind == "end" and depth == 0 or key == "}" and kind == "mark" and depth > 0:
                 return
-            if key.kind != "word":
-                raise self._problem(key, "a name")
-            if key.text in section.assignments or key.text in section.sections:
-                raise self._problem(key, "each name only once")
-            self._node(section, key, depth)
+            if kind != "word":
+                raise self._problem(token, "a name")
+            if key in section.assignments or key in section.sections:
+                raise self._problem(token, "each name only once")
+            mark = next(self._tokens)
+            if mark[1] == "=":
+                section.assignments[intern(key)] = self._assignment(start)
+            elif mark[1] == "{" and depth < MAX_DEPTH:
+                child = section.sections[key] = Section(key, start, self._where)
+                self._fill(child, depth + 1)
+            else:
+                raise self._problem(mark, "`=` or a section of at most {} levels".format(MAX_DEPTH))
 
-    def _node(self, section: Section, key: Token, depth: int) -> None:
-        mark = self._take()
-        if mark.text == "=":
-            values, is_list, end = self._value()
-            section.assignments[key.text] = Assignment(key.text, values, is_list, key.start, end)
-        elif mark.text == "{" and depth < MAX_DEPTH:
-            child = Section(key.text, key.start, self._where.plus(key.start))
-            section.sections[key.text] = child
-            self._fill(child, depth + 1)
-        else:
-            raise self._problem(mark, "`=` or a section of at most {} levels".format(MAX_DEPTH))
-
-    def _value(self) -> Tuple[Tuple[Scalar, ...], bool, int]:
-        token = self._take()
-        if token.text != "[" or token.kind != "mark":
-            return (self._scalar(token),), False, token.end
+    def _assignment(self, start: int) -> Assignment:
+        token = next(self._tokens)
+        if token[1] != "[":
+            scalar = self._scalar(token)
+            return Assignment((scalar,), False, start, scalar.end)
         values: List[Scalar] = []
-        while True:
-            token = self._take()
-            if token.kind == "mark" and token.text == "]":
-                return tuple(values), True, token.end
-            if token.kind == "mark" and token.text == ",":
-                continue
-            values.append(self._scalar(token))
+        for token in self._tokens:
+            kind, text, _start, end = token
+            if text == "]" and kind == "mark":
+                break
+            if text != "," or kind != "mark":
+                values.append(self._scalar(token))
+        return Assignment(tuple(values), True, start, end)
 
     def _scalar(self, token: Token) -> Scalar:
-        if token.kind == "string":
-            return Scalar(_unquoted(token.text), token.start, token.end)
-        if token.kind == "word":
-            number = _number(token.text)
+        kind, text, start, end = token
+        if kind == "string":
+            return Scalar(_unquoted(text), start, end)
+        if kind == "word":
+            number = _number(text)
             if number is not None:
-                return Scalar(number, token.start, token.end)
+                return Scalar(number, start, end)
         raise self._problem(token, "a value")
 
 
 def _tokens(text: str, where: Place) -> Iterator[Token]:
     """The tokens of a text, one at a time, then "end" for ever. Raises Malformed, also for a text beyond reason."""
-    count, position = 0, 0
-    for match in _TOKEN.finditer(text):
-        if match.start() != position:
-            break
-        position = match.end()
-        if match.lastgroup != "skip":
-            count += 1
-            if count > MAX_TOKENS:
-                raise Malformed("LVM metadata text", where.plus(position), "it goes on after {} words".format(count))
-            yield Token(str(match.lastgroup), match.group(), match.start(), position)
-    if position != len(text):
-        raise Malformed("LVM metadata text", where.plus(position), "a string does not end, or a byte fits nowhere")
-    while True:
-        yield Token("end", "", position, position)
+    match_at, kinds = _TOKEN.match, _KINDS
+    position = 0
+    for _count in range(MAX_TOKENS):
+        match = match_at(text, position)
+        if match is None:
+            raise Malformed("LVM metadata text", where.plus(position), "a string does not end, or a byte fits nowhere")
+        group = match.lastindex or 0
+        start, position = match.span(group)
+        yield kinds[group], match.group(group), start, position
+    raise Malformed("LVM metadata text", where.plus(position), "it goes on after {} words".format(MAX_TOKENS))
 
 
 def _number(word: str) -> Union[int, float, None]:

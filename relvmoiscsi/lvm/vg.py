@@ -4,7 +4,7 @@
 Only what SM makes is accepted: one PV, linear LVs. Everything else is refused by name, before anything is planned.
 """
 
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
@@ -54,11 +54,31 @@ class LogicalVolume(NamedTuple):
         return "WRITE" not in self.status
 
 
+class Span(NamedTuple):
+    """Bytes [start, end) of a text."""
+
+    start: int
+    end: int
+
+
+class Places(NamedTuple):
+    """Where a text says what a new identity changes; and the tags, which are the administrator's and stay."""
+
+    name: Span
+    id: Span
+    seqno: Span
+    pv_id: Span
+    hints: Tuple[Span, ...]  #: whole assignments, with the line end behind them
+    lvs: Tuple[Tuple[Span, Span], ...]  #: name and id, in the order of the text
+    description: Optional[Span]
+    tags: Tuple[Span, ...]
+
+
 class VolumeGroup(NamedTuple):
     """What the committed text says. `text` is as stored, without its NUL; one character per byte."""
 
     text: str
-    root: Section
+    places: Places
     name: str
     id: str
     seqno: int
@@ -111,7 +131,7 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
     extent_size = vg.integer("extent_size", 1) * SECTOR
     found = VolumeGroup(
         text=text,
-        root=root,
+        places=_places(text, root, vg, pv),
         name=vg.name,
         id=parse_lvm_id(vg.string("id"), "id of volume group " + vg.name, vg.where),
         seqno=vg.integer("seqno"),
@@ -212,6 +232,33 @@ def _segment(what: str, section: Section, pv_name: str) -> Segment:
     return Segment(section.integer("start_extent"), section.integer("extent_count", 1), values[1])
 
 
+def _places(text: str, root: Section, vg: Section, pv: Section) -> Places:
+    """What is kept of the tree: it has some 30 values for each LV, and all but these are verified and done with."""
+    lvs = _lv_sections(vg)
+    tagged = [section.assignments["tags"] for section in [vg, pv, *lvs] if "tags" in section.assignments]
+    note = root.assignments.get("description")
+    hints = [pv.assignments[key] for key in _DEVICE_HINTS if key in pv.assignments]
+    return Places(
+        name=_name_span(vg),
+        id=_value_span(vg, "id"),
+        seqno=_value_span(vg, "seqno"),
+        pv_id=_value_span(pv, "id"),
+        hints=tuple(Span(hint.start, hint.end + (text[hint.end : hint.end + 1] == "\n")) for hint in hints),
+        lvs=tuple((_name_span(lv), _value_span(lv, "id")) for lv in lvs),
+        description=Span(note.start, note.end) if note else None,
+        tags=tuple(Span(tags.start, tags.end) for tags in tagged),
+    )
+
+
+def _name_span(section: Section) -> Span:
+    return Span(section.name_start, section.name_end)
+
+
+def _value_span(section: Section, key: str) -> Span:
+    scalar = section.scalar(key)
+    return Span(scalar.start, scalar.end)
+
+
 def _verify_extents(vg: VolumeGroup, where: Place) -> None:
     """Every extent lies on the PV and belongs to one LV at the most."""
     taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
@@ -242,35 +289,22 @@ def renamed_text(
     `lv_names` maps every LV's name, `ids` every PV, VG and LV id (32 characters). Names of the SR and its volumes in
     LVM's note of its last command (`description`) follow `uuids`. Hints that name the original's disk go.
     """
-    section = vg.root.sections[vg.name]
+    places = vg.places
     edits = [
-        Edit(section.name_start, section.name_end, vg_name),
-        _id_edit(section, ids),
-        _value_edit(section, "seqno", str(vg.seqno + 1)),
+        Edit(*places.name, vg_name),
+        Edit(*places.id, _quoted(ids[vg.id])),
+        Edit(*places.seqno, str(vg.seqno + 1)),
+        Edit(*places.pv_id, _quoted(ids[vg.pv_id])),
     ]
-    pv = next(iter(section.section("physical_volumes").sections.values()))
-    edits.append(_id_edit(pv, ids))
-    edits.extend(_removals(vg.text, pv, _DEVICE_HINTS))
-    for lv in _lv_sections(section):
-        edits.append(Edit(lv.name_start, lv.name_end, lv_names[lv.name]))
-        edits.append(_id_edit(lv, ids))
-    if "description" in vg.root.assignments:
-        note = vg.root.scalar("description")
-        edits.append(Edit(note.start, note.end, replace_uuids(vg.text[note.start : note.end], uuids)))
+    edits.extend(Edit(*hint, "") for hint in places.hints)
+    for lv, (name, lv_id) in zip(vg.lvs, places.lvs):
+        edits.append(Edit(*name, lv_names[lv.name]))
+        edits.append(Edit(*lv_id, _quoted(ids[lv.id])))
+    if places.description is not None:
+        start, end = places.description
+        edits.append(Edit(start, end, replace_uuids(vg.text[start:end], uuids)))
     return edited(vg.text, edits)
 
 
-def _value_edit(section: Section, key: str, replacement: str) -> Edit:
-    scalar = section.scalar(key)
-    return Edit(scalar.start, scalar.end, replacement)
-
-
-def _id_edit(section: Section, ids: Mapping[str, str]) -> Edit:
-    old = section.string("id").replace("-", "")
-    return _value_edit(section, "id", '"{}"'.format(dashed(ids[old])))
-
-
-def _removals(text: str, section: Section, keys: Sequence[str]) -> List[Edit]:
-    """Edits that take whole assignments away, each with the line end behind it."""
-    found = [section.assignments[key] for key in keys if key in section.assignments]
-    return [Edit(a.start, a.end + (text[a.end : a.end + 1] == "\n"), "") for a in found]
+def _quoted(lvm_id: str) -> str:
+    return '"{}"'.format(dashed(lvm_id))

@@ -9,6 +9,7 @@ second sector starts k bytes late, and rewriting it blanked the first k bytes of
 
 import re
 from html import unescape
+from sys import intern
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.errors import Malformed, Place, Unsupported
@@ -39,7 +40,9 @@ class VdiRecord(NamedTuple):
     type: str  #: xapi's: "user", "system", "metadata", ...
     is_a_snapshot: bool
     snapshot_of: str  #: a VDI UUID, or "" (none, or a reference into the original pool's database)
-    tags: Dict[str, Tag]
+    uuid_at: int  #: bytes from the start of the volume
+    snapshot_of_at: int  #: the same; of no use where `snapshot_of` is ""
+    others: Dict[str, bytes]  #: the tags beside those two, as stored
 
 
 class Mgt(NamedTuple):
@@ -109,7 +112,7 @@ def read_mgt(data: bytes, volume: str) -> Mgt:
 def _tags(data: bytes, start: int, end: int, where: Place) -> Dict[str, Tag]:
     found: Dict[str, Tag] = {}
     for match in _TAG.finditer(data, start, end):
-        name = match.group(1).decode("ascii")
+        name = intern(match.group(1).decode("ascii"))
         if name in found:
             raise Malformed("MGT record", where, "it has two tags {}".format(name))
         text = match.group(2)
@@ -133,7 +136,9 @@ def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
         type=_text(tags.get("type")),
         is_a_snapshot=_text(tags.get("is_a_snapshot")) == "1",
         snapshot_of=_snapshot_of(tags.get("snapshot_of"), where),
-        tags=tags,
+        uuid_at=tags["uuid"].at,
+        snapshot_of_at=tags["snapshot_of"].at if "snapshot_of" in tags else 0,
+        others={name: tag.text for name, tag in tags.items() if name not in ("uuid", "snapshot_of")},
     )
 
 
@@ -173,10 +178,10 @@ def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> Li
     """The bytes that change: the SR's UUID, every slot's UUID, and the UUIDs of what a snapshot was made of."""
     found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
     for record in mgt.records:
-        found.append(_change(record.tags["uuid"].at, record.uuid, uuids, "MGT: UUID of VDI " + record.uuid))
+        found.append(_change(record.uuid_at, record.uuid, uuids, "MGT: UUID of VDI " + record.uuid))
         if record.snapshot_of:
             what = "MGT: VDI {} is a snapshot of".format(record.uuid)
-            found.append(_change(record.tags["snapshot_of"].at, record.snapshot_of, uuids, what))
+            found.append(_change(record.snapshot_of_at, record.snapshot_of, uuids, what))
     return found
 
 

@@ -14,7 +14,7 @@ from relvmoiscsi.ondisk import Change, Field, expect_magic
 from relvmoiscsi.vhd import layout
 from relvmoiscsi.vhd.layout import DynamicHeader, Footer, LocatorEntry
 
-#: what must be read of a volume before `read_vhd`: this many bytes at its start, and its last Footer.SIZE bytes
+#: bytes at the start of a volume: the footer's copy and the header; the footer is its last Footer.SIZE bytes
 HEAD_BYTES = layout.HEADER_OFFSET + DynamicHeader.SIZE
 
 _SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Footer.current_size, Footer.data_offset)
@@ -48,13 +48,13 @@ class Vhd(NamedTuple):
         return self.footer.current_size
 
 
-def read_vhd(head: bytes, last_sector: bytes, volume: str, volume_size: int) -> Vhd:
-    """Verify footers and header. `head` is HEAD_BYTES from the start of the volume.
+def read_vhd(footer_copy: bytes, header_bytes: bytes, last_sector: bytes, volume: str, volume_size: int) -> Vhd:
+    """Verify the footer's copy, which the volume begins with, the header behind it, and the footer.
 
     Raises FormatError. The locators' texts are verified by `verify_locators`, once they are read.
     """
     start = Place(volume, 0)
-    footer = _footer("VHD footer copy", Footer.at(head, 0, start), start)
+    footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
     end = Place(volume, volume_size - Footer.SIZE)
     end_footer = _footer("VHD footer", Footer.at(last_sector, 0, end), end)
     for field in _SAME_IN_BOTH_FOOTERS:
@@ -66,7 +66,7 @@ def read_vhd(head: bytes, last_sector: bytes, volume: str, volume_size: int) -> 
     if footer.data_offset != layout.HEADER_OFFSET:
         problem = "it puts the dynamic header at {}".format(footer.data_offset)
         raise Unsupported("VHD footer", start.plus(Footer.data_offset.offset), problem)
-    header = _header(head, start.plus(layout.HEADER_OFFSET), volume_size)
+    header = _header(header_bytes, start.plus(layout.HEADER_OFFSET), volume_size)
     if footer.type == layout.TYPE_DYNAMIC:
         _verify_no_parent(header, start.plus(layout.HEADER_OFFSET))
         return Vhd(footer, end_footer, header, (), None)
@@ -93,8 +93,8 @@ def _old_creator_agrees(footer: Footer) -> bool:
     )
 
 
-def _header(head: bytes, where: Place, volume_size: int) -> DynamicHeader:
-    header = DynamicHeader.at(head, layout.HEADER_OFFSET, where)
+def _header(data: bytes, where: Place, volume_size: int) -> DynamicHeader:
+    header = DynamicHeader.at(data, 0, where)
     expect_magic("VHD header", where, header.cookie, layout.HEADER_COOKIE)
     computed = vhd_checksum(bytes(header), DynamicHeader.checksum.offset)
     if header.checksum != computed:

@@ -69,7 +69,7 @@ def dynamic():
 
 
 def read(first=FOOTER, second=HEADER, last=None, size=SIZE):
-    return read_vhd(first + second, first if last is None else last, NAME, size)
+    return read_vhd(first, second, first if last is None else last, NAME, size)
 
 
 # --- reading
@@ -271,7 +271,7 @@ def test_a_locator_in_another_encoding_is_malformed(index, text):
 
 def test_a_volume_that_ends_early_is_truncated():
     with pytest.raises(Truncated):
-        read_vhd((FOOTER + HEADER)[:-1], FOOTER, NAME, SIZE)
+        read_vhd(FOOTER, HEADER[:-1], FOOTER, NAME, SIZE)
 
 
 @given(st.integers(0, 1000), st.binary(min_size=1, max_size=12))
