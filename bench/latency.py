@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a slow path to the array does to a resignature: every operation is delayed."""
+
+import time
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from bench import luns
+from bench.counts import dice
+from bench.devices import QueueDevice
+from bench.table import print_table, verdict
+from relvmoiscsi import engine
+from support.builder import BuiltSr
+
+COUNTS = (1, 10, 100, 1000)
+LATENCIES = (0.0005, 0.002, 0.010)
+DEPTHS = (0, 32)  #: operations under way at once; 0: without a limit
+FLAT = 1.5  #: the most that 1000 VDIs may wait for, in multiples of what one waits for
+
+
+class Run(NamedTuple):
+    """One run: all of its time, and that part of it in which the processor had nothing to do."""
+
+    seconds: float
+    waiting: float
+
+
+def _run(built: BuiltSr, latency: float, depth: int) -> Run:
+    device = QueueDevice(built.disk.copy(), latency, depth)
+    began, busy = time.perf_counter(), time.process_time()
+    prepared = engine.prepare(device, dice("latency"), "scsi id")
+    assert isinstance(prepared, engine.Prepared)
+    engine.resignature(device, prepared)
+    seconds = time.perf_counter() - began
+    return Run(seconds, max(0.0, seconds - (time.process_time() - busy)))
+
+
+def _best(built: BuiltSr, latency: float, depth: int) -> Run:
+    """Of two runs the one that something else on the machine has disturbed less."""
+    return min((_run(built, latency, depth) for _ in range(2)), key=lambda run: run.waiting)
+
+
+def run(results: Dict[str, Any], unmet: List[str]) -> None:
+    built = {count: luns.chains(count) for count in COUNTS}
+    bare = {count: _best(built[count], 0, 0).seconds for count in COUNTS}
+    found: Dict[Tuple[int, float, int], Run] = {}
+    for depth in DEPTHS:
+        for latency in LATENCIES:
+            for count in COUNTS:
+                found[depth, latency, count] = _best(built[count], latency, depth)
+    rows = []
+    for depth in DEPTHS:
+        for latency in LATENCIES:
+            row: List[object] = [str(depth or "no limit"), "{:g} ms".format(1000 * latency)]
+            for count in COUNTS:
+                one = found[depth, latency, count]
+                row.append("{:.0f} ms, {:.0f} x".format(1000 * one.seconds, one.waiting / latency))
+            rows.append(row)
+    cpu = ["without delay", "0", *("{:.0f} ms".format(1000 * bare[count]) for count in COUNTS)]
+    print_table(
+        "Engine behind a slow path: time, and how many times the latency was waited for (VHD chains)",
+        ("queue depth", "latency", *("{} VDIs".format(count) for count in COUNTS)),
+        [cpu, *rows],
+        "x: time not spent computing / latency. With a depth of 32, operations of one batch go out 32 at a time; each",
+        "VDI has some of its own: header, footer and locators are read, compared, written, read back.",
+    )
+    print()
+    for depth in DEPTHS:
+        waits = [found[depth, LATENCIES[-1], count].waiting / LATENCIES[-1] for count in COUNTS]
+        what = "flat from 1 to 1000 VDIs, queue depth {}".format(depth or "without limit")
+        verdict(what, waits[-1] <= FLAT * waits[0], "{:.0f} and {:.0f} waits".format(waits[0], waits[-1]), unmet)
+    results["latency"] = [
+        {"queue_depth": depth, "latency_seconds": latency, "vdis": count, **one._asdict()}
+        for (depth, latency, count), one in found.items()
+    ]

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Numbers for people: tables, units, medians with their spread."""
+
+from statistics import median
+from typing import List, NamedTuple, Sequence
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *notes: str) -> None:
+    """The first column is text, the others are numbers."""
+    cells = [list(columns)] + [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+    print("\n{}\n".format(title))
+    for number, row in enumerate(cells):
+        padded = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+        print("  " + "  ".join(padded).rstrip())
+        if number == 0:
+            print("  " + "  ".join("-" * width for width in widths))
+    for note in notes:
+        print("  " + note)
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return "{:.0f} {}".format(count, unit) if unit == "B" else "{:.1f} {}".format(count, unit)
+        count /= 1024
+    return "{:.0f} TiB".format(count)
+
+
+class Spread(NamedTuple):
+    """A median and the extremes around it."""
+
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(min(values), median(values), max(values))
+
+    def ms(self) -> str:
+        return "{:.0f} ({:.0f}-{:.0f})".format(*(1000 * value for value in (self.middle, self.low, self.high)))
+
+    def times(self) -> str:
+        return "{:.1f} ({:.1f}-{:.1f})".format(self.middle, self.low, self.high)
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """How many times ours goes into theirs, pair by pair."""
+    return Spread.of([other / own for own, other in zip(ours, theirs)])
+
+
+def verdict(what: str, is_met: bool, found: str, unmet: List[str]) -> None:
+    """One line about an expectation; those that are missed are collected."""
+    print("  {}  {}: {}".format("met   " if is_met else "MISSED", what, found))
+    if not is_met:
+        unmet.append(what)

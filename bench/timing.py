@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Time and memory on loop devices, in paired runs: each round does everything once, on the same clone."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from bench import luns
+from bench.lvm import Loop, Lvm
+from bench.table import Spread, print_table, ratios, size, verdict
+from relvmoiscsi import engine
+from relvmoiscsi.host.device import open_device
+from support.builder import BuiltSr
+
+ROUNDS = {1: 9, 6: 9, 50: 7, 500: 5}  #: LVs beside MGT: how often
+RENAMED_AT_MOST = 50  #: one lvrename takes as long as a vgimportclone
+
+OURS_IN_PROCESS, OURS = "relvmoiscsi, in process", "relvmoiscsi, the command"
+OURS_36 = "relvmoiscsi, the command, Python 3.6"
+VGIMPORTCLONE, RENAMED = "vgimportclone", "vgimportclone + lvrename each"
+PROCEDURE = "LVM part of the 2015 procedure"
+
+MEMORY_MIB = 40
+_COMMAND = "import sys; from relvmoiscsi.cli import main; status = main(sys.argv[1:]); "
+_COMMAND += "sys.stderr.write(open('/proc/self/status').read()); sys.exit(status)"
+
+
+def can_run() -> Optional[str]:
+    """Why there is nothing to measure here, or None."""
+    if os.geteuid() != 0:
+        return "loop devices and LVM need root"
+    missing = [program for program in ("losetup", "lvm", "vgimportclone") if shutil.which(program) is None]
+    return "{} is not installed".format(missing[0]) if missing else None
+
+
+def python36() -> Optional[str]:
+    path = os.path.join(".venv", "py36", "bin", "python")
+    return os.path.abspath(path) if os.path.exists(path) else None
+
+
+class _Bench:
+    """One clone on a loop device, and everything that can be done to it."""
+
+    def __init__(self, directory: str, built: BuiltSr) -> None:
+        self.truth = built.truth
+        self.loop = Loop(built.disk, os.path.join(directory, "clone.img"), built.truth.areas[0].end)
+        self.lvm = Lvm(os.path.join(directory, "lvm"), self.loop.device)
+
+    def in_process(self) -> None:
+        with open_device(self.loop.device, writable=True) as device:
+            prepared = engine.prepare(device, os.urandom)
+            assert isinstance(prepared, engine.Prepared)
+            engine.resignature(device, prepared)
+
+    def command(self, python: str) -> None:
+        argv = [python, "-m", "relvmoiscsi", "resignature", self.loop.device, "--yes"]
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+
+    def vgimportclone(self) -> None:
+        self.lvm.vgimportclone("VG_XenStorage-clone")
+
+    def renamed(self) -> None:
+        self.lvm.vgimportclone("VG_XenStorage-clone")
+        names = [volume.name for volume in self.truth.volumes if volume.name != "MGT"]
+        self.lvm.rename_all("VG_XenStorage-clone", names)
+
+    def procedure(self) -> None:
+        self.lvm.restore_edited(self.truth.vg_name)
+
+    def contestants(self) -> Dict[str, Callable[[], None]]:
+        found: Dict[str, Callable[[], None]] = {
+            OURS_IN_PROCESS: self.in_process,
+            OURS: lambda: self.command(sys.executable),
+            VGIMPORTCLONE: self.vgimportclone,
+            PROCEDURE: self.procedure,
+        }
+        old = python36()
+        if old is not None:
+            found[OURS_36] = lambda: self.command(old)
+        if len(self.truth.volumes) - 1 <= RENAMED_AT_MOST:
+            found[RENAMED] = self.renamed
+        return found
+
+    def check(self) -> None:
+        """The alternatives did what they are measured for; or the numbers mean nothing."""
+        self.loop.reset()
+        new_name = self.lvm.restore_edited(self.truth.vg_name)
+        names = self.lvm.lv_names(new_name)
+        assert len(names) == len(self.truth.volumes)
+        assert not {volume.name for volume in self.truth.volumes}.difference(["MGT"]).intersection(names)
+
+
+def _measure(bench: _Bench, rounds: int) -> Dict[str, List[float]]:
+    bench.check()
+    contestants = bench.contestants()
+    found: Dict[str, List[float]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name, act in contestants.items():
+            bench.loop.reset()
+            began = time.perf_counter()
+            act()
+            if number:  # the first round warms caches up
+                found[name].append(time.perf_counter() - began)
+    return found
+
+
+def run(results: Dict[str, Any], unmet: List[str]) -> None:
+    times: Dict[int, Dict[str, List[float]]] = {}
+    os.makedirs("build/bench", exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="build/bench") as directory:
+        for count, rounds in ROUNDS.items():
+            bench = _Bench(directory, luns.chains(count))
+            try:
+                version = bench.lvm.version()
+                times[count] = _measure(bench, rounds)
+            finally:
+                bench.loop.detach()
+        _print_times(times, version)
+        _judge(times, unmet)
+        results["time"] = {str(count): found for count, found in times.items()}
+        results["lvm"] = version
+        results["memory"] = _memory(directory, unmet)
+
+
+def _print_times(times: Dict[int, Dict[str, List[float]]], version: str) -> None:
+    counts = list(times)
+    names = sorted({name for found in times.values() for name in found}, key=_order)
+    rows = [[name, *(_cell(times[count].get(name)) for count in counts)] for name in names]
+    print_table(
+        "Time on a loop device, ms: median (fastest-slowest)",
+        ("", *("{} VDIs".format(count) for count in counts)),
+        rows,
+        "LVM {}, nothing activated. vgimportclone changes PV id, VG id and VG name, nothing else.".format(version),
+        "The procedure is measured up to vgcfgrestore: without the activation of every LV, MGT, VHD parents.",
+        "LVM never flushes; ours flushes six times.",
+    )
+    against = [name for name in names if name not in (OURS_IN_PROCESS, OURS, OURS_36)]
+    rows = [
+        ["{} / {}".format(name, own), *(_ratio(times[count], own, name) for count in counts)]
+        for own in (OURS_IN_PROCESS, OURS)
+        for name in against
+    ]
+    print_table(
+        "How many times faster: median (least-most) of the pairs",
+        ("", *("{} VDIs".format(count) for count in counts)),
+        rows,
+    )
+
+
+def _order(name: str) -> int:
+    return (OURS_IN_PROCESS, OURS, OURS_36, VGIMPORTCLONE, RENAMED, PROCEDURE).index(name)
+
+
+def _cell(values: Optional[Sequence[float]]) -> str:
+    return Spread.of(values).ms() if values else "-"
+
+
+def _ratio(found: Dict[str, List[float]], own: str, other: str) -> str:
+    return ratios(found[own], found[other]).times() if other in found else "-"
+
+
+def _judge(times: Dict[int, Dict[str, List[float]]], unmet: List[str]) -> None:
+    print()
+    for count, found in times.items():
+        for own in (OURS_IN_PROCESS, OURS):
+            ratio = ratios(found[own], found[VGIMPORTCLONE])
+            verdict("{} VDIs: {} faster than vgimportclone".format(count, own), ratio.middle > 1,
+                    ratio.times(), unmet)  # fmt: skip
+    for count, wanted in ((6, 20), (500, 100)):
+        ratio = ratios(times[count][OURS_IN_PROCESS], times[count][PROCEDURE])
+        what = "{} VDIs: {} times faster than the procedure, measured without its activation".format(count, wanted)
+        verdict(what, ratio.middle >= wanted, ratio.times(), unmet)
+
+
+def _memory(directory: str, unmet: List[str]) -> List[Dict[str, Any]]:
+    """Peak resident memory of the command, as the kernel tells it (VmHWM)."""
+    pythons = [path for path in (sys.executable, python36()) if path is not None]
+    found: List[Dict[str, Any]] = []
+    rows = []
+    for kind, build in luns.KINDS.items():
+        for count in (1, 100, 1000):
+            built = build(count)
+            loop = Loop(built.disk, os.path.join(directory, "clone.img"), built.truth.areas[0].end)
+            try:
+                row: List[object] = [kind, count]
+                for python in pythons:
+                    loop.reset()
+                    version, peak = _peak(python, loop.device)
+                    row.append(size(peak))
+                    found.append({"kind": kind, "vdis": count, "python": version, "bytes": peak})
+            finally:
+                loop.detach()
+            rows.append(row)
+    versions = list(dict.fromkeys(item["python"] for item in found))
+    print_table("Peak memory of the command", ("", "VDIs", *("Python " + version for version in versions)), rows)
+    print()
+    for item in found:
+        if item["vdis"] == 1000:
+            what = "{} MiB at 1000 VDIs, {}, Python {}".format(MEMORY_MIB, item["kind"], item["python"])
+            verdict(what, item["bytes"] <= MEMORY_MIB << 20, size(item["bytes"]), unmet)
+    return found
+
+
+def _peak(python: str, device: str) -> "tuple[str, int]":
+    argv = [python, "-c", _COMMAND, "resignature", device, "--yes"]
+    done = subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    (line,) = [line for line in done.stderr.decode().splitlines() if line.startswith("VmHWM:")]
+    version = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], check=True,
+                             stdout=subprocess.PIPE).stdout.decode().strip()  # fmt: skip
+    return version, int(line.split()[1]) * 1024

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a resignature costs, counted: operations as they go to the kernel, and how many wait for the one before.
+
+`make bench` prints the same numbers beside times. They are exact: whoever changes one of them changes what a
+resignature costs, and says so here.
+"""
+
+import pytest
+
+from bench import luns
+from bench.counts import SIZES, cost_of
+
+FLUSHES = 6
+WRITE_BATCHES = 6
+DEPENDENT_READS = 8
+
+#: kind, VDIs: reads, dependent reads, writes
+COSTS = {
+    ("dynamic VHD", 1): (14, 6, 8),
+    ("dynamic VHD", 10): (23, 6, 8),
+    ("dynamic VHD", 100): (115, 7, 8),
+    ("dynamic VHD", 1000): (1016, 7, 8),
+    ("VHD chains", 1): (14, 6, 8),
+    ("VHD chains", 10): (41, 7, 20),
+    ("VHD chains", 100): (311, 8, 140),
+    ("VHD chains", 1000): (3014, 8, 1340),
+    ("QCOW2 chains", 1): (13, 6, 8),
+    ("QCOW2 chains", 10): (34, 6, 14),
+    ("QCOW2 chains", 100): (246, 7, 74),
+    ("QCOW2 chains", 1000): (2347, 7, 674),
+}
+
+
+@pytest.mark.parametrize("kind, count", COSTS)
+def test_a_resignature_costs_exactly_so_many_operations(kind, count):
+    cost = cost_of(luns.KINDS[kind](count))
+
+    assert (cost.reads, cost.dependent_reads, cost.writes) == COSTS[kind, count]
+    assert (cost.dependent_writes, cost.flushes) == (WRITE_BATCHES, FLUSHES)
+    assert cost.dependent_reads <= DEPENDENT_READS
+
+
+@pytest.mark.parametrize("kind", luns.KINDS)
+def test_bytes_are_those_of_the_formats_and_the_journal(kind):
+    """A VDI: 320 bytes of LVM text, 1 KiB of MGT, at most 2.5 KiB of image headers, each read and written with a
+    journal of the old and the new; they are compared and read back."""
+    few, many = (cost_of(luns.KINDS[kind](count)) for count in (100, 1000))
+
+    assert (many.bytes_written - few.bytes_written) / 900 < 3 << 10
+    assert (many.bytes_read - few.bytes_read) / 900 < 14 << 10
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_size_of_the_lun_costs_nothing(size):
+    cost = cost_of(luns.of_size(size))
+
+    assert (cost.reads, cost.dependent_reads, cost.writes, cost.flushes) == (22, 7, 12, FLUSHES)
+
+
+def test_a_second_metadata_area_costs_one_more_wait():
+    """Its header is not in the first 64 KiB, and says where its text lies. SM makes PVs with one area."""
+    cost = cost_of(luns.two_metadata_areas(100))
+
+    assert (cost.dependent_reads, cost.dependent_writes, cost.flushes) == (DEPENDENT_READS + 1, WRITE_BATCHES, FLUSHES)
