@@ -25,12 +25,17 @@ devices {
     global_filter = [ "a|^%(device)s$|", "r|.*|" ]
 }
 global {
-    activation = 0
+    activation = %(activation)d
     locking_type = 1
     locking_dir = "%(directory)s/lock"
     use_lvmpolld = 0
     use_lvmlockd = 0
     event_activation = 0
+}
+activation {
+    udev_sync = 0
+    udev_rules = 0
+    monitoring = 0
 }
 backup {
     backup = 0
@@ -70,14 +75,14 @@ class Loop:
 
 
 class Lvm:
-    """LVM that sees one device."""
+    """LVM that sees one device; `activation`: where there is device-mapper."""
 
-    def __init__(self, directory: str, device: str) -> None:
+    def __init__(self, directory: str, device: str, activation: bool = False) -> None:
         self._directory, self.device = directory, device
         for name in ("lock", "backup", "archive"):
             os.makedirs(os.path.join(directory, name), exist_ok=True)
         with open(os.path.join(directory, "lvm.conf"), "w") as config:
-            config.write(_CONFIG % {"directory": directory, "device": device})
+            config.write(_CONFIG % {"directory": directory, "device": device, "activation": activation})
 
     def __call__(self, *argv: str) -> str:
         environment = dict(os.environ, LVM_SYSTEM_DIR=self._directory, LVM_SUPPRESS_FD_WARNINGS="1", LC_ALL="C")
@@ -126,6 +131,21 @@ class Lvm:
         self("pvcreate", "-ff", "-y", "--uuid", pv_id, "--restorefile", file, self.device)
         self("vgcfgrestore", "-f", file, new_name)
         return new_name
+
+    def procedure(self, vg_name: str) -> None:
+        """The whole of it: then every LV is activated, a sector of each image and MGT read and written, as much as a
+        new parent and a new UUID take at the least, and every LV deactivated. Needs `activation`.
+        """
+        new_name = self.restore_edited(vg_name)
+        self("vgchange", "-ay", new_name)
+        for name in self.lv_names(new_name):
+            path = "/dev/mapper/{}-{}".format(new_name.replace("-", "--"), name.replace("-", "--"))
+            with open(path, "r+b", buffering=0) as volume:
+                sector = volume.read(512)
+                volume.seek(0)
+                volume.write(sector)
+                os.fsync(volume.fileno())
+        self("vgchange", "-an", new_name)
 
     def lv_names(self, vg_name: str) -> List[str]:
         return self("lvs", "--noheadings", "-o", "lv_name", vg_name).split()

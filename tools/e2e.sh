@@ -10,7 +10,7 @@
 # copied, and nothing the tests do reaches this machine. No hardware virtualisation is used (/dev/kvm may hang).
 # What is left afterwards: build/e2e (E2E_RESULTS) with junit.xml, output.txt, console.txt, dmesg.txt, logs/.
 #
-# E2E_BOOT_LIMIT, E2E_SUITE_LIMIT: seconds; E2E_MEMORY: of the VM. Exit status: pytest's; 70 if the VM gave no verdict;
+# E2E_BOOT_LIMIT, E2E_SUITE_LIMIT: seconds; E2E_MEMORY, E2E_CPUS: of the VM. Exit status: pytest's; 70 if the VM gave no verdict;
 # 77 if it could not be started here at all (a failure when CI=true).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -102,7 +102,7 @@ qemu_options+=" -serial file:$results/console.txt"
 # start_vm <stay up at most that many seconds>; its process id is $vm
 start_vm() {
     PATH=$PWD/.venv/vm/bin:$PATH PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=10 "$1" \
-        vng --run "$kernel" --disable-kvm --cpus 2 --memory "${E2E_MEMORY:-3G}" --cwd / --rwdir="$results" \
+        vng --run "$kernel" --disable-kvm --cpus "${E2E_CPUS:-2}" --memory "${E2E_MEMORY:-3G}" --cwd / --rwdir="$results" \
         --append="$kernel_options" --qemu-opts="$qemu_options" \
         -- "bash '$PWD/tools/e2e-guest.sh' '$PWD' '$results' $mode" </dev/null > >(tee -a "$results/output.txt") 2>&1 8>&- &
     vm=$!

@@ -105,7 +105,8 @@ def pool(make_pool):
 
 @pytest.fixture
 def image(lab):
-    return lab.image("chain")
+    """The smallest golden LUN: one VDI."""
+    return lab.image("one")
 
 
 @pytest.fixture

@@ -19,12 +19,6 @@ LOCKS_OF_A_KILLED_CALL = ["files:/run/lock/lvm/*"]
 
 
 @pytest.fixture
-def image(lab):
-    """The smaller of the golden LUNs: every command to it is slow here."""
-    return lab.image("one")
-
-
-@pytest.fixture
 def slow_clone(lab, image):
     return lab.lun(image.clone("slow.img"), breakable=True)
 

@@ -71,7 +71,7 @@ class Lab:
         return Lun(image.path, **options)
 
     def digest(self, lun):
-        """SHA-256 of what a LUN holds."""
+        """Stands for what a LUN holds."""
         return luns.Image(lun.path).digest()
 
     # -- the host ---------------------------------------------------------------------------------------------------

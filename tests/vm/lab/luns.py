@@ -4,6 +4,7 @@
 import hashlib
 import os
 import shutil
+import zlib
 
 from support import golden
 from support.reader import read_sr
@@ -33,15 +34,17 @@ class Image:
         return Image(LUNS / name)
 
     def digest(self):
-        """SHA-256 of size and contents; zeros count the same whether they are stored or a hole."""
+        """Stands for size and contents; zeros count the same whether they are stored or a hole.
+
+        Not against an adversary: a checksum of each block is several times faster than a hash where all is emulated.
+        """
         state = hashlib.sha256(b"%d\n" % os.path.getsize(self.path))
         with open(self.path, "rb") as image:
             for start, end in _extents(image.fileno()):
                 for offset in range(start - start % _BLOCK, end, _BLOCK):
                     block = os.pread(image.fileno(), _BLOCK, offset)
                     if block != _ZEROS[: len(block)]:
-                        state.update(b"%d\n" % offset)
-                        state.update(block)
+                        state.update(b"%d %d %d\n" % (offset, zlib.crc32(block), zlib.adler32(block)))
         return state.hexdigest()
 
 

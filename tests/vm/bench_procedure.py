@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The command beside the procedure of the 2015 pack, activation included, which needs a kernel with device-mapper.
+
+Not part of the suite: `make bench` names it. It leaves procedure.json: for each number of VDIs the pairs, in seconds.
+"""
+
+import json
+import os
+import sys
+import time
+
+import pytest
+
+from bench.lvm import Lvm
+from lab import initiator
+from lab.command import run, settle
+from lab.xapi import TOP
+from relvmoiscsi import engine
+from relvmoiscsi.host.device import open_device
+from support import builder
+
+
+@pytest.fixture(scope="module")
+def report():
+    """What was measured; written when all is done."""
+    found = {}
+    yield found
+    with open(os.path.join(os.environ["RELVMOISCSI_VM"], "procedure.json"), "w", encoding="utf-8") as file:
+        json.dump(found, file, indent=2)
+
+
+def seconds(action):
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+def in_process(path):
+    with open_device(path, writable=True) as device:
+        engine.resignature(device, engine.prepare(device, os.urandom))
+
+
+def command(path):
+    run(sys.executable, "-m", "relvmoiscsi", "resignature", "--yes", path, env={"PYTHONPATH": TOP})
+
+
+@pytest.mark.parametrize("vdis", [6, 50])
+def test_the_command_beside_the_procedure(lab, host_with_sm, pytestconfig, report, tmp_path, vdis):
+    image = lab.disk(builder.many_vdis(vdis).disk, "many.img")
+    pairs = []
+
+    for number in range(pytestconfig.getoption("--pairs")):
+        clones = [lab.lun(image.clone("clone{}-{}.img".format(number, which))) for which in range(3)]
+        array = lab.target(*clones)
+        initiator.login(array.iqn, array.portal)
+        first, second, third = (initiator.device_of(clone.scsi_id) for clone in clones)
+        lvm = Lvm(str(tmp_path / "lvm{}".format(number)), third, activation=True)
+        pair = {
+            "in_process_s": seconds(lambda path=first: in_process(path)),
+            "command_s": seconds(lambda path=second: command(path)),
+            "procedure_s": seconds(lambda judge=lvm: judge.procedure("VG_XenStorage-" + image.sr.uuid)),
+        }
+        settle()
+        pairs.append(pair)
+        initiator.logout(array.iqn)
+
+    report[str(vdis)] = pairs
+    for pair in pairs:
+        print("{} VDIs: {}".format(vdis, ", ".join("{} {:.2f}".format(*item) for item in pair.items())))
