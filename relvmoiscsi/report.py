@@ -5,12 +5,10 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 
 from relvmoiscsi import naming
 from relvmoiscsi.engine import Comparison, Inspection, Result
-from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.identity import IdMap, dashed
 from relvmoiscsi.lun import Lun, Volume, warnings
 from relvmoiscsi.plan import Plan
-
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+from relvmoiscsi.wording import human_size, printable
 
 
 class Branches(NamedTuple):
@@ -24,20 +22,6 @@ class Branches(NamedTuple):
 
 UNICODE_BRANCHES = Branches("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = Branches("|- ", "`- ", "|  ", "   ")
-
-
-def human_size(size: int) -> str:
-    """A size as people read it: "8 MiB", "1.5 GiB"."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    shown = "{:.1f}".format(value)
-    return "{} {}".format(shown[:-2] if shown.endswith(".0") else shown, _UNITS[unit])
-
-
-def printable(text: str) -> str:
-    """Text from the disk, safe to print: control characters are shown, not sent to a terminal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 # --- show
@@ -346,16 +330,4 @@ def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, A
         "shares_nothing": not found.problems,
         "problems": found.problems,
         "bytes_compared": found.bytes_compared,
-    }
-
-
-def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
-    """What any command gives with `--json` when it fails."""
-    return {
-        "error": {
-            "kind": type(error).__name__,
-            "exit_status": error.exit_status,
-            "message": error.message,
-            "disk_state": error.disk_state,
-        },
     }

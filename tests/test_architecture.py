@@ -30,7 +30,7 @@ LAYERS = (
     ("engine", "rescue", "apply", "mapfile"),
     ("plan", "journal", "survey", "lun", "check"),
     ("lvm", "vhd", "qcow2", "mgt", "cbt"),
-    ("ondisk", "checksum", "identity", "naming"),
+    ("ondisk", "checksum", "identity", "naming", "wording"),
     ("device", "errors", "__init__"),
 )
 

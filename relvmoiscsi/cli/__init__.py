@@ -6,20 +6,29 @@ commands has a module of its own here, which adds their parsers and runs them.
 """
 
 import argparse
+import importlib
 import json
 import logging
 import sys
 import traceback
-from typing import Optional, Sequence
+from types import ModuleType
+from typing import List, Optional, Sequence
 
-from relvmoiscsi import __version__, report
-from relvmoiscsi.cli import direct, doctor, lun
+from relvmoiscsi import __version__
 from relvmoiscsi.cli.output import Answer, Command, print_result, say
 from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.wording import error_facts, printable
 
 EXIT_BUG = 70
 EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like 70
 EXIT_INTERRUPTED = 130
+
+#: Which module has which commands, in the order of --help.
+_ROOMS = (
+    ("lun", ("show", "check", "resignature", "recover", "undo")),
+    ("doctor", ("doctor",)),
+    ("direct", ("direct",)),
+)
 
 _DESCRIPTION = """\
 Give an array clone of a XenServer or XCP-ng SR (lvmoiscsi, lvmohba, lvm) new identities, so that it can be used
@@ -41,9 +50,11 @@ exit status:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command; gives its exit status."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = _parser(words)
+    arguments = parser.parse_args(words)
     if arguments.run is None:
-        _parser().print_help()
+        parser.print_help()
         return UsageError.exit_status
     logging.basicConfig(level=_log_level(arguments.verbose), format="relvmoiscsi: %(message)s", stream=sys.stderr)
     try:
@@ -73,13 +84,24 @@ def _how_to_tell(arguments: argparse.Namespace) -> str:
 
 def _failed(arguments: argparse.Namespace, error: RelvmoiscsiError) -> int:
     if arguments.json:
-        facts = lun.failure_facts(arguments.device) if hasattr(arguments, "device") else {}
-        print_result(json.dumps(dict(facts, **report.error_facts(error)), indent=2))
-    say(report.printable(str(error)))
+        facts = _room("lun").failure_facts(arguments.device) if hasattr(arguments, "device") else {}
+        print_result(json.dumps(dict(facts, **error_facts(error)), indent=2))
+    say(printable(str(error)))
     return error.exit_status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _room(name: str) -> ModuleType:
+    return importlib.import_module("relvmoiscsi.cli." + name)
+
+
+def _rooms(words: Sequence[str]) -> List[ModuleType]:
+    """The module of the command that `words` names, for udev waits for one of them; all, if it names none."""
+    command = next((word for word in words if not word.startswith("-")), None)
+    named = [name for name, commands in _ROOMS if command in commands]
+    return [_room(name) for name in named or [name for name, _ in _ROOMS]]
+
+
+def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     def plain(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100)
 
@@ -95,7 +117,6 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; twice: everything")
         return sub
 
-    lun.add_commands(add)
-    doctor.add_commands(add)
-    direct.add_commands(add)
+    for room in _rooms(words):
+        room.add_commands(add)
     return parser

@@ -6,7 +6,6 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from relvmoiscsi import report
 from relvmoiscsi.cli.output import Adder, Answer
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import direct, multipath, udev
@@ -25,6 +24,7 @@ from relvmoiscsi.host.direct_config import (
     without_entry,
 )
 from relvmoiscsi.lvm.owner import read_owner
+from relvmoiscsi.wording import human_size, printable
 
 if TYPE_CHECKING:
     from relvmoiscsi.host.xapi import Xapi
@@ -274,7 +274,7 @@ def _remove(arguments: argparse.Namespace) -> Answer:
     _forget(entry, notes)
     facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": SITE.link(entry.name), "notes": notes}
     text = "{} (LUN {}) is no direct LUN any more.".format(entry.name, entry.scsi_id)
-    return Answer(facts, "\n".join([text] + ["note: " + report.printable(note) for note in notes]))
+    return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
 def _devices(entry: Entry) -> List[str]:
@@ -323,7 +323,7 @@ def _list(_arguments: argparse.Namespace) -> Answer:
     found = [(entry, direct.status_of(entry, look, SITE)) for entry in section.entries]
     facts = {"luns": [_facts(entry, status) for entry, status in found], "problems": list(section.problems)}
     lines = _table(found) if found else ["There are no direct LUNs."]
-    lines += ["{}: {}".format(SITE.config, report.printable(problem)) for problem in section.problems]
+    lines += ["{}: {}".format(SITE.config, printable(problem)) for problem in section.problems]
     return Answer(facts, "\n".join(lines))
 
 
@@ -339,7 +339,7 @@ class _Row(NamedTuple):
 def _table(found: Sequence[Tuple[Entry, Status]]) -> List[str]:
     rows = [_Row("NAME", "SCSIID", "DEVICE", "SIZE")]
     for entry, status in found:
-        size = report.human_size(status.size_bytes) if status.device else "-"
+        size = human_size(status.size_bytes) if status.device else "-"
         rows.append(_Row(entry.name, entry.scsi_id, status.device or "-", size))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     links = ["LINK"] + [_link(status) for _, status in found]
@@ -350,7 +350,7 @@ def _table(found: Sequence[Tuple[Entry, Status]]) -> List[str]:
 
 
 def _link(status: Status) -> str:
-    return "linked" if status.is_linked else "not linked: " + report.printable(status.problem)
+    return "linked" if status.is_linked else "not linked: " + printable(status.problem)
 
 
 def _facts(entry: Entry, status: Status) -> Dict[str, Any]:
@@ -368,13 +368,13 @@ def _facts(entry: Entry, status: Status) -> Dict[str, Any]:
 def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
     facts = dict(_facts(entry, status), vdi=vdi or None, notes=notes)
     if status.is_linked:
-        size = report.human_size(status.size_bytes)
+        size = human_size(status.size_bytes)
         lines = ["{} leads to {} ({}).".format(SITE.link(entry.name), SITE.node(status.device), size)]
     else:
-        lines = ["{} will appear with its LUN. {}".format(SITE.link(entry.name), report.printable(status.problem))]
+        lines = ["{} will appear with its LUN. {}".format(SITE.link(entry.name), printable(status.problem))]
     if vdi:
         lines.append("It is the VDI {}.".format(vdi))
-    return Answer(facts, "\n".join(lines + ["note: " + report.printable(note) for note in notes]))
+    return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
 
 
 # --- udev

@@ -5,9 +5,10 @@ import argparse
 import os
 from typing import TYPE_CHECKING, List, Sequence
 
-from relvmoiscsi import __version__, report
+from relvmoiscsi import __version__
 from relvmoiscsi.cli.output import Adder, Answer
 from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.wording import printable
 
 if TYPE_CHECKING:
     from relvmoiscsi.host.health.finding import Finding
@@ -55,10 +56,10 @@ def _text(found: "Sequence[Finding]", verdict: str) -> str:
 
     lines: List[str] = []
     for finding in sorted(found, key=lambda finding: STATUSES.index(finding.status)):
-        lines.append(report.printable("{:9}{:14}{}".format(finding.status, finding.name, _sentence(finding))))
+        lines.append(printable("{:9}{:14}{}".format(finding.status, finding.name, _sentence(finding))))
         if finding.advice:
-            lines.append(report.printable(" " * 23 + "What to do: " + finding.advice))
-    return "\n".join([*lines, "", report.printable(verdict)])
+            lines.append(printable(" " * 23 + "What to do: " + finding.advice))
+    return "\n".join([*lines, "", printable(verdict)])
 
 
 def _verdict(found: "Sequence[Finding]") -> str:

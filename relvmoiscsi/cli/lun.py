@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from relvmoiscsi import engine, mapfile, report
 from relvmoiscsi.apply import Mark
-from relvmoiscsi.cli.output import Adder, Answer, branches, say, write_line
+from relvmoiscsi.cli.output import Adder, Answer, say, write_line
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, Unfinished, UsageError
@@ -23,6 +23,7 @@ from relvmoiscsi.host.scsi import scsi_id_of
 from relvmoiscsi.identity import IdMap
 from relvmoiscsi.journal import RESIGNATURE, Run
 from relvmoiscsi.lun import warnings
+from relvmoiscsi.wording import error_facts, human_size, printable
 
 
 def add_commands(add: Adder) -> None:
@@ -97,8 +98,13 @@ def _show(arguments: argparse.Namespace) -> Answer:
         found = engine.inspect(device)
     return Answer(
         report.inspection_facts(arguments.device, found),
-        report.inspection_text(arguments.device, found, branches()),
+        report.inspection_text(arguments.device, found, _branches()),
     )
+
+
+def _branches() -> report.Branches:
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+    return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
 
 
 def _check(arguments: argparse.Namespace) -> Answer:
@@ -126,9 +132,9 @@ def _compare(arguments: argparse.Namespace, clone: HostDevice, facts: Dict[str, 
     facts.update(report.comparison_facts(arguments.device, arguments.original, found))
     if found.problems:
         refused = Refused(found.problems[0]).in_state("Nothing was written.")
-        facts.update(report.error_facts(refused))
-        return Answer(facts, "\n".join(report.printable(problem) for problem in found.problems), refused.exit_status)
-    compared = report.human_size(found.bytes_compared)
+        facts.update(error_facts(refused))
+        return Answer(facts, "\n".join(printable(problem) for problem in found.problems), refused.exit_status)
+    compared = human_size(found.bytes_compared)
     text = "{} shares no identity with {}, and nothing else differs ({} of data compared).".format(
         arguments.device, arguments.original, compared if data is not None else "none"
     )
@@ -214,7 +220,7 @@ def _undo(arguments: argparse.Namespace) -> Answer:
         mark = engine.read_undoable(device)
         ids = mark.journal.run.ids
         old = ids.sr if mark.tail.kind == RESIGNATURE else ids.new_sr
-        _ask(arguments, report.printable("Give {} back the identities of SR {}?".format(arguments.device, old)))
+        _ask(arguments, printable("Give {} back the identities of SR {}?".format(arguments.device, old)))
         with _locks(arguments.device, mark.journal.run):
             result = engine.undo(device, os.urandom)
     return _done(arguments.device, result, "{} has its old identities back.".format(arguments.device))
@@ -261,7 +267,7 @@ def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
         say("{}: {} VDIs, {} volumes".format(arguments.device, len(lun.disks()), len(lun.volumes)))
         write_line(sys.stderr, report.map_text(lun, run.ids))
     for sentence in warnings(prepared.lun):
-        say("note: " + report.printable(sentence))
+        say("note: " + printable(sentence))
 
 
 def _locks(path: str, run: Run) -> ExitStack:
@@ -279,9 +285,7 @@ def _done(path: str, result: Result, headline: str) -> Answer:
     lines = [headline]
     if result.ids is not None:
         lines.append(report.map_text(result.lun, result.ids))
-    lines.append(
-        "  {} writes, {}, {} flushes".format(result.writes, report.human_size(result.bytes_written), result.flushes)
-    )
+    lines.append("  {} writes, {}, {} flushes".format(result.writes, human_size(result.bytes_written), result.flushes))
     return Answer(report.result_facts(path, result), "\n".join(lines))
 
 

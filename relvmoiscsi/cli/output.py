@@ -6,8 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any, Callable, Dict, NamedTuple
 
-from relvmoiscsi import report
-
 
 class Answer(NamedTuple):
     """What a command says and how it ends."""
@@ -57,8 +55,3 @@ def write_line(stream: Any, text: str) -> None:
     encoding = getattr(stream, "encoding", None) or "ascii"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     stream.flush()
-
-
-def branches() -> report.Branches:
-    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
-    return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES

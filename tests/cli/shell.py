@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relvmoiscsi import cli
+from relvmoiscsi.cli import lun as cli_lun
 from support.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, raw, vhd
 from support.sparse import SparseDisk
 
@@ -172,7 +173,7 @@ def flipped(path, offset):
 def cut(monkeypatch, writes, then=KeyboardInterrupt):
     """From now on, the command does not live to see a write after the first `writes` ones."""
     left = [writes]
-    real = cli.lun.HostDevice.write
+    real = cli_lun.HostDevice.write
 
     def write(device, chunks):
         for chunk in chunks:
@@ -181,4 +182,4 @@ def cut(monkeypatch, writes, then=KeyboardInterrupt):
             left[0] -= 1
             real(device, [chunk])
 
-    monkeypatch.setattr(cli.lun.HostDevice, "write", write)
+    monkeypatch.setattr(cli_lun.HostDevice, "write", write)

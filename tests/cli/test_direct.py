@@ -3,8 +3,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import pytest
@@ -13,6 +11,7 @@ import shell
 from host.direct_world import LUN, OTHER, Host, in_process
 from pool.simulator import Pool, sm_directory
 from relvmoiscsi import cli
+from relvmoiscsi.cli import direct as cli_direct
 from relvmoiscsi.errors import CommandFailed, DeviceError
 from relvmoiscsi.host import direct
 from relvmoiscsi.host.command import Completed
@@ -86,8 +85,8 @@ def scene(tmp_path, monkeypatch):
     sockets = tempfile.mkdtemp(prefix="xapi", dir="/tmp")
     with Pool(sm_directory(tmp_path / "sm"), sockets + "/xapi") as pool:
         scene = Scene(tmp_path / "host", pool)
-        monkeypatch.setattr(cli.direct, "SITE", scene.site)
-        monkeypatch.setattr(cli.direct, "look", scene.look)
+        monkeypatch.setattr(cli_direct, "SITE", scene.site)
+        monkeypatch.setattr(cli_direct, "look", scene.look)
         monkeypatch.setattr(direct, "in_time", in_process)
         monkeypatch.setattr(direct, "users_of", lambda device, _site: scene.users if device in ("sda", "dm-0") else [])
         yield scene
@@ -196,7 +195,7 @@ def test_a_xapi_that_goes_away_in_between_is_no_failure(scene, run, monkeypatch)
     real = scene.link_name
 
     def link_name(*arguments):
-        monkeypatch.setattr(cli.direct, "SITE", cli.direct.SITE._replace(socket="/nowhere"))
+        monkeypatch.setattr(cli_direct, "SITE", cli_direct.SITE._replace(socket="/nowhere"))
         return real(*arguments)
 
     scene.link_name = link_name
@@ -335,7 +334,7 @@ def test_what_cannot_be_meant_is_a_usage_error(scene, run, name, scsi_id):
 
 
 def test_without_xapi_nothing_is_added(scene, run, monkeypatch):
-    monkeypatch.setattr(cli.direct, "SITE", scene.site._replace(socket="/nowhere"))
+    monkeypatch.setattr(cli_direct, "SITE", scene.site._replace(socket="/nowhere"))
 
     refused(scene, run("add", "disk", LUN), 6, "could not be asked of xapi")
 
@@ -425,7 +424,7 @@ def test_a_disk_of_a_vm_stays_though_the_vm_is_halted(linked, run):
 
 
 def test_without_xapi_it_is_removed_and_what_is_left_is_told(linked, run, monkeypatch):
-    monkeypatch.setattr(cli.direct, "SITE", linked.site._replace(socket="/nowhere"))
+    monkeypatch.setattr(cli_direct, "SITE", linked.site._replace(socket="/nowhere"))
 
     ran = run("remove", "disk")
 
@@ -517,14 +516,6 @@ def test_a_look_reads_what_is_on_a_device(tmp_path):
     path = tmp_path / "lun.img"
     builder.one_vhd().disk.to_file(str(path))
 
-    found = cli.direct.look(str(path))
+    found = cli_direct.look(str(path))
 
     assert found.is_sr and found.vg_name.startswith("VG_XenStorage-")
-
-
-@pytest.mark.processes
-def test_udev_is_answered_without_what_takes_long_to_import():
-    script = "import sys, relvmoiscsi.cli; print([name for name in sys.modules if name.startswith('xmlrpc')])"
-    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, env=shell.environment(), check=True)
-
-    assert done.stdout == b"[]\n"

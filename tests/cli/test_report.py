@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from relvmoiscsi import engine, report
+from relvmoiscsi import engine, report, wording
 from relvmoiscsi.errors import Unfinished
 from relvmoiscsi.identity import IdMap
 from support import golden
@@ -128,7 +128,7 @@ def test_the_plan_is_a_table_in_the_order_of_the_writes():
     ],
 )
 def test_sizes_are_in_binary_units(size, text):
-    assert report.human_size(size) == text
+    assert wording.human_size(size) == text
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_sizes_are_in_binary_units(size, text):
     ],
 )
 def test_control_characters_are_shown_and_not_sent(text, safe):
-    assert report.printable(text) == safe
+    assert wording.printable(text) == safe
 
 
 def test_whatever_stands_in_a_journal_is_shown_and_not_sent():

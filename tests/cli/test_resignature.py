@@ -11,7 +11,7 @@ import pytest
 import shell
 from shell import OTHER_SCSI_ID, SCSI_ID, SR, content, patched, tree
 
-from relvmoiscsi import cli
+from relvmoiscsi.cli import lun as cli_lun
 from relvmoiscsi.engine import read_mark
 from relvmoiscsi.host.device import ImageFile, open_device
 from support.build_volumes import noise
@@ -30,7 +30,7 @@ def entropy(monkeypatch):
         drawn[0] += 1
         return noise(length, "drawn {}".format(drawn[0]))
 
-    monkeypatch.setattr(cli.lun.os, "urandom", urandom)
+    monkeypatch.setattr(cli_lun.os, "urandom", urandom)
 
 
 # --- the plan
@@ -614,7 +614,7 @@ def test_a_bug_is_70_with_its_traceback(finished, command, monkeypatch, name, fu
     def broken(*_):
         raise RuntimeError("cannot happen")
 
-    monkeypatch.setattr(cli.lun.engine, function, broken)
+    monkeypatch.setattr(cli_lun.engine, function, broken)
 
     ran = command(name, finished, *(["--yes"] if name != "show" else []))
 
