@@ -83,7 +83,7 @@ stage_e2e() {
 
 # e2e_part <number>: the files for a VM; about as long as each other
 e2e_part() {
-    local file second=" test_sr_create test_sr_create_broken test_installed test_timing "
+    local file second=" test_sr_create test_sr_create_broken "
     for file in tests/vm/test_*.py; do
         case $second in
             *" $(basename "$file" .py) "*) [ "$1" -eq 1 ] || echo "$file" ;;
@@ -154,7 +154,7 @@ for name in "$@"; do
     case $name in
         unit) stage unit current -q -n "$cores" -m "not root" ;;
         unit36) stage unit36 py36 -q -n "$cores" -m "not root" ;;
-        judges) stage judges current -m root ;;
+        judges) stage judges current -q -n 2 --dist loadgroup -m root ;;
         e2e) stage_e2e ;;
         *)
             echo "tools/test.sh: there is no stage called $name" >&2

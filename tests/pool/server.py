@@ -11,6 +11,7 @@ import threading
 from .api import answer
 
 _OVER = (ConnectionError, socket.timeout)
+_NEVER = 3600.0  #: seconds. Nobody polls: in the VM that alone would take a tenth of its time. `stop` knocks
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -45,7 +46,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.errors = []  #: exceptions of the simulator itself: a mistake in it, or a request it cannot read
         self._connections = {}  #: socket to thread
         super().__init__(address, _Handler)
-        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
+        self.thread = threading.Thread(target=self.serve_forever, args=(_NEVER,), daemon=True)
         self.thread.start()
 
     def process_request(self, request, client_address):
@@ -64,8 +65,10 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def stop(self):
         """Accept no more, and end the connections there are; calls under way finish unheard."""
-        self.shutdown()
-        self.thread.join()
+        threading.Thread(target=self.shutdown, daemon=True).start()
+        while self.thread.is_alive():
+            self._knock()
+            self.thread.join(0.01)
         for request, thread in list(self._connections.items()):
             try:
                 request.shutdown(socket.SHUT_RDWR)
@@ -74,6 +77,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             thread.join(10)
             assert not thread.is_alive(), "a call to the simulated xapi does not end"
         self.server_close()
+
+    def _knock(self):
+        """Have `serve_forever` look up."""
+        with socket.socket(self.address_family) as visitor:
+            visitor.connect(self.server_address)
 
 
 class TcpServer(_Server):

@@ -26,6 +26,7 @@ class Syslog:
     def __init__(self, path="/dev/log"):
         self.path = path
         self.lines = []
+        self._came = threading.Condition()
         self._stop = threading.Event()
         self._socket = None
 
@@ -51,7 +52,15 @@ class Syslog:
                 data = self._socket.recv(65536)
             except socket.timeout:
                 continue
-            self.lines.append(_parse(data.decode("utf-8", "backslashreplace")))
+            with self._came:
+                self.lines.append(_parse(data.decode("utf-8", "backslashreplace")))
+                self._came.notify_all()
+
+    def wait(self, number, seconds):
+        """Wait until line `number` is there, or so many seconds; gives the number of lines."""
+        with self._came:
+            self._came.wait_for(lambda: len(self.lines) > number, seconds)
+            return len(self.lines)
 
     def mark(self):
         """A place in the log, for `smlog(since=...)`."""

@@ -84,15 +84,15 @@ class Call(threading.Thread):
 
     def reach(self, text, seconds=60):
         """Wait until the driver has logged `text`; the process that did. Fails when the call ends before."""
-        deadline = time.monotonic() + seconds
+        syslog, seen, deadline = self.lab.syslog, self._mark, time.monotonic() + seconds
         while time.monotonic() < deadline:
-            for line in self.lab.syslog.lines[self._mark :]:
+            had, seen = seen, syslog.wait(seen, 0.5)
+            for line in syslog.lines[had:seen]:
                 if text in line.text:
                     return int(line.text.partition("[")[2].partition("]")[0])
-            assert self.answer is None, "the call ended before {!r}: {}\n{}".format(
+            assert seen > had or self.answer is None, "the call ended before {!r}: {}\n{}".format(
                 text, self.answer, "\n".join(self.lab.smlog())
             )
-            time.sleep(0.005)
         raise AssertionError("{!r} was not logged within {} seconds".format(text, seconds))
 
     def end(self, seconds=120):
