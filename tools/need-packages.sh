@@ -36,6 +36,7 @@ NEEDED_E2E=(
     ip:iproute2
     dmsetup:dmsetup
     file:file
+    pkill:procps
 )
 
 missing=()
