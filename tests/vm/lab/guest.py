@@ -119,6 +119,7 @@ class Guest:
 
 def make_what_first_use_makes():
     """Directories and files that any host has that ever used iSCSI and multipath: they are no leftovers."""
+    os.makedirs("/run/sendsigs.omit.d", exist_ok=True)  # Debian's start script of open-iscsi
     for kind in ("nodes", "send_targets", "ifaces"):
         Path("/etc/iscsi", kind).mkdir(mode=0o700, exist_ok=True)
     run("iscsiadm", "-m", "node", check=False)
