@@ -35,7 +35,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if E2E in Path(str(item.fspath)).parents:
             item.add_marker("root")
-            item.add_marker(pytest.mark.xdist_group("lvm"))  # one at a time: LVM sees every device of the machine
 
 
 def pytest_runtest_setup(item):

@@ -5,6 +5,7 @@ The LUNs are image files behind loop devices. There may be no device-mapper, so 
 volumes are cut out by the builder's own segments.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -57,10 +58,10 @@ def only_where_it_can_run():
 @pytest.fixture
 def attach(tmp_path):
     """Put a disk into an image file behind a loop device; gives the device. All are detached at the end."""
-    attached = []
+    attached, numbers = [], itertools.count()
 
     def losetup(disk):
-        path = str(tmp_path / "lun{}".format(len(attached)))
+        path = str(tmp_path / "lun{}".format(next(numbers)))
         disk.to_file(path)
         options = ["--sector-size", str(disk.block_size)]
         done = run("losetup", "--find", "--show", *(options + [path]))
@@ -68,9 +69,10 @@ def attach(tmp_path):
         return attached[-1][0]
 
     def detach():
-        for device, _ in attached:
-            run("losetup", "--detach", device)
-        return [path for _, path in attached]
+        paths = [path for _, path in attached]
+        while attached:  # once: the next one to attach may get the same device
+            run("losetup", "--detach", attached.pop()[0])
+        return paths
 
     losetup.detach = detach
     yield losetup
