@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from bench import counts, latency, startup, timing
 from bench.table import Spread, print_table, ratios, verdict
@@ -18,21 +18,37 @@ PROCEDURE = "build/bench/procedure.json"
 PROCEDURE_FACTOR = 20
 PLOT = "bench/cost.svg"
 
+#: for each number of VDIs, pairs: what was measured in the same round, in seconds
+Measured = Dict[str, List[Dict[str, float]]]
 
-def _print_driver(results: Dict[str, Any], unmet: List[str]) -> None:
-    """What tests/vm/test_timing.py has measured in the VM: for each number of VDIs, pairs in seconds."""
-    if not os.path.exists(DRIVER):
-        print("\nNOT RUN: SR.create beside a bare iscsiadm login; the VM measures it and leaves {}".format(DRIVER))
-        return
-    with open(DRIVER, encoding="utf-8") as file:
-        measured: Dict[str, List[Dict[str, float]]] = json.load(file)
-    rows = []
-    found: Dict[str, Spread] = {}
+
+def _measured(path: str, what: str) -> Optional[Measured]:
+    """What the VM has left in a file; None, and a word about it, when it has not."""
+    if not os.path.exists(path):
+        print("\nNOT RUN: {}; the VM measures it and leaves {}".format(what, path))
+        return None
+    with open(path, encoding="utf-8") as file:
+        found: Measured = json.load(file)
+    return found
+
+
+def _row(vdis: str, times: Dict[str, List[float]], *factors: Spread) -> List[object]:
+    pairs = len(next(iter(times.values())))
+    spreads = [Spread.of(values).ms() for values in times.values()]
+    return ["{} VDIs".format(vdis), pairs, *spreads, *(factor.times() for factor in factors)]
+
+
+def _columns(pairs: List[Dict[str, float]], *names: str) -> Dict[str, List[float]]:
+    return {name: [pair[name] for pair in pairs] for name in names}
+
+
+def _print_driver(measured: Measured, unmet: List[str]) -> None:
+    """What tests/vm/test_timing.py has measured."""
+    rows, found = [], {}
     for vdis, pairs in measured.items():
-        times = {name: [pair[name] for pair in pairs] for name in ("bare_s", "sr_create_s", "driver_s")}
+        times = _columns(pairs, "bare_s", "sr_create_s", "driver_s")
         found[vdis] = ratios(times["bare_s"], times["sr_create_s"])
-        spreads = [Spread.of(values).ms() for values in times.values()]
-        rows.append(["{} VDIs".format(vdis), len(pairs), *spreads, found[vdis].times()])
+        rows.append(_row(vdis, times, found[vdis]))
     print_table(
         "SR.create in the VM, ms: median (fastest-slowest), beside login, device wait and logout of the same LUN",
         ("", "pairs", "bare iscsiadm", "SR.create", "of it the driver", "x bare"),
@@ -42,30 +58,24 @@ def _print_driver(results: Dict[str, Any], unmet: List[str]) -> None:
     for vdis, ratio in found.items():
         what = "{} VDIs: SR.create at most {} times a bare login and logout".format(vdis, DRIVER_FACTOR)
         verdict(what, ratio.middle <= DRIVER_FACTOR, ratio.times(), unmet)
-    results["driver"] = measured
 
 
-def _print_procedure(results: Dict[str, Any], unmet: List[str]) -> None:
-    """What tests/vm/bench_procedure.py has measured in the VM, in the same form."""
-    if not os.path.exists(PROCEDURE):
-        print("\nNOT RUN: the whole procedure of 2015; the VM measures it and leaves {}".format(PROCEDURE))
-        return
-    with open(PROCEDURE, encoding="utf-8") as file:
-        measured: Dict[str, List[Dict[str, float]]] = json.load(file)
-    rows = []
+def _print_procedure(measured: Measured, unmet: List[str]) -> None:
+    """What tests/vm/bench_procedure.py has measured."""
+    rows, found = [], {}
     for vdis, pairs in measured.items():
-        times = {name: [pair[name] for pair in pairs] for name in ("in_process_s", "command_s", "procedure_s")}
-        factors = [ratios(times[name], times["procedure_s"]) for name in ("in_process_s", "command_s")]
-        spreads = [Spread.of(values).ms() for values in times.values()]
-        rows.append(["{} VDIs".format(vdis), len(pairs), *spreads, *(factor.times() for factor in factors)])
-        what = "{} VDIs, in the VM: the command {} times faster than the whole procedure".format(vdis, PROCEDURE_FACTOR)
-        verdict(what, factors[1].middle >= PROCEDURE_FACTOR, factors[1].times(), unmet)
+        times = _columns(pairs, "in_process_s", "command_s", "procedure_s")
+        in_process, found[vdis] = (ratios(times[name], times["procedure_s"]) for name in ("in_process_s", "command_s"))
+        rows.append(_row(vdis, times, in_process, found[vdis]))
     print_table(
         "The whole procedure of 2015 in the VM, activation included, ms: median (fastest-slowest)",
         ("", "pairs", "in process", "the command", "the procedure", "x in process", "x the command"),
         rows,
     )
-    results["procedure"] = measured
+    print()
+    for vdis, ratio in found.items():
+        what = "{} VDIs, in the VM: the command {} times faster than the whole procedure".format(vdis, PROCEDURE_FACTOR)
+        verdict(what, ratio.middle >= PROCEDURE_FACTOR, ratio.times(), unmet)
 
 
 def main() -> int:
@@ -81,8 +91,14 @@ def main() -> int:
     else:
         print("\nNOT RUN: time and memory beside LVM: {}".format(reason))
     startup.run(results, unmet)
-    _print_driver(results, unmet)
-    _print_procedure(results, unmet)
+    driver = _measured(DRIVER, "SR.create beside a bare iscsiadm login")
+    if driver is not None:
+        _print_driver(driver, unmet)
+        results["driver"] = driver
+    procedure = _measured(PROCEDURE, "the whole procedure of 2015")
+    if procedure is not None:
+        _print_procedure(procedure, unmet)
+        results["procedure"] = procedure
     results["unmet"] = unmet
     os.makedirs(os.path.dirname(RESULTS), exist_ok=True)
     with open(RESULTS, "w", encoding="utf-8") as file:

@@ -2,12 +2,13 @@
 """How often a resignature goes to the device: exact, the same on every machine."""
 
 import random
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from bench import luns
 from bench.devices import Cost, QueueDevice
 from bench.table import print_table, size, verdict
 from relvmoiscsi import engine
+from relvmoiscsi.device import Device
 from support.builder import BuiltSr
 
 COUNTS = (1, 10, 100, 1000)
@@ -23,11 +24,16 @@ def dice(seed: object) -> Callable[[int], bytes]:
     return lambda count: bytes(source.getrandbits(8) for _ in range(count))
 
 
-def cost_of(built: BuiltSr) -> Cost:
-    device = QueueDevice(built.disk.copy())
-    prepared = engine.prepare(device, dice("counts"), "scsi id")
+def resignature(device: Device, draw: Callable[[int], bytes], scsi_id: Optional[str] = None) -> None:
+    """What is measured everywhere here: a whole run of the engine, on a clone that has none behind it."""
+    prepared = engine.prepare(device, draw, scsi_id)
     assert isinstance(prepared, engine.Prepared)
     engine.resignature(device, prepared)
+
+
+def cost_of(built: BuiltSr) -> Cost:
+    device = QueueDevice(built.disk.copy())
+    resignature(device, dice("counts"), "scsi id")
     return device.cost
 
 

@@ -5,10 +5,9 @@ import time
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from bench import luns
-from bench.counts import dice
+from bench.counts import dice, resignature
 from bench.devices import QueueDevice
 from bench.table import print_table, verdict
-from relvmoiscsi import engine
 from support.builder import BuiltSr
 
 COUNTS = (1, 10, 100, 1000)
@@ -27,9 +26,7 @@ class Run(NamedTuple):
 def _run(built: BuiltSr, latency: float, depth: int) -> Run:
     device = QueueDevice(built.disk.copy(), latency, depth)
     began, busy = time.perf_counter(), time.process_time()
-    prepared = engine.prepare(device, dice("latency"), "scsi id")
-    assert isinstance(prepared, engine.Prepared)
-    engine.resignature(device, prepared)
+    resignature(device, dice("latency"), "scsi id")
     seconds = time.perf_counter() - began
     return Run(seconds, max(0.0, seconds - (time.process_time() - busy)))
 

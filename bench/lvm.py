@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What people would use instead, on loop devices that nothing else sees.
 
-LVM gets a configuration, lock and backup directories of its own and a filter that lets it see one device. The kernel
-of a build machine may have no device-mapper: nothing is activated.
+LVM gets a configuration, lock and backup directories of its own and a filter that lets it see one device. The
+configuration is not that of the tests' judges, which gives up for speed what people have (use_aio, detection of md and
+multipath). The kernel of a build machine may have no device-mapper: nothing is activated but by `procedure`.
 """
 
 import os

@@ -8,7 +8,7 @@ import xmlrpc.client
 from typing import Any, Dict, List
 
 from bench.table import Spread, print_table, ratios
-from bench.timing import python36
+from bench.timing import python36, version_of
 
 DRIVER = "drivers/ReLVMoISCSISR"
 ROUNDS = 15
@@ -56,7 +56,7 @@ def _modules(python: str, command: str) -> List[str]:
 def run(results: Dict[str, Any], _unmet: List[str]) -> None:
     rows, found = [], []
     for python in filter(None, (sys.executable, python36())):
-        version = subprocess.run([python, "-V"], check=True, stdout=subprocess.PIPE).stdout.decode().split()[1]
+        version = version_of(python)
         contestants = {
             "python -c pass": [python, "-c", "pass"],
             "python -c 'import xmlrpc.client'": [python, "-c", "import xmlrpc.client"],

@@ -10,9 +10,9 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from bench import luns
+from bench.counts import resignature
 from bench.lvm import Loop, Lvm
 from bench.table import Spread, print_table, ratios, size, verdict
-from relvmoiscsi import engine
 from relvmoiscsi.host.device import open_device
 from support.builder import BuiltSr
 
@@ -42,6 +42,11 @@ def python36() -> Optional[str]:
     return os.path.abspath(path) if os.path.exists(path) else None
 
 
+def version_of(python: str) -> str:
+    """As in "3.6.15"."""
+    return subprocess.run([python, "-V"], check=True, stdout=subprocess.PIPE).stdout.decode().split()[1]
+
+
 class _Bench:
     """One clone on a loop device, and everything that can be done to it."""
 
@@ -52,9 +57,7 @@ class _Bench:
 
     def in_process(self) -> None:
         with open_device(self.loop.device, writable=True) as device:
-            prepared = engine.prepare(device, os.urandom)
-            assert isinstance(prepared, engine.Prepared)
-            engine.resignature(device, prepared)
+            resignature(device, os.urandom)
 
     def command(self, python: str) -> None:
         argv = [python, "-m", "relvmoiscsi", "resignature", self.loop.device, "--yes"]
@@ -209,6 +212,4 @@ def _peak(python: str, device: str) -> "tuple[str, int]":
     argv = [python, "-c", _COMMAND, "resignature", device, "--yes"]
     done = subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     (line,) = [line for line in done.stderr.decode().splitlines() if line.startswith("VmHWM:")]
-    version = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], check=True,
-                             stdout=subprocess.PIPE).stdout.decode().strip()  # fmt: skip
-    return version, int(line.split()[1]) * 1024
+    return version_of(python), int(line.split()[1]) * 1024

@@ -5,9 +5,10 @@ import json
 import os
 import subprocess
 import sys
-import xmlrpc.client
 
 import pytest
+
+from bench.startup import call
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DRIVER = os.path.join(ROOT, "drivers", "ReLVMoISCSISR")
@@ -46,12 +47,8 @@ pytestmark = pytest.mark.processes
 
 
 def imported(command):
-    parameters = {"command": command, "host_ref": "OpaqueRef:host", "session_ref": "OpaqueRef:session",
-                  "sr_ref": "OpaqueRef:sr", "sr_uuid": "0a0b0c0d-0000-4000-8000-000000000001",
-                  "subtask_of": "OpaqueRef:task", "args": ["0"], "device_config": {"SRmaster": "true"}}  # fmt: skip
-    call = xmlrpc.client.dumps((parameters,), command)
-    done = subprocess.run([sys.executable, "-c", LISTER, DRIVER, call], check=True, cwd="/", stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE)  # fmt: skip
+    argv = [sys.executable, "-c", LISTER, DRIVER, call(command)]
+    done = subprocess.run(argv, check=True, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return json.loads(done.stdout.decode()), done.stderr.decode()
 
 

@@ -4,29 +4,21 @@
 Not part of the suite: `make bench` names it. It leaves procedure.json: for each number of VDIs the pairs, in seconds.
 """
 
-import json
 import os
 import sys
 import time
 
 import pytest
 
+from bench.counts import resignature
 from bench.lvm import Lvm
 from lab import initiator
 from lab.command import run, settle
 from lab.xapi import TOP
-from relvmoiscsi import engine
 from relvmoiscsi.host.device import open_device
 from support import builder
 
-
-@pytest.fixture(scope="module")
-def report():
-    """What was measured; written when all is done."""
-    found = {}
-    yield found
-    with open(os.path.join(os.environ["RELVMOISCSI_VM"], "procedure.json"), "w", encoding="utf-8") as file:
-        json.dump(found, file, indent=2)
+REPORT = "procedure.json"
 
 
 def seconds(action):
@@ -37,7 +29,7 @@ def seconds(action):
 
 def in_process(path):
     with open_device(path, writable=True) as device:
-        engine.resignature(device, engine.prepare(device, os.urandom))
+        resignature(device, os.urandom)
 
 
 def command(path):

@@ -5,6 +5,7 @@ A test gets the fixture `lab` (lab/bench.py). After each one the world must be a
 taken away by the lab, everything else must have been taken away by what was tested.
 """
 
+import json
 import os
 from pathlib import Path
 
@@ -54,6 +55,15 @@ def lab(guest):
 def gone_iscsid(before):
     """The iscsid of before may have been killed, and started again by the lab."""
     return ["processes:" + pid for pid, command in before["processes"].items() if command.startswith("/sbin/iscsid")]
+
+
+@pytest.fixture(scope="module")
+def report(request):
+    """For what a module measures: it is left, as JSON, in the file that the module's REPORT names, beside junit.xml."""
+    found = {}
+    yield found
+    with open(os.path.join(os.environ["RELVMOISCSI_VM"], request.module.REPORT), "w", encoding="utf-8") as file:
+        json.dump(found, file, indent=2)
 
 
 # --- SR.create
