@@ -13,7 +13,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tools/lib.sh
 
 reports=$(mktemp -d)
-trap 'rm -rf "$reports"' EXIT
+# shellcheck disable=SC2317 # called by the trap
+clean_up() {
+    local running
+    running=$(jobs -p) # they do not hear a ctrl-c
+    # shellcheck disable=SC2086 # a list
+    [ -z "$running" ] || kill $running 2>/dev/null || true
+    rm -rf "$reports"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM HUP
 
 passed=0 failed=0 skipped=0
 table=() absent=() problems=()
@@ -32,39 +41,49 @@ attribute() {
     grep -o '<testsuite [^>]*>' "$2" | head -n 1 | sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p"
 }
 
-# stage <name> <venv> <pytest argument>...
-stage() {
-    local name=$1 venv=$2 report=$reports/$1.xml
-    local began=$SECONDS status=0 python
-    shift 2
-
-    heading "$name"
+# find_python <stage> <venv>: $python is its interpreter; false, and told at the end, when there is none
+find_python() {
+    local name=$1 venv=$2
     if ! tools/venv.sh "$venv"; then
         cannot_run "$name" ".venv/$venv could not be made, see above"
         in_ci || { problems+=("$name: .venv/$venv could not be made"); failed=$((failed + 1)); }
-        return
+        return 1
     fi
     python=.venv/$venv/bin/python
     if [ ! -x "$python" ]; then
         cannot_run "$name" "there is no Python for .venv/$venv on this machine"
-        return
+        return 1
     fi
+}
 
-    "$python" -m pytest --junitxml="$report" -o junit_logging=no "$@" </dev/null || status=$?
-    account "$name" "$status" "$report" "$python" "$began"
+# pytest_for <name> <pytest argument>...: $command is it, with $python; its report is the one of that name
+pytest_for() {
+    command=("$python" -m pytest --junitxml="$reports/$1.xml" -o junit_logging=no "${@:2}")
+}
+
+# stage <name> <venv> <pytest argument>...
+stage() {
+    local name=$1 venv=$2 began=$SECONDS status=0 python command
+    shift 2
+
+    heading "$name"
+    find_python "$name" "$venv" || return 0
+    pytest_for "$name" "$@"
+    "${command[@]}" </dev/null || status=$?
+    account "$name" "$status" "$reports/$name.xml" "$python" "$began"
 }
 
 # Two at a time, one test of each: loop devices and LVM, of which a test sees those of all, beside packages, which have
 # root directories of their own.
 stage_judges() {
-    local began=$SECONDS status=0 packages python=.venv/current/bin/python
+    local began=$SECONDS status=0 packages python command
     heading judges
-    tools/venv.sh current
-    "$python" -m pytest --junitxml="$reports/packages.xml" -o junit_logging=no -q -m root --ignore=tests/e2e \
-        </dev/null >"$reports/packages.txt" 2>&1 &
+    find_python judges current || return 0
+    pytest_for packages -q -m root --ignore=tests/e2e
+    "${command[@]}" </dev/null >"$reports/packages.txt" 2>&1 &
     packages=$!
-    "$python" -m pytest --junitxml="$reports/judges.xml" -o junit_logging=no -q -m root --ignore=tests/package \
-        </dev/null || status=$?
+    pytest_for judges -q -m root --ignore=tests/package
+    "${command[@]}" </dev/null || status=$?
     account judges "$status" "$reports/judges.xml" "$python" "$began"
     status=0
     wait "$packages" || status=$?
