@@ -13,6 +13,15 @@ from .sparse import SparseDisk
 
 IMAGES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "images", "golden")
 NAMES = ("one", "chain", "tree")
+#: LUNs in use, by what the storage manager was doing when it was stopped
+LIVE_NAMES = (
+    "running",
+    "clone_vdi_after_shrink_parent",
+    "clone_vdi_after_second_snap",
+    "inflate_after_setSize",
+    "coalescing_VHD_data",
+    "coaleaf_one_renamed",
+)
 
 
 class Golden(NamedTuple):
@@ -43,6 +52,20 @@ def _unpack(name: str) -> Golden:
     disk.name = "golden {}".format(name)
     disk.freeze()
     return Golden(name, disk, json.loads(text) if suffix == "json" else {}, text)
+
+
+def load_live(name: str) -> Golden:
+    """A golden LUN in use, one of LIVE_NAMES; its manifest is the part of `live.json` that speaks of it."""
+    if name not in _loaded:
+        with tarfile.open(os.path.join(IMAGES, "live", name + ".tar.xz")) as archive:
+            disk = _sparse_member(archive, archive.getmember(name + ".img"))
+        with open(os.path.join(IMAGES, "live", "live.json"), encoding="utf-8") as file:
+            manifest = json.load(file)[name]
+        disk.name = "golden {}".format(name)
+        disk.freeze()
+        _loaded[name] = Golden(name, disk, manifest, json.dumps(manifest, sort_keys=True))
+    golden = _loaded[name]
+    return golden._replace(disk=golden.disk.copy())
 
 
 def _sparse_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> SparseDisk:
