@@ -17,7 +17,7 @@ import hashlib
 import re
 import struct
 import uuid
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .lvmreader import Vg, read_vg
 from .reader import UUID, dm_target, footer_ok, kind_of, lv_bytes
@@ -28,6 +28,7 @@ BLOCK = 2 << 20
 SECTORS = BLOCK // SECTOR
 _FREE = 0xFFFFFFFF
 _ALL = (1 << SECTORS) - 1
+_ZEROS = bytes(BLOCK)
 
 
 class Flat(NamedTuple):
@@ -52,25 +53,28 @@ class _Layer(NamedTuple):
     lv_name: str
     size: int
     own: Callable[[int], int]  #: block number to the sectors it has, as bits, the first sector highest
-    data: Callable[[int], bytes]  #: block number to its bytes
+    holds: Callable[[int], bool]  #: whether a block may be anything but zero
+    data: Callable[[int, int, int], bytes]  #: block number, offset in it and length to bytes
     parent: str  #: LV name; empty: none
     prt_uuid: bytes
     uuid: bytes  #: footer uuid; empty: a raw volume
     doubts: Tuple[str, ...]
 
 
-def flatten(disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]] = None) -> Flat:
+def flatten(
+    disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]] = None, grown: Collection[str] = ()
+) -> Flat:
     """What a guest reads through an LV of the VG on `disk`.
 
     `found_as` gives the name under which an LV is found on the disk, where the chain calls it by another one (which it
-    has once a rename is undone). Raises ChainError.
+    has once a rename is undone). `grown` names LVs, as found, whose last sector is not theirs. Raises ChainError.
     """
-    layers = _layers(disk, lv_name, found_as)
+    layers = _layers(disk, lv_name, found_as, grown)
     size = layers[0].size
     blocks: List[Tuple[int, str]] = []
     for number in range(-(-size // BLOCK)):
         data = _block(layers, number)[: size - number * BLOCK]
-        if data.count(0) != len(data):
+        if data != _ZEROS[: len(data)]:
             blocks.append((number, hashlib.sha256(data).hexdigest()))
     return Flat(size, tuple(blocks))
 
@@ -101,7 +105,9 @@ def digest_of_sectors(size: int, sectors: Mapping[int, bytes]) -> Flat:
 # -- layers ---------------------------------------------------------------------------------------------------------
 
 
-def _layers(disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]]) -> List[_Layer]:
+def _layers(
+    disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]], grown: Collection[str] = ()
+) -> List[_Layer]:
     vg = read_vg(disk)
     if vg is None:
         raise ChainError("there is no VG on {}".format(disk.name))
@@ -110,7 +116,8 @@ def _layers(disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]
     while name:
         if any(layer.lv_name == name for layer in layers):
             raise ChainError("{} is its own ancestor".format(name))
-        layer = _layer(disk, vg, name, (found_as or {}).get(name, name))
+        found = (found_as or {}).get(name, name)
+        layer = _layer(disk, vg, name, found, found in grown)
         if layers:
             layers[-1] = _checked(layers[-1], layer)
         layers.append(layer)
@@ -124,7 +131,7 @@ def _checked(child: _Layer, parent: _Layer) -> _Layer:
     return child
 
 
-def _layer(disk: SparseDisk, vg: Vg, name: str, found: str) -> _Layer:
+def _layer(disk: SparseDisk, vg: Vg, name: str, found: str, grown: bool = False) -> _Layer:
     lvs = {lv.name: lv for lv in vg.lvs}
     if found not in lvs:
         raise ChainError("there is no LV {}".format(found))
@@ -136,12 +143,16 @@ def _layer(disk: SparseDisk, vg: Vg, name: str, found: str) -> _Layer:
         return lv_bytes(disk, vg, lv, offset, inside).ljust(length, b"\0")
 
     if kind_of(found) == "raw":
-        return _Layer(name, size, lambda _: _ALL, lambda number: at(number * BLOCK, BLOCK), "", b"", b"", ())
-    return _vhd_layer(name, size, at)
+
+        def data(number: int, offset: int, length: int) -> bytes:
+            return at(number * BLOCK + offset, length)
+
+        return _Layer(name, size, lambda _: _ALL, lambda _: True, data, "", b"", b"", ())
+    return _vhd_layer(name, 0 if grown else size - SECTOR, at)
 
 
-def _vhd_layer(name: str, lv_size: int, at: Callable[[int, int], bytes]) -> _Layer:
-    footer = next((data for data in (at(lv_size - 512, 512), at(0, 512)) if footer_ok(data)), b"")
+def _vhd_layer(name: str, footer_at: int, at: Callable[[int, int], bytes]) -> _Layer:
+    footer = next((data for data in (at(footer_at, SECTOR), at(0, SECTOR)) if footer_ok(data)), b"")
     if not footer:
         raise ChainError("{} holds no VHD".format(name))
     header_at, size, disk_type = struct.unpack_from(">16xQ24xQ4xI", footer)
@@ -159,13 +170,21 @@ def _vhd_layer(name: str, lv_size: int, at: Callable[[int, int], bytes]) -> _Lay
             return _ALL
         return int.from_bytes(at(table[number] * SECTOR, SECTORS // 8), "big")
 
-    def data(number: int) -> bytes:
-        if table[number] == _FREE:
-            return bytes(BLOCK)
-        return at(table[number] * SECTOR + SECTORS // 8, BLOCK)
+    def data(number: int, offset: int, length: int) -> bytes:
+        return at(table[number] * SECTOR + SECTORS // 8 + offset, length)
 
     parent, doubts = _parent(name, header, at) if disk_type == 4 else ("", ())
-    return _Layer(name, size, own, data, parent, header[40:56], footer[68:84], tuple(doubts))
+    return _Layer(
+        name,
+        size,
+        own,
+        lambda number: table[number] != _FREE,
+        data,
+        parent,
+        header[40:56],
+        footer[68:84],
+        tuple(doubts),
+    )
 
 
 def _batmap(at: Callable[[int, int], bytes], header_at: int, entries: int) -> bytes:
@@ -192,21 +211,21 @@ def _parent(name: str, header: bytes, at: Callable[[int, int], bytes]) -> Tuple[
 
 def _block(layers: List[_Layer], number: int) -> bytes:
     """One block of the guest's disk."""
-    found = bytearray(BLOCK)
+    found, changed = bytearray(BLOCK), False
     missing = _ALL
     for layer in layers:
         inside = max(0, min(SECTORS, (layer.size - number * BLOCK) // SECTOR))
         missing &= _ALL ^ (_ALL >> inside)  # past the end of a smaller parent there are zeros
         taken = missing & layer.own(number)
-        if taken:
-            data = layer.data(number)
+        if taken and layer.holds(number):
             for run in re.finditer("1+", format(taken, "0{}b".format(SECTORS))):
                 start, end = run.start() * SECTOR, run.end() * SECTOR
-                found[start:end] = data[start:end]
+                found[start:end] = layer.data(number, start, end - start)
+                changed = True
         missing &= ~layer.own(number)
         if not missing:
             break
-    return bytes(found)
+    return bytes(found) if changed else _ZEROS
 
 
 def footer_uuid(disk: SparseDisk, lv_name: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The reader of chains reads what the guests have written, and nothing else (qemu-img: tests/e2e/test_live_judged.py)."""
+"""The reader of chains reads what the guests have written, and nothing else; qemu-img is asked in tests/e2e."""
 
 import struct
 
