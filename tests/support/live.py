@@ -126,13 +126,13 @@ def inflate(extents: int = 3, end: str = "", hidden: bool = False, chained: bool
     if hidden:
         volumes.append(disk("child", "disk", sectors=(9,)))
         leaves = {"child": ("child", *leaves["disk"])}
-    return _live(volumes, leaves, FINISHED, ("inflate_", "{disk}"))
+    return _live(volumes, leaves, FINISHED, ("{disk}",))
 
 
 def inflate_of_nothing() -> Live:
     """The volume went, and its journal stayed."""
     volumes = [journal("inflate", "disk", str(EXTENT))]
-    return _live(volumes, {}, FINISHED, ("inflate_",), also=("disk",))
+    return _live(volumes, {}, FINISHED, ("{disk}",), also=("disk",))
 
 
 # -- clone ----------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def clone(
     if complete and not broken:
         below = ("grand",) if base.startswith("empty") else chain
         leaves = {key: (key, *below) for key in there}
-    return _live(volumes, leaves, FINISHED, ("clone_", "{orig}"), also=tuple(also), **options)
+    return _live(volumes, leaves, FINISHED, ("{orig}",), also=tuple(also), **options)
 
 
 def _cbt_logs(cbt: str) -> List[Volume]:
@@ -302,7 +302,7 @@ def leaf(step: str, parent: str = "vhd", inflating: bool = False, parent_end: st
         options = {"also": ("child",), "extra_records": (plain.record._replace(uuid="child"),)}
     chain = ("parent", "grand") if parent == "child" else ("parent",)
     leaves = {"child": chain if reached("old_deleted") else ("child", *chain)}
-    return _live(volumes, leaves, FINISHED, ("leaf_", "{child}"), **options)
+    return _live(volumes, leaves, FINISHED, ("{child}",), **options)
 
 
 def leaf_and_clone() -> Live:
@@ -324,7 +324,7 @@ def leaf_and_clone() -> Live:
         "clone": ("clone", "base"),
         "grows": ("grows",),
     }
-    return _live(both, leaves, FINISHED, ("leaf_", "clone_", "inflate_"))
+    return _live(both, leaves, FINISHED, ("{child}", "{orig}", "{grows}"))
 
 
 # -- what real programs tolerate ------------------------------------------------------------------------------------
@@ -424,9 +424,17 @@ def _refused(*volumes: Volume, words: Sequence[str] = (), **options: Any) -> Liv
     return _live([disk("disk", sectors=(4, 5)), *volumes], {}, REFUSED, words, **options)
 
 
-def unreadable_value(kind: str) -> Live:
-    live = _refused(disk("orig"), journal(kind, "orig", "{disk}"), words=(kind + "_", "{orig}"))
-    return _poked(live, "{} of orig".format(kind), 0, b"x" * 512)
+def unwritten_value(kind: str) -> Live:
+    """The journal's volume is there, and what it is to say is not: nothing has happened yet."""
+    base = disk("base", sectors=(3,), hidden=True)
+    orig = disk("orig", "base", sectors=(4,))
+    live = _live([base, orig, journal(kind, "orig", "{base}")], {"orig": ("orig", "base")}, FINISHED, ("{orig}",))
+    return _poked(live, "{} of orig".format(kind), 0, noise(512, "former owner"))
+
+
+def unwritten_value_of_nothing(kind: str) -> Live:
+    live = _refused(journal(kind, "orig", "{disk}"), words=(kind + "_", "{orig}"), also=("orig",))
+    return _poked(live, "{} of orig".format(kind), 0, noise(512, "former owner"))
 
 
 # -- all of them ----------------------------------------------------------------------------------------------------
@@ -485,6 +493,7 @@ def _clones() -> Dict[str, _Maker]:
         "clone: undone halfway, journal": lambda: clone_undone_halfway(False),
         "clone: undone halfway, grown": lambda: clone_undone_halfway(True),
         "clone: no free slot in MGT": clone_with_full_mgt,
+        "clone: value not written": lambda: unwritten_value("clone"),
     })  # fmt: skip
     return found
 
@@ -503,6 +512,7 @@ def _leaves() -> Dict[str, _Maker]:
         "leaf: both renamed, old without an end footer": lambda: leaf("after_hidden", child_end="killed"),
         "leaf: child hidden at its end alone": lambda: leaf("both_renamed", child_end="hidden"),
         "leaf, clone and inflate": leaf_and_clone,
+        "leaf: value not written": lambda: unwritten_value("leaf"),
     })  # fmt: skip
     return found
 
@@ -528,13 +538,13 @@ _REFUSED: Dict[str, _Maker] = {
     "jvhd_": lambda: _refused(disk("resizes", poisoned=True), jvhd("resizes"), words=("{resizes}",)),
     "volume without a VHD": lambda: _refused(disk("blank", blank="zero", extents=2), words=("{blank}",)),
     "clone_ with neither base nor original": lambda: _refused(
-        journal("clone", "orig", "{base}_{clone}"), words=("clone_", "{orig}"), also=("orig", "base", "clone")
+        journal("clone", "orig", "{base}_{clone}"), words=("{orig}",), also=("orig", "base", "clone")
     ),
     "leaf_ with neither parent nor child": lambda: _refused(
-        journal("leaf", "child", "{parent}"), words=("leaf_", "{child}"), also=("child", "parent")
+        journal("leaf", "child", "{parent}"), words=("{child}",), also=("child", "parent")
     ),
-    "clone_ without a readable value": lambda: unreadable_value("clone"),
-    "leaf_ without a readable value": lambda: unreadable_value("leaf"),
+    "clone_ without a value or a volume": lambda: unwritten_value_of_nothing("clone"),
+    "leaf_ without a value or a volume": lambda: unwritten_value_of_nothing("leaf"),
 }
 
 STATES: Dict[str, _Maker] = {}

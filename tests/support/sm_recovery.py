@@ -161,7 +161,8 @@ def _clone(state: _State, journal: Journal) -> None:
     orig = journal.uuid
     match = re.match("({0})_({0})?$".format(UUID), journal.value)
     if match is None:
-        raise Impossible("{} does not say what it is for".format(journal.name))
+        _unwritten(state, journal)
+        return
     base, clone = match.group(1), match.group(2) or ""
     if not state.of(base):
         if not state.of(orig):
@@ -182,10 +183,21 @@ def _clone(state: _State, journal: Journal) -> None:
     state.done.append("{}: undone".format(journal.name))
 
 
+def _unwritten(state: _State, journal: Journal) -> None:
+    """sm makes the journal's volume and then writes into it; before that it does nothing else.
+
+    Cut between the two, sm itself needs a person to remove the journal.
+    """
+    if not state.of(journal.uuid):
+        raise Impossible("{} does not say what it is for".format(journal.name))
+    state.done.append("{}: nothing to do".format(journal.name))
+
+
 def _leaf(state: _State, journal: Journal) -> None:
     child, parent = journal.uuid, journal.value
     if not re.match(UUID + "$", parent):
-        raise Impossible("{} does not say what it is for".format(journal.name))
+        _unwritten(state, journal)
+        return
     old = "VHD-OLD_" + child
     if not state.of(parent) and old not in state.volumes:
         if not state.of(child):
