@@ -78,6 +78,7 @@ class Volume(NamedTuple):
     located: str = ""  #: key of the parent that the locators name, where the header names another
     old_extents: int = 0  #: so large was the LV when a footer was last written at its end
     blank: str = ""  #: a VHD volume without its VHD: "zero", or the key of a former owner of which it holds the bytes
+    longer: int = 1  #: by so many extents a `blank` volume is longer than that of its former owner
     named_as: str = ""  #: key of the VDI whose name the LV bears while a rename is under way
 
 
@@ -436,9 +437,10 @@ class _Build:
             return Content(size)
         if volume.blank:
             former = self._vhd_spec(self.by_key[volume.blank], seed)
-            smaller = vhd_content(size - self.options.extent_size, former._replace(footer_uuid=uuid.UUID(int=7)))
             left = Content(size)
-            left.pieces = smaller.pieces
+            left.pieces = vhd_content(
+                size - self.options.extent_size * volume.longer, former._replace(footer_uuid=uuid.UUID(int=7))
+            ).pieces
             return left
         return vhd_content(size, self._vhd_spec(volume, seed))
 

@@ -10,6 +10,7 @@ What the data should be is said here, volume by volume, and not taken from any r
 `_doCoalesceLeaf`, `inflate`; blktap, `vhd_kill_footer`, `vhd_write_footer`, `vhd_change_parent`.
 """
 
+import uuid
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from . import builder
@@ -33,6 +34,9 @@ class Live(NamedTuple):
     verdict: str
     words: Tuple[str, ...] = ()  #: what has to be said of it: parts of a sentence, keys in braces stand for UUIDs
     unread: Tuple[str, ...] = ()  #: VDI keys of leaves that nobody can read
+    kept: Tuple[
+        str, ...
+    ] = ()  #: identities that stay, because they are nobody's: those of a heartbeat's host, of noise
 
     def uuid(self, key: str) -> str:
         return self.built.truth.uuids[key]
@@ -158,6 +162,7 @@ def clone(
     single: bool = False,
     cbt: str = "",
     blank: str = "zero",
+    longer: int = 1,
     more: Sequence[Volume] = (),
     base_more: Any = None,
     broken: str = "",
@@ -167,7 +172,8 @@ def clone(
 
     `base`: what `orig` was: a VHD, the child of one, an empty child of one (the leaves then name its parent), a raw
     volume. `single`: no clone is made. `cbt`: a log of `orig` that is "there", "renamed" or "moved" to the clone.
-    `blank`: what a volume holds before its VHD is made. `broken`: a key whose end footer is not there.
+    `blank`: what a volume holds before its VHD is made, zeros or a deleted VHD whose volume was `longer` extents less.
+    `broken`: a key whose end footer is not there.
     """
     at = CLONE_STEPS.index(step)
 
@@ -180,7 +186,7 @@ def clone(
         return volume if key == "orig" else unlisted(volume)
 
     def blank_of(key: str) -> Volume:
-        return snap(key)._replace(blank=blank, extents=3)
+        return snap(key)._replace(blank=blank, longer=longer, extents=3)
 
     grand = "" if base in ("vhd", "raw") else "grand"
     data = (4, 5, 9000)
@@ -377,8 +383,9 @@ def blank_cbt_log() -> Live:
 
 def stale_cbt_log() -> Live:
     """lvcreate does not wipe: the log holds what its extent held before."""
-    live = _carried(cbtlog("disk"))
-    return _poked(live, "cbtlog of disk", 0, noise(4096, "former owner"))
+    live, stale = _carried(cbtlog("disk")), noise(4096, "former owner")
+    kept = tuple(str(uuid.UUID(bytes=stale[at : at + 16])) for at in (0, 16))
+    return _poked(live, "cbtlog of disk", 0, stale)._replace(kept=kept)
 
 
 def reparenting(header: str, locators: str) -> Live:
@@ -397,7 +404,8 @@ def foreign_volumes() -> Live:
     heartbeat = "hb-" + HOST
     live = _carried(named(heartbeat, extents=1), named("backup_data", extents=2), words=(heartbeat, "backup_data"))
     live = _poked(live, heartbeat, 0, noise(512, "heartbeat"))
-    return _poked(live, "backup_data", EXTENT - 512, noise(1024, "backup"))
+    live = _poked(live, "backup_data", EXTENT - 512, noise(1024, "backup"))
+    return live._replace(kept=(HOST, heartbeat))
 
 
 def garbage_collection() -> Live:
@@ -482,6 +490,10 @@ def _clones() -> Dict[str, _Maker]:
     found.update({
         "clone: after_lvcreate, over a deleted VHD": lambda: clone("after_lvcreate", blank="beside"),
         "clone: after_second_lvcreate, over a deleted VHD": lambda: clone("after_second_lvcreate", blank="beside"),
+        "clone: after_lvcreate, over a whole deleted VHD": lambda: clone("after_lvcreate", blank="beside", longer=0),
+        "clone: after_second_lvcreate, over a whole deleted VHD": lambda: clone(
+            "after_second_lvcreate", blank="beside", longer=0
+        ),
         "clone: first leaf without its end footer": lambda: clone("after_first_snap", broken="orig"),
         "clone: second leaf without its end footer": lambda: clone("after_second_snap", broken="clone"),
         "clone: base hidden at its end alone": lambda: clone("after_second_snap", base_more={"end": "hidden"}),

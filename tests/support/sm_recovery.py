@@ -138,6 +138,16 @@ class _State:
         there = parent in self.volumes and self.scans(parent)
         return there and vhd.prt_uuid == (self.vhd(parent).uuid if kind_of(parent) == "vhd" else "")
 
+    def is_leaf_of(self, name: str, base: str) -> bool:
+        """Whether a leaf is whole and was made of a base, or of what an empty base was made of.
+
+        sm does not ask for the second. But lvcreate does not wipe: what it would take for the leaf then may be what a
+        deleted VDI left in those extents.
+        """
+        above = self.of(base)
+        grand = self.vhd(above).parent[1] if kind_of(above) == "vhd" else ""
+        return self.checks(name) and self.vhd(name).parent[1] in (above, grand or above)
+
     def must_scan(self) -> None:
         for name in self.volumes:
             if not self.scans(name):
@@ -170,7 +180,7 @@ def _clone(state: _State, journal: Journal) -> None:
         state.done.append("{}: nothing to do".format(journal.name))
         return
     leaves = [state.of(leaf) for leaf in (orig, clone) if leaf]
-    if all(leaf and state.scans(leaf) for leaf in leaves) and all(state.checks(leaf) for leaf in leaves):
+    if all(leaf and state.scans(leaf) for leaf in leaves) and all(state.is_leaf_of(leaf, base) for leaf in leaves):
         state.mark(state.of(base), hidden=True, writable=False)
         state.introduced.extend(leaf for leaf in (clone, base) if leaf)
         state.done.append("{}: completed".format(journal.name))

@@ -109,6 +109,8 @@ def test_a_journal_of_which_the_value_is_not_written_is_one_of_which_nothing_was
 @pytest.mark.parametrize("name", [
     "clone: after_lvcreate, over a deleted VHD",
     "clone: after_second_lvcreate, over a deleted VHD",
+    "clone: after_lvcreate, over a whole deleted VHD",
+    "clone: after_second_lvcreate, over a whole deleted VHD",
     "clone: first leaf without its end footer",
     "clone: second leaf without its end footer",
 ])  # fmt: skip
