@@ -275,10 +275,10 @@ class Judge:
     """What a LUN may be at any time of a run between `original` and `resignatured`, whichever way it leads.
 
     `target` is where recovery of an unfinished run has to end, byte for byte; None: at `resignatured`. `states` are
-    what `inspect` calls the two LUNs.
+    what `inspect` calls the two LUNs, `allowed` the bytes that may change where it is more than identities.
     """
 
-    def __init__(self, original, resignatured, target=None, states=("clean", "resignatured")):
+    def __init__(self, original, resignatured, target=None, states=("clean", "resignatured"), allowed=None):
         self.original, self.resignatured = original, resignatured
         self.target = target or resignatured
         self.vg_view = Remembered(lvmreader.vg_view)
@@ -288,7 +288,7 @@ class Judge:
         self.state_of = dict(zip((self.label_in(original), self.label_in(resignatured)), states))
         self.at_rest = {self.label_in(original): original, self.label_in(resignatured): resignatured}
         self.rings = {self.label_in(disk): free_ring(disk) for disk in (original, resignatured)}
-        self.allowed = reader.layout_of(original).allowed
+        self.allowed = allowed or reader.layout_of(original).allowed
         self.guest = original.digest_except(self.allowed)
         assert self.guest == resignatured.digest_except(self.allowed) == self.target.digest_except(self.allowed)
 

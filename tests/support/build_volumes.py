@@ -11,6 +11,7 @@ from relvmoiscsi.device import Range, align_up
 
 MIB = 1 << 20
 BLOCK = 2 * MIB
+BLOCK_SECTORS = BLOCK // 512
 SM_BAT_ENTRIES = 1048576  #: sm preallocates metadata for 2 TiB
 _TIMESTAMP = 0x3293A418
 
@@ -49,9 +50,17 @@ def noise(length: int, seed: str) -> bytes:
 # -- raw ------------------------------------------------------------------------------------------------------------
 
 
-def raw_content(size: int, seed: str) -> Content:
-    """Guest data at the start, in the middle, at the very end; where a VHD would have its structures, too."""
+def raw_content(size: int, seed: str, writes: Sequence[Tuple[int, str]] = ()) -> Content:
+    """Guest data at the start, in the middle, at the very end; where a VHD would have its structures, too.
+
+    Or what `writes` says: (guest sector, seed).
+    """
     content = Content(size)
+    for sector, owner in writes:
+        content.put(512 * sector, guest_sector(owner, sector))
+        content.guest.append(Range(512 * sector, 512))
+    if writes:
+        return content
     for offset in sorted({0, 4096, size // 2, size - 4096}):
         content.put_guest(offset, 1024, seed)
     content.put_guest(size - 512, 512, seed)
@@ -82,6 +91,33 @@ class VhdSpec(NamedTuple):
     parent: Optional[Parent]
     poisoned: bool
     seed: str
+    writes: Tuple[Tuple[int, str], ...] = ()  #: (guest sector, seed of what it holds); empty: `blocks` of noise
+    end: str = ""  #: what the last sector holds, one of END_FOOTERS
+    located: Optional[Parent] = None  #: what the locators name, where the header names another parent
+    dead_footer: int = 0  #: where the LV once ended: a footer of then lies before this byte
+
+    @property
+    def block_numbers(self) -> Tuple[int, ...]:
+        """The guest's blocks that have a place."""
+        if not self.writes:
+            return tuple(range(self.blocks))
+        return tuple(sorted({sector // BLOCK_SECTORS for sector, _ in self.writes}))
+
+
+#: What the last sector of a VHD may hold: what it should; what a running tapdisk, a grown LV or its former owner leaves
+#: there; the two footers that a resize or a change of the hidden flag has written but one of.
+END_FOOTERS = (
+    "",
+    "killed",
+    "zero",
+    "noise",
+    "bad checksum",
+    "another VHD",
+    "poisoned",
+    "resized",
+    "hidden",
+    "unhidden",
+)
 
 
 class VhdPlaces(NamedTuple):
@@ -116,21 +152,62 @@ def vhd_min_size(bat_entries: int, differencing: bool, blocks: int) -> int:
 
 
 def vhd_content(size: int, spec: VhdSpec) -> Content:
-    places = vhd_places(spec.bat_entries, spec.parent is not None, spec.blocks)
+    places = vhd_places(spec.bat_entries, spec.parent is not None, len(spec.block_numbers))
     assert places.end + 512 <= size, "the LV is too small for its VHD"
     content = Content(size)
-    footer = _vhd_footer(spec)
-    content.put(0, footer)
+    content.put(0, _vhd_footer(spec))
     content.put(512, _vhd_header(spec, places))
     if spec.parent:
         content.identities += [Range(512 + 36, 4), Range(512 + 64, 512)]
-        for offset, (_, data) in zip(places.locators, _locator_texts(spec.parent)):
+        for offset, (_, data) in zip(places.locators, _locator_texts(spec.located or spec.parent)):
             content.put_identity(offset, data, 512)
     _put_tables(content, spec, places)
-    for number, bitmap in enumerate(places.blocks):
-        _put_block(content, bitmap, "{} block {}".format(spec.seed, number))
-    content.put(size - 512, footer)
+    for number, bitmap in zip(spec.block_numbers, places.blocks):
+        if spec.writes:
+            _put_writes(content, bitmap, number, spec.writes)
+        else:
+            _put_block(content, bitmap, "{} block {}".format(spec.seed, number))
+    if spec.dead_footer:
+        assert places.end <= spec.dead_footer - 512 < size - 512, "the old end lies inside the VHD"
+        content.put(spec.dead_footer - 512, _vhd_footer(spec))
+    content.put(size - 512, _end_footer(spec))
     return content
+
+
+def _end_footer(spec: VhdSpec) -> bytes:
+    """The last sector, by `spec.end`."""
+    other = spec._replace(footer_uuid=uuid.UUID(bytes=noise(16, spec.seed + " former owner")), parent=None)
+    found = {
+        "": spec,
+        "another VHD": other._replace(virtual_size=spec.virtual_size // 2, hidden=False),
+        "poisoned": spec._replace(poisoned=True),
+        "resized": spec._replace(virtual_size=spec.virtual_size + BLOCK),
+        "hidden": spec._replace(hidden=True),
+        "unhidden": spec._replace(hidden=False),
+    }.get(spec.end)
+    if found:
+        return _vhd_footer(found)
+    flipped = bytearray(_vhd_footer(spec))
+    flipped[200] ^= 1
+    fillers = {"killed": b"\xc7" * 512, "zero": bytes(512), "noise": noise(512, spec.seed + " end")}
+    return bytes(flipped) if spec.end == "bad checksum" else fillers[spec.end]
+
+
+def guest_sector(seed: str, sector: int) -> bytes:
+    """What `writes` put into a sector of the guest's disk."""
+    return noise(512, "{} sector {}".format(seed, sector))
+
+
+def _put_writes(content: Content, bitmap: int, block: int, writes: Sequence[Tuple[int, str]]) -> None:
+    bits = bytearray(512)
+    for sector, seed in writes:
+        number, within = divmod(sector, BLOCK_SECTORS)
+        if number == block:
+            bits[within // 8] |= 0x80 >> within % 8
+            at = bitmap + 512 + 512 * within
+            content.put(at, guest_sector(seed, sector))
+            content.guest.append(Range(at, 512))
+    content.put(bitmap, bytes(bits))
 
 
 def _vhd_footer(spec: VhdSpec) -> bytes:
@@ -150,7 +227,7 @@ def _vhd_header(spec: VhdSpec, places: VhdPlaces) -> bytes:
     tail += (parent.dm_name.encode("utf-16-be") if parent else b"").ljust(512, b"\0")
     entries = b""
     if parent:
-        for offset, (code, data) in zip(places.locators, _locator_texts(parent)):
+        for offset, (code, data) in zip(places.locators, _locator_texts(spec.located or parent)):
             entries += struct.pack(">4sIIIQ", code, 512, len(data), 0, offset)
     tail += entries.ljust(192, b"\0") + bytes(256)
     return head + struct.pack(">I", _vhd_sum(head + tail)) + tail
@@ -163,7 +240,7 @@ def _locator_texts(parent: Parent) -> List[Tuple[bytes, bytes]]:
 
 def _put_tables(content: Content, spec: VhdSpec, places: VhdPlaces) -> None:
     table = bytearray(b"\xff" * (places.batmap_header - places.table))
-    for index, bitmap in enumerate(places.blocks):
+    for index, bitmap in zip(spec.block_numbers, places.blocks):
         struct.pack_into(">I", table, 4 * index, bitmap // 512)
     content.put(places.table, bytes(table))
     sectors = align_up(spec.bat_entries, 4096) // 4096

@@ -27,6 +27,7 @@ from .build_volumes import (
     Record,
     VhdSpec,
     cbt_content,
+    guest_sector,
     journal_content,
     mgt_content,
     noise,
@@ -72,6 +73,12 @@ class Volume(NamedTuple):
     consistent: int = 1
     record: Optional[Record] = None  #: MGT record; None: it has none
     uuid: str = ""  #: VDI UUID; empty: made from the key
+    writes: Tuple[Tuple[int, str], ...] = ()  #: (guest sector, seed) instead of `blocks` of noise
+    end: str = ""  #: last sector of a VHD, one of build_volumes.END_FOOTERS
+    located: str = ""  #: key of the parent that the locators name, where the header names another
+    old_extents: int = 0  #: so large was the LV when a footer was last written at its end
+    blank: str = ""  #: a VHD volume without its VHD: "zero", or the key of a former owner of which it holds the bytes
+    named_as: str = ""  #: key of the VDI whose name the LV bears while a rename is under way
 
 
 class VolumeTruth(NamedTuple):
@@ -92,6 +99,8 @@ class VolumeTruth(NamedTuple):
     footer_uuid: str  #: of a VHD
     identities: Tuple[Range, ...]  #: from the start of the LV
     guest: Tuple[Range, ...]  #: from the start of the LV
+    virtual_size: int  #: of a VHD; the size of the LV of a raw one
+    writes: Tuple[Tuple[int, str], ...]
 
 
 class Truth(NamedTuple):
@@ -111,6 +120,7 @@ class Truth(NamedTuple):
     pe_count: int
     volumes: Tuple[VolumeTruth, ...]  #: in the order of the text, MGT among them
     records: Tuple[Record, ...]
+    also: Tuple[Tuple[str, str], ...] = ()  #: (key, UUID) of VDIs without a volume
 
     def volume(self, key: str) -> VolumeTruth:
         return {volume.key: volume for volume in self.volumes}[key]
@@ -143,8 +153,16 @@ class Truth(NamedTuple):
     def uuids(self) -> Dict[str, str]:
         """Key to VDI UUID; the SR's is under "sr"."""
         known = {volume.key: volume.uuid for volume in self.volumes if volume.uuid}
+        known.update(self.also)
         known["sr"] = self.sr_uuid
         return known
+
+    def guest_sectors(self, *keys: str) -> Dict[int, bytes]:
+        """What `writes` of volumes make a guest read through a chain of them, the leaf first."""
+        found: Dict[int, bytes] = {}
+        for key in reversed(keys):
+            found.update((sector, guest_sector(seed, sector)) for sector, seed in self.volume(key).writes)
+        return found
 
     def _all_of(self, what: str) -> List[Range]:
         found: List[Range] = []
@@ -313,7 +331,8 @@ class Options(NamedTuple):
     mgt_bug: str = ""  #: "shifted", "damaged": as sm 3.0.0 to 3.0.12 wrote labels that are not ASCII
     mgt_minor: int = 2
     mgt_fill: int = 0  #: deleted records are added until there are so many
-    extra_records: Tuple[Record, ...] = ()
+    extra_records: Tuple[Record, ...] = ()  #: a key may stand for their UUID
+    also: Tuple[str, ...] = ()  #: keys of VDIs that have a UUID and no volume
     sr_label: str = "test SR"
     sr_description: str = "made by tests/support/builder.py"
     allocation: str = "thick"
@@ -332,7 +351,7 @@ class _Build:
     def __init__(self, volumes: Tuple[Volume, ...], options: Options) -> None:
         self.options = options
         self.seed = "lun {}".format(options.seed)
-        self.uuids = uuids_by_key([volume.key for volume in volumes] + ["sr"], self.seed)
+        self.uuids = uuids_by_key([volume.key for volume in volumes] + ["sr", *options.also], self.seed)
         self.uuids.update({volume.key: volume.uuid for volume in volumes if volume.uuid})
         if options.sr_uuid:
             self.uuids["sr"] = options.sr_uuid
@@ -367,6 +386,7 @@ class _Build:
             pe_count,
             tuple(self._volume_truth(volume, segments[volume.key], contents[volume.key]) for volume in self.volumes),
             self.records,
+            tuple((key, self.uuids[key]) for key in options.also),
         )
         truth = _put_lvm(disk, truth, options)
         for volume in truth.volumes:
@@ -385,9 +405,9 @@ class _Build:
         if volume.kind == "mgt":
             return mgt_content(size, self._mgt_spec())
         if volume.kind == "raw":
-            return raw_content(size, seed)
+            return raw_content(size, seed, volume.writes)
         if volume.kind == "vhd":
-            return vhd_content(size, self._vhd_spec(volume, seed))
+            return self._vhd_content(size, volume, seed)
         if volume.kind == "qcow2":
             return qcow2_content(size, self._qcow2_spec(volume, seed))
         if volume.kind == "cbtlog":
@@ -407,19 +427,35 @@ class _Build:
             return volume.extents * self.options.extent_size
         needed = 1
         if volume.kind == "vhd":
-            needed = vhd_min_size(volume.bat_entries, bool(volume.parent), volume.blocks)
+            blocks = len(self._vhd_spec(volume, "").block_numbers)
+            needed = vhd_min_size(volume.bat_entries, bool(volume.parent), blocks)
         return align_up(needed, self.options.extent_size)
 
+    def _vhd_content(self, size: int, volume: Volume, seed: str) -> Content:
+        if volume.blank == "zero":
+            return Content(size)
+        if volume.blank:
+            former = self._vhd_spec(self.by_key[volume.blank], seed)
+            smaller = vhd_content(size - self.options.extent_size, former._replace(footer_uuid=uuid.UUID(int=7)))
+            left = Content(size)
+            left.pieces = smaller.pieces
+            return left
+        return vhd_content(size, self._vhd_spec(volume, seed))
+
     def _vhd_spec(self, volume: Volume, seed: str) -> VhdSpec:
-        parent = None
-        if volume.parent:
-            above = self.by_key.get(volume.parent)
-            raw_parent = above is not None and above.kind == "raw"
-            name = self._lv_name(above) if above else "VHD-" + volume.parent
-            footer = self.footers.get(volume.parent, uuid.UUID(int=1))
-            parent = Parent(self.vg_name, name, None if raw_parent else footer)
         return VhdSpec(self.footers[volume.key], volume.virtual_size, volume.bat_entries, volume.blocks,
-                       volume.hidden, parent, volume.poisoned, seed)  # fmt: skip
+                       volume.hidden, self._parent(volume.parent), volume.poisoned, seed, volume.writes, volume.end,
+                       self._parent(volume.located), volume.old_extents * self.options.extent_size)  # fmt: skip
+
+    def _parent(self, key: str) -> Optional[Parent]:
+        """What a child says of a parent; it goes by the name that it had before any rename."""
+        if not key:
+            return None
+        above = self.by_key.get(key)
+        raw_parent = above is not None and above.kind == "raw"
+        name = self._lv_name(above._replace(named_as="")) if above else "VHD-" + key
+        footer = self.footers.get(key, uuid.UUID(int=1))
+        return Parent(self.vg_name, name, None if raw_parent else footer)
 
     def _qcow2_spec(self, volume: Volume, seed: str) -> Qcow2Spec:
         above = self.by_key.get(volume.parent)
@@ -433,7 +469,7 @@ class _Build:
         prefix = {"vhd": "VHD-", "raw": "LV-", "qcow2": "QCOW2-"}.get(volume.kind)
         if prefix is None:
             return self._filled(volume.name)
-        return prefix + ("OLD_" if volume.old else "") + self.uuids[volume.key]
+        return prefix + ("OLD_" if volume.old else "") + self.uuids[volume.named_as or volume.key]
 
     def _filled(self, text: str) -> str:
         for key, value in self.uuids.items():
@@ -449,7 +485,7 @@ class _Build:
             volume.kind,
             self._lv_name(volume),
             lvm_id("{} lv {}".format(self.seed, volume.key)),
-            self.uuids[volume.key] if volume.kind in ("vhd", "raw", "qcow2") else "",
+            self.uuids[volume.named_as or volume.key] if volume.kind in ("vhd", "raw", "qcow2") else "",
             volume.parent,
             self._uuid(volume.parent),
             segments,
@@ -460,13 +496,15 @@ class _Build:
             str(self.footers[volume.key]) if volume.kind == "vhd" else "",
             tuple(content.identities),
             tuple(content.guest),
+            content.size if volume.kind == "raw" else volume.virtual_size,
+            volume.writes,
         )
 
     # MGT
 
     def _records(self, volumes: Tuple[Volume, ...]) -> Tuple[Record, ...]:
         records = [v.record._replace(uuid=self.uuids[v.key]) for v in volumes if v.record]
-        records.extend(self.options.extra_records)
+        records.extend(record._replace(uuid=self._uuid(record.uuid)) for record in self.options.extra_records)
         while len(records) < self.options.mgt_fill:
             filler = uuids_by_key(["deleted {}".format(len(records))], self.seed)
             records.append(Record(list(filler.values())[0], "dummy vdi for space check", deleted=True))

@@ -81,6 +81,7 @@ class Vhd(NamedTuple):
     prt_uuid: str  #: empty when zero
     parent: Tuple[str, str]  #: (VG name, LV name) by the header's parent name; ("", "") when there is none
     locators: Tuple[Locator, ...]
+    end: str  #: the footer in the last sector: same, invalid (the copy governs), poisoned, resized or other
     problems: Tuple[str, ...]
 
 
@@ -326,7 +327,8 @@ def _read_vhd(volume: _Volume) -> Vhd:
     header = volume.at(header_at, 1024).ljust(1024, b"\0")
     _, _, table_at, _, entries, _, _, prt_uuid, _, _, parent_name = _HEADER.unpack_from(header)
     locators = tuple(_locators(volume, header))
-    problems = list(_footer_problems(first, volume.at(volume.size - 512, 512)))
+    end = end_footer(first, volume.at(volume.size - 512, 512))
+    problems = list(_footer_problems(first, end))
     problems.extend(_header_problems(header, disk_type, len(locators)))
     return Vhd(
         volume.name,
@@ -340,15 +342,29 @@ def _read_vhd(volume: _Volume) -> Vhd:
         _uuid_text(prt_uuid),
         dm_target(parent_name.decode("utf-16-be", "replace").rstrip("\0")),
         locators,
+        end,
         tuple("{}: {}".format(volume.name, problem) for problem in problems),
     )
 
 
-def _footer_problems(first: bytes, last: bytes) -> Iterator[str]:
-    for where, data in (("start", first), ("end", last)):
-        if not _footer_ok(data):
-            yield "the footer at its {} is bad".format(where)
-    if first != last:
+def end_footer(first: bytes, last: bytes) -> str:
+    """What libvhd makes of the last sector of a VHD whose copy of the footer is `first`.
+
+    A running VM leaves 0xC7 there, a grown LV whatever there was: the copy governs then, and the sector means nothing.
+    A resize changes the two one after the other: size, geometry and checksum may differ.
+    """
+    if not footer_ok(last):
+        return "poisoned" if last[:8] == b"v_poison" else "invalid"
+    if first == last:
+        return "same"
+    unsized = [data[:48] + data[60:64] + data[68:] for data in (first, last)]
+    return "resized" if unsized[0] == unsized[1] else "other"
+
+
+def _footer_problems(first: bytes, end: str) -> Iterator[str]:
+    if not footer_ok(first):
+        yield "the footer at its start is bad"
+    if end == "other":
         yield "its two footers differ"
 
 
@@ -364,7 +380,8 @@ def _header_problems(header: bytes, disk_type: int, locators: int) -> Iterator[s
         yield "it has no parent and its header names one"
 
 
-def _footer_ok(data: bytes) -> bool:
+def footer_ok(data: bytes) -> bool:
+    """Whether libvhd takes a sector for a footer: cookie and checksum."""
     return data[:8] == b"conectix" and _sum_ones_complement(data, 64) == struct.unpack_from(">I", data, 64)[0]
 
 
