@@ -7,7 +7,7 @@ may name a VDI that is gone. The struct has neither magic nor checksum: name and
 
 from typing import List, Mapping, NamedTuple, Optional
 
-from relvmoiscsi.errors import Malformed, Place
+from relvmoiscsi.errors import Place
 from relvmoiscsi.identity import uuid_from_bytes, uuid_to_bytes
 from relvmoiscsi.ondisk import Change, Record, le32, le64, raw
 
@@ -33,13 +33,18 @@ class CbtLog(NamedTuple):
     parent: Optional[str]  #: VDI UUID
     child: Optional[str]
 
+    @property
+    def initialised(self) -> bool:
+        return self.header.size > 0
 
-def read_cbt_log(head: bytes, volume: str) -> CbtLog:
-    """Read the start of a log. Raises Malformed when the flag is none: then it is no log."""
+
+def read_cbt_log(head: bytes, volume: str) -> Optional[CbtLog]:
+    """Read the start of a log. None when it is none yet: SM makes the volume first, and its content is what was there
+    before; it is looked at only when somebody asks for the log.
+    """
     header = CbtHeader.at(head, 0, Place(volume, 0))
     if header.consistent not in (0, 1):
-        where = Place(volume, CbtHeader.consistent.offset)
-        raise Malformed("CBT log", where, "its consistent flag is {}".format(header.consistent))
+        return None
     return CbtLog(header, _uuid(header.parent), _uuid(header.child))
 
 

@@ -81,9 +81,9 @@ class Result(NamedTuple):
 
 
 class AlreadyDone(NamedTuple):
-    """The LUN holds a finished resignature for this SCSIid: there is nothing to do."""
+    """The LUN holds a finished resignature for this SCSIid: there is nothing to do. It may be in use."""
 
-    lun: Lun
+    sr_uuid: str
     run: Optional[Run]
 
 
@@ -210,9 +210,9 @@ def prepare(
         tail = read_tail(label, Place(device.name, label.offset))
         if tail is not None and tail.phase != DONE:
             raise apply.unfinished(device.name, tail)
-        lun = survey.read_lun(cache, label)
         if tail is not None and tail.kind == RESIGNATURE and not again and _same_lun(device.name, tail, scsi_id):
-            return AlreadyDone(lun, _run_or_none(cache, tail, label))
+            return AlreadyDone(survey.read_sr_uuid(cache, label), _run_or_none(cache, tail, label))
+        lun = survey.read_lun(cache, label)
         ids = plan.choose_ids(lun, entropy, chosen, sr_uuid)
         made = plan.plan_resignature(lun, _known(cache), device.block_size, ids, entropy(16), scsi_id, __version__)
         _check_plan(cache, lun, made)
@@ -496,15 +496,16 @@ def compare(original: Device, clone: Device, data: Optional[Sequence[Range]] = N
     Raises FormatError, Refused or NotFound for a LUN that holds no SR.
     """
     caches = [ReadCache(original), ReadCache(clone)]
-    one, other = (survey.read_lun(cache, survey.read_label(cache)) for cache in caches)
-    problems = check.shared_identities(one, other)
+    before, after = (survey.read_lun(cache, survey.read_label(cache)) for cache in caches)
+    problems = check.shared_identities(before, after)
+    one, other = before.settled(), after.settled()
     ids = check.pairing(one, other)
     if ids is None:
         return Comparison(problems + ["Their volumes do not lie at the same places."], 0)
     if problems:
         return Comparison(problems, 0)
     problems += check.differences(one, other, ids)
-    writes = plan.content_writes(one.vg, plan.volume_changes(one, ids), _known(caches[0]), original.block_size)
+    writes = plan.content_writes(one.vg, plan.volume_changes(before, ids), _known(caches[0]), original.block_size)
     allowed = {write.offset: write.new for write in writes}
     spans = _extents(one, data or [])
     found = _differing(original, clone, spans, allowed)

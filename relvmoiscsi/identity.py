@@ -6,7 +6,7 @@ LVM ids are 32 characters out of 64; the text form groups them 6-4-4-4-4-4-6 wit
 """
 
 import re
-from typing import Callable, Dict, Mapping, NamedTuple
+from typing import Callable, Dict, List, Mapping, NamedTuple
 
 from relvmoiscsi.errors import FormatError, Place, UsageError
 
@@ -24,6 +24,11 @@ _LVM_GROUPS = (6, 4, 4, 4, 4, 4, 6)
 
 def is_uuid(text: str) -> bool:
     return _UUID.match(text) is not None
+
+
+def find_uuids(text: str) -> List[str]:
+    """The UUIDs in a text, in their order."""
+    return _FIND_UUID.findall(text)
 
 
 def replace_uuids(text: str, uuids: Mapping[str, str]) -> str:

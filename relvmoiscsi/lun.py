@@ -6,13 +6,18 @@ Lun
  +-- vg                   the committed metadata text
  +-- volumes              one per LV: its name taken apart, what is inside
  +-- mgt                  SM's records, None when the SR has no MGT volume
+ +-- work                 what SM had begun, and the LUN that it leads to; None when SM was at rest
+
+Only what nobody could read is refused. What real programs tolerate is a note (`notes`).
 """
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi import naming
 from relvmoiscsi.cbt import CbtLog
-from relvmoiscsi.errors import Malformed, Place, Unsupported
+from relvmoiscsi.device import SECTOR
+from relvmoiscsi.errors import FormatError, Malformed, Place, Unsupported
+from relvmoiscsi.identity import find_uuids
 from relvmoiscsi.lvm.pv import Label, Mda
 from relvmoiscsi.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.mgt.records import Mgt, VdiRecord
@@ -21,7 +26,20 @@ from relvmoiscsi.ondisk import Change
 from relvmoiscsi.qcow2.image import Qcow2
 from relvmoiscsi.vhd.image import Vhd
 
-Content = Union[Vhd, Qcow2, CbtLog, None]
+
+class Unreadable(NamedTuple):
+    """A volume that SM was about to fill: what is in it is not yet what its name says."""
+
+    problem: FormatError
+
+
+class JournalText(NamedTuple):
+    """What an SM journal says; None when the text does not read."""
+
+    value: Optional[str]
+
+
+Content = Union[Vhd, Qcow2, CbtLog, Unreadable, JournalText, None]
 
 
 class Volume(NamedTuple):
@@ -31,8 +49,10 @@ class Volume(NamedTuple):
     name: LvName
     size: int  #: bytes
     content: Content
-    parent: Optional[ParentName]
+    parent: Optional[ParentName]  #: the one that header and locators will name; see `agreed_parent`
     texts: Tuple[bytes, ...]
+    disputed: bool = False  #: header and locators do not name the same parent yet
+    empty: Optional[bool] = None  #: a VHD or QCOW2 without a block of its own; None: nobody has looked
 
     @property
     def is_disk(self) -> bool:
@@ -45,6 +65,13 @@ class Volume(NamedTuple):
         if isinstance(self.content, (Vhd, Qcow2)):
             return self.content.hidden
         return "hidden" in self.lv.tags
+
+    def is_made_of(self, parent: "Volume") -> bool:
+        """Whether a VHD says so: it keeps the footer UUID of its parent, zero for a raw one. QCOW2 keeps nothing."""
+        if not isinstance(self.content, Vhd):
+            return True
+        footer_uuid = parent.content.footer.uuid if isinstance(parent.content, Vhd) else bytes(16)
+        return self.content.header.parent_uuid == footer_uuid
 
     @property
     def virtual_size(self) -> int:
@@ -63,6 +90,12 @@ class Lun(NamedTuple):
     sr_uuid: str
     volumes: Tuple[Volume, ...]
     mgt: Optional[Mgt]
+    stale_mdas: bool = False  #: the metadata areas hold texts of different generations
+    work: "Optional[Work]" = None
+
+    def settled(self) -> "Lun":
+        """The LUN with SM's unfinished work finished: the one whose identities a resignature changes."""
+        return self.work.lun if self.work else self
 
     def disks(self) -> Dict[str, Volume]:
         """The volumes that hold VDIs, by VDI UUID."""
@@ -76,6 +109,17 @@ class Lun(NamedTuple):
         return next(volume for volume in self.volumes if volume.name.text == name)
 
 
+class Work(NamedTuple):
+    """What SM had begun on a LUN, and what its own recovery makes of it.
+
+    `lun` is the LUN afterwards, under the old identities; its volumes are those of the LUN before, told by their LV
+    ids: some have another name, status, tag or hidden flag, some are gone.
+    """
+
+    lun: Lun
+    sentences: Tuple[str, ...]
+
+
 class VolumeChange(NamedTuple):
     """A change of bytes inside a logical volume."""
 
@@ -83,26 +127,69 @@ class VolumeChange(NamedTuple):
     change: Change
 
 
-def refuse_volumes_in_flight(names: Sequence[LvName], sr_uuid: str, where: Place) -> None:
-    """Refuse journals that only the original SR can finish, and a trim volume of another SR. Raises Unsupported."""
-    for name in names:
-        what = "Logical volume {}".format(name.text)
-        if name.kind == naming.JOURNAL and name.journal in naming.REFUSED_JOURNALS:
-            reason = naming.REFUSED_JOURNALS[name.journal]
-            problem = "{}. Let the original SR finish it (`xe sr-scan`), then clone again".format(reason)
-            raise Unsupported(what, where, problem)
-        if name.kind == naming.TRIM and name.uuid != sr_uuid:
-            raise Unsupported(what, where, "it belongs to another SR, {}".format(name.uuid))
+def refuse_unknown_volumes(lvs: Sequence[LogicalVolume], names: Sequence[LvName], sr_uuid: str, where: Place) -> None:
+    """Refuse volumes that SM takes for its own and that are not understood here. Raises Unsupported."""
+    known = {sr_uuid, *(str(name.uuid) for name in names if name.kind in naming.DISK_KINDS)}
+    for lv, name in zip(lvs, names):
+        problem = _unknown(lv, name, sr_uuid, known)
+        if problem:
+            raise Unsupported("Logical volume {}".format(name.text), where, problem)
+
+
+def _unknown(lv: LogicalVolume, name: LvName, sr_uuid: str, known: Set[str]) -> str:
+    if name.kind == naming.JOURNAL:
+        if name.journal == naming.RESIZE:
+            return (
+                "a VHD was being resized; its journal would put the old identity back. Let the original SR finish it "
+                "(`xe sr-scan`), then clone again"
+            )
+        if name.journal in naming.FINISHED_JOURNALS and naming.JOURNAL_TAG not in lv.tags:
+            return "it has the name of a journal and not its tag; the storage manager would not see it"
+    if name.kind == naming.TRIM and name.uuid != sr_uuid:
+        return "it belongs to another SR, {}".format(name.uuid)
+    if name.kind == naming.OTHER:
+        for tag in (naming.JOURNAL_TAG, naming.CBT_TAG, naming.RESIZE_TAG):
+            if tag in lv.tags:
+                return "the storage manager has tagged it {}, and its name is none that is known".format(tag)
+        for uuid in sorted(known.intersection(find_uuids(name.text))):
+            return "its name carries the UUID {}, and is none that is known".format(uuid)
+    return ""
 
 
 def verify_lun(lun: Lun) -> None:
     """Every part agrees with the others, as far as a new identity depends on it. Raises FormatError."""
+    for volume in lun.volumes:
+        if isinstance(volume.content, Unreadable):
+            raise volume.content.problem
+        if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
+            where = Place(volume.name.text, volume.size - SECTOR)
+            raise Malformed("VHD footer", where, "it is the footer of another VHD, and no journal tells why")
     _verify_unique_disks(lun)
     disks = lun.disks()
     for volume in lun.volumes:
         if volume.parent is not None:
             _verify_parent(lun.sr_uuid, disks, volume, volume.parent)
     _verify_no_loops(lun)
+
+
+def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[str, Volume]) -> Optional[ParentName]:
+    """The parent of a volume whose header names one and whose locators may name others.
+
+    They differ where a reparenting was cut: then the right one is the VHD that this one says it was made of. SM goes
+    by the header, so it comes first.
+
+    Raises Malformed when none of them is.
+    """
+    named = list(dict.fromkeys([*([volume.parent] if volume.parent else []), *located]))
+    if len(named) < 2:
+        return volume.parent
+    for parent in named:
+        found = disks.get(parent.uuid)
+        if found is not None and found.name.kind == parent.kind and volume.is_made_of(found):
+            return parent
+    texts = " and ".join("{} {}".format(parent.kind, parent.uuid) for parent in named)
+    problem = "header and locators name {}, and it was made of none of them".format(texts)
+    raise Malformed("Parent", Place(volume.name.text, 0), problem)
 
 
 def _verify_unique_disks(lun: Lun) -> None:
@@ -122,15 +209,11 @@ def _verify_parent(sr_uuid: str, disks: Mapping[str, Volume], volume: Volume, pa
         raise Malformed(what, where, "it is a volume of another SR, {}".format(parent.sr))
     found = disks.get(parent.uuid)
     if found is None or found.name.kind != parent.kind:
-        if volume.name.is_old:
-            return
-        raise Malformed(what, where, "it is {} {}, and there is no such volume".format(parent.kind, parent.uuid))
+        return
     if parent.kind not in (volume.name.kind, naming.RAW):
         raise Malformed(what, where, "it is a {}, and its child is a {}".format(parent.kind, volume.name.kind))
-    if isinstance(volume.content, Vhd):
-        footer_uuid = found.content.footer.uuid if isinstance(found.content, Vhd) else bytes(16)
-        if volume.content.header.parent_uuid != footer_uuid:
-            raise Malformed(what, where, "{} is not the VHD that this one was made of".format(found.name.text))
+    if not volume.is_made_of(found):
+        raise Malformed(what, where, "{} is not the VHD that this one was made of".format(found.name.text))
 
 
 def _verify_no_loops(lun: Lun) -> None:
@@ -148,19 +231,72 @@ def _verify_no_loops(lun: Lun) -> None:
         finished.update(path)
 
 
-def warnings(lun: Lun) -> List[str]:
+# --- what should be known
+
+
+def notes(lun: Lun) -> List[str]:
     """Sentences about what was found, is carried over, and should be known to whoever uses the SR."""
+    found = list(lun.work.sentences) if lun.work else []
+    found += _lvm_notes(lun)
+    after = lun.settled()
+    disks = after.disks()
+    for volume in after.volumes:
+        found += _volume_notes(volume, disks)
+    return found + _mgt_notes(after)
+
+
+def _lvm_notes(lun: Lun) -> List[str]:
     found = []
-    for volume in lun.volumes:
-        if volume.name.kind == naming.JOURNAL:
-            effect = naming.HARMLESS_JOURNALS[volume.name.journal]
-            found.append("Journal {} is carried over: {}.".format(volume.name.text, effect))
-        if volume.name.is_old:
-            found.append("{} waits to be deleted by SM's garbage collector.".format(volume.name.text))
-    return found + _mgt_warnings(lun)
+    if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
+        found.append("LVM was about to change the volume group; what it had committed counts.")
+    if lun.stale_mdas:
+        found.append("The metadata areas differ; the one with the higher seqno, {}, counts.".format(lun.vg.seqno))
+    return found
 
 
-def _mgt_warnings(lun: Lun) -> List[str]:
+def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
+    name = volume.name.text
+    if volume.name.kind == naming.JOURNAL:
+        effect = naming.HARMLESS_JOURNALS[volume.name.journal]
+        return ["Journal {} is carried over: {}.".format(name, effect)]
+    if volume.name.kind == naming.OTHER:
+        return ["{} is not the storage manager's; it is carried over as it is.".format(name)]
+    if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.initialised):
+        return ["The CBT log {} was not yet initialised; its content stays as it is.".format(name)]
+    if volume.name.is_old:
+        return ["{} waits to be deleted by SM's garbage collector.".format(name)]
+    if isinstance(volume.content, Vhd):
+        return _footer_notes(volume.content, name) + _parent_notes(volume, disks)
+    return _parent_notes(volume, disks)
+
+
+def _footer_notes(vhd: Vhd, name: str) -> List[str]:
+    """A footer that is killed is nothing to speak of: every running VM has one."""
+    if vhd.end_footer is None or bytes(vhd.end_footer) == bytes(vhd.footer):
+        return []
+    sizes = vhd.end_footer.current_size, vhd.footer.current_size
+    if sizes[0] == sizes[1]:
+        return ["The footers of {} differ: one of them was being written.".format(name)]
+    return [
+        "The footers of {} differ: tapdisk sees a disk of {} bytes, a scan of the storage manager one of {}.".format(
+            name, *sizes
+        )
+    ]
+
+
+def _parent_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
+    parent, name = volume.parent, volume.name.text
+    if parent is None:
+        return []
+    found = disks.get(parent.uuid)
+    if found is None or found.name.kind != parent.kind:
+        return ["{} has lost its parent, the {} {}: it cannot be attached.".format(name, parent.kind, parent.uuid)]
+    if volume.disputed:
+        return ["{} was being given a new parent; it gets {}.".format(name, parent.uuid)]
+    return []
+
+
+def _mgt_notes(lun: Lun) -> List[str]:
     if lun.mgt is None:
         return ["The SR has no MGT volume: its VDIs have no labels."]
     found, disks = [], lun.disks()
@@ -168,6 +304,10 @@ def _mgt_warnings(lun: Lun) -> List[str]:
         found.append("MGT names the SR {}, the volume group {}.".format(lun.mgt.sr_uuid, lun.sr_uuid))
     for offset in lun.mgt.damaged:
         found.append("The MGT record at byte {} is damaged: its label may be lost.".format(offset))
+    for slot in lun.mgt.unread:
+        found.append("The MGT record at byte {} does not read: its VDI has no label.".format(slot.offset))
+    for uuid in lun.mgt.duplicates():
+        found.append("MGT has several records of VDI {}; the last one counts.".format(uuid))
     for uuid, record in lun.records().items():
         if uuid not in disks and record.vdi_type in naming.MGT_TYPES.values():
             found.append("MGT has a record of VDI {}, which has no volume: SM will drop it.".format(uuid))

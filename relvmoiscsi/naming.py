@@ -9,7 +9,9 @@
     <type>_<VDI uuid>_<value>            SM journal; jvhd_<VDI uuid>: vhd-util's resize journal
     <SR uuid>_trim_lv                    all free space, while it is being trimmed
 
-Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constants.py (facts/sm-ondisk.md 1.3).
+Any other name is somebody else's: CloudStack's heartbeat, a volume of the administrator.
+
+Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constants.py.
 """
 
 import re
@@ -26,6 +28,7 @@ QCOW2 = "qcow2"
 CBT_LOG = "cbt log"
 JOURNAL = "journal"
 TRIM = "trim"
+OTHER = "other"
 
 #: kinds that hold the blocks of a VDI
 DISK_KINDS = (VHD, RAW, QCOW2)
@@ -40,15 +43,17 @@ HARMLESS_JOURNALS = {
     "zero": "SM's garbage collector zeroes the grown part again",
 }
 
-#: journals that must be finished by the SR they belong to, and why they cannot be carried over
-REFUSED_JOURNALS = {
-    "clone": "a snapshot or clone was in flight; its recovery needs the original SR's database",
-    "leaf": "a leaf coalesce was in flight; its recovery needs the original SR's database",
-    "inflate": "a VHD was being inflated; its end footer may be stale",
-    "jvhd": "a VHD was being resized; its journal would put the old identity back",
-}
+CLONE, LEAF, INFLATE, RESIZE = "clone", "leaf", "inflate", "jvhd"
+
+#: journals of work that is finished or undone with the resignature (`pending`)
+FINISHED_JOURNALS = (CLONE, LEAF, INFLATE)
+_JOURNALS = (*HARMLESS_JOURNALS, *FINISHED_JOURNALS, RESIZE)
+
+#: how LVM marks the volumes that SM finds by their tags
+JOURNAL_TAG, CBT_TAG, RESIZE_TAG, HIDDEN_TAG = "journaler", "cbtlog", "jvhd", "hidden"
 
 _PREFIXES = {"VHD-": VHD, "LV-": RAW, "QCOW2-": QCOW2}
+_LV_PREFIXES = {kind: prefix for prefix, kind in _PREFIXES.items()}
 _VG = re.compile(re.escape(VG_PREFIX) + "(" + UUID_PATTERN + r")\Z")
 _DISK = re.compile("(VHD-|LV-|QCOW2-)(OLD_)?(" + UUID_PATTERN + r")\Z")
 _CBT = re.compile("(" + UUID_PATTERN + r")\.cbtlog\Z")
@@ -70,6 +75,7 @@ class LvName(NamedTuple):
     uuid: Optional[str] = None  #: the VDI (or, for TRIM, the SR) that the name carries
     is_old: bool = False  #: an `OLD_` leaf that waits for deletion
     journal: str = ""  #: the type of an SM journal
+    value: str = ""  #: what the name of an SM journal ends in
 
     def renamed(self, uuids: Mapping[str, str]) -> str:
         """The name under new UUIDs; as long as the old one."""
@@ -82,10 +88,17 @@ def sr_of_vg(vg_name: str) -> Optional[str]:
     return match.group(1) if match else None
 
 
+def disk_name(kind: str, uuid: str, is_old: bool = False) -> LvName:
+    """The name of the volume that holds a VDI."""
+    prefix = _LV_PREFIXES[kind] + ("OLD_" if is_old else "")
+    return LvName(prefix + uuid, kind, uuid, is_old=is_old)
+
+
 def parse_lv_name(text: str, where: Place) -> LvName:
     """Take a logical volume's name apart.
 
-    Raises Unsupported for a name that SM does not give: its content could hold identities nobody here knows.
+    Raises Unsupported for a name that SM would take for one of its own, and that it does not give: the volume could
+    hold identities nobody here knows.
     """
     if text == MGT:
         return LvName(text, MGT)
@@ -99,9 +112,11 @@ def parse_lv_name(text: str, where: Place) -> LvName:
     if match:
         return LvName(text, TRIM, match.group(1))
     match = _JOURNAL.match(text)
-    if match and match.group(1) in list(HARMLESS_JOURNALS) + list(REFUSED_JOURNALS):
-        return LvName(text, JOURNAL, match.group(2), journal=match.group(1))
-    raise Unsupported("Logical volume {}".format(text), where, "it is no name of the storage manager's")
+    if match and match.group(1) in _JOURNALS:
+        return LvName(text, JOURNAL, match.group(2), journal=match.group(1), value=match.group(3) or "")
+    if text.startswith(tuple(_PREFIXES)):
+        raise Unsupported("Logical volume {}".format(text), where, "it is no name that the storage manager gives")
+    return LvName(text, OTHER)
 
 
 class ParentName(NamedTuple):
@@ -123,6 +138,12 @@ def parse_parent_name(text: str) -> Optional[ParentName]:
         kind=_PREFIXES[parts["kind"] + "-"],
         uuid=parts["uuid"].replace("--", "-"),
     )
+
+
+def parent_text(parent: ParentName) -> str:
+    """The device-mapper name of a parent, as libvhd writes it into a VHD."""
+    name = "VG_XenStorage-{}/{}{}".format(parent.sr, _LV_PREFIXES[parent.kind], parent.uuid)
+    return name.replace("-", "--").replace("/", "-")
 
 
 def rename_parent(text: str, uuids: Mapping[str, str]) -> str:

@@ -11,9 +11,9 @@ A plan holds every byte of a run before the first one is written:
     label          with the original list of areas, and the mark "done"
 """
 
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi import cbt, naming
+from relvmoiscsi import cbt, naming, pending
 from relvmoiscsi.cbt import CbtLog
 from relvmoiscsi.device import SECTOR, Chunk, Range, align_down, align_up
 from relvmoiscsi.errors import Place, Refused, UsageError
@@ -35,8 +35,9 @@ from relvmoiscsi.journal import (
 from relvmoiscsi.lun import Lun, Volume, VolumeChange
 from relvmoiscsi.lvm import layout, pv, ring
 from relvmoiscsi.lvm.pv import Area, Label, Mda
-from relvmoiscsi.lvm.vg import VolumeGroup, renamed_text
+from relvmoiscsi.lvm.vg import LogicalVolume, VolumeGroup, renamed_text
 from relvmoiscsi.mgt import records as mgt_records
+from relvmoiscsi.ondisk import Change
 from relvmoiscsi.qcow2 import image as qcow2
 from relvmoiscsi.qcow2.image import Qcow2
 from relvmoiscsi.vhd import image as vhd
@@ -110,15 +111,21 @@ def final_label(label: Label, run: Run, tail: Tail) -> bytes:
 
 
 def old_uuids(lun: Lun) -> List[str]:
-    """Every SR and VDI UUID on the LUN, links to what is gone included, each once, the SR's first."""
+    """Every SR and VDI UUID on the LUN, links to what is gone included, each once, the SR's first.
+
+    Those that SM's own unfinished work speaks of are among them.
+    """
     found = [lun.sr_uuid]
     for volume in lun.volumes:
         found.append(volume.name.uuid or "")
         found.append(volume.parent.uuid if volume.parent else "")
         if isinstance(volume.content, CbtLog):
             found += [volume.content.parent or "", volume.content.child or ""]
-    for record in lun.mgt.records if lun.mgt else []:
-        found += [record.uuid, record.snapshot_of]
+    for mgt in filter(None, (lun.mgt, lun.settled().mgt)):
+        for record in mgt.records:
+            found += [record.uuid, record.snapshot_of]
+        found += [link.uuid for slot in mgt.unread for link in slot.links]
+    found += pending.old_uuids(lun)
     return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 
@@ -195,28 +202,37 @@ def _blocks_around(label: Label, mdas: Sequence[Mda], known: Known, block_size: 
 
 
 def _new_text(lun: Lun, ids: IdMap) -> bytes:
-    names = {volume.name.text: volume.name.renamed(ids.uuids) for volume in lun.volumes}
+    after = {volume.lv.id: volume for volume in lun.settled().volumes}
+    lvs: Dict[str, Optional[LogicalVolume]] = {}
+    for lv in lun.vg.lvs:
+        volume = after.get(lv.id)
+        lvs[lv.name] = volume.lv._replace(name=volume.name.renamed(ids.uuids)) if volume else None
     vg_name = naming.VG_PREFIX + ids.new_sr
-    return renamed_text(lun.vg, vg_name, names, ids.lvm_ids, ids.uuids).encode("latin-1") + b"\0"
+    return renamed_text(lun.vg, vg_name, lvs, ids.lvm_ids, ids.uuids).encode("latin-1") + b"\0"
 
 
 def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
-    """What changes inside volumes, byte for byte."""
+    """What changes inside volumes, byte for byte: identities, and what SM's unfinished work leads to."""
+    settled = lun.settled()
+    after = {volume.lv.id: volume for volume in settled.volumes}
     for volume in lun.volumes:
-        for change in _changes_in(lun, volume, ids):
-            yield VolumeChange(volume, change)
+        if volume.lv.id in after:
+            for change in _changes_in(lun, settled, volume, after[volume.lv.id], ids):
+                yield VolumeChange(volume, change)
 
 
-def _changes_in(lun: Lun, volume: Volume, ids: IdMap) -> List[Any]:
-    name = volume.name.text
-    if isinstance(volume.content, Vhd):
-        return vhd.changes(volume.content, volume.texts, ids.uuids, name)
-    if isinstance(volume.content, Qcow2):
-        return qcow2.changes(volume.content, b"".join(volume.texts), ids.uuids, name)
-    if isinstance(volume.content, CbtLog):
-        return cbt.changes(volume.content, ids.uuids, name)
-    if volume.name.kind == naming.MGT and lun.mgt:
-        return mgt_records.changes(lun.mgt, ids.new_sr, ids.uuids, name)
+def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMap) -> List[Change]:
+    name = before.name.text
+    if isinstance(before.content, Vhd) and isinstance(after.content, Vhd):
+        found = vhd.footer_changes(before.content, after.content, name, before.size)
+        return found + vhd.changes(after.content, after.texts, after.parent, ids.uuids, name)
+    if isinstance(before.content, Qcow2) and isinstance(after.content, Qcow2):
+        found = qcow2.hidden_changes(before.content, after.content, name)
+        return found + qcow2.changes(after.content, b"".join(after.texts), ids.uuids, name)
+    if isinstance(after.content, CbtLog):
+        return cbt.changes(after.content, ids.uuids, name)
+    if after.name.kind == naming.MGT and lun.mgt and settled.mgt:
+        return mgt_records.changes_between(lun.mgt, settled.mgt, ids.new_sr, ids.uuids, name)
     return []
 
 

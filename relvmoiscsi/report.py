@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from relvmoiscsi import naming
 from relvmoiscsi.engine import Comparison, Inspection, Result
 from relvmoiscsi.identity import IdMap, dashed
-from relvmoiscsi.lun import Lun, Volume, warnings
+from relvmoiscsi.lun import Lun, Volume, notes
 from relvmoiscsi.plan import Plan
 from relvmoiscsi.wording import human_size, printable
 
@@ -66,7 +66,7 @@ def lun_facts(lun: Lun) -> Dict[str, Any]:
             {"name": volume.lv.name, "id": dashed(volume.lv.id), "kind": volume.name.kind, "size_bytes": volume.size}
             for volume in lun.volumes
         ],
-        "warnings": warnings(lun),
+        "notes": notes(lun),
     }
 
 
@@ -129,7 +129,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches) -> Li
     others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]
     if others:
         lines += ["", "Other volumes: {}".format(", ".join(others))]
-    return lines + _warning_lines(facts["warnings"])
+    return lines + note_lines(facts["notes"])
 
 
 class _Node(NamedTuple):
@@ -179,7 +179,7 @@ def _row(lun: Lun, node: _Node) -> List[str]:
         human_size(vdi["virtual_size_bytes"]),
         human_size(vdi["size_bytes"]),
         vdi["kind"],
-        label + (" [{}]".format(", ".join(notes)) if notes else ""),
+        (label + (" [{}]".format(", ".join(notes)) if notes else "")).lstrip(),
     ]
 
 
@@ -201,7 +201,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
     return lines
 
 
-def _warning_lines(sentences: Iterable[str]) -> List[str]:
+def note_lines(sentences: Iterable[str]) -> List[str]:
+    """Notes as people read them, below an empty line."""
     found = ["note: " + printable(sentence) for sentence in sentences]
     return ["", *found] if found else []
 
@@ -214,6 +215,7 @@ def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
     facts: Dict[str, Any] = {"sr": {"old": ids.sr, "new": ids.new_sr}}
     if lun is None:
         return {**facts, "uuids": ids.uuids, "lvm_ids": {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}}
+    lun = lun.settled()
     to_new = ids if lun.sr_uuid == ids.sr else None
     to_old = None if to_new else ids.reversed()
     facts["vg_id"] = _pair(lun.vg.id, to_new, to_old)
@@ -272,6 +274,8 @@ def result_facts(name: str, result: Result) -> Dict[str, Any]:
         facts.update(map_facts(result.lun, result.ids))
     elif result.lun is not None:
         facts["sr"] = {"old": None, "new": result.lun.sr_uuid}
+    if result.lun is not None:
+        facts["notes"] = notes(result.lun)
     return facts
 
 

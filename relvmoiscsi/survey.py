@@ -3,17 +3,25 @@
 
 1  the first 64 KiB        label; nearly always the metadata area header, often the text
 2  metadata text(s)
-3  all volumes at once     VHD header and footers, QCOW2 header, CBT header, MGT
-4  what those point to     VHD parent locators, the rest of a large MGT
+3  all volumes at once     VHD header and footers, QCOW2 header, CBT header, SM journals, MGT
+4  what those point to     VHD parent locators, the rest of a large MGT, block tables that a cut snapshot made
 """
 
 from bisect import bisect_left, bisect_right
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi import cbt, naming
+from relvmoiscsi import cbt, naming, pending
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, read_pieces
-from relvmoiscsi.errors import Malformed, NotFound, Place, Refused, Truncated, Unsupported
-from relvmoiscsi.lun import Content, Lun, Volume, refuse_volumes_in_flight, verify_lun
+from relvmoiscsi.errors import FormatError, Malformed, NotFound, Place, Refused, Truncated, Unsupported
+from relvmoiscsi.lun import (
+    Content,
+    Lun,
+    Unreadable,
+    Volume,
+    agreed_parent,
+    refuse_unknown_volumes,
+    verify_lun,
+)
 from relvmoiscsi.lvm import layout, pv
 from relvmoiscsi.lvm.pv import Label, Mda
 from relvmoiscsi.lvm.vg import LogicalVolume, VolumeGroup, read_vg
@@ -27,6 +35,9 @@ FIRST_READ_BYTES = 64 << 10
 MIN_DEVICE_BYTES = 1 << 20
 MAX_MDAS = 2
 _SPARE_MGT_RECORDS = 64  #: read along with the records of the volumes; deleted slots live there
+
+
+_NEW_MGT_RECORDS = 2  #: of a snapshot that is completed
 
 
 class ReadCache(Device):
@@ -154,25 +165,39 @@ def _what_else(start: bytes) -> str:
 def read_lun(device: Device, label: Label, twin: Optional[Lun] = None) -> Lun:
     """Everything on the LUN, verified. Raises FormatError, or Refused for a volume group that is no SR's.
 
+    What SM had begun is in `Lun.work`; then it is the LUN that this leads to whose parts agree with each other.
+
     `twin` was read from a device that holds the same bytes but for label and metadata areas: what the text and the
     volumes say is taken from it, if the text is the same.
     """
     mdas = read_mdas(device, label)
-    text, where = _committed_text(device, mdas)
+    text, where, stale = _committed_text(device, mdas)
     if twin is not None and twin.vg.text == text:
         _verify_sizes(device, label, mdas, twin.vg)
         return twin._replace(label=label, mdas=tuple(mdas))
     vg = read_vg(text, where)
-    sr_uuid = naming.sr_of_vg(vg.name)
-    if sr_uuid is None:
-        raise Refused("{} holds the volume group {}, which is no SR's.".format(device.name, vg.name), "VolNotFound")
+    sr_uuid = _sr_uuid(device, vg.name)
     _verify_sizes(device, label, mdas, vg)
     names = [naming.parse_lv_name(lv.name, where) for lv in vg.lvs]
-    refuse_volumes_in_flight(names, sr_uuid, where)
+    refuse_unknown_volumes(vg.lvs, names, sr_uuid, where)
     volumes, mgt = _volumes(device, vg, names)
-    lun = Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt)
-    verify_lun(lun)
+    lun = Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt, stale)
+    lun = lun._replace(work=pending.unfinished_work(lun))
+    verify_lun(lun.settled())
     return lun
+
+
+def _sr_uuid(device: Device, vg_name: str) -> str:
+    found = naming.sr_of_vg(vg_name)
+    if found is None:
+        raise Refused("{} holds the volume group {}, which is no SR's.".format(device.name, vg_name), "VolNotFound")
+    return found
+
+
+def read_sr_uuid(device: Device, label: Label) -> str:
+    """The SR that the committed metadata names; what is in its volumes is not looked at. Raises as `read_lun` does."""
+    text, where, _stale = _committed_text(device, read_mdas(device, label))
+    return _sr_uuid(device, read_vg(text, where).name)
 
 
 def read_mdas(device: Device, label: Label) -> List[Mda]:
@@ -190,16 +215,14 @@ def read_mdas(device: Device, label: Label) -> List[Mda]:
             problem = "the metadata areas at {} and {} overlap".format(one.offset, other.offset)
             raise Malformed("LVM label", place, problem)
     headers = device.read([Range(area.offset, layout.MDA_HEADER_SIZE) for area in label.mdas])
-    mdas = [pv.parse_mda(header, area, Place(device.name, area.offset)) for header, area in zip(headers, label.mdas)]
-    for mda in mdas:
-        if any(bytes(mda.precommitted)):
-            where = Place(device.name, mda.area.offset)
-            raise Unsupported("Metadata area header", where, "an LVM update was in flight when the copy was taken")
-    return mdas
+    return [pv.parse_mda(header, area, Place(device.name, area.offset)) for header, area in zip(headers, label.mdas)]
 
 
-def _committed_text(device: Device, mdas: Sequence[Mda]) -> Tuple[str, Place]:
-    """The one text that all areas in use agree on, without its NUL, and the place of its first byte."""
+def _committed_text(device: Device, mdas: Sequence[Mda]) -> Tuple[str, Place, bool]:
+    """The text that counts, without its NUL, the place of its first byte, and whether another area holds an older one.
+
+    LVM goes by the highest seqno. Source: LVM2 lib/metadata/metadata.c, _vg_read.
+    """
     used = [mda for mda in mdas if mda.has_text]
     if not used:
         raise Refused("{} is a physical volume without a volume group.".format(device.name), "VolNotFound")
@@ -211,9 +234,14 @@ def _committed_text(device: Device, mdas: Sequence[Mda]) -> Tuple[str, Place]:
     places = [Place(device.name, mda.area.offset + mda.committed.offset) for mda in used]
     for mda, text, place in zip(used, texts, places):
         pv.verify_text(text, mda.committed, place)
-    if len(set(texts)) > 1:
+    plain = [text[:-1].decode("latin-1") for text in texts]
+    if len(set(plain)) == 1:
+        return plain[0], places[0], False
+    groups = [read_vg(text, place) for text, place in zip(plain, places)]
+    if groups[0].seqno == groups[1].seqno or groups[0].id != groups[1].id or groups[0].name != groups[1].name:
         raise Malformed("Metadata text", places[1], "it differs from the text at byte {}".format(places[0].offset))
-    return texts[0][:-1].decode("latin-1"), places[0]
+    newest = max(range(len(groups)), key=lambda index: groups[index].seqno)
+    return plain[newest], places[newest], True
 
 
 def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup) -> None:
@@ -251,22 +279,47 @@ def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[Wanted]) -> L
 
 
 def _volumes(device: Device, vg: VolumeGroup, names: Sequence[LvName]) -> Tuple[Tuple[Volume, ...], Optional[Mgt]]:
-    pairs = list(zip(vg.lvs, names))
-    heads = [(lv, name, _heads(vg, lv, name, len(names))) for lv, name in pairs]
-    first = iter(read_volumes(device, vg, [item for _lv, _name, wanted in heads for item in wanted]))
-    opened = [(lv, name, _open(vg, lv, name, [next(first) for _ in wanted])) for lv, name, wanted in heads]
-    tails = [_tails(vg, lv, content) for lv, name, content in opened]
-    second = iter(read_volumes(device, vg, [item for wanted in tails for item in wanted]))
+    heads = [_heads(vg, lv, name, len(names)) for lv, name in zip(vg.lvs, names)]
+    first = iter(read_volumes(device, vg, [item for wanted in heads for item in wanted]))
+    parts = [[next(first) for _ in wanted] for wanted in heads]
+    excused = {
+        uuid
+        for name, found in zip(names, parts)
+        if name.kind == naming.JOURNAL and found
+        for uuid in pending.half_made(name, pending.journal_text(found[0]))
+    }
+    opened = [_open(vg, lv, name, found, name.uuid in excused) for lv, name, found in zip(vg.lvs, names, parts)]
+    tails = [_tails(vg, lv, content) for lv, content in zip(vg.lvs, opened)]
+    tables = [_table(lv, content) if name.uuid in excused else [] for lv, name, content in zip(vg.lvs, names, opened)]
+    second = iter(
+        read_volumes(device, vg, [item for several in (tails, tables) for wanted in several for item in wanted])
+    )
+    texts = [tuple(next(second) for _ in wanted) for wanted in tails]
     volumes, mgt = [], None
-    for (lv, name, head), wanted in zip(opened, tails):
-        texts = tuple(next(second) for _ in wanted)
-        if isinstance(head, bytes):
-            mgt = _mgt(head + b"".join(texts), vg.size_of(lv), name.text)
-            volumes.append(Volume(lv, name, vg.size_of(lv), None, None, ()))
-        else:
-            parent = _parent(head, texts, name.text)
-            volumes.append(Volume(lv, name, vg.size_of(lv), head, parent, texts))
-    return tuple(volumes), mgt
+    for lv, name, content, found, table in zip(vg.lvs, names, opened, texts, tables):
+        size = vg.size_of(lv)
+        if isinstance(content, bytes):
+            mgt = _mgt(content + b"".join(found), size, name.text)
+            volumes.append(Volume(lv, name, size, None, None, ()))
+            continue
+        empty = _is_empty(content, next(second)) if table else None
+        volumes.append(Volume(lv, name, size, content, _parent(content, found, name.text), found, empty=empty))
+    disks = {str(volume.name.uuid): volume for volume in volumes if volume.is_disk}
+    return tuple(_agreed(volume, disks, volume.name.uuid in excused) for volume in volumes), mgt
+
+
+def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool) -> Volume:
+    """The volume with the parent that header and locators agree on. Raises FormatError as `_open` does."""
+    if not isinstance(volume.content, vhd.Vhd):
+        return volume
+    try:
+        located = vhd.located_parents(volume.content, volume.texts, volume.name.text)
+        parent = agreed_parent(volume, located, disks)
+    except FormatError as problem:
+        if not excused:
+            raise
+        return volume._replace(content=Unreadable(problem), parent=None, texts=(), empty=None)
+    return volume._replace(parent=parent, disputed=any(one != volume.parent for one in located))
 
 
 def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) -> List[Wanted]:
@@ -279,6 +332,8 @@ def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) 
         return [Wanted(lv, 0, qcow2.HEAD_BYTES)]
     if name.kind == naming.CBT_LOG:
         return [Wanted(lv, 0, cbt.CbtHeader.SIZE)]
+    if name.kind == naming.JOURNAL and name.journal in (naming.CLONE, naming.LEAF):
+        return [Wanted(lv, 0, SECTOR)]
     if name.kind == naming.MGT:
         records = volume_count + _SPARE_MGT_RECORDS
         guess = mgt_layout.SR_END + records * mgt_layout.RECORD_BYTES
@@ -286,16 +341,28 @@ def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) 
     return []
 
 
-def _open(vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[bytes]) -> Opened:
-    """The content of a volume; of MGT, the bytes in use as far as they are read."""
+def _open(vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[bytes], excused: bool) -> Opened:
+    """The content of a volume; of MGT, the bytes in use as far as they are read.
+
+    Raises FormatError, unless a journal excuses the volume: SM makes it before it fills it.
+    """
     size = vg.size_of(lv)
-    if name.kind == naming.VHD:
-        return vhd.read_vhd(parts[0], parts[1], parts[2], name.text, size)
-    if name.kind == naming.QCOW2:
-        return qcow2.read_qcow2(parts[0], name.text, size)
     if name.kind == naming.CBT_LOG:
         return cbt.read_cbt_log(parts[0], name.text)
-    return parts[0] if name.kind == naming.MGT else None
+    if name.kind == naming.JOURNAL:
+        return pending.journal_text(parts[0]) if parts else None
+    if name.kind == naming.MGT:
+        return parts[0]
+    try:
+        if name.kind == naming.VHD:
+            return vhd.read_vhd(parts[0], parts[1], parts[2], name.text, size)
+        if name.kind == naming.QCOW2:
+            return qcow2.read_qcow2(parts[0], name.text, size)
+    except FormatError as problem:
+        if not excused:
+            raise
+        return Unreadable(problem)
+    return None
 
 
 def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
@@ -306,17 +373,32 @@ def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
         return [Wanted(lv, content.backing.offset, content.backing.length)]
     if isinstance(content, bytes):
         length = read_length(content, vg.size_of(lv), lv.name)
-        return [Wanted(lv, len(content), length - len(content))] if length > len(content) else []
+        end = min(length + _NEW_MGT_RECORDS * mgt_layout.RECORD_BYTES, vg.size_of(lv))
+        return [Wanted(lv, len(content), end - len(content))] if length > len(content) else []
     return []
 
 
+def _table(lv: LogicalVolume, content: Opened) -> List[Wanted]:
+    """The table that tells whether an image holds a block."""
+    if isinstance(content, (vhd.Vhd, qcow2.Qcow2)):
+        table = content.block_table()
+        return [Wanted(lv, table.offset, table.length)]
+    return []
+
+
+def _is_empty(content: Content, table: bytes) -> bool:
+    unused = vhd.UNUSED_ENTRY if isinstance(content, vhd.Vhd) else qcow2.UNUSED_ENTRY
+    return table == unused * (len(table) // len(unused))
+
+
 def _mgt(data: bytes, volume_size: int, volume: str) -> Mgt:
-    return read_mgt(data[: read_length(data, volume_size, volume)], volume)
+    length = read_length(data, volume_size, volume)
+    return read_mgt(data[:length], volume, data[length : length + _NEW_MGT_RECORDS * mgt_layout.RECORD_BYTES])
 
 
 def _parent(content: Content, texts: Sequence[bytes], volume: str) -> Optional[ParentName]:
+    """The parent that the head of an image names."""
     if isinstance(content, vhd.Vhd):
-        vhd.verify_locators(content, texts, volume)
         return content.parent
     if isinstance(content, qcow2.Qcow2) and texts:
         return qcow2.parent_of(content, texts[0], volume)

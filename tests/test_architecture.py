@@ -28,7 +28,7 @@ LAYERS = (
     ("driver", "cli"),
     ("report",),
     ("engine", "rescue", "apply", "mapfile"),
-    ("plan", "journal", "survey", "lun", "check"),
+    ("plan", "journal", "survey", "pending", "lun", "check"),
     ("lvm", "vhd", "qcow2", "mgt", "cbt"),
     ("ondisk", "checksum", "identity", "naming", "wording"),
     ("device", "errors", "__init__"),

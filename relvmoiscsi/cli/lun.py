@@ -22,7 +22,7 @@ from relvmoiscsi.host.lvm import tell_lvm
 from relvmoiscsi.host.scsi import scsi_id_of
 from relvmoiscsi.identity import IdMap
 from relvmoiscsi.journal import RESIGNATURE, Run
-from relvmoiscsi.lun import warnings
+from relvmoiscsi.lun import Lun, notes
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 
@@ -118,7 +118,7 @@ def _check(arguments: argparse.Namespace) -> Answer:
         if arguments.original:
             return _compare(arguments, device, facts)
     text = "{}: every structure checks; state {}.".format(arguments.device, found.state)
-    return Answer(facts, "\n".join([text] + ["note: " + sentence for sentence in facts["warnings"]]))
+    return Answer(facts, "\n".join([text] + ["note: " + sentence for sentence in facts["notes"]]))
 
 
 def _compare(arguments: argparse.Namespace, clone: HostDevice, facts: Dict[str, Any]) -> Answer:
@@ -164,7 +164,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         except Unfinished as problem:
             return _finish_first(arguments, device, problem, scsi_id)
         if isinstance(prepared, AlreadyDone):
-            return _already_done(arguments.device, prepared, scsi_id)
+            return _already_done(arguments.device, prepared, engine.inspect(device).lun, scsi_id)
         if arguments.dry_run:
             return _planned(arguments.device, prepared, scsi_id)
         _say_plan(arguments, prepared)
@@ -266,7 +266,7 @@ def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
         lun, run = prepared.lun, prepared.plan.run
         say("{}: {} VDIs, {} volumes".format(arguments.device, len(lun.disks()), len(lun.volumes)))
         write_line(sys.stderr, report.map_text(lun, run.ids))
-    for sentence in warnings(prepared.lun):
+    for sentence in notes(prepared.lun):
         say("note: " + printable(sentence))
 
 
@@ -289,21 +289,23 @@ def _done(path: str, result: Result, headline: str) -> Answer:
     return Answer(report.result_facts(path, result), "\n".join(lines))
 
 
-def _already_done(path: str, done: AlreadyDone, scsi_id: Optional[str]) -> Answer:
+def _already_done(path: str, done: AlreadyDone, lun: Optional[Lun], scsi_id: Optional[str]) -> Answer:
+    """`lun` is what is on it, as far as that reads now: it may be in use."""
     ids = done.run.ids if done.run else None
-    result = Result(engine.RESIGNATURED, done.lun, ids, scsi_id, already_done=True)
-    text = "{} was resignatured already, as SR {}. Nothing was written.".format(path, done.lun.sr_uuid)
-    return Answer(report.result_facts(path, result), text)
+    result = Result(engine.RESIGNATURED, lun, ids, scsi_id, already_done=True)
+    text = "{} was resignatured already, as SR {}. Nothing was written.".format(path, done.sr_uuid)
+    facts = report.result_facts(path, result)
+    facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
+    return Answer(facts, text)
 
 
 def _planned(path: str, prepared: Prepared, scsi_id: Optional[str]) -> Answer:
     result = Result(prepared.state, prepared.lun, prepared.plan.run.ids, scsi_id)
     facts = report.result_facts(path, result)
     facts["plan"] = report.plan_facts(prepared.plan)
-    text = "{}: this would be written; nothing was.\n{}\n\n{}".format(
-        path, report.map_text(prepared.lun, prepared.plan.run.ids), report.plan_text(prepared.plan)
-    )
-    return Answer(facts, text)
+    lines = ["{}: this would be written; nothing was.".format(path)]
+    lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
+    return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
 
 # --- chosen ids

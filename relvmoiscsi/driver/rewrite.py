@@ -28,8 +28,8 @@ def resignatured(device: Device, scsi_id: str, sr_uuid: str) -> str:
         finished = _finished(device, scsi_id)
         return finished or resignatured(device, scsi_id, sr_uuid)
     if isinstance(prepared, engine.AlreadyDone):
-        log.info("%s was resignatured already, as SR %s", device.name, prepared.lun.sr_uuid)
-        return prepared.lun.sr_uuid
+        log.info("%s was resignatured already, as SR %s", device.name, prepared.sr_uuid)
+        return prepared.sr_uuid
     with _locks(prepared.plan.run):
         result = engine.resignature(device, prepared)
     _log_map(result.lun, prepared.plan.run.ids)

@@ -22,7 +22,7 @@ from relvmoiscsi.errors import Malformed, Place
 Value = Union[int, float, str]
 
 MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
-MAX_TOKENS = 1 << 20  #: a volume takes some 60; SM has room for 4094 VDIs
+MAX_TOKENS = 1 << 22  #: LVM writes five bytes for a token; no text of the largest size that is accepted has as many
 
 #: white space and comments, and the token behind them; nothing in it can match in two ways, so it never backtracks far
 _TOKEN = re.compile(
@@ -67,11 +67,12 @@ class Section:
     The lookups raise Malformed with the place of the section when a key is missing or of another type.
     """
 
-    __slots__ = ("_text_at", "assignments", "name", "name_start", "sections")
+    __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections")
 
     def __init__(self, name: str, name_start: int, text_at: Place) -> None:
         self.name = name
         self.name_start = name_start
+        self.end = name_start  #: behind its closing brace, once that is read
         self.assignments: Dict[str, Assignment] = {}
         self.sections: Dict[str, Section] = {}
         self._text_at = text_at
@@ -145,8 +146,9 @@ class _Parser:
 
     def _fill(self, section: Section, depth: int) -> None:
         for token in self._tokens:
-            kind, key, start, _end = token
+            kind, key, start, end = token
             if kind == "end" and depth == 0 or key == "}" and kind == "mark" and depth > 0:
+                section.end = end
                 return
             if kind != "word":
                 raise self._problem(token, "a name")

@@ -4,7 +4,7 @@
 Only what SM makes is accepted: one PV, linear LVs. Everything else is refused by name, before anything is planned.
 """
 
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
@@ -15,7 +15,8 @@ from relvmoiscsi.lvm.config import Edit, Section, edited, parse
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
 _VG_STATUS = {"RESIZEABLE", "READ", "WRITE"}
 _PV_STATUS = {"ALLOCATABLE"}
-_LV_STATUS = {"READ", "WRITE", "VISIBLE"}
+_LV_WORDS = ("READ", "WRITE", "VISIBLE")  #: in the order in which LVM writes them
+_LV_STATUS = set(_LV_WORDS)
 
 #: keys without which LVM reads no metadata; those used here are looked up in any case
 _MANDATORY_IN_VG = ("max_lv", "max_pv")
@@ -61,6 +62,16 @@ class Span(NamedTuple):
     end: int
 
 
+class LvPlaces(NamedTuple):
+    """Where a text speaks of one LV."""
+
+    section: Span  #: all of it, from its name to its closing brace
+    name: Span
+    id: Span
+    status: Span  #: the whole assignment
+    tags: Span  #: the whole assignment; empty, and where one would go, when there is none
+
+
 class Places(NamedTuple):
     """Where a text says what a new identity changes; and the tags, which are the administrator's and stay."""
 
@@ -69,7 +80,7 @@ class Places(NamedTuple):
     seqno: Span
     pv_id: Span
     hints: Tuple[Span, ...]  #: whole assignments, with the line end behind them
-    lvs: Tuple[Tuple[Span, Span], ...]  #: name and id, in the order of the text
+    lvs: Tuple[LvPlaces, ...]  #: in the order of the text
     description: Optional[Span]
     tags: Tuple[Span, ...]
 
@@ -129,6 +140,7 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
     _refuse_unknown(vg)
     pv = _only_pv(vg)
     extent_size = vg.integer("extent_size", 1) * SECTOR
+    lvs = tuple(_lv(section, pv.name) for section in _lv_sections(vg))
     found = VolumeGroup(
         text=text,
         places=_places(text, root, vg, pv),
@@ -140,7 +152,7 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
         pe_start=pv.integer("pe_start") * SECTOR,
         pe_count=pv.integer("pe_count"),
         extent_size=extent_size,
-        lvs=tuple(_lv(section, pv.name) for section in _lv_sections(vg)),
+        lvs=lvs,
     )
     _verify_extents(found, where)
     _verify_ids(found, where)
@@ -244,9 +256,22 @@ def _places(text: str, root: Section, vg: Section, pv: Section) -> Places:
         seqno=_value_span(vg, "seqno"),
         pv_id=_value_span(pv, "id"),
         hints=tuple(Span(hint.start, hint.end + (text[hint.end : hint.end + 1] == "\n")) for hint in hints),
-        lvs=tuple((_name_span(lv), _value_span(lv, "id")) for lv in lvs),
+        lvs=tuple(_lv_places(lv) for lv in lvs),
         description=Span(note.start, note.end) if note else None,
         tags=tuple(Span(tags.start, tags.end) for tags in tagged),
+    )
+
+
+def _lv_places(lv: Section) -> LvPlaces:
+    """LVM writes the tags of an LV behind its flags, which older releases do not have."""
+    status, tags = lv.assignments["status"], lv.assignments.get("tags")
+    before = lv.assignments.get("flags", status)
+    return LvPlaces(
+        section=Span(lv.name_start, lv.end),
+        name=_name_span(lv),
+        id=_value_span(lv, "id"),
+        status=Span(status.start, status.end),
+        tags=Span(tags.start, tags.end) if tags else Span(before.end, before.end),
     )
 
 
@@ -282,12 +307,17 @@ def _verify_ids(vg: VolumeGroup, where: Place) -> None:
 
 
 def renamed_text(
-    vg: VolumeGroup, vg_name: str, lv_names: Mapping[str, str], ids: Mapping[str, str], uuids: Mapping[str, str]
+    vg: VolumeGroup,
+    vg_name: str,
+    lvs: Mapping[str, Optional[LogicalVolume]],
+    ids: Mapping[str, str],
+    uuids: Mapping[str, str],
 ) -> str:
     """The text under new identities, one generation on; every other byte stays.
 
-    `lv_names` maps every LV's name, `ids` every PV, VG and LV id (32 characters). Names of the SR and its volumes in
-    LVM's note of its last command (`description`) follow `uuids`. Hints that name the original's disk go.
+    `lvs` says, by the name an LV has, what becomes of it: its new name, status and tags, or None: it is removed. `ids`
+    maps every PV, VG and LV id (32 characters). Names of the SR and its volumes in LVM's note of its last command
+    (`description`) follow `uuids`. Hints that name the original's disk go.
     """
     places = vg.places
     edits = [
@@ -297,13 +327,43 @@ def renamed_text(
         Edit(*places.pv_id, _quoted(ids[vg.pv_id])),
     ]
     edits.extend(Edit(*hint, "") for hint in places.hints)
-    for lv, (name, lv_id) in zip(vg.lvs, places.lvs):
-        edits.append(Edit(*name, lv_names[lv.name]))
-        edits.append(Edit(*lv_id, _quoted(ids[lv.id])))
+    for lv, at in zip(vg.lvs, places.lvs):
+        edits.extend(_lv_edits(vg.text, lv, at, lvs[lv.name], ids))
     if places.description is not None:
         start, end = places.description
         edits.append(Edit(start, end, replace_uuids(vg.text[start:end], uuids)))
     return edited(vg.text, edits)
+
+
+def _lv_edits(
+    text: str, lv: LogicalVolume, at: LvPlaces, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
+) -> List[Edit]:
+    if wanted is None:
+        return [Edit(_blanks_before(text, at.section.start), at.section.end, "")]
+    edits = [Edit(*at.name, wanted.name), Edit(*at.id, _quoted(ids[lv.id]))]
+    if wanted.status != lv.status:
+        edits.append(Edit(*at.status, "status = " + _listed([word for word in _LV_WORDS if word in wanted.status])))
+    if wanted.tags != lv.tags:
+        edits.append(Edit(*at.tags, _tags_text(text, lv, at, wanted.tags)))
+    return edits
+
+
+def _tags_text(text: str, lv: LogicalVolume, at: LvPlaces, tags: Sequence[str]) -> str:
+    """What takes the place of an LV's tags; LVM writes none for an LV that has none."""
+    if not tags:
+        return ""
+    line_end = "" if lv.tags else text[_blanks_before(text, at.status.start) : at.status.start]
+    return line_end + "tags = " + _listed(tags)
+
+
+def _blanks_before(text: str, position: int) -> int:
+    """Where the white space before a position begins."""
+    return len(text[:position].rstrip(" \t\r\n"))
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words that need no escapes, as LVM writes a list."""
+    return "[{}]".format(", ".join('"{}"'.format(word) for word in words))
 
 
 def _quoted(lvm_id: str) -> str:

@@ -5,20 +5,25 @@ Tags are found where they stand, not by an XML parser: labels are escaped, so `<
 and two things that SM itself has written are no XML. A label cut to its room may end inside an entity (`&am`). And
 SM 3.0.0 to 3.0.12 counted characters for bytes: a record with non-ASCII text is longer than its room by k bytes, its
 second sector starts k bytes late, and rewriting it blanked the first k bytes of the record behind.
+
+A record that does not read costs its VDI the label, and nothing else: SM attaches such an SR. Its bytes stay, but for
+the UUIDs in it. Of several records of one VDI the last one counts, as it does for SM.
 """
 
 import re
+from collections import Counter
 from html import unescape
 from sys import intern
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Malformed, Place, Unsupported
-from relvmoiscsi.identity import is_uuid
+from relvmoiscsi.identity import UUID_PATTERN, is_uuid
 from relvmoiscsi.mgt import layout
 from relvmoiscsi.ondisk import Change
 
 _TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
 _END = b"</vdi>"
+_LINK = re.compile(rb"<(?:uuid|snapshot_of)>\s*(" + UUID_PATTERN.encode("ascii") + rb")(?![0-9a-f])")
 
 
 class Tag(NamedTuple):
@@ -42,12 +47,29 @@ class VdiRecord(NamedTuple):
     snapshot_of: str  #: a VDI UUID, or "" (none, or a reference into the original pool's database)
     uuid_at: int  #: bytes from the start of the volume
     snapshot_of_at: int  #: the same; of no use where `snapshot_of` is ""
+    deleted_at: int  #: bytes from the start of the volume to the flag
     others: Dict[str, bytes]  #: the tags beside those two, as stored
+
+
+class Link(NamedTuple):
+    """A UUID and where it stands."""
+
+    at: int  #: bytes from the start of the volume
+    uuid: str
+
+
+class Unread(NamedTuple):
+    """A slot that does not read as a record; `links` are the UUIDs that are to be seen in it."""
+
+    offset: int
+    links: Tuple[Link, ...]
 
 
 class Mgt(NamedTuple):
     """What the MGT volume says, as far as it is in use."""
 
+    data: bytes  #: as stored, the bytes in use
+    spare: bytes  #: as stored, some that follow
     length: int  #: bytes in use
     sr_uuid: str
     sr_uuid_at: int
@@ -55,6 +77,12 @@ class Mgt(NamedTuple):
     name_description: str
     records: List[VdiRecord]
     damaged: List[int]  #: offsets of records whose `<vdi>` or label was blanked by the record before
+    unread: Tuple[Unread, ...] = ()
+
+    def duplicates(self) -> List[str]:
+        """VDIs that have several live records."""
+        live = Counter(record.uuid for record in self.records if not record.deleted)
+        return sorted(uuid for uuid, count in live.items() if count > 1)
 
     def live(self) -> Dict[str, VdiRecord]:
         """The records that count, by VDI UUID."""
@@ -85,20 +113,25 @@ def read_length(start: bytes, volume_size: int, volume: str) -> int:
     return length
 
 
-def read_mgt(data: bytes, volume: str) -> Mgt:
-    """Read the bytes in use (`read_length` says how many). Raises FormatError."""
+def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
+    """Read the bytes in use (`read_length` says how many); `spare` is what follows them. Raises FormatError."""
     sr = _tags(data, layout.SR_START, layout.SR_END, Place(volume, layout.SR_START))
     for name in layout.XENVM_TAGS:
         if name in sr:
             raise Unsupported("MGT", Place(volume, sr[name].at), "the SR was made by the xenvm experiment")
-    records, damaged = [], []
+    records, damaged, unread = [], [], []
     for offset in range(layout.SR_END, len(data), layout.RECORD_BYTES):
-        records.append(_record(data, offset, Place(volume, offset)))
+        try:
+            records.append(_record(data, offset, Place(volume, offset)))
+        except Malformed:
+            unread.append(Unread(offset, _links(data, offset)))
+            continue
         if not data[offset : offset + layout.RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
             damaged.append(offset)
-    _verify_live_uuids(records, volume)
     sr_uuid = _uuid("SR", sr, Place(volume, layout.SR_START))
     return Mgt(
+        data=data,
+        spare=spare,
         length=len(data),
         sr_uuid=sr_uuid,
         sr_uuid_at=sr["uuid"].at,
@@ -106,7 +139,13 @@ def read_mgt(data: bytes, volume: str) -> Mgt:
         name_description=_text(sr.get("name_description")),
         records=records,
         damaged=damaged,
+        unread=tuple(unread),
     )
+
+
+def _links(data: bytes, offset: int) -> Tuple[Link, ...]:
+    found = _LINK.finditer(data, offset, offset + layout.RECORD_BYTES)
+    return tuple(Link(match.start(1), match.group(1).decode("ascii")) for match in found)
 
 
 def _tags(data: bytes, start: int, end: int, where: Place) -> Dict[str, Tag]:
@@ -138,6 +177,7 @@ def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
         snapshot_of=_snapshot_of(tags.get("snapshot_of"), where),
         uuid_at=tags["uuid"].at,
         snapshot_of_at=tags["snapshot_of"].at if "snapshot_of" in tags else 0,
+        deleted_at=tags["deleted"].at,
         others={name: tag.text for name, tag in tags.items() if name not in ("uuid", "snapshot_of")},
     )
 
@@ -163,27 +203,116 @@ def _text(tag: Optional[Tag]) -> str:
     return unescape(tag.text.decode("utf-8", "replace")) if tag else ""
 
 
-def _verify_live_uuids(records: List[VdiRecord], volume: str) -> None:
-    seen: Dict[str, int] = {}
-    for record in records:
-        if record.deleted:
-            continue
-        if record.uuid in seen:
-            problem = "its VDI {} has another record at byte {}".format(record.uuid, seen[record.uuid])
-            raise Malformed("MGT record", Place(volume, record.offset), problem)
-        seen[record.uuid] = record.offset
-
-
 def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> List[Change]:
-    """The bytes that change: the SR's UUID, every slot's UUID, and the UUIDs of what a snapshot was made of."""
+    """The bytes that change: the SR's UUID, every slot's UUID, and the UUIDs of what a snapshot was made of.
+
+    In a slot that does not read, what stands where those should.
+    """
     found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
     for record in mgt.records:
         found.append(_change(record.uuid_at, record.uuid, uuids, "MGT: UUID of VDI " + record.uuid))
         if record.snapshot_of:
             what = "MGT: VDI {} is a snapshot of".format(record.uuid)
             found.append(_change(record.snapshot_of_at, record.snapshot_of, uuids, what))
+    for slot in mgt.unread:
+        what = "MGT: UUID in the unreadable record at byte {}".format(slot.offset)
+        found += [_change(link.at, link.uuid, uuids, what) for link in slot.links]
     return found
 
 
 def _change(at: int, old: str, uuids: Mapping[str, str], what: str) -> Change:
     return Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what)
+
+
+def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> List[Change]:
+    """The same where SM's unfinished work changes records as well: a slot that differs is written whole."""
+    found = changes(after, sr_uuid, uuids, volume)
+    if after.data == before.data:
+        return found
+    final = bytearray(after.data)
+    for change in found:
+        final[change.offset : change.offset + len(change.new)] = change.new
+    stored = before.data + before.spare
+    slots = [(0, layout.HEADER_BYTES, "MGT: bytes in use")]
+    slots += [
+        (at, layout.RECORD_BYTES, "MGT: record at byte {}".format(at))
+        for at in range(layout.SR_END, len(final), layout.RECORD_BYTES)
+    ]
+    whole = [
+        Change(at, stored[at : at + length], bytes(final[at : at + length]), what)
+        for at, length, what in slots
+        if stored[at : at + length] != after.data[at : at + length]
+    ]
+    covered = {change.offset for change in whole}
+    single = [change for change in found if _slot_of(change.offset) not in covered]
+    return single + whole
+
+
+def _slot_of(offset: int) -> int:
+    """Where the record begins that a byte of the volume belongs to; -1 in the SR's own part."""
+    if offset < layout.SR_END:
+        return -1
+    return offset - (offset - layout.SR_END) % layout.RECORD_BYTES
+
+
+# --- records that are added
+
+
+class NewRecord(NamedTuple):
+    """What SM would write of a VDI that it has made."""
+
+    uuid: str
+    name_label: str
+    type: str  #: xapi's
+    vdi_type: str
+    read_only: bool
+    managed: bool
+
+
+def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume: str) -> Tuple[Mgt, List[NewRecord]]:
+    """MGT with these records in free slots, and those for which there was no room. SM takes the first deleted slot."""
+    data = bytearray(mgt.data)
+    free = [record.offset for record in mgt.records if record.deleted]
+    most = min(volume_size, layout.SR_END + layout.MAX_RECORDS * layout.RECORD_BYTES, mgt.length + len(mgt.spare))
+    left_over = []
+    for record in wanted:
+        if free:
+            at = free.pop(0)
+        elif len(data) + layout.RECORD_BYTES <= most:
+            at = len(data)
+            data += bytes(layout.RECORD_BYTES)
+        else:
+            left_over.append(record)
+            continue
+        data[at : at + layout.RECORD_BYTES] = _record_bytes(record)
+    if len(data) > mgt.length:
+        data[: layout.HEADER_BYTES] = _header_bytes(mgt.data[: layout.HEADER_BYTES], len(data))
+    return read_mgt(bytes(data), volume, mgt.spare[len(data) - mgt.length :]), left_over
+
+
+def without_record(mgt: Mgt, uuid: str, volume: str) -> Mgt:
+    """MGT with the slot of a VDI freed, as SM frees it."""
+    data = bytearray(mgt.data)
+    for record in mgt.records:
+        if record.uuid == uuid and not record.deleted:
+            data[record.deleted_at : record.deleted_at + 1] = b"1"
+    return read_mgt(bytes(data), volume, mgt.spare)
+
+
+def _record_bytes(record: NewRecord) -> bytes:
+    """Both sectors of a record, with the tags in the order in which SM 3 writes them."""
+    names = "<vdi><name_label>{}</name_label><name_description></name_description>".format(record.name_label)
+    facts = (
+        "<uuid>{}</uuid><is_a_snapshot>0</is_a_snapshot><snapshot_of></snapshot_of><snapshot_time></snapshot_time>"
+        "<type>{}</type><vdi_type>{}</vdi_type><read_only>{:d}</read_only><managed>{:d}</managed>"
+        "<metadata_of_pool></metadata_of_pool><deleted>0</deleted></vdi>"
+    ).format(record.uuid, record.type, record.vdi_type, record.read_only, record.managed)
+    half = layout.RECORD_BYTES // 2
+    return names.encode("utf-8").ljust(half) + facts.encode("utf-8").ljust(half)
+
+
+def _header_bytes(header: bytes, length: int) -> bytes:
+    """The header with another length; SM pads it to ten characters."""
+    fields = header.split(b":")
+    fields[1] = b"%-10d" % length
+    return b":".join(fields)[: layout.HEADER_BYTES].ljust(layout.HEADER_BYTES)

@@ -16,6 +16,8 @@ from relvmoiscsi.qcow2.layout import Extension, Header, HeaderV3
 #: what must be read from the start of a volume before `read_qcow2`; header, extensions and path of an image that
 #: SM made lie well inside
 HEAD_BYTES = 4096
+#: of the first-level table: no cluster below it
+UNUSED_ENTRY = bytes(8)
 
 
 class Qcow2(NamedTuple):
@@ -23,11 +25,22 @@ class Qcow2(NamedTuple):
 
     header: Header
     hidden: bool
+    hidden_at: Optional[int]  #: bytes from the start of the volume to SM's hidden flag; None where SM has set none yet
     backing: Optional[Range]
 
     @property
     def virtual_size(self) -> int:
         return self.header.size
+
+    def block_table(self) -> Range:
+        """The first level of the table of clusters, in the volume."""
+        return Range(self.header.l1_table_offset, min(8 * self.header.l1_size, layout.MAX_L1_BYTES))
+
+    def with_hidden(self, hidden: bool, volume: str) -> "Qcow2":
+        """The same with another hidden flag. Raises Unsupported where the image has no room for one."""
+        if hidden and self.hidden_at is None:
+            raise Unsupported("QCOW2 header", Place(volume, 0), "it has no extension for the hidden flag")
+        return self._replace(hidden=hidden)
 
 
 def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
@@ -44,8 +57,9 @@ def read_qcow2(head: bytes, volume: str, volume_size: int) -> Qcow2:
     extensions_at = _header_length(head, header, where)
     backing = _backing(header, extensions_at, volume_size, where)
     extensions_end = backing.offset if backing else 1 << header.cluster_bits
-    hidden = _hidden(head, extensions_at, extensions_end, where)
-    return Qcow2(header, hidden, backing)
+    hidden_at = _hidden_at(head, extensions_at, extensions_end, where)
+    hidden = hidden_at is not None and head[hidden_at] == 1
+    return Qcow2(header, hidden, hidden_at, backing)
 
 
 def _header_length(head: bytes, header: Header, where: Place) -> int:
@@ -73,9 +87,9 @@ def _backing(header: Header, header_end: int, volume_size: int, where: Place) ->
     return found
 
 
-def _hidden(head: bytes, at: int, end: int, where: Place) -> bool:
-    """SM's hidden flag; verifies the extensions up to the end mark on the way."""
-    hidden = False
+def _hidden_at(head: bytes, at: int, end: int, where: Place) -> Optional[int]:
+    """Where SM's hidden flag is; verifies the extensions up to the end mark on the way."""
+    found = None
     while at + Extension.SIZE <= end:
         extension = Extension.at(head, at, where.plus(at))
         if extension.type == layout.EXTENSION_END:
@@ -85,10 +99,10 @@ def _hidden(head: bytes, at: int, end: int, where: Place) -> bool:
         data_at = at + Extension.SIZE
         if data_at + extension.length > end:
             raise Malformed("QCOW2 header extension", where.plus(at), "it has {} bytes".format(extension.length))
-        if extension.type == layout.EXTENSION_HIDDEN and extension.length:
-            hidden = head[data_at : data_at + 1] == b"\1"
+        if extension.type == layout.EXTENSION_HIDDEN and extension.length > 0 and data_at < len(head):
+            found = data_at
         at = data_at + extension.length + -extension.length % 8
-    return hidden
+    return found
 
 
 def parent_of(image: Qcow2, path: bytes, volume: str) -> Optional[ParentName]:
@@ -108,3 +122,11 @@ def changes(image: Qcow2, path: bytes, uuids: Mapping[str, str], volume: str) ->
         return []
     new = rename_parent(path.decode("latin-1"), uuids).encode("latin-1")
     return [Change(image.backing.offset, path, new, "QCOW2 backing file of " + volume)]
+
+
+def hidden_changes(before: Qcow2, after: Qcow2, volume: str) -> List[Change]:
+    """The byte that changes where SM's unfinished work changes the hidden flag."""
+    if before.hidden == after.hidden or before.hidden_at is None:
+        return []
+    old, new = bytes([before.hidden]), bytes([after.hidden])
+    return [Change(before.hidden_at, old, new, "QCOW2 hidden flag of " + volume)]

@@ -17,6 +17,7 @@ INCOMPATIBLE_CORRUPT     = 1 << 1
 INCOMPATIBLE_DATA_FILE   = 1 << 2
 KNOWN_INCOMPATIBLE       = 0b11111     #: dirty, corrupt, external data file, compression type, extended L2
 
+MAX_L1_BYTES             = 32 << 20    #: of the first-level table; qemu makes none that is larger
 EXTENSION_END            = 0
 EXTENSION_DATA_FILE      = 0x44415441
 EXTENSION_ENCRYPTION     = 0x0537BE77

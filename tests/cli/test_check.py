@@ -42,8 +42,8 @@ def test_what_check_only_warns_of_is_told(tmp_path, command):
     ran, facts = command("check", tmp_path / "lun"), command("check", tmp_path / "lun", "--json").json
 
     assert ran.status == 0
-    assert ["note: " + sentence for sentence in facts["warnings"]] == ran.out.splitlines()[1:]
-    assert "Journal zero_" in facts["warnings"][0]
+    assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:]
+    assert "Journal zero_" in facts["notes"][0]
 
 
 # --- two

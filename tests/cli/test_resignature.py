@@ -114,7 +114,7 @@ def test_json_is_as_documented(image, command):
 
     truth, now = tree().truth, command("show", image, "--json").json
     assert set(found) == {"state", "device", "scsi_id", "already_done", "writes", "bytes_written", "flushes",
-                          "sr", "vg_id", "pv_id", "vdis", "lvs", "other_uuids"}  # fmt: skip
+                          "sr", "vg_id", "pv_id", "vdis", "lvs", "other_uuids", "notes"}  # fmt: skip
     assert (found["state"], found["device"], found["scsi_id"]) == ("resignatured", str(image), None)
     assert found["flushes"] == 6 and found["writes"] > 6 and found["bytes_written"] % 512 == 0
     assert found["sr"] == {"old": truth.sr_uuid, "new": now["sr"]["uuid"]}

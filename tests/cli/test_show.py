@@ -9,7 +9,7 @@ from relvmoiscsi.device import align_down
 from relvmoiscsi.host.device import open_device
 from support.builder import AREA_DEFAULT, build_sr, named, raw, trim
 
-SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "warnings"}
+SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes"}
 VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
             "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv"}  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_json_has_the_sr_its_group_and_every_vdi(image, command):
     assert (disk["name_label"], disk["parent"], disk["cbt"]) == ("Größe <é>", truth.uuids["base"], True)
     assert (snapshot["is_a_snapshot"], snapshot["snapshot_of"]) == (True, truth.uuids["disk"])
     assert [vdi["hidden"] for vdi in found["vdis"]] == [True, False, False, False]
-    assert found["warnings"] == []
+    assert found["notes"] == []
 
 
 def test_a_resignatured_lun_says_what_it_was(finished, command):

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relvmoiscsi.errors import FormatError, Malformed, Unsupported
-from relvmoiscsi.mgt.records import changes, read_length, read_mgt
+from relvmoiscsi.mgt.records import (
+    NewRecord,
+    changes,
+    changes_between,
+    read_length,
+    read_mgt,
+    with_records,
+    without_record,
+)
 from support.build_volumes import MgtSpec, Record, mgt_content
 
 SIZE = 4 << 20
@@ -197,20 +205,32 @@ def test_an_sr_of_the_xenvm_experiment_is_unsupported(tag):
 
 
 @pytest.mark.parametrize(
-    "old, new, sentence",
+    "old, new, links",
     [
-        (b"<uuid>7d2d", b"<uuid>7D2D", "byte 2048 of MGT: its VDI UUID is '7D2D"),
-        (b"<uuid>7d2d", b"<UUID>7d2d", "its VDI UUID is ''"),
-        (b"<deleted>0</deleted>", b" " * 20, "byte 2048 of MGT: it does not read as a VDI record"),
-        (b"</vdi>", b"      ", "byte 2048 of MGT: it does not read as a VDI record"),
-        (b"<snapshot_of></snapshot_of>", b"<snapshot_of>x</snapshot_of>", "it is a snapshot of 'x'"),
-        (b"<type>user</type>", b"<deleted>0</deleted>", "it has two tags deleted"),
-        (SNAPSHOT.encode(), DISK.encode(), "byte 3072 of MGT: its VDI .* has another record at byte 2048"),
+        (b"<uuid>7d2d", b"<uuid>7D2D", []),
+        (b"<uuid>7d2d", b"<UUID>7d2d", []),
+        (b"<deleted>0</deleted>", b" " * 20, [DISK]),
+        (b"</vdi>", b"      ", [DISK]),
+        (b"<snapshot_of></snapshot_of>", b"<snapshot_of>x</snapshot_of>", [DISK]),
+        (b"<type>user</type>", b"<deleted>0</deleted>", [DISK]),
+        (b"</uuid>", b"<uuid>", [DISK]),
     ],
 )
-def test_a_record_that_does_not_read_is_malformed_at_its_byte(old, new, sentence):
-    with pytest.raises(Malformed, match=sentence):
-        read_mgt(in_record(old, new), "MGT")
+def test_a_record_that_does_not_read_keeps_its_bytes_but_for_the_uuids_in_it(old, new, links):
+    mgt = read_mgt(in_record(old, new), "MGT")
+
+    assert [record.uuid for record in mgt.records] == [SNAPSHOT]
+    assert [(slot.offset, [link.uuid for link in slot.links]) for slot in mgt.unread] == [(2048, links)]
+    changed = {change.offset: change.new.decode() for change in changes(mgt, NEW[SR], NEW, "MGT")}
+    assert [changed[link.at] for link in mgt.unread[0].links] == [NEW[uuid] for uuid in links]
+
+
+def test_of_two_records_of_one_vdi_the_last_counts_and_both_change():
+    mgt = read_mgt(in_record(SNAPSHOT.encode(), DISK.encode()), "MGT")
+
+    assert mgt.duplicates() == [DISK]
+    assert mgt.live()[DISK].offset == 3072
+    assert [change.new.decode() for change in changes(mgt, NEW[SR], NEW, "MGT")].count(NEW[DISK]) == 3
 
 
 def test_an_sr_part_without_uuid_is_malformed():
@@ -289,3 +309,59 @@ def test_positions_are_those_of_the_bytes_however_the_record_was_shifted(bug):
 
     assert [record.uuid for record in mgt.records] == [NEW[DISK], NEW[SNAPSHOT]]
     assert mgt.records[1].snapshot_of == NEW[DISK]
+
+
+# --- records that are added and freed
+
+BASE = NewRecord("33333333-4444-4555-8666-777777777777", "base copy", "user", "vhd", read_only=True, managed=False)
+ROOM = b"\xee" * 2048
+
+
+def final(before, after):
+    """The bytes of MGT once every change between the two is made."""
+    data = bytearray(before.data + before.spare)
+    for change in changes_between(before, after, SR, {uuid: uuid for uuid in [*NEW, BASE.uuid]}, "MGT"):
+        assert change.old == bytes(data[change.offset : change.offset + len(change.old)])
+        data[change.offset : change.offset + len(change.new)] = change.new
+    return bytes(data)
+
+
+def test_a_record_goes_behind_the_last_one_and_the_length_grows():
+    mgt = read_mgt(DATA, "MGT", ROOM)
+
+    after, left_over = with_records(mgt, [BASE], SIZE, "MGT")
+
+    assert left_over == []
+    record = after.live()[BASE.uuid]
+    assert (record.offset, record.name_label, record.type, record.vdi_type) == (4096, "base copy", "user", "vhd")
+    assert (record.others["read_only"], record.others["managed"]) == (b"1", b"0")
+    assert read_length(after.data, SIZE, "MGT") == 5120
+    assert final(mgt, after) == after.data + ROOM[1024:]
+    assert after.data[512:4096] == DATA[512:4096]
+
+
+def test_a_record_takes_the_first_free_slot():
+    mgt = read_mgt(in_record(b"<deleted>0", b"<deleted>1"), "MGT", ROOM)
+
+    after, left_over = with_records(mgt, [BASE], SIZE, "MGT")
+
+    assert (left_over, after.length, after.live()[BASE.uuid].offset) == ([], mgt.length, 2048)
+    assert final(mgt, after) == after.data + ROOM
+
+
+def test_a_record_for_which_there_is_no_room_is_told():
+    mgt = read_mgt(DATA, "MGT", ROOM)
+
+    after, left_over = with_records(mgt, [BASE], mgt.length, "MGT")
+
+    assert (after.data, left_over) == (DATA, [BASE])
+
+
+def test_a_freed_record_is_marked_as_sm_marks_it():
+    mgt = read_mgt(DATA, "MGT")
+
+    after = without_record(mgt, DISK, "MGT")
+
+    assert DISK not in after.live() and SNAPSHOT in after.live()
+    assert [at for at in range(4096) if after.data[at] != DATA[at]] == [DATA.index(b"<deleted>0") + 9]
+    assert final(mgt, after) == after.data

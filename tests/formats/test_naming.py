@@ -47,10 +47,12 @@ NAMES = {
     VDI + ".cbtlog": LvName(VDI + ".cbtlog", naming.CBT_LOG, VDI),
     SR + "_trim_lv": LvName(SR + "_trim_lv", naming.TRIM, SR),
     "jvhd_" + VDI: LvName("jvhd_" + VDI, naming.JOURNAL, VDI, journal="jvhd"),
+    "hb-" + VDI: LvName("hb-" + VDI, naming.OTHER),  # CloudStack's heartbeat; the UUID is a host's
+    "backup_data": LvName("backup_data", naming.OTHER),
 }
 for _kind, _value in (("clone", "1"), ("leaf", "1"), ("inflate", "8388608"), ("relink", "1"), ("coalesce", "1")):
     _name = "{}_{}_{}".format(_kind, VDI, _value)
-    NAMES[_name] = LvName(_name, naming.JOURNAL, VDI, journal=_kind)
+    NAMES[_name] = LvName(_name, naming.JOURNAL, VDI, journal=_kind, value=_value)
 
 
 @pytest.mark.parametrize("text", NAMES)
@@ -69,41 +71,60 @@ def test_a_renamed_volume_keeps_kind_prefix_value_and_length(text):
     assert len(renamed.text) == len(text)
 
 
-@pytest.mark.parametrize("kind", sorted(naming.REFUSED_JOURNALS) + sorted(naming.HARMLESS_JOURNALS))
-def test_every_journal_type_has_a_reason_and_is_known(kind):
+@pytest.mark.parametrize("kind", [*naming.FINISHED_JOURNALS, *naming.HARMLESS_JOURNALS, naming.RESIZE])
+def test_every_journal_type_is_known(kind):
     assert parse_lv_name("{}_{}_1".format(kind, VDI), WHERE).journal == kind
 
 
-def test_no_journal_is_both_harmless_and_refused():
-    assert not set(naming.REFUSED_JOURNALS) & set(naming.HARMLESS_JOURNALS)
+def test_no_journal_is_both_carried_over_and_finished():
+    assert not set(naming.FINISHED_JOURNALS) & set(naming.HARMLESS_JOURNALS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["LV-OLD_" + VDI, "VHD-" + VDI.upper(), "VHD-" + VDI + "x", "VHD-" + VDI + "\n", "VHD-" + VDI[1:], "LV-data"],
+)
+def test_a_name_that_sm_would_take_for_a_vdi_and_does_not_give_is_refused_by_name(text):
+    with pytest.raises(Unsupported, match="it is no name that the storage manager gives") as caught:
+        parse_lv_name(text, WHERE)
+
+    assert "Logical volume {} at byte 4608 of /dev/sdc".format(text) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "root",
         "mgt",
         "MGT2",
-        "LV-OLD_" + VDI,
-        "VHD-" + VDI.upper(),
-        "VHD-" + VDI + "x",
-        "VHD-" + VDI + "\n",
         "vhd-" + VDI,
-        "VHD-" + VDI[1:],
         VDI,
         VDI + ".cbtlog2",
         "TMP_" + VDI,
         "unknown_" + VDI + "_1",
         "coalesce_" + VDI[1:] + "_1",
         "xcalibur_trim_lv",
+        "clone_me",
     ],
 )
-def test_a_name_that_sm_does_not_give_is_refused_by_name(text):
-    with pytest.raises(Unsupported, match="it is no name of the storage manager's") as caught:
-        parse_lv_name(text, WHERE)
+def test_a_name_that_sm_does_not_look_at_is_somebody_elses(text):
+    name = parse_lv_name(text, WHERE)
 
-    assert "Logical volume {} at byte 4608 of /dev/sdc".format(text) in str(caught.value)
+    assert (name, name.renamed(NEW)) == (LvName(text, naming.OTHER), text)
+
+
+@pytest.mark.parametrize("kind", naming.DISK_KINDS)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_name_of_a_disk_is_made_as_it_is_read(kind, is_old):
+    name = naming.disk_name(kind, VDI, is_old)
+
+    if kind != naming.RAW or not is_old:
+        assert parse_lv_name(name.text, WHERE) == name
+
+
+@pytest.mark.parametrize("kind", naming.DISK_KINDS)
+def test_a_parents_text_is_made_as_it_is_read(kind):
+    assert parse_parent_name(naming.parent_text(ParentName(SR, kind, VDI))) == ParentName(SR, kind, VDI)
 
 
 # --- parents

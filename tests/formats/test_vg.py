@@ -221,12 +221,15 @@ NEW_SR = "11111111-2222-4333-8444-555555555555"
 NEW_VDI = "66666666-7777-4888-9999-aaaaaaaaaaaa"
 
 
-def renamed(text):
+VDI = "efd24831-00a5-4192-9633-f030a9710c2b"
+
+
+def renamed(text, change=lambda lv: lv):
     vg = read_vg(text, WHERE)
     ids = {old: chr(ord("a") + n) * 32 for n, old in enumerate([vg.pv_id, vg.id] + [lv.id for lv in vg.lvs])}
-    names = {lv.name: lv.name.replace("efd24831-00a5-4192-9633-f030a9710c2b", NEW_VDI) for lv in vg.lvs}
     uuids = {SR: NEW_SR, "efd24831-00a5-4192-9633-f030a9710c2b": NEW_VDI}
-    return renamed_text(vg, "VG_XenStorage-" + NEW_SR, names, ids, uuids)
+    lvs = {lv.name: change(lv._replace(name=lv.name.replace(VDI, NEW_VDI))) for lv in vg.lvs}
+    return renamed_text(vg, "VG_XenStorage-" + NEW_SR, lvs, ids, uuids)
 
 
 def test_identities_generation_note_and_hints_change_and_nothing_else():
@@ -259,6 +262,48 @@ def test_bytes_that_are_no_ascii_survive():
     text = TEXT.replace('"host"', '"h\xc3\xb6st"')
 
     assert renamed(text).count('"h\xc3\xb6st"') == 2
+
+
+def test_a_removed_volume_leaves_the_others_byte_for_byte():
+    lvs = read_vg(TEXT, WHERE).lvs
+
+    for gone in lvs:
+        text = renamed(TEXT, lambda lv, gone=gone: None if lv.id == gone.id else lv)
+
+        left = read_vg(text, WHERE).lvs
+        assert [lv.segments for lv in left] == [lv.segments for lv in lvs if lv.id != gone.id]
+        assert text in _without_a_section(renamed(TEXT))
+
+
+def _without_a_section(text):
+    """Every text that is this one without one section of an LV and the blanks before it."""
+    found = set()
+    for start in (match.start() for match in re.finditer(r"\s+[^\s{}]+ \{", text)):
+        depth, at = 0, text.index("{", start)
+        while True:
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+            if depth == 0:
+                break
+        found.add(text[:start] + text[at:])
+    return found
+
+
+@pytest.mark.parametrize("words", [("READ",), ("READ", "VISIBLE"), ("READ", "WRITE", "VISIBLE")])
+def test_the_status_of_a_volume_is_written_as_lvm_writes_it(words):
+    text = renamed(TEXT, lambda lv: lv._replace(status=frozenset(words)))
+
+    assert {lv.status for lv in read_vg(text, WHERE).lvs} == {frozenset(words)}
+    assert "status = [{}]".format(", ".join('"{}"'.format(word) for word in words)) in text
+
+
+@pytest.mark.parametrize("tags", [(), ("hidden",), ("hidden", "journaler")])
+def test_the_tags_of_a_volume_come_go_and_change(tags):
+    text = renamed(TEXT, lambda lv: lv._replace(tags=tags))
+
+    after = read_vg(text, WHERE)
+    assert {lv.tags for lv in after.lvs} == {tags}
+    assert [lv.segments for lv in after.lvs] == [lv.segments for lv in read_vg(TEXT, WHERE).lvs]
 
 
 @given(st.data())

@@ -180,7 +180,7 @@ def test_the_same_lun_is_already_done_and_nothing_is_written():
 
     assert isinstance(found, engine.AlreadyDone)
     assert found.run.ids == engine.inspect(before).run.ids
-    assert found.lun.sr_uuid == engine.inspect(before).lun.sr_uuid
+    assert found.sr_uuid == engine.inspect(before).lun.sr_uuid
     assert disk == before and disk.writes == disk.flushes == 0
 
 

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The storage manager's own unfinished work: what its recovery would make of it. Pure.
+
+An array snapshot waits for nobody, so a clone may hold a snapshot, an inflation or a leaf coalesce that is half done.
+SM marks each with a journal volume and settles it at the next operation on the SR. On a clone that was introduced
+under new UUIDs it cannot: its recovery looks the VDIs up in a database that does not know them. So it is done here, by
+SM's own rules and in SM's own order, as part of the one plan that changes the identities.
+
+    inflate_<VDI>_<bytes>   a VHD's volume was being enlarged          keep the larger volume
+    clone_<VDI>_1           text: <base>_<clone>, or <base>_
+        no base                                                        nothing had happened
+        a leaf missing, or not a valid VHD                             take back: drop the leaves, base becomes the VDI
+        all there                                                      complete: base hidden and read-only, MGT records
+    leaf_<VDI>_1            text: <parent>
+        parent, or OLD_<VDI>, there                                    take back: both get their names, parent hidden
+        neither                                                        complete: drop the journal
+
+A leaf that holds blocks is never dropped: then the VM ran on, and completing loses nothing.
+
+Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
+(_handleInterruptedCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py.
+"""
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+from relvmoiscsi import naming
+from relvmoiscsi.errors import Place, Unsupported
+from relvmoiscsi.identity import UUID_PATTERN
+from relvmoiscsi.lun import JournalText, Lun, Unreadable, Volume, Work
+from relvmoiscsi.mgt.records import Mgt, NewRecord, with_records, without_record
+from relvmoiscsi.naming import LvName
+from relvmoiscsi.qcow2.image import Qcow2
+from relvmoiscsi.vhd.image import Vhd
+
+_CLONE = re.compile("(?P<base>{0})_(?P<clone>{0})?".format(UUID_PATTERN))
+_LEAF = re.compile(UUID_PATTERN)
+
+BASE_LABEL = "base copy"
+
+
+class CloneJournal(NamedTuple):
+    """What the journal of a snapshot or clone says."""
+
+    base: str  #: VDI UUID that the original volume gets
+    clone: Optional[str]  #: VDI UUID of the second leaf; None when there is one leaf only
+
+
+def journal_text(block: bytes) -> JournalText:
+    """The text in the first block of a journal volume: its length in decimal, a blank, the text."""
+    length, _blank, rest = block.partition(b" ")
+    if not length.isdigit() or len(length) > 3 or int(length) > len(rest):
+        return JournalText(None)
+    try:
+        return JournalText(rest[: int(length)].decode("ascii"))
+    except UnicodeDecodeError:
+        return JournalText(None)
+
+
+def parse_clone(text: JournalText) -> Optional[CloneJournal]:
+    """None when the text is no clone journal's."""
+    match = _CLONE.match(text.value) if text.value else None
+    if match is None or match.end() != len(text.value or ""):
+        return None
+    return CloneJournal(match.group("base"), match.group("clone"))
+
+
+def half_made(name: LvName, text: JournalText) -> List[str]:
+    """The VDIs whose volumes a journal excuses from holding a disk image yet."""
+    found = parse_clone(text) if name.journal == naming.CLONE else None
+    return [str(name.uuid), *([found.clone] if found.clone else [])] if found else []
+
+
+def old_uuids(lun: Lun) -> List[str]:
+    """VDI UUIDs that only the journals' texts speak of, as far as they read."""
+    found: List[str] = []
+    for volume in lun.volumes:
+        if isinstance(volume.content, JournalText):
+            found += re.findall(UUID_PATTERN, volume.content.value or "")
+    return found
+
+
+def unfinished_work(lun: Lun) -> Optional[Work]:
+    """What SM's recovery makes of a LUN; None when SM was at rest.
+
+    Raises Unsupported, naming the journal, for work that nobody could finish.
+    """
+    bench = _Bench(lun)
+    if not bench.journals:
+        return None
+    for kind, settle in ((naming.INFLATE, _inflate), (naming.CLONE, _clone), (naming.LEAF, _leaf)):
+        for journal in bench.journals:
+            if journal.name.journal == kind:
+                settle(bench, journal)
+                bench.drop(journal)
+    return bench.result()
+
+
+class _Bench:
+    """The volumes of a LUN while they are worked on, by LV id."""
+
+    def __init__(self, lun: Lun) -> None:
+        self.lun = lun
+        self.sentences: List[str] = []
+        self.new_records: List[NewRecord] = []
+        self.freed_records: List[str] = []
+        self._volumes: Dict[str, Volume] = {volume.lv.id: volume for volume in lun.volumes}
+        self.journals = [
+            volume
+            for volume in lun.volumes
+            if volume.name.kind == naming.JOURNAL and volume.name.journal in naming.FINISHED_JOURNALS
+        ]
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def disk(self, uuid: Optional[str], is_old: bool = False) -> Optional[Volume]:
+        """The volume that is named for a VDI, or for the leaf of one that waits for deletion."""
+        for volume in self._volumes.values():
+            name = volume.name
+            if name.uuid == uuid and name.kind in naming.DISK_KINDS and name.is_old == is_old:
+                return volume
+        return None
+
+    def children(self, volume: Volume) -> List[Volume]:
+        return [
+            child
+            for child in self._volumes.values()
+            if child.parent and (child.parent.kind, child.parent.uuid) == (volume.name.kind, volume.name.uuid)
+        ]
+
+    def drop(self, volume: Volume) -> None:
+        del self._volumes[volume.lv.id]
+
+    def rename(self, volume: Volume, uuid: str) -> Volume:
+        """A volume under the plain name of a VDI; the kind stays."""
+        name = naming.disk_name(volume.name.kind, uuid)
+        return self._put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
+
+    def set_read_only(self, volume: Volume, read_only: bool) -> Volume:
+        status = volume.lv.status - {"WRITE"} if read_only else volume.lv.status | {"WRITE"}
+        return self._put(volume._replace(lv=volume.lv._replace(status=status)))
+
+    def set_hidden(self, volume: Volume, hidden: bool) -> Volume:
+        """In the image; for a raw volume, which has no place for it, in a tag of the LV. Raises Unsupported."""
+        if volume.hidden == hidden and not isinstance(volume.content, Vhd):
+            return volume
+        if isinstance(volume.content, Vhd):
+            return self._put(volume._replace(content=volume.content.with_hidden(hidden)))
+        if isinstance(volume.content, Qcow2):
+            return self._put(volume._replace(content=volume.content.with_hidden(hidden, volume.name.text)))
+        tags = tuple(tag for tag in volume.lv.tags if tag != naming.HIDDEN_TAG)
+        return self._put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
+
+    def heal_end_footer(self, volume: Volume) -> None:
+        """Where the enlarged volume ends in the footer of another VHD, the VHD's own takes its place."""
+        if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
+            self._put(volume._replace(content=volume.content.with_own_end_footer()))
+
+    def _put(self, volume: Volume) -> Volume:
+        self._volumes[volume.lv.id] = volume
+        return volume
+
+    def result(self) -> Work:
+        volumes = tuple(self._volumes[v.lv.id] for v in self.lun.volumes if v.lv.id in self._volumes)
+        return Work(self.lun._replace(volumes=volumes, mgt=self._mgt()), tuple(self.sentences))
+
+    def _mgt(self) -> Optional[Mgt]:
+        mgt, holder = self.lun.mgt, next((v for v in self.lun.volumes if v.name.kind == naming.MGT), None)
+        if mgt is None or holder is None:
+            return mgt
+        for uuid in self.freed_records:
+            mgt = without_record(mgt, uuid, naming.MGT)
+        known = mgt.live()
+        wanted = [record for record in self.new_records if record.uuid not in known]
+        if wanted:
+            mgt, left_over = with_records(mgt, wanted, holder.size, naming.MGT)
+            for record in left_over:
+                self.say("MGT is full: VDI {} gets no record, and so no label.".format(record.uuid))
+        return mgt
+
+
+def _refuse(journal: Volume, problem: str) -> Unsupported:
+    text = "{}. Let the original SR finish it (`xe sr-scan`), then clone again".format(problem)
+    return Unsupported("Logical volume {}".format(journal.name.text), Place(journal.name.text, 0), text)
+
+
+# --- inflate
+
+
+def _inflate(bench: _Bench, journal: Volume) -> None:
+    if not journal.name.value.isdigit():
+        raise _refuse(journal, "the size in its name is {!r}".format(journal.name.value))
+    uuid = str(journal.name.uuid)
+    volume = bench.disk(uuid)
+    if volume is None:
+        bench.say("The volume of VDI {} was to be inflated, and is gone: the journal goes too.".format(uuid))
+        return
+    bench.heal_end_footer(volume)
+    bench.say("The volume of VDI {} was being inflated: it stays as large as it is.".format(uuid))
+
+
+# --- snapshot and clone
+
+
+def _clone(bench: _Bench, journal: Volume) -> None:
+    uuid = str(journal.name.uuid)
+    text = parse_clone(_text_of(journal))
+    if text is None:
+        _clone_without_text(bench, journal)
+        return
+    base, leaf = bench.disk(text.base), bench.disk(uuid)
+    if base is None:
+        if leaf is None:
+            raise _refuse(journal, "neither VDI {} nor its base copy {} is there".format(uuid, text.base))
+        bench.say("A snapshot of VDI {} was about to begin: it is dropped.".format(uuid))
+        return
+    clone = bench.disk(text.clone) if text.clone else None
+    present = [volume for volume in (leaf, clone) if volume is not None]
+    if len(present) == (2 if text.clone else 1) and all(_is_valid(bench, volume) for volume in present):
+        _complete(bench, journal, base, clone)
+    elif all(_may_go(volume) for volume in present):
+        _take_back(bench, uuid, base, present)
+    elif leaf is not None and all(not isinstance(volume.content, Unreadable) for volume in present):
+        _complete(bench, journal, base, clone)  # the VM has run on: nothing of it may go
+    else:
+        problem = "a snapshot of VDI {} was under way, and its volumes hold both data and damage".format(uuid)
+        raise _refuse(journal, problem)
+
+
+def _clone_without_text(bench: _Bench, journal: Volume) -> None:
+    """The text is written after the volume is made, and before anything else is done.
+
+    Whether something was done shows: the base copy would be a visible disk that MGT does not know.
+    """
+    uuid = str(journal.name.uuid)
+    leaf, known = bench.disk(uuid), bench.lun.records()
+    strangers = [other for other, volume in bench.lun.disks().items() if not volume.hidden and other not in known]
+    if leaf is None or isinstance(leaf.content, Unreadable) or strangers:
+        raise _refuse(journal, "a snapshot of VDI {} was under way, and its journal does not read".format(uuid))
+    bench.say("A snapshot of VDI {} was about to begin: it is dropped.".format(uuid))
+
+
+def _text_of(journal: Volume) -> JournalText:
+    return journal.content if isinstance(journal.content, JournalText) else JournalText(None)
+
+
+def _is_valid(bench: _Bench, leaf: Volume) -> bool:
+    """As `vhd-util check`, which SM asks, sees a leaf: complete, and made of a parent that is there."""
+    if isinstance(leaf.content, Qcow2):
+        return leaf.parent is not None and bench.disk(leaf.parent.uuid) is not None
+    if not isinstance(leaf.content, Vhd) or leaf.content.end_footer is None or leaf.parent is None:
+        return False
+    parent = bench.disk(leaf.parent.uuid)
+    return parent is not None and leaf.is_made_of(parent)
+
+
+def _may_go(leaf: Volume) -> bool:
+    return isinstance(leaf.content, Unreadable) or bool(leaf.empty)
+
+
+def _complete(bench: _Bench, journal: Volume, base: Volume, clone: Optional[Volume]) -> None:
+    uuid = str(journal.name.uuid)
+    bench.set_read_only(bench.set_hidden(base, True), True)
+    record = bench.lun.records().get(uuid)
+    kind = record.type if record else "user"
+    if clone is not None:
+        bench.new_records.append(_record(clone, "", kind))
+    if bench.children(base):
+        bench.new_records.append(_record(base, BASE_LABEL, kind))
+    bench.say("A snapshot of VDI {} was under way: all its volumes are there, so it is completed.".format(uuid))
+
+
+def _record(volume: Volume, label: str, kind: str) -> NewRecord:
+    """SM gives the same to a VDI whose snapshot it completes: it does not know the label any more."""
+    is_base = label == BASE_LABEL
+    return NewRecord(
+        uuid=str(volume.name.uuid),
+        name_label=label,
+        type=kind,
+        vdi_type=naming.MGT_TYPES[volume.name.kind],
+        read_only=is_base,
+        managed=not is_base,
+    )
+
+
+def _take_back(bench: _Bench, uuid: str, base: Volume, leaves: Sequence[Volume]) -> None:
+    for leaf in leaves:
+        bench.drop(leaf)
+    base = bench.set_read_only(bench.set_hidden(base, False), False)
+    bench.rename(base, uuid)
+    bench.say("A snapshot of VDI {} was under way and not complete: it is taken back, and loses nothing.".format(uuid))
+
+
+# --- leaf coalesce
+
+
+def _leaf(bench: _Bench, journal: Volume) -> None:
+    uuid = str(journal.name.uuid)
+    leaf, old = bench.disk(uuid), bench.disk(uuid, is_old=True)
+    parent_uuid = _parent_uuid(journal, leaf, old)
+    parent = bench.disk(parent_uuid)
+    if parent is None and old is None:
+        if leaf is None:
+            raise _refuse(journal, "neither VDI {} nor its parent {} is there".format(uuid, parent_uuid))
+        bench.freed_records.append(parent_uuid)
+        bench.say("VDI {} was being coalesced into its parent: that is done, only the journal goes.".format(uuid))
+        return
+    if parent is None:
+        if leaf is None:
+            raise _refuse(journal, "the parent {} of VDI {} is gone".format(parent_uuid, uuid))
+        parent, leaf = bench.rename(leaf, parent_uuid), None
+    if leaf is None:
+        if old is None:
+            raise _refuse(journal, "VDI {} is gone, its parent {} is there".format(uuid, parent_uuid))
+        leaf = bench.rename(old, uuid)
+    bench.set_hidden(leaf, False)
+    bench.set_read_only(bench.set_hidden(parent, True), True)
+    bench.say("VDI {} was being coalesced into its parent: that is taken back, SM will do it again.".format(uuid))
+
+
+def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume]) -> str:
+    """From the journal's text; without it, before anything was renamed, from the leaf itself."""
+    value = _text_of(journal).value
+    if value is not None and _LEAF.match(value) and len(value) == len(str(journal.name.uuid)):
+        return value
+    if leaf is not None and old is None and leaf.parent is not None:
+        return leaf.parent.uuid
+    problem = "VDI {} was being coalesced into its parent, and the journal does not read".format(journal.name.uuid)
+    raise _refuse(journal, problem)
