@@ -92,9 +92,14 @@ class Prepared(NamedTuple):
 
     state: str  #: of the LUN as it is: CLEAN, or RESIGNATURED when it is done again
     plan: Plan
-    lun: Lun
+    lun: Lun  #: as found
     reads: int
     read_batches: int
+
+    @property
+    def finishes(self) -> Sequence[str]:
+        """A sentence for each work of SM's that the plan finishes or takes back."""
+        return self.lun.work.sentences if self.lun.work else ()
 
 
 def inspect(device: Device) -> Inspection:

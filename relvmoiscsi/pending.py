@@ -15,14 +15,17 @@ SM's own rules and in SM's own order, as part of the one plan that changes the i
         parent, or OLD_<VDI>, there                                    take back: both get their names, parent hidden
         neither                                                        complete: drop the journal
 
-A leaf that holds blocks is never dropped: then the VM ran on, and completing loses nothing.
+LVM does not wipe: until vhd-util has written to a new leaf it may look like the VHD of a disk that was deleted. It is a
+leaf if it was made of the base (of the base's own parent, if the base is empty) and, as long as the base is not hidden,
+if it is empty: the VM is paused until the end. Once the base is hidden a leaf that holds blocks is never dropped: the
+VM ran on, and completing the snapshot loses nothing.
 
 Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
 (_handleInterruptedCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py.
 """
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi import naming
 from relvmoiscsi.errors import Place, Unsupported
@@ -217,9 +220,9 @@ def _clone(bench: _Bench, journal: Volume) -> None:
         return
     clone = bench.disk(text.clone) if text.clone else None
     present = [volume for volume in (leaf, clone) if volume is not None]
-    if len(present) == (2 if text.clone else 1) and all(_is_valid(bench, volume) for volume in present):
+    if len(present) == (2 if text.clone else 1) and all(_is_leaf(bench, volume, base) for volume in present):
         _complete(bench, journal, base, clone)
-    elif all(_may_go(volume) for volume in present):
+    elif all(_may_go(volume, base) for volume in present):
         _take_back(bench, uuid, base, present)
     elif leaf is not None and all(not isinstance(volume.content, Unreadable) for volume in present):
         _complete(bench, journal, base, clone)  # the VM has run on: nothing of it may go
@@ -245,18 +248,28 @@ def _text_of(journal: Volume) -> JournalText:
     return journal.content if isinstance(journal.content, JournalText) else JournalText(None)
 
 
-def _is_valid(bench: _Bench, leaf: Volume) -> bool:
-    """As `vhd-util check`, which SM asks, sees a leaf: complete, and made of a parent that is there."""
-    if isinstance(leaf.content, Qcow2):
-        return leaf.parent is not None and bench.disk(leaf.parent.uuid) is not None
-    if not isinstance(leaf.content, Vhd) or leaf.content.end_footer is None or leaf.parent is None:
+def _is_leaf(bench: _Bench, leaf: Volume, base: Volume) -> bool:
+    """A leaf of this very snapshot, complete: as `vhd-util check` sees it, which SM asks, and no deleted disk's."""
+    if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None:
         return False
-    parent = bench.disk(leaf.parent.uuid)
-    return parent is not None and leaf.is_made_of(parent)
+    parent = bench.disk(leaf.parent.uuid) if leaf.parent else None
+    if parent is None or not leaf.is_made_of(parent) or parent.lv.id not in _ancestry(bench, base):
+        return False
+    return base.hidden or bool(leaf.empty)
 
 
-def _may_go(leaf: Volume) -> bool:
-    return isinstance(leaf.content, Unreadable) or bool(leaf.empty)
+def _ancestry(bench: _Bench, base: Volume) -> Set[str]:
+    """The LV ids of the base and of what is above it. Stops where a chain comes back to itself."""
+    found: Set[str] = set()
+    volume: Optional[Volume] = base
+    while volume is not None and volume.lv.id not in found:
+        found.add(volume.lv.id)
+        volume = bench.disk(volume.parent.uuid) if volume.parent else None
+    return found
+
+
+def _may_go(leaf: Volume, base: Volume) -> bool:
+    return isinstance(leaf.content, Unreadable) or bool(leaf.empty) or not base.hidden
 
 
 def _complete(bench: _Bench, journal: Volume, base: Volume, clone: Optional[Volume]) -> None:

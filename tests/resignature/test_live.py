@@ -337,7 +337,7 @@ def test_undo_gives_the_lun_back_with_its_unfinished_work(name):
 def test_a_plan_says_what_will_be_finished(name):
     prepared = engine.prepare(image(name).copy(), entropy_of("ids"))
 
-    sentences = prepared.finish.sentences
+    sentences = prepared.finishes
 
     assert all(sentence.endswith(".") and sentence[0].isupper() for sentence in sentences)
     for word in case(name).words:
@@ -349,7 +349,7 @@ def test_a_plan_says_what_will_be_finished(name):
 def test_a_lun_on_which_nothing_is_under_way_has_nothing_to_finish(name):
     prepared = engine.prepare(image(name).copy(), entropy_of("ids"))
 
-    assert list(prepared.finish.sentences) == []
+    assert list(prepared.finishes) == []
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT if state(name).verdict != FINISHED and state(name).words])
