@@ -21,7 +21,6 @@ Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount
 import fcntl
 import logging
 import os
-import re
 import socket
 import struct
 import time
@@ -31,6 +30,7 @@ from typing import Iterator, List, Optional, Sequence
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Runner, run
 from relvmoiscsi.host.lock import POLL_SECONDS, flock_before
+from relvmoiscsi.host.scsi import is_scsi_id
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,6 @@ REFERENCES = ("var/run/sr-ref", "run/sr-ref")
 
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # in Python's fcntl since 3.9
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end), pid (must be 0)
-_SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")
 
 
 @contextmanager
@@ -82,7 +81,7 @@ def lun_lock(scsi_id: str, root: str = "/", timeout: float = WAIT_SECONDS) -> It
 
     The file goes with the lock. Raises Refused, before the block, when another one is at work on it.
     """
-    if not _SCSI_ID.match(scsi_id) or scsi_id in (".", ".."):
+    if not is_scsi_id(scsi_id):
         raise UsageError("{!r} is no SCSIid.".format(scsi_id), "ConfigSCSIid")
     path = os.path.join(root, LUN_LOCKS, scsi_id)
     deadline = time.monotonic() + timeout
