@@ -86,6 +86,11 @@ class AlreadyDone(NamedTuple):
     lun: Lun
     run: Optional[Run]
 
+    @property
+    def sr_uuid(self) -> str:
+        """The SR that the LUN holds now."""
+        return self.lun.sr_uuid
+
 
 class Prepared(NamedTuple):
     """A checked plan, and what it was made of."""

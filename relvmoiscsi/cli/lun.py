@@ -7,9 +7,9 @@ import os
 import stat
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence
 
-from relvmoiscsi import engine, mapfile, report
+from relvmoiscsi import engine, mapfile, procedure, report
 from relvmoiscsi.apply import Mark
 from relvmoiscsi.cli.output import Adder, Answer, say, write_line
 from relvmoiscsi.device import Device, Range
@@ -153,42 +153,67 @@ def _joined(ranges: Sequence[Range]) -> List[Range]:
 
 
 def _resignature(arguments: argparse.Namespace) -> Answer:
+    path = arguments.device
     with _nothing_written():
         _must_be_able_to_ask(arguments)
         chosen = _chosen(arguments)
-        opened = open_device(arguments.device, writable=not arguments.dry_run)
+        opened = open_device(path, writable=not arguments.dry_run)
     with opened as device:
         scsi_id = _scsi_id(arguments)
-        try:
-            prepared = engine.prepare(device, os.urandom, scsi_id, chosen, arguments.again, arguments.sr_uuid)
-        except Unfinished as problem:
-            return _finish_first(arguments, device, problem, scsi_id)
-        if isinstance(prepared, AlreadyDone):
-            return _already_done(arguments.device, prepared, scsi_id)
-        if arguments.dry_run:
-            return _planned(arguments.device, prepared, scsi_id)
-        _say_plan(arguments, prepared)
-        _ask(arguments, "Give {} these new identities?".format(arguments.device))
-        with _locks(arguments.device, prepared.plan.run):
-            result = engine.resignature(device, prepared)
-    return _done(arguments.device, result, "{} was resignatured.".format(arguments.device))
+        done = procedure.resignature(
+            device, os.urandom, _Terminal(arguments), scsi_id, chosen, arguments.again, arguments.sr_uuid
+        )
+    if isinstance(done, AlreadyDone):
+        return _already_done(path, done, scsi_id)
+    if isinstance(done, Prepared):
+        return _planned(path, done, scsi_id)
+    return _done(path, done.result, _FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path))
 
 
-def _finish_first(arguments: argparse.Namespace, device: Device, problem: Unfinished, scsi_id: Optional[str]) -> Answer:
-    """An earlier resignature was cut: the ids it chose must win. An undo that was cut is the user's to finish."""
-    with _nothing_written():
-        mark = engine.find_unfinished(device)
-    if arguments.dry_run or mark is None or mark.tail.kind != RESIGNATURE:
-        raise problem
-    say("{} holds a resignature that was cut; it is finished with the ids it had chosen.".format(arguments.device))
-    _ask(arguments, "Finish it?")
-    return _finished(arguments.device, device, mark, scsi_id)
+_NEW = "{} was resignatured."
+_FINISHED = "{}: the {} was finished."
+
+
+class _Terminal(procedure.Voice):
+    """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+
+    def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
+        """A cut undo is the user's to finish; a dry run finishes nothing."""
+        if self._arguments.dry_run or mark.tail.kind != RESIGNATURE:
+            raise problem
+        path = self._arguments.device
+        if take_back:
+            say(
+                "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first.".format(
+                    path, printable(str(mark.journal.run.scsi_id))
+                )
+            )
+            _ask(self._arguments, "Take it back?")
+        else:
+            say("{} holds a resignature that was cut; it is finished with the ids it had chosen.".format(path))
+            _ask(self._arguments, "Finish it?")
+
+    def agrees_to(self, prepared: Prepared) -> bool:
+        if self._arguments.dry_run:
+            return False
+        _say_plan(self._arguments, prepared)
+        _ask(self._arguments, "Give {} these new identities?".format(self._arguments.device))
+        return True
+
+    def locks(self, run: Run) -> ContextManager[Any]:
+        return _locks(self._arguments.device, run)
+
+    def has_settled(self, mark: Mark, result: Result) -> None:
+        """What is finished is the result; what was taken back is as the message before had it."""
 
 
 def _finished(path: str, device: Device, mark: Mark, scsi_id: Optional[str]) -> Answer:
     with _locks(path, mark.journal.run):
         result = engine.recover(device, mark, scsi_id)
-    return _done(path, result, "{}: the {} was finished.".format(path, _kind(result)))
+    return _done(path, result, _FINISHED.format(path, _kind(result)))
 
 
 def _kind(result: Result) -> str:
@@ -292,7 +317,7 @@ def _done(path: str, result: Result, headline: str) -> Answer:
 def _already_done(path: str, done: AlreadyDone, scsi_id: Optional[str]) -> Answer:
     ids = done.run.ids if done.run else None
     result = Result(engine.RESIGNATURED, done.lun, ids, scsi_id, already_done=True)
-    text = "{} was resignatured already, as SR {}. Nothing was written.".format(path, done.lun.sr_uuid)
+    text = "{} was resignatured already, as SR {}. Nothing was written.".format(path, done.sr_uuid)
     return Answer(report.result_facts(path, result), text)
 
 

@@ -37,6 +37,7 @@ WRITERS = ("resignature", "recover", "undo")
 DISK_STATE = re.compile(
     r"(Nothing was written"
     r"|The (resignature|undo) was finished"
+    r"|The resignature that was cut was taken back; nothing else was written"
     r"|Everything was put back: \S+ is as it was"
     r"|run `relvmoiscsi recover \S+` once the device answers again"
     r"|`relvmoiscsi recover \S+` finishes"
