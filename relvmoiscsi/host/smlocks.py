@@ -40,6 +40,7 @@ ISCSIADM_LOCKS = ("var/lock/sm/iscsiadm/running", "var/lock/sm/iscsiadm/isciadm_
 LVM_LOCK = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
 FAIRLOCK_SERVICE = "fairlock@devicemapper.service"
+SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 LUN_LOCKS = "run/lock/relvmoiscsi"
 REFERENCES = ("var/run/sr-ref", "run/sr-ref")
 
@@ -73,6 +74,11 @@ def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) 
         held.enter_context(_sm_lock(os.path.join(root, LVM_LOCK), deadline))
         held.enter_context(_fairlock(os.path.join(root, FAIRLOCK), deadline, run))
         yield
+
+
+def is_sm_here(root: str = "/") -> bool:
+    """Has a storage manager taken locks on this host since it started? One takes some when it attaches the first SR."""
+    return any(os.path.isdir(os.path.join(root, name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
 
 
 @contextmanager
