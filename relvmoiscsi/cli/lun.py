@@ -74,6 +74,7 @@ example:
 _RESIGNATURE = """\
 DEVICE must be the clone. Everything is read, planned and checked before the first byte is written; then a journal
 on the LUN makes the change one atomic step. Snapshots, chains, labels and CBT survive.
+In dom0, a LUN that an SR or a VDI of the pool uses is refused, attached or not.
 
 example:
   relvmoiscsi resignature /dev/sdc --dry-run
