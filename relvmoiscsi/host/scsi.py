@@ -4,7 +4,7 @@
     of a disk                  from the pages that the kernel has read        scsi_id_of_disk, scsi_id_of
     of a multipath map         its uuid without "mpath-"                      the same
     of the LUN at this moment  from the page that it gives now                live_scsi_id
-    in a text                  in what SM and udev make of it                 names_lun
+    in a text                  in what SM and udev make of it                 names_lun, in_udev
     given by somebody          what it can be at all                          is_scsi_id
 
 Page 0x83 of a disk is a list of designators; each says what it names (the LUN, the target port) and how:
@@ -66,6 +66,14 @@ def is_scsi_id(text: str) -> bool:
     return _SCSI_ID.match(text) is not None and text not in (".", "..")
 
 
+def in_udev(scsi_id: str) -> str:
+    r"""The SCSIid as a udev rule sees it, and the names of links have it: no quotes, nothing a shell would mind.
+
+    Source: systemd src/shared/udev-util.c, udev_replace_chars (behaviour only).
+    """
+    return re.sub(r"(\\x)|[^A-Za-z0-9#+.:=@_-]", lambda match: match.group(1) or "_", scsi_id)
+
+
 def names_lun(text: str, scsi_id: str) -> bool:
     """Is the LUN with this SCSIid named in a text of SM's or udev's?
 
@@ -73,7 +81,8 @@ def names_lun(text: str, scsi_id: str) -> bool:
     disk, a map or a partition: by-id/scsi-<SCSIid>-part1, by-id/dm-uuid-mpath-<SCSIid>, by-scsid/<SCSIid>/mapper,
     by-scsibus/<SCSIid>-3:0:0:1. Of an id that is a NAA, udev also makes by-id/wwn-0x<NAA>.
     """
-    names = [r"(?:scsi-|(?:dm-uuid-)?(?:part\d+-)?mpath-|dm-name-)?" + re.escape(scsi_id)]
+    forms = "|".join(map(re.escape, (scsi_id, in_udev(scsi_id))))
+    names = [r"(?:scsi-|(?:dm-uuid-)?(?:part\d+-)?mpath-|dm-name-)?(?:{})".format(forms)]
     if scsi_id.startswith("3"):
         names.append("wwn-0x" + re.escape(scsi_id[1:]))
     pattern = r"(?:^|[,/\s])(?:{})(?:$|[,/\s]|-part\d|-\d+:\d+:)".format("|".join(names))

@@ -220,6 +220,10 @@ def test_every_id_is_found_in_what_sm_and_udev_make_of_it_and_not_in_a_longer_on
         assert not names_lun(text.format("x" + scsi_id + "y"), scsi_id)
 
 
+def test_an_id_with_odd_letters_is_found_in_the_link_that_udev_makes_of_it():
+    assert names_lun("/dev/disk/by-id/scsi-1ACME_a_b_1-part2", "1ACME_a(b;1")
+
+
 @pytest.mark.parametrize("scsi_id", [NAA_6_ID, "1LIO-ORG_clone:5ab1c2_d3e4", "SATA_disk-5"])
 def test_what_disks_give_can_be_an_id(scsi_id):
     assert is_scsi_id(scsi_id)
