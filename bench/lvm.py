@@ -12,7 +12,7 @@ import subprocess
 from typing import Dict, List, Sequence
 
 from bench.counts import dice
-from relvmoiscsi.identity import dashed, new_lvm_id, new_uuid
+from relvmoiscsi.identity import dashed, lvm_id_from_bytes, new_uuid
 from support.sparse import SparseDisk
 
 _CONFIG = """
@@ -121,7 +121,7 @@ class Lvm:
         with open(file, encoding="latin-1") as backup:
             text = backup.read()
         draw = dice("procedure")
-        ids: Dict[str, str] = {old: dashed(new_lvm_id(draw)) for old in _ID.findall(text)}
+        ids: Dict[str, str] = {old: dashed(lvm_id_from_bytes(draw(32))) for old in _ID.findall(text)}
         names: Dict[str, str] = {old: new_uuid(draw) for old in set(re.findall("(?:VHD|LV)-([0-9a-f-]{36})", text))}
         new_name = "VG_XenStorage-" + new_uuid(draw)
         text = _VG.sub(new_name, _ID.sub(lambda match: 'id = "{}"'.format(ids[match.group(1)]), text))

@@ -83,7 +83,7 @@ class Result(NamedTuple):
 class AlreadyDone(NamedTuple):
     """The LUN holds a finished resignature for this SCSIid: there is nothing to do. It may be in use."""
 
-    sr_uuid: str
+    sr_uuid: str  #: the SR that the LUN holds now
     run: Optional[Run]
 
 
@@ -95,11 +95,6 @@ class Prepared(NamedTuple):
     lun: Lun  #: as found
     reads: int
     read_batches: int
-
-    @property
-    def finishes(self) -> Sequence[str]:
-        """A sentence for each work of SM's that the plan finishes or takes back."""
-        return self.lun.work.sentences if self.lun.work else ()
 
 
 def inspect(device: Device) -> Inspection:

@@ -3,8 +3,12 @@
 
 UUIDs of SRs and VDIs are 36 lower-case characters (RFC 4122); SM's patterns accept nothing else.
 LVM ids are 32 characters out of 64; the text form groups them 6-4-4-4-4-4-6 with dashes, the label does not.
+
+Only the UUID of the new SR is drawn. Every other new id follows from it and the old id, so whoever knows these can tell
+the map, without the LUN. README.rst promises that to everybody: `derived_uuid` and `derived_lvm_id` stay as they are.
 """
 
+import hashlib
 import re
 from typing import Callable, Dict, List, Mapping, NamedTuple
 
@@ -38,11 +42,24 @@ def replace_uuids(text: str, uuids: Mapping[str, str]) -> str:
 
 def new_uuid(entropy: Entropy) -> str:
     """A random UUID, version 4."""
-    number = int.from_bytes(entropy(16), "big")
-    number = number & ~(0xF << 76) | 4 << 76
+    return _uuid_of_version(4, entropy(16))
+
+
+def derived_uuid(new_sr: str, old: str) -> str:
+    """What the UUID `old` becomes on the SR `new_sr`: the UUID of version 5 of that name in that namespace.
+
+    The UUID of the old SR itself is the one that becomes `new_sr` instead.
+    Source: RFC 4122 4.3; Python's uuid.uuid5 gives the same.
+    """
+    return _uuid_of_version(5, hashlib.sha1(uuid_to_bytes(new_sr) + old.encode("utf-8")).digest()[:16])
+
+
+def _uuid_of_version(version: int, data: bytes) -> str:
+    """16 bytes as a UUID: six bits of them give way to version and variant. Source: RFC 4122 4.1."""
+    number = int.from_bytes(data, "big")
+    number = number & ~(0xF << 76) | version << 76
     number = number & ~(0x3 << 62) | 2 << 62
-    digits = "{:032x}".format(number)
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return uuid_from_bytes(number.to_bytes(16, "big"))
 
 
 def uuid_to_bytes(uuid: str) -> bytes:
@@ -77,14 +94,23 @@ def dashed(lvm_id: str) -> str:
     return "-".join(parts)
 
 
-def new_lvm_id(entropy: Entropy) -> str:
-    """A random LVM id. LVM draws from the 62 letters and digits, never `!` or `#`."""
-    number = int.from_bytes(entropy(32), "big")
+def lvm_id_from_bytes(data: bytes) -> str:
+    """An LVM id of 32 bytes: the last 32 digits to base 62 of the number they are, lowest first.
+
+    LVM's own ids are of these letters and digits as well, never of `!` and `#`.
+    """
+    number = int.from_bytes(data, "big")
     letters = []
     for _ in range(32):
         number, index = divmod(number, len(_LVM_ALPHABET))
         letters.append(_LVM_ALPHABET[index])
     return "".join(letters)
+
+
+def derived_lvm_id(new_sr: str, old: str) -> str:
+    """What the LVM id `old` of a PV, VG or LV becomes on the SR `new_sr`; both ids without dashes."""
+    text = "relvmoiscsi:lvm-id:{}:{}".format(new_sr, old)
+    return lvm_id_from_bytes(hashlib.sha256(text.encode("utf-8")).digest())
 
 
 class IdMap(NamedTuple):

@@ -6,12 +6,38 @@
      "other_uuids": {UUID: UUID, ...}}          UUIDs of what is gone: deleted records, dangling links
 
 A map that is written by hand may also have plain tables for everything: "uuids" and "lvm_ids", old to new.
+
+Where nothing is chosen, `derived_ids` tells the map of any LUN, from its new SR UUID and its old ids alone.
 """
 
 from typing import Any, Dict, Iterable, Mapping, Tuple
 
 from relvmoiscsi.errors import FormatError, Place, UsageError
-from relvmoiscsi.identity import IdMap, dashed, is_uuid, parse_lvm_id
+from relvmoiscsi.identity import IdMap, dashed, derived_lvm_id, derived_uuid, is_uuid, parse_lvm_id
+
+
+def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:
+    """What old ids became, or will become, on the SR `new_sr`, unless something else was chosen: old to new.
+
+    UUIDs, and LVM ids with or without their dashes; the new id is written like the old one. The old SR's own UUID
+    does not belong here: it became `new_sr`. Raises UsageError for what is no id.
+    """
+    checked_uuid(new_sr)
+    return {old: _derived_id(new_sr, old) for old in old_ids}
+
+
+def _derived_id(new_sr: str, old: str) -> str:
+    if is_uuid(old):
+        return derived_uuid(new_sr, old)
+    try:
+        plain = _lvm_id(old)
+    except UsageError as error:
+        raise UsageError(
+            "{!r} is neither a UUID (36 characters, lower case) nor an LVM id (32 letters and digits, in groups of "
+            "6-4-4-4-4-4-6 or in one).".format(old)
+        ) from error
+    new = derived_lvm_id(new_sr, plain)
+    return new if old == plain else dashed(new)
 
 
 def read_map(facts: Mapping[str, Any], name: str) -> IdMap:

@@ -17,7 +17,16 @@ from relvmoiscsi import cbt, naming, pending
 from relvmoiscsi.cbt import CbtLog
 from relvmoiscsi.device import SECTOR, Chunk, Range, align_down, align_up
 from relvmoiscsi.errors import Place, Refused, UsageError
-from relvmoiscsi.identity import Entropy, IdMap, check_one_to_one, is_lvm_id, is_uuid, new_lvm_id, new_uuid
+from relvmoiscsi.identity import (
+    Entropy,
+    IdMap,
+    check_one_to_one,
+    derived_lvm_id,
+    derived_uuid,
+    is_lvm_id,
+    is_uuid,
+    new_uuid,
+)
 from relvmoiscsi.journal import (
     DONE,
     IN_PROGRESS,
@@ -135,7 +144,7 @@ def old_lvm_ids(lun: Lun) -> List[str]:
 
 
 def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uuid: Optional[str] = None) -> IdMap:
-    """New ids for everything: those of `chosen`, `sr_uuid` for the SR, random ones for the rest.
+    """New ids for everything: those of `chosen`; `sr_uuid` or a random one for the SR; the rest derived from that.
 
     Raises UsageError for a choice that is no id, that is not on the LUN, or that is not one to one.
     """
@@ -143,23 +152,26 @@ def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uu
     wanted_lvm_ids = dict(chosen.lvm_ids) if chosen else {}
     if sr_uuid is not None and wanted_uuids.setdefault(lun.sr_uuid, sr_uuid) != sr_uuid:
         raise UsageError("The map chooses another SR UUID than {}.".format(sr_uuid))
-    uuids = _chosen(old_uuids(lun), wanted_uuids, lambda: new_uuid(entropy), "UUID")
-    lvm_ids = _chosen(old_lvm_ids(lun), wanted_lvm_ids, lambda: new_lvm_id(entropy), "LVM id")
-    for uuid in uuids.values():
+    if lun.sr_uuid not in wanted_uuids:
+        wanted_uuids[lun.sr_uuid] = new_uuid(entropy)
+    new_sr = wanted_uuids[lun.sr_uuid]
+    for uuid in wanted_uuids.values():
         if not is_uuid(uuid):
             raise UsageError("{!r} is no UUID as SM writes it: 36 characters, lower case.".format(uuid))
-    for lvm_id in lvm_ids.values():
+    for lvm_id in wanted_lvm_ids.values():
         if not is_lvm_id(lvm_id):
             raise UsageError("{!r} is no LVM id: 32 letters and digits, without dashes.".format(lvm_id))
+    uuids = _chosen(old_uuids(lun), wanted_uuids, lambda old: derived_uuid(new_sr, old), "UUID")
+    lvm_ids = _chosen(old_lvm_ids(lun), wanted_lvm_ids, lambda old: derived_lvm_id(new_sr, old), "LVM id")
     check_one_to_one(uuids, "UUID")
     check_one_to_one(lvm_ids, "LVM id")
     return IdMap(lun.sr_uuid, uuids, lvm_ids)
 
 
-def _chosen(old: Sequence[str], wanted: Mapping[str, str], draw: Callable[[], str], what: str) -> Dict[str, str]:
+def _chosen(old: Sequence[str], wanted: Mapping[str, str], derive: Callable[[str], str], what: str) -> Dict[str, str]:
     for unknown in sorted(set(wanted) - set(old)):
         raise UsageError("The map speaks of the {} {}, which is not on the LUN.".format(what, unknown))
-    return {identity: wanted[identity] if identity in wanted else draw() for identity in old}
+    return {identity: wanted[identity] if identity in wanted else derive(identity) for identity in old}
 
 
 # --- the plan of a resignature

@@ -27,7 +27,7 @@ LAYERS = (
     ("__main__",),
     ("driver", "cli"),
     ("report",),
-    ("engine", "rescue", "apply", "mapfile"),
+    ("procedure", "engine", "rescue", "apply", "mapfile"),
     ("plan", "journal", "survey", "pending", "lun", "check"),
     ("lvm", "vhd", "qcow2", "mgt", "cbt"),
     ("ondisk", "checksum", "identity", "naming", "wording"),

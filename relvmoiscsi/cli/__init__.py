@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command: relvmoiscsi show | check | resignature | recover | undo, on a LUN; doctor and direct, on a host.
+"""The command: relvmoiscsi show | check | resignature | recover | undo, on a LUN; doctor and direct, on a host; map.
 
 Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py. Each group of
 commands has a module of its own here, which adds their parsers and runs them.
@@ -26,6 +26,7 @@ EXIT_INTERRUPTED = 130
 #: Which module has which commands, in the order of --help.
 _ROOMS = (
     ("lun", ("show", "check", "resignature", "recover", "undo")),
+    ("map", ("map",)),
     ("doctor", ("doctor",)),
     ("direct", ("direct",)),
 )

@@ -23,6 +23,7 @@ from relvmoiscsi.host.direct_config import (
     with_entry,
     without_entry,
 )
+from relvmoiscsi.host.lun_users import read_pool
 from relvmoiscsi.lvm.owner import read_owner
 from relvmoiscsi.wording import human_size, printable
 
@@ -131,8 +132,7 @@ def _nothing_changed() -> Iterator[None]:
 
 
 def _check_pool(entry: Entry, pool: "_Pool") -> None:
-    direct.check_no_sr(entry.scsi_id, pool.records("PBD").values(), pool.records("SR"))
-    direct.check_no_vdi(entry.scsi_id, pool.records("VDI").values())
+    direct.check_no_user(entry.scsi_id, read_pool(pool), SITE.link(entry.name), SITE)
 
 
 def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:

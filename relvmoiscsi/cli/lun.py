@@ -7,19 +7,18 @@ import os
 import stat
 import sys
 from contextlib import ExitStack, contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi import engine, mapfile, report
+from relvmoiscsi import engine, mapfile, procedure, report
 from relvmoiscsi.apply import Mark
+from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import Adder, Answer, say, write_line
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, Unfinished, UsageError
 from relvmoiscsi.host import command
 from relvmoiscsi.host.device import HostDevice, data_ranges, open_device, same_device
-from relvmoiscsi.host.lock import lvm_locks
 from relvmoiscsi.host.lvm import tell_lvm
-from relvmoiscsi.host.scsi import scsi_id_of
 from relvmoiscsi.identity import IdMap
 from relvmoiscsi.journal import RESIGNATURE, Run
 from relvmoiscsi.lun import Lun, notes
@@ -32,13 +31,18 @@ def add_commands(add: Adder) -> None:
     check = _on_device(add("check", _check, "verify every structure on it", _CHECK))
     check.add_argument("--original", metavar="DEVICE", help="prove that the two share no identity and all data")
     check.add_argument("--identities-only", action="store_true", help="with --original: do not compare guest data")
-    resignature = _on_device(add("resignature", _resignature, "give it new identities", _RESIGNATURE))
+    resignature = _writing(add("resignature", _resignature, "give it new identities", _RESIGNATURE), "do not ask")
     _add_resignature_arguments(resignature)
-    recover = _on_device(add("recover", _recover, "finish a run that was cut", _RECOVER))
+    recover = add("recover", _recover, "finish a run that was cut", _RECOVER)
+    _writing(recover, "accepted for scripts; recover never asks")
     recover.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
-    recover.add_argument("--yes", action="store_true", help="accepted for scripts; recover never asks")
-    undo = _on_device(add("undo", _undo, "give the old identities back, while that is possible", _UNDO))
-    undo.add_argument("--yes", action="store_true", help="do not ask")
+    _writing(add("undo", _undo, "give the old identities back, while that is possible", _UNDO), "do not ask")
+
+
+def _writing(parser: argparse.ArgumentParser, yes: str) -> argparse.ArgumentParser:
+    parser.add_argument("--yes", action="store_true", help=yes)
+    parser.add_argument("--not-in-use", action="store_true", help="although xapi knows a user of the LUN, or is mute")
+    return _on_device(parser)
 
 
 def _on_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -48,7 +52,6 @@ def _on_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def _add_resignature_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--sr-uuid", metavar="UUID", help="the new SR UUID; a random one otherwise")
     parser.add_argument("--map", metavar="FILE", help="old-to-new map (JSON, as --json prints it) to take ids from")
     parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
@@ -71,6 +74,7 @@ example:
 _RESIGNATURE = """\
 DEVICE must be the clone. Everything is read, planned and checked before the first byte is written; then a journal
 on the LUN makes the change one atomic step. Snapshots, chains, labels and CBT survive.
+In dom0, a LUN that an SR or a VDI of the pool uses is refused, attached or not.
 
 example:
   relvmoiscsi resignature /dev/sdc --dry-run
@@ -153,42 +157,69 @@ def _joined(ranges: Sequence[Range]) -> List[Range]:
 
 
 def _resignature(arguments: argparse.Namespace) -> Answer:
+    path = arguments.device
     with _nothing_written():
         _must_be_able_to_ask(arguments)
         chosen = _chosen(arguments)
-        opened = open_device(arguments.device, writable=not arguments.dry_run)
-    with opened as device:
-        scsi_id = _scsi_id(arguments)
-        try:
-            prepared = engine.prepare(device, os.urandom, scsi_id, chosen, arguments.again, arguments.sr_uuid)
-        except Unfinished as problem:
-            return _finish_first(arguments, device, problem, scsi_id)
-        if isinstance(prepared, AlreadyDone):
-            return _already_done(arguments.device, prepared, engine.inspect(device).lun, scsi_id)
-        if arguments.dry_run:
-            return _planned(arguments.device, prepared, scsi_id)
-        _say_plan(arguments, prepared)
-        _ask(arguments, "Give {} these new identities?".format(arguments.device))
-        with _locks(arguments.device, prepared.plan.run):
-            result = engine.resignature(device, prepared)
-    return _done(arguments.device, result, "{} was resignatured.".format(arguments.device))
+    with _opened(arguments, not arguments.dry_run) as (device, ids):
+        scsi_id = ids[0] if ids else None
+        done = procedure.resignature(
+            device, os.urandom, _Terminal(arguments, ids), scsi_id, chosen, arguments.again, arguments.sr_uuid
+        )
+        lun = engine.inspect(device).lun if isinstance(done, AlreadyDone) else None
+    if isinstance(done, AlreadyDone):
+        return _already_done(path, done, lun, scsi_id)
+    if isinstance(done, Prepared):
+        return _planned(path, done, scsi_id)
+    return _done(path, done.result, _FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path))
 
 
-def _finish_first(arguments: argparse.Namespace, device: Device, problem: Unfinished, scsi_id: Optional[str]) -> Answer:
-    """An earlier resignature was cut: the ids it chose must win. An undo that was cut is the user's to finish."""
-    with _nothing_written():
-        mark = engine.find_unfinished(device)
-    if arguments.dry_run or mark is None or mark.tail.kind != RESIGNATURE:
-        raise problem
-    say("{} holds a resignature that was cut; it is finished with the ids it had chosen.".format(arguments.device))
-    _ask(arguments, "Finish it?")
-    return _finished(arguments.device, device, mark, scsi_id)
+_NEW = "{} was resignatured."
+_FINISHED = "{}: the {} was finished."
+
+
+class _Terminal(procedure.Voice):
+    """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
+
+    def __init__(self, arguments: argparse.Namespace, ids: Sequence[str]) -> None:
+        self._arguments, self._ids = arguments, ids
+
+    def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
+        """A cut undo is the user's to finish; a dry run finishes nothing."""
+        if self._arguments.dry_run or mark.tail.kind != RESIGNATURE:
+            raise problem
+        guard.verify_not_in_use(self._arguments, self._ids)
+        path = self._arguments.device
+        if take_back:
+            say(
+                "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first.".format(
+                    path, printable(str(mark.journal.run.scsi_id))
+                )
+            )
+            _ask(self._arguments, "Take it back?")
+        else:
+            say("{} holds a resignature that was cut; it is finished with the ids it had chosen.".format(path))
+            _ask(self._arguments, "Finish it?")
+
+    def agrees_to(self, prepared: Prepared) -> bool:
+        guard.verify_not_in_use(self._arguments, self._ids)
+        if self._arguments.dry_run:
+            return False
+        _say_plan(self._arguments, prepared)
+        _ask(self._arguments, "Give {} these new identities?".format(self._arguments.device))
+        return True
+
+    def locks(self, run: Run) -> ContextManager[Any]:
+        return guard.write_locks(self._arguments.device, engine.vg_names(run))
+
+    def has_settled(self, mark: Mark, result: Result) -> None:
+        """What is finished is the result; what was taken back is as the message before had it."""
 
 
 def _finished(path: str, device: Device, mark: Mark, scsi_id: Optional[str]) -> Answer:
-    with _locks(path, mark.journal.run):
+    with guard.write_locks(path, engine.vg_names(mark.journal.run)):
         result = engine.recover(device, mark, scsi_id)
-    return _done(path, result, "{}: the {} was finished.".format(path, _kind(result)))
+    return _done(path, result, _FINISHED.format(path, _kind(result)))
 
 
 def _kind(result: Result) -> str:
@@ -196,14 +227,12 @@ def _kind(result: Result) -> str:
 
 
 def _recover(arguments: argparse.Namespace) -> Answer:
-    with _nothing_written():
-        opened = open_device(arguments.device, writable=True)
-    with opened as device:
-        scsi_id = _scsi_id(arguments)
+    with _opened(arguments, writable=True) as (device, ids):
         with _nothing_written():
             mark = engine.find_unfinished(device)
         if mark is not None:
-            return _finished(arguments.device, device, mark, scsi_id)
+            guard.verify_not_in_use(arguments, ids)
+            return _finished(arguments.device, device, mark, ids[0] if ids else None)
         with _nothing_written():
             found = engine.inspect(device)
             if found.problem is not None:
@@ -215,13 +244,13 @@ def _recover(arguments: argparse.Namespace) -> Answer:
 def _undo(arguments: argparse.Namespace) -> Answer:
     with _nothing_written():
         _must_be_able_to_ask(arguments)
-        opened = open_device(arguments.device, writable=True)
-    with opened as device:
+    with _opened(arguments, writable=True) as (device, ids):
         mark = engine.read_undoable(device)
-        ids = mark.journal.run.ids
-        old = ids.sr if mark.tail.kind == RESIGNATURE else ids.new_sr
+        guard.verify_not_in_use(arguments, ids)
+        run = mark.journal.run
+        old = run.ids.sr if mark.tail.kind == RESIGNATURE else run.ids.new_sr
         _ask(arguments, printable("Give {} back the identities of SR {}?".format(arguments.device, old)))
-        with _locks(arguments.device, mark.journal.run):
+        with guard.write_locks(arguments.device, engine.vg_names(run)):
             result = engine.undo(device, os.urandom)
     return _done(arguments.device, result, "{} has its old identities back.".format(arguments.device))
 
@@ -239,10 +268,16 @@ def _nothing_written() -> Iterator[None]:
         raise
 
 
-def _scsi_id(arguments: argparse.Namespace) -> Optional[str]:
-    """The SCSIid that was given, or that of the device, which is open: so it is there."""
-    with _nothing_written():
-        return arguments.scsi_id or scsi_id_of(arguments.device)
+@contextmanager
+def _opened(arguments: argparse.Namespace, writable: bool) -> Iterator[Tuple[HostDevice, List[str]]]:
+    """The device, for us alone if it is to be written; and its SCSIids, the one that was given first."""
+    with ExitStack() as held:
+        with _nothing_written():
+            ids = guard.scsi_ids(arguments.device, getattr(arguments, "scsi_id", None))
+            if writable:
+                held.enter_context(guard.lun_lock(arguments.device, ids))
+            device = held.enter_context(open_device(arguments.device, writable))
+        yield device, ids
 
 
 def _must_be_able_to_ask(arguments: argparse.Namespace) -> None:
@@ -268,14 +303,6 @@ def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
         write_line(sys.stderr, report.map_text(lun, run.ids))
     for sentence in notes(prepared.lun):
         say("note: " + printable(sentence))
-
-
-def _locks(path: str, run: Run) -> ExitStack:
-    """LVM's own locks on both names, where the device is one that LVM can see."""
-    stack = ExitStack()
-    if stat.S_ISBLK(os.stat(path).st_mode):
-        stack.enter_context(lvm_locks(engine.vg_names(run)))
-    return stack
 
 
 def _done(path: str, result: Result, headline: str) -> Answer:

@@ -9,11 +9,11 @@ from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.iscsi_portals import Portal, parse_portal
+from relvmoiscsi.host.scsi import is_scsi_id
 
 DEFAULT_PORT = 3260
 ANY_IQN = "*"
 _IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: it becomes part of paths
-_SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")  # the same
 _PORT = re.compile(r"[0-9]{1,5}\Z")  # int() takes more than that
 
 
@@ -57,7 +57,7 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
     if iqn and iqn != ANY_IQN and not _IQN.match(iqn):
         raise UsageError("{!r} is no IQN (device-config:targetIQN).".format(iqn), "ConfigTargetIQNMissing")
     scsi_id = device_config.get("SCSIid", "").strip()
-    if scsi_id and not _SCSI_ID.match(scsi_id):
+    if scsi_id and not is_scsi_id(scsi_id):
         raise UsageError("{!r} is no SCSIid (device-config:SCSIid).".format(scsi_id), "ConfigSCSIid")
     port = _port(device_config.get("port", ""))
     chap = _chap(device_config, "chap", "")

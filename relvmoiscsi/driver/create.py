@@ -7,7 +7,6 @@ from typing import Any, Dict, List, Optional
 from relvmoiscsi.driver import listing
 from relvmoiscsi.driver.attach import Access, attached
 from relvmoiscsi.driver.config import Chap, Config, parse_config
-from relvmoiscsi.driver.guards import verify_scsi_id_is_free
 from relvmoiscsi.driver.protocol import Call
 from relvmoiscsi.driver.smlog import SmLogHandler
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
@@ -17,6 +16,7 @@ from relvmoiscsi.host.iscsi import OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials, Target
 from relvmoiscsi.host.iscsi_portals import Portal, reach
 from relvmoiscsi.host.iscsi_sessions import session_by_id
+from relvmoiscsi.host.lun_users import read_pool, verify_unused
 from relvmoiscsi.host.xapi import Xapi, XapiFailure
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def sr_create(call: Call, xapi: Xapi, smlog: SmLogHandler) -> str:
         raise missing_iqn(access)
     if not config.scsi_id:
         raise missing_scsi_id(access)
-    verify_scsi_id_is_free(config.scsi_id, call.sr_ref, xapi.records("PBD"), xapi.records("SR"))
+    verify_unused(config.scsi_id, read_pool(xapi), call.sr_ref)
     log.info("sr_create: LUN %s behind %s", config.scsi_id, config.target_iqn)
     with attached(access, meanwhile=_load_engine) as path:
         from relvmoiscsi.driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - see _load_engine

@@ -22,13 +22,13 @@ import re
 import select
 import signal
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host import holders, multipath, udev
+from relvmoiscsi.host import holders, lun_users, multipath, udev
 from relvmoiscsi.host.command import Runner, run
 from relvmoiscsi.host.direct_config import CONFIG, Entry, read_config, read_section
-from relvmoiscsi.host.scsi import scsi_id_of_disk
+from relvmoiscsi.host.scsi import scsi_id_at, scsi_id_of_disk
 
 log = logging.getLogger(__name__)
 
@@ -240,34 +240,27 @@ def users_of(kernel_name: str, site: Site = HERE) -> List[str]:
 # --- SRs
 
 
-def check_no_sr(scsi_id: str, pbds: Iterable[Mapping[str, Any]], srs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises Refused when an SR of the pool is on the LUN, attached or not: its data are there all the same.
+def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", site: Site = HERE) -> None:
+    """Raises Refused when anybody in the pool has the LUN, attached or not, or an SR was made on it once.
 
-    A PBD may have the SCSIid by itself (lvmoiscsi, lvmohba) or within the path of a device (lvm, ext).
+    `link` is what leads to the LUN, or will: the VDI that it is, is no obstacle.
     """
-    for pbd in pbds:
-        if any(scsi_id in str(value) for value in pbd.get("device_config", {}).values()):
-            raise _belongs(scsi_id, srs.get(str(pbd.get("SR")), {}))
-    for sr in srs.values():
-        serials = [serial.strip() for serial in sr.get("sm_config", {}).get("devserial", "").split(",")]
-        if "scsi-" + scsi_id in serials:
-            raise _belongs(scsi_id, sr)
 
+    def look(path: str) -> Optional[str]:
+        return scsi_id_at(path, site.sysfs)
 
-def check_no_vdi(scsi_id: str, vdis: Iterable[Mapping[str, Any]]) -> None:
-    """Raises Refused when the LUN is a VDI already: SRs of type iscsi and hba make one of each LUN."""
-    for vdi in vdis:
-        if scsi_id in [str(value) for value in vdi.get("sm_config", {}).values()]:
+    for user in [*lun_users.users_of(scsi_id, pool, look), *lun_users.made_on(scsi_id, pool)]:
+        if not user.vdi:
             raise Refused(
-                "LUN {} is the VDI {} ({!r}) already.".format(scsi_id, vdi.get("uuid"), vdi.get("name_label", ""))
+                "LUN {} belongs to the SR {}. A LUN is either an SR's or a VM's; forget the SR first if it is not "
+                "needed.".format(scsi_id, user.sr_name)
             )
-
-
-def _belongs(scsi_id: str, sr: Mapping[str, Any]) -> Refused:
-    return Refused(
-        "LUN {} belongs to the SR {} ({!r}). A LUN is either an SR's or a VM's; forget the SR first if it is not "
-        "needed.".format(scsi_id, sr.get("uuid", "unknown"), sr.get("name_label", ""))
-    )
+        if user.vdi.get("location") != link:
+            raise Refused(
+                "LUN {} is the VDI {} ({!r}) already.".format(
+                    scsi_id, user.vdi.get("uuid"), user.vdi.get("name_label", "")
+                )
+            )
 
 
 # --- udev

@@ -20,6 +20,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.command import Runner, run
+from relvmoiscsi.host.scsi import scsi_id_of_disk
 from relvmoiscsi.host.udev import Waiter, wait_for
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def single_path(scsi_id: str, disks: Sequence[str], sysfs: str = "/sys") -> str:
 def find_map(scsi_id: str, system: System = HERE) -> Optional[Map]:
     """The map of a LUN; None if it has none."""
     for directory in sorted(glob(os.path.join(escape(system.sysfs), "block/dm-*"))):
-        if _text(os.path.join(directory, "dm/uuid")) == "mpath-" + scsi_id:
+        if scsi_id_of_disk(os.path.basename(directory), system.sysfs) == scsi_id:
             name = _text(os.path.join(directory, "dm/name"))
             paths = tuple(sorted(os.path.basename(path) for path in glob(os.path.join(escape(directory), "slaves/*"))))
             return Map(os.path.basename(directory), name, paths, os.path.join(system.dev, "mapper", name))

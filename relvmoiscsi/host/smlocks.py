@@ -21,7 +21,6 @@ Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount
 import fcntl
 import logging
 import os
-import re
 import socket
 import struct
 import time
@@ -31,6 +30,7 @@ from typing import Iterator, List, Optional, Sequence
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Runner, run
 from relvmoiscsi.host.lock import POLL_SECONDS, flock_before
+from relvmoiscsi.host.scsi import is_scsi_id
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ ISCSIADM_LOCKS = ("var/lock/sm/iscsiadm/running", "var/lock/sm/iscsiadm/isciadm_
 LVM_LOCK = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
 FAIRLOCK_SERVICE = "fairlock@devicemapper.service"
+SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 LUN_LOCKS = "run/lock/relvmoiscsi"
 REFERENCES = ("var/run/sr-ref", "run/sr-ref")
 
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # in Python's fcntl since 3.9
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end), pid (must be 0)
-_SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")
 
 
 @contextmanager
@@ -76,13 +76,18 @@ def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) 
         yield
 
 
+def is_sm_here(root: str = "/") -> bool:
+    """Has a storage manager taken locks on this host since it started? One takes some when it attaches the first SR."""
+    return any(os.path.isdir(os.path.join(root, name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
+
+
 @contextmanager
 def lun_lock(scsi_id: str, root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[None]:
     """Only one of us on this host works on the LUN with this SCSIid at a time; `timeout` in seconds.
 
     The file goes with the lock. Raises Refused, before the block, when another one is at work on it.
     """
-    if not _SCSI_ID.match(scsi_id) or scsi_id in (".", ".."):
+    if not is_scsi_id(scsi_id):
         raise UsageError("{!r} is no SCSIid.".format(scsi_id), "ConfigSCSIid")
     path = os.path.join(root, LUN_LOCKS, scsi_id)
     deadline = time.monotonic() + timeout

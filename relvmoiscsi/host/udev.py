@@ -33,7 +33,7 @@ from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.holders import owners_of_flock
 from relvmoiscsi.host.lock import flock_before
-from relvmoiscsi.host.scsi import scsi_id_of_disk
+from relvmoiscsi.host.scsi import in_udev, scsi_id_of_disk
 
 log = logging.getLogger(__name__)
 
@@ -268,11 +268,11 @@ def hidden(
 
 
 def switch_name(scsi_id: str) -> str:
-    r"""The SCSIid as `scsi_id --replace-whitespace` prints it within a udev rule: no "/", no quotes.
+    """The SCSIid as `scsi_id --replace-whitespace` prints it within a udev rule: no "/", no quotes.
 
-    Raises UsageError for what cannot be a SCSIid. Source: systemd src/shared/udev-util.c, udev_replace_chars.
+    Raises UsageError for what cannot be a SCSIid.
     """
-    name = re.sub(r"(\\x)|[^A-Za-z0-9#+.:=@_-]", lambda match: match.group(1) or "_", scsi_id)
+    name = in_udev(scsi_id)
     if not re.match(r"[0-9A-Fa-f]|S", name) or len(name) > _LONGEST_NAME:
         raise UsageError("{!r} is not a SCSIid as scsi_id prints it.".format(scsi_id), sm_key="ConfigSCSIid")
     return name

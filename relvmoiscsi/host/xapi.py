@@ -106,13 +106,16 @@ class Xapi:
 
 
 @contextmanager
-def local_session(socket_path: str = SOCKET_PATH) -> Iterator[str]:
-    """A session of our own, for a command that xapi has not started. Raises XapiFailure."""
-    session_ref = Xapi("", socket_path).login()
+def local_session(socket_path: str = SOCKET_PATH, timeout: float = TIMEOUT_SECONDS) -> Iterator[str]:
+    """A session of our own, for a command that xapi has not started; `timeout` is for each answer, in seconds.
+
+    Raises XapiFailure.
+    """
+    session_ref = Xapi("", socket_path, timeout=timeout).login()
     try:
         yield session_ref
     finally:
         try:
-            Xapi(session_ref, socket_path).call("session.logout")
+            Xapi(session_ref, socket_path, timeout=timeout).call("session.logout")
         except XapiFailure:
             pass  # xapi went away, or will end a session that nobody uses

@@ -9,6 +9,7 @@ import pytest
 import shell
 
 from relvmoiscsi import cli
+from relvmoiscsi.cli import guard
 
 
 class Terminal(io.StringIO):
@@ -22,6 +23,12 @@ class Terminal(io.StringIO):
 def no_waiting_for_the_disk(monkeypatch):
     """Nobody cuts the power of this machine, and what is in its page cache is what the next command reads."""
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def no_pool_and_no_sm(monkeypatch, tmp_path):
+    """Whatever else this machine is: a host without xapi and SM, unless a test makes it one."""
+    monkeypatch.setattr(guard, "ROOT", str(tmp_path / "no host"))
 
 
 @pytest.fixture

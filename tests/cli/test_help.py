@@ -9,7 +9,7 @@ from shell import TOP
 from relvmoiscsi import __version__, cli, errors
 
 LUN_COMMANDS = ("show", "check", "resignature", "recover", "undo")
-COMMANDS = (*LUN_COMMANDS, "doctor", "direct")
+COMMANDS = (*LUN_COMMANDS, "map", "doctor", "direct")
 
 
 def statuses():

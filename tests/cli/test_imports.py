@@ -50,3 +50,10 @@ def test_where_no_command_is_named_all_are_listed(words):
     modules = imported(*words)
 
     assert {"relvmoiscsi.cli.lun", "relvmoiscsi.cli.doctor", "relvmoiscsi.cli.direct"} <= set(modules)
+
+
+def test_the_map_needs_neither_engine_nor_host():
+    modules = imported("map", "--sr", "db0cd78a-53f4-4682-a7b3-6e2f53d22f96", "db0cd78a-53f4-4682-a7b3-6e2f53d22f97")
+
+    assert "relvmoiscsi.mapfile" in modules
+    assert [name for name in modules if name.startswith(("relvmoiscsi.engine", "relvmoiscsi.host"))] == []

@@ -267,7 +267,7 @@ def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
     else:
         assert second[key] == first[key]
     other = "vg_id" if key != "vg_id" else "sr"
-    assert second[other] != first[other]
+    assert (second[other] != first[other]) == (key != "sr"), "from the SR's UUID all the others follow"
 
 
 def test_a_map_of_the_journal_alone_is_a_map_too(image, original, command, tmp_path, monkeypatch):
@@ -458,6 +458,42 @@ def test_before_a_cut_run_is_finished_there_is_a_question(unfinished, command, t
     assert ran.status == status
     assert "Finish it? [y/N] " in ran.err
     assert command("show", unfinished, "--json").json["state"] == ("unfinished" if status else "resignatured")
+
+
+@pytest.fixture
+def cut_copy(image, command, monkeypatch):
+    """A copy of the LUN SCSI_ID, whose resignature was cut; it is the LUN OTHER_SCSI_ID itself."""
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 5)
+        command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
+    return image
+
+
+def test_a_copy_of_a_cut_lun_is_taken_back_and_becomes_an_sr_of_its_own(cut_copy, command):
+    ran = command("resignature", cut_copy, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID, "--sr-uuid", SR)
+
+    assert ran.status == 0
+    assert "is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken".format(SCSI_ID) in ran.err
+    assert ran.json["sr"] == {"old": tree().truth.sr_uuid, "new": SR}
+    assert ran.json["scsi_id"] == OTHER_SCSI_ID
+
+
+@pytest.mark.parametrize(
+    "typed, state, ending",
+    [
+        ("n\n", "unfinished", "Nothing was written."),
+        ("y\nn\n", "clean", "The resignature that was cut was taken back; nothing else was written."),
+        ("y\ny\n", "resignatured", ""),
+    ],
+)
+def test_before_each_of_the_two_there_is_a_question(cut_copy, command, type_in, typed, state, ending):
+    type_in(typed)
+
+    ran = command("resignature", cut_copy, "--scsi-id", OTHER_SCSI_ID)
+
+    assert "Take it back? [y/N] " in ran.err
+    assert ran.err.rstrip().endswith(ending)
+    assert command("show", cut_copy, "--json").json["state"] == state
 
 
 def test_a_dry_run_does_not_finish_a_cut_run(unfinished, command):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """UUIDs, LVM ids, and the map from old ones to new ones."""
 
+import hashlib
 import re
 import uuid
 
@@ -13,8 +14,10 @@ from relvmoiscsi.identity import (
     IdMap,
     check_one_to_one,
     dashed,
+    derived_lvm_id,
+    derived_uuid,
     is_uuid,
-    new_lvm_id,
+    lvm_id_from_bytes,
     new_uuid,
     parse_lvm_id,
     replace_uuids,
@@ -112,18 +115,45 @@ def test_a_text_that_is_no_lvm_id_is_refused_with_its_place(text):
 
 
 @given(st.binary(min_size=32, max_size=32))
-def test_a_new_lvm_id_has_letters_and_digits_only(data):
-    lvm_id = new_lvm_id(lambda length: data[:length])
+def test_an_lvm_id_made_of_bytes_has_letters_and_digits_only(data):
+    lvm_id = lvm_id_from_bytes(data)
 
     assert len(lvm_id) == 32 and re.match("[0-9a-zA-Z]+$", lvm_id)
     assert parse_lvm_id(lvm_id, "id", WHERE) == lvm_id
 
 
-def test_a_new_lvm_id_uses_all_of_its_entropy():
-    ids = {new_lvm_id(lambda _length, n=n: bytes([n]) + bytes(31)) for n in range(256)}
-    ids |= {new_lvm_id(lambda _length, n=n: bytes(31) + bytes([n])) for n in range(1, 256)}
+def test_an_lvm_id_depends_on_all_of_its_bytes():
+    ids = {lvm_id_from_bytes(bytes([n]) + bytes(31)) for n in range(256)}
+    ids |= {lvm_id_from_bytes(bytes(31) + bytes([n])) for n in range(1, 256)}
 
     assert len(ids) == 511
+
+
+# --- derived ids
+
+
+@given(st.uuids(), st.uuids())
+def test_a_derived_uuid_is_the_one_of_version_5(new_sr, old):
+    assert derived_uuid(str(new_sr), str(old)) == str(uuid.uuid5(new_sr, str(old)))
+
+
+@given(st.uuids(), st.uuids(), st.sampled_from([LVM_ID, LVM_ID[::-1], "!" * 32]))
+def test_a_derived_lvm_id_depends_on_the_new_sr_and_on_the_old_id(new_sr, other_sr, old):
+    derived = derived_lvm_id(str(new_sr), old)
+
+    assert re.match("[0-9a-zA-Z]{32}$", derived)
+    assert derived == derived_lvm_id(str(new_sr), old)
+    assert (derived == derived_lvm_id(str(other_sr), old)) == (new_sr == other_sr)
+    assert derived not in (old, derived_lvm_id(str(new_sr), old[1:] + "0"))
+
+
+@given(st.uuids(), st.text("0aA9zZ!#", min_size=32, max_size=32))
+def test_a_derived_lvm_id_is_what_the_readme_says_of_it(new_sr, old):
+    """Another way to the same digits: from SHA-256 as a decimal number."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    number = int(hashlib.sha256("relvmoiscsi:lvm-id:{}:{}".format(new_sr, old).encode()).hexdigest(), 16)
+
+    assert derived_lvm_id(str(new_sr), old) == "".join(digits[number // 62**place % 62] for place in range(32))
 
 
 # --- maps

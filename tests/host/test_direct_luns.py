@@ -29,6 +29,7 @@ from relvmoiscsi.host.direct_config import (
     with_entry,
     without_entry,
 )
+from relvmoiscsi.host.lun_users import Pool
 
 DISK = Entry("disk", LUN)
 
@@ -530,6 +531,10 @@ PBD = {"SR": "ref", "device_config": {"SCSIid": LUN}, "currently_attached": Fals
 SR = {"ref": {"uuid": "5b0c", "name_label": "SAN", "sm_config": {}}}
 
 
+def pool(pbds=(), srs=None, vdis=()):
+    return Pool(dict(enumerate(pbds)), srs or {}, dict(enumerate(vdis)))
+
+
 @pytest.mark.parametrize(
     "pbds, srs",
     [
@@ -540,22 +545,25 @@ SR = {"ref": {"uuid": "5b0c", "name_label": "SAN", "sm_config": {}}}
 )
 def test_a_lun_of_an_sr_is_refused_attached_or_not(pbds, srs):
     with pytest.raises(Refused, match=r"belongs to the SR 5b0c \('SAN'\)"):
-        direct.check_no_sr(LUN, pbds, srs)
+        direct.check_no_user(LUN, pool(pbds, srs))
 
 
 def test_a_lun_of_an_sr_that_is_not_known_is_refused():
     with pytest.raises(Refused, match="belongs to the SR unknown"):
-        direct.check_no_sr(LUN, [PBD], {})
+        direct.check_no_user(LUN, pool([PBD]))
 
 
 def test_other_luns_of_srs_are_no_reason():
-    direct.check_no_sr(LUN, [dict(PBD, device_config={"SCSIid": OTHER}), {}], {"ref": {}, "x": SR["ref"]})
-    direct.check_no_vdi(LUN, [{"sm_config": {"SCSIid": OTHER}}, {}])
+    direct.check_no_user(LUN, pool([dict(PBD, device_config={"SCSIid": OTHER}), {}], {"ref": {}, "x": SR["ref"]}))
+    direct.check_no_user(LUN, pool(vdis=[{"sm_config": {"SCSIid": OTHER}}, {}]))
 
 
 def test_a_lun_that_is_a_vdi_is_refused():
+    vdi = {"uuid": "77", "sm_config": {"SCSIid": LUN}}
+
     with pytest.raises(Refused, match="is the VDI 77 "):
-        direct.check_no_vdi(LUN, [{"uuid": "77", "sm_config": {"SCSIid": LUN}}])
+        direct.check_no_user(LUN, pool(vdis=[vdi]), "/dev/xapi/block/disk")
+    direct.check_no_user(LUN, pool(vdis=[dict(vdi, location="/dev/xapi/block/disk")]), "/dev/xapi/block/disk")
 
 
 # --- who uses it

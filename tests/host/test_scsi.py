@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relvmoiscsi.errors import DeviceError, NotFound
-from relvmoiscsi.host.scsi import Inquiry, id_from_page_80, id_from_page_83, scsi_id_of, scsi_id_of_disk
+from relvmoiscsi.host.scsi import (
+    Inquiry,
+    id_from_page_80,
+    id_from_page_83,
+    is_scsi_id,
+    names_lun,
+    scsi_id_at,
+    scsi_id_of,
+    scsi_id_of_disk,
+)
 
 LIO = Inquiry(b"LIO-ORG ", b"clone           ")
 
@@ -199,3 +208,35 @@ def test_a_device_node_is_looked_up_by_its_number(sysfs, monkeypatch):
     monkeypatch.setattr("relvmoiscsi.host.scsi.os.stat", lambda path: node if path == "/dev/by-id" else os.lstat(path))
 
     assert scsi_id_of("/dev/by-id", sysfs) == NAA_6_ID
+
+
+# --- ids in texts
+
+
+@given(st.from_regex(r"[!-.0-~]{3,40}", fullmatch=True))
+def test_every_id_is_found_in_what_sm_and_udev_make_of_it_and_not_in_a_longer_one(scsi_id):
+    for text in ("{}", "scsi-{}", "a,{},b", "/dev/disk/by-id/scsi-{}", "/dev/disk/by-scsid/{}/sdb", "/dev/mapper/{}"):
+        assert names_lun(text.format(scsi_id), scsi_id)
+        assert not names_lun(text.format("x" + scsi_id + "y"), scsi_id)
+
+
+def test_an_id_with_odd_letters_is_found_in_the_link_that_udev_makes_of_it():
+    assert names_lun("/dev/disk/by-id/scsi-1ACME_a_b_1-part2", "1ACME_a(b;1")
+
+
+@pytest.mark.parametrize("scsi_id", [NAA_6_ID, "1LIO-ORG_clone:5ab1c2_d3e4", "SATA_disk-5"])
+def test_what_disks_give_can_be_an_id(scsi_id):
+    assert is_scsi_id(scsi_id)
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a b", "a\n", "3" * 256, "\xe9"])
+def test_what_leads_out_of_a_path_or_cannot_be_printed_is_no_id(text):
+    assert not is_scsi_id(text)
+
+
+def test_where_nothing_is_there_is_no_id(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+
+    assert scsi_id_at(str(tmp_path / "file")) is None
+    assert scsi_id_at(str(tmp_path / "gone")) is None
+    assert scsi_id_at(str(tmp_path / "file" / "below")) is None

@@ -15,6 +15,7 @@ import pytest
 from relvmoiscsi import engine
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.identity import IdMap
+from relvmoiscsi.mapfile import derived_ids
 from support import builder, golden, reader
 from support.build_volumes import Record, noise
 from support.builder import SMALL_BAT, build_sr, cbtlog, raw, vhd
@@ -427,7 +428,7 @@ def _chosen(truth, uuids, lvm_ids=()):
     return IdMap(truth.sr_uuid, dict(uuids), dict(lvm_ids))
 
 
-def test_chosen_uuids_and_lvm_ids_are_used_and_the_rest_is_drawn():
+def test_chosen_uuids_and_lvm_ids_are_used_and_the_rest_is_derived():
     built = build_sr([raw("data"), raw("other")])
     pv_id, new_pv_id = built.truth.pv_id.replace("-", ""), "A" * 32
     chosen = _chosen(built.truth, {built.truth.sr_uuid: NEW_SR, built.truth.uuids["data"]: NEW_VDI}, {pv_id: new_pv_id})
@@ -438,6 +439,48 @@ def test_chosen_uuids_and_lvm_ids_are_used_and_the_rest_is_drawn():
     assert outcome.sr_after.raws[0] == "LV-" + NEW_VDI
     assert outcome.sr_after.vg.pv_id == dashed(new_pv_id)
     assert_same_sr_under_new_ids(outcome)
+
+
+def test_all_ids_but_the_sr_s_follow_from_the_sr_s_and_the_old_ones():
+    built = outcome_of("everything").before
+    old_sr = outcome_of("everything").ids.sr
+
+    ids = resignatured(built.copy(), "these ids").ids
+
+    found = {**ids.uuids, **ids.lvm_ids}
+    assert found.pop(old_sr) == ids.new_sr
+    assert derived_ids(ids.new_sr, found) == found
+    assert ids.new_sr != resignatured(built.copy(), "other ids").ids.new_sr
+
+
+def test_one_sr_uuid_for_two_copies_gives_them_the_same_ids():
+    before = outcome_of("everything").before
+
+    one, other = (engine.prepare(before.copy(), entropy_of(seed), sr_uuid=NEW_SR) for seed in ("one", "other"))
+
+    assert one.plan.run.ids == other.plan.run.ids
+    assert one.plan.run.run_id != other.plan.run.run_id
+
+
+def test_a_resignatured_lun_once_more_has_ids_that_follow_from_its_present_ones():
+    once = resignatured(build_sr([raw("data")]).disk)
+
+    twice = resignatured(once.after, "more ids", again=True)
+
+    present = [new for new in (*once.ids.uuids.values(), *once.ids.lvm_ids.values()) if new != once.ids.new_sr]
+    assert derived_ids(twice.ids.new_sr, present).items() <= {**twice.ids.uuids, **twice.ids.lvm_ids}.items()
+    assert not reader.identities(once.after) & reader.identities(twice.after)
+
+
+def test_an_id_that_is_chosen_as_what_another_one_becomes_is_refused():
+    built = build_sr([raw("data"), raw("other")])
+    uuids = built.truth.uuids
+    taken = derived_ids(NEW_SR, [uuids["other"]])[uuids["other"]]
+
+    with pytest.raises(UsageError, match="both become"):
+        engine.prepare(
+            built.disk, entropy_of("ids"), chosen=_chosen(built.truth, {uuids["data"]: taken}), sr_uuid=NEW_SR
+        )
 
 
 def test_the_whole_map_of_one_run_repeats_it_on_another_copy():

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A resignature from whatever an earlier run has left of the LUN. The one sequence; the command and the driver each
+have a voice in it, which says what is said, asks whom it asks, holds what it holds, and may say no.
+
+    nothing, or a run that is done and another one is wanted    a new run
+    a run that is done, for this LUN                            AlreadyDone
+    a run that was cut                                          finished: the ids it had chosen must win
+    a run that was cut, of the LUN that this is a copy of       taken back: those ids are the other LUN's; a new run
+    an undo that was cut                                        finished; then as above
+"""
+
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import Any, ContextManager, Iterator, NamedTuple, Optional, Union
+
+from relvmoiscsi import engine
+from relvmoiscsi.apply import Mark
+from relvmoiscsi.device import Device
+from relvmoiscsi.engine import AlreadyDone, Prepared, Result
+from relvmoiscsi.errors import RelvmoiscsiError, Unfinished
+from relvmoiscsi.identity import Entropy, IdMap
+from relvmoiscsi.journal import RESIGNATURE, Run
+
+_NOTHING_WRITTEN = "Nothing was written."
+
+
+class Voice(ABC):
+    """Whoever wants the resignature."""
+
+    @abstractmethod
+    def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
+        """Before a run that was cut is finished, or taken back. What it raises goes through; nothing was written."""
+
+    @abstractmethod
+    def agrees_to(self, prepared: Prepared) -> bool:
+        """Before a new run; False: it stays at the plan. What it raises goes through; nothing was written by it."""
+
+    @abstractmethod
+    def locks(self, run: Run) -> ContextManager[Any]:
+        """What is held while a run is carried out, finished or taken back."""
+
+    @abstractmethod
+    def has_settled(self, mark: Mark, result: Result) -> None:
+        """A run that was cut is over. A new one may follow."""
+
+
+class Outcome(NamedTuple):
+    """What was carried out."""
+
+    result: Result
+    was_cut: bool  #: it was an earlier run, which is finished now
+
+
+def resignature(
+    device: Device,
+    entropy: Entropy,
+    voice: Voice,
+    scsi_id: Optional[str] = None,
+    chosen: Optional[IdMap] = None,
+    again: bool = False,
+    sr_uuid: Optional[str] = None,
+) -> Union[Outcome, AlreadyDone, Prepared]:
+    """New identities for the LUN: an Outcome, or AlreadyDone, or the plan where the voice wanted no more.
+
+    The arguments are those of `engine.prepare`, and so are the errors, with those of `engine.resignature`,
+    `engine.recover` and `engine.undo`, and with whatever the voice raises.
+    """
+
+    def prepare() -> Union[Prepared, AlreadyDone]:
+        return engine.prepare(device, entropy, scsi_id, chosen, again, sr_uuid)
+
+    try:
+        prepared = prepare()
+    except Unfinished as problem:
+        settled = _settle(device, entropy, voice, scsi_id, problem)
+        if isinstance(settled, Outcome):
+            return settled
+        with _since(settled):
+            return _carried_out(device, voice, prepare())
+    return _carried_out(device, voice, prepared)
+
+
+def _carried_out(
+    device: Device, voice: Voice, prepared: Union[Prepared, AlreadyDone]
+) -> Union[Outcome, AlreadyDone, Prepared]:
+    if isinstance(prepared, AlreadyDone) or not voice.agrees_to(prepared):
+        return prepared
+    with voice.locks(prepared.plan.run):
+        return Outcome(engine.resignature(device, prepared), was_cut=False)
+
+
+@contextmanager
+def _since(settled: str) -> Iterator[None]:
+    """Around what comes after an earlier run was settled: an error that says that nothing was written means since."""
+    try:
+        yield
+    except RelvmoiscsiError as error:
+        if settled and error.disk_state in ("", _NOTHING_WRITTEN):
+            error.disk_state = "{}; nothing else was written.".format(settled)
+        raise
+
+
+def _settle(
+    device: Device, entropy: Entropy, voice: Voice, scsi_id: Optional[str], problem: Unfinished
+) -> Union[Outcome, str]:
+    """Bring a run that was cut to its end: the Outcome, or what was done where a new run is to follow."""
+    mark = engine.find_unfinished(device)
+    if mark is None:
+        return ""
+    run = mark.journal.run
+    is_copy = None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id
+    take_back = is_copy and mark.tail.kind == RESIGNATURE
+    voice.agrees_to_settle(mark, take_back, problem)
+    with voice.locks(run):
+        result = engine.undo(device, entropy) if take_back else engine.recover(device, mark, scsi_id)
+    voice.has_settled(mark, result)
+    if take_back:
+        return "The resignature that was cut was taken back"
+    return Outcome(result, was_cut=True) if mark.tail.kind == RESIGNATURE else "The undo was finished"
