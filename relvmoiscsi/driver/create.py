@@ -49,15 +49,19 @@ def sr_create(call: Call, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -
     log.info("sr_create: LUN %s behind %s", config.scsi_id, config.target_iqn)
     with attached(access, meanwhile=_load_engine) as path:
         return apart(
-            lambda begin: _resignatured(path, call, config, deadline, begin), deadline, "the LUN had been read"
+            lambda begin: _resignatured(path, config.scsi_id, deadline, begin), deadline, "the LUN had been read"
         )
 
 
-def _resignatured(path: str, call: Call, config: Config, deadline: Deadline, begin: Begin) -> str:
+def _resignatured(path: str, scsi_id: str, deadline: Deadline, begin: Begin) -> str:
+    """Its SR is not the one that xapi has a row of during this call.
+
+    Should xapi die, that row stays, and a second SR of the same UUID could never be introduced.
+    """
     from relvmoiscsi.driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - see _load_engine
 
     with open_device(path, writable=True, lock_timeout=deadline.within(LOCK_SECONDS)) as device:
-        return resignatured(AskingDevice(device, begin), config.scsi_id, call.sr_uuid, deadline)
+        return resignatured(AskingDevice(device, begin), scsi_id, "", deadline)
 
 
 def _load_engine() -> None:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What sr_create does to a LUN at hand, on golden ones; the locks are those of the machine and left out."""
+
+from contextlib import contextmanager
+
+import pytest
+from driver_calls import SCSI_ID, SR_UUID
+
+from relvmoiscsi import engine
+from relvmoiscsi.driver import rewrite
+from relvmoiscsi.host.deadline import NO_DEADLINE
+from support import golden
+
+
+@pytest.fixture(autouse=True)
+def no_locks(monkeypatch):
+    @contextmanager
+    def nothing(*_args, **_named):
+        yield
+
+    monkeypatch.setattr(rewrite.smlocks, "lvm_lock", nothing)
+    monkeypatch.setattr(rewrite, "lvm_locks", nothing)
+
+
+def test_the_same_call_again_has_the_same_answer_whatever_uuid_xapi_has_made_up():
+    disk = golden.load("one").disk
+
+    first = rewrite.resignatured(disk, SCSI_ID, "", NO_DEADLINE)
+
+    assert rewrite.resignatured(disk, SCSI_ID, "", NO_DEADLINE) == first == engine.inspect(disk).lun.sr_uuid
+    assert first != SR_UUID
