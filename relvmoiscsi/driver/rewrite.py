@@ -69,3 +69,10 @@ def _locks(run: Run, deadline: Deadline) -> Iterator[None]:
 def _log_map(lun: Optional[Lun], ids: IdMap) -> None:
     for line in report.map_text(lun, ids).splitlines():
         log.info("%s", line.strip())
+    rows = len(lun.disks()) if lun else 0
+    if rows > 1:
+        log.warning(
+            "the SR has %d VDIs, snapshots and hidden parents among them; CloudStack takes a LUN with exactly one and "
+            "will count more",
+            rows,
+        )
