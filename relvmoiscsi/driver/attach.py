@@ -15,6 +15,7 @@ A portal or path that is dead counts as if it were not there, as long as there i
 """
 
 import logging
+import math
 import os
 import time
 from contextlib import ExitStack, contextmanager
@@ -34,7 +35,6 @@ from relvmoiscsi.host.iscsi_sessions import Session, session_by_id, sessions, se
 
 log = logging.getLogger(__name__)
 
-LOCK_SECONDS = 45.0  #: as far as the deadline allows
 LUN_SECONDS = 15.0  #: as SM has it
 LOGOUT_LOCK_SECONDS = 5.0  #: even for a call that waits for no lock, lest its session stays until the next one
 
@@ -49,10 +49,10 @@ class Access(NamedTuple):
     multipathing: bool
     sr_uuid: str  #: for SM's session reference file
     deadline: Deadline
-    lock_seconds: float = LOCK_SECONDS  #: how long to wait for a lock that somebody has
+    lock_seconds: float = math.inf  #: how long to wait for a lock that somebody has, as far as the deadline allows
 
-    def open_iscsi(self, deadline: Optional[Deadline] = None) -> OpenIscsi:
-        return OpenIscsi(lock_seconds=self.lock_seconds, deadline=deadline or self.deadline)
+    def open_iscsi(self, answer_seconds: float = math.inf) -> OpenIscsi:
+        return OpenIscsi(lock_seconds=self.lock_seconds, deadline=self.deadline, answer_seconds=answer_seconds)
 
 
 @contextmanager
@@ -142,11 +142,11 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
     """A session to the target at one portal, or at all that answer; raises the first failure if there is none."""
     logins: List[Login] = []
     failures: List[RelvmoiscsiError] = []
-    for portal, time_of_portal in in_turn(_portals(access), access.deadline):
-        limit = time_of_portal.part(PORTAL_SECONDS) if logins else time_of_portal
+    for portal, seconds in in_turn(_portals(access), access.deadline):
+        seconds = min(PORTAL_SECONDS, seconds) if logins else seconds  # noqa: PLW2901
         try:
-            login = access.open_iscsi(limit).login(
-                reach(portal, deadline=limit),
+            login = access.open_iscsi(seconds).login(
+                reach(portal, deadline=access.deadline.part(seconds)),
                 access.config.target_iqn,
                 access.chap,
                 access.incoming_chap,
@@ -172,7 +172,7 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
 
 
 def log_out(access: Access, login: Login) -> None:
-    lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)
+    lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
     OpenIscsi(lock_seconds=lock_seconds, deadline=access.deadline.for_cleanup()).logout(login)
 
 

@@ -109,9 +109,10 @@ def missing_iqn(access: Access) -> Listed:
     """The answer without targetIQN: what the portals offer."""
     targets: List[Target] = []
     failures: List[RelvmoiscsiError] = []
-    for portal, limit in in_turn(access.config.portals, access.deadline):
+    for portal, seconds in in_turn(access.config.portals, access.deadline):
         try:
-            targets += access.open_iscsi(limit).discover(reach(portal, deadline=limit), access.chap)
+            reached = reach(portal, deadline=access.deadline.part(seconds))
+            targets += access.open_iscsi(seconds).discover(reached, access.chap)
         except RelvmoiscsiError as failure:
             failures.append(failure)
     if failures and not targets:
@@ -125,10 +126,10 @@ def missing_scsi_id(access: Access) -> Listed:
     """The answer without SCSIid: the LUNs behind the target."""
     text = "The SCSIid (device-config:SCSIid) is missing."
     failures: List[RelvmoiscsiError] = []
-    for portal, limit in in_turn(access.config.portals, access.deadline):
+    for portal, seconds in in_turn(access.config.portals, access.deadline):
         try:
-            login = access.open_iscsi(limit).login(
-                reach(portal, deadline=limit),
+            login = access.open_iscsi(seconds).login(
+                reach(portal, deadline=access.deadline.part(seconds)),
                 access.config.target_iqn,
                 access.chap,
                 access.incoming_chap,

@@ -18,7 +18,8 @@ from relvmoiscsi.lun import Lun
 
 log = logging.getLogger(__name__)
 
-LOCK_SECONDS = 15.0
+LOCK_SECONDS = 15.0  #: for a udev worker that looks at the disk
+VG_LOCK_SECONDS = 600.0  #: for LVM commands and other calls, as far as the deadline allows
 
 
 def resignatured(device: Device, scsi_id: str, sr_uuid: str, deadline: Deadline) -> str:
@@ -60,8 +61,8 @@ def _finished(device: Device, scsi_id: str, deadline: Deadline) -> Optional[str]
 @contextmanager
 def _locks(run: Run, deadline: Deadline) -> Iterator[None]:
     """SM's LVM lock and LVM's own, on both names of the volume group."""
-    with smlocks.lvm_lock(timeout=deadline.within(LOCK_SECONDS)), lvm_locks(
-        engine.vg_names(run), timeout=deadline.within(LOCK_SECONDS)
+    with smlocks.lvm_lock(timeout=deadline.within(VG_LOCK_SECONDS)), lvm_locks(
+        engine.vg_names(run), timeout=deadline.within(VG_LOCK_SECONDS)
     ):
         yield
 

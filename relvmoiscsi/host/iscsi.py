@@ -19,6 +19,7 @@ Secrets are never in an argv: iscsiadm -v would show them to every user of the h
 """
 
 import logging
+import math
 import os
 import time
 from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence
@@ -46,7 +47,7 @@ from relvmoiscsi.host.smlocks import WAIT_SECONDS, SessionReferences, iscsiadm_l
 
 log = logging.getLogger(__name__)
 
-_LOGIN_TIMEOUT = LOGIN_SECONDS + 15.0
+_LOGIN_SPARE = 15.0  # that iscsiadm gets beyond the time after which iscsid gives up
 _LOGOUT_TIMEOUT = 30.0
 _DISCOVERY_TIMEOUT = 20.0
 _RESCAN_TIMEOUT = 30.0
@@ -70,8 +71,9 @@ class Login(NamedTuple):
 class OpenIscsi:
     """open-iscsi on this host; `root` is where the host's files are, `run` starts programs.
 
-    Portals are numeric ones, from `iscsi_portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM.
-    Nothing is begun after `deadline`; what a failure leaves is cleaned up shortly after it.
+    Portals are numeric ones, from `iscsi_portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM,
+    `answer_seconds` how long for a portal, each time. Nothing is begun after `deadline`; what a failure leaves is
+    cleaned up shortly after it.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class OpenIscsi:
         run: Runner = run,
         lock_seconds: float = WAIT_SECONDS,
         deadline: Deadline = NO_DEADLINE,
+        answer_seconds: float = math.inf,
     ) -> None:
         self._root = root
         self._sysfs = os.path.join(root, "sys")
         self._run = run
         self._deadline = deadline
+        self._answer_seconds = answer_seconds
         self.iscsiadm = Iscsiadm(root, self._run_in_time, deadline)
         self._changes = RecordChanges(root, self.iscsiadm)
         self._references = SessionReferences(root)
@@ -101,7 +105,7 @@ class OpenIscsi:
         try:
             # Without CHAP first: most targets demand it of logins only, and LIO refuses a discovery with CHAP then.
             with self._locked():
-                completed = self.iscsiadm(arguments, task, "ISCSIDiscovery", _DISCOVERY_TIMEOUT)
+                completed = self.iscsiadm(arguments, task, "ISCSIDiscovery", self._for_answer(_DISCOVERY_TIMEOUT))
         except IscsiFailed as error:
             if chap is None or error.status not in _WANTS_CHAP or _is_silence(error):
                 raise
@@ -118,7 +122,7 @@ class OpenIscsi:
                 [*arguments, "-I", "default", "-D", "-o", "nonpersistent"],
                 "The discovery at {} as CHAP user {!r} failed".format(portal, chap.user),
                 "ISCSIDiscovery",
-                _DISCOVERY_TIMEOUT,
+                self._for_answer(_DISCOVERY_TIMEOUT),
                 secrets=[chap.password],
             )
         except BaseException:
@@ -149,7 +153,7 @@ class OpenIscsi:
         """
         if "/" in iqn or not iqn:
             raise UsageError("{!r} is no IQN.".format(iqn), "ConfigTargetIQNMissing")
-        self._wait_while(["FREE"], iqn, portal, LOGIN_SECONDS + 5.0)
+        self._wait_while(["FREE"], iqn, portal, self._for_answer(LOGIN_SECONDS) + 5.0)
         self._wait_while([FAILED], iqn, portal, _RETURN_SECONDS)
         with self._locked():
             login = self._present(iqn, portal, user)
@@ -228,7 +232,7 @@ class OpenIscsi:
                 [*arguments, "-l"],
                 "The login to {} at {} failed".format(iqn, portal),
                 "ISCSILogin",
-                _LOGIN_TIMEOUT,
+                self._for_answer(LOGIN_SECONDS) + _LOGIN_SPARE,
                 accept=(0, iscsi_status.SESSION_EXISTS),
                 secrets=[settings["node.session.auth." + name] or "" for name in ("password", "password_in")],
                 hint=lambda status: iscsi_status.login_hint(status, with_chap, with_incoming),
@@ -414,12 +418,15 @@ class OpenIscsi:
     def _locked(self) -> ContextManager[None]:
         return iscsiadm_lock(self._root, self._deadline.within(self._lock_seconds))
 
+    def _for_answer(self, seconds: float) -> float:
+        return min(seconds, self._answer_seconds)
+
     def _run_in_time(self, argv: Sequence[str], **more: Any) -> Completed:
         return in_time(self._run, self._deadline)(argv, **more)
 
     def _ending_in_time(self, settings: Dict[str, Optional[str]]) -> Dict[str, Optional[str]]:
         """A login goes on in iscsid when iscsiadm is stopped; so iscsid has to give up by itself, a little before."""
-        seconds = int(max(_SHORTEST_LOGIN, min(LOGIN_SECONDS, self._deadline.left - 2)))
+        seconds = int(max(_SHORTEST_LOGIN, min(self._for_answer(LOGIN_SECONDS), self._deadline.left - 2)))
         return dict(settings, **{LOGIN_TIMEOUT: str(seconds)})
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 RESOLVE_SECONDS = 10.0
 CONNECT_SECONDS = 5.0  #: as SM has it
-PORTAL_SECONDS = 8.0  #: for one of several, from its name to the session; those that answer need one or two
+PORTAL_SECONDS = 8.0  #: that one of several may be silent; those that answer need one or two
 
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
@@ -81,11 +81,11 @@ def resolve(portal: Portal, timeout: float = RESOLVE_SECONDS, lookup: Lookup = s
     return found
 
 
-def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, Deadline]]:
-    """Each portal with the time it may take: one that is silent leaves enough for those behind it and for the work."""
+def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
+    """Each portal with the seconds it may be silent, so that there are enough for those behind it and for the work."""
     for number, portal in enumerate(portals):
         further = len(portals) - 1 - number
-        yield portal, deadline.part(min(PORTAL_SECONDS, deadline.left / (further + 2))) if further else deadline
+        yield portal, min(PORTAL_SECONDS, deadline.left / (further + 2)) if further else deadline.left
 
 
 def reach(

@@ -428,9 +428,38 @@ def test_no_program_gets_more_time_than_is_left(world, hurried, clock):
     world.answers.update({"discovery": discovery, "login": login})
     hurried.login(PORTAL, IQN)
 
-    assert seen == {"discovery": 10, "login": 4}
+    assert seen == {"discovery": 10, "login": 4}, "of 20 and 30 seconds"
     (record,) = world.records_at_login[0].values()
     assert "node.conn[0].timeo.login_timeout = 2\n" in record, "iscsid gives up before iscsiadm is stopped"
+
+
+def test_a_portal_that_is_one_of_several_gets_less_time_to_answer(world, clock):
+    seen = {}
+    iscsi = OpenIscsi(world.root, world.run, 1.0, Deadline(50, clock), answer_seconds=8)
+    world.answers["discovery"] = lambda argv: (
+        seen.update(discovery=world.timeout) or transcript("discovery nonpersistent")
+    )
+
+    iscsi.login(PORTAL, IQN)
+
+    assert seen == {"discovery": 8}
+    (record,) = world.records_at_login[0].values()
+    assert "node.conn[0].timeo.login_timeout = 8\n" in record
+
+
+def test_waiting_for_sm_is_not_the_time_of_the_portal(world, clock, monkeypatch):
+    waits = []
+
+    @contextmanager
+    def lock(root, timeout):
+        waits.append(timeout)
+        clock.now += 15
+        yield
+
+    monkeypatch.setattr(iscsi_module, "iscsiadm_lock", lock)
+
+    assert OpenIscsi(world.root, world.run, 45.0, Deadline(50, clock), answer_seconds=8).login(PORTAL, IQN).created
+    assert waits == [45.0, 35.0, 20.0]
 
 
 def test_after_the_deadline_no_login_is_begun(world, hurried, clock):

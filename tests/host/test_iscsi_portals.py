@@ -164,10 +164,10 @@ def test_a_silent_portal_leaves_time_for_those_behind_it():
     portals = [Portal("10.0.0.{}".format(number), 3260) for number in range(3)]
 
     began, limits = clock.now, []
-    for portal, limit in in_turn(portals, Deadline(50, clock)):
-        limits.append((portal, limit.left))
+    for portal, seconds in in_turn(portals, Deadline(50, clock)):
+        limits.append((portal, seconds))
         if portal != portals[-1]:
-            clock.now += limit.left  # it says nothing until its time is over
+            clock.now += seconds  # it says nothing until its time is over
 
     assert [portal for portal, _ in limits] == portals
     assert clock.now - began < 20
@@ -178,9 +178,9 @@ def test_a_short_budget_is_shared_between_portals_and_the_work():
     clock = Clock()
     portals = [Portal("10.0.0.{}".format(number), 3260) for number in range(4)]
 
-    for _, limit in in_turn(portals, Deadline(20, clock)):
-        assert limit.left >= 4
-        clock.now += min(limit.left, 4)
+    for _, seconds in in_turn(portals, Deadline(20, clock)):
+        assert seconds >= 4
+        clock.now += min(seconds, 4)
 
 
 def test_no_address_is_tried_after_the_deadline():
