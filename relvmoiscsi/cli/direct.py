@@ -38,7 +38,8 @@ _INTRODUCER = "opt/xensource/libexec/local-device-change"
 _DIRECT = """\
 A direct LUN is a VDI of this host's udev SR ("Removable storage"), without LVM or VHD between the VM and the array.
 Its link, /dev/xapi/block/NAME, leads to the LUN's multipath map, or to its disk where there is no multipathing. The
-names stand in the section [direct] of /etc/relvmoiscsi.conf. A LUN that an SR uses is refused.
+names stand in the section [direct] of /etc/relvmoiscsi.conf. A LUN that an SR uses is refused, and so is one behind
+iSCSI, unless you say that you keep its session.
 
 example:
   relvmoiscsi direct add database-log 36001405993c87c37fa84d02b7fa62c40
@@ -48,8 +49,14 @@ example:
 _ADD = """\
 The LUN need not be there yet. Harmless when it is done already.
 
+Nothing here keeps an iSCSI session for a VM: SM ends it, under a running VM, when it detaches its last SR on the
+same target, and after a restart of the host nobody logs in. So a LUN behind iSCSI is refused, unless --iscsi says
+that you see to both.
+
 example:
   relvmoiscsi direct add database-log 36001405993c87c37fa84d02b7fa62c40"""
+
+_WITHOUT_SESSION = "Should it come by iSCSI, nothing keeps its session for a VM; see `relvmoiscsi direct add --help`."
 
 _REMOVE = """\
 Only when no VM has it as a disk. What is on the LUN stays.
@@ -85,6 +92,7 @@ def add_commands(add: Adder) -> None:
     adding = command("add", _add, "make a LUN a direct one, under a name", _ADD)
     adding.add_argument("name", metavar="NAME", help="of the link in /dev/xapi/block")
     adding.add_argument("scsi_id", metavar="SCSIID", help="of the LUN, as `scsi_id -g` prints it")
+    adding.add_argument("--iscsi", action="store_true", help="a LUN behind iSCSI is welcome: you keep its session")
     removing = command("remove", _remove, "take it away from the udev SR", _REMOVE)
     removing.add_argument("name", metavar="NAME", help="as `list` has it")
     command("list", _list, "tell how it stands with each", _LIST)
@@ -107,10 +115,14 @@ def _add(arguments: argparse.Namespace) -> Answer:
             is_new = read_section(text).named(entry.name) != entry
             new_text = with_entry(text, entry) if is_new else text
             _check_pool(entry, pool)
+            if is_new and not arguments.iscsi:
+                direct.check_transport(udev.disks_of(entry.scsi_id, SITE.for_udev), SITE)
             device = _checked_device(entry, pool.has_multipathing(), is_new, notes)
         if is_new:
             replace_config(SITE.config, new_text)
     if not device:
+        if is_new and not arguments.iscsi:
+            notes.append(_WITHOUT_SESSION)
         return _answer(entry, direct.status_of(entry, look, SITE), "", notes)
     is_linked = direct.renew_link(entry, device, SITE)
     status = direct.status_of(entry, look, SITE)

@@ -8,10 +8,15 @@
     path      the multipath map, or the only disk
 
 Each step is undone in the reverse order whatever happens, exactly as far as it was done here. What cannot be undone is
-logged, and does not hide why the call failed.
+logged, and does not hide why the call failed. Nothing is begun after the deadline of the call; undoing has some seconds
+of its own.
+
+A portal or path that is dead counts as if it were not there, as long as there is another one.
 """
 
 import logging
+import math
+import os
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,16 +25,18 @@ from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
 from relvmoiscsi.driver.config import Config
 from relvmoiscsi.driver.listing import luns_of
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host import multipath, scsi, smlocks, udev
+from relvmoiscsi.host import holders, multipath, scsi, smlocks, udev
+from relvmoiscsi.host.apart import Begin, apart
+from relvmoiscsi.host.deadline import Deadline, in_time, waiting_in_time
 from relvmoiscsi.host.iscsi import Login, OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials
-from relvmoiscsi.host.iscsi_portals import Portal, reach
-from relvmoiscsi.host.iscsi_sessions import Session, session_by_id, sessions_of
+from relvmoiscsi.host.iscsi_portals import PORTAL_SECONDS, Portal, in_turn, reach
+from relvmoiscsi.host.iscsi_sessions import Session, session_by_id, sessions, sessions_of
 
 log = logging.getLogger(__name__)
 
-LOCK_SECONDS = 45.0  #: the caller gives up after 60; whoever waits this long would not be done in time
 LUN_SECONDS = 15.0  #: as SM has it
+LOGOUT_LOCK_SECONDS = 5.0  #: even for a call that waits for no lock, lest its session stays until the next one
 
 
 class Access(NamedTuple):
@@ -41,6 +48,11 @@ class Access(NamedTuple):
     initiator: Optional[str]
     multipathing: bool
     sr_uuid: str  #: for SM's session reference file
+    deadline: Deadline
+    lock_seconds: float = math.inf  #: how long to wait for a lock that somebody has, as far as the deadline allows
+
+    def open_iscsi(self, answer_seconds: float = math.inf) -> OpenIscsi:
+        return OpenIscsi(lock_seconds=self.lock_seconds, deadline=self.deadline, answer_seconds=answer_seconds)
 
 
 @contextmanager
@@ -49,9 +61,9 @@ def attached(access: Access, meanwhile: Callable[[], None] = lambda: None) -> It
 
     `meanwhile` is called once while the kernel and udev are looking at the disk.
     """
-    scsi_id = access.config.scsi_id
+    scsi_id, deadline = access.config.scsi_id, access.deadline
     with ExitStack() as stack:
-        stack.enter_context(smlocks.lun_lock(scsi_id, timeout=LOCK_SECONDS))
+        stack.enter_context(smlocks.lun_lock(scsi_id, timeout=deadline.within(access.lock_seconds)))
         before = multipath.look(scsi_id)
         there = udev.disks_of(scsi_id)
         stack.enter_context(udev.hidden(scsi_id, multipath=access.multipathing))
@@ -60,14 +72,40 @@ def attached(access: Access, meanwhile: Callable[[], None] = lambda: None) -> It
         meanwhile()
         disks = _disks(access, logins)
         stack.callback(_quietly, "removing the disks", lambda: _remove_new(scsi_id, there, logins))
-        udev.settle(disks, since=since, known=there)
-        _verify_live(scsi_id, [disk for disk in disks if disk in there])
+        udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
+        _verify_live(scsi_id, [disk for disk in disks if disk in there], deadline)
         _warn_if_seen([disk for disk in disks if disk not in there])
         if access.multipathing:
-            stack.callback(_quietly, "flushing the multipath map", lambda: multipath.flush_map(before))
-            yield multipath.ensure_map(before, disks).device
+            stack.callback(_quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
+            yield multipath.ensure_map(before, disks, system=_multipath(deadline)).device
         else:
+            _verify_unused([disk for disk in udev.disks_of(scsi_id) if disk not in disks])
             yield "/dev/" + multipath.single_path(scsi_id, disks)
+
+
+def _multipath(deadline: Deadline) -> multipath.System:
+    """multipath-tools of this host, kept to the deadline."""
+    here = multipath.HERE
+    return here._replace(
+        runner=in_time(here.runner, deadline),
+        wait_for=waiting_in_time(here.wait_for, deadline),
+    )
+
+
+def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
+    multipath.flush_map(before, system=_multipath(deadline.for_cleanup()))
+
+
+def _verify_unused(dead: Sequence[str]) -> None:
+    """Does nobody use the LUN through a path that is dead now? It may come back, and write. Raises Refused."""
+    for disk in dead:
+        try:
+            users = holders.users_of_block(os.stat("/dev/" + disk))
+        except FileNotFoundError:
+            continue  # gone for good
+        if users:
+            problem = "The LUN is in use on this host, through the disk {} whose session has lost its target: {}."
+            raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")
 
 
 def _warn_if_seen(disks: Sequence[str]) -> None:
@@ -76,16 +114,20 @@ def _warn_if_seen(disks: Sequence[str]) -> None:
         log.warning("%s not hidden from event handlers: are our udev rules installed?", ", ".join(seen))
 
 
-def _verify_live(scsi_id: str, disks: Sequence[str]) -> None:
+def _verify_live(scsi_id: str, disks: Sequence[str], deadline: Deadline) -> None:
     """Are the disks that were there before still this LUN? Raises Refused."""
     for disk in disks:
-        now = scsi.live_scsi_id("/dev/" + disk)
-        if now is not None and now != scsi_id:
+        now = apart(partial(_live_scsi_id, "/dev/" + disk), deadline, disk + " answered")
+        if now and now != scsi_id:
             raise Refused(
                 "The disk {} was the LUN {} when this host found it, and is {} now: the array has mapped another LUN "
                 "in its place. Detach what uses that disk and log in anew.".format(disk, scsi_id, now),
                 "ISCSIDevice",
             ).in_state("Nothing was written.")
+
+
+def _live_scsi_id(path: str, _begin: Begin) -> str:
+    return scsi.live_scsi_id(path) or ""
 
 
 def _quietly(what: str, action: Callable[[], object]) -> None:
@@ -98,13 +140,13 @@ def _quietly(what: str, action: Callable[[], object]) -> None:
 
 def _log_in(access: Access, stack: ExitStack) -> List[Login]:
     """A session to the target at one portal, or at all that answer; raises the first failure if there is none."""
-    iscsi = OpenIscsi()
     logins: List[Login] = []
     failures: List[RelvmoiscsiError] = []
-    for portal in _portals(access):
+    for portal, seconds in in_turn(_portals(access), access.deadline):
+        seconds = min(PORTAL_SECONDS, seconds) if logins else seconds  # noqa: PLW2901
         try:
-            login = iscsi.login(
-                reach(portal),
+            login = access.open_iscsi(seconds).login(
+                reach(portal, deadline=access.deadline.part(seconds)),
                 access.config.target_iqn,
                 access.chap,
                 access.incoming_chap,
@@ -112,11 +154,13 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
                 initiator=access.initiator,
                 user=access.sr_uuid or None,
             )
+        except smlocks.Busy:
+            raise
         except RelvmoiscsiError as failure:
             log.warning("%s: %s", portal, failure)
             failures.append(failure)
             continue
-        stack.callback(_quietly, "the logout", partial(iscsi.logout, login))
+        stack.callback(_quietly, "the logout", partial(log_out, access, login))
         how = "logged in to" if login.created else "using the session to"
         log.info("%s %s", how, login.session)
         logins.append(login)
@@ -127,31 +171,62 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
     return logins
 
 
+def log_out(access: Access, login: Login) -> None:
+    lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
+    OpenIscsi(lock_seconds=lock_seconds, deadline=access.deadline.for_cleanup()).logout(login)
+
+
 def _portals(access: Access) -> Sequence[Portal]:
-    """Where to try, in order: first where this host has a session already."""
-    wanted = access.config.portals
-    known = [session.portal for session in sessions_of(access.config.target_iqn)]
-    if known and not access.multipathing:
-        return [*known[:1], *wanted]
+    """Where to try, in order: first where this host has a session already, last where that has lost its target."""
+    known = sessions_of(access.config.target_iqn)
+    dead = [session for session in known if not session.is_logged_in]
+    wanted = sorted(access.config.portals, key=lambda portal: any(session.is_at(portal) for session in dead))
+    alive = [session.portal for session in known if session.is_logged_in]
+    if alive and not access.multipathing:
+        return list(dict.fromkeys([alive[0], *wanted]))
     return wanted
 
 
 def _disks(access: Access, logins: Sequence[Login]) -> List[str]:
     """The disks of the LUN: at once, or after a rescan of the sessions that were there before."""
     scsi_id = access.config.scsi_id
-    iscsi = OpenIscsi()
-    sessions = [iscsi.rescan(login.session) for login in logins if not login.created]
-    disks: Optional[List[str]] = udev.wait_for(lambda: _disks_of_all(scsi_id, len(logins)), LUN_SECONDS)
-    disks = disks or udev.disks_of(scsi_id)
+    found = _rescanned(access, logins)
+    seconds = access.deadline.within(LUN_SECONDS)
+    disks: Optional[List[str]] = udev.wait_for(lambda: _disks_of_all(scsi_id, len(found)), seconds)
+    disks = disks or _live_disks(scsi_id)
     if not disks:
-        raise NotFound(_not_there(access, [*sessions, *(login.session for login in logins)]), "ISCSIDevice")
+        access.deadline.check("the LUN {} appeared".format(scsi_id))
+        raise NotFound(_not_there(access, found), "ISCSIDevice")
     log.info("the LUN %s is %s", scsi_id, ", ".join(disks))
     return disks
 
 
+def _rescanned(access: Access, logins: Sequence[Login]) -> List[Session]:
+    """The sessions; those that were there have been scanned anew, and those of them that cannot be are left out."""
+    found: List[Session] = []
+    failures: List[RelvmoiscsiError] = []
+    for login in logins:
+        try:
+            found.append(login.session if login.created else access.open_iscsi().rescan(login.session))
+        except smlocks.Busy:
+            raise
+        except RelvmoiscsiError as failure:
+            log.warning("%s", failure)
+            failures.append(failure)
+    if not found:
+        raise failures[0]
+    return found
+
+
 def _disks_of_all(scsi_id: str, paths: int) -> List[str]:
-    disks = udev.disks_of(scsi_id)
+    disks = _live_disks(scsi_id)
     return disks if len(disks) >= paths else []
+
+
+def _live_disks(scsi_id: str) -> List[str]:
+    """The disks of the LUN but those of sessions that have lost their target: what is asked of them waits."""
+    dead = {lun.disk for session in sessions() if not session.is_logged_in for lun in session.luns}
+    return [disk for disk in udev.disks_of(scsi_id) if disk not in dead]
 
 
 def _not_there(access: Access, sessions: Sequence[Session]) -> str:

@@ -5,16 +5,18 @@ import logging
 from typing import Any, Dict, List, Optional
 
 from relvmoiscsi.driver import listing
-from relvmoiscsi.driver.attach import Access, attached
+from relvmoiscsi.driver.attach import Access, attached, log_out
 from relvmoiscsi.driver.config import Chap, Config, parse_config
 from relvmoiscsi.driver.protocol import Call
 from relvmoiscsi.driver.smlog import SmLogHandler
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import multipath
+from relvmoiscsi.host.apart import AskingDevice, Begin, apart
+from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.device import open_device
 from relvmoiscsi.host.iscsi import OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials, Target
-from relvmoiscsi.host.iscsi_portals import Portal, reach
+from relvmoiscsi.host.iscsi_portals import Portal, in_turn, reach
 from relvmoiscsi.host.iscsi_sessions import session_by_id
 from relvmoiscsi.host.lun_users import read_pool, verify_unused
 from relvmoiscsi.host.xapi import Xapi, XapiFailure
@@ -30,12 +32,15 @@ class Listed(UsageError):
         self.xml = xml
 
 
-def sr_create(call: Call, xapi: Xapi, smlog: SmLogHandler) -> str:
-    """Give the LUN new identities; gives the new SR UUID. Raises RelvmoiscsiError."""
+def sr_create(call: Call, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
+    """Give the LUN new identities; gives the new SR UUID. Raises RelvmoiscsiError.
+
+    No write begins after the deadline; what has begun goes on to its end.
+    """
     config = parse_config(call.device_config)
     if not config.is_master:
         raise Refused("A resignature runs on the pool's master.", "LVMMaster").in_state("Nothing was written.")
-    access = access_of(call, config, xapi, smlog)
+    access = access_of(call, config, xapi, smlog, deadline)
     if not config.target_iqn:
         raise missing_iqn(access)
     if not config.scsi_id:
@@ -43,10 +48,20 @@ def sr_create(call: Call, xapi: Xapi, smlog: SmLogHandler) -> str:
     verify_unused(config.scsi_id, read_pool(xapi), call.sr_ref)
     log.info("sr_create: LUN %s behind %s", config.scsi_id, config.target_iqn)
     with attached(access, meanwhile=_load_engine) as path:
-        from relvmoiscsi.driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - see _load_engine
+        return apart(
+            lambda begin: _resignatured(path, config.scsi_id, deadline, begin), deadline, "the LUN had been read"
+        )
 
-        with open_device(path, writable=True, lock_timeout=LOCK_SECONDS) as device:
-            return resignatured(device, config.scsi_id, call.sr_uuid)
+
+def _resignatured(path: str, scsi_id: str, deadline: Deadline, begin: Begin) -> str:
+    """Its SR is not the one that xapi has a row of during this call.
+
+    Should xapi die, that row stays, and a second SR of the same UUID could never be introduced.
+    """
+    from relvmoiscsi.driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - see _load_engine
+
+    with open_device(path, writable=True, lock_timeout=deadline.within(LOCK_SECONDS)) as device:
+        return resignatured(AskingDevice(device, begin), scsi_id, "", deadline)
 
 
 def _load_engine() -> None:
@@ -54,7 +69,7 @@ def _load_engine() -> None:
     import relvmoiscsi.driver.rewrite  # noqa: F401, PLC0415
 
 
-def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler) -> Access:
+def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> Access:
     """What is needed to reach the LUN; passwords come from xapi, and are hidden from the log at once."""
     host = _host(call, xapi)
     other_config: Dict[str, str] = dict(host.get("other_config", {}))
@@ -66,6 +81,7 @@ def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler) -> Ac
         initiator=OpenIscsi().iscsiadm.check_initiator(wanted),
         multipathing=multipath.is_on(call.device_config, other_config),
         sr_uuid=call.sr_uuid,
+        deadline=deadline,
     )
 
 
@@ -93,9 +109,10 @@ def missing_iqn(access: Access) -> Listed:
     """The answer without targetIQN: what the portals offer."""
     targets: List[Target] = []
     failures: List[RelvmoiscsiError] = []
-    for portal in access.config.portals:
+    for portal, seconds in in_turn(access.config.portals, access.deadline):
         try:
-            targets += OpenIscsi().discover(reach(portal), access.chap)
+            reached = reach(portal, deadline=access.deadline.part(seconds))
+            targets += access.open_iscsi(seconds).discover(reached, access.chap)
         except RelvmoiscsiError as failure:
             failures.append(failure)
     if failures and not targets:
@@ -108,12 +125,11 @@ def missing_iqn(access: Access) -> Listed:
 def missing_scsi_id(access: Access) -> Listed:
     """The answer without SCSIid: the LUNs behind the target."""
     text = "The SCSIid (device-config:SCSIid) is missing."
-    iscsi = OpenIscsi()
     failures: List[RelvmoiscsiError] = []
-    for portal in access.config.portals:
+    for portal, seconds in in_turn(access.config.portals, access.deadline):
         try:
-            login = iscsi.login(
-                reach(portal),
+            login = access.open_iscsi(seconds).login(
+                reach(portal, deadline=access.deadline.part(seconds)),
                 access.config.target_iqn,
                 access.chap,
                 access.incoming_chap,
@@ -124,9 +140,9 @@ def missing_scsi_id(access: Access) -> Listed:
             failures.append(failure)
             continue
         try:
-            session = iscsi.rescan(login.session)
+            session = access.open_iscsi().rescan(login.session)
             found = listing.luns_of([session_by_id(session.sid) or session])
         finally:
-            iscsi.logout(login)
+            log_out(access, login)
         return Listed(text, "ConfigSCSIid", listing.lun_list(found))
     raise failures[0]

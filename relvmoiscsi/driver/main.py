@@ -3,7 +3,6 @@
 
 import logging
 import sys
-import time
 from typing import Sequence, TextIO, Tuple
 
 from relvmoiscsi import __version__
@@ -12,6 +11,8 @@ from relvmoiscsi.driver.codes import GENERIC_EXCEPTION, UNIMPLEMENTED, Fault, fa
 from relvmoiscsi.driver.protocol import Call
 from relvmoiscsi.driver.smlog import SmLogHandler
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
+from relvmoiscsi.host.driver_config import deadline_seconds
 from relvmoiscsi.host.xapi import Xapi
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler) -> Tuple[str, str]:
     if call.command == "sr_probe":
         from relvmoiscsi.driver.probe import sr_probe  # noqa: PLC0415 - each command imports what it needs
 
-        return protocol.string_response(sr_probe(call, _xapi(call), smlog)), ""
+        deadline = Deadline(deadline_seconds())
+        return protocol.string_response(sr_probe(call, _xapi(call, deadline), smlog, deadline)), ""
     text = "The operation {} is not supported by SRs of type relvmoiscsi".format(call.command)
     return _failure(UNIMPLEMENTED, text, smlog), ""
 
@@ -73,11 +75,16 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler) -> Tuple[str, str]:
 def _create(call: Call, smlog: SmLogHandler) -> Tuple[str, str]:
     from relvmoiscsi.driver.create import sr_create  # noqa: PLC0415
 
-    began = time.monotonic()
-    sr_uuid = sr_create(call, _xapi(call), smlog)
-    log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, time.monotonic() - began)
+    deadline = Deadline(deadline_seconds())
+    try:
+        sr_uuid = sr_create(call, _xapi(call, deadline), smlog, deadline)
+    except RelvmoiscsiError as error:
+        if deadline.has_passed:
+            error.in_state(NOT_BEGUN)  # unless the LUN was written: then that is said already
+        raise
+    log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
     return protocol.fault_response(SUCCESS.code, SUCCESS.text), SUCCESS.stderr
 
 
-def _xapi(call: Call) -> Xapi:
-    return Xapi(call.session_ref, subtask_of=call.subtask_of)
+def _xapi(call: Call, deadline: Deadline) -> Xapi:
+    return Xapi(call.session_ref, subtask_of=call.subtask_of, deadline=deadline)

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""sr_probe: the state of the LUN, as XML in the form of lvmoiscsi's answer."""
+"""sr_probe: the state of the LUN, as XML in the form of lvmoiscsi's answer.
+
+xapi does one attach, detach or probe at a time on a host: while a probe waits, no disk is attached to a VM. So it waits
+for no lock, and has a short time for the rest; its logout alone may wait some seconds for SM.
+"""
+
+from typing import Sequence, Tuple
 
 from relvmoiscsi import engine
 from relvmoiscsi.driver.attach import attached
@@ -7,20 +13,35 @@ from relvmoiscsi.driver.config import parse_config
 from relvmoiscsi.driver.create import access_of, missing_iqn, missing_scsi_id
 from relvmoiscsi.driver.protocol import Call, xml_text
 from relvmoiscsi.driver.smlog import SmLogHandler
+from relvmoiscsi.host.apart import apart
+from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.device import open_device
+from relvmoiscsi.host.smlocks import Busy
 from relvmoiscsi.host.xapi import Xapi
 
+PROBE_SECONDS = 20.0
+BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
 
-def sr_probe(call: Call, xapi: Xapi, smlog: SmLogHandler) -> str:
+
+def sr_probe(call: Call, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
     """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
     config = parse_config(call.device_config)
-    access = access_of(call, config, xapi, smlog)
+    deadline = deadline.part(PROBE_SECONDS)
+    access = access_of(call, config, xapi, smlog, deadline)._replace(lock_seconds=0.0)
     if not config.target_iqn:
         raise missing_iqn(access)
     if not config.scsi_id:
         raise missing_scsi_id(access)
-    with attached(access) as path, open_device(path, writable=False) as device:
-        return _xml(engine.inspect(device), config.scsi_id)
+    try:
+        with attached(access) as path:
+            return apart(lambda _begin: _inspected(path, config.scsi_id), deadline, "the LUN had been read")
+    except Busy as problem:
+        return _document([("Devlist", config.scsi_id), ("state", BUSY), ("problem", str(problem))])
+
+
+def _inspected(path: str, scsi_id: str) -> str:
+    with open_device(path, writable=False) as device:
+        return _xml(engine.inspect(device), scsi_id)
 
 
 def _xml(found: engine.Inspection, scsi_id: str) -> str:
@@ -34,5 +55,9 @@ def _xml(found: engine.Inspection, scsi_id: str) -> str:
         rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]
     if found.problem is not None:
         rows.append(("problem", str(found.problem)))
+    return _document(rows)
+
+
+def _document(rows: Sequence[Tuple[str, str]]) -> str:
     lines = ["\t\t<{0}>{1}</{0}>".format(name, xml_text(text)) for name, text in rows]
     return "\n".join(['<?xml version="1.0" ?>', "<SRlist>", "\t<SR>", *lines, "\t</SR>", "</SRlist>"]) + "\n"

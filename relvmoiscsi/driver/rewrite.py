@@ -12,19 +12,21 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import Unfinished
 from relvmoiscsi.host import smlocks
+from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.lock import lvm_locks
 from relvmoiscsi.identity import IdMap
 from relvmoiscsi.journal import Run
-from relvmoiscsi.lun import Lun
+from relvmoiscsi.lun import Lun, notes
 
 log = logging.getLogger(__name__)
 
-LOCK_SECONDS = 15.0
+LOCK_SECONDS = 15.0  #: for a udev worker that looks at the disk
+VG_LOCK_SECONDS = 600.0  #: for LVM commands and other calls, as far as the deadline allows
 
 
-def resignatured(device: Device, scsi_id: str, sr_uuid: str) -> str:
+def resignatured(device: Device, scsi_id: str, sr_uuid: str, deadline: Deadline) -> str:
     """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here."""
-    done = procedure.resignature(device, os.urandom, _SmLog(device), scsi_id, sr_uuid=sr_uuid or None)
+    done = procedure.resignature(device, os.urandom, _SmLog(device, deadline), scsi_id, sr_uuid=sr_uuid or None)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", device.name, done.sr_uuid)
         return done.sr_uuid
@@ -39,8 +41,8 @@ def resignatured(device: Device, scsi_id: str, sr_uuid: str) -> str:
 class _SmLog(procedure.Voice):
     """Nobody is asked: the caller wants a LUN of its own, and SMlog has what was done for it."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, deadline: Deadline) -> None:
+        self._device, self._deadline = device, deadline
 
     def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
         what = "taking it back, for this is a copy of that LUN" if take_back else "finishing it"
@@ -48,12 +50,16 @@ class _SmLog(procedure.Voice):
         log.info("%s holds an unfinished run for SCSIid %s; %s", self._device.name, run.scsi_id, what)
 
     def agrees_to(self, prepared: Prepared) -> bool:
+        for sentence in notes(prepared.lun):
+            log.info("%s: %s", self._device.name, sentence)
         return True
 
     @contextmanager
     def locks(self, run: Run) -> Iterator[None]:
         """SM's LVM lock and LVM's own, on both names of the volume group."""
-        with smlocks.lvm_lock(timeout=LOCK_SECONDS), lvm_locks(engine.vg_names(run), timeout=LOCK_SECONDS):
+        with smlocks.lvm_lock(timeout=self._deadline.within(VG_LOCK_SECONDS)), lvm_locks(
+            engine.vg_names(run), timeout=self._deadline.within(VG_LOCK_SECONDS)
+        ):
             yield
 
     def has_settled(self, mark: Mark, result: Result) -> None:
@@ -64,3 +70,10 @@ class _SmLog(procedure.Voice):
 def _log_map(lun: Optional[Lun], ids: IdMap) -> None:
     for line in report.map_text(lun, ids).splitlines():
         log.info("%s", line.strip())
+    rows = len(lun.settled().disks()) if lun else 0
+    if rows > 1:
+        log.warning(
+            "the SR has %d VDIs, snapshots and hidden parents among them; CloudStack takes a LUN with exactly one and "
+            "will count more",
+            rows,
+        )

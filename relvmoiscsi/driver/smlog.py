@@ -20,6 +20,7 @@ class SmLogHandler(logging.Handler):
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         super().__init__(logging.INFO)
+        self._pid = os.getpid()  # of the call, whichever of its processes says something
         self._secrets: List[str] = []
         for secret in secrets:
             self.hide(secret)
@@ -41,7 +42,7 @@ class SmLogHandler(logging.Handler):
 
     def line_of(self, record: logging.LogRecord) -> str:
         lines = self.masked(self.format(record)).splitlines()  # with the traceback, if there is one
-        return "[{}] relvmoiscsi: {}".format(os.getpid(), clean(" | ".join(lines)))
+        return "[{}] relvmoiscsi: {}".format(self._pid, clean(" | ".join(lines)))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

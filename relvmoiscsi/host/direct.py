@@ -22,7 +22,7 @@ import re
 import select
 import signal
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host import holders, lun_users, multipath, udev
@@ -41,6 +41,8 @@ MARK = "RELVMOISCSI_DIRECT"  #: what the rule sets in udev's database: the name 
 _DAEMON_SOCKET = "@/org/kernel/linux/storage/multipathd"
 _MULTIPATH_FLAG = "nonpersistent/multipath_enabled"
 _ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
+
+_SESSION = re.compile(r"/(session\d+)/")
 
 #: programs that look at every disk, and leave it to whoever uses it
 _ONLOOKERS = re.compile(r"process \d+ \((multipathd|systemd-udevd|\(?udev-worker\)?)\)\Z")
@@ -218,6 +220,22 @@ def _read_until(descriptor: int, deadline: float) -> Optional[bytes]:
         if not part:
             return b"".join(parts)
         parts.append(part)
+
+
+def check_transport(disks: Iterable[str], site: Site = HERE) -> None:
+    """Raises Refused for a disk behind an iSCSI session, which nobody keeps for a VM.
+
+    SM logs out of a target when its last SR on it is detached, whoever else uses the session; and a host of XenServer
+    or XCP-ng logs in to nothing by itself when it starts.
+    """
+    for disk in disks:
+        session = _SESSION.search(os.path.realpath(os.path.join(site.sysfs, "block", disk)))
+        if session is not None:
+            raise Refused(
+                "{} is behind the iSCSI {}, and nothing keeps that for a VM: SM ends it with its last SR on the "
+                "target, and after a restart of the host nobody logs in. Where you see to both, repeat this with "
+                "--iscsi.".format(disk, session.group(1))
+            )
 
 
 def check_unused(kernel_name: str, site: Site = HERE) -> None:

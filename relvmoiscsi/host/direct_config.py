@@ -15,7 +15,7 @@ import re
 import time
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host.holders import owners_of_flock
@@ -38,6 +38,7 @@ _KERNEL_NAME = re.compile(r"(sd|hd|vd|xvd|td)[a-z]+\d*\Z|(dm-|sr|scd|nbd|loop|md
 #: what udev lets stand of a SCSIid (systemd src/shared/udev-util.c), so that the rule can compare it
 _SCSI_ID = re.compile(r"[0-9A-Fa-fS][A-Za-z0-9#+.:=@_-]{3,199}\Z")
 _HEADER = re.compile(r"\[([^]]+)\]")
+_KEY_VALUE = re.compile(r"(.*?)\s*[=:]\s*(.*)\Z")
 
 
 class Entry(NamedTuple):
@@ -99,13 +100,19 @@ def read_section(text: str) -> Section:
     return Section(tuple(entries), tuple(problems))
 
 
-def _lines_of_section(lines: Sequence[str]) -> Iterator[Tuple[int, str]]:
+def settings_of(text: str, section: str) -> Dict[str, str]:
+    """The settings of another section of the file; of several lines on one name, the last counts."""
+    pairs = (_KEY_VALUE.match(_said(line)) for _, line in _lines_of_section(text.split("\n"), section))
+    return {pair.group(1): pair.group(2) for pair in pairs if pair}
+
+
+def _lines_of_section(lines: Sequence[str], section: str = SECTION) -> Iterator[Tuple[int, str]]:
     """Its lines and their numbers, from 0, without the headers: a file may have it more than once."""
     inside = False
     for number, line in enumerate(lines):
         header = _header(line)
         if header is not None:
-            inside = header == SECTION
+            inside = header == section
         elif inside:
             yield number, line
 
@@ -118,13 +125,18 @@ def _header(line: str) -> Optional[str]:
 
 def _entry(line: str) -> Optional[Entry]:
     """What a line says; None for one that says nothing. Raises UsageError."""
-    text = re.sub(r"(^|\s)[#;].*", "", line).strip()
+    text = _said(line)
     if not text:
         return None
-    match = re.match(r"(.*?)\s*[=:]\s*(.*)\Z", text)
+    match = _KEY_VALUE.match(text)
     if line[:1].isspace() or match is None:
         raise UsageError("{!r} is not of the form `name = SCSIid`.".format(text))
     return Entry(check_name(match.group(1)), check_scsi_id(match.group(2)))
+
+
+def _said(line: str) -> str:
+    """What a line says, without comment and blanks."""
+    return re.sub(r"(^|\s)[#;].*", "", line).strip()
 
 
 def _check_new(entry: Entry, entries: Sequence[Entry]) -> None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """open-iscsi: discovery, login, rescan and logout, with everything afterwards as it was before.
 
-A login, step by step. All of it happens under SM's iscsiadm lock, so SM never sees a state in between.
+A login, step by step. All of it happens under SM's iscsiadm lock, so SM never sees a state in between. The discovery
+before it, which tells whether the portal answers and offers the target, has the lock for itself: SM waits for neither
+longer than for a call of its own.
 
     1. a note of what is there now, and of what will be made            (iscsi_notes)
     2. a node record, unless there is one: iscsiadm -m node -o new
@@ -17,17 +19,20 @@ Secrets are never in an argv: iscsiadm -v would show them to every user of the h
 """
 
 import logging
+import math
 import os
 import time
-from typing import ContextManager, Dict, List, NamedTuple, Optional
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, UsageError
 from relvmoiscsi.host import iscsi_status
-from relvmoiscsi.host.command import Runner, run
+from relvmoiscsi.host.command import TIMED_OUT, Completed, Runner, run
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
 from relvmoiscsi.host.iscsi_admin import Credentials, Iscsiadm, Target, targets_in, wait_for
 from relvmoiscsi.host.iscsi_changes import (
     DISCOVERY_CHAP,
     LOGIN_SECONDS,
+    LOGIN_TIMEOUT,
     REPLACEMENT_SECONDS,
     RecordChanges,
     chap_settings,
@@ -36,18 +41,21 @@ from relvmoiscsi.host.iscsi_changes import (
 from relvmoiscsi.host.iscsi_notes import Note, boot_id, dead_notes, new_note
 from relvmoiscsi.host.iscsi_portals import Portal, same_portal
 from relvmoiscsi.host.iscsi_records import break_stale_lock
-from relvmoiscsi.host.iscsi_sessions import Session, holders_of, session_by_id, sessions_of, set_patience
+from relvmoiscsi.host.iscsi_sessions import FAILED, Session, holders_of, session_by_id, sessions_of, set_patience
 from relvmoiscsi.host.iscsi_status import IscsiFailed
 from relvmoiscsi.host.smlocks import WAIT_SECONDS, SessionReferences, iscsiadm_lock
 
 log = logging.getLogger(__name__)
 
-_LOGIN_TIMEOUT = LOGIN_SECONDS + 15.0
+_LOGIN_SPARE = 15.0  # that iscsiadm gets beyond the time after which iscsid gives up
 _LOGOUT_TIMEOUT = 30.0
 _DISCOVERY_TIMEOUT = 20.0
 _RESCAN_TIMEOUT = 30.0
 _LISTED = 5  # targets in a message
 _WANTS_CHAP = (iscsi_status.AUTHENTICATION_FAILED, iscsi_status.FATAL_LOGIN)
+_SILENCE = (TIMED_OUT, iscsi_status.TRANSPORT_TIMEOUT, iscsi_status.PDU_TIMEOUT)
+_SHORTEST_LOGIN = 2
+_RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi tries every second or two
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
 _DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
 
@@ -63,13 +71,25 @@ class Login(NamedTuple):
 class OpenIscsi:
     """open-iscsi on this host; `root` is where the host's files are, `run` starts programs.
 
-    Portals are numeric ones, from `iscsi_portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM.
+    Portals are numeric ones, from `iscsi_portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM,
+    `answer_seconds` how long for a portal, each time. Nothing is begun after `deadline`; what a failure leaves is
+    cleaned up shortly after it.
     """
 
-    def __init__(self, root: str = "/", run: Runner = run, lock_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(
+        self,
+        root: str = "/",
+        run: Runner = run,
+        lock_seconds: float = WAIT_SECONDS,
+        deadline: Deadline = NO_DEADLINE,
+        answer_seconds: float = math.inf,
+    ) -> None:
         self._root = root
         self._sysfs = os.path.join(root, "sys")
-        self.iscsiadm = Iscsiadm(root, run)
+        self._run = run
+        self._deadline = deadline
+        self._answer_seconds = answer_seconds
+        self.iscsiadm = Iscsiadm(root, self._run_in_time, deadline)
         self._changes = RecordChanges(root, self.iscsiadm)
         self._references = SessionReferences(root)
         self._lock_seconds = lock_seconds
@@ -80,20 +100,18 @@ class OpenIscsi:
         `chap` is for a portal that does not answer without. Raises IscsiFailed: ISCSILogin for refused credentials,
         ISCSIDiscovery, ISCSITarget and others.
         """
-        with self._locked():
-            return self._discover(portal, chap)
-
-    def _discover(self, portal: Portal, chap: Optional[Credentials]) -> List[Target]:
-        """Without CHAP first: most targets demand it of logins only, and LIO refuses a discovery with CHAP then."""
         arguments = ["-m", "discovery", "-t", "st", "-p", str(portal), "-I", "default", "-o", "nonpersistent"]
         task = "The discovery at {} failed".format(portal)
         try:
-            completed = self.iscsiadm(arguments, task, "ISCSIDiscovery", _DISCOVERY_TIMEOUT)
+            # Without CHAP first: most targets demand it of logins only, and LIO refuses a discovery with CHAP then.
+            with self._locked():
+                completed = self.iscsiadm(arguments, task, "ISCSIDiscovery", self._for_answer(_DISCOVERY_TIMEOUT))
         except IscsiFailed as error:
-            if chap is None or error.status not in _WANTS_CHAP:
+            if chap is None or error.status not in _WANTS_CHAP or _is_silence(error):
                 raise
             log.info("%s wants CHAP for the discovery", portal)
-            return self._discover_with_chap(portal, chap)
+            with self._locked():
+                return self._discover_with_chap(portal, chap)
         return targets_in(completed.stdout)
 
     def _discover_with_chap(self, portal: Portal, chap: Credentials) -> List[Target]:
@@ -104,7 +122,7 @@ class OpenIscsi:
                 [*arguments, "-I", "default", "-D", "-o", "nonpersistent"],
                 "The discovery at {} as CHAP user {!r} failed".format(portal, chap.user),
                 "ISCSIDiscovery",
-                _DISCOVERY_TIMEOUT,
+                self._for_answer(_DISCOVERY_TIMEOUT),
                 secrets=[chap.password],
             )
         except BaseException:
@@ -123,27 +141,29 @@ class OpenIscsi:
         initiator: Optional[str] = None,
         user: Optional[str] = None,
     ) -> Login:
-        """A session to the target at this portal: the one that is there, whatever its state, or a new one.
+        """A session to the target at this portal: the one that is there, or a new one.
 
         `user` is the SR UUID for SM's session reference file. `initiator` is what `check_initiator` gives. A session
         that was there keeps its credentials.
 
-        Raises IscsiFailed when the login fails; NotFound (ISCSIDiscovery) when the portal does not offer the target;
+        Raises IscsiFailed when the login fails; NotFound when the portal does not offer the target (ISCSIDiscovery) or
+        the session that is there has lost it (ISCSIDevice): then another portal may do; OutOfTime at the deadline;
         UsageError when a value is none that open-iscsi takes; Refused when a lock stays taken. The records are as they
         were then, and no session of ours is left.
         """
         if "/" in iqn or not iqn:
             raise UsageError("{!r} is no IQN.".format(iqn), "ConfigTargetIQNMissing")
+        self._wait_while(["FREE"], iqn, portal, self._for_answer(LOGIN_SECONDS) + 5.0)
+        self._wait_while([FAILED], iqn, portal, _RETURN_SECONDS)
         with self._locked():
-            adopted = self._recover(iqn, portal, user)
-            if adopted is not None:
-                return adopted
-            existing = self._settled(iqn, portal)
-            if existing is not None:
-                return self._use_existing(existing, self._new_note(iqn, portal, user, created=False))
-            self.iscsiadm.ensure_daemon()
-            self._check_offer(portal, iqn, chap)
-            return self._login(portal, iqn, node_settings(chap, incoming_chap, multipath, initiator), user)
+            login = self._present(iqn, portal, user)
+        if login is not None:
+            return login
+        self.iscsiadm.ensure_daemon()
+        self._check_offer(portal, iqn, chap)
+        with self._locked():
+            login = self._present(iqn, portal, user)  # by another call, since
+            return login or self._login(portal, iqn, node_settings(chap, incoming_chap, multipath, initiator), user)
 
     def logout(self, login: Login) -> bool:
         """Give up a session: end it if it was logged in here and nobody else uses it, and remove our record.
@@ -177,8 +197,7 @@ class OpenIscsi:
         if current is None:
             raise NotFound("The {} has ended. Another program has logged it out.".format(session), "ISCSIDevice")
         if not current.is_logged_in:
-            problem = "The {} has lost its target (it is {}). Check the target and the network, then try again."
-            raise NotFound(problem.format(session, current.state), "ISCSIDevice")
+            raise _lost(current)
         return current
 
     def recover(self) -> None:
@@ -188,18 +207,32 @@ class OpenIscsi:
 
     # --- steps of a login; the lock is held
 
+    def _present(self, iqn: str, portal: Portal, user: Optional[str]) -> Optional[Login]:
+        """The use of a session that is there, of a run that was killed or anybody's; None if there is none."""
+        adopted = self._recover(iqn, portal, user)
+        if adopted is not None:
+            return adopted
+        existing = self._found(iqn, portal)
+        if existing is None:
+            return None
+        if not existing.is_logged_in:
+            raise _lost(existing)
+        return self._use_existing(existing, self._new_note(iqn, portal, user, created=False))
+
     def _login(self, portal: Portal, iqn: str, settings: Dict[str, Optional[str]], user: Optional[str]) -> Login:
         with_chap = settings["node.session.auth.username"] is not None
         with_incoming = settings["node.session.auth.username_in"] is not None
         note = self._new_note(iqn, portal, user, created=True)
         try:
+            self._deadline.check("the login to {} at {}".format(iqn, portal))
+            settings = self._ending_in_time(settings)
             arguments = self._changes.for_node(note, iqn, portal, settings)
             log.info("logging in to %s at %s%s", iqn, portal, " with CHAP" if with_chap else "")
             completed = self.iscsiadm(
                 [*arguments, "-l"],
                 "The login to {} at {} failed".format(iqn, portal),
                 "ISCSILogin",
-                _LOGIN_TIMEOUT,
+                self._for_answer(LOGIN_SECONDS) + _LOGIN_SPARE,
                 accept=(0, iscsi_status.SESSION_EXISTS),
                 secrets=[settings["node.session.auth." + name] or "" for name in ("password", "password_in")],
                 hint=lambda status: iscsi_status.login_hint(status, with_chap, with_incoming),
@@ -224,7 +257,7 @@ class OpenIscsi:
     def _give_up(self, note: Note) -> None:
         """Undo what failed; a further failure is logged and does not hide the first one."""
         try:
-            self._finish(note)
+            OpenIscsi(self._root, self._run, self._lock_seconds, self._deadline.for_cleanup())._finish(note)
         except (CommandFailed, Refused, NotFound) as error:
             log.warning("After a failure: %s A later run will try again.", error)
             note.close()
@@ -250,8 +283,10 @@ class OpenIscsi:
     def _check_offer(self, portal: Portal, iqn: str, chap: Optional[Credentials]) -> None:
         """LIO answers a login to a target that it does not have as if it were busy, and iscsid keeps trying."""
         try:
-            offered = sorted({target.iqn for target in self._discover(portal, chap)})
+            offered = sorted({target.iqn for target in self.discover(portal, chap)})
         except IscsiFailed as error:
+            if _is_silence(error):
+                raise  # the login would wait for nothing once more
             log.info("%s The login is tried all the same.", error)
             return
         if iqn not in offered:
@@ -295,7 +330,7 @@ class OpenIscsi:
         """Log out. An iscsid that was started anew needs some time until it knows the session again."""
         log.info("logging out: %s", session)
         task = "The logout of {} failed".format(session)
-        deadline = time.monotonic() + _LOGOUT_TIMEOUT
+        deadline = time.monotonic() + self._deadline.within(_LOGOUT_TIMEOUT)
         while True:
             try:
                 self.iscsiadm(["-m", "session", "-r", str(session.sid), "-u"], task, "ISCSILogout", _LOGOUT_TIMEOUT)
@@ -364,20 +399,45 @@ class OpenIscsi:
 
     def _settled(self, iqn: str, portal: Portal) -> Optional[Session]:
         """The session to this portal, once iscsid is done with a login that is on its way; None if there is none."""
+        self._wait_while(["FREE"], iqn, portal, LOGIN_SECONDS + 5.0)
+        return self._found(iqn, portal)
 
-        def find() -> Optional[Session]:
-            found = sessions_of(iqn, portal, self._sysfs)
-            return next((one for one in found if one.is_logged_in), found[0] if found else None)
-
+    def _wait_while(self, states: Sequence[str], iqn: str, portal: Portal, seconds: float) -> None:
         def settled() -> bool:
-            session = find()
-            return session is None or session.state != "FREE"
+            session = self._found(iqn, portal)
+            return session is None or session.state not in states
 
-        wait_for(settled, LOGIN_SECONDS + 5.0)
-        return find()
+        wait_for(settled, self._deadline.within(seconds))
+
+    def _found(self, iqn: str, portal: Portal) -> Optional[Session]:
+        found = sessions_of(iqn, portal, self._sysfs)
+        return next((one for one in found if one.is_logged_in), found[0] if found else None)
+
+    # --- the time
 
     def _locked(self) -> ContextManager[None]:
-        return iscsiadm_lock(self._root, self._lock_seconds)
+        return iscsiadm_lock(self._root, self._deadline.within(self._lock_seconds))
+
+    def _for_answer(self, seconds: float) -> float:
+        return min(seconds, self._answer_seconds)
+
+    def _run_in_time(self, argv: Sequence[str], **more: Any) -> Completed:
+        return in_time(self._run, self._deadline)(argv, **more)
+
+    def _ending_in_time(self, settings: Dict[str, Optional[str]]) -> Dict[str, Optional[str]]:
+        """A login goes on in iscsid when iscsiadm is stopped; so iscsid has to give up by itself, a little before."""
+        seconds = int(max(_SHORTEST_LOGIN, min(self._for_answer(LOGIN_SECONDS), self._deadline.left - 2)))
+        return dict(settings, **{LOGIN_TIMEOUT: str(seconds)})
+
+
+def _is_silence(error: IscsiFailed) -> bool:
+    """Did the portal take the connection and then say nothing? iscsiadm has no status of its own for that."""
+    return error.status in _SILENCE or "response timeout" in error.stderr
+
+
+def _lost(session: Session) -> NotFound:
+    problem = "The {} has lost its target (it is {}). Check the target and the network, then try again."
+    return NotFound(problem.format(session, session.state), "ISCSIDevice")
 
 
 def _listed(names: List[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.command import Completed, Runner, run
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.iscsi_portals import Portal, parse_portal
 from relvmoiscsi.host.iscsi_status import IscsiFailed
 from relvmoiscsi.host.lock import POLL_SECONDS
@@ -41,11 +42,12 @@ class Target(NamedTuple):
 
 
 class Iscsiadm:
-    """iscsiadm and iscsid of the host whose files are in `root`; `run` starts programs."""
+    """iscsiadm and iscsid of the host whose files are in `root`; `run` starts programs, before `deadline`."""
 
-    def __init__(self, root: str = "/", run: Runner = run) -> None:
+    def __init__(self, root: str = "/", run: Runner = run, deadline: Deadline = NO_DEADLINE) -> None:
         self._root = root
         self._run = run
+        self._deadline = deadline
 
     def __call__(
         self,
@@ -78,7 +80,7 @@ class Iscsiadm:
         except CommandFailed as error:
             error.sm_key = "ISCSIDaemon"
             raise
-        if not wait_for(self.daemon_listens, LISTEN_SECONDS):
+        if not wait_for(self.daemon_listens, self._deadline.within(LISTEN_SECONDS)):
             problem = "iscsid was started, and does not listen after {:g} seconds. Look at journalctl -u iscsid."
             raise NotFound(problem.format(LISTEN_SECONDS), "ISCSIDaemon")
 

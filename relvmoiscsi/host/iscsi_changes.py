@@ -33,6 +33,7 @@ _CHAP = ("authmethod", "username", "password", "username_in", "password_in")
 NODE_CHAP = tuple("node.session.auth." + name for name in _CHAP)
 DISCOVERY_CHAP = tuple("discovery.sendtargets.auth." + name for name in _CHAP)
 _INITIATOR = "iface.initiatorname"
+LOGIN_TIMEOUT = "node.conn[0].timeo.login_timeout"
 _SCAN = "node.session.scan"  # unknown to old releases
 
 
@@ -132,7 +133,7 @@ def node_settings(
             "node.conn[0].startup": "manual",
             "node.session.nr_sessions": "1",
             "node.session.initial_login_retry_max": "1",
-            "node.conn[0].timeo.login_timeout": str(LOGIN_SECONDS),
+            LOGIN_TIMEOUT: str(LOGIN_SECONDS),
             "node.session.timeo.replacement_timeout": str(replacement),
             _SCAN: "auto",
         }

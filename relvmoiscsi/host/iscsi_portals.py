@@ -12,14 +12,16 @@ import re
 import socket
 import threading
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 
 log = logging.getLogger(__name__)
 
 RESOLVE_SECONDS = 10.0
 CONNECT_SECONDS = 5.0  #: as SM has it
+PORTAL_SECONDS = 8.0  #: that one of several may be silent; those that answer need one or two
 
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
@@ -79,23 +81,32 @@ def resolve(portal: Portal, timeout: float = RESOLVE_SECONDS, lookup: Lookup = s
     return found
 
 
+def in_turn(portals: Sequence[Portal], deadline: Deadline) -> Iterator[Tuple[Portal, float]]:
+    """Each portal with the seconds it may be silent, so that there are enough for those behind it and for the work."""
+    for number, portal in enumerate(portals):
+        further = len(portals) - 1 - number
+        yield portal, min(PORTAL_SECONDS, deadline.left / (further + 2)) if further else deadline.left
+
+
 def reach(
     portal: Portal,
     timeout: float = CONNECT_SECONDS,
     connect: Connect = socket.create_connection,
     lookup: Lookup = socket.getaddrinfo,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Portal:
     """The numeric portal behind `portal` that takes a TCP connection; `timeout` is in seconds, for each address.
 
     Raises NotFound: DNSError when the name is not known, ISCSITarget when none of its addresses takes a connection.
     """
     failures = []
-    for candidate in resolve(portal, lookup=lookup):
-        started = time.monotonic()
+    for candidate in resolve(portal, deadline.within(RESOLVE_SECONDS), lookup):
+        deadline.check("{} was tried".format(candidate))
+        started, seconds = time.monotonic(), deadline.within(timeout)
         try:
-            connect((candidate.address, candidate.port), timeout).close()
+            connect((candidate.address, candidate.port), seconds).close()
         except OSError as error:
-            failures.append(_why_not(candidate, error, timeout))
+            failures.append(_why_not(candidate, error, seconds))
             continue
         log.debug("%s takes connections, after %.3f seconds", candidate, time.monotonic() - started)
         return candidate

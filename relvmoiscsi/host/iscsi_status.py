@@ -13,7 +13,9 @@ from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import NO_SUCH_PROGRAM, NOT_EXECUTABLE, TIMED_OUT
 
 SESSION_NOT_FOUND = 2
+TRANSPORT_TIMEOUT = 8
 INTERNAL = 9
+PDU_TIMEOUT = 11
 SESSION_EXISTS = 15
 DAEMON_COMMUNICATION = 18
 FATAL_LOGIN = 19

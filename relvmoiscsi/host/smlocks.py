@@ -48,6 +48,10 @@ _F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # in Python's fcntl since 3.9
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end), pid (must be 0)
 
 
+class Busy(Refused):
+    """A lock is held by somebody else and did not become free in time."""
+
+
 @contextmanager
 def iscsiadm_lock(root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[None]:
     """Keep SM from running iscsiadm while the block runs, whichever SM it is: the locks of all eras are taken.
@@ -253,9 +257,9 @@ def _holder(descriptor: int) -> str:
     return "process {}".format(pid) if kind != fcntl.F_UNLCK and pid > 0 else "another program"
 
 
-def _taken(path: str, holder: str) -> Refused:
+def _taken(path: str, holder: str) -> Busy:
     problem = "The lock {} is held by {} and did not become free in time. Try again when that has ended."
-    return Refused(problem.format(path, holder)).in_state("Nothing was changed.")
+    return Busy(problem.format(path, holder)).in_state("Nothing was changed.")
 
 
 def _is_current(path: str, descriptor: int) -> bool:

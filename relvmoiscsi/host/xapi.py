@@ -8,13 +8,15 @@ import http.client
 import socket
 import xmlrpc.client
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from xml.parsers.expat import ExpatError
 
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 
 SOCKET_PATH = "/var/lib/xcp/xapi"
 TIMEOUT_SECONDS = 20.0
+_SHORTEST = 0.1  # seconds
 
 
 class XapiFailure(RelvmoiscsiError):
@@ -47,13 +49,13 @@ class _SocketConnection(http.client.HTTPConnection):
 
 
 class _SocketTransport(xmlrpc.client.Transport):
-    def __init__(self, path: str, timeout: float, headers: Mapping[str, str]) -> None:
+    def __init__(self, path: str, timeout: Callable[[], float], headers: Mapping[str, str]) -> None:
         super().__init__()
         self._path, self._timeout, self._extra = path, timeout, dict(headers)
 
     def make_connection(self, host: Any) -> _SocketConnection:
         # Kept where the base class closes it.
-        self._connection = host, _SocketConnection(self._path, self._timeout)
+        self._connection = host, _SocketConnection(self._path, self._timeout())
         return self._connection[1]
 
     def send_headers(self, connection: Any, headers: List[Tuple[str, str]]) -> None:
@@ -64,10 +66,16 @@ class Xapi:
     """A session that somebody else has opened and will close."""
 
     def __init__(
-        self, session_ref: str, socket_path: str = SOCKET_PATH, subtask_of: str = "", timeout: float = TIMEOUT_SECONDS
+        self,
+        session_ref: str,
+        socket_path: str = SOCKET_PATH,
+        subtask_of: str = "",
+        timeout: float = TIMEOUT_SECONDS,
+        deadline: Deadline = NO_DEADLINE,
     ) -> None:
         headers = {"Subtask-of": subtask_of} if subtask_of else {}
-        transport = _SocketTransport(socket_path, timeout, headers)
+        # 0 would mean not to wait at all, for what is answered in a millisecond
+        transport = _SocketTransport(socket_path, lambda: max(_SHORTEST, deadline.within(timeout)), headers)
         self._session_ref = session_ref
         self._proxy = xmlrpc.client.ServerProxy("http://localhost/", transport=transport)
 

@@ -147,6 +147,38 @@ def test_a_lun_that_is_there_is_linked_and_introduced(scene, run):
     assert scene.programs == ["env ACTION=add {} disk".format(scene.root / INTRODUCER)]
 
 
+def test_a_lun_behind_iscsi_is_refused_as_nothing_keeps_its_session(scene, run):
+    scene.has_iscsi_disk("sda")
+
+    ran = run("add", "disk", LUN)
+
+    refused(scene, ran, 4, "sda is behind the iSCSI session7, and nothing keeps that for a VM: SM ends it")
+    assert "repeat this with --iscsi." in ran.err
+
+
+def test_one_path_behind_iscsi_is_enough(scene, run):
+    scene.has_disk("sda")
+    scene.has_iscsi_disk("sdb", number="8:16")
+
+    refused(scene, run("add", "disk", LUN), 4, "sdb is behind the iSCSI session7")
+
+
+def test_whoever_keeps_the_session_may_have_a_lun_behind_iscsi(scene, run):
+    scene.has_iscsi_disk("sda")
+
+    assert run("add", "disk", LUN, "--iscsi", "--json").json["is_linked"]
+    again = run("add", "disk", LUN, "--json")
+    assert (again.status, again.json["is_linked"]) == (0, True)
+
+
+@pytest.mark.parametrize("options, notes", [([], 1), (["--iscsi"], 0)])
+def test_for_a_lun_that_is_not_there_yet_it_is_a_note(scene, run, options, notes):
+    ran = run("add", "disk", LUN, "--json", *options)
+
+    assert ran.status == 0
+    assert len([note for note in ran.json["notes"] if "nothing keeps its session" in note]) == notes
+
+
 def test_it_is_told_in_words(scene, run):
     scene.has_disk("sda")
     sr = scene.has_udev_sr()

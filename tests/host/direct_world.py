@@ -27,6 +27,12 @@ class Host:
     def configure(self, text):
         self.put("etc/relvmoiscsi.conf", text)
 
+    def has_iscsi_disk(self, name, session=7, **more):
+        device = self.root / "sys/devices/platform/host3/session{}/target3:0:0/3:0:0:0/block".format(session) / name
+        device.mkdir(parents=True)
+        (self.root / "sys/block" / name).symlink_to(device)
+        self.has_disk(name, **more)
+
     def has_disk(self, name, number="8:0", scsi_id=LUN, state="running"):
         data = bytes.fromhex(scsi_id[1:])
         self.put("sys/block/{}/device/vpd_pg83".format(name), bytes([0, 0x83, 0, 20, 1, 3, 0, 16]) + data)

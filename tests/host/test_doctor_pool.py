@@ -92,6 +92,21 @@ def test_a_pool_in_which_all_is_well(world, pool):
     assert [finding.name for finding in found] == ["registration", "sm-record", "hosts", "multipathing"]
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_sr_that_a_call_has_left_is_named_with_the_command_that_removes_it(world, pool, number):
+    made = [pool.db.create("SR", type="relvmoiscsi", uuid="1c3f2ae0-{}".format(n)) for n in range(number)]
+    pool.db.create("SR", type="lvmoiscsi", uuid="5b0c")
+    for sr in made:
+        pool.db.create("PBD", SR=sr, host=pool.master, device_config={})
+
+    finding = the_one([each for each in examine_pool(world.system(), read_pool(world.system()), INFO) if each.advice])
+
+    assert (finding.name, finding.status) == ("leftover-srs", "warning")
+    for n in range(number):
+        assert "`xe sr-forget uuid=1c3f2ae0-{}`".format(n) in finding.advice
+    assert "5b0c" not in finding.advice
+
+
 def test_a_whole_host_and_its_pool_are_ready(world, pool):
     assert {finding.status for finding in examine(world.system())} == {"ok"}
 

@@ -6,9 +6,11 @@ iscsiadm answers from transcripts of the real one, and leaves what that left (is
 
 import os
 import shutil
+from contextlib import contextmanager
 
 import pytest
 
+from host.clock import Clock
 from host.iscsi_world import (
     CHAP_IQN,
     INITIATOR,
@@ -25,6 +27,7 @@ from relvmoiscsi.errors import CommandFailed, NotFound, Refused, UsageError
 from relvmoiscsi.host import iscsi as iscsi_module
 from relvmoiscsi.host import iscsi_notes
 from relvmoiscsi.host.command import TIMED_OUT
+from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.iscsi import OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials
 from relvmoiscsi.host.iscsi_notes import dead_notes, new_note
@@ -49,6 +52,7 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def in_no_time(monkeypatch):
     monkeypatch.setattr(iscsi_module, "_DAEMON_PAUSE", 0)
+    monkeypatch.setattr(iscsi_module, "_RETURN_SECONDS", 0)
     monkeypatch.setattr(iscsi_module, "break_stale_lock", lambda root: break_stale_lock(root, 0.01))
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
@@ -313,11 +317,27 @@ def test_thousands_of_targets_do_not_fill_the_message(world, iscsi):
         iscsi.login(PORTAL, "iqn.x")
 
 
-@pytest.mark.parametrize("label", ["discovery needs chap", "discovery mute"])
-def test_a_portal_that_refuses_discovery_may_accept_a_login(world, iscsi, label):
-    world.answers["discovery"] = label
+def test_a_portal_that_refuses_discovery_may_accept_a_login(world, iscsi):
+    world.answers["discovery"] = "discovery needs chap"
 
     assert iscsi.login(PORTAL, IQN).created
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["discovery mute", CommandFailed(DISCOVERY, TIMED_OUT, "it did not end within 8 seconds and was stopped")],
+    ids=["mute", "stopped"],
+)
+@pytest.mark.parametrize("chap", [None, ALICE])
+def test_a_portal_that_is_silent_at_the_discovery_is_not_asked_for_a_login(world, iscsi, answer, chap):
+    before = world.tree()
+    world.answers["discovery"] = answer
+
+    with pytest.raises(IscsiFailed, match="The discovery at 127.0.0.1:3260 failed"):
+        iscsi.login(PORTAL, IQN, chap)
+
+    assert world.calls == [DISCOVERY]
+    assert world.tree() == before
 
 
 def test_a_session_that_iscsid_still_makes_after_iscsiadm_was_stopped_is_ended(world, iscsi, quick):
@@ -376,6 +396,123 @@ def test_another_program_may_be_faster(world, iscsi):
     assert iscsi.logout(login) is False
     assert sids(world) == [9]
     assert world.tree() == before
+
+
+# --- the time
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def hurried(world, clock):
+    """open-iscsi with ten seconds."""
+    return OpenIscsi(world.root, world.run, lock_seconds=1.0, deadline=Deadline(10, clock))
+
+
+def test_no_program_gets_more_time_than_is_left(world, hurried, clock):
+    seen = {}
+
+    def discovery(argv):
+        seen["discovery"] = world.timeout
+        clock.now += 6
+        return transcript("discovery nonpersistent")
+
+    def login(argv):
+        seen["login"] = world.timeout
+        world.log_in(argv)
+        return 0, "", ""
+
+    world.answers.update({"discovery": discovery, "login": login})
+    hurried.login(PORTAL, IQN)
+
+    assert seen == {"discovery": 10, "login": 4}, "of 20 and 30 seconds"
+    (record,) = world.records_at_login[0].values()
+    assert "node.conn[0].timeo.login_timeout = 2\n" in record, "iscsid gives up before iscsiadm is stopped"
+
+
+def test_a_portal_that_is_one_of_several_gets_less_time_to_answer(world, clock):
+    seen = {}
+    iscsi = OpenIscsi(world.root, world.run, 1.0, Deadline(50, clock), answer_seconds=8)
+    world.answers["discovery"] = lambda argv: (
+        seen.update(discovery=world.timeout) or transcript("discovery nonpersistent")
+    )
+
+    iscsi.login(PORTAL, IQN)
+
+    assert seen == {"discovery": 8}
+    (record,) = world.records_at_login[0].values()
+    assert "node.conn[0].timeo.login_timeout = 8\n" in record
+
+
+def test_waiting_for_sm_is_not_the_time_of_the_portal(world, clock, monkeypatch):
+    waits = []
+
+    @contextmanager
+    def lock(root, timeout):
+        waits.append(timeout)
+        clock.now += 15
+        yield
+
+    monkeypatch.setattr(iscsi_module, "iscsiadm_lock", lock)
+
+    assert OpenIscsi(world.root, world.run, 45.0, Deadline(50, clock), answer_seconds=8).login(PORTAL, IQN).created
+    assert waits == [45.0, 35.0, 20.0]
+
+
+def test_after_the_deadline_no_login_is_begun(world, hurried, clock):
+    before = world.tree()
+
+    def discovery(argv):
+        clock.now += 11
+        return transcript("discovery nonpersistent")
+
+    world.answers["discovery"] = discovery
+    with pytest.raises(OutOfTime, match="The 10 seconds of this call were over before the login to .* The same call"):
+        hurried.login(PORTAL, IQN)
+
+    assert world.calls == [DISCOVERY]
+    assert world.tree() == before
+
+
+def test_what_a_login_that_used_up_the_time_leaves_is_cleaned_up_after_the_deadline(world, hurried, clock):
+    before = world.tree()
+
+    def slow(argv):
+        put_session(world.root, 1)
+        clock.now += 11
+        raise CommandFailed(argv, TIMED_OUT, "it did not end within 10 seconds and was stopped")
+
+    world.answers["login"] = slow
+    with pytest.raises(IscsiFailed, match="did not end in time"):
+        hurried.login(PORTAL, IQN)
+
+    assert world.calls[-1] == ("iscsiadm", "-m", "session", "-r", "1", "-u")
+    assert 0 < world.timeout <= 8
+    assert sids(world) == [] and world.tree() == before
+
+
+def test_sm_may_run_iscsiadm_between_our_discovery_and_our_login(world, monkeypatch):
+    events = []
+
+    @contextmanager
+    def lock(root, timeout):
+        events.append("locked")
+        yield
+        events.append("free")
+
+    def run(argv, **more):
+        events.append(world.task_of(list(argv))[0])
+        return world.run(argv, **more)
+
+    monkeypatch.setattr(iscsi_module, "iscsiadm_lock", lock)
+    OpenIscsi(world.root, run).login(PORTAL, IQN)
+
+    at = events.index("discovery")
+    assert events[at - 1 : at + 2] == ["locked", "discovery", "free"]
+    assert events[at + 2 :] == ["locked", "new record", "login", "free"]
 
 
 # --- how long I/O waits for a lost connection
@@ -453,10 +590,29 @@ def test_a_session_to_another_portal_is_not_ours_to_use(world, iscsi):
     assert iscsi.logout(login) and sids(world) == [4]
 
 
-def test_a_session_that_lost_its_target_is_given_as_it_is(world, iscsi):
+def test_a_session_that_lost_its_target_is_none_to_use(world, iscsi):
     put_session(world.root, 4, state="FAILED")
+    before = world.tree()
 
-    assert iscsi.login(PORTAL, IQN).session.state == "FAILED"
+    with pytest.raises(NotFound, match="session 4 .* has lost its target .it is FAILED") as caught:
+        iscsi.login(PORTAL, IQN, user=OURS)
+
+    assert caught.value.sm_key == "ISCSIDevice"
+    assert world.calls == [] and sids(world) == [4]
+    assert world.tree() == before
+
+
+def test_a_session_that_finds_its_target_again_is_used(world, iscsi, monkeypatch):
+    put_session(world.root, 4, state="FAILED")
+    monkeypatch.setattr(iscsi_module, "_RETURN_SECONDS", 60)
+
+    def back(condition, _seconds):
+        put_session(world.root, 4)
+        return condition()
+
+    monkeypatch.setattr(iscsi_module, "wait_for", back)
+
+    assert iscsi.login(PORTAL, IQN).session.sid == 4
 
 
 def test_a_reference_file_that_cannot_be_used_ends_it(world, iscsi):
@@ -857,10 +1013,12 @@ def test_a_session_that_is_gone_cannot_be_rescanned(world, iscsi):
 
 
 def test_a_session_that_lost_its_target_is_not_scanned_as_that_would_hang(world, iscsi):
+    session = iscsi.login(PORTAL, IQN).session
     put_session(world.root, 1, state="FAILED")
+    world.calls.clear()
 
     with pytest.raises(NotFound, match="has lost its target .it is FAILED"):
-        iscsi.rescan(iscsi.login(PORTAL, IQN).session)
+        iscsi.rescan(session)
     assert world.calls == []
 
 

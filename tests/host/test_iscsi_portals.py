@@ -7,8 +7,10 @@ import threading
 
 import pytest
 
+from host.clock import Clock
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.host.iscsi_portals import Portal, parse_portal, reach, resolve, same_portal
+from relvmoiscsi.host.deadline import Deadline, OutOfTime
+from relvmoiscsi.host.iscsi_portals import Portal, in_turn, parse_portal, reach, resolve, same_portal
 
 FILER = Portal("filer", 3260)
 
@@ -152,3 +154,44 @@ def test_a_real_port_is_tried():
         assert reach(portal) == portal
     with pytest.raises(NotFound, match="Nothing listens"):
         reach(portal)
+
+
+# --- the time
+
+
+def test_a_silent_portal_leaves_time_for_those_behind_it():
+    clock = Clock()
+    portals = [Portal("10.0.0.{}".format(number), 3260) for number in range(3)]
+
+    began, limits = clock.now, []
+    for portal, seconds in in_turn(portals, Deadline(50, clock)):
+        limits.append((portal, seconds))
+        if portal != portals[-1]:
+            clock.now += seconds  # it says nothing until its time is over
+
+    assert [portal for portal, _ in limits] == portals
+    assert clock.now - began < 20
+    assert limits[-1][1] == 50 - (clock.now - began), "the last one has all that is left"
+
+
+def test_a_short_budget_is_shared_between_portals_and_the_work():
+    clock = Clock()
+    portals = [Portal("10.0.0.{}".format(number), 3260) for number in range(4)]
+
+    for _, seconds in in_turn(portals, Deadline(20, clock)):
+        assert seconds >= 4
+        clock.now += min(seconds, 4)
+
+
+def test_no_address_is_tried_after_the_deadline():
+    clock, tried = Clock(), []
+
+    def silent(address, timeout):
+        tried.append(timeout)
+        clock.now += timeout
+        raise socket.timeout("timed out")
+
+    with pytest.raises(OutOfTime, match="10.0.0.3:3260"):
+        reach(FILER, connect=silent, lookup=answers("10.0.0.1", "10.0.0.2", "10.0.0.3"), deadline=Deadline(8, clock))
+
+    assert tried == [5, 3]

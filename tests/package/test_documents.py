@@ -9,6 +9,7 @@ import pytest
 from rpm_tools import TOP
 
 from relvmoiscsi import cli, errors
+from relvmoiscsi.host.deadline import DEFAULT_SECONDS
 
 PAGE = (TOP / "supp-pack/relvmoiscsi.8").read_text(encoding="utf-8")
 CONF = (TOP / "supp-pack/relvmoiscsi.conf").read_text(encoding="utf-8")
@@ -74,5 +75,6 @@ def test_the_example_in_the_configuration_is_one_once_its_marks_are_gone():
     parser = configparser.ConfigParser()
     parser.read_string("\n".join(line[1:] for line in CONF.split("\n") if re.match("#[^ ]", line)))
 
-    assert parser.sections() == ["direct"]
+    assert parser.sections() == ["driver", "direct"]
+    assert parser.getfloat("driver", "deadline") == DEFAULT_SECONDS
     assert [re.fullmatch("3[0-9a-f]{32}", scsi_id) is not None for _, scsi_id in parser.items("direct")] == [True]

@@ -65,7 +65,7 @@ def test_a_resignature_command_with_chap_ends_with_the_new_vdi(lab, pool, image,
     assert image.digest() == digest
 
 
-def test_two_luns_of_one_target_at_the_same_time(lab, pool, image, standin_sees):
+def test_two_luns_of_one_target_one_after_the_other(lab, pool, image, standin_sees):
     clones = [lab.lun(image.clone("clone{}.img".format(number))) for number in range(2)]
     array = lab.target(*clones)
     standin_sees(array)

@@ -83,7 +83,7 @@ def direct(*argv):
 
 
 def added(name, lun):
-    ran = direct("add", name, lun.scsi_id, "--json")
+    ran = direct("add", name, lun.scsi_id, "--iscsi", "--json")
     assert ran.status == 0, ran.err
     return ran.json
 
@@ -132,6 +132,16 @@ def test_a_lun_gets_its_link_and_loses_it_again(lab, pool, lun, config):
 
         assert direct("remove", "disk").status == 0
         assert link() is None and not LINKS.exists()
+    assert config.read_bytes() == ADMINISTRATORS
+
+
+def test_a_lun_behind_iscsi_is_refused_unless_somebody_keeps_its_session(lab, pool, lun, config):
+    login(lab.target(lun))
+
+    with lab.untouched():
+        ran = direct("add", "disk", lun.scsi_id)
+
+    assert ran.status == 4 and "nothing keeps that for a VM" in ran.err and "Nothing was changed." in ran.err
     assert config.read_bytes() == ADMINISTRATORS
 
 
@@ -271,7 +281,7 @@ def test_several_paths_without_multipath_have_no_link(lab, pool, lun):
     target = lab.target(lun, **TWO)
     login(target)
 
-    ran = direct("add", "disk", lun.scsi_id)
+    ran = direct("add", "disk", lun.scsi_id, "--iscsi")
 
     assert ran.status == 4 and "has 2 paths" in ran.err and "Nothing was changed." in ran.err
     assert CONFIG.read_bytes() == ADMINISTRATORS
@@ -304,7 +314,7 @@ def test_an_sr_and_its_clone_are_refused_and_never_linked(lab, pool):
     target = lab.target(clone)
     login(target)
 
-    ran = direct("add", "disk", clone.scsi_id)
+    ran = direct("add", "disk", clone.scsi_id, "--iscsi")
 
     assert ran.status == 4 and "holds an SR (volume group 'VG_XenStorage-" in ran.err
     by_hand("disk", clone)
@@ -324,9 +334,9 @@ def test_an_sr_in_use_is_refused(lab, pool):
     target = lab.target(lun)
     sr = pool.db.create("SR", name_label="in use", type="lvmoiscsi", uuid=image.sr.uuid)
     with lab.attached(target, lun, image.sr.uuid):
-        held = direct("add", "disk", lun.scsi_id)
+        held = direct("add", "disk", lun.scsi_id, "--iscsi")
         pool.db.create("PBD", SR=sr, host=pool.master, device_config={"SCSIid": lun.scsi_id}, currently_attached=True)
-        known = direct("add", "disk", lun.scsi_id)
+        known = direct("add", "disk", lun.scsi_id, "--iscsi")
 
     assert held.status == 4 and "is in use by device-mapper volume VG_XenStorage" in held.err
     assert known.status == 4 and "belongs to the SR " + image.sr.uuid in known.err
@@ -365,7 +375,7 @@ def test_lvm_of_the_guest_can_be_kept_out_of_lvm_commands(lab, pool, lun):
     target = lab.target(lun)
     guest_lvm(lab, lun, target)
     login(target)
-    ran = direct("add", "disk", lun.scsi_id)
+    ran = direct("add", "disk", lun.scsi_id, "--iscsi")
     assert ran.status == 0 and "holds the volume group 'guest'" in ran.out
 
     hiding = 'devices { global_filter = [ "r|^/dev/xapi/block/|" ] }'

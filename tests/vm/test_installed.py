@@ -8,7 +8,7 @@ import pytest
 
 from lab import initiator, xapi
 from lab.command import run
-from lab.xapi import SUCCESS, created
+from lab.xapi import SUCCESS, chosen, created
 
 RPM = ("rpm", "--dbpath", "/run/e2e/rpmdb")
 HOST_PYTHON = "/usr/bin/python3"
@@ -61,4 +61,5 @@ def test_the_installed_driver_and_command_work(lab, make_pool, installed, image,
     assert image.digest() == digest
     initiator.login(copies.iqn, copies.portal)
     shown = run("/usr/sbin/relvmoiscsi", "show", initiator.device_of(clone.scsi_id)).out
-    assert call.params["sr_uuid"] in shown and "resignatured" in shown
+    (sr_uuid,) = chosen(lab)
+    assert sr_uuid in shown and "resignatured" in shown

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SR.create while something breaks: the driver, the target, the LUN, iscsid. Another call, or a person, finishes it."""
 
+import json
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from lab import initiator
 from lab.command import run, until
-from lab.xapi import SUCCESS, TOP, Call, created
+from lab.xapi import SUCCESS, TOP, Call, chosen, created
 from support.reader import read_sr
 from support.sparse import SparseDisk
 
@@ -26,6 +27,13 @@ def slow_clone(lab, image):
 def sr_of(lun):
     """The SR on a LUN, by the tests' own reader."""
     return read_sr(SparseDisk.from_file(lun.path))
+
+
+def planned(lun):
+    """The SR that an unfinished run is to make of a LUN, as `show` tells it; None where there is none."""
+    argv = (sys.executable, "-m", "relvmoiscsi", "show", "--json", lun.path)
+    facts = json.loads(run(*argv, env={"PYTHONPATH": TOP}, check=False).out)
+    return facts.get("run", {}).get("sr", {}).get("new")
 
 
 def killed(call, step):
@@ -64,13 +72,13 @@ def test_a_killed_call_is_finished_by_the_next(lab_of_kills, lab, pool, image, s
     killed(call, moment)
     call.end()
     slow_clone.heal()
+    first = planned(slow_clone)
 
     assert created(pool, copies, slow_clone) == SUCCESS
     assert before.diff(lab.world(), except_for=LOCKS_OF_A_KILLED_CALL) == []
-    chosen = sr_of(slow_clone).uuid
-    assert chosen in [entry.params["sr_uuid"] for entry in pool.log.of("sr_create")]
+    assert chosen(lab) == {sr_of(slow_clone).uuid}
     if moment in STEPS[2:]:
-        assert chosen == pool.log.of("sr_create")[0].params["sr_uuid"], "the second call kept the first one's choice"
+        assert chosen(lab) == {first}, "the second call kept the first one's choice"
     assert lab.probe(copies, slow_clone).problems == ()
 
 
@@ -83,13 +91,14 @@ def test_a_person_finishes_a_killed_call_with_the_command(lab_of_kills, lab, poo
     call.end()
     slow_clone.heal()
     device = initiator.device_of(slow_clone.scsi_id)
+    first = planned(slow_clone)
 
     argv = (sys.executable, "-m", "relvmoiscsi", "recover", device)
     recovered = run(*argv, env={"PYTHONPATH": TOP}, check=False)
 
     assert recovered.status == 0, recovered
     assert created(pool, copies, slow_clone) == SUCCESS
-    assert sr_of(slow_clone).uuid == pool.log.of("sr_create")[0].params["sr_uuid"]
+    assert chosen(lab) == {first} == {sr_of(slow_clone).uuid}
 
 
 def test_a_copy_of_a_lun_that_was_cut_is_a_clone_of_its_own(lab_of_kills, lab, pool, image, slow_clone):
@@ -232,4 +241,4 @@ def test_a_call_that_was_given_up_may_come_again_while_the_first_still_runs(lab,
         slow_clone.heal()
         assert (first.end(), second.end()) == (SUCCESS, SUCCESS)
 
-    assert sr_of(slow_clone).uuid == pool.log.of("sr_create")[0].params["sr_uuid"]
+    assert chosen(lab) == {sr_of(slow_clone).uuid}

@@ -6,7 +6,7 @@ asked through our host plugin (drivers/plugins/relvmoiscsi), which gives their o
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi import __version__
 from relvmoiscsi.host import multipath
@@ -38,6 +38,7 @@ class Pool(NamedTuple):
     drivers: List[Mapping[str, Any]]  #: SM records of our type
     types: List[str]  #: SR types that the master has registered since it started
     answers: Mapping[str, Answer]  #: of the host plugins
+    leftovers: Sequence[Mapping[str, Any]] = ()  #: SR records of our type
 
     def name(self, ref: str) -> str:
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
@@ -71,6 +72,7 @@ def read_pool(system: System) -> Pool:
             [record for record in xapi.records("SM").values() if str(record.get("type")).lower() == TYPE],
             [str(name).lower() for name in xapi.call("SR.get_supported_types")],
             answers,
+            [record for record in xapi.records("SR").values() if str(record.get("type")).lower() == TYPE],
         )
 
 
@@ -99,6 +101,7 @@ def examine_pool(system: System, pool: Pool, info: Optional[DriverInfo]) -> List
         *examine_upgrade(pool),
         *examine_ssh(pool),
         *examine_multipathing(system, pool),
+        *examine_leftovers(pool),
     ]
 
 
@@ -195,6 +198,18 @@ def examine_ssh(pool: Pool) -> List[Finding]:
         return []
     sentence = "SSH is disabled on {}; CloudStack detects the driver by SSH, and does not find it.".format(listed(off))
     return [warning("ssh", sentence, "For CloudStack: `xe host-enable-ssh` on these hosts, then reconnect them.")]
+
+
+def examine_leftovers(pool: Pool) -> List[Finding]:
+    """During a call xapi has a row of its SR, and keeps it if it dies then. No LUN has that UUID."""
+    if not pool.leftovers:
+        return []
+    uuids = [str(record.get("uuid", "")) for record in pool.leftovers]
+    sentence = "xapi has {} of type {}, which is there during a call only or left over from one: {}.".format(
+        "an SR" if len(uuids) == 1 else "{} SRs".format(len(uuids)), TYPE, listed(uuids)
+    )
+    commands = ["`xe sr-forget uuid={}`".format(uuid) for uuid in uuids]
+    return [warning("leftover-srs", sentence, "If no SR.create is under way: {}.".format(listed(commands)))]
 
 
 def examine_multipathing(system: System, pool: Pool) -> List[Finding]:

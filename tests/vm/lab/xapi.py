@@ -3,6 +3,7 @@
 
 import glob
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -66,6 +67,11 @@ def created(pool, array, lun, **more):
         except XenAPI.Failure as failure:
             return failure.details
     raise AssertionError("SR.create has made an SR, and must never do so")
+
+
+def chosen(lab):
+    """The SRs that the calls of this test have made of LUNs, by what the driver logged."""
+    return set(re.findall(r"the LUN is SR (\S+) now", "\n".join(lab.smlog())))
 
 
 class Call(threading.Thread):

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Work on a device is given up at the deadline unless it writes; then it is waited for."""
+
+import os
+import signal
+
+import pytest
+
+from host.clock import Clock
+from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host.apart import AskingDevice, apart
+from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
+from support.sparse import SparseDisk
+
+pytestmark = pytest.mark.processes
+
+MAYBE_BEGUN = "may hold an unfinished resignature; the same call again finishes it"
+
+
+def for_ever():
+    """What a read from a disk is that does not answer."""
+    reading, writing = os.pipe()
+    os.read(reading, 1)
+    os.close(writing)
+
+
+def test_what_the_work_gives():
+    assert apart(lambda begin: "the UUID \u00e9\udcff", NO_DEADLINE, "it was done") == "the UUID \u00e9\udcff"
+
+
+def test_it_is_done_in_another_process_and_that_one_has_ended():
+    other = int(apart(lambda begin: str(os.getpid()), NO_DEADLINE, "it was done"))
+
+    assert other != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(other, 0)
+
+
+def test_no_descriptor_stays():
+    before = os.listdir("/proc/self/fd")
+
+    apart(lambda begin: "", NO_DEADLINE, "it was done")
+
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_what_it_prints_is_not_the_answer_to_xapi(capfd):
+    apart(lambda begin: str(os.write(1, b"stray") + os.write(2, b"stray")), NO_DEADLINE, "it was done")
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_comes_with_its_message_key_and_state():
+    def work(_begin):
+        raise Refused("It is in use.", "InvalidDev").in_state("Nothing was written.")
+
+    with pytest.raises(RelvmoiscsiError, match="It is in use. Nothing was written.") as caught:
+        apart(work, NO_DEADLINE, "it was done")
+    assert (caught.value.sm_key, caught.value.disk_state) == ("InvalidDev", "Nothing was written.")
+
+
+def test_an_error_after_the_first_write_that_says_nothing_of_the_disk_is_given_a_state():
+    def work(begin):
+        begin()
+        raise Refused("Something else.")
+
+    with pytest.raises(RelvmoiscsiError, match=MAYBE_BEGUN):
+        apart(work, NO_DEADLINE, "it was done")
+
+
+def test_a_bug_is_a_bug_here_as_well():
+    def work(_begin):
+        raise KeyError("flowers")
+
+    with pytest.raises(RuntimeError, match="KeyError.*flowers"):
+        apart(work, NO_DEADLINE, "it was done")
+
+
+def test_a_read_that_does_not_end_is_given_up_at_the_deadline():
+    def work(_begin):
+        for_ever()
+        return "never"
+
+    with pytest.raises(OutOfTime, match="over before the LUN was read") as caught:
+        apart(work, Deadline(0.05), "the LUN was read")
+    assert caught.value.disk_state == NOT_BEGUN
+
+
+def test_no_write_begins_after_the_deadline(tmp_path):
+    written = tmp_path / "written"
+
+    def work(begin):
+        try:
+            begin()
+        except Exception:  # as engines do that would take back what they have not done
+            written.write_text("in a handler")
+            raise
+        written.write_text("in the work")
+        return "done"
+
+    # The clock is looked at when the deadline is made, for each byte of the question, and for the answer.
+    with pytest.raises(OutOfTime, match="over before the first write") as caught:
+        apart(work, Deadline(50, Clock(0, 0, 0, 51)), "the LUN was read")
+
+    assert caught.value.disk_state == NOT_BEGUN
+    assert not written.exists()
+
+
+def test_what_began_before_the_deadline_goes_on_to_its_end():
+    clock = Clock(0, 0, 0, 49, 2, 2)
+
+    def work(begin):
+        begin()
+        return "done"
+
+    assert apart(work, Deadline(50, clock), "the LUN was read") == "done"
+
+
+@pytest.mark.parametrize("begins, state", [(False, "wrote nothing to the LUN"), (True, MAYBE_BEGUN)])
+def test_work_that_is_killed_says_what_may_be(begins, state):
+    def work(begin):
+        if begins:
+            begin()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return "never"
+
+    with pytest.raises(Refused, match="was ended from outside. .*" + state):
+        apart(work, NO_DEADLINE, "it was done")
+
+
+def test_a_device_asks_once_and_before_its_first_write():
+    asked = []
+    disk = SparseDisk(4096)
+    device = AskingDevice(disk, lambda: asked.append(disk.read([Range(0, 4)])[0]))
+
+    assert device.read([Range(0, 4)]) == [bytes(4)]
+    assert asked == []
+    for number in (1, 2):
+        device.write([Chunk(0, bytes([number]) * 512)])
+        device.flush()
+
+    assert asked == [bytes(4)]
+    assert disk.read([Range(0, 4)]) == [b"\2" * 4]
+    assert (device.name, device.size_bytes, device.block_size) == (disk.name, disk.size_bytes, disk.block_size)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Several calls at the same time on one host: one target or many, and SM beside them."""
+
+import os
+import threading
+
+import pytest
+
+from lab.command import until
+from lab.xapi import SUCCESS, Call, chosen, created
+from support import builder
+
+CONFIG = "/etc/relvmoiscsi.conf"
+
+
+@pytest.fixture(autouse=True)
+def patience():
+    """One emulated processor for all calls; their deadlines have a file of tests of their own."""
+    with open(CONFIG, "w", encoding="utf-8") as file:
+        file.write("[driver]\ndeadline = 600\n")
+    yield
+    os.unlink(CONFIG)
+
+
+class Agent(threading.Thread):
+    """What an agent of CloudStack does: one call after the other."""
+
+    def __init__(self, pool, array, luns):
+        super().__init__(daemon=True)
+        self._calls = [(pool, array, lun) for lun in luns]
+        self.answers = []
+        self.start()
+
+    def run(self):
+        for call in self._calls:
+            self.answers.append(created(*call))
+
+
+def at_work(lab):
+    """The processes that have begun to write to a LUN."""
+    lines = [line for line in lab.smlog() if "step 1 of 6" in line]
+    return {line.partition("[")[2].partition("]")[0] for line in lines}
+
+
+def test_two_agents_at_the_same_time_on_one_target_and_sm_detaches_in_between(lab, pool, image, original):
+    clones = [lab.lun(image.clone("clone{}.img".format(number)), breakable=True) for number in range(4)]
+    array = lab.target(original, *clones)
+    digest = image.digest()
+    for clone in clones:
+        clone.slow(300)
+
+    with lab.untouched():
+        agents = [Agent(pool, array, clones[:2]), Agent(pool, array, clones[2:])]
+        until(lambda: len(at_work(lab)) == 2, "two calls write at the same time", 120)
+        assert [agent.answers for agent in agents] == [[], []]
+        with lab.attached(array, original, image.sr.uuid) as sr:
+            clones[0].heal()
+            until(lambda: agents[0].answers, "the first call has ended", 120)
+            assert "MGT" in sr.active
+        assert any(agent.is_alive() for agent in agents), "SM detaches while calls are under way"
+        for clone in clones[1:]:
+            clone.heal()
+        for agent in agents:
+            agent.join(240)
+
+    assert [agent.answers for agent in agents] == [[SUCCESS, SUCCESS], [SUCCESS, SUCCESS]]
+    assert len(chosen(lab)) == 4
+    assert image.digest() == digest
+
+
+def test_ten_calls_at_the_same_time_on_ten_targets(lab, pool):
+    luns = [lab.lun(lab.disk(builder.one_vhd().disk, "lun{}.img".format(number))) for number in range(10)]
+    arrays = [lab.target(lun) for lun in luns]
+
+    with lab.untouched():
+        calls = [Call(lab, pool, array, lun) for array, lun in zip(arrays, luns)]
+        answers = [call.end(300) for call in calls]
+
+    assert answers == [SUCCESS] * 10
+    assert len(chosen(lab)) == 10
