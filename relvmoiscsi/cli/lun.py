@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from relvmoiscsi import engine, mapfile, report
-from relvmoiscsi.apply import Mark
 from relvmoiscsi.cli.output import Adder, Answer, say, write_line
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
@@ -23,6 +22,7 @@ from relvmoiscsi.host.scsi import scsi_id_of
 from relvmoiscsi.identity import IdMap
 from relvmoiscsi.journal import RESIGNATURE, Run
 from relvmoiscsi.lun import warnings
+from relvmoiscsi.recovery import Mark
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 

@@ -10,7 +10,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.checksum import vhd_checksum
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.naming import ParentName, parse_parent_name, rename_parent
-from relvmoiscsi.ondisk import Change, Field, expect_magic
+from relvmoiscsi.ondisk import Change, Field, Structure, expect_magic
 from relvmoiscsi.vhd import layout
 from relvmoiscsi.vhd.layout import DynamicHeader, Footer, LocatorEntry
 
@@ -202,7 +202,8 @@ def changes(vhd: Vhd, texts: Sequence[bytes], uuids: Mapping[str, str], volume: 
     encoded = _renamed(name, uuids).encode(layout.NAME_CODEC)
     header = vhd.header.replace(parent_name=encoded + vhd.header.parent_name[len(encoded) :])
     header = header.replace(checksum=vhd_checksum(bytes(header), DynamicHeader.checksum.offset))
-    found = [Change(layout.HEADER_OFFSET, bytes(vhd.header), bytes(header), "VHD header of " + volume)]
+    within = Structure(layout.HEADER_KIND, layout.HEADER_OFFSET, DynamicHeader.SIZE)
+    found = [Change(layout.HEADER_OFFSET, bytes(vhd.header), bytes(header), "VHD header of " + volume, within)]
     for locator, data in zip(vhd.locators, texts):
         codec = layout.LOCATOR_CODECS[locator.code]
         new = _renamed(data.decode(codec), uuids).encode(codec)
