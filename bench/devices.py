@@ -30,6 +30,7 @@ class QueueDevice(Device):
 
     def __init__(self, disk: Device, latency: float = 0, depth: int = 0) -> None:
         self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
+        self.physical_block_size = disk.physical_block_size
         self.cost = Cost()
         self._disk, self._latency, self._depth = disk, latency, depth
 

@@ -61,6 +61,30 @@ def shared_identities(one: Lun, other: Lun) -> List[str]:
     ]
 
 
+def foreign_identities(lun: Lun) -> List[str]:
+    """A sentence for everything on a LUN that might be an identity of another SR, a half-written one for example.
+
+    Parents are verified when a LUN is read. A record or a link that leads nowhere may be harmless; it is no proof.
+    """
+    found, disks = [], lun.disks()
+    if lun.mgt and lun.mgt.sr_uuid != lun.sr_uuid:
+        found.append("MGT names the SR {}, the volume group {}.".format(lun.mgt.sr_uuid, lun.sr_uuid))
+    for uuid in lun.records():
+        if uuid not in disks:
+            found.append("MGT has a record of VDI {}, which has no volume.".format(uuid))
+    known = set(disks).union(record.uuid for record in (lun.mgt.records if lun.mgt else []))
+    known.update(str(volume.name.uuid) for volume in lun.volumes)
+    for slot in lun.mgt.unread if lun.mgt else ():
+        found.append("The MGT record at byte {} does not read.".format(slot.offset))
+    for volume in lun.volumes:
+        if volume.disputed:
+            found.append("Header and locators of {} name different parents.".format(volume.name.text))
+        for uuid in _uuids_in(volume):
+            if uuid not in known:
+                found.append("{} names {}, which is not there.".format(volume.name.text, uuid))
+    return found
+
+
 def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
     """The map from one LUN's identities to the other's, found by where volumes lie; None when they do not match."""
     uuids, lvm_ids = {original.sr_uuid: clone.sr_uuid}, {}

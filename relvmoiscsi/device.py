@@ -39,6 +39,7 @@ class Device(ABC):
     name = ""  #: how messages call it: "/dev/sdc"
     size_bytes = 0
     block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks begin and end on its multiples
+    physical_block_size = SECTOR  #: what a power cut can spoil as one; a disk of 512e has 4096 under blocks of 512
 
     @abstractmethod
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -57,6 +58,16 @@ class Device(ABC):
     @abstractmethod
     def flush(self) -> None:
         """Return once everything written is durable. Raises DeviceError."""
+
+
+#: no more than this is kept together: LVM puts the label into one page of this size, the metadata area into the next.
+#: A larger physical block is how a storage allocates, not what a disk tears
+MAX_TORN_BYTES = 4096
+
+
+def torn_bytes(device: Device) -> int:
+    """How much of a device a write that is cut may spoil around what it writes, aligned; 512 to 4096."""
+    return max(device.block_size, min(device.physical_block_size, MAX_TORN_BYTES))
 
 
 def read_pieces(device: Device, pieces: Sequence[Sequence[Range]]) -> List[bytes]:
@@ -78,6 +89,7 @@ class CountingDevice(Device):
 
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self.physical_block_size = device.physical_block_size
         self._device = device
         self.reads = self.read_batches = self.bytes_read = 0
         self.writes = self.write_batches = self.bytes_written = 0

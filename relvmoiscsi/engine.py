@@ -12,8 +12,7 @@ exclusive opening and LVM's locks, is the caller's; `vg_names` says which names 
 import logging
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi import __version__, apply, check, naming, plan, rescue, survey
-from relvmoiscsi.apply import Mark
+from relvmoiscsi import __version__, apply, check, naming, plan, recovery, repair, rescue, survey
 from relvmoiscsi.device import Chunk, CountingDevice, Device, Range
 from relvmoiscsi.errors import (
     DeviceError,
@@ -33,18 +32,20 @@ from relvmoiscsi.journal import (
     RESIGNATURE,
     UNDO,
     Journal,
+    MdaMove,
     Run,
     Tail,
     decode,
-    journal_range,
     read_tail,
     scsi_id_digest,
     verify_run,
+    with_tail,
 )
 from relvmoiscsi.lun import Lun
 from relvmoiscsi.lvm import layout, pv
 from relvmoiscsi.lvm.pv import Label
 from relvmoiscsi.plan import Plan
+from relvmoiscsi.recovery import Mark
 from relvmoiscsi.survey import ReadCache
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ def inspect(device: Device) -> Inspection:
         return Inspection(DAMAGED, problem=problem)
     run = _run_or_none(cache, tail, label)
     if tail is not None and tail.phase != DONE:
-        cut = apply.unfinished(device.name, tail) if run else Unfinished(_lost(device.name, tail))
+        cut = recovery.unfinished(device.name, tail) if run else _unfinished_without_journal(cache, label, tail)
         return Inspection(UNFINISHED, tail=tail, run=run, problem=cut)
     try:
         lun = survey.read_lun(cache, label)
@@ -163,15 +164,45 @@ def _lost(name: str, tail: Tail) -> str:
     )
 
 
-def _read_journal(device: Device, tail: Tail, label: Label) -> Journal:
-    """The journal that a mark points to. Raises FormatError."""
-    where = Place(device.name, label.offset)
-    found = journal_range(tail, where, device.size_bytes)
-    data = device.read([found])[0]
-    place = Place(device.name, found.offset)
-    run = decode(data, place, tail.journal_digest)
-    verify_run(run, device.size_bytes, place)
-    return Journal(run, found.offset, data)
+def _forgotten(name: str, tail: Tail) -> str:
+    return (
+        "{0} has the mark of a {1} whose journal does not read any more; nothing of that {1} is on it. `relvmoiscsi "
+        "undo {0}` takes the mark away.".format(name, KINDS[tail.kind])
+    )
+
+
+def _unfinished_without_journal(device: Device, label: Label, tail: Tail) -> RelvmoiscsiError:
+    """What to say of an unfinished mark whose own journal does not read."""
+    try:
+        if rescue.whose_turn(device, label, tail) is not None:
+            return recovery.unfinished(device.name, tail)
+    except Refused as problem:
+        return problem
+    if _forgotten_lun(device, label, tail) is not None:
+        return Unfinished(_forgotten(device.name, tail))
+    return Unfinished(_lost(device.name, tail))
+
+
+def _forgotten_lun(device: Device, label: Label, tail: Tail) -> Optional[Lun]:
+    """The LUN under a mark "in progress" whose journal is gone, when nothing of that run is on it; else None.
+
+    Its label is then as it was before, with what can be known of the mark that it had.
+    """
+    if tail.phase != IN_PROGRESS:
+        return None
+    try:
+        lun = survey.read_lun(device, label)
+    except (FormatError, Refused) as problem:
+        log.info("%s: %s", device.name, problem)
+        return None
+    doubts = check.foreign_identities(lun)
+    for sentence in doubts:
+        log.info("%s: %s", device.name, sentence)
+    if doubts:
+        return None
+    done = tail.replace(phase=DONE, kind=RESIGNATURE) if tail.kind == UNDO else None
+    before = pv.parse_label(with_tail(label.sector, done), label.number, Place(device.name, label.offset))
+    return lun._replace(label=before)
 
 
 def _run_or_none(device: Device, tail: Optional[Tail], label: Label) -> Optional[Run]:
@@ -179,7 +210,7 @@ def _run_or_none(device: Device, tail: Optional[Tail], label: Label) -> Optional
     if tail is None:
         return None
     try:
-        return _read_journal(device, tail, label).run
+        return rescue.read_journal(device, tail, label).run
     except FormatError as problem:
         log.debug("%s: the journal is gone: %s", device.name, problem)
         return None
@@ -208,18 +239,30 @@ def prepare(
         cache = ReadCache(counting)
         label = _label_to_change(cache)
         tail = read_tail(label, Place(device.name, label.offset))
-        if tail is not None and tail.phase != DONE:
-            raise apply.unfinished(device.name, tail)
+        forgotten = None if tail is None or tail.phase == DONE else _forgotten_or_raise(cache, label, tail)
+        if forgotten is not None:
+            tail = read_tail(forgotten.label, Place(device.name, label.offset))
         if tail is not None and tail.kind == RESIGNATURE and not again and _same_lun(device.name, tail, scsi_id):
             return AlreadyDone(survey.read_sr_uuid(cache, label), _run_or_none(cache, tail, label))
-        lun = survey.read_lun(cache, label)
+        lun = forgotten or survey.read_lun(cache, label)
         ids = plan.choose_ids(lun, entropy, chosen, sr_uuid)
-        made = plan.plan_resignature(lun, _known(cache), device.block_size, ids, entropy(16), scsi_id, __version__)
+        block_bytes = plan.block_bytes_of(lun, device)
+        made = plan.plan_resignature(lun, _known(cache), block_bytes, ids, entropy(16), scsi_id, __version__)
+        made = made._replace(label_now=label.sector)
         _check_plan(cache, lun, made)
     except RelvmoiscsiError as error:
         error.in_state(_NOTHING_WRITTEN)
         raise
     return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches)
+
+
+def _forgotten_or_raise(cache: ReadCache, label: Label, tail: Tail) -> Lun:
+    """The LUN, without the mark of a run that has left no other trace. Raises Unfinished where there is more."""
+    if _run_or_none(cache, tail, label) is None and rescue.whose_turn(cache, label, tail) is None:
+        lun = _forgotten_lun(cache, label, tail)
+        if lun is not None:
+            return lun
+    raise recovery.unfinished(cache.name, tail)
 
 
 def _label_to_change(device: Device) -> Label:
@@ -311,7 +354,7 @@ def read_mark(device: Device) -> Optional[Mark]:
     """The mark of a run and its journal; None without a mark. Raises FormatError for a journal that is damaged."""
     label = survey.read_label(device)
     tail = read_tail(label, Place(device.name, label.offset))
-    return None if tail is None else Mark(label, tail, _read_journal(device, tail, label))
+    return None if tail is None else Mark(label, tail, rescue.read_journal(device, tail, label))
 
 
 def find_unfinished(device: Device) -> Optional[Mark]:
@@ -337,10 +380,18 @@ def _find_unfinished(device: Device) -> Optional[Mark]:
     tail = read_tail(label, Place(device.name, label.offset))
     if tail is None or tail.phase == DONE:
         return None
+    mark = rescue.whose_turn(device, label, tail)
+    if mark is None:
+        _raise_journal_lost(device, label, tail)
+    return mark
+
+
+def _raise_journal_lost(device: Device, label: Label, tail: Tail) -> None:
+    lost = _forgotten if _forgotten_lun(device, label, tail) is not None else _lost
     try:
-        return Mark(label, tail, _read_journal(device, tail, label))
+        rescue.read_journal(device, tail, label)
     except FormatError as error:
-        error.message += " " + _lost(device.name, tail)
+        error.message += " " + lost(device.name, tail)
         raise
 
 
@@ -357,10 +408,11 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
             "{0} is a copy of a LUN whose resignature was cut (SCSIid {1}). Run `relvmoiscsi undo {0}`, then "
             "resignature it.".format(device.name, mark.journal.run.scsi_id)
         ).in_state(_NOTHING_WRITTEN)
-    if mark.tail.kind == UNDO and mark.tail.phase == IN_PROGRESS and apply.is_overtaken(device, mark):
+    is_undo = mark.tail.kind == UNDO and mark.tail.phase == IN_PROGRESS
+    if is_undo and not recovery.is_prepared(device, mark.journal.run):
         return _roll_back(device, mark)
     counting = CountingDevice(device)
-    apply.finish(counting, mark)
+    recovery.finish(counting, mark)
     found = _inspect_after(device, "The {} was finished.".format(KINDS[mark.tail.kind]))
     return _result(counting, found.state, found.lun, mark.journal.run)
 
@@ -384,7 +436,7 @@ def undo(device: Device, entropy: Entropy) -> Result:
     """
     mark = read_undoable(device)
     if mark.tail.phase == DONE:
-        return _reverse(device, mark, entropy, _NOTHING_WRITTEN)
+        return _reverse(device, mark, entropy)
     if mark.tail.kind == RESIGNATURE and mark.tail.phase == IN_PROGRESS:
         return _roll_back(device, mark)
     result = recover(device, mark)
@@ -396,8 +448,8 @@ def undo(device: Device, entropy: Entropy) -> Result:
                 )
             ).in_state("That undo was taken back; the LUN keeps its new identities.")
         return result
-    finished = "The resignature was finished; nothing else was written."
-    return _reverse(device, read_undoable(device, finished), entropy, finished)
+    finished = "The resignature was finished"
+    return _reverse(device, read_undoable(device, apply.nothing_written(finished)), entropy, finished)
 
 
 def read_undoable(device: Device, untouched: str = _NOTHING_WRITTEN) -> Mark:
@@ -406,7 +458,13 @@ def read_undoable(device: Device, untouched: str = _NOTHING_WRITTEN) -> Mark:
     `untouched` is the sentence about the device until then.
     """
     try:
-        return _find_unfinished(device) or _finished_mark(device)
+        try:
+            return _find_unfinished(device) or _finished_mark(device)
+        except FormatError:
+            mark = _forgotten_mark(device)
+            if mark is None:
+                raise
+            return mark
     except RelvmoiscsiError as error:
         error.in_state(untouched)
         raise
@@ -414,9 +472,32 @@ def read_undoable(device: Device, untouched: str = _NOTHING_WRITTEN) -> Mark:
 
 def _roll_back(device: Device, mark: Mark) -> Result:
     counting = CountingDevice(device)
-    apply.roll_back(counting, mark)
+    recovery.roll_back(counting, mark)
     found = _inspect_after(device, "The {} was taken back.".format(KINDS[mark.tail.kind]))
     return _result(counting, found.state, found.lun, mark.journal.run._replace(ids=mark.journal.run.ids.reversed()))
+
+
+def _forgotten_mark(device: Device) -> Optional[Mark]:
+    """A mark whose journal is gone, with a run in its place that has nothing to give back but the label."""
+    label = survey.read_label(device)
+    tail = read_tail(label, Place(device.name, label.offset))
+    lun = _forgotten_lun(device, label, tail) if tail is not None else None
+    if tail is None or lun is None:
+        return None
+    nothing = Run(
+        kind=RESIGNATURE,
+        run_id=tail.run_id,
+        scsi_id=None,
+        tool=__version__,
+        ids=IdMap(lun.sr_uuid, {lun.sr_uuid: lun.sr_uuid}, {}),
+        label_number=label.number,
+        old_label=lun.label.sector,
+        new_pv_id=label.pv_id,
+        final_label=b"",
+        mdas=tuple(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)) for mda in lun.mdas),
+        writes=(),
+    )
+    return Mark(label, tail.replace(kind=RESIGNATURE), Journal(nothing, 0, b""))
 
 
 def _finished_mark(device: Device) -> Mark:
@@ -425,20 +506,20 @@ def _finished_mark(device: Device) -> Mark:
     if tail is None or tail.kind == UNDO:
         raise Refused("{} holds no resignature that could be undone.".format(device.name), "InvalidArg")
     try:
-        return Mark(label, tail, _read_journal(device, tail, label))
+        return Mark(label, tail, rescue.read_journal(device, tail, label))
     except FormatError as error:
         raise Refused("{} cannot be undone: LVM has reclaimed the space of the journal.".format(device.name)) from error
 
 
-def _reverse(device: Device, mark: Mark, entropy: Entropy, untouched: str) -> Result:
-    """Undo a finished run, by a run of its own. `untouched` is the sentence about the device until it writes."""
+def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> Result:
+    """Undo a finished run, by a run of its own. `before` begins the sentence on what has been done already."""
     try:
         made, old = _prepare_undo(device, mark, entropy)
     except RelvmoiscsiError as error:
-        error.in_state(untouched)
+        error.in_state(apply.nothing_written(before))
         raise
     counting = CountingDevice(device)
-    apply.carry_out(counting, made, untouched)
+    apply.carry_out(counting, made, before)
     return _result(counting, CLEAN, old, made.run)
 
 
@@ -449,12 +530,23 @@ def _prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, L
     mdas = survey.read_mdas(cache, mark.label)
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
         raise Refused("{} cannot be undone: LVM has changed the volume group since.".format(device.name))
-    apply.verify_undoable(cache, run.writes)
+    contents = _contents_undone(cache, run)
     text, live = _old_text(cache, run)
-    made = plan.plan_undo(
-        mark.journal, mark.label, mdas, text, live, _known(cache), device.block_size, entropy(16), __version__
-    )
+    made = plan.plan_undo(mark.journal, mark.label, mdas, text, live, _known(cache), contents, entropy(16), __version__)
     return made, _check_undo(cache, made)
+
+
+def _contents_undone(cache: ReadCache, run: Run) -> plan.Undone:
+    """What an undo writes to volumes. Raises Refused naming the first identity that somebody has changed."""
+    canvas = recovery.read_canvas(cache, run)
+    changed = repair.first_changed(run, canvas)
+    if changed is not None:
+        raise Refused(
+            "{}: {} at byte {} has changed since the resignature; an undo would lose that.".format(
+                cache.name, changed.what, changed.pieces[0].offset
+            )
+        )
+    return plan.undone_contents(run, canvas, _known(cache))
 
 
 def _old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
@@ -505,7 +597,8 @@ def compare(original: Device, clone: Device, data: Optional[Sequence[Range]] = N
     if problems:
         return Comparison(problems, 0)
     problems += check.differences(one, other, ids)
-    writes = plan.content_writes(one.vg, plan.volume_changes(before, ids), _known(caches[0]), original.block_size)
+    changes = plan.volume_changes(before, ids)
+    writes = plan.content_writes(one.vg, changes, _known(caches[0]), original.block_size)
     allowed = {write.offset: write.new for write in writes}
     spans = _extents(one, data or [])
     found = _differing(original, clone, spans, allowed)

@@ -5,6 +5,10 @@
                    | LVM's  | Tail            |       phase, address and digest of the journal, under LVM's checksum
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
+The journal holds whole blocks, before and after, and says which bytes of them are identities (`Field`). The bytes
+between may be written by others while a run is cut; only what is torn is put right by whole blocks. Journals of
+version 1 (releases up to 1.0) know blocks only.
+
 The tail lives and dies with the label: LVM keeps it when it updates the VG and erases it when it changes the identity
 of the PV. A run moves the tail through these phases:
 
@@ -18,8 +22,10 @@ import hashlib
 import json
 import struct
 import zlib
+from bisect import bisect_right
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi import structure
 from relvmoiscsi.device import SECTOR, Chunk, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.identity import IdMap, is_uuid, parse_lvm_id
@@ -29,13 +35,16 @@ from relvmoiscsi.ondisk import Record, expect_magic, le32, le64, raw, u8
 
 TAIL_MAGIC = b"reLVMtag"
 JOURNAL_MAGIC = b"reLVMjnl"
-VERSION = 1
+TAIL_VERSION = 1
+VERSION = 2  #: of the journal
+READ_VERSIONS = (1, 2)
 
 IN_PROGRESS, SWITCHED, DONE = 1, 2, 3
 PHASES = {IN_PROGRESS: "in progress", SWITCHED: "switched", DONE: "done"}
 RESIGNATURE, UNDO = 1, 2
 KINDS = {RESIGNATURE: "resignature", UNDO: "undo"}
 
+BLOCK_BYTES = (512, 4096)
 ALIGNMENT = 4096  #: a journal starts and ends on multiples of it
 _INFLATE_BYTES = 16 << 10  #: at least so much is inflated at a time
 MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger one is not believed
@@ -88,6 +97,22 @@ class Write(NamedTuple):
         return Range(self.offset, len(self.new))
 
 
+class Field(NamedTuple):
+    """Bytes of the device that are an identity, or a flag that a run changes; they lie in the run's writes.
+
+    A volume is not always in one piece, so neither is a field.
+    """
+
+    pieces: Tuple[Range, ...]
+    what: str
+    kind: str = ""  #: of the structure it is part of (`relvmoiscsi.structure`); "": of none that others write to
+    around: Tuple[Range, ...] = ()  #: that structure
+
+    @property
+    def length(self) -> int:
+        return sum(piece.length for piece in self.pieces)
+
+
 class MdaMove(NamedTuple):
     """A metadata area on its way: while SWITCHED the label lists `second` in its place.
 
@@ -122,6 +147,8 @@ class Run(NamedTuple):
     writes: Tuple[Write, ...]  #: to the contents of volumes
     #: where blocks are larger than a sector: the blocks of label and headers, before. What a cut tears is a whole block
     blocks: Tuple[Chunk, ...] = ()
+    fields: Tuple[Field, ...] = ()  #: the identities in `writes`; none: the blocks as a whole are meant (version 1)
+    block_bytes: int = SECTOR  #: what a cut may tear in `writes` is this large and aligned
 
     def reversed_writes(self) -> Tuple[Write, ...]:
         return tuple(Write(w.offset, w.new, w.old, w.what) for w in self.writes)
@@ -141,7 +168,7 @@ class Journal(NamedTuple):
     def tail(self, phase: int) -> Tail:
         return Tail.zero(
             magic=TAIL_MAGIC,
-            version=VERSION,
+            version=TAIL_VERSION,
             phase=phase,
             kind=self.run.kind,
             journal_length=len(self.data),
@@ -171,7 +198,7 @@ def read_tail(label: Label, where: Place) -> Optional[Tail]:
     place = where.plus(TAIL_AT)
     if tail.magic != TAIL_MAGIC:
         raise Unsupported("LVM label", place, "its last bytes are in use by something else")
-    if tail.version != VERSION or tail.phase not in PHASES or tail.kind not in KINDS:
+    if tail.version != TAIL_VERSION or tail.phase not in PHASES or tail.kind not in KINDS:
         raise Unsupported("Mark of a run", place, "it was made by another version of relvmoiscsi")
     return tail
 
@@ -200,6 +227,8 @@ def encode(run: Run) -> bytes:
         "mdas": [[list(move.original), list(move.second)] for move in run.mdas],
         "writes": [[write.offset, len(write.new), write.what] for write in run.writes],
         "blocks": [[block.offset, len(block.data)] for block in run.blocks],
+        "fields": [[field.pieces, field.what, field.kind, field.around] for field in run.fields],
+        "block_bytes": run.block_bytes,
     }
     blobs = [run.old_label, run.final_label]
     blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
@@ -236,7 +265,7 @@ def decode(data: bytes, where: Place, digest: Optional[bytes] = None) -> Run:
     """
     header = JournalHeader.at(data, 0, where)
     expect_magic("Journal", where, header.magic, JOURNAL_MAGIC)
-    if header.version != VERSION:
+    if header.version not in READ_VERSIONS:
         raise Unsupported("Journal", where, "its version is {}".format(header.version))
     if digest is not None and hashlib.sha256(bytes(header)).digest() != digest:
         raise Malformed("Journal", where, "it is not the one that the label speaks of")
@@ -304,6 +333,8 @@ def _run(payload: _Payload) -> Run:
         mdas=tuple(_move(item, payload) for item in facts["mdas"]),
         writes=_writes(facts["writes"], payload),
         blocks=tuple(Chunk(int(offset), payload.take(int(length))) for offset, length in facts["blocks"]),
+        fields=tuple(_field(*item) for item in facts.get("fields", [])),
+        block_bytes=int(facts.get("block_bytes", SECTOR)),
     )
     payload.end()
     return run
@@ -322,6 +353,14 @@ def _writes(items: Sequence[Sequence[Any]], payload: _Payload) -> Tuple[Write, .
         old = payload.take(int(length))
         found.append(Write(int(offset), old, payload.take(int(length)), str(what)))
     return tuple(found)
+
+
+def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequence[Sequence[int]]) -> Field:
+    return Field(_ranges(pieces), str(what), str(kind), _ranges(around))
+
+
+def _ranges(items: Sequence[Sequence[int]]) -> Tuple[Range, ...]:
+    return tuple(Range(int(offset), int(length)) for offset, length in items)
 
 
 def verify_run(run: Run, device_size: int, where: Place) -> None:
@@ -349,10 +388,39 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
         if write.offset < reached or not write.new:
             raise Malformed("Journal", where, "it would write twice, or nothing, at byte {}".format(write.offset))
         reached = write.range.end
+    _verify_fields(run, device_size, spans, where)
     starts = {0}.union(move.original.offset for move in run.mdas)
     for block in run.blocks:
         if block.offset not in starts or not block.data:
             raise Malformed("Journal", where, "a block at byte {} holds neither label nor header".format(block.offset))
+
+
+def _verify_fields(run: Run, device_size: int, spans: Sequence[Tuple[int, int]], where: Place) -> None:
+    """Every field lies in a write and in its structure, every structure where contents are."""
+    if run.block_bytes not in BLOCK_BYTES:
+        raise Malformed("Journal", where, "its blocks have {} bytes".format(run.block_bytes))
+    writes = sorted(write.range for write in run.writes)
+    starts = [write.offset for write in writes]
+    for field in run.fields:
+        for piece in field.pieces:
+            write = writes[bisect_right(starts, piece.offset) - 1] if writes else Range(0, 0)
+            if not (write.offset <= piece.offset and piece.length > 0 and piece.end <= write.end):
+                raise Malformed("Journal", where, "a field at byte {} is not in its writes".format(piece.offset))
+        for part in field.around:
+            ours = any(part.offset < end and start < part.end for start, end in spans)
+            if part.offset < 0 or part.length <= 0 or part.end > device_size or ours:
+                raise Malformed("Journal", where, "a structure at byte {} is no content".format(part.offset))
+        if not field.pieces or bool(field.kind) != bool(field.around) or field.around and not _lies_in(field):
+            raise Malformed("Journal", where, "a field is not part of its structure")
+        size = sum(part.length for part in field.around)
+        if field.kind and not structure.fits(field.kind, size):
+            raise Malformed("Journal", where, "a {} of {} bytes is not known".format(field.kind, size))
+
+
+def _lies_in(field: Field) -> bool:
+    return all(
+        any(part.offset <= piece.offset and piece.end <= part.end for part in field.around) for piece in field.pieces
+    )
 
 
 def _verify_ids(run: Run, where: Place) -> None:

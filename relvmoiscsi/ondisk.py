@@ -173,10 +173,25 @@ def expect_magic(what: str, where: Place, found: bytes, expected: bytes) -> None
         raise BadMagic(what, where, found, expected)
 
 
+class Structure(NamedTuple):
+    """What changed bytes are part of, where others write to it as well: a header, a record.
+
+    `kind` is one of those that `relvmoiscsi.structure` knows.
+    """
+
+    kind: str
+    offset: int  #: bytes from the start of the volume
+    length: int
+
+
 class Change(NamedTuple):
-    """Bytes of a volume that a new identity changes; `old` and `new` have the same length."""
+    """Bytes of a volume that a new identity changes; `old` and `new` have the same length.
+
+    With `within`, only bytes that differ are the identity's, and a checksum in them follows from the rest.
+    """
 
     offset: int  #: bytes from the start of the volume
     old: bytes
     new: bytes
     what: str  #: "VHD header of VHD-7ee28c74-...", for the plan that people read
+    within: Optional[Structure] = None

@@ -13,9 +13,9 @@ A plan holds every byte of a run before the first one is written:
 
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi import cbt, naming, pending
+from relvmoiscsi import cbt, naming, pending, repair, structure
 from relvmoiscsi.cbt import CbtLog
-from relvmoiscsi.device import SECTOR, Chunk, Range, align_down, align_up
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused, UsageError
 from relvmoiscsi.identity import (
     Entropy,
@@ -33,6 +33,7 @@ from relvmoiscsi.journal import (
     RESIGNATURE,
     SWITCHED,
     UNDO,
+    Field,
     Journal,
     MdaMove,
     Run,
@@ -49,14 +50,12 @@ from relvmoiscsi.mgt import records as mgt_records
 from relvmoiscsi.ondisk import Change
 from relvmoiscsi.qcow2 import image as qcow2
 from relvmoiscsi.qcow2.image import Qcow2
+from relvmoiscsi.repair import Canvas
 from relvmoiscsi.vhd import image as vhd
 from relvmoiscsi.vhd.image import Vhd
 
 #: the bytes of a range, which a survey has read
 Known = Callable[[Range], bytes]
-
-#: changed blocks this close become one write; the bytes between are written as they are
-_MERGE_GAP_BYTES = 512
 
 
 class Plan(NamedTuple):
@@ -65,6 +64,7 @@ class Plan(NamedTuple):
     journal: Journal
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
+    label_now: bytes = b""  #: the label sector on the device, where it is not the run's old label
 
     @property
     def run(self) -> Run:
@@ -177,11 +177,26 @@ def _chosen(old: Sequence[str], wanted: Mapping[str, str], derive: Callable[[str
 # --- the plan of a resignature
 
 
+def block_bytes_of(lun: Lun, device: Device) -> int:
+    """How large the blocks are that a journal of this LUN keeps: what a cut may tear.
+
+    Where extents or metadata areas do not begin at such blocks, one would reach into what is not ours; then it is the
+    logical block, and what a tear takes of the neighbours is lost.
+    """
+    whole = torn_bytes(device)
+    starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
+    return whole if not any(start % whole for start in starts) else device.block_size
+
+
 def plan_resignature(
-    lun: Lun, known: Known, block_size: int, ids: IdMap, run_id: bytes, scsi_id: Optional[str], tool: str
+    lun: Lun, known: Known, block_bytes: int, ids: IdMap, run_id: bytes, scsi_id: Optional[str], tool: str
 ) -> Plan:
-    """All writes that give the LUN the new ids. Raises Refused when journal and second area do not fit."""
+    """All writes that give the LUN the new ids. Raises Refused when journal and second area do not fit.
+
+    `block_bytes` is that of `block_bytes_of`.
+    """
     text = _new_text(lun, ids)
+    changes = list(volume_changes(lun, ids))
     run = Run(
         kind=RESIGNATURE,
         run_id=run_id,
@@ -193,24 +208,26 @@ def plan_resignature(
         new_pv_id=ids.lvm_ids[lun.label.pv_id],
         final_label=b"",
         mdas=(),
-        writes=content_writes(lun.vg, volume_changes(lun, ids), known, block_size),
-        blocks=_blocks_around(lun.label, lun.mdas, known, block_size),
+        writes=content_writes(lun.vg, changes, known, block_bytes),
+        blocks=_blocks_around(lun.label, lun.mdas, known, block_bytes),
+        fields=content_fields(lun.vg, changes),
+        block_bytes=block_bytes,
     )
     return _placed(run, lun.name, lun.mdas, text, finals=None, keep=())
 
 
-def _blocks_around(label: Label, mdas: Sequence[Mda], known: Known, block_size: int) -> Tuple[Chunk, ...]:
+def _blocks_around(label: Label, mdas: Sequence[Mda], known: Known, block_bytes: int) -> Tuple[Chunk, ...]:
     """The blocks of the device that hold the label and the headers, where there is more in them.
 
     Raises Refused where such a block is not LVM's alone: what lies beside a header must not change during a run.
     """
-    if block_size == SECTOR:
+    if block_bytes == SECTOR:
         return ()
-    starts = [align_down(label.offset, block_size)] + [mda.area.offset for mda in mdas]
+    starts = [align_down(label.offset, block_bytes)] + [mda.area.offset for mda in mdas]
     for start in starts:
-        if start % block_size:
-            raise Refused("The metadata area at byte {} begins inside a block of {} bytes.".format(start, block_size))
-    return tuple(Chunk(start, known(Range(start, block_size))) for start in starts)
+        if start % block_bytes:
+            raise Refused("The metadata area at byte {} begins inside a block of {} bytes.".format(start, block_bytes))
+    return tuple(Chunk(start, known(Range(start, block_bytes))) for start in starts)
 
 
 def _new_text(lun: Lun, ids: IdMap) -> bytes:
@@ -258,19 +275,66 @@ class _Part(NamedTuple):
 
 
 def content_writes(
-    vg: VolumeGroup, changes: Iterable[VolumeChange], known: Known, block_size: int
+    vg: VolumeGroup, changes: Iterable[VolumeChange], known: Known, block_bytes: int
 ) -> Tuple[Write, ...]:
     """Changes of volumes as writes of whole blocks of the device, in the order of the device."""
-    blocks: Dict[int, List[_Part]] = {}
+    changes = list(changes)
+    parts = []
     for volume, change in changes:
-        done = 0
-        for where in vg.ranges(volume.lv, change.offset, len(change.new)):
-            part = _Part(where.offset, change.new[done : done + where.length], volume.name.text, change.what)
-            for at in range(align_down(where.offset, block_size), where.end, block_size):
-                blocks.setdefault(at, []).append(part)
-            done += where.length
-    changed = [at for at in sorted(blocks) if _patched(at, known(Range(at, block_size)), blocks[at]) is not None]
-    return tuple(_write(group, blocks, known, block_size) for group in _groups(changed, blocks, block_size))
+        pieces = vg.ranges(volume.lv, change.offset, len(change.new))
+        parts += _parts(pieces, change.new, volume.name.text, change.what)
+    return _writes(parts, content_fields(vg, changes), known, block_bytes)
+
+
+def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Field, ...]:
+    """The identities in what changes, and where they lie on the device."""
+    found: List[Field] = []
+    for volume, change in changes:
+        if change.old == change.new:
+            continue
+        kind, around = "", ()  # type: str, Tuple[Range, ...]
+        if change.within is not None:
+            kind = change.within.kind
+            around = tuple(vg.ranges(volume.lv, change.within.offset, change.within.length))
+        checksum = _checksum_in(change)
+        whole = [Range(0, len(change.new))]
+        for part in structure.differing(change.old, change.new, checksum) if checksum else whole:
+            pieces = tuple(vg.ranges(volume.lv, change.offset + part.offset, part.length))
+            found.append(Field(pieces, change.what, kind, around))
+    return tuple(found)
+
+
+def _checksum_in(change: Change) -> Optional[Range]:
+    """The checksum, counted from the start of the change; it follows from the rest and is no identity."""
+    place = structure.checksum_range(change.within.kind) if change.within else None
+    if place is None or change.within is None:
+        return None
+    return Range(change.within.offset + place.offset - change.offset, place.length)
+
+
+def _parts(pieces: Iterable[Range], new: bytes, volume: str, what: str) -> List[_Part]:
+    found, done = [], 0
+    for piece in pieces:
+        found.append(_Part(piece.offset, new[done : done + piece.length], volume, what))
+        done += piece.length
+    return found
+
+
+def _writes(parts: Iterable[_Part], fields: Iterable[Field], known: Known, block_bytes: int) -> Tuple[Write, ...]:
+    """The blocks that change, or hold a part of a field."""
+    blocks: Dict[int, List[_Part]] = {}
+    for part in parts:
+        for at in _blocks_of(part.offset, len(part.new), block_bytes):
+            blocks.setdefault(at, []).append(part)
+    held = {at for field in fields for piece in field.pieces for at in _blocks_of(*piece, block_bytes)}
+    changed = [
+        at for at in sorted(blocks) if at in held or _patched(at, known(Range(at, block_bytes)), blocks[at]) is not None
+    ]
+    return tuple(_write(group, blocks, known, block_bytes) for group in _groups(changed, blocks, block_bytes))
+
+
+def _blocks_of(offset: int, length: int, block_bytes: int) -> Iterable[int]:
+    return range(align_down(offset, block_bytes), offset + length, block_bytes)
 
 
 def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> Optional[bytes]:
@@ -282,23 +346,23 @@ def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> Optional[bytes]:
     return bytes(new) if new != old else None
 
 
-def _groups(changed: Sequence[int], blocks: Mapping[int, Sequence[_Part]], block_size: int) -> List[List[int]]:
+def _groups(changed: Sequence[int], blocks: Mapping[int, Sequence[_Part]], block_bytes: int) -> List[List[int]]:
     """Blocks that become one write: adjacent ones, and those of one volume with a short gap between."""
     groups: List[List[int]] = []
     for at in changed:
         if groups:
             before = groups[-1][-1]
-            gap = at - (before + block_size)
+            gap = at - (before + block_bytes)
             same_volume = blocks[at][0].volume == blocks[before][0].volume
-            if gap == 0 or same_volume and gap <= _MERGE_GAP_BYTES:
+            if gap == 0 or same_volume and gap <= repair.MERGE_GAP_BYTES:
                 groups[-1].append(at)
                 continue
         groups.append([at])
     return groups
 
 
-def _write(group: Sequence[int], blocks: Mapping[int, Sequence[_Part]], known: Known, block_size: int) -> Write:
-    start, end = group[0], group[-1] + block_size
+def _write(group: Sequence[int], blocks: Mapping[int, Sequence[_Part]], known: Known, block_bytes: int) -> Write:
+    start, end = group[0], group[-1] + block_bytes
     old = known(Range(start, end - start))
     new = _patched(start, old, [part for at in group for part in blocks[at]])
     names = list(dict.fromkeys(blocks[at][0].what for at in group))
@@ -382,6 +446,32 @@ def _area_chunks(moves: Sequence[MdaMove], text: bytes) -> Iterable[Chunk]:
 # --- the plan of an undo
 
 
+class Undone(NamedTuple):
+    """What an undo makes of the contents of volumes: as they are, as they will be, and where the identities are."""
+
+    writes: Tuple[Write, ...]
+    fields: Tuple[Field, ...]
+
+
+def undone_contents(run: Run, canvas: Canvas, known: Known) -> Undone:
+    """The way back from a finished run: the canvas, filled with what is there, gets the old identities.
+
+    What others have written since stays. Raises Refused where an identity is neither the new one nor the old one.
+    """
+    if not run.fields:
+        return Undone(run.reversed_writes(), ())
+    fields = repair.fields_now(run, canvas)
+    repair.put_right(run, canvas, forward=False)
+    parts: List[_Part] = []
+    for field in fields:
+        parts += _parts(field.pieces, canvas.get(field.pieces), "", field.what)
+        place = structure.checksum_range(field.kind)
+        if place is not None:
+            pieces = repair.part_of(field.around, place)
+            parts += _parts(pieces, canvas.get(pieces), "", field.what)
+    return Undone(_writes(parts, fields, known, run.block_bytes), fields)
+
+
 def plan_undo(
     done: Journal,
     label: Label,
@@ -389,7 +479,7 @@ def plan_undo(
     old_text: bytes,
     live: Sequence[Range],
     known: Known,
-    block_size: int,
+    contents: Undone,
     run_id: bytes,
     tool: str,
 ) -> Plan:
@@ -410,9 +500,15 @@ def plan_undo(
         new_pv_id=old.pv_id,
         final_label=before.old_label,
         mdas=(),
-        writes=before.reversed_writes(),
-        blocks=_blocks_around(label, mdas, known, block_size),
+        writes=contents.writes,
+        blocks=tuple(Chunk(block.offset, known(_range_of(block))) for block in before.blocks),
+        fields=contents.fields,
+        block_bytes=before.block_bytes,
     )
     keep = [*live, Range(done.offset, len(done.data))]
     finals = [move.old_header for move in before.mdas]
     return _placed(run, "The LUN", mdas, old_text, finals, keep)
+
+
+def _range_of(chunk: Chunk) -> Range:
+    return Range(chunk.offset, len(chunk.data))

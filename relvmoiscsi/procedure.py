@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import Any, ContextManager, Iterator, NamedTuple, Optional, Union
 
 from relvmoiscsi import engine
-from relvmoiscsi.apply import Mark
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import RelvmoiscsiError, Unfinished
 from relvmoiscsi.identity import Entropy, IdMap
 from relvmoiscsi.journal import RESIGNATURE, Run
+from relvmoiscsi.recovery import Mark
 
 _NOTHING_WRITTEN = "Nothing was written."
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Find the journal of a cut run when the cut has torn the label that points to it.
+"""Find the journal that counts when the label does not tell: torn by a cut, or written late.
+
+A torn label:
 
 A device that tears a sector leaves neither the old label nor the new one, and LVM sees no physical volume. The
 journal holds the whole label; it lies on a multiple of 4096 inside the metadata area, so it can be found by looking.
@@ -7,13 +9,18 @@ It is believed only if the metadata area headers are exactly those the run found
 of its plan, or those that point to what LVM has since written into the second area. Then LVM has changed nothing else,
 and hardly an older run's journal passes for it. One does: the journal of a run that is being undone, whose beginning
 is the undo's end. The undo's journal holds the label that speaks of that run, and so says which is the older.
+
+A late label: a run whose mark "in progress" was reported as not written has ended, and a later run may have begun, with
+ids of its own and its journal in the place of the first. Then the first mark lands. So whoever finds such a mark looks
+for all journals of runs that began from the same identity: a run whose commit has been counts, then one whose new
+identities are in the contents, then the one that the mark speaks of. A run writes no contents before its own mark is
+durable, so at most one of them has.
 """
 
 import logging
 from typing import Iterable, List, Optional
 
-from relvmoiscsi import apply
-from relvmoiscsi.apply import Mark
+from relvmoiscsi import recovery, repair
 from relvmoiscsi.device import SECTOR, Device, Range
 from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused
 from relvmoiscsi.journal import (
@@ -24,13 +31,16 @@ from relvmoiscsi.journal import (
     SWITCHED,
     Journal,
     JournalHeader,
+    Tail,
     decode,
+    journal_range,
     read_tail,
     verify_run,
 )
 from relvmoiscsi.lvm import layout, pv
 from relvmoiscsi.lvm.pv import Label
 from relvmoiscsi.plan import switched_label
+from relvmoiscsi.recovery import Mark
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +68,10 @@ def find_mark(device: Device) -> Optional[Mark]:
 def _the_one(device: Device, fitting: List[Mark]) -> Mark:
     unfinished = [mark for mark in fitting if mark.tail.phase == IN_PROGRESS]
     candidates = unfinished or fitting
+    if len(candidates) > 1:  # runs that failed before their marks leave journals as well
+        prepared = [mark for mark in candidates if recovery.is_prepared(device, mark.journal.run)]
+        begun = [mark for mark in prepared if _has_begun(device, mark.journal)]
+        candidates = begun or prepared[:1] or candidates
     if len(candidates) > 1:
         places = ", ".join(str(mark.journal.offset) for mark in candidates)
         raise Refused("{}: the label is torn, and several journals fit (bytes {}).".format(device.name, places))
@@ -109,7 +123,7 @@ def _magics(device: Device, span: Range) -> List[int]:
             if window[at : at + len(JOURNAL_MAGIC)] == JOURNAL_MAGIC:
                 found.append(start + at)
     if len(found) > MAX_JOURNALS:
-        raise Refused("{}: the label is torn, and there are {} journals.".format(device.name, len(found)))
+        raise Refused("{}: the label does not tell, and there are {} journals.".format(device.name, len(found)))
     return found
 
 
@@ -134,7 +148,7 @@ def _fits(device: Device, journal: Journal) -> List[Mark]:
 
 def _landed(device: Device, switched: Label, journal: Journal) -> bool:
     """Whether the headers point to the texts that are committed in the second areas now."""
-    headers, _copies = apply.landed_headers(device, switched, journal)
+    headers, _copies = recovery.landed_headers(device, switched, journal)
     return [header.data for header in headers] == device.read([Range(h.offset, SECTOR) for h in headers])
 
 
@@ -152,3 +166,62 @@ def _is_torn(device: Device, label: Label) -> bool:
     except FormatError:
         return any(layout.LabelHeader.at(sector).type)
     return False
+
+
+# --- a label that may be late
+
+
+def read_journal(device: Device, tail: Tail, label: Label) -> Journal:
+    """The journal that a mark points to. Raises FormatError."""
+    where = Place(device.name, label.offset)
+    found = journal_range(tail, where, device.size_bytes)
+    data = device.read([found])[0]
+    place = Place(device.name, found.offset)
+    run = decode(data, place, tail.journal_digest)
+    verify_run(run, device.size_bytes, place)
+    return Journal(run, found.offset, data)
+
+
+def whose_turn(device: Device, label: Label, tail: Tail) -> Optional[Mark]:
+    """The run that an unfinished mark leads to, which need not be the one it speaks of.
+
+    None when its journal does not read and no other run has begun. Raises Refused as `find_mark` does.
+    """
+    try:
+        own: Optional[Journal] = read_journal(device, tail, label)
+    except FormatError as problem:
+        log.info("%s: %s", device.name, problem)
+        own = None
+    if own is not None and tail.phase != IN_PROGRESS:
+        return Mark(label, tail, own)
+    others = [journal for journal in _rivals(device, label) if own is None or journal.run.run_id != own.run.run_id]
+    for journal in ([own] if own else []) + others:
+        if recovery.evident_phase(device, journal.run) == SWITCHED:
+            log.warning("%s: the mark in its label is a late one; the run has been committed", device.name)
+            return _switched(label, journal)
+    for journal in others:
+        if recovery.is_prepared(device, journal.run) and _has_begun(device, journal):
+            log.warning("%s: the mark in its label is a late one; a later run has begun", device.name)
+            return Mark(label, journal.tail(IN_PROGRESS), journal)
+    return Mark(label, tail, own) if own else None
+
+
+def _rivals(device: Device, label: Label) -> Iterable[Journal]:
+    """Journals in the metadata areas of runs that began from the identity that the label has."""
+    for area in label.mdas:
+        for journal in _journals(device, Range(area.offset, area.size)):
+            run = journal.run
+            before = pv.parse_label(run.old_label, run.label_number, Place("the journal", 0))
+            if (before.pv_id, before.mdas, before.number) == (label.pv_id, label.mdas, label.number):
+                yield journal
+
+
+def _has_begun(device: Device, journal: Journal) -> bool:
+    return repair.shows_new(journal.run, recovery.read_canvas(device, journal.run))
+
+
+def _switched(label: Label, journal: Journal) -> Mark:
+    """The mark as it was when the run was committed."""
+    tail = journal.tail(SWITCHED)
+    sector = switched_label(label, journal.run, tail)
+    return Mark(pv.parse_label(sector, label.number, Place("the label", 0)), tail, journal)

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi import cbt, naming, pending
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, read_pieces
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, read_pieces, torn_bytes
 from relvmoiscsi.errors import FormatError, Malformed, NotFound, Place, Refused, Truncated, Unsupported
 from relvmoiscsi.lun import (
     Content,
@@ -45,6 +45,8 @@ class ReadCache(Device):
 
     def __init__(self, device: Device) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self.physical_block_size = device.physical_block_size
+        self._whole = torn_bytes(device)
         self._device = device
         self._starts: List[int] = []  # offsets of what is known, ascending
         self._known: List[bytes] = []  # the bytes there, whole blocks; no two stretches overlap
@@ -82,7 +84,8 @@ class ReadCache(Device):
         if wanted.offset < 0 or wanted.length < 0 or wanted.end > self.size_bytes:
             left = self.size_bytes - wanted.offset
             raise Truncated("A structure", Place(self.name, wanted.offset), wanted.length, left)
-        at, end = align_down(wanted.offset, self.block_size), align_up(wanted.end, self.block_size)
+        at = align_down(wanted.offset, self._whole)
+        end = min(align_up(wanted.end, self._whole), align_down(self.size_bytes, self.block_size))
         found: List[Range] = []
         for index in range(self._first(at), len(self._starts)):
             start = self._starts[index]

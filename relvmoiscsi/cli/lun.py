@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi import engine, mapfile, procedure, report
-from relvmoiscsi.apply import Mark
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import Adder, Answer, say, write_line
 from relvmoiscsi.device import Device, Range
@@ -22,6 +21,7 @@ from relvmoiscsi.host.lvm import tell_lvm
 from relvmoiscsi.identity import IdMap
 from relvmoiscsi.journal import RESIGNATURE, Run
 from relvmoiscsi.lun import Lun, notes
+from relvmoiscsi.recovery import Mark
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 

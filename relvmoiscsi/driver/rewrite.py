@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Iterator, Optional
 
 from relvmoiscsi import engine, procedure, report
-from relvmoiscsi.apply import Mark
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import Unfinished
@@ -17,6 +16,7 @@ from relvmoiscsi.host.lock import lvm_locks
 from relvmoiscsi.identity import IdMap
 from relvmoiscsi.journal import Run
 from relvmoiscsi.lun import Lun, notes
+from relvmoiscsi.recovery import Mark
 
 log = logging.getLogger(__name__)
 

@@ -48,6 +48,7 @@ FLOCK_SECONDS = 10.0  #: how long to wait for a udev worker, which keeps a share
 BLKROGET = 0x125E
 BLKFLSBUF = 0x1261
 BLKSSZGET = 0x1268
+BLKPBSZGET = 0x127B
 BLKGETSIZE64 = 0x80081272
 
 SelfDevice = TypeVar("SelfDevice", bound="HostDevice")
@@ -214,6 +215,7 @@ class BlockDevice(HostDevice):
         try:
             self.size_bytes = self._query(BLKGETSIZE64, "=Q")
             self.block_size = self._query(BLKSSZGET, "=i")
+            self.physical_block_size = self._query(BLKPBSZGET, "=I")
             self._check_geometry()
             if writable:
                 self._check_not_read_only()
@@ -271,7 +273,7 @@ class ImageFile(HostDevice):
     def __init__(self, path: str, writable: bool, block_size: int = SECTOR) -> None:
         """Open it; for writing, as the only one: raises Refused when another process or loop device has it open."""
         super().__init__(path, writable, open_file(path, os.O_RDWR if writable else os.O_RDONLY, writable))
-        self.block_size = block_size
+        self.block_size = self.physical_block_size = block_size
         try:
             status = os.fstat(self._descriptor)
             self.size_bytes = align_down(status.st_size, SECTOR)

@@ -19,5 +19,6 @@ SR_START       = 512           #: bytes from the start of the volume
 SR_END         = 2048          #: the VDI records start here
 RECORD_BYTES   = 1024
 MAX_RECORDS    = 4094          #: the volume has 4 MiB
+TEXT_KIND      = "MGT text"    #: of a Structure: the room of a record, or the SR's
 #: tags of an experiment of 2015 (xenvm) that kept its own allocation map
 XENVM_TAGS     = ("initial_allocation", "allocation_quantum")

@@ -16,7 +16,7 @@ from relvmoiscsi.checksum import vhd_checksum
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.naming import ParentName, parent_text, parse_parent_name, rename_parent
-from relvmoiscsi.ondisk import Change, Field, expect_magic
+from relvmoiscsi.ondisk import Change, Field, Structure, expect_magic
 from relvmoiscsi.vhd import layout
 from relvmoiscsi.vhd.layout import DynamicHeader, Footer, LocatorEntry
 
@@ -255,10 +255,12 @@ def footer_changes(before: Vhd, after: Vhd, volume: str, volume_size: int) -> Li
     """The bytes that change where SM's unfinished work changes a footer."""
     found = []
     if bytes(before.footer) != bytes(after.footer):
-        found.append(Change(0, bytes(before.footer), bytes(after.footer), "VHD footer copy of " + volume))
+        within = Structure(layout.FOOTER_KIND, 0, Footer.SIZE)
+        found.append(Change(0, bytes(before.footer), bytes(after.footer), "VHD footer copy of " + volume, within))
     old, new = before.end_footer or before.stale_end, after.end_footer
     if old is not None and new is not None and bytes(old) != bytes(new):
-        found.append(Change(volume_size - Footer.SIZE, bytes(old), bytes(new), "VHD footer of " + volume))
+        within = Structure(layout.FOOTER_KIND, volume_size - Footer.SIZE, Footer.SIZE)
+        found.append(Change(within.offset, bytes(old), bytes(new), "VHD footer of " + volume, within))
     return found
 
 
@@ -280,7 +282,9 @@ def changes(
     stored = vhd.header.parent_name
     header = header.replace(parent_name=_exchanged(stored, name, _named(name, parent, uuids), layout.NAME_CODEC))
     header = header.replace(checksum=vhd_checksum(bytes(header), DynamicHeader.checksum.offset))
-    return [Change(layout.HEADER_OFFSET, bytes(vhd.header), bytes(header), "VHD header of " + volume), *found]
+    within = Structure(layout.HEADER_KIND, layout.HEADER_OFFSET, DynamicHeader.SIZE)
+    what = "VHD header of " + volume
+    return [Change(layout.HEADER_OFFSET, bytes(vhd.header), bytes(header), what, within), *found]
 
 
 def _named(text: str, parent: ParentName, uuids: Mapping[str, str]) -> str:

@@ -38,9 +38,8 @@ DISK_STATE = re.compile(
     r"(Nothing was written"
     r"|The (resignature|undo) was finished"
     r"|The resignature that was cut was taken back; nothing else was written"
-    r"|Everything was put back: \S+ is as it was"
+    r"|(\S+ is as it was|The resignature was finished); beyond that only free space of the metadata area was written"
     r"|run `relvmoiscsi recover \S+` once the device answers again"
-    r"|`relvmoiscsi recover \S+` finishes"
     r"|`relvmoiscsi show \S+` tells what state \S+ is in)\.\Z"
 )
 

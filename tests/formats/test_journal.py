@@ -164,9 +164,9 @@ def test_bytes_that_are_no_journal_have_no_magic():
 
 
 def test_a_journal_of_a_later_version_is_unsupported():
-    header = JournalHeader.at(encode(RUN)).replace(version=2)
+    header = JournalHeader.at(encode(RUN)).replace(version=3)
 
-    with pytest.raises(Unsupported, match="its version is 2"):
+    with pytest.raises(Unsupported, match="its version is 3"):
         decode(bytes(header) + encode(RUN)[64:], WHERE)
 
 

@@ -229,6 +229,7 @@ class _Recorder(Device):
 
     def __init__(self, disk):
         self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
+        self.physical_block_size = disk.physical_block_size
         self.disk, self.reads = disk, []
 
     def peek(self, offset, length):

@@ -20,6 +20,7 @@ class Watched(Device):
 
     def __init__(self, disk):
         self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
+        self.physical_block_size = disk.physical_block_size
         self.disk = disk
         self.read_ranges, self.written, self.steps = [], [], []
 

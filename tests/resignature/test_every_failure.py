@@ -34,14 +34,11 @@ FOR_GOOD = [(True, leaves) for leaves in ("nothing", "torn", "all")]
 AFTERWARDS = [(False, "torn"), (True, "half")]
 
 NOTHING_WRITTEN = "Nothing was written."
-PUT_BACK = "Everything was put back: {} is as it was."
+FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
 UNFINISHED = "{0} may hold an unfinished {1}; run `relvmoiscsi recover {0}` once the device answers again."
-UNKNOWN = (
-    "Taking it back failed as well. Run `relvmoiscsi show {0}` once the device answers again; what it then calls "
-    "unfinished, `relvmoiscsi recover {0}` finishes."
-)
 FINISHED = "The {1} was finished."
 FINISHED_ONLY = "The {1} was finished; nothing else was written."
+FINISHED_AND_FREE_SPACE = "The {1} was finished; beyond that only free space of the metadata area was written."
 TAKEN_BACK = "The {1} was taken back."
 
 
@@ -83,11 +80,11 @@ class Outcome:
         problems = ["it speaks of success"] if "success" in str(error) else []
         claims = {
             NOTHING_WRITTEN: self.is_untouched,
-            PUT_BACK: self.is_untouched,
+            FREE_SPACE: self.is_as_it_was,
             UNFINISHED: self.is_finished_by_recover,
-            UNKNOWN: self.is_old_or_finished_by_recover,
             FINISHED: lambda left: left == self.target,
             FINISHED_ONLY: lambda left: left == self.target,
+            FINISHED_AND_FREE_SPACE: lambda left: same_but_for(left, self.target, free_ring(self.target)),
             TAKEN_BACK: self.is_original,
         }
         for sentence, claim in claims.items():
@@ -102,16 +99,15 @@ class Outcome:
     def is_untouched(self, disk):
         return disk == self.base
 
-    def is_finished_by_recover(self, disk):
-        again = disk.copy()
-        recover(again)
-        return again == self.target and self.can_be_undone(disk.copy())
+    def is_as_it_was(self, disk):
+        return same_but_for(disk, self.base, self.base_ring)
 
-    def is_old_or_finished_by_recover(self, disk):
+    def is_finished_by_recover(self, disk):
+        """Or nothing has happened: the mark did not get there. Then the run can be repeated."""
         again = disk.copy()
-        if recover(again):
+        if recover(again) or again == self.target:
             return again == self.target and self.can_be_undone(disk.copy())
-        return same_but_for(again, self.base, self.base_ring)
+        return self.is_as_it_was(again)
 
     def is_original(self, disk):
         return same_but_for(disk, self.original, self.original_ring)
@@ -150,7 +146,7 @@ def test_a_resignature_that_fails_once_says_truly_what_it_left(name):
 
     seen = check(outcome, resignature, ONCE, name)
 
-    assert seen == {NOTHING_WRITTEN, PUT_BACK, UNFINISHED}
+    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -160,7 +156,7 @@ def test_a_resignature_on_a_device_that_is_gone_says_truly_what_it_left(name):
 
     seen = check(outcome, resignature, FOR_GOOD, name)
 
-    assert seen == {NOTHING_WRITTEN, UNKNOWN, UNFINISHED}
+    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
 
 
 @pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
@@ -197,7 +193,7 @@ def test_an_undo_that_fails_says_truly_what_it_left(name):
 
     seen = check(outcome, undo, ONCE[1:] + FOR_GOOD[1:], name)
 
-    assert seen == {NOTHING_WRITTEN, PUT_BACK, UNKNOWN, UNFINISHED}
+    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
 
 
 class OneAfterTheOther:
@@ -225,7 +221,7 @@ def test_an_undo_after_the_commit_that_fails_says_truly_what_it_left(name):
 
     seen = check(outcome, undo, AFTERWARDS, name)
 
-    assert seen == {NOTHING_WRITTEN, PUT_BACK, UNKNOWN, UNFINISHED, FINISHED, FINISHED_ONLY}
+    assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED, FINISHED_ONLY, FINISHED_AND_FREE_SPACE}
 
 
 class RolledBack(Outcome):
@@ -249,7 +245,7 @@ def test_a_roll_back_that_fails_leaves_what_recover_finishes_or_the_old_lun(name
 
 @pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
 def test_a_device_that_loses_writes_is_noticed(name):
-    """It takes a write and keeps the old bytes. Of step 1 and 3 this is found at once and taken back."""
+    """It takes a write and keeps the old bytes. Of step 1 and 3 this is found at once; nothing is taken back."""
     original = image(name)
 
     class Forgetful(FailingDisk):
@@ -265,9 +261,11 @@ def test_a_device_that_loses_writes_is_noticed(name):
         device.lost = lost
         with pytest.raises(Refused) as caught:
             resignature(device)
-        assert caught.value.disk_state == PUT_BACK.format(disk.name)
+        sentence = FREE_SPACE if lost == 1 else UNFINISHED
+        assert caught.value.disk_state == sentence.format(disk.name, "resignature")
         assert caught.value.sm_key == "EIO"
-        assert disk == original
+        outcome = Outcome(original, original, done(original))
+        assert outcome.faults(0, caught.value, disk) == []
 
 
 @pytest.mark.parametrize("moment", ["before", "journal", "contents"])
@@ -293,7 +291,11 @@ def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
     with pytest.raises(Refused) as caught:
         engine.resignature(device, prepared)
 
-    assert "put back" not in caught.value.disk_state
+    if moment == "contents":  # its mark is there, and may not be taken back by itself
+        assert caught.value.disk_state == UNFINISHED.format(disk.name, "resignature")
+        with pytest.raises(Refused, match="LVM has changed the volume group"):
+            recover(disk)
+        undo(disk)
     assert reader.read_vg(disk).seqno == reader.read_vg(original).seqno + 1
     assert reader.essence(disk) == reader.essence(original)
     assert engine.inspect(disk).state == engine.CLEAN

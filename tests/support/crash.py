@@ -62,6 +62,7 @@ class CrashDisk(Device):
 
     def __init__(self, base: SparseDisk, dropped_flush: Optional[int] = None) -> None:
         self.name, self.size_bytes, self.block_size = base.name, base.size_bytes, base.block_size
+        self.physical_block_size = base.physical_block_size
         base.freeze()
         self.base = base.copy()
         self.current = base.copy()
@@ -259,6 +260,7 @@ class FailingDisk(Device):
     def __init__(self, base: Device, fail_at: int = 0, for_good: bool = False, leaves: str = "nothing") -> None:
         assert leaves in ("nothing", "half", "torn", "all"), leaves
         self.name, self.size_bytes, self.block_size = base.name, base.size_bytes, base.block_size
+        self.physical_block_size = base.physical_block_size
         self.base = base
         self.fail_at = fail_at
         self.for_good = for_good

@@ -47,7 +47,7 @@ class SparseDisk(Device):
         assert 0 < size_bytes <= MAX_SIZE_BYTES and size_bytes % block_size == 0, size_bytes
         self.name = name
         self.size_bytes = size_bytes
-        self.block_size = block_size
+        self.block_size = self.physical_block_size = block_size
         self._below: Dict[int, bytes] = {}
         self._pages: Dict[int, bytes] = {}
         self.reset_counters()
@@ -137,6 +137,7 @@ class SparseDisk(Device):
     def copy(self) -> "SparseDisk":
         """The same contents in a disk of its own; counters start at zero."""
         twin = SparseDisk(self.size_bytes, self.block_size, self.name)
+        twin.physical_block_size = self.physical_block_size
         twin._below = self._below
         twin._pages = dict(self._pages)
         return twin

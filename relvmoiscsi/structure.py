@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What changed bytes are part of: whether such a structure is whole as it is found, and how it becomes whole again.
+
+    VHD header, VHD footer   a checksum over all of it; whoever changes a byte makes it anew
+    MGT text                 no checksum; SM writes a whole record anew for a label, and its UUIDs may move in it
+
+A structure that is whole was left so by somebody. One that is not was torn by a cut.
+"""
+
+from typing import Dict, List, Mapping, NamedTuple, Optional, Type, Union
+
+from relvmoiscsi.checksum import vhd_checksum
+from relvmoiscsi.device import Range
+from relvmoiscsi.mgt import layout as mgt_layout
+from relvmoiscsi.mgt import records as mgt_records
+from relvmoiscsi.vhd import layout as vhd_layout
+from relvmoiscsi.vhd.layout import DynamicHeader, Footer
+
+#: bytes that differ and lie this close are one field
+_FIELD_GAP_BYTES = 64
+
+
+class _Checked(NamedTuple):
+    """A structure with a checksum over all of it."""
+
+    record: Union[Type[DynamicHeader], Type[Footer]]
+    cookie: bytes
+
+    @property
+    def checksum(self) -> Range:
+        return Range(self.record.checksum.offset, self.record.checksum.size)
+
+
+_CHECKED: Dict[str, _Checked] = {
+    vhd_layout.HEADER_KIND: _Checked(DynamicHeader, vhd_layout.HEADER_COOKIE),
+    vhd_layout.FOOTER_KIND: _Checked(Footer, vhd_layout.FOOTER_COOKIE),
+}
+
+
+def fits(kind: str, length: int) -> bool:
+    """Whether there is such a structure of so many bytes."""
+    if kind in _CHECKED:
+        return length == _CHECKED[kind].record.SIZE
+    return kind == mgt_layout.TEXT_KIND and 0 < length <= mgt_layout.SR_END
+
+
+def checksum_range(kind: str) -> Optional[Range]:
+    """Where in the structure its checksum is; None for one that has none."""
+    return _CHECKED[kind].checksum if kind in _CHECKED else None
+
+
+def is_whole(kind: str, data: bytes) -> bool:
+    """Whether these are the bytes of such a structure as somebody wrote it, and not of one that was torn."""
+    if kind == mgt_layout.TEXT_KIND:
+        return mgt_records.is_text(data)
+    checked = _CHECKED[kind]
+    record = checked.record.at(data)
+    if record.cookie != checked.cookie:
+        return False
+    return record.checksum == _sum(kind, data) or _old_creator_agrees(data, kind)
+
+
+def _sum(kind: str, data: bytes) -> int:
+    return vhd_checksum(data, _CHECKED[kind].checksum.offset)
+
+
+def _old_creator_agrees(data: bytes, kind: str) -> bool:
+    """Footers of libvhd before 1.2: their checksum does not follow the hidden byte."""
+    if kind != vhd_layout.FOOTER_KIND:
+        return False
+    footer = Footer.at(data)
+    shown = bytes(footer.replace(hidden=0))
+    return footer.creator_version in vhd_layout.OLD_CREATORS and footer.checksum == _sum(kind, shown)
+
+
+def resealed(kind: str, data: bytes) -> bytes:
+    """The structure with its checksum made anew."""
+    if kind not in _CHECKED:
+        return data
+    return bytes(_CHECKED[kind].record.at(data).replace(checksum=_sum(kind, data)))
+
+
+def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:
+    """`data` with the checksum that `other` has."""
+    place = checksum_range(kind)
+    if place is None:
+        return data
+    return data[: place.offset] + other[place.offset : place.end] + data[place.end :]
+
+
+def renamed(kind: str, data: bytes, uuids: Mapping[str, str]) -> bytes:
+    """A whole structure with the identities exchanged that the map knows, wherever they have moved to in it."""
+    found = bytearray(data)
+    for at, uuid in places(kind, data, uuids).items():
+        found[at : at + len(uuid)] = uuids[uuid].encode("ascii")
+    return bytes(found)
+
+
+def places(kind: str, data: bytes, uuids: Mapping[str, str]) -> Dict[int, str]:
+    """Where in a whole structure the identities stand that the map knows, where they can move."""
+    if kind != mgt_layout.TEXT_KIND:
+        return {}
+    return {at: uuid for at, uuid in mgt_records.uuid_places(data).items() if uuid in uuids}
+
+
+def differing(old: bytes, new: bytes, without: Optional[Range] = None) -> List[Range]:
+    """The stretches in which two versions differ, neighbours joined; `without` is not looked at."""
+    found: List[Range] = []
+    for at in range(len(old)):
+        if old[at] == new[at] or (without is not None and without.offset <= at < without.end):
+            continue
+        if found and at - found[-1].end <= _FIELD_GAP_BYTES:
+            found[-1] = Range(found[-1].offset, at + 1 - found[-1].offset)
+        else:
+            found.append(Range(at, 1))
+    return found
