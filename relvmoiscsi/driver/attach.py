@@ -2,7 +2,7 @@
 """The LUN on this host for as long as it is needed, and the host as it was afterwards.
 
     lock      one call at a time for a LUN
-    hide      udev, LVM and multipath handlers leave its disks alone
+    hide      udev, LVM and multipath handlers leave its disks alone, and all others that the target brings meanwhile
     log in    to the first portal that answers; to all of them where multipathing is on
     find      the disk or disks with the SCSIid, after a rescan of sessions that were there before
     path      the multipath map, or the only disk
@@ -24,7 +24,7 @@ from relvmoiscsi.host import multipath, scsi, smlocks, udev
 from relvmoiscsi.host.iscsi import Login, OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials
 from relvmoiscsi.host.iscsi_portals import Portal, reach
-from relvmoiscsi.host.iscsi_sessions import Session, session_by_id, sessions_of
+from relvmoiscsi.host.iscsi_sessions import Session, sessions_of
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +55,11 @@ def attached(access: Access, meanwhile: Callable[[], None] = lambda: None) -> It
         before = multipath.look(scsi_id)
         there = udev.disks_of(scsi_id)
         stack.enter_context(udev.hidden(scsi_id, multipath=access.multipathing))
+        stack.enter_context(udev.hidden_target(access.config.target_iqn))
         since = time.monotonic()
         logins = _log_in(access, stack)
         meanwhile()
         disks = _disks(access, logins)
-        stack.callback(_quietly, "removing the disks", lambda: _remove_new(scsi_id, there, logins))
         udev.settle(disks, since=since, known=there)
         _verify_live(scsi_id, [disk for disk in disks if disk in there])
         _warn_if_seen([disk for disk in disks if disk not in there])
@@ -116,7 +116,7 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
             log.warning("%s: %s", portal, failure)
             failures.append(failure)
             continue
-        stack.callback(_quietly, "the logout", partial(iscsi.logout, login))
+        stack.callback(_quietly, "the logout", partial(iscsi.logout, login, access.config.scsi_id))
         how = "logged in to" if login.created else "using the session to"
         log.info("%s %s", how, login.session)
         logins.append(login)
@@ -140,7 +140,7 @@ def _disks(access: Access, logins: Sequence[Login]) -> List[str]:
     """The disks of the LUN: at once, or after a rescan of the sessions that were there before."""
     scsi_id = access.config.scsi_id
     iscsi = OpenIscsi()
-    sessions = [iscsi.rescan(login.session) for login in logins if not login.created]
+    sessions = [iscsi.rescan(login) for login in logins if not login.created]
     disks: Optional[List[str]] = udev.wait_for(lambda: _disks_of_all(scsi_id, len(logins)), LUN_SECONDS)
     disks = disks or udev.disks_of(scsi_id)
     if not disks:
@@ -162,12 +162,3 @@ def _not_there(access: Access, sessions: Sequence[Session]) -> str:
         LUN_SECONDS,
         ", ".join(sorted(set(filter(None, seen)))) or "none",
     )
-
-
-def _remove_new(scsi_id: str, there: Sequence[str], logins: Sequence[Login]) -> None:
-    """Take away the disks that came with a rescan; those of a session made here go with its logout."""
-    now = [session_by_id(login.session.sid) for login in logins if login.created]
-    ours = {lun.disk for session in now if session for lun in session.luns}
-    for disk in udev.disks_of(scsi_id):
-        if disk not in there and disk not in ours:
-            scsi.remove_disk(disk)

@@ -11,7 +11,7 @@ from relvmoiscsi.driver.guards import verify_scsi_id_is_free
 from relvmoiscsi.driver.protocol import Call
 from relvmoiscsi.driver.smlog import SmLogHandler
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host import multipath
+from relvmoiscsi.host import multipath, udev
 from relvmoiscsi.host.device import open_device
 from relvmoiscsi.host.iscsi import OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials, Target
@@ -107,6 +107,11 @@ def missing_iqn(access: Access) -> Listed:
 
 def missing_scsi_id(access: Access) -> Listed:
     """The answer without SCSIid: the LUNs behind the target."""
+    with udev.hidden_target(access.config.target_iqn):
+        return _listed_luns(access)
+
+
+def _listed_luns(access: Access) -> Listed:
     text = "The SCSIid (device-config:SCSIid) is missing."
     iscsi = OpenIscsi()
     failures: List[RelvmoiscsiError] = []
@@ -124,7 +129,7 @@ def missing_scsi_id(access: Access) -> Listed:
             failures.append(failure)
             continue
         try:
-            session = iscsi.rescan(login.session)
+            session = iscsi.rescan(login)
             found = listing.luns_of([session_by_id(session.sid) or session])
         finally:
             iscsi.logout(login)
