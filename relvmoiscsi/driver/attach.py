@@ -2,7 +2,7 @@
 """The LUN on this host for as long as it is needed, and the host as it was afterwards.
 
     lock      one call at a time for a LUN
-    hide      udev, LVM and multipath handlers leave its disks alone
+    hide      udev, LVM and multipath handlers leave its disks alone, and all others that the target brings meanwhile
     log in    to the first portal that answers; to all of them where multipathing is on
     find      the disk or disks with the SCSIid, after a rescan of sessions that were there before
     path      the multipath map, or the only disk
@@ -31,7 +31,7 @@ from relvmoiscsi.host.deadline import Deadline, in_time, waiting_in_time
 from relvmoiscsi.host.iscsi import Login, OpenIscsi
 from relvmoiscsi.host.iscsi_admin import Credentials
 from relvmoiscsi.host.iscsi_portals import PORTAL_SECONDS, Portal, in_turn, reach
-from relvmoiscsi.host.iscsi_sessions import Session, session_by_id, sessions, sessions_of
+from relvmoiscsi.host.iscsi_sessions import Session, sessions, sessions_of
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +67,11 @@ def attached(access: Access, meanwhile: Callable[[], None] = lambda: None) -> It
         before = multipath.look(scsi_id)
         there = udev.disks_of(scsi_id)
         stack.enter_context(udev.hidden(scsi_id, multipath=access.multipathing))
+        stack.enter_context(udev.hidden_target(access.config.target_iqn))
         since = time.monotonic()
         logins = _log_in(access, stack)
         meanwhile()
         disks = _disks(access, logins)
-        stack.callback(_quietly, "removing the disks", lambda: _remove_new(scsi_id, there, logins))
         udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
         _verify_live(scsi_id, [disk for disk in disks if disk in there], deadline)
         _warn_if_seen([disk for disk in disks if disk not in there])
@@ -160,7 +160,7 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
             log.warning("%s: %s", portal, failure)
             failures.append(failure)
             continue
-        stack.callback(_quietly, "the logout", partial(log_out, access, login))
+        stack.callback(_quietly, "the logout", partial(log_out, access, login, access.config.scsi_id))
         how = "logged in to" if login.created else "using the session to"
         log.info("%s %s", how, login.session)
         logins.append(login)
@@ -171,9 +171,10 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
     return logins
 
 
-def log_out(access: Access, login: Login) -> None:
+def log_out(access: Access, login: Login, done_with: Optional[str] = None) -> None:
+    """Give up a session; `done_with` is the SCSIid of the LUN whose lock is still held."""
     lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
-    OpenIscsi(lock_seconds=lock_seconds, deadline=access.deadline.for_cleanup()).logout(login)
+    OpenIscsi(lock_seconds=lock_seconds, deadline=access.deadline.for_cleanup()).logout(login, done_with)
 
 
 def _portals(access: Access) -> Sequence[Portal]:
@@ -207,7 +208,7 @@ def _rescanned(access: Access, logins: Sequence[Login]) -> List[Session]:
     failures: List[RelvmoiscsiError] = []
     for login in logins:
         try:
-            found.append(login.session if login.created else access.open_iscsi().rescan(login.session))
+            found.append(login.session if login.created else access.open_iscsi().rescan(login))
         except smlocks.Busy:
             raise
         except RelvmoiscsiError as failure:
@@ -237,12 +238,3 @@ def _not_there(access: Access, sessions: Sequence[Session]) -> str:
         LUN_SECONDS,
         ", ".join(sorted(set(filter(None, seen)))) or "none",
     )
-
-
-def _remove_new(scsi_id: str, there: Sequence[str], logins: Sequence[Login]) -> None:
-    """Take away the disks that came with a rescan; those of a session made here go with its logout."""
-    now = [session_by_id(login.session.sid) for login in logins if login.created]
-    ours = {lun.disk for session in now if session for lun in session.luns}
-    for disk in udev.disks_of(scsi_id):
-        if disk not in there and disk not in ours:
-            scsi.remove_disk(disk)

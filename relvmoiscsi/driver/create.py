@@ -10,7 +10,7 @@ from relvmoiscsi.driver.config import Chap, Config, parse_config
 from relvmoiscsi.driver.protocol import Call
 from relvmoiscsi.driver.smlog import SmLogHandler
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host import multipath
+from relvmoiscsi.host import multipath, udev
 from relvmoiscsi.host.apart import AskingDevice, Begin, apart
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.device import open_device
@@ -124,6 +124,11 @@ def missing_iqn(access: Access) -> Listed:
 
 def missing_scsi_id(access: Access) -> Listed:
     """The answer without SCSIid: the LUNs behind the target."""
+    with udev.hidden_target(access.config.target_iqn):
+        return _listed_luns(access)
+
+
+def _listed_luns(access: Access) -> Listed:
     text = "The SCSIid (device-config:SCSIid) is missing."
     failures: List[RelvmoiscsiError] = []
     for portal, seconds in in_turn(access.config.portals, access.deadline):
@@ -140,7 +145,7 @@ def missing_scsi_id(access: Access) -> Listed:
             failures.append(failure)
             continue
         try:
-            session = access.open_iscsi().rescan(login.session)
+            session = access.open_iscsi().rescan(login)
             found = listing.luns_of([session_by_id(session.sid) or session])
         finally:
             log_out(access, login)

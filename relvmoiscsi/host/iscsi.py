@@ -15,6 +15,17 @@ longer than for a call of its own.
 After a kill at any point the next run on this host finds the note: it puts the record back and takes the session over,
 or logs it out. SM's session reference file gets a line for as long as a session is used, so that SM does not end it.
 
+The end of a use, and who ends what:
+
+    - A session is ended by whoever takes the last line out of SM's file, if it was logged in here, or if SM had lines
+      when we came: SM leaves its sessions to us when it detaches while we have a line.
+    - Before that all its disks are checked for users. A session in use is handed over: it stays, with SM's time-outs
+      and the record, and no note speaks of it any more.
+    - While the number of a session is not known (killed between note and login), it is ours only if it was not there
+      before and has the time-outs that this login alone was given. Else it is somebody else's, and stays.
+    - LUNs that our scan of a session has brought go again, unless they are in use, another call of ours works on them,
+      or an SR has been attached to the IQN since: on most hosts of a pool an attached SR has nothing open.
+
 Secrets are never in an argv: iscsiadm -v would show them to every user of the host.
 """
 
@@ -22,9 +33,9 @@ import logging
 import math
 import os
 import time
-from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from relvmoiscsi.errors import CommandFailed, NotFound, Refused, UsageError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import iscsi_status
 from relvmoiscsi.host.command import TIMED_OUT, Completed, Runner, run
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
@@ -36,12 +47,22 @@ from relvmoiscsi.host.iscsi_changes import (
     REPLACEMENT_SECONDS,
     RecordChanges,
     chap_settings,
+    marker_settings,
+    new_marker,
     node_settings,
 )
-from relvmoiscsi.host.iscsi_notes import Note, boot_id, dead_notes, new_note
+from relvmoiscsi.host.iscsi_luns import Luns
+from relvmoiscsi.host.iscsi_notes import Note, boot_id, dead_notes, new_note, noted_users
 from relvmoiscsi.host.iscsi_portals import Portal, same_portal
 from relvmoiscsi.host.iscsi_records import break_stale_lock
-from relvmoiscsi.host.iscsi_sessions import FAILED, Session, holders_of, session_by_id, sessions_of, set_patience
+from relvmoiscsi.host.iscsi_sessions import (
+    FAILED,
+    Session,
+    error_timeouts,
+    session_by_id,
+    sessions_of,
+    set_patience,
+)
 from relvmoiscsi.host.iscsi_status import IscsiFailed
 from relvmoiscsi.host.smlocks import WAIT_SECONDS, SessionReferences, iscsiadm_lock
 
@@ -92,6 +113,7 @@ class OpenIscsi:
         self.iscsiadm = Iscsiadm(root, self._run_in_time, deadline)
         self._changes = RecordChanges(root, self.iscsiadm)
         self._references = SessionReferences(root)
+        self._luns = Luns(root)
         self._lock_seconds = lock_seconds
 
     def discover(self, portal: Portal, chap: Optional[Credentials] = None) -> List[Target]:
@@ -165,35 +187,41 @@ class OpenIscsi:
             login = self._present(iqn, portal, user)  # by another call, since
             return login or self._login(portal, iqn, node_settings(chap, incoming_chap, multipath, initiator), user)
 
-    def logout(self, login: Login) -> bool:
-        """Give up a session: end it if it was logged in here and nobody else uses it, and remove our record.
+    def logout(self, login: Login, done_with: Optional[str] = None) -> bool:
+        """Give up a session: end it if it is ours to end and nobody else uses it, and remove our record.
+
+        What our scan has brought goes as well. `done_with` is the SCSIid of the LUN whose lock the caller still has.
 
         True if the session has ended. Raises IscsiFailed (ISCSILogout) when the logout fails; a later login or
         `recover` tries again.
         """
         with self._locked():
-            ended = self._finish(login.note)
-            # Another run may have left the session for us to end.
-            self._recover("", Portal("", 0), None)
-            return ended or self._same(login.session) is None
+            self._finish(login.note, done_with)
+            # Another run may have left the session, or a LUN, for us to end.
+            self._recover("", Portal("", 0), None, done_with)
+            return self._same(login.session) is None
 
-    def rescan(self, session: Session) -> Session:
+    def rescan(self, login: Login) -> Session:
         """Look for LUNs that were mapped, or changed their size, since; the session as it is afterwards.
 
-        The disk of a new LUN may come a little later (`Lun.disk` is None until then).
+        The disk of a new LUN may come a little later (`Lun.disk` is None until then). `logout` removes the new ones.
 
         Raises NotFound (ISCSIDevice) when the session is gone or has lost its target, IscsiFailed when the scan fails.
         """
+        session, note = login.session, login.note
         current = self._same(session)
         if current is not None and current.is_logged_in:
             with self._locked():
+                self._luns.note_before_scan(note, current, self._references.users(session.iqn))
                 self.iscsiadm(
                     ["-m", "session", "-r", str(session.sid), "-R"],
                     "The LUNs of {} could not be scanned".format(session),
                     "ISCSIDevice",
                     _RESCAN_TIMEOUT,
                 )
-            current = self._same(session)
+                current = self._same(session)
+                if current is not None:
+                    self._luns.note_after_scan(note, current)
         if current is None:
             raise NotFound("The {} has ended. Another program has logged it out.".format(session), "ISCSIDevice")
         if not current.is_logged_in:
@@ -222,11 +250,12 @@ class OpenIscsi:
     def _login(self, portal: Portal, iqn: str, settings: Dict[str, Optional[str]], user: Optional[str]) -> Login:
         with_chap = settings["node.session.auth.username"] is not None
         with_incoming = settings["node.session.auth.username_in"] is not None
-        note = self._new_note(iqn, portal, user, created=True)
+        marker = new_marker()
+        note = self._new_note(iqn, portal, user, created=True, marker=marker)
         try:
             self._deadline.check("the login to {} at {}".format(iqn, portal))
             settings = self._ending_in_time(settings)
-            arguments = self._changes.for_node(note, iqn, portal, settings)
+            arguments = self._changes.for_node(note, iqn, portal, dict(settings, **marker_settings(marker)))
             log.info("logging in to %s at %s%s", iqn, portal, " with CHAP" if with_chap else "")
             completed = self.iscsiadm(
                 [*arguments, "-l"],
@@ -258,7 +287,7 @@ class OpenIscsi:
         """Undo what failed; a further failure is logged and does not hide the first one."""
         try:
             OpenIscsi(self._root, self._run, self._lock_seconds, self._deadline.for_cleanup())._finish(note)
-        except (CommandFailed, Refused, NotFound) as error:
+        except RelvmoiscsiError as error:
             log.warning("After a failure: %s A later run will try again.", error)
             note.close()
 
@@ -277,8 +306,15 @@ class OpenIscsi:
             self._references.add(session.iqn, note["user"])
         return Login(session, bool(note["created"]), note)
 
-    def _new_note(self, iqn: str, portal: Portal, user: Optional[str], created: bool) -> Note:
-        return new_note(self._root, iqn=iqn, portal=list(portal), user=user, created=created)
+    def _new_note(self, iqn: str, portal: Portal, user: Optional[str], created: bool, **facts: Any) -> Note:
+        there = [session.sid for session in sessions_of(iqn, sysfs=self._sysfs)]
+        of_sm = self._others(iqn, user) - noted_users(self._root, iqn)
+        facts.update(iqn=iqn, portal=list(portal), user=user, created=created, sids=there)
+        return new_note(self._root, inherited=there if of_sm else [], **facts)
+
+    def _others(self, iqn: str, user: Optional[str]) -> Set[str]:
+        """Whose lines are in SM's file, but for our own."""
+        return set(self._references.users(iqn)) - {user}
 
     def _check_offer(self, portal: Portal, iqn: str, chap: Optional[Credentials]) -> None:
         """LIO answers a login to a target that it does not have as if it were busy, and iscsid keeps trying."""
@@ -298,29 +334,61 @@ class OpenIscsi:
 
     # --- the end of a use
 
-    def _finish(self, note: Note) -> bool:
-        """Undo what the note speaks of and remove it; True if the session has ended."""
+    def _finish(self, note: Note, done_with: Optional[str] = None) -> None:
+        """Undo what the note speaks of and remove it; or leave the note, when another run is to do so."""
+        # First of all: SM looks into the file when it detaches. Were our line still there after the look at those of
+        # others, each could leave the session to the other.
+        self._release(note)
         session = self._session_of(note)
-        others = [name for name in self._references.users(note["iqn"]) if name != note["user"]] if note["iqn"] else []
-        if note["created"] and session is not None and others:
-            self._hand_over(session, note, others)
-            return False
-        if note["created"] and session is not None:
-            self._end(session)
-            session = None
-        self._changes.undo(note)
-        self._release(note)
+        own = session if note["created"] else None
+        others = self._others(note["iqn"], note["user"]) if note["iqn"] else set()
+        runs = noted_users(self._root, note["iqn"])
+        owed = self._owed(note, own)
+        if others and (own is not None or owed and others <= runs):
+            self._leave(note, own, others)
+            return
+        kept = [] if others else [one for one in owed if not self._end_unless_used(one, is_ours=one == own)]
+        if not self._luns.take_away(note, self._session_of(note), others - runs, done_with):
+            self._leave(note, None, runs)
+            return
+        # A record that we made stays with a session that stays: an iscsid that is started anew needs it.
+        if note["before"] is not None or own not in kept:
+            self._changes.undo(note)
         note.remove()
-        return session is None
 
-    def _hand_over(self, session: Session, note: Note, others: List[str]) -> None:
-        """Leave a session of ours, and its record, to its other users. Is one of them a run of ours, that ends it."""
-        log.info("%s stays, as %s uses it now", session, ", ".join(others))
-        if not set_patience(session, REPLACEMENT_SECONDS, self._sysfs):
-            log.warning("the I/O of %s fails after %d seconds without a connection", session, _PATIENCE_SECONDS)
-        self._release(note)
+    def _owed(self, note: Note, own: Optional[Session]) -> List[Session]:
+        """The sessions to end once nobody has a line in SM's file: `own`, and those that SM has left to us."""
+        if note["boot"] != boot_id(self._root):
+            return []
+        inherited = [session_by_id(sid, self._sysfs) for sid in note["inherited"] or []]
+        return [one for one in [own, *inherited] if one is not None and one.iqn == note["iqn"]]
+
+    def _leave(self, note: Note, session: Optional[Session], others: Set[str]) -> None:
+        """Leave a session, its record and our LUNs to their other users. A run of ours among them ends them."""
+        if session is not None:
+            log.info("%s stays, as %s uses it now", session, ", ".join(sorted(others)))
+            self._be_patient(session)
         note.add(user=None)
         note.close()
+
+    def _end_unless_used(self, session: Session, is_ours: bool) -> bool:
+        """Log out, unless a disk of the session is in use; False if it is, and the session is its users' now.
+
+        `is_ours`: it was logged in here, and has our time-outs.
+        """
+        users = self._luns.users(session, session.luns)
+        if not users:
+            self._end(session)
+            return True
+        log.warning("%s stays, as its disks are in use: %s. Log out when they are not.", session, ", ".join(users))
+        if is_ours:
+            self._be_patient(session)
+        return False
+
+    def _be_patient(self, session: Session) -> None:
+        """I/O of a session that others use now waits for a lost connection as SM has it."""
+        if not set_patience(session, REPLACEMENT_SECONDS, self._sysfs):
+            log.warning("the I/O of %s fails after %d seconds without a connection", session, _PATIENCE_SECONDS)
 
     def _release(self, note: Note) -> None:
         if note["iqn"]:
@@ -348,7 +416,9 @@ class OpenIscsi:
             problem = "{}: iscsiadm reports success, and it is still there. Look at the log of iscsid."
             raise Refused(problem.format(task), "ISCSILogout")
 
-    def _recover(self, iqn: str, portal: Portal, user: Optional[str]) -> Optional[Login]:
+    def _recover(
+        self, iqn: str, portal: Portal, user: Optional[str], done_with: Optional[str] = None
+    ) -> Optional[Login]:
         """Clean up after runs that were killed; their session to this portal is taken over instead."""
         adopted = None
         for note in dead_notes(self._root):
@@ -357,17 +427,12 @@ class OpenIscsi:
                 if note["locked"]:
                     break_stale_lock(self._root)
                 session = self._session_of(note)
-                if session is None or not note["created"]:
-                    self._finish(note)
-                elif adopted is None and note["iqn"] == iqn and same_portal(note.portal, portal):
+                wanted = adopted is None and note["iqn"] == iqn and same_portal(note.portal, portal)
+                if wanted and session is not None and note["created"]:
                     adopted = self._adopt(note, session, user)
-                elif holders_of(session, self._sysfs):
-                    names = ", ".join(holders_of(session, self._sysfs))
-                    log.warning("%s of an earlier run stays, as its disks are used by %s", session, names)
-                    note.close()
                 else:
-                    self._finish(note)
-            except (CommandFailed, Refused, NotFound) as error:
+                    self._finish(note, done_with)
+            except RelvmoiscsiError as error:
                 log.warning("After an earlier run: %s A later run will try again.", error)
                 note.close()
         return adopted
@@ -388,10 +453,22 @@ class OpenIscsi:
         if note["boot"] != boot_id(self._root) or not note["iqn"]:
             return None
         if note["sid"] is None:
-            # Killed before iscsiadm came back; there was no session before, so one that is there is ours.
-            return self._settled(note["iqn"], note.portal) if note["created"] else None
+            return self._session_made_by(note) if note["created"] else None
         session = session_by_id(note["sid"], self._sysfs)
         return session if session is not None and session.iqn == note["iqn"] else None
+
+    def _session_made_by(self, note: Note) -> Optional[Session]:
+        """The session of a login that was cut before iscsiadm came back, if there provably is one.
+
+        There may be others to the portal: whoever logged in afterwards.
+        """
+        if note["sids"] is None or not note["marker"]:
+            return None
+        self._settled(note["iqn"], note.portal)
+        for session in sessions_of(note["iqn"], note.portal, self._sysfs):
+            if session.sid not in note["sids"] and error_timeouts(session, self._sysfs) == note["marker"]:
+                return session
+        return None
 
     def _same(self, session: Session) -> Optional[Session]:
         current = session_by_id(session.sid, self._sysfs)

@@ -5,7 +5,18 @@ A note is a file of its own, written before the change that it speaks of. Each l
 overrides the same keys of those before, and a last line that was cut does not count. Its owner holds an flock on it for
 as long as it lives, so a note that can be locked is one that a dead run has left.
 
-    keys: see `Facts`. The file may hold a secret of the record's owner, so only root may read it.
+    boot, iqn, portal      when and where; a discovery has `discovery` and no IQN
+    created, sid           was the session logged in here, and its number as soon as it is known
+    sids, marker           what tells that session while its number is not known: those that were there before, and
+                           time-outs that this login alone has (iscsi_changes)
+    user, references       our line in SM's session reference file; its directory, if we made it
+    inherited              sessions that SM had references to when we came: the last one to have a line ends them
+    others                 whose lines were in SM's file before our scan of a session
+    scanning, scanned      LUNs that were there before that scan; has it come to its end?
+    brought                LUNs that were there afterwards, with their SCSIid; by SCSI address, as `scanning`
+    path, made, ...        the changed record (iscsi_changes)
+
+The file may hold a secret of the record's owner, so only root may read it.
 """
 
 import base64
@@ -13,7 +24,7 @@ import fcntl
 import json
 import logging
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.iscsi_portals import Portal
@@ -99,17 +110,23 @@ def new_note(root: str, **facts: Any) -> Note:
 
 def dead_notes(root: str) -> List[Note]:
     """The notes that runs have left which were killed; whoever gets them holds them."""
-    directory = os.path.join(root, DIRECTORY)
-    try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
-    except OSError:
-        return []  # there is none
-    notes = []
-    for name in names:
-        note = _dead_note(os.path.join(directory, name))
-        if note is not None:
-            notes.append(note)
-    return notes
+    notes = [_dead_note(path) for path in _paths(root)]
+    return [note for note in notes if note is not None]
+
+
+def noted_users(root: str, iqn: str) -> Set[str]:
+    """The SR UUIDs that runs of ours, alive or killed, have put into SM's session reference file of this IQN."""
+    found = set()
+    for path in _paths(root):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # its owner has just removed it
+        facts = _read(descriptor)
+        os.close(descriptor)
+        if facts.get("iqn") == iqn and facts.get("user"):
+            found.add(str(facts["user"]))
+    return found
 
 
 def boot_id(root: str) -> str:
@@ -128,6 +145,14 @@ def packed(content: Optional[bytes]) -> Optional[str]:
 
 def unpacked(fact: Optional[str]) -> Optional[bytes]:
     return None if fact is None else base64.b64decode(fact)
+
+
+def _paths(root: str) -> List[str]:
+    directory = os.path.join(root, DIRECTORY)
+    try:
+        return sorted(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".json"))
+    except OSError:
+        return []  # there is none
 
 
 def _dead_note(path: str) -> Optional[Note]:

@@ -114,15 +114,14 @@ def facts_of(lun: Lun, sysfs: str = "/sys") -> Optional[LunFacts]:
     )
 
 
-def holders_of(session: Session, sysfs: str = "/sys") -> List[str]:
-    """The kernel's names of what is stacked on the session's disks, such as multipath maps: "dm-3"."""
-    found = []
-    for lun in session.luns:
-        if lun.disk is not None:
-            found += _names(os.path.join(sysfs, "block", lun.disk, "holders"))
-            for partition in glob(os.path.join(escape(sysfs), "block", lun.disk, lun.disk + "*", "holders")):
-                found += _names(partition)
-    return found
+def error_timeouts(session: Session, sysfs: str = "/sys") -> List[int]:
+    """Seconds that the session gives the reset of a LUN, and of the target, as its login had them; [] if unknown.
+
+    They are node.session.err_timeo.lu_reset_timeout and tgt_reset_timeout of the record that it was made with.
+    """
+    directory = os.path.join(sysfs, "class/iscsi_session/session{}".format(session.sid))
+    found = [_text(os.path.join(directory, name)) for name in ("lu_reset_tmo", "tgt_reset_tmo")]
+    return [int(text) for text in found] if all(text.isdigit() for text in found) else []
 
 
 def set_patience(session: Session, seconds: int, sysfs: str = "/sys") -> bool:

@@ -198,7 +198,10 @@ def scsi_id_of_disk(name: str, sysfs: str = "/sys") -> Optional[str]:
     disk = os.path.join(sysfs, "block", name)
     if os.path.isdir(os.path.join(disk, "dm")):
         return _id_of_map(os.path.join(disk, "dm/uuid"))
-    device = os.path.join(disk, "device")
+    return _id_of_device(os.path.join(disk, "device"))
+
+
+def _id_of_device(device: str) -> Optional[str]:
     inquiry = Inquiry(_attribute(device, "vendor").ljust(8), _attribute(device, "model").ljust(16))
     found = id_from_page_83(_content(os.path.join(device, "vpd_pg83")), inquiry)
     return found or id_from_page_80(_content(os.path.join(device, "vpd_pg80")), inquiry)
@@ -286,21 +289,21 @@ def _content(path: str) -> bytes:
         return b""
 
 
-def remove_disk(name: str, sysfs: str = "/sys") -> None:
-    """Take a SCSI disk ("sdc") off this host; the LUN is not touched. Does nothing when it is gone already.
+def scsi_id_of_address(address: str, sysfs: str = "/sys") -> Optional[str]:
+    """The SCSIid of what is at a SCSI address ("7:0:0:12"), whether the disk driver is done with it or not."""
+    return _id_of_device(os.path.join(sysfs, "bus/scsi/devices", address))
 
-    Raises Refused when something is stacked on it.
+
+def remove_lun(address: str, sysfs: str = "/sys") -> None:
+    """Take the LUN at a SCSI address ("7:0:0:12") off this host; the LUN itself is not touched.
+
+    Does nothing when it is gone already. That nobody uses it is for the caller to know. Raises Refused when it stays.
     """
-    block = os.path.join(sysfs, "block", name)
     try:
-        holders = os.listdir(os.path.join(block, "holders"))
-    except FileNotFoundError:
-        return
-    if holders:
-        raise Refused("The disk {} is in use by {} and stays.".format(name, ", ".join(sorted(holders))))
-    try:
-        with open(os.path.join(block, "device/delete"), "w", encoding="ascii") as switch:
+        with open(os.path.join(sysfs, "bus/scsi/devices", address, "delete"), "w", encoding="ascii") as switch:
             switch.write("1")
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise Refused("The LUN at {} could not be removed: {}.".format(address, error.strerror)) from error
         return
-    log.info("removed the disk %s", name)
+    log.info("removed the LUN at %s", address)

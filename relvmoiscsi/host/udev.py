@@ -13,6 +13,16 @@ While `hidden` lasts, the rules in udev/ keep LVM's event activation, multipath 
     /run/relvmoiscsi/hide/mpath-<SCSIid>    the same file, by the uuid of the LUN's multipath map
     /run/relvmoiscsi/hide/paths-<SCSIid>    the same file, there if multipath is to have the disks
 
+While `hidden_target` lasts, they keep all of that off every disk that appears behind the target as well:
+
+    /run/relvmoiscsi/hide/target-<8 hex digits>-<IQN>    one for each call, as several may use a target
+
+A login and a scan bring all LUNs of a target, and some of them are clones that nobody has resignatured so far: event
+activation would have LVM take those for their originals, and its volumes would outlive the session. To log in with
+node.session.scan = manual and to add the one LUN alone is no way around that. open-iscsi knows that setting since
+2.0.875 only, and dom0 has 2.0.874; 2.0.874 scans whenever the target says that its LUNs have changed, newer releases
+(the one after 2.1.11) after every lost connection; and which number a SCSIid has, nobody knows without a scan.
+
 A switch without that flock is left over from a process that was killed: it hides nothing and the next one clears it.
 """
 
@@ -32,6 +42,7 @@ from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.holders import owners_of_flock
+from relvmoiscsi.host.iscsi_sessions import sessions_of
 from relvmoiscsi.host.lock import flock_before
 from relvmoiscsi.host.scsi import in_udev, scsi_id_of_disk
 
@@ -265,6 +276,34 @@ def hidden(
         except RelvmoiscsiError as error:  # whatever the block ended with says more
             log.warning("udev was not asked to look at LUN %s again: %s", scsi_id, error)
         log.debug("LUN %s is hidden no longer", scsi_id)
+
+
+@contextmanager
+def hidden_target(iqn: str, run_dir: str = RUN_DIRECTORY, system: System = HERE) -> Iterator[None]:
+    """Keep event handlers off every disk that appears behind the target `iqn` while the block runs.
+
+    To be entered before the login or the scan, and left when what they have brought is gone. The disks that were there
+    before are not touched. Afterwards, those that have come and are still there get a "change" event, for which all
+    see them.
+
+    Raises Refused, before the block, when the rules are not installed; UsageError if a rule cannot look for this IQN.
+    """
+    if not re.match(r"[^\s/\\'\"*?\[\]]{1,223}\Z", iqn):
+        raise UsageError("{!r} is no IQN.".format(iqn), "ConfigTargetIQNMissing")
+    _check_rules("behind " + iqn, system)
+    names = ["target-{}-{}".format(os.urandom(4).hex(), iqn)]
+    descriptor = _switch_on("behind " + iqn, names, run_dir)
+    try:
+        yield
+    finally:
+        _switch_off(names, run_dir, descriptor)
+        for session in sessions_of(iqn, sysfs=system.sysfs):
+            for lun in session.luns:
+                try:
+                    if lun.disk is not None and is_hidden(lun.disk, system):
+                        _change_event(lun.disk, system)
+                except RelvmoiscsiError as error:
+                    log.warning("udev was not asked to look at %s again: %s", lun.disk, error)
 
 
 def switch_name(scsi_id: str) -> str:

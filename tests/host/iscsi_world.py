@@ -76,6 +76,12 @@ def put_session(root, sid=1, iqn=IQN, portal=PORTAL, luns=(0, 1, 2, 7), **attrib
                 os.unlink(link)
             os.symlink(renamed(target), link)
     device = os.path.join(sysfs, "devices/platform/host{}/session{}".format(sid + 5, sid))
+    for number in luns:
+        address = "{}:0:0:{}".format(sid + 5, number)
+        link = os.path.join(sysfs, "bus/scsi/devices", address)
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        if not os.path.lexists(link):
+            os.symlink(os.path.join(device, "target{}:0:0".format(sid + 5), address), link)
     connection = os.path.join(device, "connection{0}:0/iscsi_connection/connection{0}:0".format(sid))
     values = {
         "iscsi_session/session{}/targetname".format(sid): iqn,
@@ -207,7 +213,15 @@ class World:
         iqn, portal = argv[argv.index("-T") + 1], argv[argv.index("-p") + 1].rsplit(":", 1)
         self.records_at_login.append(self.records())
         self.sid += 1
-        put_session(self.root, self.sid, iqn, Portal(portal[0].strip("[]"), int(portal[1])), luns=(0,))
+        self.put_session_of_record(self.sid, iqn, Portal(portal[0].strip("[]"), int(portal[1])))
+
+    def put_session_of_record(self, sid=1, iqn=IQN, portal=PORTAL):
+        """The session that a login with the record, as it is, makes: iscsid hands these settings to the kernel."""
+        texts = [text for path, text in self.records().items() if "/{}/{},".format(iqn, portal.address) in path]
+        found = dict(line.split(" = ", 1) for line in texts[0].splitlines() if " = " in line) if texts else {}
+        names = {"lu_reset_tmo": "lu_reset_timeout", "tgt_reset_tmo": "tgt_reset_timeout"}
+        values = {key: found.get("node.session.err_timeo." + name, "30") for key, name in names.items()}
+        return put_session(self.root, sid, iqn, portal, luns=(0,), **values)
 
     def records(self):
         """The records by path from the database, as text."""

@@ -518,6 +518,87 @@ def test_volumes_on_a_disk_and_on_its_partitions_are_named(system):
     ]
 
 
+@pytest.fixture
+def host(system):
+    """sdb with a partition sdb1, and nobody who uses them."""
+    system = system._replace(dev=os.path.join(os.path.dirname(system.sysfs), "dev"))
+    put(system.sysfs + "/block/sdb/dev", "8:16\n")
+    put(system.sysfs + "/block/sdb/sdb1/dev", "8:17\n")
+    put(system.sysfs + "/block/sdb/sdb1/partition", "1\n")
+    put(system.proc + "/swaps", "Filename\tType\tSize\tUsed\tPriority\n/dev/sdc2 partition 9 0 -2\n")
+    for number, namespace in (("1", "mnt:[1]"), ("30", "mnt:[1]"), ("40", "mnt:[2]")):
+        put("{}/{}/mountinfo".format(system.proc, number), "36 35 8:32 / /other rw - ext4 /dev/sdc rw\n37 35 8:1\n")
+        os.makedirs("{}/{}/ns".format(system.proc, number))
+        os.symlink(namespace, "{}/{}/ns/mnt".format(system.proc, number))
+    for name in ("sdb", "sdb1"):
+        put("{}/{}".format(system.dev, name), "")
+    return system
+
+
+def users(host, **options):
+    return holders.users_of_disks(["sdb"], host, **options)
+
+
+def test_a_disk_without_users_has_none(host):
+    assert users(host) == []
+    assert holders.users_of_disks(["gone"], host) == []
+
+
+def test_what_is_stacked_on_a_disk_uses_it(host):
+    put(host.sysfs + "/block/sdb/holders/dm-1/dm/name", "36001405\n")
+    put(host.sysfs + "/block/sdb/holders/dm-1/dm/uuid", "mpath-36001405\n")
+    put(host.sysfs + "/block/sdb/sdb1/holders/md0/dev", "9:0\n")
+
+    assert users(host) == ["multipath map /dev/mapper/36001405", "block device md0"]
+
+
+def test_a_mount_uses_a_disk_in_whatever_namespace_it_is(host):
+    lines = "36 35 8:17 / /srv rw shared:1 - ext4 /dev/sdb1 rw\n38 35 0:55 / /pool rw - btrfs /dev/sdb rw\n"
+    put(host.proc + "/40/mountinfo", lines)
+
+    assert users(host) == ["the file system mounted at /srv", "the file system mounted at /pool"]
+
+
+def test_swap_and_loop_devices_use_a_disk(host):
+    put(host.proc + "/swaps", "Filename\tType\tSize\tUsed\tPriority\n/dev/sdb1 partition 9 0 -2\n")
+    put(host.sysfs + "/block/loop3/loop/backing_file", "/dev/sdb\n")
+    put(host.sysfs + "/block/loop4/loop/backing_file", "/srv/dev/sdb\n")
+
+    assert users(host) == ["swap space /dev/sdb1", "loop device /dev/loop3"]
+
+
+def test_an_open_descriptor_uses_a_disk_unless_it_is_that_of_a_watcher(host, monkeypatch):
+    monkeypatch.setattr(holders, "_number", lambda link: {"/dev/sdb1": "8:17"}.get(os.readlink(link), ""))
+    for number, command, target in (
+        ("12", "qemu-dp", "/dev/sdb1"),
+        ("13", "multipathd", "/dev/sdb1"),
+        ("14", "(udev-worker)", "/dev/sdb1"),
+        ("15", "cat", "/dev/null"),
+    ):
+        os.makedirs("{}/{}/fd".format(host.proc, number))
+        os.symlink(target, "{}/{}/fd/3".format(host.proc, number))
+        put("{}/{}/comm".format(host.proc, number), command + "\n")
+
+    assert users(host) == ["process 12 (qemu-dp)"]
+
+
+def test_a_claim_within_the_kernel_is_seen_while_the_disk_answers(host, monkeypatch):
+    real_open = os.open
+
+    def open_unless_claimed(path, flags, *mode):
+        if path.endswith("/sdb1") and flags & os.O_EXCL:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return real_open(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", open_unless_claimed)
+    assert users(host) == ["something in the kernel that has claimed sdb1"]
+    assert users(host, answering=False) == []
+
+
+def test_a_node_that_is_no_block_device_has_no_number(tmp_path):
+    assert holders._number(str(tmp_path)) == "" and holders._number(str(tmp_path / "gone")) == ""
+
+
 def test_a_loop_device_on_a_file_is_named(system, image):
     put(system.sysfs + "/block/loop3/loop/backing_file", image + "\n")
     put(system.sysfs + "/block/loop4/loop/backing_file", "/somewhere/else (deleted)\n")

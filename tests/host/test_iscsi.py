@@ -7,6 +7,7 @@ iscsiadm answers from transcripts of the real one, and leaves what that left (is
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ from host.iscsi_world import (
 )
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, UsageError
 from relvmoiscsi.host import iscsi as iscsi_module
-from relvmoiscsi.host import iscsi_notes
+from relvmoiscsi.host import iscsi_luns, iscsi_notes
 from relvmoiscsi.host.command import TIMED_OUT
 from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.iscsi import OpenIscsi
@@ -35,6 +36,8 @@ from relvmoiscsi.host.iscsi_portals import Portal
 from relvmoiscsi.host.iscsi_records import break_stale_lock, put_back, settings_in, write_record
 from relvmoiscsi.host.iscsi_sessions import sessions
 from relvmoiscsi.host.iscsi_status import IscsiFailed
+from relvmoiscsi.host.scsi import scsi_id_of_address
+from relvmoiscsi.host.smlocks import lun_lock
 
 OURS = "11111111-2222-3333-4444-555555555551"
 THEIRS = "99999999-2222-3333-4444-555555555559"
@@ -344,7 +347,7 @@ def test_a_session_that_iscsid_still_makes_after_iscsiadm_was_stopped_is_ended(w
     before = world.tree()
 
     def slow(argv):
-        put_session(world.root, 1)
+        world.put_session_of_record(1)
         raise CommandFailed(argv, TIMED_OUT, "it did not end within 30 seconds and was stopped")
 
     world.answers["login"] = slow
@@ -358,7 +361,7 @@ def test_a_session_that_iscsid_still_makes_after_iscsiadm_was_stopped_is_ended(w
 
 def test_a_cleanup_that_fails_does_not_hide_why(world, iscsi, quick, caplog):
     def slow(argv):
-        put_session(world.root, 1)
+        world.put_session_of_record(1)
         raise CommandFailed(argv, TIMED_OUT, "stopped")
 
     world.answers.update({"login": slow, "logout": lambda argv: (10, "", "no\n")})
@@ -481,7 +484,7 @@ def test_what_a_login_that_used_up_the_time_leaves_is_cleaned_up_after_the_deadl
     before = world.tree()
 
     def slow(argv):
-        put_session(world.root, 1)
+        world.put_session_of_record(1)
         clock.now += 11
         raise CommandFailed(argv, TIMED_OUT, "it did not end within 10 seconds and was stopped")
 
@@ -638,6 +641,72 @@ def test_a_session_that_sm_uses_meanwhile_is_left_to_it(world, iscsi):
     shutil.rmtree(os.path.join(world.root, "var/run/sr-ref"))
     iscsi.recover()
     assert world.records() == {} and not os.path.exists(os.path.join(world.root, "var/lib/relvmoiscsi"))
+
+
+def leave_as_sm_does(world, iqn=IQN):
+    """SM detaches its only SR: its line goes, and the session stays as long as another line is there."""
+    path = os.path.join(world.root, "var/run/sr-ref", iqn)
+    with open(path) as file:
+        left = [line for line in file.read().split() if line != THEIRS]
+    assert left, "SM would have logged out"
+    put(world.root, "var/run/sr-ref/" + iqn, "".join(line + "\n" for line in left), 0o644)
+
+
+def test_who_removes_the_last_line_ends_the_sessions_that_sm_has_left(world, iscsi):
+    put_session(world.root, 4)
+    put_session(world.root, 5, portal=Portal("127.0.0.2", 3260))
+    put_session(world.root, 6, CHAP_IQN)
+    use_by_sm(world)
+
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    leave_as_sm_does(world)
+    assert iscsi.logout(login) is True
+
+    assert sids(world) == [6]
+    assert reference(world) is None and dead_notes(world.root) == []
+
+
+def test_a_session_that_sm_has_left_and_somebody_uses_stays(world, iscsi, no_patience, caplog):
+    device = put_session(world.root, 1)
+    use_by_sm(world)
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    put_user(world, device, "swap")
+    leave_as_sm_does(world)
+
+    assert iscsi.logout(login) is False
+    assert sids(world) == [1] and "stays, as its disks are in use" in caplog.text
+
+
+def test_of_several_runs_the_last_one_ends_what_sm_has_left(world, iscsi):
+    put_session(world.root, 4)
+    use_by_sm(world)
+    first = iscsi.login(PORTAL, IQN, user=OURS)
+    leave_as_sm_does(world)
+    second = iscsi.login(PORTAL, IQN, user="third")
+
+    assert iscsi.logout(first) is False and sids(world) == [4]
+    assert iscsi.logout(second) is True and sids(world) == []
+    assert dead_notes(world.root) == []
+
+
+def test_a_run_that_was_killed_ends_what_sm_has_left_by_the_next_one(world, iscsi):
+    put_session(world.root, 4)
+    use_by_sm(world)
+    iscsi.login(PORTAL, IQN, user=OURS).note.close()
+    leave_as_sm_does(world)
+
+    iscsi.recover()
+
+    assert sids(world) == [] and reference(world) is None
+
+
+def test_a_session_that_never_had_a_line_of_sm_outlives_all_runs(world, iscsi):
+    put_session(world.root, 4)
+    first = iscsi.login(PORTAL, IQN, user=OURS)
+    second = iscsi.login(PORTAL, IQN, user="third")
+
+    assert iscsi.logout(first) is False and iscsi.logout(second) is False
+    assert sids(world) == [4] and dead_notes(world.root) == []
 
 
 def test_of_two_runs_the_last_one_logs_out(world, iscsi):
@@ -826,17 +895,81 @@ def dead_note(world, **facts):
     note.close()
 
 
-def test_a_session_with_stacked_devices_is_not_pulled_from_under_them(world, iscsi, caplog):
+MOUNTED_IN_ANOTHER_NAMESPACE = "41 40 8:48 / /srv/data rw - ext4 /dev/sdd rw\n"
+
+
+def put_user(world, device, how):
+    """Somebody uses the disk sdd of session 1, whose `device` in sysfs it is; gives what has to go for it to end."""
+    if how == "a map":
+        return put(device, "target6:0:0/6:0:0:7/block/sdd/holders/dm-3/dm/name", "data-home\n")
+    put(device, "target6:0:0/6:0:0:7/block/sdd/dev", "8:48\n")
+    return {
+        "a mount": lambda: put(world.root, "proc/4711/mountinfo", MOUNTED_IN_ANOTHER_NAMESPACE),
+        "swap": lambda: put(world.root, "proc/swaps", "Filename Type Size Used Priority\n/dev/sdd partition 9 0 -2\n"),
+        "a loop device": lambda: put(world.root, "sys/block/loop3/loop/backing_file", "/dev/sdd\n"),
+    }[how]()
+
+
+USERS = {
+    "a map": "device-mapper volume data-home",
+    "a mount": "the file system mounted at /srv/data",
+    "swap": "swap space /dev/sdd",
+    "a loop device": "loop device /dev/loop3",
+}
+
+
+@pytest.fixture
+def no_patience(monkeypatch):
+    """Who is there at the first look is there for good."""
+    monkeypatch.setattr(iscsi_luns, "LOOK_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("how", list(USERS))
+def test_a_session_in_use_is_handed_over_and_never_ended(world, iscsi, caplog, no_patience, how):
+    """Until now it was left for a later run, which would have ended it at any later time."""
     dead_note(world, sid=1)
     device = put_session(world.root, 1)
-    put(device, "target6:0:0/6:0:0:7/block/sdd/holders/dm-3", "")
+    put_user(world, device, how)
 
     iscsi.recover()
 
-    assert sids(world) == [1] and "as its disks are used by dm-3" in caplog.text
-    shutil.rmtree(os.path.join(device, "target6:0:0/6:0:0:7/block/sdd/holders"))
-    iscsi.recover()
-    assert sids(world) == []
+    assert sids(world) == [1] and USERS[how] in caplog.text and "stays, as its disks are in use" in caplog.text
+    assert dead_notes(world.root) == []
+    assert patience(world) == "144"
+
+
+@pytest.mark.parametrize("how", list(USERS))
+def test_a_session_of_ours_that_got_users_is_handed_over_at_the_logout(world, iscsi, caplog, no_patience, how):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    device = put_session(world.root, 1)
+    put_user(world, device, how)
+
+    assert iscsi.logout(login) is False
+
+    assert sids(world) == [1] and USERS[how] in caplog.text
+    assert list(world.records()) == [PLAIN_RECORD.format(IQN)], "an iscsid that is started anew needs it"
+    assert reference(world) is None and dead_notes(world.root) == []
+
+
+def test_a_record_that_was_there_is_back_when_a_session_in_use_is_handed_over(world, iscsi, no_patience):
+    path = world.put_record("127.0.0.1,3260,1/default", text=THERE)
+    login = iscsi.login(PORTAL, IQN, ALICE)
+    put_user(world, put_session(world.root, 1), "swap")
+
+    assert iscsi.logout(login) is False
+
+    with open(path) as file:
+        assert file.read() == THERE
+    assert dead_notes(world.root) == []
+
+
+def test_who_only_looks_at_a_disk_is_waited_for(world, iscsi, monkeypatch):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    looks = [["process 4711 (pvs)"], []]
+    monkeypatch.setattr(iscsi_luns.holders, "users_of_disks", lambda *_: looks.pop(0))
+
+    assert iscsi.logout(login) is True
+    assert looks == []
 
 
 def test_a_session_of_an_earlier_boot_is_not_ours(world, iscsi):
@@ -850,13 +983,51 @@ def test_a_session_of_an_earlier_boot_is_not_ours(world, iscsi):
     assert dead_notes(world.root) == []
 
 
-def test_a_note_without_a_session_number_means_the_one_that_was_not_there_before(world, iscsi):
-    dead_note(world)
+MARKER = [47, 93]
+MARKED = {"lu_reset_tmo": "47", "tgt_reset_tmo": "93"}
+
+
+def test_a_note_without_a_session_number_means_the_session_that_its_login_made(world, iscsi):
+    dead_note(world, sids=[2], marker=MARKER)
+    put_session(world.root, 2, **MARKED)
     put_session(world.root, 3)
+    put_session(world.root, 4, **MARKED)
 
     login = iscsi.login(PORTAL, IQN)
 
-    assert (login.created, login.session.sid) == (True, 3)
+    assert (login.created, login.session.sid) == (True, 4)
+
+
+@pytest.mark.parametrize(
+    "facts, session",
+    [
+        ({"sids": [], "marker": MARKER}, {"lu_reset_tmo": "30", "tgt_reset_tmo": "30"}),
+        ({"sids": [], "marker": MARKER}, {"lu_reset_tmo": "47", "tgt_reset_tmo": "30"}),
+        ({"sids": [], "marker": MARKER}, {}),
+        ({"sids": [3], "marker": MARKER}, MARKED),
+        ({}, {}),
+    ],
+    ids=["by a stranger", "nearly alike", "an old kernel", "there before", "the note of an older release"],
+)
+def test_a_session_that_does_not_provably_come_from_the_login_is_somebody_elses(world, iscsi, facts, session):
+    dead_note(world, **facts)
+    put_session(world.root, 3, **session)
+
+    iscsi.recover()
+
+    assert sids(world) == [3] and world.calls == []
+    assert dead_notes(world.root) == []
+
+
+def test_each_login_is_marked_in_its_own_way(world, iscsi):
+    names = ["node.session.err_timeo.lu_reset_timeout", "node.session.err_timeo.tgt_reset_timeout"]
+    for _ in range(3):
+        iscsi.logout(iscsi.login(PORTAL, IQN))
+
+    texts = [text for records in world.records_at_login for text in records.values()]
+    markers = [tuple(settings_in(text.encode(), names).values()) for text in texts]
+    assert len(set(markers)) > 1
+    assert all(30 < int(seconds) <= 120 for marker in markers for seconds in marker)
 
 
 def test_a_recovery_that_fails_is_tried_again(world, iscsi, caplog):
@@ -999,8 +1170,153 @@ def test_a_rescan_gives_the_session_with_its_new_luns(world, iscsi):
         return transcript("rescan")
 
     world.answers["rescan"] = rescan
-    assert [lun.number for lun in iscsi.rescan(login.session).luns] == [0, 1, 2, 7]
+    assert [lun.number for lun in iscsi.rescan(login).luns] == [0, 1, 2, 7]
     assert world.calls == [("iscsiadm", "-m", "session", "-r", "1", "-R")]
+
+
+def scan_brings(world, *luns, sid=1):
+    """A scan finds these LUNs beside LUN 0."""
+
+    def scan(argv):
+        put_session(world.root, sid, luns=(0, *luns))
+        for number in luns:
+            put(world.root, "sys/bus/scsi/devices/{}:0:0:{}/delete".format(sid + 5, number), "")
+        return transcript("rescan")
+
+    world.answers["rescan"] = scan
+
+
+def removed(world, *luns, sid=1):
+    """Those of the LUNs that were taken off the host."""
+    paths = {number: "sys/bus/scsi/devices/{}:0:0:{}/delete".format(sid + 5, number) for number in luns}
+    return [number for number, path in paths.items() if Path(world.root, path).read_text() == "1"]
+
+
+@pytest.fixture
+def scanned(world, iscsi):
+    """A session of others, with LUN 0, in which a scan of ours has found LUNs 1 and 7."""
+    put_session(world.root, 1, luns=(0,))
+    scan_brings(world, 1, 7)
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    iscsi.rescan(login)
+    return login
+
+
+def test_what_our_scan_has_brought_goes_again_and_what_was_there_stays(world, iscsi, scanned):
+    put(world.root, "sys/bus/scsi/devices/6:0:0:0/delete", "")
+
+    assert iscsi.logout(scanned) is False
+
+    assert removed(world, 0, 1, 7) == [1, 7]
+    assert sids(world) == [1] and dead_notes(world.root) == []
+
+
+def test_after_a_second_scan_all_that_both_have_brought_goes(world, iscsi):
+    put_session(world.root, 1, luns=(0,))
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    for luns in ([1], [1, 7]):
+        scan_brings(world, *luns)
+        iscsi.rescan(login)
+
+    iscsi.logout(login)
+    assert removed(world, 1, 7) == [1, 7]
+
+
+@pytest.mark.parametrize("how", list(USERS))
+def test_a_lun_that_somebody_uses_by_then_stays(world, iscsi, scanned, no_patience, caplog, how):
+    put_user(world, os.path.join(world.root, "sys/devices/platform/host6/session1"), how)
+
+    iscsi.logout(scanned)
+
+    assert removed(world, 1, 7) == [1] and USERS[how] in caplog.text
+    assert dead_notes(world.root) == []
+
+
+def test_luns_stay_once_another_sr_is_attached(world, iscsi, scanned, caplog):
+    """On most hosts of a pool such an SR has nothing open, and its disk may be the one that we have brought."""
+    caplog.set_level("INFO")
+    use_by_sm(world)
+
+    iscsi.logout(scanned)
+
+    assert removed(world, 1, 7) == [] and "2 LUNs that a scan has brought stay, as " + THEIRS in caplog.text
+
+
+def test_luns_go_although_an_sr_was_attached_before_the_scan(world, iscsi):
+    use_by_sm(world)
+    put_session(world.root, 1, luns=(0,))
+    scan_brings(world, 1)
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    iscsi.rescan(login)
+
+    iscsi.logout(login)
+    assert removed(world, 1) == [1]
+
+
+def test_another_lun_at_the_place_of_one_that_we_brought_stays(world, iscsi, scanned):
+    page = os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:1/vpd_pg83")
+    shutil.copy(os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:7/vpd_pg83"), page)
+
+    iscsi.logout(scanned)
+    assert removed(world, 1, 7) == [7]
+
+
+def test_a_lun_that_another_call_works_on_is_removed_by_that(world, iscsi):
+    put_session(world.root, 1, luns=(0,))
+    scan_brings(world, 1, 7)
+    first, second = (iscsi.login(PORTAL, IQN, user=user) for user in (OURS, "another call"))
+    scsi_id = lun_id(world, 1)
+    iscsi.rescan(first)
+    with lun_lock(scsi_id, world.root, timeout=1):
+        iscsi.logout(first)
+        assert removed(world, 1, 7) == [7]
+
+        iscsi.logout(second, done_with=scsi_id)
+        assert removed(world, 1, 7) == [1, 7]
+    assert dead_notes(world.root) == []
+
+
+def lun_id(world, number):
+    put_session(world.root, 2, luns=(number,))
+    found = scsi_id_of_address("7:0:0:{}".format(number), os.path.join(world.root, "sys"))
+    remove_session(world.root, 2)
+    return found
+
+
+@pytest.mark.parametrize("moment", ["during the scan", "afterwards"])
+def test_what_the_scan_of_a_killed_run_has_brought_goes_with_the_next_run(world, iscsi, moment):
+    put_session(world.root, 1, luns=(0,))
+    scan_brings(world, 1)
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    if moment == "during the scan":
+        scan = world.answers["rescan"]
+
+        def killed(argv):
+            scan(argv)
+            raise Killed()
+
+        world.answers["rescan"] = killed
+        with pytest.raises(Killed):
+            iscsi.rescan(login)
+    else:
+        iscsi.rescan(login)
+    login.note.close()
+
+    iscsi.recover()
+    assert removed(world, 1) == [1] and dead_notes(world.root) == []
+
+
+def test_a_lun_that_cannot_be_removed_is_tried_again(world, iscsi, scanned, caplog):
+    switch = os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:1/delete")
+    os.unlink(switch)
+    os.makedirs(switch)
+
+    with pytest.raises(Refused, match="The LUN at 6:0:0:1 could not be removed"):
+        iscsi.logout(scanned)
+    scanned.note.close()
+    os.rmdir(switch)
+    iscsi.recover()
+    assert removed(world, 7) == [7] and dead_notes(world.root) == []
 
 
 def test_a_session_that_is_gone_cannot_be_rescanned(world, iscsi):
@@ -1008,17 +1324,17 @@ def test_a_session_that_is_gone_cannot_be_rescanned(world, iscsi):
     remove_session(world.root, 1)
 
     with pytest.raises(NotFound, match="session 1 .* has ended") as caught:
-        iscsi.rescan(login.session)
+        iscsi.rescan(login)
     assert caught.value.sm_key == "ISCSIDevice"
 
 
 def test_a_session_that_lost_its_target_is_not_scanned_as_that_would_hang(world, iscsi):
-    session = iscsi.login(PORTAL, IQN).session
+    login = iscsi.login(PORTAL, IQN)
     put_session(world.root, 1, state="FAILED")
     world.calls.clear()
 
     with pytest.raises(NotFound, match="has lost its target .it is FAILED"):
-        iscsi.rescan(session)
+        iscsi.rescan(login)
     assert world.calls == []
 
 
@@ -1029,7 +1345,7 @@ def test_a_session_that_ends_during_the_rescan_is_an_error(world, iscsi):
     with pytest.raises(
         IscsiFailed, match="The LUNs of session 1 .* could not be scanned: the kernel has no such"
     ) as caught:
-        iscsi.rescan(login.session)
+        iscsi.rescan(login)
     assert caught.value.sm_key == "ISCSIDevice"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from host.iscsi_world import CHAP_IQN, IQN, PORTAL, put, put_session, remove_session
 from relvmoiscsi.host.iscsi_portals import Portal
-from relvmoiscsi.host.iscsi_sessions import FAILED, Lun, facts_of, holders_of, session_by_id, sessions, sessions_of
+from relvmoiscsi.host.iscsi_sessions import FAILED, Lun, error_timeouts, facts_of, session_by_id, sessions, sessions_of
 
 
 @pytest.fixture
@@ -147,9 +147,10 @@ def test_sessions_are_picked_by_target_and_portal(root, sysfs):
     assert [session.sid for session in sessions(sysfs)] == [1, 3]
 
 
-def test_holders_of_disks_and_partitions_are_named(root, sysfs):
-    device = put_session(root)
-    put(device, "target6:0:0/6:0:0:7/block/sdd/holders/dm-3", "")
-    put(device, "target6:0:0/6:0:0:7/block/sdd/sdd1/holders/dm-4", "")
+def test_the_time_outs_of_a_login_are_shown_as_long_as_its_session_lasts(root, sysfs):
+    put_session(root, lu_reset_tmo="47", tgt_reset_tmo="93")
+    (session,) = sessions(sysfs)
+    assert error_timeouts(session, sysfs) == [47, 93]
 
-    assert holders_of(sessions(sysfs)[0], sysfs) == ["dm-3", "dm-4"]
+    remove_session(root)
+    assert error_timeouts(session, sysfs) == []

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from host.iscsi_world import put_session
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host import udev
 from relvmoiscsi.host.udev import (
@@ -28,6 +29,7 @@ from relvmoiscsi.host.udev import (
     System,
     disks_of,
     hidden,
+    hidden_target,
     is_hidden,
     listen,
     settle,
@@ -588,6 +590,97 @@ def test_processes_change_the_switches_one_after_the_other(host, monkeypatch):
     os.close(descriptor)
 
 
+# --- the switch of a target
+
+IQN = "iqn.2026-01.test:open"
+
+
+def has_session(host, iqn=IQN, number="8:48"):
+    """A session with the disk sdd (and others), which udev has hidden."""
+    put_session(str(host.root), 1, iqn)
+    host.put("sys/devices/platform/host6/session1/target6:0:0/6:0:0:7/block/sdd/dev", number + "\n")
+    host.put("sys/devices/platform/host6/session1/target6:0:0/6:0:0:7/block/sdd/uevent")
+    host.udev_knows(number, "I:186177866", "E:RELVMOISCSI_HIDDEN=all")
+
+
+def test_a_target_is_hidden_for_as_long_as_the_block_runs(host):
+    with hidden_target(IQN, host.run_dir, host.system):
+        (name,) = host.hides()
+        assert re.match(r"target-[0-9a-f]{8}-" + re.escape(IQN) + r"\Z", name)
+        assert not can_be_locked(Path(host.run_dir) / "hide" / name)
+
+    assert host.hides() is None
+
+
+def test_several_calls_hide_a_target_each_for_itself(host):
+    with hidden_target(IQN, host.run_dir, host.system):
+        with hidden_target(IQN, host.run_dir, host.system), hidden(LUN, host.run_dir, system=host.system):
+            assert len(host.hides()) == 4
+        assert len(host.hides()) == 1
+
+
+def test_disks_of_the_target_that_are_still_there_are_shown_again(host):
+    has_session(host)
+    with hidden_target(IQN, host.run_dir, host.system):
+        assert host.event_of("sdd") == ""
+
+    assert host.event_of("sdd") == "change"
+
+
+def test_disks_of_other_targets_are_left_alone(host):
+    has_session(host, "iqn.2026-01.test:open2")
+    with hidden_target(IQN, host.run_dir, host.system):
+        pass
+
+    assert host.event_of("sdd") == ""
+
+
+def test_a_disk_that_udev_does_not_tell_of_is_only_logged(host, caplog):
+    has_session(host)
+    with hidden_target(IQN, host.run_dir, host.system):
+        (host.root / "run/udev/data/b8:48").unlink()
+        (host.root / "run/udev/data/b8:48").mkdir()
+
+    assert "was not asked to look at sdd again" in caplog.text
+
+
+@pytest.mark.parametrize("iqn", ["", "iqn.x y", "iqn.*", "iqn/..", "iqn'x", "x" * 224])
+def test_what_a_rule_cannot_look_for_is_no_iqn(host, iqn):
+    with pytest.raises(UsageError, match="is no IQN"), hidden_target(iqn, host.run_dir, host.system):
+        pytest.fail("it was hidden")
+
+
+def test_without_the_rules_no_target_is_hidden(host):
+    os.unlink(str(host.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
+
+    with pytest.raises(Refused, match="LUNs? behind"), hidden_target(IQN, host.run_dir, host.system):
+        pytest.fail("it was hidden")
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
+def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_target(host):
+    """It succeeds when the disk is none of such a target: then the rule leaves it alone."""
+    has_session(host)
+    devpath = "/devices/platform/host6/session1/target6:0:0/6:0:0:7/block/sdd"
+
+    def is_left_alone():
+        (program,) = re.findall(r"PROGRAM==\"/bin/sh -c '(.*)'\", GOTO", RULES[0].read_text(encoding="utf-8"))
+        program = program.replace("$$", "$").replace("$devpath", devpath)
+        program = program.replace("/sys/", str(host.root / "sys") + "/").replace("/run/relvmoiscsi", host.run_dir)
+        return subprocess.run(["/bin/sh", "-c", program], check=False).returncode == 0
+
+    assert is_left_alone()
+    for iqn in (IQN + "2", IQN[:-1], "2026-01.test:open"):
+        with hidden_target(iqn, host.run_dir, host.system):
+            assert is_left_alone(), iqn
+    host.put("run/relvmoiscsi/hide/target-00000000-" + IQN, "of a process that was killed\n")
+    assert is_left_alone()
+    with hidden_target(IQN, host.run_dir, host.system):
+        assert not is_left_alone()
+    assert is_left_alone()
+
+
 # --- and what is seen afterwards
 
 
@@ -657,7 +750,7 @@ def test_the_rules_look_where_the_switch_is():
 
     assert udev.RUN_DIRECTORY + "/hide" in text
     assert set(re.findall(r"/run/[a-z/]*", text)) == {"/run/relvmoiscsi/hide", "/run/relvmoiscsi/hide/"} | set(
-        re.findall(r"/run/relvmoiscsi/hide/(?:paths|mpath)", text)
+        re.findall(r"/run/relvmoiscsi/hide/(?:paths|mpath|target)", text)
     )
     assert udev._MARK in text
 
@@ -677,6 +770,9 @@ def test_every_jump_in_the_rules_has_its_label():
         labels = re.findall(r'LABEL="(\w+)"', text)
         assert len(labels) == len(set(labels))
         assert set(re.findall(r'GOTO="(\w+)"', text)) == set(labels)
+        # udev drops a jump whose label is not further down.
+        for match in re.finditer(r'GOTO="(\w+)"', text):
+            assert text.index('LABEL="{}"'.format(match.group(1))) > match.start(), match.group(1)
 
 
 @pytest.mark.processes

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SR.create on a host where others work too: what is theirs goes on, and nothing of ours stays."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from lab import initiator
+from lab.command import run
+from lab.xapi import SUCCESS, Call, created
+from relvmoiscsi.host.iscsi_notes import DIRECTORY, new_note
+
+SR_REF = "/var/run/sr-ref"
+NOTES = os.path.join("/", DIRECTORY)
+#: of a line in SM's file blanks may stay, and which of several copies a link by PV id leads to is udev's choice
+LINKS_AND_BLANKS = ["links:*lvm-pv-uuid-*", "files:/run/sr-ref/*"]
+
+
+@pytest.fixture
+def data(lab):
+    """A LUN with a file system that belongs to somebody else."""
+    image = lab.blank("data.img", 32 << 20)
+    run("mkfs.ext4", "-q", "-F", image.path)
+    return lab.lun(image)
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """Mounts a disk where this process cannot see it: in a mount namespace of its own."""
+    processes = []
+
+    def mounted(device):
+        script = 'mount "$0" "$1" && echo mounted && read line && ls "$1" && umount "$1"'
+        process = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", script, device, str(tmp_path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True,
+        )  # fmt: skip
+        processes.append(process)
+        assert process.stdout.readline() == "mounted\n"
+        return process
+
+    yield mounted
+    for process in processes:
+        if process.returncode is None:
+            process.communicate("\n", 60)
+
+
+def unmounted(process):
+    """What was to be seen in the file system to the end."""
+    answer, _ = process.communicate("\n", 60)
+    assert process.returncode == 0
+    return answer.split()
+
+
+def test_no_clone_of_a_target_is_activated_while_another_one_is_resignatured(lab, pool, image):
+    clones = [lab.lun(image.clone("clone{}.img".format(number))) for number in range(2)]
+    copies = lab.target(*clones)
+    digest = lab.digest(clones[1])
+
+    with lab.event_activation(), lab.untouched():
+        assert created(pool, copies, clones[0]) == SUCCESS
+
+    assert lab.digest(clones[1]) == digest
+
+
+def test_what_a_scan_brings_is_hidden_and_goes_again(lab, pool, image, original):
+    array = lab.target(original)
+    digest = image.digest()
+
+    with lab.attached(array, original, image.sr.uuid) as sr, lab.event_activation():
+        with lab.untouched(except_for=LINKS_AND_BLANKS):
+            clones = [array.add_lun(lab.lun(image.clone("clone{}.img".format(n)), number=n)) for n in (9, 10)]
+            assert created(pool, array, clones[0]) == SUCCESS
+        assert "MGT" in sr.active
+        answer = created(pool, array, clones[0], SCSIid=None)
+
+    assert answer[0] == "SR_BACKEND_FAILURE_107" and clones[1].scsi_id in answer[3]
+    assert initiator.devices_of(clones[1].scsi_id) == []
+    assert lab.digest(clones[1]) == digest
+
+
+def test_a_note_of_a_killed_call_does_not_end_a_session_of_others(lab, pool, clone, data, mount):
+    array = lab.target(data, clone)
+    address, port = array.portal.split(":")
+    new_note("/", iqn=array.iqn, portal=[address, int(port)], user=None, created=True).close()
+    initiator.login(array.iqn, array.portal)
+    user = mount(initiator.device_of(data.scsi_id))
+    session = lab.world()["sessions"]
+
+    assert created(pool, array, clone) == SUCCESS
+
+    assert lab.world()["sessions"] == session
+    assert unmounted(user) == ["lost+found"]
+    assert not os.path.exists(NOTES)
+
+
+def test_a_session_of_ours_that_others_use_by_the_end_is_handed_over(lab, pool, image, data, mount):
+    clone = lab.lun(image.clone("slow.img"), breakable=True)
+    array = lab.target(data, clone)
+    clone.slow(200)
+
+    call = Call(lab, pool, array, clone)
+    call.reach("step 2 of 6")
+    user = mount(initiator.device_of(data.scsi_id))
+    assert call.end() == SUCCESS
+
+    (session,) = lab.world()["sessions"]
+    with open("/sys/class/iscsi_session/{}/recovery_tmo".format(session), encoding="ascii") as patience:
+        assert patience.read().strip() == "144"
+    assert any("stays, as its disks are in use: the file system mounted at" in line for line in lab.smlog())
+    assert unmounted(user) == ["lost+found"]
+    assert not os.path.exists(NOTES) and os.listdir(SR_REF) == []
+
+
+def test_who_holds_the_last_line_ends_the_session_that_sm_has_left(lab, pool, image, original, clone):
+    array = lab.target(original, clone)
+
+    with lab.untouched(except_for=["records"]):  # SM's record of the node stays when it logs out
+        sr = initiator.AttachedSr(array, original, image.sr.uuid).attach()
+        call = Call(lab, pool, array, clone)
+        driver = call.reach("using the session to")
+        os.kill(driver, signal.SIGSTOP)
+        try:
+            sr.detach()
+        finally:
+            os.kill(driver, signal.SIGCONT)
+        assert [iqn for iqn, _ in initiator.sessions()] == [array.iqn], "SM has left it to us"
+        assert call.end() == SUCCESS
+
+    assert initiator.sessions() == []
