@@ -110,8 +110,9 @@ def lun_lock(scsi_id: str, root: str = "/", timeout: float = WAIT_SECONDS) -> It
 class SessionReferences:
     """Which SRs use the sessions of an IQN on this host, as SM notes it: a file for each IQN, an SR UUID a line.
 
-    SM logs out of all portals of an IQN when the last line goes. So whoever uses a session adds a line, lest SM ends
-    the session under it, and whoever has made a session logs out only when nobody else has a line.
+    SM logs out of all portals of an IQN when its line was the last one, and leaves the sessions to the others else. So
+    whoever uses a session adds a line, lest SM ends the session under it, and whoever takes the last line out logs out:
+    of what it has logged in to, and of what SM has left to it.
     """
 
     def __init__(self, root: str = "/") -> None:

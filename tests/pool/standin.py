@@ -9,6 +9,9 @@ pool's extra_env). Its keys:
               "size", "chapuser", "chappassword". `device`: an image or block device; it may appear late
     attach    list of commands that bring a LUN to this host, such as an iscsiadm login; none when absent
     detach    list of commands that take it away again
+    references  directory where SM counts who uses an IQN: a file for each IQN, an SR UUID a line. Where it is given, a
+              LUN is attached with each call and `attach` may find the session there; `detach` is for the last line.
+              Without it each LUN is attached by the first that wants it, and detached by the last, on whatever host
     reader    command whose output has VG_XenStorage-<UUID> of the VG on {device}: the judge of sr_probe, such as pvs;
               when absent the tests' own reader is it
     wait_s    seconds to wait for {device} after `attach`, 10 when absent
@@ -17,7 +20,8 @@ pool's extra_env). Its keys:
 
 Commands are lists of words; {target}, {port}, {portal}, {targetIQN}, {SCSIid}, {LUNid}, {device} are replaced in them.
 Faults are SM's: 95, 96, 107 with the lists of sm on stderr, 68 for wrong CHAP, 47 for another SR on the LUN.
-Source: facts/xapi-plugin.md 3.2 to 3.4, sm-ondisk.md 9; sm LVHDoISCSISR.py print_LUNs_XML, print_entries.
+Source: facts/xapi-plugin.md 3.2 to 3.4, sm-ondisk.md 9; sm LVHDoISCSISR.py print_LUNs_XML, print_entries; BaseISCSI.py
+attach, detach; util.py _incr_iscsiSR_refcount, _decr_iscsiSR_refcount (behaviour only).
 """
 
 import fcntl
@@ -29,6 +33,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 import xmlrpc.client
 from contextlib import contextmanager
 from xml.dom import minidom
@@ -201,7 +206,8 @@ class Standin:
 
     @contextmanager
     def _attached(self, lun, why):
-        owner = "{} {}".format(why, os.getpid())
+        # SM probes under a UUID that no SR has.
+        owner = str(uuid.uuid4()) if "references" in self.lab else "{} {}".format(why, os.getpid())
         device = self._take(lun, owner)
         try:
             yield device
@@ -209,14 +215,20 @@ class Standin:
             self._give_back(lun, owner)
 
     def _owner(self):
+        if "references" in self.lab:
+            return self.params["sr_uuid"]
         return "{} {}".format(self.params["host_ref"], self.params["sr_uuid"])
 
     def _take(self, lun, owner):
         """Attach the LUN for an owner, unless it is attached; gives the device."""
-        with self._owners(lun) as owners:
-            if not owners:
-                self._run("attach", lun)
-            owners.add(owner)
+        if "references" in self.lab:
+            self._run("attach", lun)
+            count_in(self.lab["references"], lun["targetIQN"], owner)
+        else:
+            with self._owners(lun) as owners:
+                if not owners:
+                    self._run("attach", lun)
+                owners.add(owner)
         device = self._words(lun, [lun["device"]])[0]
         deadline = time.monotonic() + self.lab.get("wait_s", 10)
         while not os.path.exists(device):  # no events here: this is no part of what is tested
@@ -227,6 +239,10 @@ class Standin:
         return device
 
     def _give_back(self, lun, owner):
+        if "references" in self.lab:
+            if count_out(self.lab["references"], lun["targetIQN"], owner) == 0:
+                self._run("detach", lun)
+            return
         with self._owners(lun) as owners:
             owners.discard(owner)
             if not owners:
@@ -285,6 +301,41 @@ def _run(command):
 
 def _port(lun):
     return str(lun.get("port", 3260))
+
+
+# -- references of sm -------------------------------------------------------------------------------------------------
+
+
+def count_in(directory, iqn, sr_uuid):
+    """Add the SR to those that use the IQN, once however often; how many there are then. Nothing is locked."""
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, iqn), "a+", encoding="ascii") as file:
+        file.seek(0)
+        there = _references(file)
+        if not any(sr_uuid in line for line in there):
+            file.write(sr_uuid + "\n")
+            there.append(sr_uuid)
+    return len(there)
+
+
+def count_out(directory, iqn, sr_uuid):
+    """Take the SR out; how many are left. At 0, also when nobody had counted, its caller logs out of all portals."""
+    path = os.path.join(directory, iqn)
+    if not os.path.exists(path):
+        return 0
+    with open(path, encoding="ascii") as file:
+        left = [line for line in _references(file) if sr_uuid not in line]
+    if not left:
+        os.unlink(path)
+        return 0
+    with open(path, "w", encoding="ascii") as file:
+        file.write("".join(line + "\n" for line in left))
+    return len(left)
+
+
+def _references(file):
+    """The lines that count: what does not begin with a UUID is passed over, and lost when the file is rewritten."""
+    return [line.rstrip() for line in file if re.match(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", line)]
 
 
 # -- lists of sm ------------------------------------------------------------------------------------------------------

@@ -158,6 +158,43 @@ def test_commands_of_the_lab_bring_the_lun_and_take_it_away_once(lab, image, tmp
         standin.answer(dict(params, command="sr_probe"))
 
 
+A, B = "16aa2e14-529b-493f-a2ad-42a9cb946cc2", "16aa2e14-529b-493f-a2ad-42a9cb946cc3"
+
+
+@pytest.mark.processes
+def test_the_last_line_of_an_iqn_logs_out_as_with_sm(lab, image, tmp_path):
+    path, said, references = image("one"), tmp_path / "said", tmp_path / "sr-ref"
+    shell = ["/bin/sh", "-c", 'echo "$0" >> {}'.format(said)]
+    lab([lun(device=path)], attach=[shell + ["in"]], detach=[shell + ["out"]], references=str(references))
+    params = {"host_ref": "OpaqueRef:h", "device_config": dict(WHERE, SCSIid=SCSI_ID), "sr_uuid": A}
+
+    standin.answer(dict(params, command="sr_attach"))
+    standin.answer(dict(params, command="sr_attach"))
+    assert (references / IQN).read_text() == A + "\n"
+    with (references / IQN).open("a") as file:
+        file.write(B + "\n")
+    standin.answer(dict(params, command="sr_probe"))
+    standin.answer(dict(params, command="sr_detach"))
+    assert (references / IQN).read_text() == B + "\n"
+    assert "out" not in said.read_text(), "another one has a line, whoever that is"
+
+    standin.answer(dict(params, command="sr_detach", sr_uuid=B))
+    assert said.read_text().split()[-1] == "out" and not (references / IQN).exists()
+
+
+def test_references_are_counted_as_sm_does(tmp_path):
+    directory = str(tmp_path / "sr-ref")
+
+    assert standin.count_out(directory, IQN, A) == 0
+    assert [standin.count_in(directory, IQN, each) for each in (A, A, B)] == [1, 1, 2]
+    with (tmp_path / "sr-ref" / IQN).open("a") as file:
+        file.write("    \nno UUID\n")  # blanks are what we leave of a line
+    assert standin.count_out(directory, IQN, A) == 1
+    assert (tmp_path / "sr-ref" / IQN).read_text() == B + "\n"
+    assert standin.count_out(directory, IQN, B) == 0
+    assert not (tmp_path / "sr-ref" / IQN).exists()
+
+
 @pytest.mark.processes
 def test_another_reader_may_be_the_judge(lab, image):
     found = "0a8e1f0c-3b0e-4d5f-9a6b-000000000001"

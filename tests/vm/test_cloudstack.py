@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from lab import initiator
 from lab.lio import Chap
 from lab.xapi import TOP
 from pool import client
@@ -34,7 +35,8 @@ def standin_sees(lab):
         users = ["{chapuser}", "{chappassword}"] if any(target.chap for target in targets) else []
         with open(LAB, "w", encoding="utf-8") as file:
             attach, detach = [*helper, "login", "{targetIQN}", "{portal}", *users], [*helper, "logout", "{targetIQN}"]
-            json.dump({"luns": luns, "attach": [attach], "detach": [detach]}, file)
+            references = str(initiator.SR_REF)
+            json.dump({"luns": luns, "attach": [attach], "detach": [detach], "references": references}, file)
 
     yield tell
     os.unlink(LAB)

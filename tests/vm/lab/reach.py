@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""As a program: log in to a target, or log out, for the stand-in for lvmoiscsi.
+"""As a program: log in to a target, or log out, for the stand-in for lvmoiscsi, under SM's lock on iscsiadm.
 
-reach.py login IQN PORTAL [USER PASSWORD]
-reach.py logout IQN
+reach.py login IQN PORTAL [USER PASSWORD]     a session that is there is scanned
+reach.py logout IQN                           of all portals
 """
 
+import fcntl
 import os
 import sys
 
@@ -14,9 +15,19 @@ sys.path[:0] = [os.path.dirname(sys.path[0])]
 from lab import initiator  # noqa: E402
 from lab.lio import Chap  # noqa: E402
 
-if __name__ == "__main__":
-    what, iqn, *rest = sys.argv[1:]
-    if what == "login":
-        initiator.login(iqn, rest[0], Chap(*rest[1:]) if rest[1:] else None)
-    else:
+LOCK = "/var/lock/sm/iscsiadm/isciadm_running"
+
+
+def reach(what, iqn, *rest):
+    if what == "logout":
         initiator.logout(iqn)
+    elif iqn in [name for name, _ in initiator.sessions()]:
+        initiator.rescan(iqn)
+    else:
+        initiator.login(iqn, rest[0], Chap(*rest[1:]) if rest[1:] else None)
+
+
+if __name__ == "__main__":
+    with open(LOCK, "a", encoding="ascii") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        reach(*sys.argv[1:])
