@@ -120,7 +120,7 @@ stage_e2e() {
 
 # e2e_part <number>: the files for a VM; about as long as each other
 e2e_part() {
-    local file second=" test_sr_create test_sr_create_broken "
+    local file second=" test_sr_create test_sr_create_broken test_parallel "
     for file in tests/vm/test_*.py; do
         case $second in
             *" $(basename "$file" .py) "*) [ "$1" -eq 1 ] || echo "$file" ;;
