@@ -65,7 +65,7 @@ def test_only_its_logout_waits_some_seconds(monkeypatch):
         def __init__(self, lock_seconds, deadline):
             made.append((lock_seconds, deadline.left))
 
-        def logout(self, login):
+        def logout(self, login, done_with=None):
             made.append(login)
 
     monkeypatch.setattr(attach, "OpenIscsi", OpenIscsi)

@@ -227,7 +227,7 @@ def test_the_volumes_of_a_completed_snapshot_get_records(name):
         assert record["vdi_type"] == ("aio" if reader.kind_of(volume) == "raw" else "vhd")
         assert (record["managed"], record["read_only"]) == (("0", "1") if hidden else ("1", "0"))
         assert (record["name_label"] == "base copy") == hidden
-    assert set(after) <= {found.new(uuid) for uuid in set(before) | found.expected.introduced}
+    assert set(after) <= set(found.new((*before, *found.expected.introduced)))
 
 
 def test_a_full_mgt_is_told():
