@@ -5,7 +5,7 @@ from typing import Callable, Dict, List
 
 from support import builder
 from support.build_volumes import MIB
-from support.builder import SMALL_BAT, BuiltSr, Volume, qcow2, vhd
+from support.builder import SMALL_BAT, BuiltSr, Volume, journal, qcow2, vhd
 
 GIB = 1 << 30
 TIB = 1 << 40
@@ -31,10 +31,29 @@ def qcow2_chains(count: int) -> BuiltSr:
     return builder.build_sr(volumes)
 
 
+def in_use(count: int) -> BuiltSr:
+    """Chains whose VMs run, so that the end footers are overwritten, with a snapshot and an inflation under way."""
+    volumes: List[Volume] = []
+    for number in range(max(0, count - 3)):
+        base = "disk{}".format(number - number % 3)
+        is_base = number % 3 == 0
+        parent, end = ("", "") if is_base else (base, "killed")
+        volumes.append(vhd("disk{}".format(number), parent, hidden=is_base, blocks=0, bat_entries=SMALL_BAT, end=end))
+    volumes.append(vhd("base", blocks=1, bat_entries=SMALL_BAT, end="killed"))
+    if count > 1:
+        leaves = ("orig", "clone")[: min(2, count - 1)]
+        volumes += [vhd(key, "base", blocks=0, bat_entries=SMALL_BAT) for key in leaves]
+        text = "{base}_{clone}" if len(leaves) == 2 else "{base}_"
+        volumes.append(journal("clone", "orig", text))
+    volumes.append(journal("inflate", "base", "4194304"))
+    return builder.build_sr(volumes)
+
+
 KINDS: Dict[str, Callable[[int], BuiltSr]] = {
     "dynamic VHD": dynamic,
     "VHD chains": chains,
     "QCOW2 chains": qcow2_chains,
+    "VHD chains, in use": in_use,
 }
 
 
