@@ -27,7 +27,7 @@ FIRST_RULES, LAST_RULES = "57-relvmoiscsi.rules", "99-zz-relvmoiscsi.rules"
 DIRECT_RULES = ("58-relvmoiscsi-direct.rules", "99-zz-relvmoiscsi-direct.rules")
 #: SHA-256 of the rules that belong to this release; tests/host/test_doctor_programs.py compares them with udev/
 SHIPPED_RULES = {
-    FIRST_RULES: "59260a2963f1807aeed9d65c0f3764b9d59d7023787b3ff2eba351fae9da44f4",
+    FIRST_RULES: "8ea8f1ac6aadb30b08c7ea93851295266f37c1b1cad58ee2dbb70a9402a09242",
     DIRECT_RULES[0]: "b9691a83fa9967862ac96437d2d594364300abfd08d9e54065e55af7bd67cfe4",
     LAST_RULES: "69a97cf66cf67a47bed26afb946543a9f75f0b577da4104a29f7334b80bc7424",
     DIRECT_RULES[1]: "a7c60bedee89703ca62bcff5526c229a1dbeff0ecbc7e9514356cb7ff9a38f0a",
