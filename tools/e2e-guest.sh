@@ -6,6 +6,29 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/r
 exec 2>&1 3>&- 4>&- 5>&-
 cd /
 
+# What a toolstack or an installed package of ours brings: on this host nobody has installed either.
+absent=(opt/xensource usr/libexec/sm etc/xensource etc/xensource-inventory etc/xapi.conf etc/xapi.conf.d etc/xapi.d
+    etc/xcp var/lib/xcp var/xapi {etc,usr/lib}/systemd/system/xapi.service.d
+    usr/share/relvmoiscsi usr/sbin/relvmoiscsi etc/relvmoiscsi.conf)
+
+# hide_the_toolstack <host's root> <upper layer>: a character device 0,0 there hides what the layer below has by that name
+hide_the_toolstack() {
+    local host=$1 upper=$2 path directory found=("${absent[@]}")
+    for path in "$host"/{etc,usr/lib}/udev/rules.d/*{relvmoiscsi,xapi,xs-mpath}*.rules; do
+        found+=("${path#"$host"/}")
+    done
+    for path in "${found[@]}"; do
+        [ -e "$host/$path" ] || [ -L "$host/$path" ] || continue
+        directory=$(dirname "$path")
+        mkdir -p "$upper/$directory"
+        while [ "$directory" != . ]; do
+            chmod --reference="$host/$directory" "$upper/$directory"
+            directory=$(dirname "$directory")
+        done
+        mknod "$upper/$path" c 0 0
+    done
+}
+
 # A root that is cached and that can be written everywhere. /run, with udev's database, comes along.
 enter_new_root() {
     local top=/run/e2e options=version=9p2000.L,trans=virtio,cache=loose,msize=512000
@@ -13,6 +36,7 @@ enter_new_root() {
     mount -t 9p -o ro,$options hostroot $top/host
     mount -t tmpfs -o size=80%,mode=755 tmpfs $top/memory
     mkdir -p $top/memory/{upper,work,root}
+    hide_the_toolstack $top/host $top/memory/upper
     mount -t overlay -o lowerdir=$top/host,upperdir=$top/memory/upper,workdir=$top/memory/work overlay $top/memory/root
     mkdir -p "$top/memory/root/oldroot" "$top/memory/root$results"
     udevadm control --exit 2>/dev/null || true

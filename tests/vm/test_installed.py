@@ -13,6 +13,10 @@ from lab.xapi import SUCCESS, chosen, created
 RPM = ("rpm", "--dbpath", "/run/e2e/rpmdb")
 HOST_PYTHON = "/usr/bin/python3"
 
+#: where several packages have their files, and some of another one
+SHARED = ("/opt/xensource", "/usr/libexec/sm", "/etc/xapi.d", "/usr/lib/systemd/system/xapi.service.d")
+OTHERS = ("/opt/xensource/sm/LVHDSR.py", "/usr/libexec/sm/other", "/etc/xapi.d/plugins/other")
+
 
 @pytest.fixture(params=["3.6", "system"])
 def python(request, lab):
@@ -32,19 +36,39 @@ def python(request, lab):
 
 
 @pytest.fixture
-def installed(host_with_sm, python):
+def storage_manager():
+    """A storage manager is installed, which is not ours: its files are there before, and after."""
+    for path in OTHERS:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="ascii") as file:
+            file.write("of another package\n")
+    yield
+    for path in OTHERS:
+        os.unlink(path)
+
+
+def files_of_packages():
+    """Every file where our package and others install theirs."""
+    found = (os.walk(directory) for directory in SHARED)
+    return sorted(os.path.join(where, name) for walk in found for where, _, names in walk for name in names)
+
+
+@pytest.fixture
+def installed(host_with_sm, storage_manager, python):
     """The package is installed. Gives the version of Python that runs it."""
+    before = files_of_packages()
     xapi.remove_rules()
     (package,) = glob.glob(os.path.join(os.environ["RELVMOISCSI_VM"], "rpm", "*.rpm"))
-    run(*RPM, "--initdb")
-    run(*RPM, "--upgrade", "--nodeps", package)
-    yield python
-    run(*RPM, "--erase", "--nodeps", "relvmoiscsi")
-    run("rm", "-rf", "/run/e2e/rpmdb")
-    for directory in ("/opt/xensource", "/usr/libexec/sm", "/etc/xapi.d", "/usr/lib/systemd/system/xapi.service.d"):
-        assert not os.path.exists(directory) or not any(names for _, _, names in os.walk(directory)), directory
+    try:
+        run(*RPM, "--initdb")
+        run(*RPM, "--upgrade", "--nodeps", package)
+        yield python
+        run(*RPM, "--erase", "--nodeps", "relvmoiscsi")
+    finally:  # other tests go by these rules, whatever becomes of this one
+        run("rm", "-rf", "/run/e2e/rpmdb")
+        xapi.install_rules()
+    assert files_of_packages() == before
     assert not os.path.exists("/usr/share/relvmoiscsi")
-    xapi.install_rules()
 
 
 def test_the_installed_driver_and_command_work(lab, make_pool, installed, image, clone):
