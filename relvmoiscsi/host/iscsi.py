@@ -37,6 +37,7 @@ from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import iscsi_status
+from relvmoiscsi.host.apart import apart
 from relvmoiscsi.host.command import TIMED_OUT, Completed, Runner, run
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
 from relvmoiscsi.host.iscsi_admin import Credentials, Iscsiadm, Target, targets_in, wait_for
@@ -376,7 +377,7 @@ class OpenIscsi:
 
         `is_ours`: it was logged in here, and has our time-outs.
         """
-        users = self._luns.users(session, session.luns)
+        users = self._users_in_time(session)
         if not users:
             self._end(session)
             return True
@@ -494,6 +495,15 @@ class OpenIscsi:
 
     def _locked(self) -> ContextManager[None]:
         return iscsiadm_lock(self._root, self._deadline.within(self._lock_seconds))
+
+    def _users_in_time(self, session: Session) -> List[str]:
+        """Who uses the disks of a session. One that does not answer hangs whoever opens it: raises OutOfTime then."""
+        if math.isinf(self._deadline.left):
+            return self._luns.users(session, session.luns)
+        what = "the users of {} were known".format(session)
+        return apart(
+            lambda _begin: "\n".join(self._luns.users(session, session.luns)), self._deadline, what
+        ).splitlines()
 
     def _for_answer(self, seconds: float) -> float:
         return min(seconds, self._answer_seconds)

@@ -480,6 +480,7 @@ def test_after_the_deadline_no_login_is_begun(world, hurried, clock):
     assert world.tree() == before
 
 
+@pytest.mark.processes  # who uses its disks is asked apart
 def test_what_a_login_that_used_up_the_time_leaves_is_cleaned_up_after_the_deadline(world, hurried, clock):
     before = world.tree()
 
