@@ -22,7 +22,10 @@ from relvmoiscsi.errors import Malformed, Place
 Value = Union[int, float, str]
 
 MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
-MAX_TOKENS = 1 << 22  #: LVM writes five bytes for a token; no text of the largest size that is accepted has as many
+#: LVM writes more than five bytes for a token on average (22 tokens for the 115 bytes of a segment), so its own texts
+#: stay below this, however large; a text that does not is none of LVM's, and would cost more memory than it is worth
+BYTES_FOR_A_TOKEN = 4
+_SPARE_TOKENS = 1024
 
 #: white space and comments, and the token behind them; nothing in it can match in two ways, so it never backtracks far
 _TOKEN = re.compile(
@@ -192,14 +195,15 @@ def _tokens(text: str, where: Place) -> Iterator[Token]:
     """The tokens of a text, one at a time, then "end" for ever. Raises Malformed, also for a text beyond reason."""
     match_at, kinds = _TOKEN.match, _KINDS
     position = 0
-    for _count in range(MAX_TOKENS):
+    most = len(text) // BYTES_FOR_A_TOKEN + _SPARE_TOKENS
+    for _count in range(most):
         match = match_at(text, position)
         if match is None:
             raise Malformed("LVM metadata text", where.plus(position), "a string does not end, or a byte fits nowhere")
         group = match.lastindex or 0
         start, position = match.span(group)
         yield kinds[group], match.group(group), start, position
-    raise Malformed("LVM metadata text", where.plus(position), "it goes on after {} words".format(MAX_TOKENS))
+    raise Malformed("LVM metadata text", where.plus(position), "it goes on after {} words".format(most))
 
 
 def _number(word: str) -> Union[int, float, None]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """LVM's text format: read into a tree that knows where everything stands, and changed without losing a byte."""
 
+import re
 import time
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.errors import FormatError, Malformed, Place
 from relvmoiscsi.lvm import config
-from relvmoiscsi.lvm.config import Edit, edited, parse
+from relvmoiscsi.lvm.config import BYTES_FOR_A_TOKEN, Edit, edited, parse
+from relvmoiscsi.lvm.pv import MAX_TEXT_BYTES
 from support import lvmreader
 
 WHERE = Place("/dev/sdc", 4608)
@@ -199,12 +201,31 @@ def test_sections_nested_deeper_than_lvm_does_are_malformed(text):
         parse(text, WHERE)
 
 
+def test_a_text_as_large_as_any_that_is_accepted_is_read_whole():
+    """The shortest volumes that LVM writes, of one segment each, as many as fit."""
+    lv = (
+        'a{} {{\nid = "ibzbtG-ltWD-OdYj-GAMr-ObII-7l8J-H8BSTu"\nstatus = ["READ", "WRITE", "VISIBLE"]\nflags = []\n'
+        'segment_count = 1\n\nsegment1 {{\nstart_extent = 0\nextent_count = 1\n\ntype = "striped"\nstripe_count = 1\n\n'
+        'stripes = [\n"pv0", 1\n]\n}}\n}}\n\n'
+    )
+    few = "".join(lv.format(number) for number in range(2000))
+
+    assert len(parse(few, WHERE).sections) == 2000
+    assert MAX_TEXT_BYTES // BYTES_FOR_A_TOKEN > MAX_TEXT_BYTES / len(few) * sum(1 for _ in _tokens(few))
+
+
+def _tokens(text):
+    return re.findall(r'[={}\[\],]|"[^"]*"|[^\s={}\[\],"]+', text)
+
+
 def test_sixteen_levels_are_read():
     parse("a{" * 16 + "}" * 16, WHERE)
 
 
 @pytest.mark.parametrize(
-    "text", ["a = [" + "1," * (1 << 20), "".join("a{}=[],"[:3] for _ in range(9)) + "{" * (1 << 21)]
+    "text",
+    ["a = [" + "1," * (1 << 20), "".join("a{}=[],"[:3] for _ in range(9)) + "{" * (1 << 21)],
+    ids=["a list", "sections"],
 )
 def test_a_text_of_a_million_words_is_given_up_without_keeping_them(text):
     began = time.time()
