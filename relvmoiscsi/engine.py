@@ -171,6 +171,13 @@ def _forgotten(name: str, tail: Tail) -> str:
     )
 
 
+def _late(name: str) -> str:
+    return (
+        "{0} holds identities of a run that was taken back: a write that had failed has landed late. Run `relvmoiscsi "
+        "undo {0}`.".format(name)
+    )
+
+
 def _unfinished_without_journal(device: Device, label: Label, tail: Tail) -> RelvmoiscsiError:
     """What to say of an unfinished mark whose own journal does not read."""
     try:
@@ -257,12 +264,25 @@ def prepare(
 def _lun_to_change(cache: ReadCache, label: Label, tail: Optional[Tail]) -> Lun:
     """The LUN, without the mark of a run that has left no other trace. Raises Unfinished, and as `read_lun` does."""
     if tail is None or tail.phase == DONE:
-        return survey.read_lun(cache, label)
+        return _lun_at_rest(cache, label)
     if _run_or_none(cache, tail, label) is None and rescue.whose_turn(cache, label, tail) is None:
         lun = _forgotten_lun(cache, label, tail)
         if lun is not None:
             return lun
     raise recovery.unfinished(cache.name, tail)
+
+
+def _lun_at_rest(cache: ReadCache, label: Label) -> Lun:
+    """The LUN. Raises Unfinished where a run that was taken back has written late, and as `read_lun` does."""
+    try:
+        lun = survey.read_lun(cache, label)
+    except FormatError as problem:
+        if rescue.left_behind(cache, label) is None:
+            raise
+        raise Unfinished(_late(cache.name)) from problem
+    if check.mgt_is_astray(lun) and rescue.left_behind(cache, label) is not None:
+        raise Unfinished(_late(cache.name))
+    return lun
 
 
 def _label_to_change(device: Device) -> Label:
@@ -504,6 +524,9 @@ def _finished_mark(device: Device) -> Mark:
     label = survey.read_label(device)
     tail = read_tail(label, Place(device.name, label.offset))
     if tail is None or tail.kind == UNDO:
+        late = rescue.left_behind(device, label)
+        if late is not None:
+            return late
         raise Refused("{} holds no resignature that could be undone.".format(device.name), "InvalidArg")
     try:
         return Mark(label, tail, rescue.read_journal(device, tail, label))
