@@ -17,13 +17,16 @@ A write that was reported as failed may still reach the disk, minutes later: nob
 nothing is taken back and nothing is erased:
 
     in step 1      the LUN is as it was. What may still land lands in free ring space: the second area lies behind a
-                   gap, the journal where LVM comes last, so LVM has to write many texts before it gets there
+                   gap, the journal where LVM comes last, so LVM has to write many texts before it gets there; and the
+                   next run uses other places (`relvmoiscsi.lvm.ring`)
     from step 2    the label is unmarked, or marked; `recover` does what it says. A later run may overwrite the
                    journal of one that never got its mark. Should the mark land then, the journals on the LUN and what
                    the metadata areas and the contents hold tell whose turn it is (`relvmoiscsi.rescue`)
 
-One thing nobody can mend: a late write of a block that others have written to since brings its old bytes along. That is
-why no more than the blocks that change are written.
+Two things nobody can mend. A late write of a block that others have written to since brings its old bytes along; that
+is why no more than the blocks that change are written. And a header or label of step 5 or 6 that lands behind an undo,
+or behind a change of LVM, is a valid one: undo a run that failed there when its writes cannot land any more, after a
+logout for example.
 """
 
 import logging

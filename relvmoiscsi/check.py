@@ -85,6 +85,14 @@ def foreign_identities(lun: Lun) -> List[str]:
     return found
 
 
+def mgt_is_astray(lun: Lun) -> bool:
+    """Whether MGT speaks of another SR, or of other VDIs than there are. SM tolerates it; a late write makes it."""
+    if lun.mgt is None:
+        return False
+    records, disks = set(lun.records()), set(lun.disks())
+    return lun.mgt.sr_uuid != lun.sr_uuid or bool(records - disks and disks - records)
+
+
 def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
     """The map from one LUN's identities to the other's, found by where volumes lie; None when they do not match."""
     uuids, lvm_ids = {original.sr_uuid: clone.sr_uuid}, {}

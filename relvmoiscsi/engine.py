@@ -171,6 +171,13 @@ def _forgotten(name: str, tail: Tail) -> str:
     )
 
 
+def _late(name: str) -> str:
+    return (
+        "{0} holds identities of a run that was taken back: a write that had failed has landed late. Run `relvmoiscsi "
+        "undo {0}`.".format(name)
+    )
+
+
 def _unfinished_without_journal(device: Device, label: Label, tail: Tail) -> RelvmoiscsiError:
     """What to say of an unfinished mark whose own journal does not read."""
     try:
@@ -244,7 +251,7 @@ def prepare(
             tail = read_tail(forgotten.label, Place(device.name, label.offset))
         if tail is not None and tail.kind == RESIGNATURE and not again and _same_lun(device.name, tail, scsi_id):
             return AlreadyDone(survey.read_sr_uuid(cache, label), _run_or_none(cache, tail, label))
-        lun = forgotten or survey.read_lun(cache, label)
+        lun = forgotten or _lun_at_rest(cache, label)
         ids = plan.choose_ids(lun, entropy, chosen, sr_uuid)
         block_bytes = plan.block_bytes_of(lun, device)
         made = plan.plan_resignature(lun, _known(cache), block_bytes, ids, entropy(16), scsi_id, __version__)
@@ -263,6 +270,19 @@ def _forgotten_or_raise(cache: ReadCache, label: Label, tail: Tail) -> Lun:
         if lun is not None:
             return lun
     raise recovery.unfinished(cache.name, tail)
+
+
+def _lun_at_rest(cache: ReadCache, label: Label) -> Lun:
+    """The LUN. Raises Unfinished where a run that was taken back has written late, and as `read_lun` does."""
+    try:
+        lun = survey.read_lun(cache, label)
+    except FormatError as problem:
+        if rescue.left_behind(cache, label) is None:
+            raise
+        raise Unfinished(_late(cache.name)) from problem
+    if check.mgt_is_astray(lun) and rescue.left_behind(cache, label) is not None:
+        raise Unfinished(_late(cache.name))
+    return lun
 
 
 def _label_to_change(device: Device) -> Label:
@@ -504,6 +524,9 @@ def _finished_mark(device: Device) -> Mark:
     label = survey.read_label(device)
     tail = read_tail(label, Place(device.name, label.offset))
     if tail is None or tail.kind == UNDO:
+        late = rescue.left_behind(device, label)
+        if late is not None:
+            return late
         raise Refused("{} holds no resignature that could be undone.".format(device.name), "InvalidArg")
     try:
         return Mark(label, tail, rescue.read_journal(device, tail, label))

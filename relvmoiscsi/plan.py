@@ -57,6 +57,9 @@ from relvmoiscsi.vhd.image import Vhd
 #: the bytes of a range, which a survey has read
 Known = Callable[[Range], bytes]
 
+#: changed blocks this close are one entry of the plan and of the journal; those between are not written
+_MERGE_GAP_BYTES = 512
+
 
 class Plan(NamedTuple):
     """A run, and everything it writes that is not in its journal."""
@@ -354,7 +357,7 @@ def _groups(changed: Sequence[int], blocks: Mapping[int, Sequence[_Part]], block
             before = groups[-1][-1]
             gap = at - (before + block_bytes)
             same_volume = blocks[at][0].volume == blocks[before][0].volume
-            if gap == 0 or same_volume and gap <= repair.MERGE_GAP_BYTES:
+            if gap == 0 or same_volume and gap <= _MERGE_GAP_BYTES:
                 groups[-1].append(at)
                 continue
         groups.append([at])
@@ -381,14 +384,15 @@ def _placed(
     `finals` are the headers to end with; None: headers that point to the text in the second area.
     """
     journal_bytes = 0
-    for spare in (True, False):
-        moves = _moves(mdas, text, finals, keep, spare)
+    drawn = int.from_bytes(run.run_id, "big")
+    for spare, lot in ((True, drawn), (True, 0), (False, 0)):
+        moves = _moves(mdas, text, finals, keep, spare, lot)
         if moves is None:
             continue
         placed = run._replace(mdas=tuple(moves))
         data = encode(placed)
         journal_bytes = len(data)
-        room = _journal_room(mdas, moves, keep, journal_bytes)
+        room = _journal_room(mdas, moves, keep, journal_bytes, lot)
         if room is not None:
             return Plan(Journal(placed, room.offset, data), tuple(_area_chunks(moves, text)), text)
     free = sum(part.length for mda in mdas if mda.has_text for part in _free(mda, keep))
@@ -406,14 +410,19 @@ def _free(mda: Mda, taken: Sequence[Range]) -> List[Range]:
 
 
 def _moves(
-    mdas: Sequence[Mda], text: bytes, finals: Optional[Sequence[bytes]], keep: Sequence[Range], spare: bool
+    mdas: Sequence[Mda],
+    text: bytes,
+    finals: Optional[Sequence[bytes]],
+    keep: Sequence[Range],
+    spare: bool,
+    lot: int,
 ) -> Optional[List[MdaMove]]:
     moves = []
     for index, mda in enumerate(mdas):
         if not mda.has_text:
             moves.append(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)))
             continue
-        second = ring.place_second_area(_free(mda, keep), len(text), spare)
+        second = ring.place_second_area(_free(mda, keep), len(text), spare, lot)
         if second is None:
             return None
         moves.append(_move(mda, second, text, finals[index] if finals else b""))
@@ -427,10 +436,12 @@ def _move(mda: Mda, second: Area, text: bytes, final: bytes) -> MdaMove:
     return MdaMove(mda.area, second, bytes(mda.header), bytes(moved), final or bytes(settled))
 
 
-def _journal_room(mdas: Sequence[Mda], moves: Sequence[MdaMove], keep: Sequence[Range], length: int) -> Optional[Range]:
+def _journal_room(
+    mdas: Sequence[Mda], moves: Sequence[MdaMove], keep: Sequence[Range], length: int, lot: int
+) -> Optional[Range]:
     taken = list(keep) + [Range(*move.second) for move in moves if move.moves]
     for mda in mdas:
-        room = ring.place_journal(_free(mda, taken), length) if mda.has_text else None
+        room = ring.place_journal(_free(mda, taken), length, lot) if mda.has_text else None
         if room is not None:
             return room
     return None

@@ -87,19 +87,24 @@ def read_canvas(device: Device, run: Run) -> Canvas:
     except DeviceError as error:
         if error.errno != errno.ENODATA:
             raise
-    found, lost = [], []
-    for span in spans:
-        for at in range(span.offset, span.end, device.block_size):
-            block = Range(at, device.block_size)
-            try:
-                data = device.read([block])[0]
-            except DeviceError as error:
-                if error.errno != errno.ENODATA:
-                    raise
-                data = bytes(device.block_size)
-                lost.append(block)
-            found.append(Chunk(at, data))
+    lost: List[Range] = []
+    found = [Chunk(span.offset, _what_is_left(device, span, lost)) for span in spans]
     return Canvas(found, lost)
+
+
+def _what_is_left(device: Device, span: Range, lost: List[Range]) -> bytes:
+    """The bytes of a span, block by block; zeros for those that are added to `lost`."""
+    found = []
+    for at in range(span.offset, span.end, device.block_size):
+        block = Range(at, device.block_size)
+        try:
+            found.append(device.read([block])[0])
+        except DeviceError as error:
+            if error.errno != errno.ENODATA:
+                raise
+            lost.append(block)
+            found.append(bytes(block.length))
+    return b"".join(found)
 
 
 def _put_contents(device: Device, run: Run) -> None:

@@ -28,8 +28,6 @@ from relvmoiscsi.journal import Field, Run, Write
 
 #: a field of fewer bytes may look like ours by chance
 _TELLING_BYTES = 16
-#: blocks that change and lie this close become one write; the bytes between are written as they are
-MERGE_GAP_BYTES = 512
 
 
 class Canvas:
@@ -55,6 +53,11 @@ class Canvas:
             self._now[index][part] = data[done : done + piece.length]
             done += piece.length
             self._heal(piece)
+
+    def replace(self, blocks: Sequence[Range], data: bytes) -> None:
+        """Put whole blocks, to be written whatever was found there."""
+        self.put(blocks, data)
+        self._healed += blocks
 
     def _heal(self, piece: Range) -> None:
         healed = [lost for lost in self._lost if piece.offset <= lost.offset and lost.end <= piece.end]
@@ -84,7 +87,10 @@ def _overlap(one: Range, other: Range) -> bool:
 
 
 def changed_chunks(before: Chunk, after: bytes, block_size: int, always: Container[int] = ()) -> List[Chunk]:
-    """The blocks in which `after` differs from `before`, close ones as one chunk; `always`: and the blocks there."""
+    """The blocks in which `after` differs from `before`, neighbours as one chunk; `always`: and the blocks there.
+
+    No block between is written: a write that is torn, or comes late, would take along what others have there.
+    """
     chunks: List[Chunk] = []
     if before.data == after and not always:
         return chunks
@@ -92,7 +98,7 @@ def changed_chunks(before: Chunk, after: bytes, block_size: int, always: Contain
         if before.data[at : at + block_size] == after[at : at + block_size] and before.offset + at not in always:
             continue
         start = at
-        if chunks and before.offset + at - chunks[-1].end <= MERGE_GAP_BYTES:
+        if chunks and before.offset + at == chunks[-1].end:
             start = chunks.pop().offset - before.offset
         chunks.append(Chunk(before.offset + start, after[start : at + block_size]))
     return chunks
@@ -132,13 +138,20 @@ class _Side:
             done += piece.length
         return bytes(found)
 
-    def blocks(self, pieces: Iterable[Range], block_bytes: int) -> List[Range]:
-        """The blocks of the writes that the pieces touch."""
-        found: Set[int] = set()
+    def parts(self, pieces: Iterable[Range]) -> List[Range]:
+        """The parts of the pieces that lie in the writes."""
+        found = []
         for piece in pieces:
             for write in self._around(piece):
                 first, last = max(piece.offset, write.offset), min(piece.end, write.range.end)
-                found.update(range(align_down(first, block_bytes), last, block_bytes))
+                found.append(Range(first, last - first))
+        return found
+
+    def blocks(self, pieces: Iterable[Range], block_bytes: int) -> List[Range]:
+        """The blocks of the writes that the pieces touch."""
+        found: Set[int] = set()
+        for part in self.parts(pieces):
+            found.update(range(align_down(part.offset, block_bytes), part.end, block_bytes))
         return [Range(at, block_bytes) for at in sorted(found)]
 
     def _around(self, piece: Range) -> Iterable[Write]:
@@ -214,13 +227,14 @@ def put_right(run: Run, canvas: Canvas, forward: bool, careful: bool = False) ->
              for field in run.fields if field.kind}  # fmt: skip
     torn = [piece for verdict in found if verdict.state == TORN for piece in verdict.field.pieces]
     blocks = goal.blocks(torn, run.block_bytes)
-    canvas.put(blocks, goal.get(blocks))
+    canvas.replace(blocks, goal.get(blocks))
     uuids = run.ids.uuids if forward else run.ids.reversed().uuids
     for verdict in found:
         if verdict.state == OURS:
             around = verdict.field.around
             if not whole.get(around, True) and structure.checksum_range(verdict.field.kind) is not None:
-                canvas.put(around, goal.get(around, canvas.get(around)))
+                known = goal.parts(around)
+                canvas.put(known, goal.get(known))
             canvas.put(verdict.field.pieces, goal.get(verdict.field.pieces))
     strange = {verdict.field for verdict in found if verdict.state == STRANGE}
     _finish_structures(run, canvas, goal, uuids, {field.around for field in strange})

@@ -206,10 +206,19 @@ def whose_turn(device: Device, label: Label, tail: Tail) -> Optional[Mark]:
     return Mark(label, tail, own) if own else None
 
 
+def left_behind(device: Device, label: Label) -> Optional[Mark]:
+    """A run that is over for the label, and whose new identities are in the contents: they came late. Else None."""
+    for journal in _rivals(device, label):
+        if recovery.is_prepared(device, journal.run) and _has_begun(device, journal):
+            return Mark(label, journal.tail(IN_PROGRESS), journal)
+    return None
+
+
 def _rivals(device: Device, label: Label) -> Iterable[Journal]:
     """Journals in the metadata areas of runs that began from the identity that the label has."""
     for area in label.mdas:
-        for journal in _journals(device, Range(area.offset, area.size)):
+        length = min(area.size, SEARCH_BYTES, device.size_bytes - area.offset)
+        for journal in _journals(device, Range(area.offset, max(0, length))):
             run = journal.run
             before = pv.parse_label(run.old_label, run.label_number, Place("the journal", 0))
             if (before.pv_id, before.mdas, before.number) == (label.pv_id, label.mdas, label.number):

@@ -7,7 +7,7 @@
 A structure that is whole was left so by somebody. One that is not was torn by a cut.
 """
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Type, Union
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.checksum import vhd_checksum
 from relvmoiscsi.device import Range
@@ -23,24 +23,27 @@ _FIELD_GAP_BYTES = 64
 class _Checked(NamedTuple):
     """A structure with a checksum over all of it."""
 
-    record: Union[Type[DynamicHeader], Type[Footer]]
+    size: int
     cookie: bytes
-
-    @property
-    def checksum(self) -> Range:
-        return Range(self.record.checksum.offset, self.record.checksum.size)
+    checksum: Range
 
 
 _CHECKED: Dict[str, _Checked] = {
-    vhd_layout.HEADER_KIND: _Checked(DynamicHeader, vhd_layout.HEADER_COOKIE),
-    vhd_layout.FOOTER_KIND: _Checked(Footer, vhd_layout.FOOTER_COOKIE),
+    vhd_layout.HEADER_KIND: _Checked(
+        DynamicHeader.SIZE,
+        vhd_layout.HEADER_COOKIE,
+        Range(DynamicHeader.checksum.offset, DynamicHeader.checksum.size),
+    ),
+    vhd_layout.FOOTER_KIND: _Checked(
+        Footer.SIZE, vhd_layout.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)
+    ),
 }
 
 
 def fits(kind: str, length: int) -> bool:
     """Whether there is such a structure of so many bytes."""
     if kind in _CHECKED:
-        return length == _CHECKED[kind].record.SIZE
+        return length == _CHECKED[kind].size
     return kind == mgt_layout.TEXT_KIND and 0 < length <= mgt_layout.SR_END
 
 
@@ -53,31 +56,27 @@ def is_whole(kind: str, data: bytes) -> bool:
     """Whether these are the bytes of such a structure as somebody wrote it, and not of one that was torn."""
     if kind == mgt_layout.TEXT_KIND:
         return mgt_records.is_text(data)
-    checked = _CHECKED[kind]
-    record = checked.record.at(data)
-    if record.cookie != checked.cookie:
+    if not data.startswith(_CHECKED[kind].cookie):
         return False
-    return record.checksum == _sum(kind, data) or _old_creator_agrees(data, kind)
+    return data == resealed(kind, data) or _old_creator_agrees(kind, data)
 
 
-def _sum(kind: str, data: bytes) -> int:
-    return vhd_checksum(data, _CHECKED[kind].checksum.offset)
+def resealed(kind: str, data: bytes) -> bytes:
+    """The structure with its checksum made anew."""
+    place = checksum_range(kind)
+    if place is None:
+        return data
+    checksum = vhd_checksum(data, place.offset).to_bytes(place.length, "big")
+    return data[: place.offset] + checksum + data[place.end :]
 
 
-def _old_creator_agrees(data: bytes, kind: str) -> bool:
+def _old_creator_agrees(kind: str, data: bytes) -> bool:
     """Footers of libvhd before 1.2: their checksum does not follow the hidden byte."""
     if kind != vhd_layout.FOOTER_KIND:
         return False
     footer = Footer.at(data)
     shown = bytes(footer.replace(hidden=0))
-    return footer.creator_version in vhd_layout.OLD_CREATORS and footer.checksum == _sum(kind, shown)
-
-
-def resealed(kind: str, data: bytes) -> bytes:
-    """The structure with its checksum made anew."""
-    if kind not in _CHECKED:
-        return data
-    return bytes(_CHECKED[kind].record.at(data).replace(checksum=_sum(kind, data)))
+    return footer.creator_version in vhd_layout.OLD_CREATORS and shown == resealed(kind, shown)
 
 
 def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:

@@ -5,8 +5,11 @@
     | header | ... free ... | journal | live text |  gap  | second area ... | ... free |
 
 LVM writes its next text behind the live one and goes round. So the second area goes behind the live text, and the
-journal ends just before it: that is what LVM reclaims last. Everything handed out starts and ends on a multiple
+journal ends shortly before it: that is what LVM reclaims last. Everything handed out starts and ends on a multiple
 of 4096, so that no physical block is shared with a live text or a header.
+
+A write that was reported as failed may land late. So two runs on the same LUN must not use the same places: each draws
+a `lot`, a large number, that moves what it is given within the room there is.
 """
 
 from typing import List, Optional, Sequence
@@ -40,8 +43,8 @@ def free_ranges(area: Area, live: Sequence[Range], taken: Sequence[Range] = ()) 
     return [part for part in free if part.offset >= behind_live] + [part for part in free if part.offset < behind_live]
 
 
-def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool) -> Optional[Area]:
-    """Room for a header and a text; None when nothing fits.
+def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool, lot: int = 0) -> Optional[Area]:
+    """Room for a header and a text, in the first half of the free part that it falls into; None when nothing fits.
 
     With `spare` there is room for LVM's own updates too: inside, should a run be cut while the label points there,
     and, where the ring is large enough, between the live text and the second area.
@@ -54,13 +57,18 @@ def place_second_area(free: Sequence[Range], text_bytes: int, spare: bool) -> Op
     for gap in gaps:
         for part in free:
             if part.length >= gap + size:
-                return Area(part.offset + gap, size)
+                return Area(part.offset + gap + _shift(lot, (part.length - gap - size) // 2), size)
     return None
 
 
-def place_journal(free: Sequence[Range], length: int) -> Optional[Range]:
-    """Room for a journal of `length` bytes (a multiple of ALIGNMENT), as late in LVM's order as possible."""
+def place_journal(free: Sequence[Range], length: int, lot: int = 0) -> Optional[Range]:
+    """Room for a journal of `length` bytes (a multiple of ALIGNMENT), late in LVM's order: in the last eighth."""
     for part in reversed(free):
         if part.length >= length:
-            return Range(part.end - length, length)
+            return Range(part.end - length - _shift(lot, (part.length - length) // 8), length)
     return None
+
+
+def _shift(lot: int, room: int) -> int:
+    """A multiple of ALIGNMENT, at most `room`."""
+    return lot % (room // ALIGNMENT + 1) * ALIGNMENT

@@ -66,6 +66,12 @@ def _four_k_wrapped():
     return builder.wrapped_text(block_size=4096).disk
 
 
+def _512e(disk):
+    """Blocks of 512 bytes on a disk that tears 4096."""
+    disk.physical_block_size = 4096
+    return disk
+
+
 IMAGES = {
     "one VDI": lambda: builder.one_vhd(area=AREA_DEFAULT).disk,
     "a chain": lambda: two_volumes(area=AREA_DEFAULT),
@@ -77,6 +83,8 @@ IMAGES = {
     "qcow2": lambda: builder.qcow2_chain(area=AREA_DEFAULT).disk,
     "blocks of 4096": lambda: builder.four_k(area=AREA_DEFAULT).disk,
     "blocks of 4096, text wraps": _four_k_wrapped,
+    "512e": lambda: _512e(two_volumes(area=AREA_DEFAULT)),
+    "512e, text wraps": lambda: _512e(builder.wrapped_text().disk),
     "label in sector 3": lambda: two_volumes(area=AREA_DEFAULT, label_sector=3),
     "golden tree": lambda: golden.load("tree").disk,
 }

@@ -661,10 +661,7 @@ CUT = {
     ),
 }
 
-UNFINISHED_RUNS = {
-    phase: Row(lambda phase=phase: _marked(phase), Unfinished, ("unfinished resignature", "recover"), engine.UNFINISHED)
-    for phase in (1, 2)
-}
+UNFINISHED_RUNS = {"switched": Row(lambda: _marked(2), Unfinished, ("unfinished resignature",), engine.UNFINISHED)}
 
 TABLES = [UNUSABLE, LABELS, AREAS, TEXTS, JOURNALS, VHDS, PARENTS, MGTS, ROOM, CUT, UNFINISHED_RUNS]
 ROWS = {str(name): row for table in TABLES for name, row in table.items()}

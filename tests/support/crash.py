@@ -23,7 +23,8 @@ from relvmoiscsi.errors import DeviceError
 
 from .sparse import SparseDisk, check_chunks
 
-#: How a torn block may look: its first half new, its second half new, or neither old nor new.
+#: How a torn block may look: its first half new, its second half new, or neither old nor new. What tears is a physical
+#: block as a whole: what was written into it, and what was not.
 TORN = ("head", "tail", "garbage")
 
 
@@ -211,23 +212,30 @@ def _mixture(
 ) -> SparseDisk:
     """Each block old, new or torn, as chance will have it."""
     image = solid.copy()
+    torn = []
     for index, block in enumerate(changes):
         fate = picker.choice(("old", "new") + TORN)
         if fate in TORN and index in tearable:
-            _tear(image, block, fate)
+            torn.append((block, fate))
         elif fate != "old":
             image.poke(block.offset, block.data)
+    for block, fate in torn:
+        _tear(image, block, fate)
     return image
 
 
 def _tear(image: SparseDisk, block: Block, how: str) -> None:
-    half = len(block.data) // 2
+    size = max(image.physical_block_size, image.block_size)
+    start = block.offset - block.offset % size
+    whole = bytearray(image.peek(start, size))
+    whole[block.offset - start : block.offset - start + len(block.data)] = block.data
+    half = size // 2
     if how == "head":
-        image.poke(block.offset, block.data[:half])
+        image.poke(start, bytes(whole[:half]))
     elif how == "tail":
-        image.poke(block.offset + half, block.data[half:])
+        image.poke(start + half, bytes(whole[half:]))
     else:
-        image.poke(block.offset, garbage(block.offset, len(block.data)))
+        image.poke(start, garbage(start, size))
 
 
 def garbage(offset: int, length: int) -> bytes:
@@ -253,12 +261,13 @@ class FailingDisk(Device):
     half      the first half of its blocks is written (a chunk of one block: nothing)
     torn      the first half of its bytes is written, in the middle of a block too
     all       all is written and the failure is a lie; a flush that fails has then flushed
+    late      nothing yet; `land` writes it, whenever that may be
 
     `operations` counts what was tried; a run with `fail_at=0` never fails and tells how many there are.
     """
 
     def __init__(self, base: Device, fail_at: int = 0, for_good: bool = False, leaves: str = "nothing") -> None:
-        assert leaves in ("nothing", "half", "torn", "all"), leaves
+        assert leaves in ("nothing", "half", "torn", "all", "late"), leaves
         self.name, self.size_bytes, self.block_size = base.name, base.size_bytes, base.block_size
         self.physical_block_size = base.physical_block_size
         self.base = base
@@ -267,6 +276,7 @@ class FailingDisk(Device):
         self.leaves = leaves
         self.operations = 0
         self.failed = False
+        self.pending: List[Chunk] = []
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         for wanted in ranges:
@@ -280,6 +290,7 @@ class FailingDisk(Device):
         for chunk in chunks:
             if self._fails():
                 done.extend(self._part_of(chunk))
+                self.pending += [chunk] if self.leaves == "late" else []
                 if done:
                     self.base.write(done)
                 raise DeviceError(self.name, "write", chunk.offset, len(chunk.data), "Input/output error", 5)
@@ -293,6 +304,10 @@ class FailingDisk(Device):
         if fails:
             raise DeviceError(self.name, "flush", 0, 0, "Input/output error", 5)
 
+    def land(self) -> None:
+        """What was reported as failed reaches the disk."""
+        self.base.write(self.pending)
+
     def _fails(self) -> bool:
         self.operations += 1
         fails = self.fail_at > 0 and (
@@ -303,7 +318,7 @@ class FailingDisk(Device):
 
     def _part_of(self, chunk: Chunk) -> List[Chunk]:
         """What of a failing chunk reaches the disk."""
-        if self.leaves == "nothing" or (self.leaves == "half" and len(chunk.data) == self.block_size):
+        if self.leaves in ("nothing", "late") or (self.leaves == "half" and len(chunk.data) == self.block_size):
             return []
         if self.leaves == "all":
             return [chunk]
