@@ -2,6 +2,7 @@
 """The stand-in for lvmoiscsi answers as the real one does, on golden LUNs."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -165,7 +166,9 @@ A, B = "16aa2e14-529b-493f-a2ad-42a9cb946cc2", "16aa2e14-529b-493f-a2ad-42a9cb94
 def test_the_last_line_of_an_iqn_logs_out_as_with_sm(lab, image, tmp_path):
     path, said, references = image("one"), tmp_path / "said", tmp_path / "sr-ref"
     shell = ["/bin/sh", "-c", 'echo "$0" >> {}'.format(said)]
-    lab([lun(device=path)], attach=[shell + ["in"]], detach=[shell + ["out"]], references=str(references))
+    bring = ["/bin/sh", "-c", "echo in >> {0}; mv {1}-away {1}".format(said, path)]
+    os.rename(path, path + "-away")
+    lab([lun(device=path)], attach=[bring], detach=[shell + ["out"]], references=str(references))
     params = {"host_ref": "OpaqueRef:h", "device_config": dict(WHERE, SCSIid=SCSI_ID), "sr_uuid": A}
 
     standin.answer(dict(params, command="sr_attach"))
@@ -176,10 +179,10 @@ def test_the_last_line_of_an_iqn_logs_out_as_with_sm(lab, image, tmp_path):
     standin.answer(dict(params, command="sr_probe"))
     standin.answer(dict(params, command="sr_detach"))
     assert (references / IQN).read_text() == B + "\n"
-    assert "out" not in said.read_text(), "another one has a line, whoever that is"
+    assert said.read_text() == "in\n", "it was there, and another one has a line, whoever that is"
 
     standin.answer(dict(params, command="sr_detach", sr_uuid=B))
-    assert said.read_text().split()[-1] == "out" and not (references / IQN).exists()
+    assert said.read_text() == "in\nout\n" and not (references / IQN).exists()
 
 
 def test_references_are_counted_as_sm_does(tmp_path):

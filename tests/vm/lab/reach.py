@@ -19,9 +19,11 @@ LOCK = "/var/lock/sm/iscsiadm/isciadm_running"
 
 
 def reach(what, iqn, *rest):
+    is_there = iqn in [name for name, _ in initiator.sessions()]
     if what == "logout":
-        initiator.logout(iqn)
-    elif iqn in [name for name, _ in initiator.sessions()]:
+        if is_there:  # SM as well looks first
+            initiator.logout(iqn)
+    elif is_there:
         initiator.rescan(iqn)
     else:
         initiator.login(iqn, rest[0], Chap(*rest[1:]) if rest[1:] else None)
