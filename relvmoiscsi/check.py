@@ -87,6 +87,7 @@ def foreign_identities(lun: Lun) -> List[str]:
 
 def mgt_is_astray(lun: Lun) -> bool:
     """Whether MGT speaks of another SR, or of other VDIs than there are. SM tolerates it; a late write makes it."""
+    lun = lun.settled()
     if lun.mgt is None:
         return False
     records, disks = set(lun.records()), set(lun.disks())

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 #: journals are looked for up to here; SM's metadata areas end at 11 or 16 MiB
 SEARCH_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
+_WINDOWS_AT_ONCE = 16  #: SM's metadata areas are read at once
 #: each run leaves one, and the next but one overwrites it; whoever puts more there is up to something
 MAX_JOURNALS = 64
 #: LVM puts the first metadata area here
@@ -116,12 +117,15 @@ def _journals(device: Device, span: Range) -> Iterable[Journal]:
 
 
 def _magics(device: Device, span: Range) -> List[int]:
+    starts = range(span.offset, span.end, _WINDOW_BYTES)
+    windows = [Range(start, min(_WINDOW_BYTES, span.end - start)) for start in starts]
     found = []
-    for start in range(span.offset, span.end, _WINDOW_BYTES):
-        window = device.read([Range(start, min(_WINDOW_BYTES, span.end - start))])[0]
-        for at in range(0, len(window), ALIGNMENT):
-            if window[at : at + len(JOURNAL_MAGIC)] == JOURNAL_MAGIC:
-                found.append(start + at)
+    for first in range(0, len(windows), _WINDOWS_AT_ONCE):
+        batch = windows[first : first + _WINDOWS_AT_ONCE]
+        for window, data in zip(batch, device.read(batch)):
+            for at in range(0, len(data), ALIGNMENT):
+                if data[at : at + len(JOURNAL_MAGIC)] == JOURNAL_MAGIC:
+                    found.append(window.offset + at)
     if len(found) > MAX_JOURNALS:
         raise Refused("{}: the label does not tell, and there are {} journals.".format(device.name, len(found)))
     return found
