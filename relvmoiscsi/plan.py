@@ -57,9 +57,6 @@ from relvmoiscsi.vhd.image import Vhd
 #: the bytes of a range, which a survey has read
 Known = Callable[[Range], bytes]
 
-#: changed blocks this close are one entry of the plan and of the journal; those between are not written
-_MERGE_GAP_BYTES = 512
-
 
 class Plan(NamedTuple):
     """A run, and everything it writes that is not in its journal."""
@@ -273,7 +270,6 @@ class _Part(NamedTuple):
 
     offset: int
     new: bytes
-    volume: str
     what: str
 
 
@@ -285,7 +281,7 @@ def content_writes(
     parts = []
     for volume, change in changes:
         pieces = vg.ranges(volume.lv, change.offset, len(change.new))
-        parts += _parts(pieces, change.new, volume.name.text, change.what)
+        parts += _parts(pieces, change.new, change.what)
     return _writes(parts, content_fields(vg, changes), known, block_bytes)
 
 
@@ -315,10 +311,10 @@ def _checksum_in(change: Change) -> Optional[Range]:
     return Range(change.within.offset + place.offset - change.offset, place.length)
 
 
-def _parts(pieces: Iterable[Range], new: bytes, volume: str, what: str) -> List[_Part]:
+def _parts(pieces: Iterable[Range], new: bytes, what: str) -> List[_Part]:
     found, done = [], 0
     for piece in pieces:
-        found.append(_Part(piece.offset, new[done : done + piece.length], volume, what))
+        found.append(_Part(piece.offset, new[done : done + piece.length], what))
         done += piece.length
     return found
 
@@ -333,7 +329,7 @@ def _writes(parts: Iterable[_Part], fields: Iterable[Field], known: Known, block
     changed = [
         at for at in sorted(blocks) if at in held or _patched(at, known(Range(at, block_bytes)), blocks[at]) is not None
     ]
-    return tuple(_write(group, blocks, known, block_bytes) for group in _groups(changed, blocks, block_bytes))
+    return tuple(_write(group, blocks, known, block_bytes) for group in _groups(changed, block_bytes))
 
 
 def _blocks_of(offset: int, length: int, block_bytes: int) -> Iterable[int]:
@@ -349,18 +345,14 @@ def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> Optional[bytes]:
     return bytes(new) if new != old else None
 
 
-def _groups(changed: Sequence[int], blocks: Mapping[int, Sequence[_Part]], block_bytes: int) -> List[List[int]]:
-    """Blocks that become one write: adjacent ones, and those of one volume with a short gap between."""
+def _groups(changed: Sequence[int], block_bytes: int) -> List[List[int]]:
+    """Blocks that become one write: neighbours."""
     groups: List[List[int]] = []
     for at in changed:
-        if groups:
-            before = groups[-1][-1]
-            gap = at - (before + block_bytes)
-            same_volume = blocks[at][0].volume == blocks[before][0].volume
-            if gap == 0 or same_volume and gap <= _MERGE_GAP_BYTES:
-                groups[-1].append(at)
-                continue
-        groups.append([at])
+        if groups and at == groups[-1][-1] + block_bytes:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
     return groups
 
 
@@ -384,7 +376,7 @@ def _placed(
     `finals` are the headers to end with; None: headers that point to the text in the second area.
     """
     journal_bytes = 0
-    drawn = int.from_bytes(run.run_id, "big")
+    drawn = int.from_bytes(run.new_pv_id.encode("ascii"), "big")
     for spare, lot in ((True, drawn), (True, 0), (False, 0)):
         moves = _moves(mdas, text, finals, keep, spare, lot)
         if moves is None:
@@ -475,11 +467,11 @@ def undone_contents(run: Run, canvas: Canvas, known: Known) -> Undone:
     repair.put_right(run, canvas, forward=False)
     parts: List[_Part] = []
     for field in fields:
-        parts += _parts(field.pieces, canvas.get(field.pieces), "", field.what)
+        parts += _parts(field.pieces, canvas.get(field.pieces), field.what)
         place = structure.checksum_range(field.kind)
         if place is not None:
             pieces = repair.part_of(field.around, place)
-            parts += _parts(pieces, canvas.get(pieces), "", field.what)
+            parts += _parts(pieces, canvas.get(pieces), field.what)
     return Undone(_writes(parts, fields, known, run.block_bytes), fields)
 
 
