@@ -43,7 +43,9 @@ def _finished(device: Device, scsi_id: str) -> Optional[str]:
     That is so after an undo, and where this is a copy of a LUN that was cut: its ids belong to that LUN.
     """
     mark = engine.find_unfinished(device)
-    if mark is None:
+    if mark is None:  # a run that was taken back has written late; undo takes that back as well
+        with _locks(engine.read_undoable(device).journal.run):
+            engine.undo(device, os.urandom)
         return None
     run = mark.journal.run
     log.info("%s holds an unfinished run for SCSIid %s; finishing it", device.name, run.scsi_id)
