@@ -285,6 +285,21 @@ def _lun_at_rest(cache: ReadCache, label: Label) -> Lun:
     return lun
 
 
+def _late_mark(device: Device, label: Label, tail: Optional[Tail]) -> Optional[Mark]:
+    """The run that has written late onto a LUN at rest. One that holds a finished run is searched if it looks so."""
+    if tail is not None and tail.kind == RESIGNATURE:
+        try:
+            _lun_at_rest(ReadCache(device), label)
+        except Unfinished:
+            pass
+        except (FormatError, Refused) as problem:
+            log.debug("%s: %s", device.name, problem)
+            return None
+        else:
+            return None
+    return rescue.left_behind(device, label)
+
+
 def _label_to_change(device: Device) -> Label:
     """The label. Raises Unfinished where a cut run has torn it, and otherwise what `read_label` raises."""
     try:
@@ -523,10 +538,10 @@ def _forgotten_mark(device: Device) -> Optional[Mark]:
 def _finished_mark(device: Device) -> Mark:
     label = survey.read_label(device)
     tail = read_tail(label, Place(device.name, label.offset))
+    late = _late_mark(device, label, tail)
+    if late is not None:
+        return late
     if tail is None or tail.kind == UNDO:
-        late = rescue.left_behind(device, label)
-        if late is not None:
-            return late
         raise Refused("{} holds no resignature that could be undone.".format(device.name), "InvalidArg")
     try:
         return Mark(label, tail, rescue.read_journal(device, tail, label))

@@ -6,6 +6,7 @@ have a voice in it, which says what is said, asks whom it asks, holds what it ho
     a run that is done, for this LUN                            AlreadyDone
     a run that was cut                                          finished: the ids it had chosen must win
     a run that was cut, of the LUN that this is a copy of       taken back: those ids are the other LUN's; a new run
+    a run that was taken back, and has written late             taken back once more; a new run
     an undo that was cut                                        finished; then as above
 """
 
@@ -18,7 +19,7 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import RelvmoiscsiError, Unfinished
 from relvmoiscsi.identity import Entropy, IdMap
-from relvmoiscsi.journal import RESIGNATURE, Run
+from relvmoiscsi.journal import IN_PROGRESS, RESIGNATURE, Run
 from relvmoiscsi.recovery import Mark
 
 _NOTHING_WRITTEN = "Nothing was written."
@@ -106,7 +107,7 @@ def _settle(
     """Bring a run that was cut to its end: the Outcome, or what was done where a new run is to follow."""
     mark = engine.find_unfinished(device)
     if mark is None:
-        return ""
+        return _take_back_late_writes(device, entropy, voice, problem)
     run = mark.journal.run
     is_copy = None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id
     take_back = is_copy and mark.tail.kind == RESIGNATURE
@@ -117,3 +118,15 @@ def _settle(
     if take_back:
         return "The resignature that was cut was taken back"
     return Outcome(result, was_cut=True) if mark.tail.kind == RESIGNATURE else "The undo was finished"
+
+
+def _take_back_late_writes(device: Device, entropy: Entropy, voice: Voice, problem: Unfinished) -> str:
+    """There is no mark of a run: one that was taken back has written late, or somebody has settled it since."""
+    mark = engine.read_undoable(device)
+    if mark.tail.phase != IN_PROGRESS:
+        return ""
+    voice.agrees_to_settle(mark, True, problem)
+    with voice.locks(mark.journal.run):
+        result = engine.undo(device, entropy)
+    voice.has_settled(mark, result)
+    return "What a run that was taken back has written late was taken back"

@@ -175,6 +175,8 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
 
 
 _NEW = "{} was resignatured."
+_OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first."
+_LATE = "{}: a write of a run that was taken back has landed late; it is taken back here first."
 _FINISHED = "{}: the {} was finished."
 
 
@@ -191,11 +193,8 @@ class _Terminal(procedure.Voice):
         guard.verify_not_in_use(self._arguments, self._ids)
         path = self._arguments.device
         if take_back:
-            say(
-                "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first.".format(
-                    path, printable(str(mark.journal.run.scsi_id))
-                )
-            )
+            is_copy = mark.journal.run.scsi_id not in (None, *self._ids)
+            say((_OF_A_COPY if is_copy else _LATE).format(path, printable(str(mark.journal.run.scsi_id))))
             _ask(self._arguments, "Take it back?")
         else:
             say("{} holds a resignature that was cut; it is finished with the ids it had chosen.".format(path))

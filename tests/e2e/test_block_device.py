@@ -69,6 +69,7 @@ def test_size_and_block_size_are_those_of_the_device(loop, block_size):
     with open_device(loop, writable=False) as device:
         assert isinstance(device, BlockDevice)
         assert (device.name, device.size_bytes, device.block_size) == (loop, SIZE, block_size)
+        assert device.physical_block_size >= block_size
         assert data_ranges(device) == [Range(0, SIZE)]
 
 

@@ -219,3 +219,16 @@ def test_where_nothing_failed_nothing_is_taken_for_late():
     with pytest.raises(Refused, match="holds no resignature"):
         undo(undone)
     assert same_but_for(undone, original, free_ring(original))
+
+
+def test_what_a_later_run_wrote_late_onto_a_finished_lun_is_taken_back_and_the_first_run_stays():
+    first = done(image("a chain"), scsi_id="3600a0980first")
+    for _n, failing in late_writes(first, run=lambda disk: resignature(disk, seed=1)):
+        disk = failing.base
+        if engine.inspect(disk).tail.phase != 1:
+            continue
+        undo(disk)
+        failing.land()
+        if disk != first and not same_but_for(disk, first, free_ring(first)):
+            undo(disk)
+        assert same_but_for(disk, first, free_ring(first))

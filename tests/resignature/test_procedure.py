@@ -6,10 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 from cuts import OTHER_SCSI_ID, SCSI_ID, cut_before, done, entropy, image, undo
+from test_late_writes import late_writes
 
 from relvmoiscsi import engine, procedure
 from relvmoiscsi.engine import AlreadyDone, Prepared
 from relvmoiscsi.errors import Refused, Unfinished
+from support.build_volumes import MIB
 
 NEW_SR = "11111111-2222-4333-8444-555555555555"
 IN_PROGRESS, SWITCHED = 3, 5
@@ -154,3 +156,23 @@ def test_a_refusal_of_the_new_run_after_an_undo_was_finished_says_so():
         resignature(disk, Recorder("agrees to a new run", Refused("No.")))
 
     assert str(caught.value) == "No. The undo was finished; nothing else was written."
+
+
+def test_what_a_run_that_was_taken_back_has_written_late_is_taken_back_before_a_new_run():
+    late = 0
+    for _n, failing in late_writes(image("a chain")):
+        disk = failing.base
+        if failing.pending[0].offset < MIB:
+            continue  # label and ring: test_late_writes.py
+        undo(disk)
+        failing.land()
+        voice = Recorder()
+
+        done_with = resignature(disk, voice)
+
+        if "agrees to take back" in voice.said:
+            late += 1
+            assert voice.said[0] == "agrees to take back" and voice.said[-3:] == FIRST_NEW_RUN
+        assert isinstance(done_with, procedure.Outcome)
+        assert engine.inspect(disk).state == engine.RESIGNATURED
+    assert late > 0
