@@ -44,6 +44,7 @@ from relvmoiscsi.journal import (
 from relvmoiscsi.lun import Lun
 from relvmoiscsi.lvm import layout, pv
 from relvmoiscsi.lvm.pv import Label
+from relvmoiscsi.lvm.vg import read_vg
 from relvmoiscsi.plan import Plan
 from relvmoiscsi.recovery import Mark
 from relvmoiscsi.survey import ReadCache
@@ -588,14 +589,17 @@ def _contents_undone(cache: ReadCache, run: Run) -> plan.Undone:
 
 
 def _old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
-    """The metadata text from before a run, and all the places it lies in."""
-    text, live = b"", []
+    """The metadata text from before a run, the newest where the areas differ, and all the places texts lie in."""
+    text, newest, live = b"", -1, []  # type: bytes, int, List[Range]
     for move in run.mdas:
         where = Place(device.name, move.original.offset)
         mda = pv.parse_mda(move.old_header, move.original, where)
         if mda.has_text:
-            text = pv.read_texts(device, [mda])[0]
-            pv.verify_text(text, mda.committed, where)
+            found = pv.read_texts(device, [mda])[0]
+            pv.verify_text(found, mda.committed, where)
+            seqno = read_vg(found[:-1].decode("latin-1"), where).seqno
+            if seqno > newest:
+                text, newest = found, seqno
             live += pv.text_ranges(mda.area, mda.committed, where)
     return text, live
 

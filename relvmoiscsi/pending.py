@@ -15,10 +15,14 @@ SM's own rules and in SM's own order, as part of the one plan that changes the i
         parent, or OLD_<VDI>, there                                    take back: both get their names, parent hidden
         neither                                                        complete: drop the journal
 
-LVM does not wipe: until vhd-util has written to a new leaf it may look like the VHD of a disk that was deleted. It is a
-leaf if it was made of the base (of the base's own parent, if the base is empty) and, as long as the base is not hidden,
-if it is empty: the VM is paused until the end. Once the base is hidden a leaf that holds blocks is never dropped: the
-VM ran on, and completing the snapshot loses nothing.
+A leaf that holds blocks is never dropped: a journal may outlive its snapshot, and the VM ran on. But LVM does not wipe:
+until vhd-util has written to a new leaf it may look like the VHD of a disk that was deleted. What names the base is a
+leaf, for the base's UUID is a new one. What names the base's own parent is one if the base is empty, and hidden or the
+leaf empty too; otherwise nobody can tell. Nor does LVM wipe journals: one that speaks of a base that MGT knows, or that
+has other children, holds the text of an older one, and its own work had not begun.
+
+A leaf coalesce of which both volumes have their new names is complete but for its journal. SM takes it back all the
+same, while the VM is paused; where tapdisk has the new leaf open, the VM is not, and it is finished.
 
 Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
 (_handleInterruptedCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py.
@@ -72,6 +76,12 @@ def half_made(name: LvName, text: JournalText) -> List[str]:
     """The VDIs whose volumes a journal excuses from holding a disk image yet."""
     found = parse_clone(text) if name.journal == naming.CLONE else None
     return [str(name.uuid), *([found.clone] if found.clone else [])] if found else []
+
+
+def to_look_into(name: LvName, text: JournalText) -> List[str]:
+    """The VDIs of whose volumes it has to be known whether they hold a block: those, and the base copy."""
+    found = parse_clone(text) if name.journal == naming.CLONE else None
+    return [*half_made(name, text), found.base] if found else []
 
 
 def old_uuids(lun: Lun) -> List[str]:
@@ -184,7 +194,8 @@ class _Bench:
 
 
 def _refuse(journal: Volume, problem: str) -> Unsupported:
-    text = "{}. Let the original SR finish it (`xe sr-scan`), then clone again".format(problem)
+    """Not with the advice to scan the original SR: SM's recovery would drop what a VM has written since."""
+    text = "{}. Clone again once the storage manager is done with it".format(problem)
     return Unsupported("Logical volume {}".format(journal.name.text), Place(journal.name.text, 0), text)
 
 
@@ -219,12 +230,22 @@ def _clone(bench: _Bench, journal: Volume) -> None:
         bench.say("A snapshot of VDI {} was about to begin: it is dropped.".format(uuid))
         return
     clone = bench.disk(text.clone) if text.clone else None
+    others = [child for child in bench.children(base) if child not in (leaf, clone) and not child.name.is_old]
+    if text.base in bench.lun.records() or others:
+        # MGT learns of the base after the journal is gone: it has ended, or the text is what an older journal left
+        if leaf is None:
+            raise _refuse(journal, "VDI {} is gone, and its journal speaks of another snapshot".format(uuid))
+        bench.say("A snapshot of VDI {} was about to begin, or has ended: the journal is dropped.".format(uuid))
+        return
     present = [volume for volume in (leaf, clone) if volume is not None]
     if len(present) == (2 if text.clone else 1) and all(_is_leaf(bench, volume, base) for volume in present):
         _complete(bench, journal, base, clone)
-    elif all(_may_go(volume, base) for volume in present):
+    elif all(_may_go(bench, volume, base) for volume in present):
         _take_back(bench, uuid, base, present)
-    elif leaf is not None and all(not isinstance(volume.content, Unreadable) for volume in present):
+    elif leaf is not None and not isinstance(leaf.content, Unreadable):
+        if clone is not None and isinstance(clone.content, Unreadable):
+            bench.drop(clone)  # it never was a disk
+            clone = None
         _complete(bench, journal, base, clone)  # the VM has run on: nothing of it may go
     else:
         problem = "a snapshot of VDI {} was under way, and its volumes hold both data and damage".format(uuid)
@@ -255,7 +276,9 @@ def _is_leaf(bench: _Bench, leaf: Volume, base: Volume) -> bool:
     parent = bench.disk(leaf.parent.uuid) if leaf.parent else None
     if parent is None or not leaf.is_made_of(parent) or parent.lv.id not in _ancestry(bench, base):
         return False
-    return base.hidden or bool(leaf.empty)
+    if parent.lv.id == base.lv.id:
+        return True  # the base's UUID was new: no VHD from before names it
+    return bool(base.empty) and (base.hidden or bool(leaf.empty))
 
 
 def _ancestry(bench: _Bench, base: Volume) -> Set[str]:
@@ -268,8 +291,21 @@ def _ancestry(bench: _Bench, base: Volume) -> Set[str]:
     return found
 
 
-def _may_go(leaf: Volume, base: Volume) -> bool:
-    return isinstance(leaf.content, Unreadable) or bool(leaf.empty) or not base.hidden
+def _may_go(bench: _Bench, leaf: Volume, base: Volume) -> bool:
+    """Whether no guest has written to it. Raises Unsupported where that cannot be told.
+
+    That the base is not hidden proves nothing: SM shows it when it begins to take a snapshot back, which then fails
+    where a VM has the leaf open.
+    """
+    if isinstance(leaf.content, Unreadable) or leaf.empty:
+        return True
+    parent = bench.disk(leaf.parent.uuid) if leaf.parent else None
+    if base.hidden or parent is not None and parent.lv.id == base.lv.id:
+        return False
+    if parent is not None and base.empty and leaf.is_made_of(parent) and parent.lv.id in _ancestry(bench, base):
+        problem = "{} holds blocks, which may be of a deleted disk or of a VM that ran on".format(leaf.name.text)
+        raise _refuse(leaf, problem)
+    return True
 
 
 def _complete(bench: _Bench, journal: Volume, base: Volume, clone: Optional[Volume]) -> None:
@@ -319,6 +355,12 @@ def _leaf(bench: _Bench, journal: Volume) -> None:
         bench.freed_records.append(parent_uuid)
         bench.say("VDI {} was being coalesced into its parent: that is done, only the journal goes.".format(uuid))
         return
+    if parent is None and leaf is not None and old is not None and _has_been_open(bench, leaf):
+        bench.drop(old)
+        bench.set_read_only(bench.set_hidden(leaf, False), False)
+        bench.freed_records.append(parent_uuid)
+        bench.say("VDI {} was coalesced into its parent, and its VM ran on: old leaf and journal go.".format(uuid))
+        return
     if parent is None:
         if leaf is None:
             raise _refuse(journal, "the parent {} of VDI {} is gone".format(parent_uuid, uuid))
@@ -341,3 +383,12 @@ def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume])
         return leaf.parent.uuid
     problem = "VDI {} was being coalesced into its parent, and the journal does not read".format(journal.name.uuid)
     raise _refuse(journal, problem)
+
+
+def _has_been_open(bench: _Bench, leaf: Volume) -> bool:
+    """Whether tapdisk has a VHD open for a VM, or had when its host died: then it has overwritten the end footer.
+
+    The end of a volume that is being inflated may hold what somebody else's tapdisk left there.
+    """
+    inflated = {journal.name.uuid for journal in bench.journals if journal.name.journal == naming.INFLATE}
+    return isinstance(leaf.content, Vhd) and leaf.content.killed and leaf.name.uuid not in inflated

@@ -37,7 +37,8 @@ MAX_MDAS = 2
 _SPARE_MGT_RECORDS = 64  #: read along with the records of the volumes; deleted slots live there
 
 
-_NEW_MGT_RECORDS = 2  #: of a snapshot that is completed
+#: that a snapshot gets when it is completed, and how many snapshots are expected to be under way at the most
+_NEW_MGT_RECORDS = 2 * 16
 
 
 class ReadCache(Device):
@@ -285,15 +286,18 @@ def _volumes(device: Device, vg: VolumeGroup, names: Sequence[LvName]) -> Tuple[
     heads = [_heads(vg, lv, name, len(names)) for lv, name in zip(vg.lvs, names)]
     first = iter(read_volumes(device, vg, [item for wanted in heads for item in wanted]))
     parts = [[next(first) for _ in wanted] for wanted in heads]
-    excused = {
-        uuid
+    texts_of = [
+        (name, pending.journal_text(found[0]))
         for name, found in zip(names, parts)
         if name.kind == naming.JOURNAL and found
-        for uuid in pending.half_made(name, pending.journal_text(found[0]))
-    }
+    ]
+    excused = {uuid for name, text in texts_of for uuid in pending.half_made(name, text)}
+    looked_into = {uuid for name, text in texts_of for uuid in pending.to_look_into(name, text)}
     opened = [_open(vg, lv, name, found, name.uuid in excused) for lv, name, found in zip(vg.lvs, names, parts)]
     tails = [_tails(vg, lv, content) for lv, content in zip(vg.lvs, opened)]
-    tables = [_table(lv, content) if name.uuid in excused else [] for lv, name, content in zip(vg.lvs, names, opened)]
+    tables = [
+        _table(lv, content) if name.uuid in looked_into else [] for lv, name, content in zip(vg.lvs, names, opened)
+    ]
     second = iter(
         read_volumes(device, vg, [item for several in (tails, tables) for wanted in several for item in wanted])
     )
@@ -377,7 +381,7 @@ def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
     if isinstance(content, bytes):
         length = read_length(content, vg.size_of(lv), lv.name)
         end = min(length + _NEW_MGT_RECORDS * mgt_layout.RECORD_BYTES, vg.size_of(lv))
-        return [Wanted(lv, len(content), end - len(content))] if length > len(content) else []
+        return [Wanted(lv, len(content), end - len(content))] if end > len(content) else []
     return []
 
 

@@ -48,6 +48,7 @@ class Vhd(NamedTuple):
     footer: Footer  #: the copy that the volume begins with
     end_footer: Optional[Footer]  #: in the last sector; None when there is no valid one of this VHD
     stale_end: Optional[Footer]  #: the valid footer of another VHD, which the last sector holds in its place
+    killed: bool  #: the last sector is as tapdisk leaves it while it has the VHD open
     header: DynamicHeader
     locators: Tuple[Locator, ...]
     parent: Optional[ParentName]  #: as the header names it; None for a dynamic VHD
@@ -74,7 +75,7 @@ class Vhd(NamedTuple):
 
     def with_own_end_footer(self) -> "Vhd":
         """The same with the copy of its footer in the last sector."""
-        return self._replace(end_footer=self.footer, stale_end=None)
+        return self._replace(end_footer=self.footer, stale_end=None, killed=False)
 
 
 def read_vhd(footer_copy: bytes, header_bytes: bytes, last_sector: bytes, volume: str, volume_size: int) -> Vhd:
@@ -85,6 +86,7 @@ def read_vhd(footer_copy: bytes, header_bytes: bytes, last_sector: bytes, volume
     start = Place(volume, 0)
     footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
     end_footer = _end_footer(last_sector, Place(volume, volume_size - Footer.SIZE))
+    killed = last_sector == layout.KILLED_FOOTER
     stale_end = None
     if end_footer is not None and not _of_one_vhd(footer, end_footer):
         end_footer, stale_end = None, end_footer
@@ -97,10 +99,10 @@ def read_vhd(footer_copy: bytes, header_bytes: bytes, last_sector: bytes, volume
     header = _header(header_bytes, start.plus(layout.HEADER_OFFSET), volume_size)
     if footer.type == layout.TYPE_DYNAMIC:
         _verify_no_parent(header, start.plus(layout.HEADER_OFFSET))
-        return Vhd(footer, end_footer, stale_end, header, (), None)
+        return Vhd(footer, end_footer, stale_end, killed, header, (), None)
     locators = _locators(header, volume, volume_size)
     parent = _parent_in_header(header, start.plus(layout.HEADER_OFFSET))
-    return Vhd(footer, end_footer, stale_end, header, locators, parent)
+    return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
 
 
 def _of_one_vhd(one: Footer, other: Footer) -> bool:

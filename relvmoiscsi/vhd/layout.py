@@ -14,6 +14,7 @@ from relvmoiscsi.ondisk import Record, be32, be64, raw, u8
 
 FOOTER_COOKIE   = b"conectix"
 POISONED_COOKIE = b"v_poison"      #: vhd-util's resize journal disables the footer with it
+KILLED_FOOTER   = b"\xc7" * 512    #: what tapdisk writes over the footer at the end when it opens a VHD to write
 HEADER_COOKIE   = b"cxsparse"
 HEADER_OFFSET   = 512
 HEADER_KIND     = "VHD header"     #: of a Structure, with its checksum

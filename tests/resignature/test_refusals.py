@@ -512,7 +512,7 @@ def _journal(name, value=""):
 JOURNALS = {
     "jvhd_": unsupported(lambda: Spoiled([vhd("disk", poisoned=True), jvhd("disk")]), "jvhd_", "being resized"),
     "clone_ of a VDI that is gone": unsupported(
-        lambda: Spoiled([_journal("clone_{}_1", OTHER_SR + "_")]), "clone_", "neither VDI " + GONE, "xe sr-scan"
+        lambda: Spoiled([_journal("clone_{}_1", OTHER_SR + "_")]), "clone_", "neither VDI " + GONE, "Clone again once"
     ),
     "leaf_ of a VDI that is gone": unsupported(
         lambda: Spoiled([_journal("leaf_{}_1", OTHER_SR)]), "leaf_", "neither VDI " + GONE
