@@ -118,9 +118,13 @@ def _record_pairs(before: Lun, after: Lun) -> List[Tuple[VdiRecord, VdiRecord]]:
     return list(zip(before.mgt.records, after.mgt.records)) if before.mgt and after.mgt else []
 
 
-def differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
-    """A sentence for everything in `after` that is not `before` under the new ids."""
+def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> List[str]:
+    """A sentence for everything in `after` that is not `before` under the new ids.
+
+    Each resignature, and each undo, is a generation of LVM's metadata.
+    """
     found = _text_differences(before, after, ids)
+    found += _expect("seqno", after.vg.seqno, before.vg.seqno + generations)
     found += _left_over(before, after, ids)
     if len(before.volumes) != len(after.volumes):
         return found + ["It has {} volumes, expected {}.".format(len(after.volumes), len(before.volumes))]
@@ -139,7 +143,6 @@ def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     found += _expect("The PV id in the metadata", new.pv_id, ids.lvm_ids[vg.pv_id])
     found += _expect("The volume group's id", new.id, ids.lvm_ids[vg.id])
     found += _expect("The volume group's name", new.name, naming.VG_PREFIX + ids.new_sr)
-    found += _expect("seqno", new.seqno, vg.seqno + 1)
     for name in ("dev_size", "pe_start", "pe_count", "extent_size"):
         found += _expect(name, getattr(new, name), getattr(vg, name))
     return found

@@ -10,7 +10,7 @@ A map that is written by hand may also have plain tables for everything: "uuids"
 Where nothing is chosen, `derived_ids` tells the map of any LUN, from its new SR UUID and its old ids alone.
 """
 
-from typing import Any, Dict, Iterable, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import FormatError, Place, UsageError
 from relvmoiscsi.identity import IdMap, dashed, derived_lvm_id, derived_uuid, is_uuid, parse_lvm_id
@@ -80,7 +80,21 @@ def checked_uuid(text: Any) -> str:
     """Raises UsageError for anything that is no UUID."""
     if not isinstance(text, str) or not is_uuid(text):
         raise UsageError("{!r} is no UUID as SM writes it: 36 characters, lower case.".format(text))
+    if not text.strip("0-"):
+        raise UsageError("{} stands for no UUID at all.".format(text))
     return text
+
+
+def contradictions(wanted: IdMap, sr_uuid: Optional[str], ids: IdMap) -> List[str]:
+    """A phrase for every choice that a finished, or decided, run has made otherwise."""
+    found = []
+    if sr_uuid is not None and sr_uuid != ids.new_sr:
+        found.append("the SR is {}, not {}".format(ids.new_sr, sr_uuid))
+    for chosen, made in ((wanted.uuids, ids.uuids), (wanted.lvm_ids, ids.lvm_ids)):
+        for old, new in sorted(chosen.items()):
+            if made.get(old, new) != new:
+                found.append("{} has become {}, not {}".format(old, made[old], new))
+    return found
 
 
 def _lvm_id(text: Any) -> str:

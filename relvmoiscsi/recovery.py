@@ -22,7 +22,19 @@ from relvmoiscsi import repair, structure
 from relvmoiscsi.apply import NOTHING_WRITTEN, cut_sentence, read_back, step
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, Unfinished
-from relvmoiscsi.journal import DONE, IN_PROGRESS, KINDS, SWITCHED, TAIL_AT, UNDO, Journal, MdaMove, Run, Tail
+from relvmoiscsi.journal import (
+    DONE,
+    IN_PROGRESS,
+    KINDS,
+    RESIGNATURE,
+    SWITCHED,
+    TAIL_AT,
+    UNDO,
+    Journal,
+    MdaMove,
+    Run,
+    Tail,
+)
 from relvmoiscsi.lvm import layout, pv, ring
 from relvmoiscsi.lvm.pv import Area, Label, Mda
 from relvmoiscsi.lvm.vg import VolumeGroup, read_vg
@@ -336,6 +348,16 @@ def label_before(mark: Mark) -> bytes:
     if mark.label.sector in (labels.before, labels.in_progress):
         return run.old_label
     return pv.sealed_label(mark.label.sector[:TAIL_AT] + run.old_label[TAIL_AT:])
+
+
+def cut(device: Device, tail: Tail, run: Run) -> Unfinished:
+    """The error of whoever meets an unfinished run and its journal: the way out that is open."""
+    if tail.phase == IN_PROGRESS and tail.kind == RESIGNATURE and not is_prepared(device, run):
+        return Unfinished(
+            "{0} holds an unfinished resignature, cut before its commit, and LVM has changed the volume group since. "
+            "`relvmoiscsi undo {0}` takes it back and keeps LVM's change.".format(device.name)
+        )
+    return unfinished(device.name, tail)
 
 
 def unfinished(name: str, tail: Tail) -> Unfinished:

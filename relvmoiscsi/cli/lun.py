@@ -161,17 +161,36 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     with _nothing_written():
         _must_be_able_to_ask(arguments)
         chosen = _chosen(arguments)
+    finished = None if arguments.again else _finished_before(arguments, chosen)
+    if finished is not None:
+        return finished
     with _opened(arguments, not arguments.dry_run) as (device, ids):
         scsi_id = ids[0] if ids else None
-        done = procedure.resignature(
-            device, os.urandom, _Terminal(arguments, ids), scsi_id, chosen, arguments.again, arguments.sr_uuid
-        )
+        voice = _Terminal(arguments, ids, chosen)
+        done = procedure.resignature(device, os.urandom, voice, scsi_id, chosen, arguments.again, arguments.sr_uuid)
         lun = engine.inspect(device).lun if isinstance(done, AlreadyDone) else None
     if isinstance(done, AlreadyDone):
-        return _already_done(path, done, lun, scsi_id)
+        return _already_done(arguments, chosen, done, lun, scsi_id)
     if isinstance(done, Prepared):
         return _planned(path, done, scsi_id)
     return _done(path, done.result, _FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path))
+
+
+def _finished_before(arguments: argparse.Namespace, chosen: IdMap) -> Optional[Answer]:
+    """The answer where the same was done before. The LUN may be in use by now: it is read only."""
+    with _opened(arguments, False) as (device, ids):
+        scsi_id = ids[0] if ids else None
+        with _nothing_written():
+            done = engine.find_done(device, scsi_id)
+        return None if done is None else _already_done(arguments, chosen, done, engine.inspect(device).lun, scsi_id)
+
+
+def _refuse_contradictions(arguments: argparse.Namespace, chosen: IdMap, ids: IdMap, instead: str) -> None:
+    """A script that has chosen ids must not take others for them."""
+    found = mapfile.contradictions(chosen, arguments.sr_uuid, ids)
+    if found:
+        problem = "{} was given other ids before: {}. {}".format(arguments.device, found[0], instead)
+        raise Refused(problem).in_state("Nothing was written.")
 
 
 _NEW = "{} was resignatured."
@@ -183,8 +202,8 @@ _FINISHED = "{}: the {} was finished."
 class _Terminal(procedure.Voice):
     """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
 
-    def __init__(self, arguments: argparse.Namespace, ids: Sequence[str]) -> None:
-        self._arguments, self._ids = arguments, ids
+    def __init__(self, arguments: argparse.Namespace, ids: Sequence[str], chosen: IdMap) -> None:
+        self._arguments, self._ids, self._chosen = arguments, ids, chosen
 
     def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
         """A cut undo is the user's to finish; a dry run finishes nothing."""
@@ -192,6 +211,9 @@ class _Terminal(procedure.Voice):
             raise problem
         guard.verify_not_in_use(self._arguments, self._ids)
         path = self._arguments.device
+        if not take_back:
+            instead = "`relvmoiscsi recover {0}` finishes that, `relvmoiscsi undo {0}` takes it back.".format(path)
+            _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
         if take_back:
             is_copy = mark.journal.run.scsi_id not in (None, *self._ids)
             say((_OF_A_COPY if is_copy else _LATE).format(path, printable(str(mark.journal.run.scsi_id))))
@@ -315,9 +337,16 @@ def _done(path: str, result: Result, headline: str) -> Answer:
     return Answer(report.result_facts(path, result), "\n".join(lines))
 
 
-def _already_done(path: str, done: AlreadyDone, lun: Optional[Lun], scsi_id: Optional[str]) -> Answer:
-    """`lun` is what is on it, as far as that reads now: it may be in use."""
-    ids = done.run.ids if done.run else None
+def _already_done(
+    arguments: argparse.Namespace, chosen: IdMap, done: AlreadyDone, lun: Optional[Lun], scsi_id: Optional[str]
+) -> Answer:
+    """`lun` is what is on it, as far as that reads now: it may be in use.
+
+    Raises Refused where other ids were chosen than it has.
+    """
+    path, ids = arguments.device, done.run.ids if done.run else None
+    known = ids or IdMap("", {"": done.sr_uuid}, {})
+    _refuse_contradictions(arguments, chosen, known, "With --again it is resignatured once more.")
     result = Result(engine.RESIGNATURED, lun, ids, scsi_id, already_done=True)
     text = "{} was resignatured already, as SR {}. Nothing was written.".format(path, done.sr_uuid)
     facts = report.result_facts(path, result)
@@ -348,7 +377,7 @@ def _chosen(arguments: argparse.Namespace) -> IdMap:
             return mapfile.read_map(json.load(file), arguments.map)
     except OSError as error:
         raise UsageError("{}: {}.".format(arguments.map, error.strerror)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError("{} does not read as JSON: {}.".format(arguments.map, error)) from error
 
 

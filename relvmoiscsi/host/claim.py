@@ -14,7 +14,7 @@ import time
 from typing import Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host.holders import owners_of_flock, users_of_block, users_of_file
+from relvmoiscsi.host.holders import owners_of_flock, users_of_block, users_of_file, writers_of_block
 from relvmoiscsi.host.lock import POLL_SECONDS, flock_before
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,22 @@ def open_file(path: str, flags: int, writable: bool) -> int:
 def read_only(path: str) -> Refused:
     """The refusal to write to what is meant to stay as it is."""
     return Refused("{} is read-only. Make it writable first.".format(path)).in_state(NOT_WRITTEN)
+
+
+def check_no_other_writer(path: str, descriptor: int) -> None:
+    """Raises Refused when a process has the block device open for writing without asking to be alone, as qemu does.
+
+    Whoever has it open to read is left alone. Programs that look at a disk for a moment get some time to end.
+    """
+    deadline = time.monotonic() + LEASE_SECONDS
+    while True:
+        writers = writers_of_block(os.fstat(descriptor), descriptor)
+        if not writers:
+            return
+        if time.monotonic() >= deadline:
+            problem = "{} is open for writing by {}.".format(path, _listing(writers))
+            raise Refused(problem + " End that first.").in_state(NOT_WRITTEN)
+        time.sleep(POLL_SECONDS)
 
 
 def lock_against_udev(path: str, descriptor: int, seconds: float) -> None:

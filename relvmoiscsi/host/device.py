@@ -31,6 +31,7 @@ from relvmoiscsi.host.batch import Workers, pieces_of, runs_of, spans_of
 from relvmoiscsi.host.claim import (
     NOT_WRITTEN,
     check_file_mode,
+    check_no_other_writer,
     check_not_open_elsewhere,
     lock_against_udev,
     lock_image,
@@ -219,6 +220,7 @@ class BlockDevice(HostDevice):
             self._check_geometry()
             if writable:
                 self._check_not_read_only()
+                check_no_other_writer(path, self._descriptor)
                 lock_against_udev(path, self._descriptor, lock_timeout)
                 self._drop_page_cache()
         except BaseException:

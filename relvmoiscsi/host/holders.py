@@ -140,6 +140,32 @@ def _processes_with(numbers: Dict[str, str], system: System) -> List[str]:
     return [_process(one, system) for one in processes if one not in watched]
 
 
+def writers_of_block(status: os.stat_result, own_descriptor: int, system: System = HERE) -> List[str]:
+    """Processes that have the block device of this stat open for writing, `own_descriptor` apart; watchers left out.
+
+    The kernel lets two of them write, unless one asks to be alone.
+    """
+    wanted = "{}:{}".format(os.major(status.st_rdev), os.minor(status.st_rdev))
+    own = os.path.join(system.proc, str(os.getpid()), "fd", str(own_descriptor))
+    found: Dict[str, None] = {}
+    for link in glob(os.path.join(escape(system.proc), "[0-9]*/fd/*")):
+        if link != own and "/dev/" in _link(link) and _number(link) == wanted and _is_for_writing(link):
+            found[link.split(os.sep)[-3]] = None
+    return [
+        _process(one, system)
+        for one in sorted(found, key=int)
+        if _text(os.path.join(system.proc, one, "comm")) not in WATCHERS
+    ]
+
+
+def _is_for_writing(link: str) -> bool:
+    """What /proc/*/fdinfo/* says of a descriptor: `flags:	02100002`, octal."""
+    for line in _text(link.replace("/fd/", "/fdinfo/")).splitlines():
+        if line.startswith("flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
 def _number(path: str) -> str:
     """The major:minor of the block device at the path; "" if it is none."""
     try:

@@ -76,6 +76,12 @@ def test_after_a_resignature_nothing_is_shared_and_all_data_is_the_same(finished
     assert (facts["state"], facts["device"], facts["original"]) == ("resignatured", str(finished), str(original))
 
 
+def test_a_lun_that_was_resignatured_twice_is_still_the_originals_clone(finished, original, command):
+    assert command("resignature", finished, "--yes", "--again").status == 0
+
+    assert command("check", finished, "--original", original).status == 0
+
+
 @pytest.mark.parametrize("key", ["base", "disk", "snapshot", "data"])
 @pytest.mark.parametrize("side", ["clone", "original"])
 def test_one_flipped_byte_of_a_guest_is_found_and_named(finished, original, command, key, side):

@@ -520,7 +520,7 @@ def test_a_cut_undo_is_not_finished_by_a_resignature(finished, command, monkeypa
 # --- images that somebody else has, or that are to stay as they are
 
 
-@pytest.mark.parametrize("argv", [("resignature", "--yes"), ("recover",), ("undo", "--yes")])
+@pytest.mark.parametrize("argv", [("resignature", "--yes", "--again"), ("recover",), ("undo", "--yes")])
 def test_a_read_only_image_is_4(finished, command, argv):
     finished.chmod(0o444)
     before = content(finished)
@@ -532,6 +532,38 @@ def test_a_read_only_image_is_4(finished, command, argv):
     assert content(finished) == before
 
 
+def test_a_finished_lun_that_is_in_use_by_now_is_answered_as_before(finished, command):
+    first = command("resignature", finished, "--yes", "--json").json
+    finished.chmod(0o444)
+    before = content(finished)
+
+    with open(str(finished), "rb"):
+        ran = command("resignature", finished, "--yes", "--json")
+
+    assert (ran.status, ran.json) == (0, first)
+    assert ran.json["already_done"] and content(finished) == before
+
+
+@pytest.mark.parametrize("wanted", ["sr-uuid", "map"])
+def test_ids_that_were_chosen_otherwise_are_refused(finished, command, tmp_path, wanted):
+    made = command("resignature", finished, "--yes", "--json").json
+    other = dict(made, sr={"old": made["sr"]["old"], "new": "77777777-2222-4333-8444-555555555555"})
+    (tmp_path / "map").write_text(json.dumps({"sr": other["sr"]}), encoding="utf-8")
+    choice = other["sr"]["new"] if wanted == "sr-uuid" else tmp_path / "map"
+    before = content(finished)
+
+    ran = command("resignature", finished, "--yes", "--{}".format(wanted), choice)
+
+    assert ran.status == 4 and other["sr"]["new"] in ran.err and made["sr"]["new"] in ran.err and "--again" in ran.err
+    assert content(finished) == before
+    same = command("resignature", finished, "--yes", "--sr-uuid", made["sr"]["new"])
+    assert same.status == 0 and content(finished) == before
+
+
+def test_a_uuid_of_zeros_is_none(image, command):
+    assert command("resignature", image, "--yes", "--sr-uuid", "00000000-0000-0000-0000-000000000000").status == 2
+
+
 def test_a_dry_run_needs_no_right_to_write_and_nobody_to_stay_away(image, command):
     image.chmod(0o444)
 
@@ -540,7 +572,7 @@ def test_a_dry_run_needs_no_right_to_write_and_nobody_to_stay_away(image, comman
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("argv", [("resignature", "--yes"), ("recover",), ("undo", "--yes")])
+@pytest.mark.parametrize("argv", [("resignature", "--yes", "--again"), ("recover",), ("undo", "--yes")])
 def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(finished, command, argv):
     before = content(finished)
     with open(str(finished), "rb") as image:
@@ -645,7 +677,7 @@ def test_a_read_that_fails_is_7(finished, command, monkeypatch, name):
 # --- what is no error of the user's
 
 
-@pytest.mark.parametrize("name, function", [("resignature", "prepare"), ("undo", "undo"), ("show", "inspect")])
+@pytest.mark.parametrize("name, function", [("resignature", "find_done"), ("undo", "undo"), ("show", "inspect")])
 def test_a_bug_is_70_with_its_traceback(finished, command, monkeypatch, name, function):
     def broken(*_):
         raise RuntimeError("cannot happen")

@@ -5,6 +5,7 @@ import fcntl
 import os
 import stat
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -13,6 +14,7 @@ from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated
 from relvmoiscsi.host.device import BLKFLSBUF, BlockDevice, Counts, data_ranges, open_device, same_device
 from relvmoiscsi.host.scsi import scsi_id_of
+from support.builder import one_vhd
 
 pytestmark = pytest.mark.root
 
@@ -275,3 +277,20 @@ def test_nodes_of_one_device_are_the_same_device(loop, image, tmp_path):
 
 def test_a_loop_device_has_no_scsi_id(loop):
     assert scsi_id_of(loop) is None
+
+
+def test_a_device_that_a_process_writes_without_asking_to_be_alone_is_refused(attach, tmp_path):
+    lun = tmp_path / "lun"
+    one_vhd().disk.to_file(str(lun))
+    loop = attach(lun)
+    before = lun.read_bytes()
+
+    with open(loop, "r+b", buffering=0):
+        other = subprocess.run(
+            [sys.executable, "-m", "relvmoiscsi", "resignature", "--yes", "--not-in-use", loop],
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert other.returncode == 4 and b"is open for writing by process" in other.stderr
+    assert lun.read_bytes() == before
