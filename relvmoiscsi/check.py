@@ -85,9 +85,13 @@ def foreign_identities(lun: Lun) -> List[str]:
     return found
 
 
-def mgt_is_astray(lun: Lun) -> bool:
-    """Whether MGT speaks of another SR, or of other VDIs than there are. SM tolerates it; a late write makes it."""
+def looks_half_written(lun: Lun) -> bool:
+    """Whether header and locators of a VHD name different parents, or MGT speaks of another SR, or of other VDIs than
+    there are. SM makes and tolerates all of it; a late write makes it as well.
+    """
     lun = lun.settled()
+    if any(volume.disputed for volume in lun.volumes):
+        return True
     if lun.mgt is None:
         return False
     records, disks = set(lun.records()), set(lun.disks())

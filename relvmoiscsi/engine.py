@@ -297,7 +297,7 @@ def _lun_at_rest(cache: ReadCache, label: Label) -> Lun:
         if rescue.left_behind(cache, label) is None:
             raise
         raise Unfinished(_late(cache.name)) from problem
-    if check.mgt_is_astray(lun) and rescue.left_behind(cache, label) is not None:
+    if check.looks_half_written(lun) and rescue.left_behind(cache, label) is not None:
         raise Unfinished(_late(cache.name))
     return lun
 
