@@ -109,15 +109,15 @@ class Lun(NamedTuple):
         return next(volume for volume in self.volumes if volume.name.text == name)
 
 
-class Work(NamedTuple):
+class Work:
     """What SM had begun on a LUN, and what its own recovery makes of it.
 
     `lun` is the LUN afterwards, under the old identities; its volumes are those of the LUN before, told by their LV
-    ids: some have another name, status, tag or hidden flag, some are gone.
+    ids: some have another name, status, tag or hidden flag, some are gone. `sentences` say what was done.
     """
 
-    lun: Lun
-    sentences: Tuple[str, ...]
+    def __init__(self, lun: Lun, sentences: Sequence[str]) -> None:
+        self.lun, self.sentences = lun, tuple(sentences)
 
 
 class VolumeChange(NamedTuple):
