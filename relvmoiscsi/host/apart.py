@@ -35,6 +35,14 @@ _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again 
 
 Begin = Callable[[], None]
 
+_given_up: List[int] = []  # processes that had not ended when they were given up
+
+
+def still_there() -> List[int]:
+    """Processes that were given up and that the kernel has not let go of: they have a disk open, or are opening it."""
+    _given_up[:] = [pid for pid in _given_up if not _has_ended(pid)]
+    return list(_given_up)
+
 
 class _Stop(BaseException):
     """Ends the work without a write; nobody between here and there is to handle it as a failure of the device."""
@@ -186,7 +194,15 @@ def _reap(pid: int) -> None:
     """Take note of its end; one that the kernel does not let go of is left to init."""
     poll = select.poll()
     for _ in range(_REAP_MILLISECONDS // 10):
-        if os.waitpid(pid, os.WNOHANG)[0]:
+        if _has_ended(pid):
             return
         poll.poll(10)
+    _given_up.append(pid)
     log.warning("process %d was given up and has not ended yet: its disk does not answer", pid)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # somebody else has taken note: the kernel itself, where SIGCHLD is ignored
+        return True

@@ -37,7 +37,7 @@ from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequen
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import iscsi_status
-from relvmoiscsi.host.apart import apart
+from relvmoiscsi.host.apart import apart, still_there
 from relvmoiscsi.host.command import TIMED_OUT, Completed, Runner, run
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
 from relvmoiscsi.host.iscsi_admin import Credentials, Iscsiadm, Target, targets_in, wait_for
@@ -353,7 +353,9 @@ class OpenIscsi:
             self._leave(note, None, runs)
             return
         # A record that we made stays with a session that stays: an iscsid that is started anew needs it.
-        if note["before"] is not None or own not in kept:
+        # So does one that a session of others has been made with since: SM takes the record that it finds.
+        taken = own is None and note["iqn"] and self._found(note["iqn"], note.portal) is not None and others - runs
+        if note["before"] is not None or not (own in kept or taken):
             self._changes.undo(note)
         note.remove()
 
@@ -498,6 +500,11 @@ class OpenIscsi:
 
     def _users_in_time(self, session: Session) -> List[str]:
         """Who uses the disks of a session. One that does not answer hangs whoever opens it: raises OutOfTime then."""
+        hanging = still_there()
+        if hanging:
+            # It would count as a user. It has a copy of the note, which is free for a later run when it has ended.
+            problem = "Process {} of this call hangs in a disk that does not answer, so {} cannot be ended now."
+            raise Refused(problem.format(hanging[0], session))
         if math.isinf(self._deadline.left):
             return self._luns.users(session, session.luns)
         what = "the users of {} were known".format(session)

@@ -9,7 +9,8 @@ import pytest
 from host.clock import Clock
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host.apart import AskingDevice, apart
+from relvmoiscsi.host import apart as apart_module
+from relvmoiscsi.host.apart import AskingDevice, apart, still_there
 from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from support.sparse import SparseDisk
 
@@ -143,3 +144,43 @@ def test_a_device_asks_once_and_before_its_first_write():
     assert asked == [bytes(4)]
     assert disk.read([Range(0, 4)]) == [b"\2" * 4]
     assert (device.name, device.size_bytes, device.block_size) == (disk.name, disk.size_bytes, disk.block_size)
+
+
+# --- a child that no signal ends, as one in an open() of a disk that does not answer
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """The children that were given up; they end with the test."""
+    pids = []
+    monkeypatch.setattr(apart_module, "_kill", pids.append)
+    monkeypatch.setattr(apart_module, "_REAP_MILLISECONDS", 20)
+    yield pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert still_there() == []
+
+
+def give_one_up():
+    with pytest.raises(OutOfTime):
+        apart(lambda begin: for_ever() or "", Deadline(0.05), "the LUN was read")
+
+
+def test_a_child_that_somebody_else_takes_note_of_has_ended():
+    usual = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # then the kernel does
+    try:
+        assert apart(lambda begin: "done", NO_DEADLINE, "it was done") == "done"
+        assert still_there() == []
+    finally:
+        signal.signal(signal.SIGCHLD, usual)
+
+
+def test_who_was_given_up_is_known_until_it_has_ended(stuck):
+    give_one_up()
+    assert still_there() == stuck
+
+    os.kill(stuck[0], signal.SIGKILL)
+    os.waitid(os.P_PID, stuck[0], os.WEXITED | os.WNOWAIT)
+    assert still_there() == []
+    stuck.clear()

@@ -939,6 +939,39 @@ def test_a_session_in_use_is_handed_over_and_never_ended(world, iscsi, caplog, n
     assert patience(world) == "144"
 
 
+def test_a_session_whose_disk_a_given_up_process_of_ours_hangs_in_is_not_handed_over(world, iscsi, monkeypatch):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    hanging = [4711]
+    monkeypatch.setattr(iscsi_module, "still_there", lambda: list(hanging))
+    monkeypatch.setattr(iscsi_luns.holders, "users_of_disks", lambda *_: ["process 4711"] if hanging else [])
+
+    with pytest.raises(Refused, match="Process 4711 of this call hangs in a disk that does not answer"):
+        iscsi.logout(login)
+    assert sids(world) == [1] and reference(world) is None
+
+    login.note.close()  # the kernel has let go of the process, which had it as well
+    hanging.clear()
+    iscsi.recover()
+    assert sids(world) == [] and world.records() == {}
+
+
+def test_the_record_that_a_session_of_sm_was_made_with_stays(world, iscsi):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    # SM attaches an SR behind the target while we work: it finds our session, so it makes no record.
+    put(world.root, "var/run/sr-ref/" + IQN, OURS + "\n" + THEIRS + "\n", 0o644)
+    assert iscsi.logout(login) is False
+    # SM detaches, which keeps the record, and attaches again: it logs in with the record that it finds.
+    os.unlink(os.path.join(world.root, "var/run/sr-ref", IQN))
+    remove_session(world.root, 1)
+    use_by_sm(world)
+    put_session(world.root, 2)
+
+    iscsi.recover()
+
+    record = [PLAIN_RECORD.format(IQN)]
+    assert list(world.records()) == record, "an iscsid that is started anew takes over sessions with a record only"
+
+
 @pytest.mark.parametrize("how", list(USERS))
 def test_a_session_of_ours_that_got_users_is_handed_over_at_the_logout(world, iscsi, caplog, no_patience, how):
     login = iscsi.login(PORTAL, IQN, user=OURS)
