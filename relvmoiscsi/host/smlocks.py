@@ -12,7 +12,8 @@
 SM locks with fcntl, which ties a lock to the process and drops it as soon as the process closes any descriptor of the
 file. The locks of open file descriptions (F_OFD_SETLK, Linux 3.15) exclude those of SM and do neither, so they are
 taken here. The files of SM stay where they are: SM does not look whether the file it has locked is still the one that
-its name leads to, so removing one would give the lock to two.
+its name leads to, so removing one would give the lock to two. A forked child has a copy of what was open, and may hang
+in a disk for longer than its parent lives: so each lock is undone, which is for all copies, before its file is closed.
 
 All of these are of this host only. Whoever takes several takes them in this order: the LUN, iscsiadm, LVM.
 Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount); misc/fairlock; set-iscsi-initiator.
@@ -29,7 +30,7 @@ from typing import Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Runner, run
-from relvmoiscsi.host.lock import POLL_SECONDS, flock_before
+from relvmoiscsi.host.lock import POLL_SECONDS, flock_before, undo_flock
 from relvmoiscsi.host.scsi import is_scsi_id
 
 log = logging.getLogger(__name__)
@@ -217,6 +218,7 @@ def _sm_lock(path: str, deadline: float) -> Iterator[int]:
         log.debug("took the lock %s", path)
         yield descriptor
     finally:
+        _unlock(descriptor, path)
         os.close(descriptor)
         log.debug("closed the lock %s", path)
 
@@ -249,6 +251,15 @@ def _try_lock(descriptor: int, path: str) -> bool:
     except OSError as error:
         raise Refused("The file {} cannot be locked: {}.".format(path, error.strerror)) from error
     return True
+
+
+def _unlock(descriptor: int, path: str) -> None:
+    """Undo the record lock, and an flock on the same file, for whoever has a copy of the descriptor."""
+    try:
+        fcntl.fcntl(descriptor, _F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
+    undo_flock(descriptor, path)
 
 
 def _holder(descriptor: int) -> str:
@@ -296,8 +307,11 @@ def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[None]:
     connection = _greeted(path, deadline, run)
     with connection:
         log.debug("took the Fairlock %s", path)
-        connection.sendall("{} - relvmoiscsi".format(os.getpid()).encode("ascii"))
-        yield
+        try:
+            connection.sendall("{} - relvmoiscsi".format(os.getpid()).encode("ascii"))
+            yield
+        finally:
+            _end(connection)
     log.debug("released the Fairlock %s", path)
 
 
@@ -330,6 +344,13 @@ def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
         if time.monotonic() >= deadline:
             raise Refused("The lock service at {} does not answer: {}.".format(path, answer))
         time.sleep(POLL_SECONDS)
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # the server has ended it
 
 
 def _start_service(argv: Sequence[str], run: Runner) -> None:

@@ -3,6 +3,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +14,8 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import apart as apart_module
 from relvmoiscsi.host.apart import AskingDevice, apart, still_there
 from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
+from relvmoiscsi.host.lock import lvm_locks
+from relvmoiscsi.host.smlocks import ISCSIADM_LOCKS, LUN_LOCKS, LVM_LOCK, iscsiadm_lock, lun_lock, lvm_lock
 from support.sparse import SparseDisk
 
 pytestmark = pytest.mark.processes
@@ -184,3 +188,46 @@ def test_who_was_given_up_is_known_until_it_has_ended(stuck):
     os.waitid(os.P_PID, stuck[0], os.WEXITED | os.WNOWAIT)
     assert still_there() == []
     stuck.clear()
+
+
+# As SM's flock.py, and as LVM.
+TRIES = """
+import fcntl, sys
+with open(sys.argv[2], "a+") as file:
+    getattr(fcntl, sys.argv[1])(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+"""
+
+
+def is_free(how, path):
+    return subprocess.call([sys.executable, "-c", TRIES, how, str(path)], stderr=subprocess.DEVNULL) == 0
+
+
+@pytest.mark.parametrize("name", ISCSIADM_LOCKS)
+def test_who_was_given_up_keeps_no_lock_of_iscsiadm(tmp_path, stuck, name):
+    with iscsiadm_lock(str(tmp_path), 1):
+        give_one_up()
+        assert not is_free("lockf", tmp_path / name)
+
+    assert is_free("lockf", tmp_path / name) and is_free("flock", tmp_path / name)
+
+
+def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
+    path = tmp_path / LUN_LOCKS / "36001405b8f1d4c2a3e5f60718293a4b5"
+    with lun_lock(path.name, str(tmp_path), 1):
+        give_one_up()
+        os.link(str(path), str(tmp_path / "same"))  # the file goes with the lock, but for whoever waits for it
+        assert not is_free("lockf", tmp_path / "same")
+
+    assert is_free("lockf", tmp_path / "same")
+
+
+def test_who_was_given_up_keeps_no_lock_of_lvm(tmp_path, stuck):
+    (tmp_path / "lvm").mkdir()
+    (tmp_path / "lvm/P_global").touch()
+    with lvm_lock(str(tmp_path), 1), lvm_locks([], str(tmp_path / "lvm"), 1):
+        give_one_up()
+        assert not is_free("lockf", tmp_path / LVM_LOCK)
+        assert not is_free("flock", tmp_path / "lvm/P_global")
+
+    assert is_free("lockf", tmp_path / LVM_LOCK)
+    assert is_free("flock", tmp_path / "lvm/P_global")
