@@ -35,13 +35,14 @@ _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again 
 
 Begin = Callable[[], None]
 
-_given_up: List[int] = []  # processes that had not ended when they were given up
+_given_up: Dict[int, str] = {}  # processes that had not ended then, with the session whose disks they are at
 
 
-def still_there() -> List[int]:
-    """Processes that were given up and that the kernel has not let go of: they have a disk open, or are opening it."""
-    _given_up[:] = [pid for pid in _given_up if not _has_ended(pid)]
-    return list(_given_up)
+def still_there(session: str) -> List[int]:
+    """Processes that were given up and that the kernel has not let go of, which may have a disk of the session open."""
+    for pid in [pid for pid in _given_up if _has_ended(pid)]:
+        del _given_up[pid]
+    return [pid for pid, one in _given_up.items() if one in ("", session)]
 
 
 class _Stop(BaseException):
@@ -75,12 +76,12 @@ class _Child(NamedTuple):
     orders: int  #: one to write to
 
 
-def apart(work: Callable[[Begin], str], deadline: Deadline, what: str) -> str:
+def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, session: str = "") -> str:
     """What `work` gives, done in a process of its own; it calls its argument before its first write.
 
     Raises OutOfTime when the deadline passes before that; RelvmoiscsiError with the message, key and state of the one
     that `work` raised; RuntimeError for any other exception there, which is logged there. `what` is what was given up,
-    such as "the LUN was read".
+    such as "the LUN was read"; `session` the only one whose disks it works on, by a name of the caller's.
     """
     child = _fork(work)
     begun = False
@@ -99,7 +100,7 @@ def apart(work: Callable[[Begin], str], deadline: Deadline, what: str) -> str:
     finally:
         os.close(child.answers)
         os.close(child.orders)
-        _reap(child.pid)
+        _reap(child.pid, session)
 
 
 def _fork(work: Callable[[Begin], str]) -> _Child:
@@ -190,14 +191,14 @@ def _kill(pid: int) -> None:
         pass  # it has ended by itself
 
 
-def _reap(pid: int) -> None:
+def _reap(pid: int, session: str) -> None:
     """Take note of its end; one that the kernel does not let go of is left to init."""
     poll = select.poll()
     for _ in range(_REAP_MILLISECONDS // 10):
         if _has_ended(pid):
             return
         poll.poll(10)
-    _given_up.append(pid)
+    _given_up[pid] = session
     log.warning("process %d was given up and has not ended yet: its disk does not answer", pid)
 
 

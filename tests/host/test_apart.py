@@ -20,6 +20,7 @@ from support.sparse import SparseDisk
 
 pytestmark = pytest.mark.processes
 
+SESSION = "session 1"
 MAYBE_BEGUN = "may hold an unfinished resignature; the same call again finishes it"
 
 
@@ -163,30 +164,35 @@ def stuck(monkeypatch):
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    assert still_there() == []
+    assert still_there(SESSION) == []
 
 
-def give_one_up():
+def give_one_up(session=""):
     with pytest.raises(OutOfTime):
-        apart(lambda begin: for_ever() or "", Deadline(0.05), "the LUN was read")
+        apart(lambda begin: for_ever() or "", Deadline(0.05), "the LUN was read", session)
+
+
+def test_who_was_given_up_may_have_a_disk_of_any_session_unless_it_is_known(stuck):
+    give_one_up()
+    assert still_there(SESSION) == stuck
 
 
 def test_a_child_that_somebody_else_takes_note_of_has_ended():
     usual = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # then the kernel does
     try:
         assert apart(lambda begin: "done", NO_DEADLINE, "it was done") == "done"
-        assert still_there() == []
+        assert still_there(SESSION) == []
     finally:
         signal.signal(signal.SIGCHLD, usual)
 
 
 def test_who_was_given_up_is_known_until_it_has_ended(stuck):
-    give_one_up()
-    assert still_there() == stuck
+    give_one_up(SESSION)
+    assert still_there(SESSION) == stuck and still_there("another session") == []
 
     os.kill(stuck[0], signal.SIGKILL)
     os.waitid(os.P_PID, stuck[0], os.WEXITED | os.WNOWAIT)
-    assert still_there() == []
+    assert still_there(SESSION) == []
     stuck.clear()
 
 
