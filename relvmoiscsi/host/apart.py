@@ -9,9 +9,11 @@ no signal, and a process with such a thread does not end either.
     waits for the end                 writes to the end, whatever the time is
 
 There is no way back to the time before the first write, so what has begun is waited for. What was given up before is
-killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as well.
+killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as well. The
+locks that it has taken and lent are undone here, lest others wait for them until its disk answers.
 """
 
+import array
 import ctypes
 import json
 import logging
@@ -19,11 +21,13 @@ import math
 import os
 import select
 import signal
+import socket
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
+from relvmoiscsi.host.smlocks import undo
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,10 @@ _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again 
 
 Begin = Callable[[], None]
 
+_MOST_LENT = 16  # descriptors at a time
+_INT = array.array("i").itemsize
+
+_to_parent: Optional[socket.socket] = None  # in work that is done apart
 _given_up: Dict[int, str] = {}  # processes that had not ended then, with the session whose disks they are at
 
 
@@ -50,7 +58,7 @@ class _Stop(BaseException):
 
 
 class AskingDevice(Device):
-    """Passes everything on, and asks before its first write."""
+    """Passes everything on, and asks before its first write; a flush counts as one, as it takes as long."""
 
     def __init__(self, device: Device, begin: Begin) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
@@ -61,17 +69,29 @@ class AskingDevice(Device):
         return self._device.read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        if not self._has_begun:
-            self._begin()
-            self._has_begun = True
+        self._ask()
         self._device.write(chunks)
 
     def flush(self) -> None:
+        self._ask()
         self._device.flush()
+
+    def _ask(self) -> None:
+        if not self._has_begun:
+            self._begin()
+            self._has_begun = True
+
+
+def lend(descriptors: Sequence[int]) -> None:
+    """In work that is done apart: these hold locks (`smlocks.undo`), which are not needed once the work is given up."""
+    if _to_parent is not None:
+        rights = array.array("i", descriptors).tobytes()
+        _to_parent.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
 class _Child(NamedTuple):
     pid: int
+    lent: socket.socket  #: where copies of the descriptors of its locks come
     answers: int  #: a descriptor to read from
     orders: int  #: one to write to
 
@@ -101,25 +121,33 @@ def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, session: 
         os.close(child.answers)
         os.close(child.orders)
         _reap(child.pid, session)
+        if not begun:
+            _undo_locks(child.lent)
+        child.lent.close()
 
 
 def _fork(work: Callable[[Begin], str]) -> _Child:
     answers, tell = os.pipe()
     hear, orders = os.pipe()
+    lent, lending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     pid = os.fork()
     if pid:
         os.close(tell)
         os.close(hear)
-        return _Child(pid, answers, orders)
+        lending.close()
+        return _Child(pid, lent, answers, orders)
     try:
         os.close(answers)
         os.close(orders)
+        lent.close()
+        global _to_parent  # noqa: PLW0603 - of this process, which does nothing else
+        _to_parent = lending
         _part_from(parent)
         _tell(tell, json.dumps(_done(work, tell, hear)))
     finally:
         os._exit(0)  # nothing of what this process was in the middle of is its own to end
-    return _Child(0, -1, -1)  # not reached
+    return _Child(0, lent, -1, -1)  # not reached
 
 
 def _part_from(parent: int) -> None:
@@ -182,6 +210,21 @@ def _result(line: bytes, begun: bool) -> str:
         raise RuntimeError(answer["bug"])
     problem = "The process that worked on the LUN was ended from outside."
     raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else NOT_BEGUN)
+
+
+def _undo_locks(lent: socket.socket) -> None:
+    """Those of a process that has not written and will not; it may hang with them in a disk that does not answer."""
+    while True:
+        try:
+            data, ancillary, _, _ = lent.recvmsg(1, socket.CMSG_SPACE(_MOST_LENT * _INT), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return  # it is still there, and has lent no more
+        if not data:
+            return
+        for _level, _kind, rights in ancillary:
+            for descriptor in array.array("i", rights):
+                undo(descriptor)
+                os.close(descriptor)
 
 
 def _kill(pid: int) -> None:

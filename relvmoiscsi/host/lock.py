@@ -76,6 +76,11 @@ class LvmLocks:
         """The lock files held, in the order in which they were taken."""
         return [held.path for held in self._held]
 
+    @property
+    def descriptors(self) -> List[int]:
+        """Those of the lock files held, in that order."""
+        return [held.descriptor for held in self._held]
+
     def take(self, path: str, deadline: float) -> None:
         """Hold the lock file `path`. Raises Refused when it is not free until `deadline` (time.monotonic())."""
         while True:

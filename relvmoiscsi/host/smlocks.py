@@ -23,6 +23,7 @@ import fcntl
 import logging
 import os
 import socket
+import stat
 import struct
 import time
 from contextlib import ExitStack, contextmanager
@@ -69,16 +70,26 @@ def iscsiadm_lock(root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[No
 
 
 @contextmanager
-def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) -> Iterator[None]:
+def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) -> Iterator[List[int]]:
     """Keep SM from running LVM commands while the block runs; `timeout` in seconds. Raises Refused if it cannot.
 
-    The locks of LVM itself are in `lock.py`; they keep every LVM command away, not only those of SM.
+    Gives the descriptors of what is held, for `undo`. The locks of LVM itself are in `lock.py`; they keep every LVM
+    command away, not only those of SM.
     """
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
-        held.enter_context(_sm_lock(os.path.join(root, LVM_LOCK), deadline))
-        held.enter_context(_fairlock(os.path.join(root, FAIRLOCK), deadline, run))
-        yield
+        descriptor = held.enter_context(_sm_lock(os.path.join(root, LVM_LOCK), deadline))
+        fairlock = held.enter_context(_fairlock(os.path.join(root, FAIRLOCK), deadline, run))
+        yield [descriptor, *fairlock]
+
+
+def undo(descriptor: int) -> None:
+    """Undo the lock on an open file, of whatever kind, or end the connection that is one; for all copies of it."""
+    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as connection:
+            _end(connection)
+    else:
+        _unlock(descriptor, "of a process that was given up")
 
 
 def is_sm_here(root: str = "/") -> bool:
@@ -298,18 +309,18 @@ def _remove_directory(path: str) -> None:
 
 
 @contextmanager
-def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[None]:
+def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[List[int]]:
     """Hold a Fairlock: one has it from its server's greeting to the end of the connection. None where there is none."""
     if not os.path.isdir(os.path.dirname(path)):
         log.debug("no Fairlock is needed: %s does not exist", os.path.dirname(path))
-        yield
+        yield []
         return
     connection = _greeted(path, deadline, run)
     with connection:
         log.debug("took the Fairlock %s", path)
         try:
             connection.sendall("{} - relvmoiscsi".format(os.getpid()).encode("ascii"))
-            yield
+            yield [connection.fileno()]
         finally:
             _end(connection)
     log.debug("released the Fairlock %s", path)

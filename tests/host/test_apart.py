@@ -12,10 +12,10 @@ from host.clock import Clock
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import apart as apart_module
-from relvmoiscsi.host.apart import AskingDevice, apart, still_there
+from relvmoiscsi.host.apart import AskingDevice, apart, lend, still_there
 from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.host.lock import lvm_locks
-from relvmoiscsi.host.smlocks import ISCSIADM_LOCKS, LUN_LOCKS, LVM_LOCK, iscsiadm_lock, lun_lock, lvm_lock
+from relvmoiscsi.host.smlocks import FAIRLOCK, ISCSIADM_LOCKS, LUN_LOCKS, LVM_LOCK, iscsiadm_lock, lun_lock, lvm_lock
 from support.sparse import SparseDisk
 
 pytestmark = pytest.mark.processes
@@ -237,3 +237,76 @@ def test_who_was_given_up_keeps_no_lock_of_lvm(tmp_path, stuck):
 
     assert is_free("lockf", tmp_path / LVM_LOCK)
     assert is_free("flock", tmp_path / "lvm/P_global")
+
+
+# As misc/fairlock: who is greeted has the lock until the connection ends.
+FAIRLOCK_SERVER = """
+import socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+    server.bind(sys.argv[1])
+    server.listen(1)
+    print("ready", flush=True)
+    connection = server.accept()[0]
+    connection.sendall(b"You have the lock")
+    while connection.recv(100):
+        pass
+    print("free", flush=True)
+"""
+
+
+@pytest.fixture
+def fairlock(tmp_path):
+    """The lines that the server prints."""
+    path = tmp_path / FAIRLOCK
+    path.parent.mkdir(parents=True)
+    argv = [sys.executable, "-c", FAIRLOCK_SERVER, str(path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+        assert server.stdout.readline() == b"ready\n"
+        yield server.stdout
+        server.kill()
+
+
+def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, fairlock, stuck):
+    (tmp_path / "lvm").mkdir()
+    files = [("lockf", tmp_path / LVM_LOCK)]
+    files += [("flock", tmp_path / "lvm" / name) for name in ("P_global", "V_VG_XenStorage-old")]
+    hear, tell = os.pipe()
+
+    def work(_begin):
+        with lvm_lock(str(tmp_path), 20) as of_sm, lvm_locks(
+            ["VG_XenStorage-old"], str(tmp_path / "lvm"), 20
+        ) as of_lvm:
+            lend([*of_sm, *of_lvm.descriptors])
+            os.write(tell, b"!")
+            for_ever()
+        return "never"
+
+    looks = []
+
+    def clock():
+        if looks:
+            os.read(hear, 1)  # the deadline comes when the locks are taken
+            assert not any(is_free(how, path) for how, path in files)
+        looks.append("")
+        return 100.0 * len(looks)
+
+    with pytest.raises(OutOfTime):
+        apart(work, Deadline(50, clock), "the LUN was read")
+    for descriptor in (hear, tell):
+        os.close(descriptor)
+
+    assert len(stuck) == 1 and still_there(SESSION) == stuck
+    assert all(is_free(how, path) for how, path in files)
+    assert fairlock.readline() == b"free\n"
+
+
+def test_a_flush_counts_as_a_write():
+    asked = []
+    device = AskingDevice(SparseDisk(4096), lambda: asked.append("flush"))
+
+    device.flush()
+    assert asked == ["flush"]
+
+
+def test_locks_are_lent_to_nobody_where_nothing_is_done_apart():
+    lend([0])
