@@ -131,11 +131,13 @@ def _live_scsi_id(path: str, _begin: Begin) -> str:
 
 
 def _quietly(what: str, action: Callable[[], object]) -> None:
-    """Cleanup: goes on after a failure, and says so."""
+    """Cleanup: goes on after a failure, and says so. Not even a bug in it makes a failure of what was written."""
     try:
         action()
     except (RelvmoiscsiError, OSError) as error:
         log.error("%s failed: %s", what, error)
+    except Exception:
+        log.exception("%s failed, by a bug", what)
 
 
 def _log_in(access: Access, stack: ExitStack) -> List[Login]:

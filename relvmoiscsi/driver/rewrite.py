@@ -11,6 +11,7 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import Unfinished
 from relvmoiscsi.host import smlocks
+from relvmoiscsi.host.apart import lend
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.lock import lvm_locks
 from relvmoiscsi.identity import IdMap
@@ -56,10 +57,14 @@ class _SmLog(procedure.Voice):
 
     @contextmanager
     def locks(self, run: Run) -> Iterator[None]:
-        """SM's LVM lock and LVM's own, on both names of the volume group."""
-        with smlocks.lvm_lock(timeout=self._deadline.within(VG_LOCK_SECONDS)), lvm_locks(
+        """SM's LVM lock and LVM's own, on both names of the volume group.
+
+        Until the first write they are undone by whoever gives this process up: the LUN may not answer.
+        """
+        with smlocks.lvm_lock(timeout=self._deadline.within(VG_LOCK_SECONDS)) as of_sm, lvm_locks(
             engine.vg_names(run), timeout=self._deadline.within(VG_LOCK_SECONDS)
-        ):
+        ) as of_lvm:
+            lend([*of_sm, *of_lvm.descriptors])
             yield
 
     def has_settled(self, mark: Mark, result: Result) -> None:

@@ -33,11 +33,11 @@ import logging
 import math
 import os
 import time
-from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import iscsi_status
-from relvmoiscsi.host.apart import apart
+from relvmoiscsi.host.apart import apart, still_there
 from relvmoiscsi.host.command import TIMED_OUT, Completed, Runner, run
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
 from relvmoiscsi.host.iscsi_admin import Credentials, Iscsiadm, Target, targets_in, wait_for
@@ -79,6 +79,7 @@ _SILENCE = (TIMED_OUT, iscsi_status.TRANSPORT_TIMEOUT, iscsi_status.PDU_TIMEOUT)
 _SHORTEST_LOGIN = 2
 _RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi tries every second or two
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
+_RECOVERY_SECONDS = 5.0  # for what one killed run has left; more than who only looks at a disk gets
 _DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
 
 
@@ -114,7 +115,7 @@ class OpenIscsi:
         self.iscsiadm = Iscsiadm(root, self._run_in_time, deadline)
         self._changes = RecordChanges(root, self.iscsiadm)
         self._references = SessionReferences(root)
-        self._luns = Luns(root)
+        self._luns = Luns(root, self._in_time)
         self._lock_seconds = lock_seconds
 
     def discover(self, portal: Portal, chap: Optional[Credentials] = None) -> List[Target]:
@@ -353,7 +354,9 @@ class OpenIscsi:
             self._leave(note, None, runs)
             return
         # A record that we made stays with a session that stays: an iscsid that is started anew needs it.
-        if note["before"] is not None or own not in kept:
+        # So does one that a session of others has been made with since: SM takes the record that it finds.
+        taken = own is None and note["iqn"] and self._found(note["iqn"], note.portal) is not None and others - runs
+        if note["before"] is not None or not (own in kept or taken):
             self._changes.undo(note)
         note.remove()
 
@@ -377,7 +380,8 @@ class OpenIscsi:
 
         `is_ours`: it was logged in here, and has our time-outs.
         """
-        users = self._users_in_time(session)
+        what = "the users of {} were known".format(session)
+        users = self._in_time(lambda: self._luns.users(session, session.luns), session, what)
         if not users:
             self._end(session)
             return True
@@ -420,19 +424,22 @@ class OpenIscsi:
     def _recover(
         self, iqn: str, portal: Portal, user: Optional[str], done_with: Optional[str] = None
     ) -> Optional[Login]:
-        """Clean up after runs that were killed; their session to this portal is taken over instead."""
+        """Clean up after runs that were killed; their session to this portal is taken over instead.
+
+        None of the others gets much time: what an array that does not answer has left is no reason to fail this call.
+        """
         adopted = None
         for note in dead_notes(self._root):
             log.info("an earlier run did not clean up after %s at %s", note["iqn"] or "a discovery", note.portal)
             try:
                 if note["locked"]:
                     break_stale_lock(self._root)
-                session = self._session_of(note)
                 wanted = adopted is None and note["iqn"] == iqn and same_portal(note.portal, portal)
-                if wanted and session is not None and note["created"]:
+                session = self._session_of(note) if wanted else None
+                if session is not None and note["created"]:
                     adopted = self._adopt(note, session, user)
                 else:
-                    self._finish(note, done_with)
+                    self._within(_RECOVERY_SECONDS)._finish(note, done_with)
             except RelvmoiscsiError as error:
                 log.warning("After an earlier run: %s A later run will try again.", error)
                 note.close()
@@ -496,14 +503,24 @@ class OpenIscsi:
     def _locked(self) -> ContextManager[None]:
         return iscsiadm_lock(self._root, self._deadline.within(self._lock_seconds))
 
-    def _users_in_time(self, session: Session) -> List[str]:
-        """Who uses the disks of a session. One that does not answer hangs whoever opens it: raises OutOfTime then."""
+    def _in_time(self, work: Callable[[], List[str]], session: Session, what: str) -> List[str]:
+        """What the work on the disks of the session gives. One that does not answer hangs whoever opens or removes it.
+
+        Raises OutOfTime then; `what` is what did not come to pass.
+        """
+        hanging = still_there(str(session))
+        if hanging:
+            # It would count as a user. It has a copy of the note, which is free for a later run when it has ended.
+            problem = "Process {} of this call hangs in a disk that does not answer, so {} stays as it is for now."
+            raise Refused(problem.format(hanging[0], session))
         if math.isinf(self._deadline.left):
-            return self._luns.users(session, session.luns)
-        what = "the users of {} were known".format(session)
-        return apart(
-            lambda _begin: "\n".join(self._luns.users(session, session.luns)), self._deadline, what
-        ).splitlines()
+            return work()
+        return apart(lambda _begin: "\n".join(work()), self._deadline, what, str(session)).splitlines()
+
+    def _within(self, seconds: float) -> "OpenIscsi":
+        """The same with less time, if there is a limit at all."""
+        deadline = self._deadline if math.isinf(self._deadline.left) else self._deadline.part(seconds)
+        return OpenIscsi(self._root, self._run, self._lock_seconds, deadline, self._answer_seconds)
 
     def _for_answer(self, seconds: float) -> float:
         return min(seconds, self._answer_seconds)

@@ -5,12 +5,15 @@ A scan brings whatever the target has mapped since, and clones that nobody has r
 LVM. So the run that scans notes what was there before and what is there afterwards, and takes away the difference. LUNs
 stay that are in use by then, or that another run of ours works on, which takes them away instead; all of them stay
 once an SR has been attached to the IQN: on most hosts of a pool such an SR has nothing open.
+
+A disk that does not answer hangs whoever opens it, and whoever removes it; so both are done where that can be given up.
 """
 
 import logging
 import os
+import time
 from contextlib import ExitStack
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import holders, scsi
@@ -24,16 +27,21 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 3.0  #: for whoever only looks at a disk, such as LVM that scans all of them
 
 
+#: Gives what the work gives, done where a disk that does not answer holds up nobody; last comes what it was for.
+InTime = Callable[[Callable[[], List[str]], Session, str], List[str]]
+
+
 class Luns:
     """The LUNs of the host whose files are in `root`. SM's iscsiadm lock is held, so that nobody else scans."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, in_time: InTime) -> None:
+        self._in_time = in_time
         self._root = root
         self._sysfs = os.path.join(root, "sys")
         self._system = holders.System(self._sysfs, os.path.join(root, "proc"), os.path.join(root, "dev"))
 
-    def users(self, session: Session, luns: Sequence[Lun]) -> List[str]:
-        """Who uses these LUNs of the session, once those that only look at them have had time to end."""
+    def users(self, session: Session, luns: Sequence[Lun], seconds: Optional[float] = None) -> List[str]:
+        """Who uses these LUNs of the session, once those that only look at them have had time to end: LOOK_SECONDS."""
         disks = [lun.disk for lun in luns if lun.disk is not None]
         users: List[str] = []
 
@@ -41,7 +49,7 @@ class Luns:
             users[:] = holders.users_of_disks(disks, self._system, session.is_logged_in)
             return not users
 
-        wait_for(are_free, LOOK_SECONDS)
+        wait_for(are_free, LOOK_SECONDS if seconds is None else seconds)
         return users
 
     def note_before_scan(self, note: Note, session: Session, others: List[str]) -> None:
@@ -64,7 +72,7 @@ class Luns:
         """Remove what the scan has brought; False if another run of ours works on some of it, and is to do so.
 
         `others` have lines in SM's file now and are no runs of ours; `done_with` is the SCSIid of the LUN that the
-        caller has locked. Raises Refused when a LUN cannot be removed.
+        caller has locked. Raises Refused when a LUN cannot be removed, or does not answer in time.
         """
         if session is None or note["scanning"] is None:
             return True
@@ -78,23 +86,35 @@ class Luns:
             names = ", ".join(newcomers)
             log.info("%d LUNs that a scan has brought stay, as %s has been attached since", len(there), names)
             return True
-        removed = [self._remove(session, lun, brought[lun.scsi_address], done_with) for lun in there]
-        return all(removed)
+        with ExitStack() as locks:
+            ours = [lun for lun in there if self._is_ours(brought[lun.scsi_address], done_with, locks)]
+            if ours:
+                what = "what a scan of {} has brought was removed".format(session)
+                self._in_time(lambda: self._remove_unused(session, ours), session, what)
+        return len(ours) == len(there)
 
-    def _remove(self, session: Session, lun: Lun, scsi_id: Optional[str], done_with: Optional[str]) -> bool:
-        """Remove the LUN, unless it is in use; False if another run of ours works on it."""
-        with ExitStack() as stack:
-            if scsi_id is not None and scsi_id != done_with:
-                try:
-                    stack.enter_context(lun_lock(scsi_id, self._root, timeout=0))
-                except Refused:
-                    return False
-            users = self.users(session, [lun])
+    def _is_ours(self, scsi_id: Optional[str], done_with: Optional[str], locks: ExitStack) -> bool:
+        """Take the lock of a LUN; False if another run of ours works on it."""
+        if scsi_id is not None and scsi_id != done_with:
+            try:
+                locks.enter_context(lun_lock(scsi_id, self._root, timeout=0))
+            except Refused:
+                return False
+        return True
+
+    def _remove_unused(self, session: Session, luns: Sequence[Lun]) -> List[str]:
+        """Remove the LUNs but those in use, whose addresses it gives."""
+        stay = []
+        until = time.monotonic() + LOOK_SECONDS  # together, or a few LUNs in use would take all the time there is
+        for lun in luns:
+            users = self.users(session, [lun], max(0.0, until - time.monotonic()))
             if users:
-                log.warning("the LUN %s at %s stays, as it is in use: %s", scsi_id, lun.scsi_address, ", ".join(users))
+                stay.append(lun.scsi_address)
+                names = (self._scsi_id(lun), lun.scsi_address, ", ".join(users))
+                log.warning("the LUN %s at %s stays, as it is in use: %s", *names)
             else:
                 scsi.remove_lun(lun.scsi_address, self._sysfs)
-        return True
+        return stay
 
     def _scsi_id(self, lun: Lun) -> Optional[str]:
         return scsi.scsi_id_of_address(lun.scsi_address, self._sysfs)

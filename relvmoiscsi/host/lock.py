@@ -57,6 +57,14 @@ def flock_before(descriptor: int, deadline: float) -> bool:
         time.sleep(POLL_SECONDS)
 
 
+def undo_flock(descriptor: int, path: str) -> None:
+    """Give up an flock for whoever has a copy of the descriptor: a child that was forked and hangs would keep it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError as error:
+        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
+
+
 class LvmLocks:
     """The lock files held by a run; `release` gives them back, in the reverse order."""
 
@@ -67,6 +75,11 @@ class LvmLocks:
     def paths(self) -> List[str]:
         """The lock files held, in the order in which they were taken."""
         return [held.path for held in self._held]
+
+    @property
+    def descriptors(self) -> List[int]:
+        """Those of the lock files held, in that order."""
+        return [held.descriptor for held in self._held]
 
     def take(self, path: str, deadline: float) -> None:
         """Hold the lock file `path`. Raises Refused when it is not free until `deadline` (time.monotonic())."""
@@ -168,6 +181,7 @@ def _let_go(held: _Held) -> None:
             os.unlink(held.path)
     except OSError as error:
         log.warning("The LVM lock file %s could not be removed: %s.", held.path, error.strerror)
+    undo_flock(held.descriptor, held.path)
     try:
         os.close(held.descriptor)
     except OSError as error:

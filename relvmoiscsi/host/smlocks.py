@@ -12,7 +12,8 @@
 SM locks with fcntl, which ties a lock to the process and drops it as soon as the process closes any descriptor of the
 file. The locks of open file descriptions (F_OFD_SETLK, Linux 3.15) exclude those of SM and do neither, so they are
 taken here. The files of SM stay where they are: SM does not look whether the file it has locked is still the one that
-its name leads to, so removing one would give the lock to two.
+its name leads to, so removing one would give the lock to two. A forked child has a copy of what was open, and may hang
+in a disk for longer than its parent lives: so each lock is undone, which is for all copies, before its file is closed.
 
 All of these are of this host only. Whoever takes several takes them in this order: the LUN, iscsiadm, LVM.
 Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount); misc/fairlock; set-iscsi-initiator.
@@ -22,6 +23,7 @@ import fcntl
 import logging
 import os
 import socket
+import stat
 import struct
 import time
 from contextlib import ExitStack, contextmanager
@@ -29,7 +31,7 @@ from typing import Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Runner, run
-from relvmoiscsi.host.lock import POLL_SECONDS, flock_before
+from relvmoiscsi.host.lock import POLL_SECONDS, flock_before, undo_flock
 from relvmoiscsi.host.scsi import is_scsi_id
 
 log = logging.getLogger(__name__)
@@ -68,16 +70,26 @@ def iscsiadm_lock(root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[No
 
 
 @contextmanager
-def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) -> Iterator[None]:
+def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) -> Iterator[List[int]]:
     """Keep SM from running LVM commands while the block runs; `timeout` in seconds. Raises Refused if it cannot.
 
-    The locks of LVM itself are in `lock.py`; they keep every LVM command away, not only those of SM.
+    Gives the descriptors of what is held, for `undo`. The locks of LVM itself are in `lock.py`; they keep every LVM
+    command away, not only those of SM.
     """
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
-        held.enter_context(_sm_lock(os.path.join(root, LVM_LOCK), deadline))
-        held.enter_context(_fairlock(os.path.join(root, FAIRLOCK), deadline, run))
-        yield
+        descriptor = held.enter_context(_sm_lock(os.path.join(root, LVM_LOCK), deadline))
+        fairlock = held.enter_context(_fairlock(os.path.join(root, FAIRLOCK), deadline, run))
+        yield [descriptor, *fairlock]
+
+
+def undo(descriptor: int) -> None:
+    """Undo the lock on an open file, of whatever kind, or end the connection that is one; for all copies of it."""
+    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as connection:
+            _end(connection)
+    else:
+        _unlock(descriptor, "of a process that was given up")
 
 
 def is_sm_here(root: str = "/") -> bool:
@@ -217,6 +229,7 @@ def _sm_lock(path: str, deadline: float) -> Iterator[int]:
         log.debug("took the lock %s", path)
         yield descriptor
     finally:
+        _unlock(descriptor, path)
         os.close(descriptor)
         log.debug("closed the lock %s", path)
 
@@ -249,6 +262,15 @@ def _try_lock(descriptor: int, path: str) -> bool:
     except OSError as error:
         raise Refused("The file {} cannot be locked: {}.".format(path, error.strerror)) from error
     return True
+
+
+def _unlock(descriptor: int, path: str) -> None:
+    """Undo the record lock, and an flock on the same file, for whoever has a copy of the descriptor."""
+    try:
+        fcntl.fcntl(descriptor, _F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
+    undo_flock(descriptor, path)
 
 
 def _holder(descriptor: int) -> str:
@@ -287,17 +309,20 @@ def _remove_directory(path: str) -> None:
 
 
 @contextmanager
-def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[None]:
+def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[List[int]]:
     """Hold a Fairlock: one has it from its server's greeting to the end of the connection. None where there is none."""
     if not os.path.isdir(os.path.dirname(path)):
         log.debug("no Fairlock is needed: %s does not exist", os.path.dirname(path))
-        yield
+        yield []
         return
     connection = _greeted(path, deadline, run)
     with connection:
         log.debug("took the Fairlock %s", path)
-        connection.sendall("{} - relvmoiscsi".format(os.getpid()).encode("ascii"))
-        yield
+        try:
+            connection.sendall("{} - relvmoiscsi".format(os.getpid()).encode("ascii"))
+            yield [connection.fileno()]
+        finally:
+            _end(connection)
     log.debug("released the Fairlock %s", path)
 
 
@@ -330,6 +355,13 @@ def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
         if time.monotonic() >= deadline:
             raise Refused("The lock service at {} does not answer: {}.".format(path, answer))
         time.sleep(POLL_SECONDS)
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # the server has ended it
 
 
 def _start_service(argv: Sequence[str], run: Runner) -> None:

@@ -239,8 +239,10 @@ def settle(
 
     if not wait_for(lambda: not unhandled(), timeout_seconds):
         raise Refused(
-            "udev did not handle {} within {:g} seconds. Look at `udevadm monitor` for what keeps it busy, then try "
-            "again.".format(", ".join(unhandled()) or "the disks", timeout_seconds),
+            "udev did not handle {} within {:g} seconds. Either the disk does not answer, so look at the array and the "
+            "kernel's log, or something keeps udev busy, which `udevadm monitor` shows. Then try again.".format(
+                ", ".join(unhandled()) or "the disks", timeout_seconds
+            ),
             sm_key="ISCSIDevice",
         )
 

@@ -10,17 +10,22 @@ from driver_calls import SCSI_ID, SR_UUID
 from relvmoiscsi import engine
 from relvmoiscsi.driver import rewrite
 from relvmoiscsi.host.deadline import NO_DEADLINE
+from relvmoiscsi.host.lock import LvmLocks
 from support import golden
 
 
 @pytest.fixture(autouse=True)
 def no_locks(monkeypatch):
     @contextmanager
-    def nothing(*_args, **_named):
-        yield
+    def no_lock_of_sm(*_args, **_named):
+        yield []
 
-    monkeypatch.setattr(rewrite.smlocks, "lvm_lock", nothing)
-    monkeypatch.setattr(rewrite, "lvm_locks", nothing)
+    @contextmanager
+    def no_lock_of_lvm(*_args, **_named):
+        yield LvmLocks()
+
+    monkeypatch.setattr(rewrite.smlocks, "lvm_lock", no_lock_of_sm)
+    monkeypatch.setattr(rewrite, "lvm_locks", no_lock_of_lvm)
 
 
 @pytest.mark.parametrize("kind, lines", [("one", 0), ("chain", 1)])

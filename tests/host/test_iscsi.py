@@ -37,7 +37,7 @@ from relvmoiscsi.host.iscsi_records import break_stale_lock, put_back, settings_
 from relvmoiscsi.host.iscsi_sessions import sessions
 from relvmoiscsi.host.iscsi_status import IscsiFailed
 from relvmoiscsi.host.scsi import scsi_id_of_address
-from relvmoiscsi.host.smlocks import lun_lock
+from relvmoiscsi.host.smlocks import iscsiadm_lock, lun_lock
 
 OURS = "11111111-2222-3333-4444-555555555551"
 THEIRS = "99999999-2222-3333-4444-555555555559"
@@ -939,6 +939,39 @@ def test_a_session_in_use_is_handed_over_and_never_ended(world, iscsi, caplog, n
     assert patience(world) == "144"
 
 
+def test_a_session_whose_disk_a_given_up_process_of_ours_hangs_in_is_not_handed_over(world, iscsi, monkeypatch):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    hanging = [4711]
+    monkeypatch.setattr(iscsi_module, "still_there", lambda session: list(hanging))
+    monkeypatch.setattr(iscsi_luns.holders, "users_of_disks", lambda *_: ["process 4711"] if hanging else [])
+
+    with pytest.raises(Refused, match="Process 4711 of this call hangs in a disk that does not answer"):
+        iscsi.logout(login)
+    assert sids(world) == [1] and reference(world) is None
+
+    login.note.close()  # the kernel has let go of the process, which had it as well
+    hanging.clear()
+    iscsi.recover()
+    assert sids(world) == [] and world.records() == {}
+
+
+def test_the_record_that_a_session_of_sm_was_made_with_stays(world, iscsi):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    # SM attaches an SR behind the target while we work: it finds our session, so it makes no record.
+    put(world.root, "var/run/sr-ref/" + IQN, OURS + "\n" + THEIRS + "\n", 0o644)
+    assert iscsi.logout(login) is False
+    # SM detaches, which keeps the record, and attaches again: it logs in with the record that it finds.
+    os.unlink(os.path.join(world.root, "var/run/sr-ref", IQN))
+    remove_session(world.root, 1)
+    use_by_sm(world)
+    put_session(world.root, 2)
+
+    iscsi.recover()
+
+    record = [PLAIN_RECORD.format(IQN)]
+    assert list(world.records()) == record, "an iscsid that is started anew takes over sessions with a record only"
+
+
 @pytest.mark.parametrize("how", list(USERS))
 def test_a_session_of_ours_that_got_users_is_handed_over_at_the_logout(world, iscsi, caplog, no_patience, how):
     login = iscsi.login(PORTAL, IQN, user=OURS)
@@ -1231,6 +1264,43 @@ def test_a_lun_that_somebody_uses_by_then_stays(world, iscsi, scanned, no_patien
 
     assert removed(world, 1, 7) == [1] and USERS[how] in caplog.text
     assert dead_notes(world.root) == []
+
+
+@pytest.fixture
+def silent_removal(world, scanned):
+    """LUN 1 of session 1 does not answer: who writes to its switch hangs, for as long as the test."""
+    switch = os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:1/delete")
+    os.unlink(switch)
+    os.mkfifo(switch)
+    yield
+    os.close(os.open(switch, os.O_RDONLY | os.O_NONBLOCK))
+
+
+@pytest.mark.processes
+def test_a_lun_that_does_not_answer_is_left_to_a_later_run(world, scanned, silent_removal):
+    hurried = OpenIscsi(world.root, world.run, lock_seconds=1.0, deadline=Deadline(0.5))
+
+    with pytest.raises(OutOfTime, match="before what a scan of session 1 .* has brought was removed"):
+        hurried.logout(scanned)
+
+    assert scanned.note["brought"] and reference(world) is None
+    with iscsiadm_lock(world.root, 0):
+        pass
+
+
+@pytest.mark.processes
+def test_what_a_killed_run_has_left_on_a_lun_that_does_not_answer_takes_little_time(
+    world, scanned, silent_removal, monkeypatch, caplog
+):
+    monkeypatch.setattr(iscsi_module, "_RECOVERY_SECONDS", 0.2)
+    scanned.note.close()
+    world.put_session_of_record(9, CHAP_IQN)
+    caller = OpenIscsi(world.root, world.run, lock_seconds=1.0, deadline=Deadline(3600))
+
+    caller.logout(caller.login(PORTAL, CHAP_IQN, user=OURS))
+
+    assert "After an earlier run: The 0.2 seconds of this call were over before what a scan" in caplog.text
+    assert len(dead_notes(world.root)) == 1
 
 
 def test_luns_stay_once_another_sr_is_attached(world, iscsi, scanned, caplog):

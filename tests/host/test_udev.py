@@ -420,7 +420,7 @@ def test_what_the_database_has_of_an_earlier_disk_of_that_number_does_not_count(
     host.has_disk("sda", "8:0")
     host.udev_knows("8:0", "I:186177866")
 
-    with pytest.raises(Refused, match="did not handle sda within 0 seconds"):
+    with pytest.raises(Refused, match="did not handle sda within 0 seconds. Either the disk does not answer, "):
         settle(["sda"], 0, since=186.2, system=host.system, wait_for=waiting_with())
     settle(["sda"], 0, since=186.2, known=["sda"], system=host.system, wait_for=waiting_with())
     settle(["sda"], 0, since=186.1, system=host.system, wait_for=waiting_with())
