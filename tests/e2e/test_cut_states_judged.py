@@ -28,6 +28,7 @@ from judges import (
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.lun import notes
 from support import builder, golden
 from support.crash import CrashDisk
 from support.reader import read_label, read_sr, read_vg
