@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from relvmoiscsi.errors import Refused
@@ -90,7 +91,7 @@ class Luns:
             ours = [lun for lun in there if self._is_ours(brought[lun.scsi_address], done_with, locks)]
             if ours:
                 what = "what a scan of {} has brought was removed".format(session)
-                self._in_time(lambda: self._remove_unused(session, ours), session, what)
+                self._in_time(partial(self._remove_unused, session, ours), session, what)
         return len(ours) == len(there)
 
     def _is_ours(self, scsi_id: Optional[str], done_with: Optional[str], locks: ExitStack) -> bool:
