@@ -9,6 +9,7 @@ import builtins
 import io
 import os
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -31,10 +32,24 @@ STARTERS = ("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv",
 HARMLESS = ("/dev/null", "/dev/shm/")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if E2E in Path(str(item.fspath)).parents:
             item.add_marker("root")
+    if sys.version_info < (3, 7):
+        _leave_out_states(config, items)
+
+
+def _leave_out_states(config, items):
+    """Of the states of a LUN in use, which differ in data and not in code, Python 3.6 sees the golden ones and every
+    fourth of the others; pytest says how many are left out.
+    """
+    states = [item for item in items if item.get_closest_marker("states") and "[" in item.nodeid]
+    built = [item for item in states if "golden" not in item.nodeid]
+    left_out = {item.nodeid for number, item in enumerate(sorted(built, key=lambda one: one.nodeid)) if number % 4}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
 
 
 def pytest_runtest_setup(item):

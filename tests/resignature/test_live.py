@@ -23,6 +23,8 @@ from support.crash import CrashDisk
 from support.live import FINISHED, REFUSED, STATES
 from support.sm_recovery import Recovery, recovery
 
+pytestmark = pytest.mark.states
+
 UNFINISHED_KINDS = ("inflate", "clone", "leaf")
 
 

@@ -16,6 +16,8 @@ from support.live import CARRIED, CLONE_STEPS, FINISHED, LEAF_STEPS, REFUSED, ST
 from support.reader import kind_of, read_sr
 from support.sm_recovery import Impossible, recovery
 
+pytestmark = pytest.mark.states
+
 
 @lru_cache(maxsize=None)
 def made(name):
