@@ -37,8 +37,8 @@ class Agent(threading.Thread):
 
 
 def at_work(lab):
-    """The processes that have begun to write to a LUN."""
-    lines = [line for line in lab.smlog() if "step 1 of 6" in line]
+    """Processes that have reached their LUN, to read or to write. SM's lock for LVM lets one write at a time."""
+    lines = [line for line in lab.smlog() if " the LUN " in line and " is sd" in line]
     return {line.partition("[")[2].partition("]")[0] for line in lines}
 
 
@@ -47,11 +47,11 @@ def test_two_agents_at_the_same_time_on_one_target_and_sm_detaches_in_between(la
     array = lab.target(original, *clones)
     digest = image.digest()
     for clone in clones:
-        clone.slow(300)
+        clone.slow(600)
 
     with lab.untouched():
         agents = [Agent(pool, array, clones[:2]), Agent(pool, array, clones[2:])]
-        until(lambda: len(at_work(lab)) == 2, "two calls write at the same time", 120)
+        until(lambda: len(at_work(lab)) == 2, "two calls are at work on their LUNs", 120)
         assert [agent.answers for agent in agents] == [[], []]
         with lab.attached(array, original, image.sr.uuid) as sr:
             clones[0].heal()
