@@ -250,8 +250,9 @@ def prepare(
         forgotten = None if tail is None or tail.phase == DONE else _forgotten_or_raise(cache, label, tail)
         if forgotten is not None:
             tail = read_tail(forgotten.label, Place(device.name, label.offset))
-        if tail is not None and tail.kind == RESIGNATURE and not again and _same_lun(device.name, tail, scsi_id):
-            return AlreadyDone(survey.read_sr_uuid(cache, label), _run_or_none(cache, tail, label))
+        done = None if again else _done_before(cache, label, tail, scsi_id)
+        if done is not None:
+            return done
         lun = forgotten or _lun_at_rest(cache, label)
         ids = plan.choose_ids(lun, entropy, chosen, sr_uuid)
         block_bytes = plan.block_bytes_of(lun, device)
@@ -272,12 +273,17 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
     try:
         label = survey.read_label(device)
         tail = read_tail(label, Place(device.name, label.offset))
-        if tail is None or tail.phase != DONE or tail.kind != RESIGNATURE or not _same_lun(device.name, tail, scsi_id):
-            return None
-        return AlreadyDone(survey.read_sr_uuid(device, label), _run_or_none(device, tail, label))
+        return _done_before(device, label, tail, scsi_id)
     except (FormatError, Refused, NotFound) as problem:
         log.debug("%s: %s", device.name, problem)
         return None
+
+
+def _done_before(device: Device, label: Label, tail: Optional[Tail], scsi_id: Optional[str]) -> Optional[AlreadyDone]:
+    """What the mark of a finished resignature says, if it was made for this very LUN. Raises as `_same_lun` does."""
+    if tail is None or tail.phase != DONE or tail.kind != RESIGNATURE or not _same_lun(device.name, tail, scsi_id):
+        return None
+    return AlreadyDone(survey.read_sr_uuid(device, label), _run_or_none(device, tail, label))
 
 
 def _forgotten_or_raise(cache: ReadCache, label: Label, tail: Tail) -> Lun:

@@ -211,14 +211,13 @@ class _Terminal(procedure.Voice):
             raise problem
         guard.verify_not_in_use(self._arguments, self._ids)
         path = self._arguments.device
-        if not take_back:
-            instead = "`relvmoiscsi recover {0}` finishes that, `relvmoiscsi undo {0}` takes it back.".format(path)
-            _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
         if take_back:
             is_copy = mark.journal.run.scsi_id not in (None, *self._ids)
             say((_OF_A_COPY if is_copy else _LATE).format(path, printable(str(mark.journal.run.scsi_id))))
             _ask(self._arguments, "Take it back?")
         else:
+            instead = "`relvmoiscsi recover {0}` finishes that, `relvmoiscsi undo {0}` takes it back.".format(path)
+            _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
             say("{} holds a resignature that was cut; it is finished with the ids it had chosen.".format(path))
             _ask(self._arguments, "Finish it?")
 
