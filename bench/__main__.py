@@ -25,7 +25,7 @@ Measured = Dict[str, List[Dict[str, float]]]
 def _measured(path: str, what: str) -> Optional[Measured]:
     """What the VM has left in a file; None, and a word about it, when it has not."""
     if not os.path.exists(path):
-        print("\nNOT RUN: {}; the VM measures it and leaves {}".format(what, path))
+        print(f"\nNOT RUN: {what}; the VM measures it and leaves {path}")
         return None
     with open(path, encoding="utf-8") as file:
         found: Measured = json.load(file)
@@ -35,7 +35,7 @@ def _measured(path: str, what: str) -> Optional[Measured]:
 def _row(vdis: str, times: Dict[str, List[float]], *factors: Spread) -> List[object]:
     pairs = len(next(iter(times.values())))
     spreads = [Spread.of(values).ms() for values in times.values()]
-    return ["{} VDIs".format(vdis), pairs, *spreads, *(factor.times() for factor in factors)]
+    return [f"{vdis} VDIs", pairs, *spreads, *(factor.times() for factor in factors)]
 
 
 def _columns(pairs: List[Dict[str, float]], *names: str) -> Dict[str, List[float]]:
@@ -56,7 +56,7 @@ def _print_driver(measured: Measured, unmet: List[str]) -> None:
     )
     print()
     for vdis, ratio in found.items():
-        what = "{} VDIs: SR.create at most {} times a bare login and logout".format(vdis, DRIVER_FACTOR)
+        what = f"{vdis} VDIs: SR.create at most {DRIVER_FACTOR} times a bare login and logout"
         verdict(what, ratio.middle <= DRIVER_FACTOR, ratio.times(), unmet)
 
 
@@ -74,7 +74,7 @@ def _print_procedure(measured: Measured, unmet: List[str]) -> None:
     )
     print()
     for vdis, ratio in found.items():
-        what = "{} VDIs, in the VM: the command {} times faster than the whole procedure".format(vdis, PROCEDURE_FACTOR)
+        what = f"{vdis} VDIs, in the VM: the command {PROCEDURE_FACTOR} times faster than the whole procedure"
         verdict(what, ratio.middle >= PROCEDURE_FACTOR, ratio.times(), unmet)
 
 
@@ -89,7 +89,7 @@ def main() -> int:
     if reason is None:
         timing.run(results, unmet)
     else:
-        print("\nNOT RUN: time and memory beside LVM: {}".format(reason))
+        print(f"\nNOT RUN: time and memory beside LVM: {reason}")
     startup.run(results, unmet)
     driver = _measured(DRIVER, "SR.create beside a bare iscsiadm login")
     if driver is not None:
@@ -103,13 +103,13 @@ def main() -> int:
     os.makedirs(os.path.dirname(RESULTS), exist_ok=True)
     with open(RESULTS, "w", encoding="utf-8") as file:
         json.dump(results, file, indent=1)
-    print("\n{} written".format(RESULTS))
+    print(f"\n{RESULTS} written")
     if "time" in results:
         from bench import plot  # noqa: PLC0415 - matplotlib, which nothing of the above should have beside it
 
         plot.draw(results, PLOT)
-        print("{} written".format(PLOT))
-    print("{} expectations missed; {:.0f} s".format(len(unmet), time.monotonic() - began))
+        print(f"{PLOT} written")
+    print(f"{len(unmet)} expectations missed; {time.monotonic() - began:.0f} s")
     for what in unmet:
         print("  missed: " + what)
     return 0

@@ -7,9 +7,9 @@ from typing import Any, Callable, Dict, List, Optional
 from bench import luns
 from bench.devices import Cost, QueueDevice
 from bench.table import print_table, size, verdict
+from kit.builder import BuiltSr
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
-from support.builder import BuiltSr
 
 COUNTS = (1, 10, 100, 1000)
 SIZES = (luns.GIB, 64 * luns.GIB, luns.TIB, 64 * luns.TIB)
@@ -20,7 +20,7 @@ _COLUMNS = ("", "VDIs", "reads", "dependent", "bytes read", "writes", "dependent
 
 def dice(seed: object) -> Callable[[int], bytes]:
     """Entropy that is always the same."""
-    source = random.Random("bench {}".format(seed))
+    source = random.Random(f"bench {seed}")
     return lambda count: bytes(source.getrandbits(8) for _ in range(count))
 
 
@@ -67,10 +67,10 @@ def run(results: Dict[str, Any], unmet: List[str]) -> None:
 def _judge(costs: List[Cost], by_size: List[Cost], second: Cost, unmet: List[str]) -> None:
     print()
     deepest = max(cost.dependent_reads for cost in costs)
-    verdict("at most {} dependent reads".format(DEPENDENT_READS), deepest <= DEPENDENT_READS, str(deepest), unmet)
+    verdict(f"at most {DEPENDENT_READS} dependent reads", deepest <= DEPENDENT_READS, str(deepest), unmet)
     flushes = sorted({cost.flushes for cost in costs})
-    verdict("{} flushes".format(FLUSHES), flushes == [FLUSHES], str(flushes), unmet)
+    verdict(f"{FLUSHES} flushes", flushes == [FLUSHES], str(flushes), unmet)
     found = {(cost.reads, cost.dependent_reads, cost.writes, cost.flushes) for cost in by_size}
-    verdict("nothing grows with the LUN", len(found) == 1, "{} different counts".format(len(found)), unmet)
-    what = "at most {} dependent reads with two metadata areas".format(DEPENDENT_READS)
+    verdict("nothing grows with the LUN", len(found) == 1, f"{len(found)} different counts", unmet)
+    what = f"at most {DEPENDENT_READS} dependent reads with two metadata areas"
     verdict(what, second.dependent_reads <= DEPENDENT_READS, str(second.dependent_reads), unmet)

@@ -5,11 +5,11 @@ import time
 from typing import List, NamedTuple, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.host.batch import pieces_of, runs_of, spans_of
+from relvmoiscsi.host.disk.batch import pieces_of, runs_of, spans_of
 
 
 class Cost(NamedTuple):
-    """What a run asked of a device; operations are counted after merging, as relvmoiscsi.host.device merges them."""
+    """What a run asked of a device; operations are counted after merging, as the host's devices merge them."""
 
     reads: int = 0
     dependent_reads: int = 0  #: batches, each of which had to wait for the one before

@@ -8,7 +8,7 @@ from bench import luns
 from bench.counts import dice, resignature
 from bench.devices import QueueDevice
 from bench.table import print_table, verdict
-from support.builder import BuiltSr
+from kit.builder import BuiltSr
 
 COUNTS = (1, 10, 100, 1000)
 LATENCIES = (0.0005, 0.002, 0.010)
@@ -47,15 +47,15 @@ def run(results: Dict[str, Any], unmet: List[str]) -> None:
     rows = []
     for depth in DEPTHS:
         for latency in LATENCIES:
-            row: List[object] = [str(depth or "no limit"), "{:g} ms".format(1000 * latency)]
+            row: List[object] = [str(depth or "no limit"), f"{1000 * latency:g} ms"]
             for count in COUNTS:
                 one = found[depth, latency, count]
-                row.append("{:.0f} ms, {:.0f} x".format(1000 * one.seconds, one.waiting / latency))
+                row.append(f"{1000 * one.seconds:.0f} ms, {one.waiting / latency:.0f} x")
             rows.append(row)
-    cpu = ["without delay", "0", *("{:.0f} ms".format(1000 * bare[count]) for count in COUNTS)]
+    cpu = ["without delay", "0", *(f"{1000 * bare[count]:.0f} ms" for count in COUNTS)]
     print_table(
         "Engine behind a slow path: time, and how many times the latency was waited for (VHD chains)",
-        ("queue depth", "latency", *("{} VDIs".format(count) for count in COUNTS)),
+        ("queue depth", "latency", *(f"{count} VDIs" for count in COUNTS)),
         [cpu, *rows],
         "x: time not spent computing / latency. With a depth of 32, operations of one batch go out 32 at a time; each",
         "VDI has some of its own: header, footer and locators are read, compared, written, read back.",
@@ -64,7 +64,7 @@ def run(results: Dict[str, Any], unmet: List[str]) -> None:
     for depth in DEPTHS:
         waits = [found[depth, LATENCIES[-1], count].waiting / LATENCIES[-1] for count in COUNTS]
         what = "flat from 1 to 1000 VDIs, queue depth {}".format(depth or "without limit")
-        verdict(what, waits[-1] <= FLAT * waits[0], "{:.0f} and {:.0f} waits".format(waits[0], waits[-1]), unmet)
+        verdict(what, waits[-1] <= FLAT * waits[0], f"{waits[0]:.0f} and {waits[-1]:.0f} waits", unmet)
     results["latency"] = [
         {"queue_depth": depth, "latency_seconds": latency, "vdis": count, **one._asdict()}
         for (depth, latency, count), one in found.items()

@@ -3,9 +3,16 @@
 
 from typing import Callable, Dict, List
 
-from support import builder
-from support.build_volumes import MIB
-from support.builder import SMALL_BAT, BuiltSr, Volume, journal, qcow2, vhd
+from kit import builder
+from kit.build_volumes import MIB
+from kit.builder import (
+    SMALL_BAT,
+    BuiltSr,
+    Volume,
+    journal,
+    qcow2,
+    vhd,
+)
 
 GIB = 1 << 30
 TIB = 1 << 40
@@ -25,9 +32,9 @@ def qcow2_chains(count: int) -> BuiltSr:
     """QCOW2 images in threes: a hidden base and two children."""
     volumes: List[Volume] = []
     for number in range(count):
-        base = "disk{}".format(number - number % 3)
+        base = f"disk{number - number % 3}"
         is_base = number % 3 == 0
-        volumes.append(qcow2("disk{}".format(number), "" if is_base else base, hidden=is_base and number + 1 < count))
+        volumes.append(qcow2(f"disk{number}", "" if is_base else base, hidden=is_base and number + 1 < count))
     return builder.build_sr(volumes)
 
 
@@ -35,10 +42,10 @@ def in_use(count: int) -> BuiltSr:
     """Chains whose VMs run, so that the end footers are overwritten, with a snapshot and an inflation under way."""
     volumes: List[Volume] = []
     for number in range(max(0, count - 3)):
-        base = "disk{}".format(number - number % 3)
+        base = f"disk{number - number % 3}"
         is_base = number % 3 == 0
         parent, end = ("", "") if is_base else (base, "killed")
-        volumes.append(vhd("disk{}".format(number), parent, hidden=is_base, blocks=0, bat_entries=SMALL_BAT, end=end))
+        volumes.append(vhd(f"disk{number}", parent, hidden=is_base, blocks=0, bat_entries=SMALL_BAT, end=end))
     volumes.append(vhd("base", blocks=1, bat_entries=SMALL_BAT, end="killed"))
     if count > 1:
         leaves = ("orig", "clone")[: min(2, count - 1)]

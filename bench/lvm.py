@@ -12,8 +12,8 @@ import subprocess
 from typing import Dict, List, Sequence
 
 from bench.counts import dice
-from relvmoiscsi.identity import dashed, lvm_id_from_bytes, new_uuid
-from support.sparse import SparseDisk
+from kit.sparse import SparseDisk
+from relvmoiscsi.formats.identity import dashed, lvm_id_from_bytes, new_uuid
 
 _CONFIG = """
 devices {
@@ -106,7 +106,7 @@ class Lvm:
         draw = dice("renames")
         for name in lv_names:
             prefix, _dash, _uuid = name.partition("-")
-            self("lvrename", vg_name, name, "{}-{}".format(prefix, new_uuid(draw)))
+            self("lvrename", vg_name, name, f"{prefix}-{new_uuid(draw)}")
 
     def restore_edited(self, vg_name: str) -> str:
         """The procedure of the 2015 pack, as far as LVM's metadata goes; gives the new VG's name.
@@ -124,7 +124,7 @@ class Lvm:
         ids: Dict[str, str] = {old: dashed(lvm_id_from_bytes(draw(32))) for old in _ID.findall(text)}
         names: Dict[str, str] = {old: new_uuid(draw) for old in set(re.findall("(?:VHD|LV)-([0-9a-f-]{36})", text))}
         new_name = "VG_XenStorage-" + new_uuid(draw)
-        text = _VG.sub(new_name, _ID.sub(lambda match: 'id = "{}"'.format(ids[match.group(1)]), text))
+        text = _VG.sub(new_name, _ID.sub(lambda match: f'id = "{ids[match.group(1)]}"', text))
         text = re.sub("((?:VHD|LV)-)([0-9a-f-]{36})", lambda match: match.group(1) + names[match.group(2)], text)
         with open(file, "w", encoding="latin-1") as backup:
             backup.write(text)

@@ -39,7 +39,7 @@ def draw(results: Dict[str, Any], path: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks([int(count) for count in times])
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: "{:.0f}".format(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:.0f}"))
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda _value, _position: ""))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: _time(value)))
     axes.set_xlabel("VDIs on the LUN")
@@ -53,4 +53,4 @@ def draw(results: Dict[str, Any], path: str) -> None:
 
 
 def _time(seconds: float) -> str:
-    return "{:g} s".format(seconds) if seconds >= 1 else "{:g} ms".format(round(1000 * seconds, 3))
+    return f"{seconds:g} s" if seconds >= 1 else f"{round(1000 * seconds, 3):g} ms"

@@ -76,7 +76,7 @@ def run(results: Dict[str, Any], _unmet: List[str]) -> None:
             ours = sum(module.partition(".")[0] == "relvmoiscsi" for module in modules)
             counted: List[object] = [len(modules), ours] if modules else ["", ""]
             bare = ratios(times["python -c pass"], values)
-            rows.append(["{}  {}".format(version, name), Spread.of(values).ms(), bare.times(), *counted])
+            rows.append([f"{version}  {name}", Spread.of(values).ms(), bare.times(), *counted])
             found.append({"python": version, "what": name, "seconds": values, "modules": modules})
     print_table(
         "Start-up, ms: median (fastest-slowest), and in multiples of a bare interpreter",

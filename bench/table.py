@@ -9,7 +9,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     """The first column is text, the others are numbers."""
     cells = [list(columns)] + [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
-    print("\n{}\n".format(title))
+    print(f"\n{title}\n")
     for number, row in enumerate(cells):
         padded = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
         print("  " + "  ".join(padded).rstrip())
@@ -22,9 +22,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 def size(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
-            return "{:.0f} {}".format(count, unit) if unit == "B" else "{:.1f} {}".format(count, unit)
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
-    return "{:.0f} TiB".format(count)
+    return f"{count:.0f} TiB"
 
 
 class Spread(NamedTuple):
@@ -42,7 +42,7 @@ class Spread(NamedTuple):
         return "{:.0f} ({:.0f}-{:.0f})".format(*(1000 * value for value in (self.middle, self.low, self.high)))
 
     def times(self) -> str:
-        return "{:.1f} ({:.1f}-{:.1f})".format(self.middle, self.low, self.high)
+        return f"{self.middle:.1f} ({self.low:.1f}-{self.high:.1f})"
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:

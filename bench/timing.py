@@ -13,8 +13,8 @@ from bench import luns
 from bench.counts import resignature
 from bench.lvm import Loop, Lvm
 from bench.table import Spread, print_table, ratios, size, verdict
-from relvmoiscsi.host.device import open_device
-from support.builder import BuiltSr
+from kit.builder import BuiltSr
+from relvmoiscsi.host.disk.block_device import open_device
 
 ROUNDS = {1: 9, 6: 9, 50: 7, 500: 5}  #: LVs beside MGT: how often
 RENAMED_AT_MOST = 50  #: one lvrename takes as long as a vgimportclone
@@ -34,7 +34,7 @@ def can_run() -> Optional[str]:
     if os.geteuid() != 0:
         return "loop devices and LVM need root"
     missing = [program for program in ("losetup", "lvm", "vgimportclone") if shutil.which(program) is None]
-    return "{} is not installed".format(missing[0]) if missing else None
+    return f"{missing[0]} is not installed" if missing else None
 
 
 def python36() -> Optional[str]:
@@ -135,21 +135,21 @@ def _print_times(times: Dict[int, Dict[str, List[float]]], version: str) -> None
     rows = [[name, *(_cell(times[count].get(name)) for count in counts)] for name in names]
     print_table(
         "Time on a loop device, ms: median (fastest-slowest)",
-        ("", *("{} VDIs".format(count) for count in counts)),
+        ("", *(f"{count} VDIs" for count in counts)),
         rows,
-        "LVM {}, nothing activated. vgimportclone changes PV id, VG id and VG name, nothing else.".format(version),
+        f"LVM {version}, nothing activated. vgimportclone changes PV id, VG id and VG name, nothing else.",
         "The procedure is measured up to vgcfgrestore: without the activation of every LV, MGT, VHD parents.",
         "LVM never flushes; ours flushes six times.",
     )
     against = [name for name in names if name not in (OURS_IN_PROCESS, OURS, OURS_36)]
     rows = [
-        ["{} / {}".format(name, own), *(_ratio(times[count], own, name) for count in counts)]
+        [f"{name} / {own}", *(_ratio(times[count], own, name) for count in counts)]
         for own in (OURS_IN_PROCESS, OURS)
         for name in against
     ]
     print_table(
         "How many times faster: median (least-most) of the pairs",
-        ("", *("{} VDIs".format(count) for count in counts)),
+        ("", *(f"{count} VDIs" for count in counts)),
         rows,
     )
 
@@ -171,11 +171,11 @@ def _judge(times: Dict[int, Dict[str, List[float]]], unmet: List[str]) -> None:
     for count, found in times.items():
         for own in (OURS_IN_PROCESS, OURS):
             ratio = ratios(found[own], found[VGIMPORTCLONE])
-            verdict("{} VDIs: {} faster than vgimportclone".format(count, own), ratio.middle > 1,
+            verdict(f"{count} VDIs: {own} faster than vgimportclone", ratio.middle > 1,
                     ratio.times(), unmet)  # fmt: skip
     for count, wanted in ((6, 20), (500, 100)):
         ratio = ratios(times[count][OURS_IN_PROCESS], times[count][PROCEDURE])
-        what = "{} VDIs: {} times faster than the procedure, measured without its activation".format(count, wanted)
+        what = f"{count} VDIs: {wanted} times faster than the procedure, measured without its activation"
         verdict(what, ratio.middle >= wanted, ratio.times(), unmet)
 
 

@@ -12,7 +12,7 @@ exclusive opening and LVM's locks, is the caller's; `vg_names` says which names 
 import logging
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi import __version__, apply, check, naming, plan, recovery, repair, rescue, survey
+from relvmoiscsi import __version__
 from relvmoiscsi.device import Chunk, CountingDevice, Device, Range
 from relvmoiscsi.errors import (
     DeviceError,
@@ -24,8 +24,21 @@ from relvmoiscsi.errors import (
     Truncated,
     Unfinished,
 )
-from relvmoiscsi.identity import Entropy, IdMap
-from relvmoiscsi.journal import (
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.identity import Entropy, IdMap
+from relvmoiscsi.formats.lvm import layout, pv
+from relvmoiscsi.formats.lvm.pv import Label
+from relvmoiscsi.formats.lvm.vg import read_vg
+from relvmoiscsi.resignature import (
+    apply,
+    check,
+    journal_search,
+    plan,
+    recovery,
+    repair,
+    survey,
+)
+from relvmoiscsi.resignature.journal import (
     DONE,
     IN_PROGRESS,
     KINDS,
@@ -41,13 +54,10 @@ from relvmoiscsi.journal import (
     verify_run,
     with_tail,
 )
-from relvmoiscsi.lun import Lun
-from relvmoiscsi.lvm import layout, pv
-from relvmoiscsi.lvm.pv import Label
-from relvmoiscsi.lvm.vg import read_vg
-from relvmoiscsi.plan import Plan
-from relvmoiscsi.recovery import Mark
-from relvmoiscsi.survey import ReadCache
+from relvmoiscsi.resignature.lun import Lun
+from relvmoiscsi.resignature.plan import Plan
+from relvmoiscsi.resignature.recovery import Mark
+from relvmoiscsi.resignature.survey import ReadCache
 
 log = logging.getLogger(__name__)
 
@@ -140,11 +150,11 @@ def _is_torn(device: Device) -> bool:
     """Whether a journal says how the label should be. Looked for only where LVM's first metadata area begins."""
     if device.size_bytes < survey.MIN_DEVICE_BYTES:
         return False
-    first = device.read([Range(rescue.USUAL_AREA, layout.MdaHeader.SIZE)])[0]
+    first = device.read([Range(journal_search.USUAL_AREA, layout.MdaHeader.SIZE)])[0]
     if layout.MdaHeader.at(first).magic != layout.MDA_MAGIC:
         return False
     try:
-        return rescue.find_mark(device) is not None
+        return journal_search.find_mark(device) is not None
     except Refused:
         return True
     except DeviceError:
@@ -153,15 +163,16 @@ def _is_torn(device: Device) -> bool:
 
 def _torn(name: str) -> Unfinished:
     return Unfinished(
-        "{0} has lost its label in a run that was cut, and holds the journal of that run. "
-        "Run `relvmoiscsi recover {0}`.".format(name)
+        f"{name} has lost its label in a run that was cut, and holds the journal of that run. "
+        f"Run `relvmoiscsi recover {name}`."
     )
 
 
 def _lost(name: str, tail: Tail) -> str:
     return (
-        "{} holds an unfinished {} whose journal does not read; LVM may have used its space since. Volumes may name "
-        "parents of another SR: take the clone again.".format(name, KINDS[tail.kind])
+        f"{name} holds an unfinished {KINDS[tail.kind]} whose journal does not read; LVM may have used its space "
+        "since. Volumes may name "
+        "parents of another SR: take the clone again."
     )
 
 
@@ -174,15 +185,16 @@ def _forgotten(name: str, tail: Tail) -> str:
 
 def _late(name: str) -> str:
     return (
-        "{0} holds identities of a run that was taken back: a write that had failed has landed late. Run `relvmoiscsi "
-        "undo {0}`.".format(name)
+        f"{name} holds identities of a run that was taken back: a write that had failed has landed late. Run "
+        "`relvmoiscsi "
+        f"undo {name}`."
     )
 
 
 def _unfinished_without_journal(device: Device, label: Label, tail: Tail) -> RelvmoiscsiError:
     """What to say of an unfinished mark whose own journal does not read."""
     try:
-        if rescue.whose_turn(device, label, tail) is not None:
+        if journal_search.whose_turn(device, label, tail) is not None:
             return recovery.unfinished(device.name, tail)
     except Refused as problem:
         return problem
@@ -218,7 +230,7 @@ def _run_or_none(device: Device, tail: Optional[Tail], label: Label) -> Optional
     if tail is None:
         return None
     try:
-        return rescue.read_journal(device, tail, label).run
+        return journal_search.read_journal(device, tail, label).run
     except FormatError as problem:
         log.debug("%s: the journal is gone: %s", device.name, problem)
         return None
@@ -288,7 +300,7 @@ def _done_before(device: Device, label: Label, tail: Optional[Tail], scsi_id: Op
 
 def _forgotten_or_raise(cache: ReadCache, label: Label, tail: Tail) -> Lun:
     """The LUN, without the mark of a run that has left no other trace. Raises Unfinished where there is more."""
-    if _run_or_none(cache, tail, label) is None and rescue.whose_turn(cache, label, tail) is None:
+    if _run_or_none(cache, tail, label) is None and journal_search.whose_turn(cache, label, tail) is None:
         lun = _forgotten_lun(cache, label, tail)
         if lun is not None:
             return lun
@@ -300,10 +312,10 @@ def _lun_at_rest(cache: ReadCache, label: Label) -> Lun:
     try:
         lun = survey.read_lun(cache, label)
     except FormatError as problem:
-        if rescue.left_behind(cache, label) is None:
+        if journal_search.left_behind(cache, label) is None:
             raise
         raise Unfinished(_late(cache.name)) from problem
-    if check.looks_half_written(lun) and rescue.left_behind(cache, label) is not None:
+    if check.looks_half_written(lun) and journal_search.left_behind(cache, label) is not None:
         raise Unfinished(_late(cache.name))
     return lun
 
@@ -320,7 +332,7 @@ def _late_mark(device: Device, label: Label, tail: Optional[Tail]) -> Optional[M
             return None
         else:
             return None
-    return rescue.left_behind(device, label)
+    return journal_search.left_behind(device, label)
 
 
 def _label_to_change(device: Device) -> Label:
@@ -344,8 +356,9 @@ def _same_lun(name: str, tail: Tail, scsi_id: Optional[str]) -> bool:
     if not any(digest) or not any(tail.scsi_id_digest):
         which = "of this LUN is not known" if not any(digest) else "it was made for was not recorded"
         raise Refused(
-            "{} was resignatured before, and the SCSIid {}: whether it is a later copy cannot be told. Give the "
-            "SCSIid, or ask for another resignature with --again.".format(name, which)
+            f"{name} was resignatured before, and the SCSIid {which}: whether it is a later copy cannot be told. Give "
+            "the "
+            "SCSIid, or ask for another resignature with --again."
         )
     return False
 
@@ -412,7 +425,7 @@ def read_mark(device: Device) -> Optional[Mark]:
     """The mark of a run and its journal; None without a mark. Raises FormatError for a journal that is damaged."""
     label = survey.read_label(device)
     tail = read_tail(label, Place(device.name, label.offset))
-    return None if tail is None else Mark(label, tail, rescue.read_journal(device, tail, label))
+    return None if tail is None else Mark(label, tail, journal_search.read_journal(device, tail, label))
 
 
 def find_unfinished(device: Device) -> Optional[Mark]:
@@ -431,14 +444,14 @@ def _find_unfinished(device: Device) -> Optional[Mark]:
     try:
         label = survey.read_label(device)
     except (FormatError, Refused, DeviceError):
-        mark = rescue.find_mark(device)
+        mark = journal_search.find_mark(device)
         if mark is None:
             raise
         return mark
     tail = read_tail(label, Place(device.name, label.offset))
     if tail is None or tail.phase == DONE:
         return None
-    mark = rescue.whose_turn(device, label, tail)
+    mark = journal_search.whose_turn(device, label, tail)
     if mark is None:
         _raise_journal_lost(device, label, tail)
     return mark
@@ -447,7 +460,7 @@ def _find_unfinished(device: Device) -> Optional[Mark]:
 def _raise_journal_lost(device: Device, label: Label, tail: Tail) -> None:
     lost = _forgotten if _forgotten_lun(device, label, tail) is not None else _lost
     try:
-        rescue.read_journal(device, tail, label)
+        journal_search.read_journal(device, tail, label)
     except FormatError as error:
         error.message += " " + lost(device.name, tail)
         raise
@@ -463,15 +476,16 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.tail.scsi_id_digest) and digest != mark.tail.scsi_id_digest:
         raise Refused(
-            "{0} is a copy of a LUN whose resignature was cut (SCSIid {1}). Run `relvmoiscsi undo {0}`, then "
-            "resignature it.".format(device.name, mark.journal.run.scsi_id)
+            f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {mark.journal.run.scsi_id}). Run "
+            f"`relvmoiscsi undo {device.name}`, then "
+            "resignature it."
         ).in_state(_NOTHING_WRITTEN)
     is_undo = mark.tail.kind == UNDO and mark.tail.phase == IN_PROGRESS
     if is_undo and not recovery.is_prepared(device, mark.journal.run):
         return _roll_back(device, mark)
     counting = CountingDevice(device)
     recovery.finish(counting, mark)
-    found = _inspect_after(device, "The {} was finished.".format(KINDS[mark.tail.kind]))
+    found = _inspect_after(device, f"The {KINDS[mark.tail.kind]} was finished.")
     return _result(counting, found.state, found.lun, mark.journal.run)
 
 
@@ -480,7 +494,7 @@ def _inspect_after(device: Device, done: str) -> Inspection:
     try:
         found = inspect(device)
         if found.lun is None:
-            raise found.problem or Unfinished("{} is still unfinished.".format(device.name))
+            raise found.problem or Unfinished(f"{device.name} is still unfinished.")
     except RelvmoiscsiError as error:
         error.in_state(done)
         raise
@@ -501,9 +515,7 @@ def undo(device: Device, entropy: Entropy) -> Result:
     if mark.tail.kind == UNDO:
         if result.state == RESIGNATURED:
             raise Refused(
-                "{} cannot be undone: LVM has changed the volume group since an earlier undo was cut.".format(
-                    device.name
-                )
+                f"{device.name} cannot be undone: LVM has changed the volume group since an earlier undo was cut."
             ).in_state("That undo was taken back; the LUN keeps its new identities.")
         return result
     finished = "The resignature was finished"
@@ -531,7 +543,7 @@ def read_undoable(device: Device, untouched: str = _NOTHING_WRITTEN) -> Mark:
 def _roll_back(device: Device, mark: Mark) -> Result:
     counting = CountingDevice(device)
     recovery.roll_back(counting, mark)
-    found = _inspect_after(device, "The {} was taken back.".format(KINDS[mark.tail.kind]))
+    found = _inspect_after(device, f"The {KINDS[mark.tail.kind]} was taken back.")
     return _result(counting, found.state, found.lun, mark.journal.run._replace(ids=mark.journal.run.ids.reversed()))
 
 
@@ -565,11 +577,11 @@ def _finished_mark(device: Device) -> Mark:
     if late is not None:
         return late
     if tail is None or tail.kind == UNDO:
-        raise Refused("{} holds no resignature that could be undone.".format(device.name), "InvalidArg")
+        raise Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg")
     try:
-        return Mark(label, tail, rescue.read_journal(device, tail, label))
+        return Mark(label, tail, journal_search.read_journal(device, tail, label))
     except FormatError as error:
-        raise Refused("{} cannot be undone: LVM has reclaimed the space of the journal.".format(device.name)) from error
+        raise Refused(f"{device.name} cannot be undone: LVM has reclaimed the space of the journal.") from error
 
 
 def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> Result:
@@ -590,7 +602,7 @@ def _prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, L
     cache = ReadCache(device)
     mdas = survey.read_mdas(cache, mark.label)
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
-        raise Refused("{} cannot be undone: LVM has changed the volume group since.".format(device.name))
+        raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
     contents = _contents_undone(cache, run)
     text, live = _old_text(cache, run)
     made = plan.plan_undo(mark.journal, mark.label, mdas, text, live, _known(cache), contents, entropy(16), __version__)
@@ -603,9 +615,8 @@ def _contents_undone(cache: ReadCache, run: Run) -> plan.Undone:
     changed = repair.first_changed(run, canvas)
     if changed is not None:
         raise Refused(
-            "{}: {} at byte {} has changed since the resignature; an undo would lose that.".format(
-                cache.name, changed.what, changed.pieces[0].offset
-            )
+            f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
+            "undo would lose that."
         )
     return plan.undone_contents(run, canvas, _known(cache))
 
@@ -692,7 +703,7 @@ def _differing(original: Device, clone: Device, spans: Sequence[Range], allowed:
             try:
                 one, other = original.read([part])[0], clone.read([part])[0]
             except Truncated:
-                return problems + ["{} is smaller than {}.".format(clone.name, original.name)]
+                return problems + [f"{clone.name} is smaller than {original.name}."]
             if one != other:
                 problems += _explained(part, one, other, allowed, clone.name)
     return problems
@@ -707,4 +718,4 @@ def _explained(part: Range, one: bytes, other: bytes, allowed: Dict[int, bytes],
     if bytes(expected) == other:
         return []
     at = next(index for index in range(len(other)) if expected[index] != other[index])
-    return ["{} differs from what is expected at byte {}.".format(name, part.offset + at)]
+    return [f"{name} differs from what is expected at byte {part.offset + at}."]

@@ -19,7 +19,7 @@ class Place(NamedTuple):
     offset: int  #: bytes from the start of the container
 
     def __str__(self) -> str:
-        return "byte {} of {}".format(self.offset, self.container)
+        return f"byte {self.offset} of {self.container}"
 
     def plus(self, offset: int) -> "Place":
         """The place `offset` bytes further on."""
@@ -84,7 +84,7 @@ class BadMagic(FormatError):
     """A structure does not begin with the bytes that mark it."""
 
     def __init__(self, what: str, where: Place, found: bytes, expected: bytes) -> None:
-        super().__init__("{} at {}: it begins with {!r}, expected {!r}.".format(what, where, found, expected))
+        super().__init__(f"{what} at {where}: it begins with {found!r}, expected {expected!r}.")
         self.what, self.where, self.found, self.expected = what, where, found, expected
 
 
@@ -92,9 +92,7 @@ class BadChecksum(FormatError):
     """The stored checksum of a structure and the checksum of its content differ."""
 
     def __init__(self, what: str, where: Place, stored: int, computed: int) -> None:
-        super().__init__(
-            "{} at {}: its checksum is 0x{:08x}, its content gives 0x{:08x}.".format(what, where, stored, computed)
-        )
+        super().__init__(f"{what} at {where}: its checksum is 0x{stored:08x}, its content gives 0x{computed:08x}.")
         self.what, self.where, self.stored, self.computed = what, where, stored, computed
 
 
@@ -102,9 +100,7 @@ class Truncated(FormatError):
     """A structure goes on past the end of what holds it."""
 
     def __init__(self, what: str, where: Place, needed: int, available: int) -> None:
-        super().__init__(
-            "{} at {}: it needs {} bytes, only {} are there.".format(what, where, needed, max(0, available))
-        )
+        super().__init__(f"{what} at {where}: it needs {needed} bytes, only {max(0, available)} are there.")
         self.what, self.where, self.needed, self.available = what, where, needed, available
 
 
@@ -112,7 +108,7 @@ class Malformed(FormatError):
     """A structure whose marks are right and whose values contradict themselves or each other."""
 
     def __init__(self, what: str, where: Place, problem: str) -> None:
-        super().__init__("{} at {}: {}.".format(what, where, problem))
+        super().__init__(f"{what} at {where}: {problem}.")
         self.what, self.where, self.problem = what, where, problem
 
 
@@ -120,7 +116,7 @@ class Unsupported(FormatError):
     """A structure that is known, or well formed, but that this project does not rewrite."""
 
     def __init__(self, what: str, where: Place, problem: str) -> None:
-        super().__init__("{} at {}: {}. This is not supported.".format(what, where, problem))
+        super().__init__(f"{what} at {where}: {problem}. This is not supported.")
         self.what, self.where, self.problem = what, where, problem
 
 
@@ -142,8 +138,8 @@ class DeviceError(RelvmoiscsiError):
     sm_key = "EIO"
 
     def __init__(self, device: str, action: str, offset: int, length: int, reason: str, errno: Any = None) -> None:
-        where = "" if action == "flush" else " of {} bytes at byte {}".format(length, offset)
-        super().__init__("{}: {}{} failed: {}.".format(device, action, where, reason))
+        where = "" if action == "flush" else f" of {length} bytes at byte {offset}"
+        super().__init__(f"{device}: {action}{where} failed: {reason}.")
         self.device, self.action, self.offset, self.length, self.errno = device, action, offset, length, errno
 
 

@@ -18,9 +18,9 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import RelvmoiscsiError, Unfinished
-from relvmoiscsi.identity import Entropy, IdMap
-from relvmoiscsi.journal import IN_PROGRESS, RESIGNATURE, Run
-from relvmoiscsi.recovery import Mark
+from relvmoiscsi.formats.identity import Entropy, IdMap
+from relvmoiscsi.resignature.journal import IN_PROGRESS, RESIGNATURE, Run
+from relvmoiscsi.resignature.recovery import Mark
 
 _NOTHING_WRITTEN = "Nothing was written."
 
@@ -97,7 +97,7 @@ def _since(settled: str) -> Iterator[None]:
         yield
     except RelvmoiscsiError as error:
         if settled and error.disk_state in ("", _NOTHING_WRITTEN):
-            error.disk_state = "{}; nothing else was written.".format(settled)
+            error.disk_state = f"{settled}; nothing else was written."
         raise
 
 

@@ -3,11 +3,11 @@
 
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi import naming
 from relvmoiscsi.engine import Comparison, Inspection, Result
-from relvmoiscsi.identity import IdMap, dashed
-from relvmoiscsi.lun import Lun, Volume, notes
-from relvmoiscsi.plan import Plan
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.identity import IdMap, dashed
+from relvmoiscsi.resignature.lun import Lun, Volume, notes
+from relvmoiscsi.resignature.plan import Plan
 from relvmoiscsi.wording import human_size, printable
 
 
@@ -97,9 +97,9 @@ def _cbt_uuids(lun: Lun) -> List[str]:
 def inspection_text(name: str, found: Inspection, branches: Branches) -> str:
     """What `show` prints."""
     if found.lun is None:
-        lines = ["{}: {}.".format(name, found.state)]
+        lines = [f"{name}: {found.state}."]
         if found.run is not None:
-            text = "It was to become SR {} (it was {}).".format(found.run.ids.new_sr, found.run.ids.sr)
+            text = f"It was to become SR {found.run.ids.new_sr} (it was {found.run.ids.sr})."
             lines.append(printable(text))
         return "\n".join(lines + [printable(str(found.problem))])
     return "\n".join(_lun_lines(name, found, found.lun, branches))
@@ -110,18 +110,14 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches) -> Li
     label = printable(facts["sr"]["name_label"])
     state = found.state
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
-        state = "resignatured (it was {})".format(printable(found.run.ids.sr))
+        state = f"resignatured (it was {printable(found.run.ids.sr)})"
     allocated = facts["vg"]["extents_allocated"] * lun.vg.extent_size
     rows = [_row(lun, row) for row in _tree(facts["vdis"], branches)]
     lines = [
-        "{}: SR {}{}".format(name, lun.sr_uuid, ' "{}"'.format(label) if label else ""),
-        "  state    {}".format(state),
-        "  LUN      {}, {} of {} allocated in {} volumes".format(
-            human_size(lun.size_bytes),
-            human_size(allocated),
-            human_size(lun.vg.pe_count * lun.vg.extent_size),
-            len(lun.volumes),
-        ),
+        "{}: SR {}{}".format(name, lun.sr_uuid, f' "{label}"' if label else ""),
+        f"  state    {state}",
+        f"  LUN      {human_size(lun.size_bytes)}, {human_size(allocated)} of "
+        f"{human_size(lun.vg.pe_count * lun.vg.extent_size)} allocated in {len(lun.volumes)} volumes",
         "  LVM      VG {}, PV {}, generation {}".format(facts["vg"]["id"], facts["pv"]["id"], lun.vg.seqno),
         "",
     ]
@@ -321,7 +317,7 @@ def plan_text(plan: Plan) -> str:
     rows = [[str(row["offset"]), str(row["length"]), row["what"]] for row in plan_facts(plan)]
     widths = [max(len(row[index]) for row in rows + [["offset", "bytes"]]) for index in (0, 1)]
     return "\n".join(
-        "  {}  {}  {}".format(row[0].rjust(widths[0]), row[1].rjust(widths[1]), row[2])
+        f"  {row[0].rjust(widths[0])}  {row[1].rjust(widths[1])}  {row[2]}"
         for row in [["offset", "bytes", "what"], *rows]
     )
 

@@ -92,7 +92,7 @@ class Result(NamedTuple):
 
 
 def update_uuid(version: str, release: str) -> str:
-    return str(uuid.uuid5(UUID_NAMESPACE, "{}-{}-{}".format(NAME, version, release)))
+    return str(uuid.uuid5(UUID_NAMESPACE, f"{NAME}-{version}-{release}"))
 
 
 def update_xml(package: Package, signed: bool) -> str:
@@ -116,31 +116,32 @@ def record_script(update: str, identifier: str) -> str:
     """What update-relvmoiscsi runs at the end of a transaction. xapi fails on a record that is cut, hence the rename;
     names that are no UUIDs it leaves alone.
     """
-    return """\
+    new, old = f"/var/update/applied/.{identifier}.new", f"/var/update/applied/{identifier}"
+    return f"""\
 cd / && mkdir -p /var/update/applied
-cat >/var/update/applied/.{0}.new <<'END_OF_UPDATE' && mv -f /var/update/applied/.{0}.new /var/update/applied/{0}
-{1}END_OF_UPDATE
-""".format(identifier, update)
+cat >{new} <<'END_OF_UPDATE' && mv -f {new} {old}
+{update}END_OF_UPDATE
+"""
 
 
 def comps_xml() -> str:
     """The group that xapi installs: `yum upgrade @update`, `dnf install @update`."""
-    return """\
+    return f"""\
 <?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE comps PUBLIC "-//Red Hat, Inc.//DTD Comps info//EN" "comps.dtd">
 <comps>
   <group>
     <id>update</id>
-    <name>{0}</name>
-    <description>{1}</description>
+    <name>{NAME}</name>
+    <description>{DESCRIPTION}</description>
     <default>false</default>
     <uservisible>true</uservisible>
     <packagelist>
-      <packagereq type="mandatory">update-{0}</packagereq>
+      <packagereq type="mandatory">update-{NAME}</packagereq>
     </packagelist>
   </group>
 </comps>
-""".format(NAME, DESCRIPTION)
+"""
 
 
 def repo_file(signed: bool) -> str:
@@ -155,7 +156,7 @@ enabled=0
 gpgcheck={1}
 repo_gpgcheck={1}
 """.format(NAME, int(signed))
-    return text + ("gpgkey=file:///etc/pki/rpm-gpg/{}\n".format(KEY_FILE) if signed else "")
+    return text + (f"gpgkey=file:///etc/pki/rpm-gpg/{KEY_FILE}\n" if signed else "")
 
 
 # What the programs do. -------------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def run(what: str, argv: List[str], env: Optional[Dict[str, str]] = None) -> byt
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, env=env)
     if done.returncode != 0:
         output = (done.stderr + done.stdout).decode(errors="replace").strip()
-        raise PackError("{}: {} ended with exit status {}.\n{}".format(what, argv[0], done.returncode, output))
+        raise PackError(f"{what}: {argv[0]} ended with exit status {done.returncode}.\n{output}")
     return bytes(done.stdout)
 
 
@@ -181,39 +182,36 @@ def version_of_the_source() -> str:
     text = (TOP / NAME / "__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     if found is None:
-        raise PackError('{}/__init__.py has no line `__version__ = "..."`.'.format(NAME))
+        raise PackError(f'{NAME}/__init__.py has no line `__version__ = "..."`.')
     return found.group(1)
 
 
 def find_rpm(directory: Path, version: str) -> Path:
-    found = sorted(directory.glob("{}-{}-*.noarch.rpm".format(NAME, version)))
+    found = sorted(directory.glob(f"{NAME}-{version}-*.noarch.rpm"))
     if not found:
-        raise PackError("{} has no {}-{}-*.noarch.rpm. Run `make rpm`.".format(directory, NAME, version))
+        raise PackError(f"{directory} has no {NAME}-{version}-*.noarch.rpm. Run `make rpm`.")
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
-        raise PackError(
-            "{} has {} packages of version {}: {}. Name one with --rpm.".format(directory, len(found), version, names)
-        )
+        raise PackError(f"{directory} has {len(found)} packages of version {version}: {names}. Name one with --rpm.")
     return found[0]
 
 
 def inspect(rpm: Path, version: str) -> Package:
     """The package, after its checksums were found right; which key signed it before does not matter here."""
     if not rpm.is_file():
-        raise PackError("{} does not exist. Run `make rpm`.".format(rpm))
+        raise PackError(f"{rpm} does not exist. Run `make rpm`.")
     run(
-        "{} is damaged or was changed after it was built. Build it again: `make rpm`".format(rpm),
+        f"{rpm} is damaged or was changed after it was built. Build it again: `make rpm`",
         ["rpmkeys", "--checksig", "--nosignature", "--define", "_pkgverify_level digest", str(rpm)],
     )
     query = "%{name}\n%{version}\n%{release}\n%{arch}\n%{longsize}\n%{buildtime}"
-    answer = run("{} cannot be read".format(rpm), ["rpm", "-qp", "--nosignature", "--qf", query, str(rpm)])
+    answer = run(f"{rpm} cannot be read", ["rpm", "-qp", "--nosignature", "--qf", query, str(rpm)])
     name, rpm_version, release, arch, size, build_time = answer.decode().split("\n")
     package = Package(rpm, name, rpm_version, release, arch, int(size), int(build_time), required_of_hosts(rpm))
     if (name, rpm_version, arch) != (NAME, version, "noarch"):
         raise PackError(
-            "{} is {} {} for {}; the pack is made of {} {} for noarch. Run `make rpm`.".format(
-                rpm, name, rpm_version, arch, NAME, version
-            )
+            f"{rpm} is {name} {rpm_version} for {arch}; the pack is made of {NAME} {version} for noarch. Run `make "
+            "rpm`."
         )
     return package
 
@@ -221,7 +219,7 @@ def inspect(rpm: Path, version: str) -> Package:
 def required_of_hosts(rpm: Path) -> List[str]:
     """What neither RPM itself nor the package brings along."""
     provided, required = (
-        run("{} cannot be read".format(rpm), ["rpm", "-qp", "--nosignature", what, str(rpm)]).decode().splitlines()
+        run(f"{rpm} cannot be read", ["rpm", "-qp", "--nosignature", what, str(rpm)]).decode().splitlines()
         for what in ("--provides", "--requires")
     )
     own = {line.split(" ")[0] for line in provided}
@@ -237,30 +235,27 @@ def signing_key(name: str) -> Key:
         listing = run("?", ["gpg", "--batch", "--with-colons", "--list-secret-keys", "--", name]).decode()
     except PackError as error:
         raise PackError(
-            "There is no secret key `{}` in {}. `gpg --list-secret-keys` lists what there is; "
-            "GNUPGHOME=<directory> names another keyring.".format(name, home)
+            f"There is no secret key `{name}` in {home}. `gpg --list-secret-keys` lists what there is; "
+            "GNUPGHOME=<directory> names another keyring."
         ) from error
     records = [line.split(":") for line in listing.splitlines()]
     primary = [record for record in records if record[0] == "sec"]
     fingerprint = next(record[9] for record in records if record[0] == "fpr")
     if len(primary) != 1:
-        raise PackError(
-            "`{}` stands for {} secret keys in {}. Give the fingerprint of one.".format(name, len(primary), home)
-        )
+        raise PackError(f"`{name}` stands for {len(primary)} secret keys in {home}. Give the fingerprint of one.")
     validity, bits, algorithm, capabilities = (primary[0][field] for field in (1, 2, 3, 11))
     problem = None
     if validity in ("r", "e", "d", "i") or "D" in capabilities:
         problem = "is revoked, expired, disabled or invalid"
     elif algorithm != RSA or int(bits) < MIN_RSA_BITS:
         problem = (
-            "is no RSA key of {} bits or more; GnuPG and RPM of XenServer 8 and XCP-ng 8.3 verify no others".format(
-                MIN_RSA_BITS
-            )
+            f"is no RSA key of {MIN_RSA_BITS} bits or more; GnuPG and RPM of XenServer 8 and XCP-ng 8.3 verify no "
+            "others"
         )
     elif "s" not in capabilities:
         problem = "may not sign itself, only its subkeys may; RPM of XenServer 8 and XCP-ng 8.3 does not verify those"
     if problem:
-        raise PackError("The key `{}` ({}) {}.".format(name, fingerprint, problem))
+        raise PackError(f"The key `{name}` ({fingerprint}) {problem}.")
     armored = run("The public key cannot be exported", ["gpg", "--batch", "--armor", "--export", fingerprint])
     return Key(fingerprint, armored)
 
@@ -268,7 +263,7 @@ def signing_key(name: str) -> Key:
 def sign_rpm(rpm: Path, key: Key) -> None:
     """Header alone for current RPM, header and payload for that of EL7."""
     run(
-        "{} cannot be signed".format(rpm.name),
+        f"{rpm.name} cannot be signed",
         ["rpmsign", "--addsign", "--rpmv3", "--define", "__gpg " + str(shutil.which("gpg"))]
         + ["--define", "_gpg_name " + key.gpg_name, "--define", "_gpg_digest_algo sha256", str(rpm)],
     )
@@ -277,7 +272,7 @@ def sign_rpm(rpm: Path, key: Key) -> None:
 def sign_file(path: Path, key: Key) -> None:
     """The detached signature, `<path>.asc`."""
     run(
-        "{} cannot be signed".format(path.name),
+        f"{path.name} cannot be signed",
         ["gpg", "--batch", "--yes", "--armor", "--detach-sign", "--digest-algo", "SHA256"]
         + ["--local-user", key.gpg_name, "--output", str(path) + ".asc", str(path)],
     )
@@ -303,7 +298,7 @@ def build_record_rpms(package: Package, script: str, work: Path, epoch: int) -> 
     }
     if package.requires:
         macros["pack_requires"] = ", ".join(package.requires)
-    defines = [word for name, value in macros.items() for word in ("--define", "{} {}".format(name, value))]
+    defines = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
     environment = dict(os.environ, HOME=str(work), SOURCE_DATE_EPOCH=str(epoch))
     spec = str(HERE / "update.spec")
     run("The packages for xapi cannot be built", ["rpmbuild", "-bb"] + defines + [spec], env=environment)
@@ -325,7 +320,7 @@ def make_repodata(directory: Path, epoch: int, groups: Optional[Path], key: Opti
 def make_iso(root: Path, iso: Path, package: Package, epoch: int) -> None:
     """Rock Ridge is what Linux reads, Joliet what XenCenter reads."""
     argv = ["xorriso", "-no_rc", "-as", "mkisofs", "-quiet", "-r", "-J", "-joliet-long"]
-    argv += ["-V", "{}-{}".format(NAME, package.version)[:32], "-A", update_uuid(package.version, package.release)]
+    argv += ["-V", f"{NAME}-{package.version}"[:32], "-A", update_uuid(package.version, package.release)]
     argv += ["-o", str(iso), str(root)]
     run("The ISO cannot be made", argv, env=dict(os.environ, SOURCE_DATE_EPOCH=str(epoch)))
 
@@ -355,7 +350,7 @@ def build(rpm: Path, version: str, key_name: Optional[str], output: Path) -> Res
         made = work / "made"
         make_all(package, key, epoch, work, made)
         replace(output, made, work / "old")
-    iso = output / "{}-{}.iso".format(NAME, version)
+    iso = output / f"{NAME}-{version}.iso"
     return Result(iso, output / "repo", update_uuid(version, package.release), key)
 
 
@@ -377,7 +372,7 @@ def make_all(package: Package, key: Optional[Key], epoch: int, work: Path, made:
     (work / "comps.xml").write_text(comps_xml(), encoding="ascii")
     make_repodata(root, epoch, work / "comps.xml", key)
     stamp(root, epoch)
-    make_iso(root, made / "{}-{}.iso".format(NAME, package.version), package, epoch)
+    make_iso(root, made / f"{NAME}-{package.version}.iso", package, epoch)
 
     shutil.copyfile(str(root / "Packages" / package.path.name), str(repository / package.path.name))
     make_repodata(repository, epoch, None, key)
@@ -394,9 +389,7 @@ def check_output(output: Path) -> None:
     names = sorted(os.listdir(str(output))) if output.exists() else []
     foreign = [name for name in names if name not in ours and not re.match(NAME + r"-.*\.iso$", name)]
     if foreign:
-        raise PackError(
-            "{} holds something that is not of a pack: {}. Choose another directory.".format(output, foreign[0])
-        )
+        raise PackError(f"{output} holds something that is not of a pack: {foreign[0]}. Choose another directory.")
 
 
 def replace(output: Path, made: Path, old: Path) -> None:
@@ -407,12 +400,12 @@ def replace(output: Path, made: Path, old: Path) -> None:
 
 def explain(result: Result) -> str:
     """What was made, and what the administrator does with it."""
-    lines = ["update {} in {}".format(result.uuid, result.iso), "repository in {}".format(result.repository)]
+    lines = [f"update {result.uuid} in {result.iso}", f"repository in {result.repository}"]
     if result.key:
         lines += [
-            "signed by {}".format(result.key.fingerprint),
-            "Once on every host:  /opt/xensource/debug/import-update-key {}".format(KEY_FILE),
-            "Then on every host:  xe-install-supplemental-pack {}".format(result.iso.name),
+            f"signed by {result.key.fingerprint}",
+            f"Once on every host:  /opt/xensource/debug/import-update-key {KEY_FILE}",
+            f"Then on every host:  xe-install-supplemental-pack {result.iso.name}",
             "and, when it suits:  xe-toolstack-restart",
         ]
     else:
@@ -443,7 +436,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         rpm = arguments.rpm or find_rpm(TOP / "build" / "rpm", version)
         result = build(rpm, version, arguments.key, arguments.output)
     except PackError as error:
-        print("build_pack.py: {}\nNo pack was made.".format(error), file=sys.stderr)
+        print(f"build_pack.py: {error}\nNo pack was made.", file=sys.stderr)
         return 1
     print(explain(result))
     return 0

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-E2E = Path(__file__).resolve().parent / "e2e"
+JUDGED = Path(__file__).resolve().parent / "judged"
 IN_CI = os.environ.get("CI") == "true"
 
 # A time per example says more about the machine than about the code. CI looks at the same examples every time, so that
@@ -34,7 +34,7 @@ HARMLESS = ("/dev/null", "/dev/shm/")
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if E2E in Path(str(item.fspath)).parents:
+        if JUDGED in Path(str(item.fspath)).parents:
             item.add_marker("root")
     if platform.python_version().startswith("3.6."):
         _leave_out_states(config, items)
@@ -78,7 +78,7 @@ def no_process_and_no_device(request):
 
 
 def refuse(name, *args, **_):
-    pytest.fail("a unit test called {}{!r}; mark it `processes` if it must".format(name, args))
+    pytest.fail(f"a unit test called {name}{args!r}; mark it `processes` if it must")
 
 
 def without_devices(real_open):
@@ -86,7 +86,7 @@ def without_devices(real_open):
         if not isinstance(file, int):
             path = os.path.realpath(os.fsdecode(file))
             if path.startswith("/dev/") and not path.startswith(HARMLESS):
-                pytest.fail("a unit test opened {}; mark it `processes` if it must".format(path))
+                pytest.fail(f"a unit test opened {path}; mark it `processes` if it must")
         return real_open(file, *args, **kwargs)
 
     return guarded_open

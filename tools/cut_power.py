@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.host.device import open_device
+from relvmoiscsi.host.disk.block_device import open_device
 
 
 class MortalDevice(Device):
@@ -46,10 +46,10 @@ def main(path: str, allowed_writes: int) -> None:
         mortal = MortalDevice(device, allowed_writes)
         prepared = engine.prepare(mortal, os.urandom)
         if not isinstance(prepared, engine.Prepared):
-            sys.exit("{} is resignatured already".format(path))
-        print("planned: SR {} becomes {}".format(prepared.plan.run.ids.sr, prepared.plan.run.ids.new_sr), flush=True)
+            sys.exit(f"{path} is resignatured already")
+        print(f"planned: SR {prepared.plan.run.ids.sr} becomes {prepared.plan.run.ids.new_sr}", flush=True)
         engine.resignature(mortal, prepared)
-    sys.exit("it was over before {} writes".format(allowed_writes))
+    sys.exit(f"it was over before {allowed_writes} writes")
 
 
 if __name__ == "__main__":

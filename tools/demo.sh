@@ -49,7 +49,7 @@ lvm_sees_both() {
 }
 
 heading "1. A LUN with an SR on it, and the copy an array makes of it"
-tar -xSJf tests/images/golden/chain.tar.xz -C "$work" chain.img
+tar -xSJf tests/data/images/golden/chain.tar.xz -C "$work" chain.img
 mv "$work/chain.img" "$work/original.img"
 relvmoiscsi show "$work/original.img"
 copy original.img clone.img

@@ -79,10 +79,10 @@ stage_judges() {
     local began=$SECONDS status=0 packages python command
     heading judges
     find_python judges current || return 0
-    pytest_for packages -q -m root --ignore=tests/e2e
+    pytest_for packages -q -m root --ignore=tests/judged/luns
     "${command[@]}" </dev/null >"$reports/packages.txt" 2>&1 &
     packages=$!
-    pytest_for judges -q -m root --ignore=tests/package
+    pytest_for judges -q -m root --ignore=tests/judged/package
     "${command[@]}" </dev/null || status=$?
     account judges "$status" "$reports/judges.xml" "$python" "$began"
     status=0

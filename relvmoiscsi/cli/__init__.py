@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 
 #: Which module has which commands, in the order of --help.
 _ROOMS = (
-    ("lun", ("show", "check", "resignature", "recover", "undo")),
+    ("image", ("show", "check", "resignature", "recover", "undo")),
     ("map", ("map",)),
     ("doctor", ("doctor",)),
     ("direct", ("direct",)),
@@ -80,12 +80,12 @@ def _log_level(verbose: int) -> int:
 def _how_to_tell(arguments: argparse.Namespace) -> str:
     if not hasattr(arguments, "device"):
         return ""
-    return " `relvmoiscsi show {0}` tells what state {0} is in.".format(arguments.device)
+    return f" `relvmoiscsi show {arguments.device}` tells what state {arguments.device} is in."
 
 
 def _failed(arguments: argparse.Namespace, error: RelvmoiscsiError) -> int:
     if arguments.json:
-        facts = _room("lun").failure_facts(arguments.device) if hasattr(arguments, "device") else {}
+        facts = _room("image").failure_facts(arguments.device) if hasattr(arguments, "device") else {}
         print_result(json.dumps(dict(facts, **error_facts(error)), indent=2))
     say(printable(str(error)))
     return error.exit_status

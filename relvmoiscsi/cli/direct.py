@@ -7,28 +7,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.direct import links as direct
+from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_section, with_entry, without_entry
+from relvmoiscsi.direct.links import Status
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host import direct, multipath, udev
-from relvmoiscsi.host.device import open_device
-from relvmoiscsi.host.direct import Status
-from relvmoiscsi.host.direct_config import (
-    NOT_CHANGED,
-    Entry,
-    check_name,
-    check_scsi_id,
-    only_one,
-    read_config,
-    read_section,
-    replace_config,
-    with_entry,
-    without_entry,
-)
-from relvmoiscsi.host.lun_users import read_pool
-from relvmoiscsi.lvm.owner import read_owner
+from relvmoiscsi.formats.lvm.owner import read_owner
+from relvmoiscsi.host.config_file import NOT_CHANGED, only_one, read_config, replace_config
+from relvmoiscsi.host.disk import multipath, udev
+from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.xapi.lun_users import read_pool
 from relvmoiscsi.wording import human_size, printable
 
 if TYPE_CHECKING:
-    from relvmoiscsi.host.xapi import Xapi
+    from relvmoiscsi.host.xapi.api import Xapi
 
 SITE = direct.HERE
 
@@ -129,7 +120,7 @@ def _add(arguments: argparse.Namespace) -> Answer:
     if not (is_linked and status.is_linked):
         raise Refused(
             "{} did not appear: {}".format(SITE.link(entry.name), status.problem or "udev was too slow.")
-        ).in_state("{} has LUN {} in {}.".format(entry.name, entry.scsi_id, SITE.config))
+        ).in_state(f"{entry.name} has LUN {entry.scsi_id} in {SITE.config}.")
     return _answer(entry, status, _vdi(entry, notes), notes)
 
 
@@ -191,7 +182,7 @@ def look(path: str) -> direct.Owner:
 @contextmanager
 def _pool() -> "Iterator[_Pool]":
     """The pool, by a session of our own. Raises XapiFailure when xapi does not answer."""
-    from relvmoiscsi.host.xapi import Xapi, local_session  # noqa: PLC0415 - slow to import, and udev waits
+    from relvmoiscsi.host.xapi.api import Xapi, local_session  # noqa: PLC0415 - slow to import, and udev waits
 
     with local_session(SITE.socket) as session_ref:
         yield _Pool(Xapi(session_ref, SITE.socket), SITE.root)
@@ -206,7 +197,7 @@ class _Pool:
 
     def host(self) -> str:
         """The reference of this host; "" if xapi does not know it."""
-        from relvmoiscsi.host.health.system import System, inventory  # noqa: PLC0415
+        from relvmoiscsi.doctor.system import System, inventory  # noqa: PLC0415
 
         uuid = inventory(System(self._root)).get("INSTALLATION_UUID", "")
         return next((ref for ref, host in self.records("host").items() if uuid and host.get("uuid") == uuid), "")
@@ -241,7 +232,7 @@ def _vdi(entry: Entry, notes: List[str]) -> str:
             found = pool.vdis(link) or _introduced(entry, link, pool, notes)
             return str(next(iter(found.values()))["uuid"]) if found else ""
     except RelvmoiscsiError as error:
-        notes.append("Its VDI could not be looked for: {}".format(error.message))
+        notes.append(f"Its VDI could not be looked for: {error.message}")
         return ""
 
 
@@ -273,19 +264,19 @@ def _remove(arguments: argparse.Namespace) -> Answer:
         entry = read_section(text).named(arguments.name)
         with _nothing_changed():
             if entry is None:
-                raise NotFound("There is no direct LUN of the name {!r}.".format(arguments.name))
+                raise NotFound(f"There is no direct LUN of the name {arguments.name!r}.")
             for device in _devices(entry):
                 direct.check_unused(device, SITE)
             _check_no_vm(entry, notes)
             new_text = without_entry(text, entry.name)
         replace_config(SITE.config, new_text)
     if not direct.remove_link(entry, SITE):
-        raise Refused("{} is still there; udev did not take it away.".format(SITE.link(entry.name))).in_state(
-            "{} has {} no longer.".format(SITE.config, entry.name)
+        raise Refused(f"{SITE.link(entry.name)} is still there; udev did not take it away.").in_state(
+            f"{SITE.config} has {entry.name} no longer."
         )
     _forget(entry, notes)
     facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": SITE.link(entry.name), "notes": notes}
-    text = "{} (LUN {}) is no direct LUN any more.".format(entry.name, entry.scsi_id)
+    text = f"{entry.name} (LUN {entry.scsi_id}) is no direct LUN any more."
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
@@ -303,7 +294,7 @@ def _devices(entry: Entry) -> List[str]:
 
 def _check_no_vm(entry: Entry, notes: List[str]) -> None:
     """Raises Refused when a VM has the LUN as a disk, running or not. Without xapi only who has it open counts."""
-    from relvmoiscsi.host.xapi import XapiFailure  # noqa: PLC0415
+    from relvmoiscsi.host.xapi.api import XapiFailure  # noqa: PLC0415
 
     try:
         with _pool() as pool:
@@ -315,7 +306,7 @@ def _check_no_vm(entry: Entry, notes: List[str]) -> None:
                     "`xe vbd-destroy`.".format(entry.name, vm.get("uuid"), vm.get("name_label"))
                 )
     except XapiFailure as error:
-        notes.append("Whether a VM has it as a disk could not be asked of xapi: {}".format(error.message))
+        notes.append(f"Whether a VM has it as a disk could not be asked of xapi: {error.message}")
 
 
 def _forget(entry: Entry, notes: List[str]) -> None:
@@ -324,7 +315,7 @@ def _forget(entry: Entry, notes: List[str]) -> None:
             for ref in pool.vdis(SITE.link(entry.name)):
                 pool.call("VDI.forget", ref)
     except RelvmoiscsiError as error:
-        notes.append("Its VDI could not be forgotten: {} `xe vdi-forget` does it.".format(error.message))
+        notes.append(f"Its VDI could not be forgotten: {error.message} `xe vdi-forget` does it.")
 
 
 # --- list
@@ -335,7 +326,7 @@ def _list(_arguments: argparse.Namespace) -> Answer:
     found = [(entry, direct.status_of(entry, look, SITE)) for entry in section.entries]
     facts = {"luns": [_facts(entry, status) for entry, status in found], "problems": list(section.problems)}
     lines = _table(found) if found else ["There are no direct LUNs."]
-    lines += ["{}: {}".format(SITE.config, printable(problem)) for problem in section.problems]
+    lines += [f"{SITE.config}: {printable(problem)}" for problem in section.problems]
     return Answer(facts, "\n".join(lines))
 
 
@@ -381,11 +372,11 @@ def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
     facts = dict(_facts(entry, status), vdi=vdi or None, notes=notes)
     if status.is_linked:
         size = human_size(status.size_bytes)
-        lines = ["{} leads to {} ({}).".format(SITE.link(entry.name), SITE.node(status.device), size)]
+        lines = [f"{SITE.link(entry.name)} leads to {SITE.node(status.device)} ({size})."]
     else:
-        lines = ["{} will appear with its LUN. {}".format(SITE.link(entry.name), printable(status.problem))]
+        lines = [f"{SITE.link(entry.name)} will appear with its LUN. {printable(status.problem)}"]
     if vdi:
-        lines.append("It is the VDI {}.".format(vdi))
+        lines.append(f"It is the VDI {vdi}.")
     return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
 
 

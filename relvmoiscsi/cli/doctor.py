@@ -11,7 +11,7 @@ from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.wording import printable
 
 if TYPE_CHECKING:
-    from relvmoiscsi.host.health.finding import Finding
+    from relvmoiscsi.doctor.finding import Finding
 
 _DOCTOR = """\
 Run it as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or CloudStack no longer
@@ -33,12 +33,12 @@ def add_commands(add: Adder) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> Answer:
     # Only this command needs what follows, and the others should start quickly.
-    from relvmoiscsi.host import health  # noqa: PLC0415
-    from relvmoiscsi.host.health.finding import is_ready  # noqa: PLC0415
-    from relvmoiscsi.host.health.system import System  # noqa: PLC0415
+    from relvmoiscsi import doctor as health  # noqa: PLC0415
+    from relvmoiscsi.doctor.finding import is_ready  # noqa: PLC0415
+    from relvmoiscsi.doctor.system import System  # noqa: PLC0415
 
     if not os.path.isdir(arguments.root):
-        raise UsageError("{} is no directory.".format(arguments.root))
+        raise UsageError(f"{arguments.root} is no directory.")
     found = health.examine(System(os.path.abspath(arguments.root), is_superuser=os.geteuid() == 0))
     ready, verdict = is_ready(found), _verdict(found)
     facts = {
@@ -52,18 +52,18 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
 
 def _text(found: "Sequence[Finding]", verdict: str) -> str:
     """The worst comes last, where people look, and the reason in the very last line."""
-    from relvmoiscsi.host.health.finding import STATUSES  # noqa: PLC0415
+    from relvmoiscsi.doctor.finding import STATUSES  # noqa: PLC0415
 
     lines: List[str] = []
     for finding in sorted(found, key=lambda finding: STATUSES.index(finding.status)):
-        lines.append(printable("{:9}{:14}{}".format(finding.status, finding.name, _sentence(finding))))
+        lines.append(printable(f"{finding.status:9}{finding.name:14}{_sentence(finding)}"))
         if finding.advice:
             lines.append(printable(" " * 23 + "What to do: " + finding.advice))
     return "\n".join([*lines, "", printable(verdict)])
 
 
 def _verdict(found: "Sequence[Finding]") -> str:
-    from relvmoiscsi.host.health.finding import PROBLEM, UNKNOWN, WARNING, is_ready, reason  # noqa: PLC0415
+    from relvmoiscsi.doctor.finding import PROBLEM, UNKNOWN, WARNING, is_ready, reason  # noqa: PLC0415
 
     counts = [
         _count(found, PROBLEM, "problem", "problems"),
@@ -72,17 +72,17 @@ def _verdict(found: "Sequence[Finding]") -> str:
     ]
     said = ", ".join(count for count in counts if count)
     if is_ready(found):
-        return "Ready, with {}.".format(said) if said else "Ready."
+        return f"Ready, with {said}." if said else "Ready."
     first = reason(found)
-    return "Not ready ({}): {} {}".format(said, _sentence(first), first.advice)
+    return f"Not ready ({said}): {_sentence(first)} {first.advice}"
 
 
 def _sentence(finding: "Finding") -> str:
     """It begins with the name of the host, if that is another one."""
     names_it = not finding.host or finding.sentence.startswith(finding.host + " ")
-    return finding.sentence if names_it else "{}: {}".format(finding.host, finding.sentence)
+    return finding.sentence if names_it else f"{finding.host}: {finding.sentence}"
 
 
 def _count(found: "Sequence[Finding]", status: str, one: str, many: str) -> str:
     number = sum(finding.status == status for finding in found)
-    return "{} {}".format(number, one if number == 1 else many) if number else ""
+    return f"{number} {one if number == 1 else many}" if number else ""

@@ -17,11 +17,11 @@ from typing import ContextManager, Iterable, List, Optional
 
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host import smlocks
-from relvmoiscsi.host.claim import stat_path
-from relvmoiscsi.host.lock import lvm_locks
-from relvmoiscsi.host.lun_users import read_pool, verify_unused
-from relvmoiscsi.host.scsi import scsi_id_at, scsi_id_of
+from relvmoiscsi.host.disk.claim import stat_path
+from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lvm_locks import lvm_locks
+from relvmoiscsi.host.xapi.lun_users import read_pool, verify_unused
 from relvmoiscsi.wording import printable
 
 ROOT = "/"
@@ -55,7 +55,7 @@ def verify_not_in_use(arguments: argparse.Namespace, ids: Iterable[str]) -> None
     if found is None:
         return
     if arguments.not_in_use:
-        _warn("--not-in-use: {} is written to in spite of this: {}".format(arguments.device, found.message))
+        _warn(f"--not-in-use: {arguments.device} is written to in spite of this: {found.message}")
     elif getattr(arguments, "dry_run", False):
         say("note: this would be refused: " + printable(found.message))
     else:
@@ -68,7 +68,7 @@ def _objection(ids: List[str]) -> Optional[Refused]:
     socket = os.path.join(ROOT, XAPI_SOCKET)
     if not ids or not os.path.exists(socket):
         return None
-    from relvmoiscsi.host.xapi import Xapi, XapiFailure, local_session  # noqa: PLC0415 - slow to import
+    from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session  # noqa: PLC0415 - slow to import
 
     try:
         with local_session(socket, XAPI_SECONDS) as session_ref:
@@ -88,7 +88,7 @@ def _objection(ids: List[str]) -> Optional[Refused]:
 
 def _warn(sentence: str) -> None:
     """On stderr, and where SM's own log is."""
-    from relvmoiscsi.driver.smlog import SmLogHandler  # noqa: PLC0415 - slow to import, and seldom needed
+    from relvmoiscsi.host.sm_log import SmLogHandler  # noqa: PLC0415 - slow to import, and seldom needed
 
     text = printable(sentence)
     say("warning: " + text)
@@ -106,7 +106,7 @@ def lun_lock(path: str, ids: Iterable[str]) -> ContextManager[object]:
     held = ExitStack()
     if _is_block_device(path):
         for scsi_id in sorted(ids):
-            _take(held, smlocks.lun_lock(scsi_id, ROOT, LOCK_SECONDS))
+            _take(held, sm_locks.lun_lock(scsi_id, ROOT, LOCK_SECONDS))
     return held
 
 
@@ -117,8 +117,8 @@ def write_locks(path: str, vg_names: Iterable[str]) -> ContextManager[object]:
     """
     held = ExitStack()
     if _is_block_device(path):
-        if smlocks.is_sm_here(ROOT):
-            _take(held, smlocks.lvm_lock(ROOT, LOCK_SECONDS))
+        if sm_locks.is_sm_here(ROOT):
+            _take(held, sm_locks.lvm_lock(ROOT, LOCK_SECONDS))
         _take(held, lvm_locks(vg_names))
     return held
 

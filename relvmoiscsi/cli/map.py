@@ -4,8 +4,8 @@
 import argparse
 
 from relvmoiscsi.cli.output import Adder, Answer
-from relvmoiscsi.identity import is_uuid
-from relvmoiscsi.mapfile import derived_ids
+from relvmoiscsi.formats.identity import is_uuid
+from relvmoiscsi.resignature.mapfile import derived_ids
 
 _MAP = """\
 New ids follow from the UUID of the new SR and the old ids, unless --map chose others. OLD is the UUID of a VDI,
@@ -30,4 +30,4 @@ def _map(arguments: argparse.Namespace) -> Answer:
         "uuids": {old: new for old, new in found.items() if is_uuid(old)},
         "lvm_ids": {old: new for old, new in found.items() if not is_uuid(old)},
     }
-    return Answer(facts, "\n".join("{}  becomes  {}".format(old, new) for old, new in found.items()))
+    return Answer(facts, "\n".join(f"{old}  becomes  {new}" for old, new in found.items()))

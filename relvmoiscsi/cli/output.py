@@ -35,7 +35,7 @@ def print_result(text: str) -> bool:
         _give_up_stdout()
         return False
     except OSError as error:
-        say("The result cannot be printed: {}.".format(error.strerror))
+        say(f"The result cannot be printed: {error.strerror}.")
         _give_up_stdout()
         return False
     return sys.stdout is not None

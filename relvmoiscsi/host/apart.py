@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
-from relvmoiscsi.host.smlocks import undo
+from relvmoiscsi.host.locks.sm_locks import undo
 
 log = logging.getLogger(__name__)
 

@@ -55,7 +55,7 @@ def run(
     log.debug("running %s", " ".join(shlex.quote(word) for word in shown))
     completed = _finish(_start(argv, shown), timeout)
     if completed is None:
-        raise _failure(shown, TIMED_OUT, "it did not end within {:g} seconds and was stopped".format(timeout))
+        raise _failure(shown, TIMED_OUT, f"it did not end within {timeout:g} seconds and was stopped")
     log.debug(
         "%s ended with status %d, stdout %r, stderr %r",
         shown[0],
@@ -83,7 +83,7 @@ def _start(argv: Sequence[str], shown: Sequence[str]) -> "subprocess.Popen[bytes
     except FileNotFoundError as error:
         raise _failure(shown, NO_SUCH_PROGRAM, "there is no such program") from error
     except OSError as error:
-        raise _failure(shown, NOT_EXECUTABLE, "it cannot be started: {}".format(error.strerror)) from error
+        raise _failure(shown, NOT_EXECUTABLE, f"it cannot be started: {error.strerror}") from error
 
 
 def _finish(process: "subprocess.Popen[bytes]", timeout: float) -> Optional[Completed]:
@@ -129,7 +129,7 @@ def _failure(shown: Sequence[str], status: int, reason: str) -> CommandFailed:
 def _reason(completed: Completed) -> str:
     """What a person is told: the program's own message, which some programs print on stdout."""
     if completed.status < 0:
-        return "it was ended by signal {}. {}".format(-completed.status, completed.stderr).strip()
+        return f"it was ended by signal {-completed.status}. {completed.stderr}".strip()
     return completed.stderr.strip() or completed.stdout.strip()
 
 

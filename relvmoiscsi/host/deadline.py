@@ -81,7 +81,7 @@ def in_time(run: Runner, deadline: Deadline) -> Runner:
     """Programs that are stopped at the deadline, and not started after it: then the runner raises OutOfTime."""
 
     def run_in_time(argv: Sequence[str], timeout: float = TIMEOUT_SECONDS, **more: Any) -> Completed:
-        deadline.check("`{}` was started".format(argv[0]))
+        deadline.check(f"`{argv[0]}` was started")
         return run(argv, timeout=deadline.within(timeout), **more)
 
     return run_in_time

@@ -12,11 +12,11 @@ import pytest
 
 from bench.counts import resignature
 from bench.lvm import Lvm
-from lab import initiator
-from lab.command import run, settle
-from lab.xapi import TOP
-from relvmoiscsi.host.device import open_device
-from support import builder
+from kit import builder
+from kit.lab import initiator
+from kit.lab.command import run, settle
+from kit.lab.xapi import TOP
+from relvmoiscsi.host.disk.block_device import open_device
 
 REPORT = "procedure.json"
 
@@ -42,11 +42,11 @@ def test_the_command_beside_the_procedure(lab, host_with_sm, pytestconfig, repor
     pairs = []
 
     for number in range(pytestconfig.getoption("--pairs")):
-        clones = [lab.lun(image.clone("clone{}-{}.img".format(number, which))) for which in range(3)]
+        clones = [lab.lun(image.clone(f"clone{number}-{which}.img")) for which in range(3)]
         array = lab.target(*clones)
         initiator.login(array.iqn, array.portal)
         first, second, third = (initiator.device_of(clone.scsi_id) for clone in clones)
-        lvm = Lvm(str(tmp_path / "lvm{}".format(number)), third, activation=True)
+        lvm = Lvm(str(tmp_path / f"lvm{number}"), third, activation=True)
         pair = {
             "in_process_s": seconds(lambda path=first: in_process(path)),
             "command_s": seconds(lambda path=second: command(path)),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Tests here run inside the VM that tools/e2e.sh boots, and are not even collected anywhere else.
 
-A test gets the fixture `lab` (lab/bench.py). After each one the world must be as it was before: what the lab made is
+A test gets the fixture `lab` (kit.lab.bench). After each one the world must be as it was before: what the lab made is
 taken away by the lab, everything else must have been taken away by what was tested.
 """
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import xapi
-from lab.bench import Lab
-from lab.guest import INITIATOR, Guest
-from lab.world import World, assert_untouched
-from pool.simulator import DRIVERS, XAPI_SOCKET, Pool, sm_directory
+from kit.lab import xapi
+from kit.lab.bench import Lab
+from kit.lab.guest import INITIATOR, Guest
+from kit.lab.world import World, assert_untouched
+from kit.pool.simulator import DRIVERS, XAPI_SOCKET, Pool, sm_directory
 
 HERE = Path(__file__).resolve().parent
 IN_VM = bool(os.environ.get("RELVMOISCSI_VM"))
@@ -49,7 +49,7 @@ def lab(guest):
     bench = Lab(guest)
     yield bench
     bench.clear()
-    assert_untouched(before, except_for=["processes:{}".format(guest.iscsid.pid)] + gone_iscsid(before))
+    assert_untouched(before, except_for=[f"processes:{guest.iscsid.pid}"] + gone_iscsid(before))
 
 
 def gone_iscsid(before):

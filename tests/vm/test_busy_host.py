@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from lab import initiator
-from lab.command import run
-from lab.xapi import SUCCESS, Call, created
-from relvmoiscsi.host.iscsi_notes import DIRECTORY, new_note
+from kit.lab import initiator
+from kit.lab.command import run
+from kit.lab.xapi import SUCCESS, Call, created
+from relvmoiscsi.host.iscsi.notes import DIRECTORY, new_note
 
 SR_REF = "/var/run/sr-ref"
 NOTES = os.path.join("/", DIRECTORY)
@@ -55,7 +55,7 @@ def unmounted(process):
 
 
 def test_no_clone_of_a_target_is_activated_while_another_one_is_resignatured(lab, pool, image):
-    clones = [lab.lun(image.clone("clone{}.img".format(number))) for number in range(2)]
+    clones = [lab.lun(image.clone(f"clone{number}.img")) for number in range(2)]
     copies = lab.target(*clones)
     digest = lab.digest(clones[1])
 
@@ -71,7 +71,7 @@ def test_what_a_scan_brings_is_hidden_and_goes_again(lab, pool, image, original)
 
     with lab.attached(array, original, image.sr.uuid) as sr, lab.event_activation():
         with lab.untouched(except_for=LINKS_AND_BLANKS):
-            clones = [array.add_lun(lab.lun(image.clone("clone{}.img".format(n)), number=n)) for n in (9, 10)]
+            clones = [array.add_lun(lab.lun(image.clone(f"clone{n}.img"), number=n)) for n in (9, 10)]
             assert created(pool, array, clones[0]) == SUCCESS
         assert "MGT" in sr.active
         answer = created(pool, array, clones[0], SCSIid=None)
@@ -107,7 +107,7 @@ def test_a_session_of_ours_that_others_use_by_the_end_is_handed_over(lab, pool, 
     assert call.end() == SUCCESS
 
     (session,) = lab.world()["sessions"]
-    with open("/sys/class/iscsi_session/{}/recovery_tmo".format(session), encoding="ascii") as patience:
+    with open(f"/sys/class/iscsi_session/{session}/recovery_tmo", encoding="ascii") as patience:
         assert patience.read().strip() == "144"
     assert any("stays, as its disks are in use: the file system mounted at" in line for line in lab.smlog())
     assert unmounted(user) == ["lost+found"]

@@ -7,12 +7,20 @@ import sys
 
 import pytest
 
-from lab import initiator
-from lab.lio import Chap
-from lab.xapi import TOP
-from pool import client
-from pool.cloudstack import CHAP_SECRET, CHAP_USER, IQN, STORAGE_HOST, WAIT_S, CloudStack, supports_resign
-from pool.standin import LAB
+from kit.lab import initiator
+from kit.lab.lio import Chap
+from kit.lab.xapi import TOP
+from kit.pool import client
+from kit.pool.cloudstack import (
+    CHAP_SECRET,
+    CHAP_USER,
+    IQN,
+    STORAGE_HOST,
+    WAIT_S,
+    CloudStack,
+    supports_resign,
+)
+from kit.pool.standin import LAB
 
 USER = Chap("sm", "correct-horse-1")
 
@@ -22,7 +30,7 @@ def standin_sees(lab):
     """Tells the stand-in for lvmoiscsi of LUNs, and how to reach them."""
 
     def tell(*targets):
-        helper = [sys.executable, os.path.join(TOP, "tests/vm/lab/reach.py")]
+        helper = [sys.executable, os.path.join(TOP, "tests/kit/lab/reach.py")]
         luns = [
             dict(
                 {"target": "127.0.0.1", "targetIQN": target.iqn, "LUNid": str(lun.number), "SCSIid": lun.scsi_id},
@@ -48,7 +56,7 @@ def test_a_resignature_command_with_chap_ends_with_the_new_vdi(lab, pool, image,
     standin_sees(source, copies)
     digest = image.digest()
     (old_vdi,) = [record.uuid for record in image.sr.mgt.records if not record.deleted]
-    details = {IQN: "/{}/{}".format(copies.iqn, clone.number), STORAGE_HOST: "127.0.0.1"}
+    details = {IQN: f"/{copies.iqn}/{clone.number}", STORAGE_HOST: "127.0.0.1"}
     details.update({CHAP_USER: USER.user, CHAP_SECRET: USER.password})
 
     with lab.attached(source, original, image.sr.uuid), client.connected(pool, WAIT_S) as session:
@@ -68,10 +76,10 @@ def test_a_resignature_command_with_chap_ends_with_the_new_vdi(lab, pool, image,
 
 
 def test_two_luns_of_one_target_one_after_the_other(lab, pool, image, standin_sees):
-    clones = [lab.lun(image.clone("clone{}.img".format(number))) for number in range(2)]
+    clones = [lab.lun(image.clone(f"clone{number}.img")) for number in range(2)]
     array = lab.target(*clones)
     standin_sees(array)
-    agents = [{IQN: "/{}/{}".format(array.iqn, lun.number), STORAGE_HOST: "127.0.0.1"} for lun in clones]
+    agents = [{IQN: f"/{array.iqn}/{lun.number}", STORAGE_HOST: "127.0.0.1"} for lun in clones]
 
     with client.connected(pool, WAIT_S) as session:
         host = pool.db.get("host", pool.master, "uuid")

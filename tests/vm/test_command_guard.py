@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from lab import initiator
-from lab.command import run, settle
-from lab.xapi import TOP
-from relvmoiscsi.host import smlocks
+from kit.lab import initiator
+from kit.lab.command import run, settle
+from kit.lab.xapi import TOP
+from relvmoiscsi.host.locks import sm_locks
 
 
 def command(*words):
@@ -33,7 +33,7 @@ def test_the_original_is_refused_and_its_clone_is_not(lab, pool, image, original
     digest = lab.digest(original)
 
     refused = command("resignature", "--yes", disks[0])
-    with smlocks.lun_lock(clone.scsi_id):
+    with sm_locks.lun_lock(clone.scsi_id):
         told = command("resignature", "--dry-run", disks[1])
     done = command("resignature", "--yes", disks[1])
 

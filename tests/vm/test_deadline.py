@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lab import initiator
-from lab.command import read, until
-from lab.xapi import SUCCESS, Call, config_of, created
-from pool import client
+from kit.lab import initiator
+from kit.lab.command import read, until
+from kit.lab.xapi import SUCCESS, Call, config_of, created
+from kit.pool import client
 
 CONFIG = "/etc/relvmoiscsi.conf"
 TWO_GROUPS = [["127.0.0.1:3260"], ["127.0.0.2:3260"]]
@@ -26,7 +26,7 @@ def deadline():
 
     def put(seconds):
         with open(CONFIG, "w", encoding="utf-8") as file:
-            file.write("[driver]\ndeadline = {}\n".format(seconds))
+            file.write(f"[driver]\ndeadline = {seconds}\n")
 
     yield put
     if os.path.exists(CONFIG):
@@ -120,7 +120,7 @@ def test_a_call_whose_lun_does_not_answer_ends_at_its_deadline_and_may_come_agai
     call = Call(lab, pool, copies, clone)
     answer = call.end(58)  # CloudStack waits for 60 seconds
 
-    assert answer[0] == "SR_BACKEND_FAILURE_{}".format(47 if logged_in else 67), answer
+    assert answer[0] == f"SR_BACKEND_FAILURE_{47 if logged_in else 67}", answer
     assert "This call wrote nothing to the LUN. The same call again does it" in answer[2], answer
     clone.heal()
     assert lab.digest(clone) == digest
@@ -140,7 +140,7 @@ def test_a_probe_does_not_wait_for_sm(lab, pool, clone):
         fcntl.lockf(file, fcntl.LOCK_EX)
         row = probed(pool, copies, clone)
 
-    assert row["state"] == "busy" and "process {}".format(os.getpid()) in row["problem"], row
+    assert row["state"] == "busy" and f"process {os.getpid()}" in row["problem"], row
     assert probed(pool, copies, clone)["state"] == "clean"
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import initiator
-from lab.command import run, settle, until
-from pool.simulator import XAPI_SOCKET, Pool, sm_directory
-from relvmoiscsi.host.udev import hidden
+from kit.lab import initiator
+from kit.lab.command import run, settle, until
+from kit.pool.simulator import XAPI_SOCKET, Pool, sm_directory
+from relvmoiscsi.host.disk.udev import hidden
 
 TOP = Path(__file__).resolve().parents[2]
 COMMAND = Path("/usr/sbin/relvmoiscsi")
@@ -91,7 +91,7 @@ def added(name, lun):
 def by_hand(name, lun):
     """What an administrator may do: write the line, and log in or have udev look."""
     with CONFIG.open("ab") as config:
-        config.write("[direct]\n{} = {}\n".format(name, lun.scsi_id).encode("ascii"))
+        config.write(f"[direct]\n{name} = {lun.scsi_id}\n".encode("ascii"))
 
 
 def link(name="disk"):
@@ -410,23 +410,23 @@ def test_what_is_held_open_cannot_be_removed(lab, pool, lun, config):
     with open(str(LINKS / "disk"), "rb"):
         ran = direct("remove", "disk")
 
-    assert ran.status == 4 and "is in use by process {} (".format(os.getpid()) in ran.err
+    assert ran.status == 4 and f"is in use by process {os.getpid()} (" in ran.err
     assert config.read_bytes() == text
     assert link() is not None
     assert direct("remove", "disk").status == 0
 
 
 def test_two_at_once_both_get_in(lab, pool, config):
-    luns = [lab.lun(lab.blank("{}.img".format(number))) for number in range(2)]
+    luns = [lab.lun(lab.blank(f"{number}.img")) for number in range(2)]
     login(lab.target(*luns))
-    threads = [threading.Thread(target=added, args=("disk{}x".format(number), lun)) for number, lun in enumerate(luns)]
+    threads = [threading.Thread(target=added, args=(f"disk{number}x", lun)) for number, lun in enumerate(luns)]
 
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert [link("disk{}x".format(number)) for number in range(2)] == [initiator.device_of(lun.scsi_id) for lun in luns]
+    assert [link(f"disk{number}x") for number in range(2)] == [initiator.device_of(lun.scsi_id) for lun in luns]
     for number in range(2):
-        assert direct("remove", "disk{}x".format(number)).status == 0
+        assert direct("remove", f"disk{number}x").status == 0
     assert config.read_bytes() == ADMINISTRATORS

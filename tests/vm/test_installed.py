@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from lab import initiator, xapi
-from lab.command import run
-from lab.xapi import SUCCESS, chosen, created
+from kit.lab import initiator, xapi
+from kit.lab.command import run
+from kit.lab.xapi import SUCCESS, chosen, created
 
 RPM = ("rpm", "--dbpath", "/run/e2e/rpmdb")
 HOST_PYTHON = "/usr/bin/python3"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from lab import initiator
-from lab.command import read, run, settle, until
-from lab.lio import Chap
-from lab.prober import probe_device
-from lab.secrets import Watcher
-from lab.world import World
-from relvmoiscsi.host.scsi import live_scsi_id
-from support import builder
+from kit import builder
+from kit.lab import initiator
+from kit.lab.command import read, run, settle, until
+from kit.lab.lio import Chap
+from kit.lab.prober import probe_device
+from kit.lab.secrets import Watcher
+from kit.lab.world import World
+from relvmoiscsi.host.disk.scsi_id import live_scsi_id
 
 #: exit statuses of iscsiadm
 PDU_TIMEOUT, FATAL_LOGIN, NO_DAEMON, AUTH_FAILURE = 11, 19, 20, 24
@@ -87,7 +87,7 @@ def test_a_disabled_group_cuts_its_session_and_comes_back(lab):
     target.enable(1)
     until(lambda: states() == ["LOGGED_IN"] * 2, "the session recovered")
 
-    assert discovered == "127.0.0.2:3260,2 {}\n".format(target.iqn)
+    assert discovered == f"127.0.0.2:3260,2 {target.iqn}\n"
 
 
 def test_a_closed_portal_refuses_connections(lab):
@@ -135,7 +135,7 @@ def test_a_lun_has_the_nature_it_was_given(lab):
     for lun, device in zip((plain, locked, large), devices):
         printed = run("/usr/lib/udev/scsi_id", "-g", "-d", device).out.strip()
         assert printed == lun.scsi_id == live_scsi_id(device)
-        assert os.path.realpath("/dev/disk/by-scsid/{}/{}".format(printed, os.path.basename(device))) == device
+        assert os.path.realpath(f"/dev/disk/by-scsid/{printed}/{os.path.basename(device)}") == device
 
 
 def read_directly(device, timeout=30):
@@ -398,7 +398,7 @@ def test_a_session_that_was_replaced_is_noticed(lab):
 def test_secrets_of_short_processes_are_seen():
     with Watcher() as watcher:
         for word in ("first", "second", "third"):
-            subprocess.check_call(["sh", "-c", "echo argv-{} >/dev/null; sleep 0.05".format(word)])
+            subprocess.check_call(["sh", "-c", f"echo argv-{word} >/dev/null; sleep 0.05"])
         subprocess.check_call(["true"], env={"HIDDEN": "in-environ"})
 
     assert [len(watcher.places("argv-" + word)) for word in ("first", "second", "third")] == [1, 1, 1]

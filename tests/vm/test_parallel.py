@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from lab.command import until
-from lab.xapi import SUCCESS, Call, chosen, created
-from support import builder
+from kit import builder
+from kit.lab.command import until
+from kit.lab.xapi import SUCCESS, Call, chosen, created
 
 CONFIG = "/etc/relvmoiscsi.conf"
 
@@ -43,7 +43,7 @@ def at_work(lab):
 
 
 def test_two_agents_at_the_same_time_on_one_target_and_sm_detaches_in_between(lab, pool, image, original):
-    clones = [lab.lun(image.clone("clone{}.img".format(number)), breakable=True) for number in range(4)]
+    clones = [lab.lun(image.clone(f"clone{number}.img"), breakable=True) for number in range(4)]
     array = lab.target(original, *clones)
     digest = image.digest()
     for clone in clones:
@@ -69,7 +69,7 @@ def test_two_agents_at_the_same_time_on_one_target_and_sm_detaches_in_between(la
 
 
 def test_ten_calls_at_the_same_time_on_ten_targets(lab, pool):
-    luns = [lab.lun(lab.disk(builder.one_vhd().disk, "lun{}.img".format(number))) for number in range(10)]
+    luns = [lab.lun(lab.disk(builder.one_vhd().disk, f"lun{number}.img")) for number in range(10)]
     arrays = [lab.target(lun) for lun in luns]
 
     with lab.untouched():

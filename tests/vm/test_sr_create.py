@@ -6,17 +6,25 @@ from xml.etree import ElementTree
 import pytest
 import XenAPI
 
-from lab import initiator
-from lab.lio import Chap
-from lab.xapi import SUCCESS, Call, chosen, config_of, created, install_rules, remove_rules
-from pool import client
+from kit.lab import initiator
+from kit.lab.lio import Chap
+from kit.lab.xapi import (
+    SUCCESS,
+    Call,
+    chosen,
+    config_of,
+    created,
+    install_rules,
+    remove_rules,
+)
+from kit.pool import client
 
 TEXT_OF_SUCCESS = "successfully resigned"
 
 
 def is_failure(answer, code):
     """A failure that nobody takes for success."""
-    return answer[0] == "SR_BACKEND_FAILURE_{}".format(code) and TEXT_OF_SUCCESS not in str(answer)
+    return answer[0] == f"SR_BACKEND_FAILURE_{code}" and TEXT_OF_SUCCESS not in str(answer)
 
 
 # -- what it is for -----------------------------------------------------------------------------------------------
@@ -89,7 +97,7 @@ def test_a_clone_of_the_resignatured_lun_gets_identities_of_its_own(lab, pool, i
 
 
 def test_the_session_of_an_sr_on_the_same_iqn_survives(lab, pool, image):
-    luns = [lab.lun(image)] + [lab.lun(image.clone("clone{}.img".format(n))) for n in range(1, 10)]
+    luns = [lab.lun(image)] + [lab.lun(image.clone(f"clone{n}.img")) for n in range(1, 10)]
     array = lab.target(*luns)
     digests = [lab.digest(lun) for lun in luns]
 
@@ -240,7 +248,7 @@ def test_a_lun_without_an_sr_and_a_read_only_one_are_refused(lab, pool, image):
 
 
 def test_a_volume_group_over_two_luns_is_refused(lab, pool):
-    luns = [lab.lun(lab.blank("pv{}.img".format(n), 128 << 20)) for n in range(2)]
+    luns = [lab.lun(lab.blank(f"pv{n}.img", 128 << 20)) for n in range(2)]
     target = lab.target(*luns)
     initiator.login(target.iqn, target.portal)
     devices = [initiator.device_of(lun.scsi_id) for lun in luns]
@@ -306,7 +314,7 @@ def test_without_an_iqn_the_targets_are_listed(lab, pool, clone):
 
 
 def test_without_a_scsi_id_the_luns_are_listed(lab, pool, image):
-    luns = [lab.lun(image.clone("clone{}.img".format(n))) for n in range(3)]
+    luns = [lab.lun(image.clone(f"clone{n}.img")) for n in range(3)]
     copies = lab.target(*luns)
 
     with lab.untouched():
@@ -319,7 +327,7 @@ def test_without_a_scsi_id_the_luns_are_listed(lab, pool, image):
 
 def test_other_addresses_and_ports(lab, pool, image):
     for number, portal in enumerate(["[::1]:3260", "127.0.0.2:3261"]):
-        clone = lab.lun(image.clone("clone{}.img".format(number)))
+        clone = lab.lun(image.clone(f"clone{number}.img"))
         copies = lab.target(clone, portals=[portal])
 
         with lab.untouched():

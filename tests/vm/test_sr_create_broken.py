@@ -8,13 +8,19 @@ import sys
 
 import pytest
 
-from lab import initiator
-from lab.command import run, until
-from lab.xapi import SUCCESS, TOP, Call, chosen, created
-from support.reader import read_sr
-from support.sparse import SparseDisk
+from kit.lab import initiator
+from kit.lab.command import run, until
+from kit.lab.xapi import (
+    SUCCESS,
+    TOP,
+    Call,
+    chosen,
+    created,
+)
+from kit.reader import read_sr
+from kit.sparse import SparseDisk
 
-STEPS = ["step {} of 6".format(number) for number in range(1, 7)]
+STEPS = [f"step {number} of 6" for number in range(1, 7)]
 #: empty files that nobody holds; LVM removes them when it locks the next time
 LOCKS_OF_A_KILLED_CALL = ["files:/run/lock/lvm/*"]
 

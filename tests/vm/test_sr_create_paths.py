@@ -3,8 +3,8 @@
 
 import pytest
 
-from lab import initiator
-from lab.xapi import SUCCESS, Call, created
+from kit.lab import initiator
+from kit.lab.xapi import SUCCESS, Call, created
 
 TWO_GROUPS = [["127.0.0.1:3260"], ["127.0.0.2:3260"]]
 BOTH = "127.0.0.1,127.0.0.2"

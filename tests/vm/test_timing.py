@@ -7,10 +7,10 @@ report: for each number of VDIs the pairs in the order they were run, in seconds
 
 import time
 
-from lab import initiator
-from lab.command import settle
-from lab.xapi import SUCCESS, created
-from support import builder
+from kit import builder
+from kit.lab import initiator
+from kit.lab.command import settle
+from kit.lab.xapi import SUCCESS, created
 
 REPORT = "driver.json"
 
@@ -38,7 +38,7 @@ def test_a_call_beside_a_bare_login(lab, pool, pytestconfig, report, vdis):
     pairs = []
 
     for number in range(pytestconfig.getoption("--pairs")):
-        clone = lab.lun(image.clone("clone{}.img".format(number)))
+        clone = lab.lun(image.clone(f"clone{number}.img"))
         target = lab.target(clone)
         bare = bare_login(target, clone)
         began = time.monotonic()

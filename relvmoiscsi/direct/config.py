@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The [direct] section of /etc/relvmoiscsi.conf: which LUNs are given to VMs as they are, and under which names.
+
+    [direct]
+    database-log = 36001405993c87c37fa84d02b7fa62c40
+
+Whatever is not the line in question stays as it is, byte for byte, and a line that cannot be meant takes no other LUN
+from its VM.
+"""
+
+import re
+from itertools import takewhile
+from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, said
+
+SECTION = "direct"
+
+#: stands above a section that `with_entry` made, so that `without_entry` may take it away again
+MARK = "# LUNs that are given to VMs as they are; see `relvmoiscsi direct --help`."
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+#: what the kernel calls block devices: sm's 58-xapi.rules puts USB disks into the same directory under these names
+_KERNEL_NAME = re.compile(r"(sd|hd|vd|xvd|td)[a-z]+\d*\Z|(dm-|sr|scd|nbd|loop|md|ram|zram|fd|nvme|mmcblk)\d[\dnp]*\Z")
+#: what udev lets stand of a SCSIid (systemd src/shared/udev-util.c), so that the rule can compare it
+_SCSI_ID = re.compile(r"[0-9A-Fa-fS][A-Za-z0-9#+.:=@_-]{3,199}\Z")
+
+
+class Entry(NamedTuple):
+    """A LUN and the name of its link."""
+
+    name: str
+    scsi_id: str
+
+
+class Section(NamedTuple):
+    """What the section says, and a sentence for each line of it that says nothing."""
+
+    entries: Tuple[Entry, ...] = ()
+    problems: Tuple[str, ...] = ()
+
+    def named(self, name: str) -> Optional[Entry]:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+    def of_lun(self, scsi_id: str) -> Optional[Entry]:
+        return next((entry for entry in self.entries if entry.scsi_id == scsi_id), None)
+
+
+def check_name(name: str) -> str:
+    """The name, if a link may have it. Raises UsageError."""
+    if not _NAME.match(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a direct LUN: up to 64 letters, digits and . _ - after a letter or digit "
+            "can."
+        )
+    if _KERNEL_NAME.match(name):
+        raise UsageError(f"{name!r} cannot be the name of a direct LUN: the kernel calls its disks so.")
+    return name
+
+
+def check_scsi_id(scsi_id: str) -> str:
+    """The SCSIid, if it can be one. Raises UsageError."""
+    if not _SCSI_ID.match(scsi_id):
+        raise UsageError(
+            f"{scsi_id!r} is no SCSIid as `scsi_id -g` or `multipath -l` prints it.", sm_key="ConfigSCSIid"
+        )
+    return scsi_id
+
+
+# --- reading
+
+
+def read_section(text: str) -> Section:
+    """The section of a whole file. Of several lines on one name or LUN, the first counts."""
+    entries: List[Entry] = []
+    problems: List[str] = []
+    for number, line in lines_of_section(text.split("\n"), SECTION):
+        try:
+            entry = _entry(line)
+            if entry is not None:
+                _check_new(entry, entries)
+                entries.append(entry)
+        except UsageError as problem:
+            problems.append(f"Line {number + 1}: {problem.message}")
+    return Section(tuple(entries), tuple(problems))
+
+
+def _entry(line: str) -> Optional[Entry]:
+    """What a line says; None for one that says nothing. Raises UsageError."""
+    text = said(line)
+    if not text:
+        return None
+    match = KEY_VALUE.match(text)
+    if line[:1].isspace() or match is None:
+        raise UsageError(f"{text!r} is not of the form `name = SCSIid`.")
+    return Entry(check_name(match.group(1)), check_scsi_id(match.group(2)))
+
+
+def _check_new(entry: Entry, entries: Sequence[Entry]) -> None:
+    for other in entries:
+        if entry.name == other.name:
+            raise UsageError(f"The name {other.name} is taken: it is LUN {other.scsi_id}.")
+        if entry.scsi_id == other.scsi_id:
+            raise UsageError(f"LUN {other.scsi_id} has a name already: {other.name}.")
+
+
+# --- changing
+
+
+def with_entry(text: str, entry: Entry) -> str:
+    """The file with one more line. Raises UsageError for a name or a LUN that it has."""
+    section = read_section(text)
+    _check_new(entry, section.entries)
+    lines = text.split("\n")
+    line = f"{entry.name} = {entry.scsi_id}"
+    headers = [number for number, each in enumerate(lines) if header(each) == SECTION]
+    if headers:
+        at = max([headers[0]] + [number for number, each in lines_of_section(lines, SECTION) if _is_entry(each)]) + 1
+        lines.insert(at, line + ("\r" if lines[headers[0]].endswith("\r") else ""))
+    else:
+        block = ([""] if text else []) + [MARK, f"[{SECTION}]", line]
+        end = len(lines) if lines[-1] else len(lines) - 1
+        lines[end:end] = block
+    return _checked("\n".join(lines), section.entries + (entry,))
+
+
+def without_entry(text: str, name: str) -> str:
+    """The file without the line of that name; what `with_entry` made for it goes as well. Raises NotFound."""
+    section = read_section(text)
+    lines = text.split("\n")
+    found = [number for number, line in lines_of_section(lines, SECTION) if _is_entry(line) and _name_of(line) == name]
+    if not found:
+        raise NotFound(f"There is no direct LUN of the name {name}.")
+    at = found[0]
+    del lines[at]
+    if lines[max(0, at - 2) : at] == [MARK, f"[{SECTION}]"] and not any(_rest_of_section(lines[at:])):
+        start = at - 3 if at > 2 and not lines[at - 3] else at - 2
+        del lines[start:at]
+    left = [entry for entry in section.entries if entry.name != name]
+    return _checked("\n".join(lines), left)
+
+
+def _rest_of_section(lines: Sequence[str]) -> List[str]:
+    return list(takewhile(lambda line: header(line) is None, lines))
+
+
+def _is_entry(line: str) -> bool:
+    try:
+        return _entry(line) is not None
+    except UsageError:
+        return False
+
+
+def _name_of(line: str) -> str:
+    entry = _entry(line)
+    return entry.name if entry else ""
+
+
+def _checked(text: str, expected: Sequence[Entry]) -> str:
+    """The new text, if it reads as it should. Raises Refused: then the file is one that a person must edit."""
+    if set(read_section(text).entries) != set(expected):
+        raise Refused(f"The section [{SECTION}] is not one that can be changed safely; edit it by hand.")
+    return text

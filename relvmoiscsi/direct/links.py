@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Direct LUNs: which device a LUN's link has to lead to, what speaks against it, and having udev make it.
+
+The link is /dev/xapi/block/<name>, which the host's udev SR takes for a VDI: the path of the link is the location of
+the VDI, so the LUN stays the same VDI whatever the kernel calls its disk. The rule in udev/ makes the link, and asks
+`link_name` at each event of a disk that the configuration names:
+
+    a map                        leads there; its paths have no link
+    one disk, no map             leads there, unless multipath will take it
+    several disks, no map        no link: each would be written past the others' caches and queues
+    hidden by the driver         no link (the rule does not even ask)
+    an SR, or LVM nobody reads   no link, clone or not
+
+What cannot be found out at that moment (paths that are down, a LUN that does not answer) leaves the link as it is: a VM
+may be using it.
+"""
+
+import json
+import logging
+import os
+import re
+import select
+import signal
+import time
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
+
+from relvmoiscsi.direct.config import Entry, read_section
+from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.host.command import Runner, run
+from relvmoiscsi.host.config_file import CONFIG, read_config
+from relvmoiscsi.host.disk import holders, multipath, udev
+from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
+from relvmoiscsi.host.xapi import lun_users
+
+log = logging.getLogger(__name__)
+
+LINKS = "xapi/block"  #: below /dev; where sm's udev SR looks
+LOOK_SECONDS = 3.0  #: how long a LUN may take to say what is on it, while udev waits
+LINK_SECONDS = 15.0
+MARK = "RELVMOISCSI_DIRECT"  #: what the rule sets in udev's database: the name of the link
+
+#: signs that multipath will take the LUNs it has taken before: it runs, SM has it on, it is started at boot
+_DAEMON_SOCKET = "@/org/kernel/linux/storage/multipathd"
+_MULTIPATH_FLAG = "nonpersistent/multipath_enabled"
+_ENABLED = ("multi-user.target.wants", "sysinit.target.wants")
+
+_SESSION = re.compile(r"/(session\d+)/")
+
+#: programs that look at every disk, and leave it to whoever uses it
+_ONLOOKERS = re.compile(r"process \d+ \((multipathd|systemd-udevd|\(?udev-worker\)?)\)\Z")
+
+
+class Owner(NamedTuple):
+    """What is on a LUN, as far as it matters here."""
+
+    vg_name: str = ""
+    is_sr: bool = False
+    problem: str = ""
+
+
+#: Looks at a device: `/dev/sdc`. Raises DeviceError.
+Looker = Callable[[str], Owner]
+
+
+class Site(NamedTuple):
+    """Where everything is found; a test has its own."""
+
+    config: str = CONFIG
+    root: str = "/"
+    sysfs: str = "/sys"
+    dev: str = "/dev"
+    udev_run: str = "/run/udev"
+    proc: str = "/proc"
+    etc: str = "/etc"
+    run_dir: str = "/run"
+    socket: str = "/var/lib/xcp/xapi"
+    runner: Runner = run
+    wait_for: udev.Waiter = udev.wait_for
+    link_seconds: float = LINK_SECONDS
+
+    @property
+    def for_multipath(self) -> multipath.System:
+        return multipath.System(self.sysfs, self.dev, self.etc, self.runner, self.wait_for)
+
+    @property
+    def for_udev(self) -> udev.System:
+        return udev.System(self.sysfs, self.dev, self.udev_run)
+
+    def link(self, name: str) -> str:
+        return os.path.join(self.dev, LINKS, name)
+
+    def node(self, kernel_name: str) -> str:
+        return os.path.join(self.dev, kernel_name)
+
+
+HERE = Site()
+
+
+class Uncertain(Refused):
+    """It cannot be said at this moment; so nothing should be changed for it."""
+
+
+# --- which device
+
+
+def device_of(scsi_id: str, site: Site = HERE) -> str:
+    """The kernel's name of the device that the link of a LUN leads to: "dm-3", "sdc".
+
+    Raises NotFound when the LUN has no disk here, Refused when it has several or is multipath's.
+    """
+    the_map = multipath.find_map(scsi_id, site.for_multipath)
+    if the_map is not None:
+        return the_map.kernel_name
+    disks = udev.disks_of(scsi_id, site.for_udev)
+    if disks and is_for_multipath(scsi_id, site):
+        raise Refused(
+            f"Multipathing is on and LUN {scsi_id} was multipathed before, but it has no map yet; `multipath -v3 -d "
+            f"{scsi_id}` may "
+            "tell why."
+        )
+    if len(disks) == 1:
+        return disks[0]  # in whatever state: a path that is down comes back, and the VM's disk with it
+    if not disks:
+        raise NotFound(f"No disk of this host has the SCSIid {scsi_id}.")
+    return multipath.single_path(scsi_id, disks, site.sysfs)
+
+
+def is_for_multipath(scsi_id: str, site: Site = HERE) -> bool:
+    """Will multipath take the LUN? It is listed as one that had a map, and multipathing is on."""
+    if not multipath.look(scsi_id, site.for_multipath).had_wwid:
+        return False
+    sockets = _text(os.path.join(site.proc, "net/unix")).split()
+    links = [os.path.join(site.etc, "systemd/system", target, "multipathd.service") for target in _ENABLED]
+    signs = [*links, os.path.join(site.run_dir, _MULTIPATH_FLAG)]
+    return _DAEMON_SOCKET in sockets or any(os.path.lexists(sign) for sign in signs)
+
+
+def size_bytes(kernel_name: str, site: Site = HERE) -> int:
+    sectors = _text(os.path.join(site.sysfs, "block", kernel_name, "size")).strip()
+    return int(sectors) * 512 if sectors.isdigit() else 0
+
+
+# --- what is on it
+
+
+def check_content(kernel_name: str, look: Looker, site: Site = HERE, seconds: float = LOOK_SECONDS) -> Owner:
+    """What is on the device. Raises Refused for what must not be given to a VM, Uncertain when it does not answer."""
+    if _text(os.path.join(site.sysfs, "block", kernel_name, "dm/suspended")).strip() == "1":
+        raise Uncertain(f"The map {kernel_name} is suspended; whose the LUN is cannot be read.")
+    owner = in_time(look, site.node(kernel_name), seconds)
+    if owner.is_sr:
+        raise Refused(
+            f"{kernel_name} holds an SR (volume group {ascii(owner.vg_name)}), or a clone of one. Introduce that SR, "
+            "or, if what is on the LUN can be "
+            "lost, put zeros on its first MiB."
+        )
+    if owner.problem:
+        raise Refused(f"{kernel_name} holds LVM structures that do not read, so it may be an SR's: {owner.problem}")
+    return owner
+
+
+def in_time(look: Looker, path: str, seconds: float) -> Owner:
+    """What `look` says, if it does so in time. Raises Uncertain otherwise.
+
+    A read of a LUN that hangs cannot be given up by whoever made it, so a child makes it, and is left behind.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _tell(writer, look, path)
+    os.close(writer)
+    try:
+        said = _read_until(reader, time.monotonic() + seconds)
+    finally:
+        os.close(reader)
+    if said is None:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, os.WNOHANG)
+        raise Uncertain(f"{path} did not answer within {seconds:g} seconds.")
+    os.waitpid(child, 0)
+    answer: Dict[str, Any] = json.loads(said) if said else {"error": "its reader was killed"}
+    if "error" in answer:
+        raise Uncertain("{} cannot be read: {}".format(path, answer["error"]))
+    return Owner(**answer)
+
+
+def _tell(writer: int, look: Looker, path: str) -> None:
+    """In the child: write what is found as JSON, and end. It keeps nothing open, no lock for one: it may live long."""
+    status = 1
+    try:
+        for descriptor in [int(name) for name in os.listdir("/proc/self/fd")]:
+            if descriptor != writer:
+                _close(descriptor)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nowhere, descriptor)
+        try:
+            answer: Dict[str, Any] = dict(look(path)._asdict())
+        except RelvmoiscsiError as error:
+            answer = {"error": str(error)}
+        os.write(writer, json.dumps(answer).encode("ascii"))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _close(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:
+        pass  # the one that listed them
+
+
+def _read_until(descriptor: int, deadline: float) -> Optional[bytes]:
+    """All that comes until its end; None if that is not there in time."""
+    parts: List[bytes] = []
+    while True:
+        readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            return None
+        part = os.read(descriptor, 65536)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+
+
+def check_transport(disks: Iterable[str], site: Site = HERE) -> None:
+    """Raises Refused for a disk behind an iSCSI session, which nobody keeps for a VM.
+
+    SM logs out of a target when its last SR on it is detached, whoever else uses the session; and a host of XenServer
+    or XCP-ng logs in to nothing by itself when it starts.
+    """
+    for disk in disks:
+        session = _SESSION.search(os.path.realpath(os.path.join(site.sysfs, "block", disk)))
+        if session is not None:
+            raise Refused(
+                f"{disk} is behind the iSCSI {session.group(1)}, and nothing keeps that for a VM: SM ends it with its "
+                "last SR on the "
+                "target, and after a restart of the host nobody logs in. Where you see to both, repeat this with "
+                "--iscsi."
+            )
+
+
+def check_unused(kernel_name: str, site: Site = HERE) -> None:
+    """Raises Refused when anything has the device open or stacked on it; programs that look at every disk apart."""
+    users = users_of(kernel_name, site)
+    if users:
+        raise Refused("{} is in use by {}.".format(kernel_name, ", ".join(dict.fromkeys(users))))
+
+
+def users_of(kernel_name: str, site: Site = HERE) -> List[str]:
+    """Who has the device open or stacked on it, in words."""
+    try:
+        status = os.stat(site.node(kernel_name))
+    except FileNotFoundError:
+        return []  # gone in the meantime, so nobody uses it
+    users = holders.users_of_block(status, holders.System(site.sysfs, site.proc))
+    return [user for user in users if not _ONLOOKERS.match(user)]
+
+
+# --- SRs
+
+
+def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", site: Site = HERE) -> None:
+    """Raises Refused when anybody in the pool has the LUN, attached or not, or an SR was made on it once.
+
+    `link` is what leads to the LUN, or will: the VDI that it is, is no obstacle.
+    """
+
+    def look(path: str) -> Optional[str]:
+        return scsi_id_at(path, site.sysfs)
+
+    for user in [*lun_users.users_of(scsi_id, pool, look), *lun_users.made_on(scsi_id, pool)]:
+        if not user.vdi:
+            raise Refused(
+                f"LUN {scsi_id} belongs to the SR {user.sr_name}. A LUN is either an SR's or a VM's; forget the SR "
+                "first if it is not "
+                "needed."
+            )
+        if user.vdi.get("location") != link:
+            raise Refused(
+                "LUN {} is the VDI {} ({!r}) already.".format(
+                    scsi_id, user.vdi.get("uuid"), user.vdi.get("name_label", "")
+                )
+            )
+
+
+# --- udev
+
+
+def link_name(kernel_name: str, previous: str, look: Looker, site: Site = HERE) -> str:
+    """The name of the link that udev is to give this device now; empty for none. For the rule.
+
+    `previous` is what it has. Other devices of the LUN whose links are to go or to come have an event made for it.
+    """
+    scsi_id = scsi_id_of_disk(kernel_name, site.sysfs)
+    entry = read_section(read_config(site.config)).of_lun(scsi_id) if scsi_id else None
+    if entry is None:
+        return ""
+    try:
+        device = device_of(entry.scsi_id, site)
+    except RelvmoiscsiError as reason:
+        log.info("%s: no link for %s: %s", entry.name, kernel_name, reason)
+        device = ""
+    for other in devices_of(entry.scsi_id, site):
+        if other not in (kernel_name, device) and marked(other, site):
+            make_event(other, site)
+    if device != kernel_name:
+        return ""
+    try:
+        check_content(kernel_name, look, site)
+    except Uncertain as reason:
+        log.info("%s: %s stays as it is: %s", entry.name, kernel_name, reason)
+        return entry.name if previous == entry.name else ""
+    except Refused as reason:
+        log.warning("%s: no link for %s: %s", entry.name, kernel_name, reason)
+        return ""
+    return entry.name
+
+
+def devices_of(scsi_id: str, site: Site = HERE) -> List[str]:
+    """Everything the kernel has of a LUN: its disks and its map."""
+    the_map = multipath.find_map(scsi_id, site.for_multipath)
+    return udev.disks_of(scsi_id, site.for_udev) + ([the_map.kernel_name] if the_map else [])
+
+
+def marked(kernel_name: str, site: Site = HERE) -> str:
+    """The name of the link that udev last gave the device; empty if it has none."""
+    number = _text(os.path.join(site.sysfs, "block", kernel_name, "dev")).strip()
+    lines = _text(os.path.join(site.udev_run, "data", "b" + number)).splitlines()
+    return next((line[len("E:" + MARK + "=") :] for line in lines if line.startswith("E:" + MARK + "=")), "")
+
+
+def make_event(kernel_name: str, site: Site = HERE) -> None:
+    """Have udev go through its rules for the device once more."""
+    try:
+        with open(os.path.join(site.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
+            uevent.write("change")
+    except OSError as error:
+        log.debug("no event for %s: %s", kernel_name, error.strerror)  # on its way out
+
+
+def leads_to(name: str, site: Site = HERE) -> str:
+    """The kernel's name of the device that the link leads to; empty if there is no such link."""
+    link = site.link(name)
+    return os.path.basename(os.path.realpath(link)) if os.path.islink(link) else ""
+
+
+def renew_link(entry: Entry, device: str, site: Site = HERE) -> bool:
+    """Have udev make the link of a LUN that is there; is it there then?"""
+    for name in devices_of(entry.scsi_id, site):
+        make_event(name, site)
+    return bool(site.wait_for(lambda: leads_to(entry.name, site) == device, site.link_seconds))
+
+
+def remove_link(entry: Entry, site: Site = HERE) -> bool:
+    """Have udev take the link away, the entry being gone; is it gone then?"""
+    names = devices_of(entry.scsi_id, site)
+    for name in dict.fromkeys([*names, leads_to(entry.name, site)]):
+        if name:
+            make_event(name, site)
+    return bool(site.wait_for(lambda: not leads_to(entry.name, site), site.link_seconds))
+
+
+class Status(NamedTuple):
+    """How it stands with a direct LUN."""
+
+    device: str = ""  #: "dm-3"
+    size_bytes: int = 0
+    is_linked: bool = False
+    problem: str = ""  #: why it is not linked
+
+
+def status_of(entry: Entry, look: Looker, site: Site = HERE) -> Status:
+    """How it stands with a direct LUN, and why there is no link if there is none."""
+    try:
+        device = device_of(entry.scsi_id, site)
+    except (NotFound, Refused, DeviceError) as problem:
+        return Status(problem=problem.message)
+    found = Status(device, size_bytes(device, site))
+    leads = leads_to(entry.name, site)
+    if leads == device:
+        return found._replace(is_linked=True)
+    if leads:
+        return found._replace(problem=f"{site.link(entry.name)} leads to {leads}.")
+    if udev.is_hidden(device, site.for_udev):
+        return found._replace(problem="relvmoiscsi is giving the LUN new identities.")
+    try:
+        check_content(device, look, site)
+    except Refused as problem:
+        return found._replace(problem=problem.message)
+    return found._replace(
+        problem=(
+            f"udev has made no link for {device}; are the rules of relvmoiscsi installed? `relvmoiscsi direct add "
+            f"{entry.name} {entry.scsi_id}` asks it again."
+        )
+    )
+
+
+def _text(path: str) -> str:
+    """A file of the kernel or of udev; empty if it is not there."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            return lines.read()
+    except OSError:
+        return ""

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A finding: what was seen of one thing on a host, as a value; and how findings travel from host to host."""
+
+import json
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+OK = "ok"
+WARNING = "warning"  #: works, and somebody should know
+PROBLEM = "problem"
+UNKNOWN = "unknown"  #: could not be looked at; as long as it is so, nobody can say "ready"
+STATUSES = (OK, WARNING, UNKNOWN, PROBLEM)  #: from harmless to worst
+
+_LONGEST = 2000  #: characters of a text that another host sent
+
+
+class Finding(NamedTuple):
+    """What was found about one thing."""
+
+    name: str  #: of what was looked at: "whitelist"
+    status: str  #: one of STATUSES
+    sentence: str
+    advice: str = ""  #: what to do; only an ok finding may have none
+    host: str = ""  #: name of the host; "" is the one that was asked
+
+
+def ok(name: str, sentence: str) -> Finding:
+    return Finding(name, OK, sentence)
+
+
+def warning(name: str, sentence: str, advice: str) -> Finding:
+    return Finding(name, WARNING, sentence, advice)
+
+
+def problem(name: str, sentence: str, advice: str) -> Finding:
+    return Finding(name, PROBLEM, sentence, advice)
+
+
+def unknown(name: str, sentence: str, advice: str) -> Finding:
+    return Finding(name, UNKNOWN, sentence, advice)
+
+
+def is_ready(findings: Sequence[Finding]) -> bool:
+    return all(finding.status in (OK, WARNING) for finding in findings)
+
+
+def reason(findings: Sequence[Finding]) -> Finding:
+    """Why it is not ready: the first problem, as later ones often follow from it; without one, what is unknown."""
+    return min(
+        (finding for finding in findings if finding.status in (PROBLEM, UNKNOWN)),
+        key=lambda finding: finding.status != PROBLEM,
+    )
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Some names for a sentence: "a, b and 3 more"."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def to_json(version: str, findings: Sequence[Finding]) -> str:
+    """What the host plugin answers."""
+    return json.dumps({"version": version, "findings": [finding._asdict() for finding in findings]})
+
+
+def from_json(text: str) -> Tuple[str, List[Finding]]:
+    """The version and the findings of another host. Raises ValueError for what is no such answer."""
+    try:
+        answer = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(answer, dict) or not isinstance(answer.get("findings"), list):
+        raise ValueError("it is no list of findings")
+    return _word(answer, "version"), [_finding(item) for item in answer["findings"]]
+
+
+def _finding(item: Any) -> Finding:
+    if not isinstance(item, dict) or item.get("status") not in STATUSES:
+        raise ValueError("it has a finding without a status that is known here")
+    return Finding(_word(item, "name"), item["status"], _word(item, "sentence"), _word(item, "advice"))
+
+
+def _word(item: Any, key: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"it has no {key}")
+    return value[:_LONGEST]

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The pool, by XenAPI: what xapi has in its database, what its master has registered, how the other hosts are.
+
+A member hands what it is asked on to the master, so all of this is the same wherever it is asked. The other hosts are
+asked through our host plugin (drivers/plugins/relvmoiscsi), which gives their own findings.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from relvmoiscsi import __version__
+from relvmoiscsi.doctor import finding as findings_
+from relvmoiscsi.doctor.driver import PHRASE, TYPE, DriverInfo
+from relvmoiscsi.doctor.finding import (
+    Finding,
+    listed,
+    ok,
+    problem,
+    unknown,
+    warning,
+)
+from relvmoiscsi.doctor.system import XAPI_SOCKET, System, inventory
+from relvmoiscsi.host.disk import multipath
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+
+PLUGIN = "relvmoiscsi"
+PLUGIN_SECONDS = 120.0  #: what it runs on the other host has bounds of its own
+HOSTS_AT_ONCE = 8
+
+_AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
+_UPGRADE = "rolling_upgrade_in_progress"
+_ON_MASTER = "See that the master has relvmoiscsi and accepts it, then run `xe-toolstack-restart` there."
+
+#: a version and findings, or why there are none
+Answer = Union[Tuple[str, List[Finding]], Exception]
+
+
+class Pool(NamedTuple):
+    """What XenAPI says; records by reference."""
+
+    own_ref: str  #: the host that was asked; "" if xapi does not know it
+    master_ref: str
+    other_config: Mapping[str, str]
+    hosts: Mapping[str, Mapping[str, Any]]
+    drivers: List[Mapping[str, Any]]  #: SM records of our type
+    types: List[str]  #: SR types that the master has registered since it started
+    answers: Mapping[str, Answer]  #: of the host plugins
+    leftovers: Sequence[Mapping[str, Any]] = ()  #: SR records of our type
+
+    def name(self, ref: str) -> str:
+        return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
+
+    @property
+    def is_registered_here(self) -> Optional[bool]:
+        """Has this host's xapi the driver? Only the master can tell."""
+        return TYPE in self.types if self.own_ref and self.own_ref == self.master_ref else None
+
+
+def read_pool(system: System) -> Pool:
+    """Ask xapi, and the other hosts through it. Raises XapiFailure when xapi does not answer."""
+    socket = system.path(XAPI_SOCKET)
+    with local_session(socket) as session_ref:
+        xapi = Xapi(session_ref, socket)
+        hosts = xapi.records("host")
+        pool: Mapping[str, Any] = next(iter(xapi.records("pool").values()), {})
+        uuid = inventory(system).get("INSTALLATION_UUID", "")
+        own = next((ref for ref, host in hosts.items() if uuid and host.get("uuid") == uuid), "")
+
+        def ask(ref: str) -> Answer:
+            return _ask(Xapi(session_ref, socket, timeout=PLUGIN_SECONDS), ref, ref == own)
+
+        with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
+            answers = dict(zip(hosts, threads.map(ask, hosts)))
+        return Pool(
+            own,
+            str(pool.get("master", "")),
+            pool.get("other_config", {}),
+            hosts,
+            [record for record in xapi.records("SM").values() if str(record.get("type")).lower() == TYPE],
+            [str(name).lower() for name in xapi.call("SR.get_supported_types")],
+            answers,
+            [record for record in xapi.records("SR").values() if str(record.get("type")).lower() == TYPE],
+        )
+
+
+def _ask(xapi: Xapi, ref: str, is_own: bool) -> Answer:
+    try:
+        if is_own:
+            return str(xapi.call("host.call_plugin", ref, PLUGIN, "version", {})), []
+        return findings_.from_json(str(xapi.call("host.call_plugin", ref, PLUGIN, "doctor", {})))
+    except (XapiFailure, ValueError) as error:
+        return error
+
+
+def no_pool(failure: Exception) -> Finding:
+    sentence = "xapi does not say what it knows of the driver and the other hosts: {}.".format(
+        str(failure).rstrip(".")[:400]
+    )
+    return unknown("pool", sentence, "Run `relvmoiscsi doctor` again, as root, when xapi runs.")
+
+
+def examine_pool(system: System, pool: Pool, info: Optional[DriverInfo]) -> List[Finding]:
+    """What there is to say about the pool; `info` is what the driver of this host says of itself."""
+    return [
+        examine_registration(pool),
+        examine_record(system, pool, info),
+        *examine_hosts(pool),
+        *examine_upgrade(pool),
+        *examine_ssh(pool),
+        *examine_multipathing(system, pool),
+        *examine_leftovers(pool),
+    ]
+
+
+def examine_registration(pool: Pool) -> Finding:
+    master = pool.name(pool.master_ref)
+    if TYPE in pool.types:
+        return ok("registration", f"xapi of the pool's master, {master}, has registered the driver.")
+    sentence = f"xapi of the pool's master, {master}, has not registered the driver: SR.create fails."
+    return problem("registration", sentence, _ON_MASTER)
+
+
+def examine_record(system: System, pool: Pool, info: Optional[DriverInfo]) -> Finding:
+    """The SM record, which is all that `xe sm-list` shows, on any host."""
+    if not pool.drivers:
+        sentence = '`xe sm-list | grep "{}"`, by which CloudStack detects it, prints nothing: {}.'.format(
+            PHRASE, "xapi's database has no SM record of type " + TYPE
+        )
+        advice = "Any host without the package removes the record when it starts: install it on all, then restart all."
+        return problem("sm-record", sentence, advice)
+    record = pool.drivers[0]
+    name, description = str(record.get("name_label", "")), str(record.get("name_description", ""))
+    file, version = str(record.get("driver_filename", "")), str(record.get("version", ""))
+    if PHRASE not in name + "\n" + description:
+        sentence = '`xe sm-list | grep "{}"`, by which CloudStack detects it, prints nothing: the record says "{}".'
+        return problem(
+            "sm-record", sentence.format(PHRASE, name), "Restart the toolstack of every host, the master first."
+        )
+    if not system.is_program(file):
+        sentence = "The SM record names {}, and this host has no such program; its next start removes the record."
+        return problem("sm-record", sentence.format(file), "Install the same package on every host of the pool.")
+    if info is not None and (info.name, info.version) != (name, version):
+        sentence = (
+            f'The SM record says "{name}", version {version}; the driver of this host says "{info.name}", version '
+            f"{info.version}."
+        )
+        return warning("sm-record", sentence, "Restart the toolstack of every host, the master first.")
+    return ok("sm-record", f'`xe sm-list | grep "{PHRASE}"` finds "{name}", version {version}, {file}.')
+
+
+def examine_hosts(pool: Pool) -> List[Finding]:
+    """The package on every host, in the same version, and what each host finds of itself."""
+    found = [finding for ref in pool.answers for finding in _host(pool, ref)]
+    if not pool.own_ref:
+        sentence = "xapi does not know this host by the INSTALLATION_UUID in /etc/xensource-inventory."
+        found.insert(0, unknown("hosts", sentence, "Run `relvmoiscsi doctor` on the running host."))
+    if not found:
+        count = len(pool.hosts)
+        sentence = "All {} hosts of the pool have relvmoiscsi {}, and are ready by their own findings."
+        alone = "The pool has this host only, and it answers with relvmoiscsi {1}."
+        found = [ok("hosts", (alone if count == 1 else sentence).format(count, __version__))]
+    return found
+
+
+def _host(pool: Pool, ref: str) -> List[Finding]:
+    """What keeps a host from being ready, or is to be known of it; nothing if all is well."""
+    answer, host = pool.answers[ref], pool.name(ref)
+    if isinstance(answer, XapiFailure):
+        return [_no_answer(answer, host)._replace(host="" if ref == pool.own_ref else host)]
+    if isinstance(answer, Exception):
+        sentence = f"{host} gives an answer that cannot be read: {str(answer)[:200]}."
+        return [unknown("hosts", sentence, "Install the same package on every host of the pool.")._replace(host=host)]
+    version, findings = answer
+    found = [finding._replace(host=host) for finding in findings if finding.status != findings_.OK]
+    if version != __version__:
+        sentence = f"{host} has relvmoiscsi {version}, and this command is {__version__}."
+        found.insert(
+            0, problem("hosts", sentence, "Install the same package on every host of the pool.")._replace(host=host)
+        )
+    return found
+
+
+def _no_answer(failure: XapiFailure, host: str) -> Finding:
+    if failure.code == "XENAPI_MISSING_PLUGIN":
+        sentence = f"{host} does not have relvmoiscsi, or not all of it: xapi finds no host plugin there."
+        advice = "Install the package there, then run `xe-toolstack-restart` there; until then, each start of its xapi "
+        return problem("hosts", sentence, advice + "removes the driver from the pool's list.")
+    if failure.code in _AWAY:
+        sentence = f"{host} cannot be asked: it is offline or just starting."
+        return unknown("hosts", sentence, "Run `relvmoiscsi doctor` again when it is back.")
+    sentence = f"{host} cannot be asked: {str(failure)[:400]}"
+    return unknown("hosts", sentence, "Run `relvmoiscsi doctor` on that host.")
+
+
+def examine_upgrade(pool: Pool) -> List[Finding]:
+    if _UPGRADE not in pool.other_config:
+        return []
+    sentence = "A rolling pool upgrade is under way, and xapi refuses SR.create until it has ended."
+    return [problem("upgrade", sentence, "Upgrade the hosts that are left; install relvmoiscsi on each again.")]
+
+
+def examine_ssh(pool: Pool) -> List[Finding]:
+    """CloudStack detects the driver by a command over SSH; hosts since XenServer 8 may have that switched off."""
+    off = [pool.name(ref) for ref, host in pool.hosts.items() if host.get("ssh_enabled") is False]
+    if not off:
+        return []
+    sentence = f"SSH is disabled on {listed(off)}; CloudStack detects the driver by SSH, and does not find it."
+    return [warning("ssh", sentence, "For CloudStack: `xe host-enable-ssh` on these hosts, then reconnect them.")]
+
+
+def examine_leftovers(pool: Pool) -> List[Finding]:
+    """During a call xapi has a row of its SR, and keeps it if it dies then. No LUN has that UUID."""
+    if not pool.leftovers:
+        return []
+    uuids = [str(record.get("uuid", "")) for record in pool.leftovers]
+    sentence = "xapi has {} of type {}, which is there during a call only or left over from one: {}.".format(
+        "an SR" if len(uuids) == 1 else f"{len(uuids)} SRs", TYPE, listed(uuids)
+    )
+    commands = [f"`xe sr-forget uuid={uuid}`" for uuid in uuids]
+    return [warning("leftover-srs", sentence, f"If no SR.create is under way: {listed(commands)}.")]
+
+
+def examine_multipathing(system: System, pool: Pool) -> List[Finding]:
+    """Is it on for all hosts or for none, and does this host have what it takes?"""
+    on = {ref: multipath.is_on({}, host.get("other_config", {})) for ref, host in pool.hosts.items()}
+    if len(set(on.values())) > 1:
+        sentence = (
+            f"Multipathing is on for {listed([pool.name(ref) for ref in on if on[ref]])}, and off for "
+            f"{listed([pool.name(ref) for ref in on if not on[ref]])}."
+        )
+        return [warning("multipathing", sentence, "Set it alike on all hosts of the pool, in maintenance mode.")]
+    if pool.own_ref not in on:
+        return []
+    if not on[pool.own_ref]:
+        if system.processes("multipathd"):
+            sentence = "multipathd runs, and multipathing is off for this host: it may take disks that SM uses."
+            return [warning("multipathing", sentence, "Stop it, unless this host boots from a SAN.")]
+        return [ok("multipathing", "Multipathing is off.")]
+    if system.program("multipath") is None or system.program("multipathd") is None:
+        sentence = "Multipathing is on for this host, and it lacks multipath or multipathd."
+        return [problem("multipathing", sentence, "Install the package device-mapper-multipath.")]
+    return [ok("multipathing", "Multipathing is on.")]

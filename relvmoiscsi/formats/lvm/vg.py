@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A volume group as values: verified, extents mapped to bytes of the device, and its text under new identities.
+
+Only what SM makes is accepted: one PV, linear LVs. Everything else is refused by name, before anything is planned.
+"""
+
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from relvmoiscsi.device import SECTOR, Range
+from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
+from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
+from relvmoiscsi.formats.lvm.config import Edit, Section, edited, parse
+
+#: section and key names of the text that carry nothing this project would have to know
+_KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
+_VG_STATUS = {"RESIZEABLE", "READ", "WRITE"}
+_PV_STATUS = {"ALLOCATABLE"}
+_LV_WORDS = ("READ", "WRITE", "VISIBLE")  #: in the order in which LVM writes them
+_LV_STATUS = set(_LV_WORDS)
+
+#: keys without which LVM reads no metadata; those used here are looked up in any case
+_MANDATORY_IN_VG = ("max_lv", "max_pv")
+MAX_SEQNO = (1 << 32) - 1
+
+#: keys that tie a VG to a cluster or a host; SM never sets them
+_OWNERSHIP = ("system_id", "lock_type", "lock_args")
+
+#: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
+_DEVICE_HINTS = ("device_id_type", "device_id")
+
+
+class Segment(NamedTuple):
+    """Extents [start_extent, start_extent + extent_count) of an LV, which lie in a row on the PV."""
+
+    start_extent: int
+    extent_count: int
+    first_pe: int
+
+
+class LogicalVolume(NamedTuple):
+    """A volume as the text describes it; `segments` are in the order of its extents."""
+
+    name: str
+    id: str  #: 32 characters
+    status: FrozenSet[str]
+    tags: Tuple[str, ...]
+    segments: Tuple[Segment, ...]
+
+    @property
+    def extent_count(self) -> int:
+        return sum(segment.extent_count for segment in self.segments)
+
+    @property
+    def read_only(self) -> bool:
+        return "WRITE" not in self.status
+
+
+class Span(NamedTuple):
+    """Bytes [start, end) of a text."""
+
+    start: int
+    end: int
+
+
+class LvPlaces(NamedTuple):
+    """Where a text speaks of one LV."""
+
+    section: Span  #: all of it, from its name to its closing brace
+    name: Span
+    id: Span
+    status: Span  #: the whole assignment
+    tags: Span  #: the whole assignment; empty, and where one would go, when there is none
+
+
+class Places(NamedTuple):
+    """Where a text says what a new identity changes; and the tags, which are the administrator's and stay."""
+
+    name: Span
+    id: Span
+    seqno: Span
+    pv_id: Span
+    hints: Tuple[Span, ...]  #: whole assignments, with the line end behind them
+    lvs: Tuple[LvPlaces, ...]  #: in the order of the text
+    description: Optional[Span]
+    tags: Tuple[Span, ...]
+
+
+class VolumeGroup(NamedTuple):
+    """What the committed text says. `text` is as stored, without its NUL; one character per byte."""
+
+    text: str
+    places: Places
+    name: str
+    id: str
+    seqno: int
+    pv_id: str
+    dev_size: int  #: bytes
+    pe_start: int  #: bytes from the start of the device to extent 0
+    pe_count: int
+    extent_size: int  #: bytes
+    lvs: Tuple[LogicalVolume, ...]
+
+    @property
+    def data_end(self) -> int:
+        """Where the last extent ends, in bytes from the start of the device."""
+        return self.pe_start + self.pe_count * self.extent_size
+
+    def size_of(self, lv: LogicalVolume) -> int:
+        """Bytes."""
+        return lv.extent_count * self.extent_size
+
+    def ranges(self, lv: LogicalVolume, offset: int, length: int) -> List[Range]:
+        """Where bytes [offset, offset + length) of an LV lie on the device, in order; one range per segment.
+
+        Raises Truncated when the LV ends before.
+        """
+        if offset < 0 or length < 0 or offset + length > self.size_of(lv):
+            raise Truncated("A structure", Place(lv.name, offset), length, self.size_of(lv) - offset)
+        found = []
+        for segment in lv.segments:
+            start = segment.start_extent * self.extent_size
+            end = start + segment.extent_count * self.extent_size
+            first, last = max(offset, start), min(offset + length, end)
+            if first < last:
+                on_device = self.pe_start + segment.first_pe * self.extent_size + (first - start)
+                found.append(Range(on_device, last - first))
+        return found
+
+
+def read_vg(text: str, where: Place) -> VolumeGroup:
+    """Read and verify a committed text. `where` is the place of its first byte. Raises FormatError."""
+    root = parse(text, where)
+    if len(root.sections) != 1:
+        names = ", ".join(sorted(root.sections)) or "none"
+        raise Malformed("Metadata text", where, f"it has these volume groups: {names}; expected one")
+    if root.string("contents") != "Text Format Volume Group" or root.integer("version") != 1:
+        raise Unsupported("Metadata text", where, "it is not version 1 of a volume group text")
+    vg = next(iter(root.sections.values()))
+    _refuse_unreadable(text, vg, where)
+    _refuse_unknown(vg)
+    pv = _only_pv(vg)
+    extent_size = vg.integer("extent_size", 1) * SECTOR
+    lvs = tuple(_lv(section, pv.name) for section in _lv_sections(vg))
+    found = VolumeGroup(
+        text=text,
+        places=_places(text, root, vg, pv),
+        name=vg.name,
+        id=parse_lvm_id(vg.string("id"), "id of volume group " + vg.name, vg.where),
+        seqno=vg.integer("seqno"),
+        pv_id=parse_lvm_id(pv.string("id"), "id of the physical volume", pv.where),
+        dev_size=pv.integer("dev_size") * SECTOR if "dev_size" in pv.assignments else 0,
+        pe_start=pv.integer("pe_start") * SECTOR,
+        pe_count=pv.integer("pe_count"),
+        extent_size=extent_size,
+        lvs=lvs,
+    )
+    _verify_extents(found, where)
+    _verify_ids(found, where)
+    return found
+
+
+def _refuse_unreadable(text: str, vg: Section, where: Place) -> None:
+    """What LVM itself would not read, a new identity does not make better."""
+    what = f"Volume group {vg.name}"
+    if vg.name_start != 0:
+        raise Malformed("Metadata text", where, f"it begins with {text[:16]!r}, not with its volume group")
+    for key in _MANDATORY_IN_VG:
+        if key not in vg.assignments:
+            raise Malformed(what, vg.where, f"it has no {key}")
+    for name in sorted(_KNOWN_VG_SECTIONS & set(vg.sections)):
+        for key in vg.sections[name].assignments:
+            raise Malformed(what, vg.sections[name].where, f"{key} is in {name} and is no section")
+    if vg.integer("seqno") >= MAX_SEQNO:
+        raise Malformed(what, vg.where, "its seqno is {}, LVM cannot count further".format(vg.integer("seqno")))
+
+
+def _lv_sections(vg: Section) -> List[Section]:
+    """A VG without LVs has no `logical_volumes` section."""
+    return list(vg.sections["logical_volumes"].sections.values()) if "logical_volumes" in vg.sections else []
+
+
+def _refuse_unknown(vg: Section) -> None:
+    what = f"Volume group {vg.name}"
+    for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
+        raise Unsupported(what, vg.sections[name].where, f"it has a section {name}")
+    for key in _OWNERSHIP:
+        if key in vg.assignments and any(scalar.value != "" for scalar in vg.assignments[key].values):
+            raise Unsupported(what, vg.where, f"it belongs to another host or to a cluster: it has a {key}")
+    if "format" in vg.assignments and vg.string("format") != "lvm2":
+        raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
+    _known_status(what, vg, _VG_STATUS)
+
+
+def _known_status(what: str, section: Section, known: Set[str]) -> FrozenSet[str]:
+    if "status" not in section.assignments:
+        raise Malformed(what, section.where, "it has no status")
+    status = frozenset(section.strings("status"))
+    for word in sorted(status - known):
+        raise Unsupported(what, section.where, f"its status is {word}")
+    return status
+
+
+def _only_pv(vg: Section) -> Section:
+    pvs = list(vg.section("physical_volumes").sections.values())
+    if len(pvs) != 1:
+        problem = f"it lies on {len(pvs)} physical volumes, an SR on a LUN has one"
+        raise Unsupported(f"Volume group {vg.name}", vg.where, problem)
+    what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
+    _known_status(what, pvs[0], _PV_STATUS)
+    if "MISSING" in pvs[0].strings("flags"):
+        raise Unsupported(what, pvs[0].where, "it is marked MISSING")
+    return pvs[0]
+
+
+def _lv(section: Section, pv_name: str) -> LogicalVolume:
+    what = f"Logical volume {section.name}"
+    lv_id = parse_lvm_id(section.string("id"), "id of logical volume " + section.name, section.where)
+    if "creation_time" in section.assignments and "creation_host" not in section.assignments:
+        raise Malformed(what, section.where, "it has a creation_time and no creation_host")
+    segments = sorted(_segment(what, child, pv_name) for child in section.sections.values())
+    if section.integer("segment_count") != len(segments) or not segments:
+        raise Malformed(what, section.where, f"it has {len(segments)} segments and says otherwise")
+    expected = 0
+    for segment in segments:
+        if segment.start_extent != expected:
+            raise Malformed(what, section.where, f"extent {expected} is in no segment or in two")
+        expected += segment.extent_count
+    return LogicalVolume(
+        name=section.name,
+        id=lv_id,
+        status=_known_status(what, section, _LV_STATUS),
+        tags=tuple(section.strings("tags")),
+        segments=tuple(segments),
+    )
+
+
+def _segment(what: str, section: Section, pv_name: str) -> Segment:
+    if section.string("type") != "striped" or section.integer("stripe_count") != 1:
+        raise Unsupported(what, section.where, f"{section.name} is not linear")
+    stripes = section.assignments.get("stripes")
+    values = [scalar.value for scalar in stripes.values] if stripes else []
+    if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
+        raise Malformed(what, section.where, f"{section.name} has the stripes {values!r}")
+    return Segment(section.integer("start_extent"), section.integer("extent_count", 1), values[1])
+
+
+def _places(text: str, root: Section, vg: Section, pv: Section) -> Places:
+    """What is kept of the tree: it has some 30 values for each LV, and all but these are verified and done with."""
+    lvs = _lv_sections(vg)
+    tagged = [section.assignments["tags"] for section in [vg, pv, *lvs] if "tags" in section.assignments]
+    note = root.assignments.get("description")
+    hints = [pv.assignments[key] for key in _DEVICE_HINTS if key in pv.assignments]
+    return Places(
+        name=_name_span(vg),
+        id=_value_span(vg, "id"),
+        seqno=_value_span(vg, "seqno"),
+        pv_id=_value_span(pv, "id"),
+        hints=tuple(Span(hint.start, hint.end + (text[hint.end : hint.end + 1] == "\n")) for hint in hints),
+        lvs=tuple(_lv_places(lv) for lv in lvs),
+        description=Span(note.start, note.end) if note else None,
+        tags=tuple(Span(tags.start, tags.end) for tags in tagged),
+    )
+
+
+def _lv_places(lv: Section) -> LvPlaces:
+    """LVM writes the tags of an LV behind its flags, which older releases do not have."""
+    status, tags = lv.assignments["status"], lv.assignments.get("tags")
+    before = lv.assignments.get("flags", status)
+    return LvPlaces(
+        section=Span(lv.name_start, lv.end),
+        name=_name_span(lv),
+        id=_value_span(lv, "id"),
+        status=Span(status.start, status.end),
+        tags=Span(tags.start, tags.end) if tags else Span(before.end, before.end),
+    )
+
+
+def _name_span(section: Section) -> Span:
+    return Span(section.name_start, section.name_end)
+
+
+def _value_span(section: Section, key: str) -> Span:
+    scalar = section.scalar(key)
+    return Span(scalar.start, scalar.end)
+
+
+def _verify_extents(vg: VolumeGroup, where: Place) -> None:
+    """Every extent lies on the PV and belongs to one LV at the most."""
+    taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
+    free_from, before = 0, ""
+    for first, end, name in taken:
+        if end > vg.pe_count:
+            problem = f"it uses extent {end - 1}, the physical volume has {vg.pe_count}"
+            raise Malformed(f"Logical volume {name}", where, problem)
+        if first < free_from:
+            problem = f"it overlaps {before} at extent {first}"
+            raise Malformed(f"Logical volume {name}", where, problem)
+        free_from, before = end, name
+
+
+def _verify_ids(vg: VolumeGroup, where: Place) -> None:
+    owners: Dict[str, str] = {vg.id: "the volume group"}
+    for lv in vg.lvs:
+        if lv.id in owners:
+            raise Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
+        owners[lv.id] = lv.name
+
+
+def renamed_text(
+    vg: VolumeGroup,
+    vg_name: str,
+    lvs: Mapping[str, Optional[LogicalVolume]],
+    ids: Mapping[str, str],
+    uuids: Mapping[str, str],
+) -> str:
+    """The text under new identities, one generation on; every other byte stays.
+
+    `lvs` says, by the name an LV has, what becomes of it: its new name, status and tags, or None: it is removed. `ids`
+    maps every PV, VG and LV id (32 characters). Names of the SR and its volumes in LVM's note of its last command
+    (`description`) follow `uuids`. Hints that name the original's disk go.
+    """
+    places = vg.places
+    edits = [
+        Edit(*places.name, vg_name),
+        Edit(*places.id, _quoted(ids[vg.id])),
+        Edit(*places.seqno, str(vg.seqno + 1)),
+        Edit(*places.pv_id, _quoted(ids[vg.pv_id])),
+    ]
+    edits.extend(Edit(*hint, "") for hint in places.hints)
+    for lv, at in zip(vg.lvs, places.lvs):
+        edits.extend(_lv_edits(vg.text, lv, at, lvs[lv.name], ids))
+    if places.description is not None:
+        start, end = places.description
+        edits.append(Edit(start, end, replace_uuids(vg.text[start:end], uuids)))
+    return edited(vg.text, edits)
+
+
+def _lv_edits(
+    text: str, lv: LogicalVolume, at: LvPlaces, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
+) -> List[Edit]:
+    if wanted is None:
+        return [Edit(_blanks_before(text, at.section.start), at.section.end, "")]
+    edits = [Edit(*at.name, wanted.name), Edit(*at.id, _quoted(ids[lv.id]))]
+    if wanted.status != lv.status:
+        edits.append(Edit(*at.status, "status = " + _listed([word for word in _LV_WORDS if word in wanted.status])))
+    if wanted.tags != lv.tags:
+        edits.append(Edit(*at.tags, _tags_text(text, lv, at, wanted.tags)))
+    return edits
+
+
+def _tags_text(text: str, lv: LogicalVolume, at: LvPlaces, tags: Sequence[str]) -> str:
+    """What takes the place of an LV's tags; LVM writes none for an LV that has none."""
+    if not tags:
+        return ""
+    line_end = "" if lv.tags else text[_blanks_before(text, at.status.start) : at.status.start]
+    return line_end + "tags = " + _listed(tags)
+
+
+def _blanks_before(text: str, position: int) -> int:
+    """Where the white space before a position begins."""
+    return len(text[:position].rstrip(" \t\r\n"))
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words that need no escapes, as LVM writes a list."""
+    return "[{}]".format(", ".join(f'"{word}"' for word in words))
+
+
+def _quoted(lvm_id: str) -> str:
+    return f'"{dashed(lvm_id)}"'

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Read the MGT volume, and say which of its bytes a new identity changes.
+
+Tags are found where they stand, not by an XML parser: labels are escaped, so `<uuid>` is a tag wherever it appears,
+and two things that SM itself has written are no XML. A label cut to its room may end inside an entity (`&am`). And
+SM 3.0.0 to 3.0.12 counted characters for bytes: a record with non-ASCII text is longer than its room by k bytes, its
+second sector starts k bytes late, and rewriting it blanked the first k bytes of the record behind.
+
+A record that does not read costs its VDI the label, and nothing else: SM attaches such an SR. Its bytes stay, but for
+the UUIDs in it. Of several records of one VDI the last one counts, as it does for SM.
+"""
+
+import re
+from collections import Counter
+from html import unescape
+from sys import intern
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.errors import Malformed, Place, Unsupported
+from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
+from relvmoiscsi.formats.mgt import layout
+from relvmoiscsi.formats.ondisk import Change, Structure
+
+_TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
+_END = b"</vdi>"
+_LINK = re.compile(rb"<(?:uuid|snapshot_of)>\s*(" + UUID_PATTERN.encode("ascii") + rb")(?![0-9a-f])")
+
+
+class Tag(NamedTuple):
+    """The text of a tag and where it stands."""
+
+    text: bytes  #: as stored, blanks at both ends removed
+    at: int  #: bytes from the start of the volume to the text
+
+
+class VdiRecord(NamedTuple):
+    """One slot. Texts are decoded; a slot that SM has freed keeps its old content."""
+
+    offset: int  #: bytes from the start of the volume
+    uuid: str
+    deleted: bool
+    name_label: str
+    name_description: str
+    vdi_type: str  #: "vhd", "aio" (raw), "qcow2"
+    type: str  #: xapi's: "user", "system", "metadata", ...
+    is_a_snapshot: bool
+    snapshot_of: str  #: a VDI UUID, or "" (none, or a reference into the original pool's database)
+    uuid_at: int  #: bytes from the start of the volume
+    snapshot_of_at: int  #: the same; of no use where `snapshot_of` is ""
+    deleted_at: int  #: bytes from the start of the volume to the flag
+    others: Dict[str, bytes]  #: the tags beside those two, as stored
+
+
+class Link(NamedTuple):
+    """A UUID and where it stands."""
+
+    at: int  #: bytes from the start of the volume
+    uuid: str
+
+
+class Unread(NamedTuple):
+    """A slot that does not read as a record; `links` are the UUIDs that are to be seen in it."""
+
+    offset: int
+    links: Tuple[Link, ...]
+
+
+class Mgt(NamedTuple):
+    """What the MGT volume says, as far as it is in use."""
+
+    data: bytes  #: as stored, the bytes in use
+    spare: bytes  #: as stored, some that follow
+    length: int  #: bytes in use
+    sr_uuid: str
+    sr_uuid_at: int
+    name_label: str
+    name_description: str
+    records: List[VdiRecord]
+    damaged: List[int]  #: offsets of records whose `<vdi>` or label was blanked by the record before
+    unread: Tuple[Unread, ...] = ()
+
+    def duplicates(self) -> List[str]:
+        """VDIs that have several live records."""
+        live = Counter(record.uuid for record in self.records if not record.deleted)
+        return sorted(uuid for uuid, count in live.items() if count > 1)
+
+    def live(self) -> Dict[str, VdiRecord]:
+        """The records that count, by VDI UUID."""
+        return {record.uuid: record for record in self.records if not record.deleted}
+
+
+def read_length(start: bytes, volume_size: int, volume: str) -> int:
+    """Bytes in use, from the header in the first sector. Raises FormatError.
+
+    Releases before 6.0 stored a binary header: SM 3 cannot read it either.
+    """
+    where = Place(volume, 0)
+    header = start[: layout.HEADER_BYTES]
+    if header[:4] != layout.MAGIC:
+        raise Malformed("MGT header", where, f"it begins with {header[:4]!r}")
+    if header[4:5] != b":":
+        raise Unsupported("MGT header", where, "it has the binary form of releases before 6.0")
+    fields = header.replace(b"\0", b"").split(b":")
+    if len(fields) != layout.HEADER_FIELDS or not all(field.strip().isdigit() for field in fields[1:]):
+        raise Malformed("MGT header", where, "it reads {!r}".format(header.rstrip(b" \0")[:64]))
+    length, major, _minor = (int(field.strip()[:18]) for field in fields[1:])
+    if major != layout.MAJOR:
+        raise Unsupported("MGT header", where, f"its version is {major}")
+    whole = length >= layout.SR_END and (length - layout.SR_END) % layout.RECORD_BYTES == 0
+    most = layout.SR_END + layout.MAX_RECORDS * layout.RECORD_BYTES
+    if not whole or length > min(volume_size, most):
+        raise Malformed("MGT header", where, f"it says that {length} of {volume_size} bytes are in use")
+    return length
+
+
+def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
+    """Read the bytes in use (`read_length` says how many); `spare` is what follows them. Raises FormatError."""
+    sr = _tags(data, layout.SR_START, layout.SR_END, Place(volume, layout.SR_START))
+    for name in layout.XENVM_TAGS:
+        if name in sr:
+            raise Unsupported("MGT", Place(volume, sr[name].at), "the SR was made by the xenvm experiment")
+    records, damaged, unread = [], [], []
+    for offset in range(layout.SR_END, len(data), layout.RECORD_BYTES):
+        try:
+            records.append(_record(data, offset, Place(volume, offset)))
+        except Malformed:
+            unread.append(Unread(offset, _links(data, offset)))
+            continue
+        if not data[offset : offset + layout.RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
+            damaged.append(offset)
+    sr_uuid = _uuid("SR", sr, Place(volume, layout.SR_START))
+    return Mgt(
+        data=data,
+        spare=spare,
+        length=len(data),
+        sr_uuid=sr_uuid,
+        sr_uuid_at=sr["uuid"].at,
+        name_label=_text(sr.get("name_label")),
+        name_description=_text(sr.get("name_description")),
+        records=records,
+        damaged=damaged,
+        unread=tuple(unread),
+    )
+
+
+def _links(data: bytes, offset: int) -> Tuple[Link, ...]:
+    found = _LINK.finditer(data, offset, offset + layout.RECORD_BYTES)
+    return tuple(Link(match.start(1), match.group(1).decode("ascii")) for match in found)
+
+
+def _tags(data: bytes, start: int, end: int, where: Place) -> Dict[str, Tag]:
+    found: Dict[str, Tag] = {}
+    for match in _TAG.finditer(data, start, end):
+        name = intern(match.group(1).decode("ascii"))
+        if name in found:
+            raise Malformed("MGT record", where, f"it has two tags {name}")
+        text = match.group(2)
+        at = match.start(2) + len(text) - len(text.lstrip())
+        found[name] = Tag(text.strip(), at)
+    return found
+
+
+def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
+    end = offset + layout.RECORD_BYTES
+    tags = _tags(data, offset, end, where)
+    if "deleted" not in tags or data.find(_END, offset, end) < 0:
+        raise Malformed("MGT record", where, "it does not read as a VDI record")
+    return VdiRecord(
+        offset=offset,
+        uuid=_uuid("VDI", tags, where),
+        deleted=tags["deleted"].text != b"0",
+        name_label=_text(tags.get("name_label")),
+        name_description=_text(tags.get("name_description")),
+        vdi_type=_text(tags.get("vdi_type")),
+        type=_text(tags.get("type")),
+        is_a_snapshot=_text(tags.get("is_a_snapshot")) == "1",
+        snapshot_of=_snapshot_of(tags.get("snapshot_of"), where),
+        uuid_at=tags["uuid"].at,
+        snapshot_of_at=tags["snapshot_of"].at if "snapshot_of" in tags else 0,
+        deleted_at=tags["deleted"].at,
+        others={name: tag.text for name, tag in tags.items() if name not in ("uuid", "snapshot_of")},
+    )
+
+
+def _uuid(what: str, tags: Mapping[str, Tag], where: Place) -> str:
+    text = _text(tags.get("uuid"))
+    if not is_uuid(text):
+        raise Malformed("MGT record", where, f"its {what} UUID is {text!r}")
+    return text
+
+
+def _snapshot_of(tag: Optional[Tag], where: Place) -> str:
+    """A reference (`OpaqueRef:`) belongs to the original pool's database; SM ignores it, and so does this."""
+    text = _text(tag)
+    if text == "" or text.startswith("OpaqueRef:"):
+        return ""
+    if not is_uuid(text):
+        raise Malformed("MGT record", where, f"it is a snapshot of {text!r}")
+    return text
+
+
+def _text(tag: Optional[Tag]) -> str:
+    return unescape(tag.text.decode("utf-8", "replace")) if tag else ""
+
+
+def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> List[Change]:
+    """The bytes that change: the SR's UUID, every slot's UUID, and the UUIDs of what a snapshot was made of.
+
+    In a slot that does not read, what stands where those should.
+    """
+    room = Structure(layout.TEXT_KIND, layout.SR_START, layout.SR_END - layout.SR_START)
+    found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR", room)]
+    for record in mgt.records:
+        room = Structure(layout.TEXT_KIND, record.offset, layout.RECORD_BYTES)
+        found.append(_change(record.uuid_at, record.uuid, uuids, "MGT: UUID of VDI " + record.uuid, room))
+        if record.snapshot_of:
+            what = f"MGT: VDI {record.uuid} is a snapshot of"
+            found.append(_change(record.snapshot_of_at, record.snapshot_of, uuids, what, room))
+    for slot in mgt.unread:
+        room = Structure(layout.TEXT_KIND, slot.offset, layout.RECORD_BYTES)
+        what = f"MGT: UUID in the unreadable record at byte {slot.offset}"
+        found += [_change(link.at, link.uuid, uuids, what, room) for link in slot.links]
+    return found
+
+
+def _change(at: int, old: str, uuids: Mapping[str, str], what: str, room: Structure) -> Change:
+    return Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what, room)
+
+
+def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> List[Change]:
+    """The same where SM's unfinished work changes records as well: a slot that differs is written whole."""
+    found = changes(after, sr_uuid, uuids, volume)
+    if after.data == before.data:
+        return found
+    final = bytearray(after.data)
+    for change in found:
+        final[change.offset : change.offset + len(change.new)] = change.new
+    stored = before.data + before.spare
+    slots = [(0, layout.HEADER_BYTES, "MGT: bytes in use")]
+    slots += [
+        (at, layout.RECORD_BYTES, f"MGT: record at byte {at}")
+        for at in range(layout.SR_END, len(final), layout.RECORD_BYTES)
+    ]
+    whole = [
+        Change(at, stored[at : at + length], bytes(final[at : at + length]), what)
+        for at, length, what in slots
+        if stored[at : at + length] != after.data[at : at + length]
+    ]
+    covered = {change.offset for change in whole}
+    single = [change for change in found if _slot_of(change.offset) not in covered]
+    return single + whole
+
+
+def _slot_of(offset: int) -> int:
+    """Where the record begins that a byte of the volume belongs to; -1 in the SR's own part."""
+    if offset < layout.SR_END:
+        return -1
+    return offset - (offset - layout.SR_END) % layout.RECORD_BYTES
+
+
+# --- records that are added
+
+
+class NewRecord(NamedTuple):
+    """What SM would write of a VDI that it has made."""
+
+    uuid: str
+    name_label: str
+    type: str  #: xapi's
+    vdi_type: str
+    read_only: bool
+    managed: bool
+
+
+def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume: str) -> Tuple[Mgt, List[NewRecord]]:
+    """MGT with these records in free slots, and those for which there was no room. SM takes the first deleted slot."""
+    data = bytearray(mgt.data)
+    free = [record.offset for record in mgt.records if record.deleted]
+    most = min(volume_size, layout.SR_END + layout.MAX_RECORDS * layout.RECORD_BYTES, mgt.length + len(mgt.spare))
+    left_over = []
+    for record in wanted:
+        if free:
+            at = free.pop(0)
+        elif len(data) + layout.RECORD_BYTES <= most:
+            at = len(data)
+            data += bytes(layout.RECORD_BYTES)
+        else:
+            left_over.append(record)
+            continue
+        data[at : at + layout.RECORD_BYTES] = _record_bytes(record)
+    if len(data) > mgt.length:
+        data[: layout.HEADER_BYTES] = _header_bytes(mgt.data[: layout.HEADER_BYTES], len(data))
+    return read_mgt(bytes(data), volume, mgt.spare[len(data) - mgt.length :]), left_over
+
+
+def without_record(mgt: Mgt, uuid: str, volume: str) -> Mgt:
+    """MGT with the slot of a VDI freed, as SM frees it."""
+    data = bytearray(mgt.data)
+    for record in mgt.records:
+        if record.uuid == uuid and not record.deleted:
+            data[record.deleted_at : record.deleted_at + 1] = b"1"
+    return read_mgt(bytes(data), volume, mgt.spare)
+
+
+def _record_bytes(record: NewRecord) -> bytes:
+    """Both sectors of a record, with the tags in the order in which SM 3 writes them."""
+    names = f"<vdi><name_label>{record.name_label}</name_label><name_description></name_description>"
+    facts = (
+        f"<uuid>{record.uuid}</uuid><is_a_snapshot>0</is_a_snapshot><snapshot_of></snapshot_of><snapshot_time></snapshot_time>"
+        f"<type>{record.type}</type><vdi_type>{record.vdi_type}</vdi_type><read_only>{record.read_only:d}</read_only><managed>{record.managed:d}</managed>"
+        "<metadata_of_pool></metadata_of_pool><deleted>0</deleted></vdi>"
+    )
+    half = layout.RECORD_BYTES // 2
+    return names.encode("utf-8").ljust(half) + facts.encode("utf-8").ljust(half)
+
+
+def _header_bytes(header: bytes, length: int) -> bytes:
+    """The header with another length; SM pads it to ten characters."""
+    fields = header.split(b":")
+    fields[1] = b"%-10d" % length
+    return b":".join(fields)[: layout.HEADER_BYTES].ljust(layout.HEADER_BYTES)
+
+
+# --- text that SM may have written anew meanwhile
+
+_UUID_TAG = re.compile(rb"<(uuid|snapshot_of)>[\s\0]*(" + UUID_PATTERN.encode("ascii") + rb")[\s\0]*</\1>")
+_NO_TEXT = re.compile(rb"[\x01-\x08\x0b-\x1f\x7f]")
+
+
+def is_text(room: bytes) -> bool:
+    """Whether the room of a record, or the SR's, holds what SM writes: text with a UUID in it, and nothing else."""
+    return not _NO_TEXT.search(room) and _UUID_TAG.search(room) is not None
+
+
+def uuid_places(room: bytes) -> Dict[int, str]:
+    """Where UUIDs stand that are identities; one in a label is none. SM moves them when it writes a record anew."""
+    return {match.start(2): match.group(2).decode("ascii") for match in _UUID_TAG.finditer(room)}

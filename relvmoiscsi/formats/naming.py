@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The names SM gives to volume groups and logical volumes, and how they turn up inside disk images.
+
+    VG_XenStorage-<SR uuid>              the volume group of an SR
+    MGT                                  SM's own metadata
+    VHD-<VDI uuid>  LV-<VDI uuid>        a VHD, a raw VDI, a QCOW2 (XCP-ng); `VHD-OLD_` and `QCOW2-OLD_`
+    QCOW2-<VDI uuid>                     are leaves that a coalesce left to be deleted
+    <VDI uuid>.cbtlog                    changed-block log
+    <type>_<VDI uuid>_<value>            SM journal; jvhd_<VDI uuid>: vhd-util's resize journal
+    <SR uuid>_trim_lv                    all free space, while it is being trimmed
+
+Any other name is somebody else's: CloudStack's heartbeat, a volume of the administrator.
+
+Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constants.py.
+"""
+
+import re
+from typing import Mapping, NamedTuple, Optional
+
+from relvmoiscsi.errors import Place, Unsupported
+from relvmoiscsi.formats.identity import UUID_PATTERN
+
+VG_PREFIX = "VG_XenStorage-"
+MGT = "MGT"
+VHD = "vhd"
+RAW = "raw"
+QCOW2 = "qcow2"
+CBT_LOG = "cbt log"
+JOURNAL = "journal"
+TRIM = "trim"
+OTHER = "other"
+
+#: kinds that hold the blocks of a VDI
+DISK_KINDS = (VHD, RAW, QCOW2)
+
+#: how MGT spells the kinds (`vdi_type`)
+MGT_TYPES = {VHD: "vhd", RAW: "aio", QCOW2: "qcow2"}
+
+#: SM journals whose recovery is safe under new names, and what each means to the SR that gets them
+HARMLESS_JOURNALS = {
+    "coalesce": "SM's garbage collector drops the mark",
+    "relink": "SM's garbage collector finishes the relinking once the VDIs are known",
+    "zero": "SM's garbage collector zeroes the grown part again",
+}
+
+CLONE, LEAF, INFLATE, RESIZE = "clone", "leaf", "inflate", "jvhd"
+
+#: journals of work that is finished or undone with the resignature (`pending`)
+FINISHED_JOURNALS = (CLONE, LEAF, INFLATE)
+_JOURNALS = (*HARMLESS_JOURNALS, *FINISHED_JOURNALS, RESIZE)
+
+#: how LVM marks the volumes that SM finds by their tags
+JOURNAL_TAG, CBT_TAG, RESIZE_TAG, HIDDEN_TAG = "journaler", "cbtlog", "jvhd", "hidden"
+
+_PREFIXES = {"VHD-": VHD, "LV-": RAW, "QCOW2-": QCOW2}
+_LV_PREFIXES = {kind: prefix for prefix, kind in _PREFIXES.items()}
+_VG = re.compile(re.escape(VG_PREFIX) + "(" + UUID_PATTERN + r")\Z")
+_DISK = re.compile("(VHD-|LV-|QCOW2-)(OLD_)?(" + UUID_PATTERN + r")\Z")
+_CBT = re.compile("(" + UUID_PATTERN + r")\.cbtlog\Z")
+_JOURNAL = re.compile("([a-z]+)_(" + UUID_PATTERN + r")(?:_(.*))?\Z")
+_TRIM = re.compile("(" + UUID_PATTERN + r")_trim_lv\Z")
+
+_DM_UUID = UUID_PATTERN.replace("-[", "--[")
+_DM_PARENT = re.compile(
+    rf"(?:/dev/mapper/)?VG_XenStorage--(?P<sr>{_DM_UUID})-(?P<kind>VHD|LV|QCOW2)--(?P<uuid>{_DM_UUID})\Z"
+)
+_PATH_PARENT = re.compile(
+    rf"/dev/VG_XenStorage-(?P<sr>{UUID_PATTERN})/(?P<kind>VHD|LV|QCOW2)-(?P<uuid>{UUID_PATTERN})\Z"
+)
+
+
+class LvName(NamedTuple):
+    """A logical volume's name, taken apart."""
+
+    text: str
+    kind: str
+    uuid: Optional[str] = None  #: the VDI (or, for TRIM, the SR) that the name carries
+    is_old: bool = False  #: an `OLD_` leaf that waits for deletion
+    journal: str = ""  #: the type of an SM journal
+    value: str = ""  #: what the name of an SM journal ends in
+
+    def renamed(self, uuids: Mapping[str, str]) -> str:
+        """The name under new UUIDs; as long as the old one."""
+        return self.text if self.uuid is None else self.text.replace(self.uuid, uuids[self.uuid])
+
+
+def sr_of_vg(vg_name: str) -> Optional[str]:
+    """The SR UUID in a VG's name; None when the VG is not an SR's."""
+    match = _VG.match(vg_name)
+    return match.group(1) if match else None
+
+
+def disk_name(kind: str, uuid: str, is_old: bool = False) -> LvName:
+    """The name of the volume that holds a VDI."""
+    prefix = _LV_PREFIXES[kind] + ("OLD_" if is_old else "")
+    return LvName(prefix + uuid, kind, uuid, is_old=is_old)
+
+
+def parse_lv_name(text: str, where: Place) -> LvName:
+    """Take a logical volume's name apart.
+
+    Raises Unsupported for a name that SM would take for one of its own, and that it does not give: the volume could
+    hold identities nobody here knows.
+    """
+    if text == MGT:
+        return LvName(text, MGT)
+    match = _DISK.match(text)
+    if match and not (match.group(1) == "LV-" and match.group(2)):
+        return LvName(text, _PREFIXES[match.group(1)], match.group(3), is_old=bool(match.group(2)))
+    match = _CBT.match(text)
+    if match:
+        return LvName(text, CBT_LOG, match.group(1))
+    match = _TRIM.match(text)
+    if match:
+        return LvName(text, TRIM, match.group(1))
+    match = _JOURNAL.match(text)
+    if match and match.group(1) in _JOURNALS:
+        return LvName(text, JOURNAL, match.group(2), journal=match.group(1), value=match.group(3) or "")
+    if text.startswith(tuple(_PREFIXES)):
+        raise Unsupported(f"Logical volume {text}", where, "it is no name that the storage manager gives")
+    return LvName(text, OTHER)
+
+
+class ParentName(NamedTuple):
+    """What a differencing image says its parent is."""
+
+    sr: str  #: SR UUID
+    kind: str  #: VHD, RAW or QCOW2
+    uuid: str  #: VDI UUID
+
+
+def parse_parent_name(text: str) -> Optional[ParentName]:
+    """Read a device-mapper name or a /dev path of an SR's volume; None when it is neither."""
+    match = _DM_PARENT.match(text) or _PATH_PARENT.match(text)
+    if match is None:
+        return None
+    parts = match.groupdict()
+    return ParentName(
+        sr=parts["sr"].replace("--", "-"),
+        kind=_PREFIXES[parts["kind"] + "-"],
+        uuid=parts["uuid"].replace("--", "-"),
+    )
+
+
+def parent_text(parent: ParentName) -> str:
+    """The device-mapper name of a parent, as libvhd writes it into a VHD."""
+    name = f"VG_XenStorage-{parent.sr}/{_LV_PREFIXES[parent.kind]}{parent.uuid}"
+    return name.replace("-", "--").replace("/", "-")
+
+
+def rename_parent(text: str, uuids: Mapping[str, str]) -> str:
+    """A parent name under new UUIDs; dashes stay single or doubled, the length stays."""
+    parent = parse_parent_name(text)
+    if parent is None:
+        raise ValueError(f"not a parent name: {text!r}")
+    for old in (parent.sr, parent.uuid):
+        new = uuids[old]
+        text = text.replace(old, new).replace(old.replace("-", "--"), new.replace("-", "--"))
+    return text

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Verify a VHD in a logical volume, and say which of its bytes a new identity changes.
+
+A dynamic VHD carries neither an SR nor a VDI UUID. A differencing one names its parent up to four times: in the
+dynamic header and in the texts of the locators. SM follows the header, tapdisk the locators, so all must agree in the
+end; where a reparenting was cut they do not, and which one is right is decided by whoever sees the parents.
+
+The footer in the last sector means nothing unless it is valid: tapdisk overwrites it (512 times 0xC7) whenever it
+opens a VHD to write to it, and only a clean close brings it back. The copy that the volume begins with then governs,
+as it does for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill_footer), vhd/lib/libvhd.c (vhd_read_footer).
+"""
+
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.device import Range
+from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
+from relvmoiscsi.formats.checksum import vhd_checksum
+from relvmoiscsi.formats.naming import ParentName, parent_text, parse_parent_name, rename_parent
+from relvmoiscsi.formats.ondisk import Change, Field, Structure, expect_magic
+from relvmoiscsi.formats.vhd import layout
+from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer, LocatorEntry
+
+#: bytes at the start of a volume: the footer's copy and the header; the footer is its last Footer.SIZE bytes
+HEAD_BYTES = layout.HEADER_OFFSET + DynamicHeader.SIZE
+
+#: what makes two valid footers those of one VHD; a resize, or a change of the hidden flag, that was cut between the
+#: writes of the two leaves them different in other fields
+_SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Footer.data_offset)
+
+#: of the block allocation table: the block is not there
+UNUSED_ENTRY = b"\xff\xff\xff\xff"
+
+_TEXT_PREFIXES = ("file://", "./", ".\\")
+
+
+class Locator(NamedTuple):
+    """A parent locator that is in use."""
+
+    number: int  #: of its entry in the header
+    code: int
+    offset: int  #: bytes from the start of the volume
+    length: int  #: bytes of text
+
+
+class Vhd(NamedTuple):
+    """A verified VHD. Footers are as found; both are kept, since SM may have been cut between writing the two."""
+
+    footer: Footer  #: the copy that the volume begins with
+    end_footer: Optional[Footer]  #: in the last sector; None when there is no valid one of this VHD
+    stale_end: Optional[Footer]  #: the valid footer of another VHD, which the last sector holds in its place
+    killed: bool  #: the last sector is as tapdisk leaves it while it has the VHD open
+    header: DynamicHeader
+    locators: Tuple[Locator, ...]
+    parent: Optional[ParentName]  #: as the header names it; None for a dynamic VHD
+
+    @property
+    def hidden(self) -> bool:
+        """As SM's scan sees it, which reads the copy only."""
+        return bool(self.footer.hidden)
+
+    @property
+    def virtual_size(self) -> int:
+        """As tapdisk sees it."""
+        return (self.end_footer or self.footer).current_size
+
+    def block_table(self) -> Range:
+        """The entries of the block allocation table that the virtual disk uses, in the volume."""
+        blocks = -(-self.virtual_size // self.header.block_size) if self.header.block_size else 0
+        return Range(self.header.table_offset, 4 * min(blocks, self.header.max_bat_entries))
+
+    def with_hidden(self, hidden: bool) -> "Vhd":
+        """The same with the hidden flag in every valid footer."""
+        end = _with_hidden(self.end_footer, hidden) if self.end_footer else None
+        return self._replace(footer=_with_hidden(self.footer, hidden), end_footer=end)
+
+    def with_own_end_footer(self) -> "Vhd":
+        """The same with the copy of its footer in the last sector."""
+        return self._replace(end_footer=self.footer, stale_end=None, killed=False)
+
+
+def read_vhd(footer_copy: bytes, header_bytes: bytes, last_sector: bytes, volume: str, volume_size: int) -> Vhd:
+    """Verify the footer's copy, which the volume begins with, the header behind it, and the footer.
+
+    Raises FormatError. The locators' texts are read by `located_parents`.
+    """
+    start = Place(volume, 0)
+    footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
+    end_footer = _end_footer(last_sector, Place(volume, volume_size - Footer.SIZE))
+    killed = last_sector == layout.KILLED_FOOTER
+    stale_end = None
+    if end_footer is not None and not _of_one_vhd(footer, end_footer):
+        end_footer, stale_end = None, end_footer
+    if footer.type not in (layout.TYPE_DYNAMIC, layout.TYPE_DIFFERENCING):
+        kind = layout.TYPE_NAMES.get(footer.type, str(footer.type))
+        raise Unsupported("VHD footer", start.plus(Footer.type.offset), f"its disk type is {kind}")
+    if footer.data_offset != layout.HEADER_OFFSET:
+        problem = f"it puts the dynamic header at {footer.data_offset}"
+        raise Unsupported("VHD footer", start.plus(Footer.data_offset.offset), problem)
+    header = _header(header_bytes, start.plus(layout.HEADER_OFFSET), volume_size)
+    if footer.type == layout.TYPE_DYNAMIC:
+        _verify_no_parent(header, start.plus(layout.HEADER_OFFSET))
+        return Vhd(footer, end_footer, stale_end, killed, header, (), None)
+    locators = _locators(header, volume, volume_size)
+    parent = _parent_in_header(header, start.plus(layout.HEADER_OFFSET))
+    return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
+
+
+def _of_one_vhd(one: Footer, other: Footer) -> bool:
+    return all(getattr(one, field.name) == getattr(other, field.name) for field in _SAME_IN_BOTH_FOOTERS)
+
+
+def _end_footer(last_sector: bytes, where: Place) -> Optional[Footer]:
+    """The footer in the last sector; None when it means nothing. Raises Unsupported for one that was disabled."""
+    footer = Footer.at(last_sector, 0, where)
+    if footer.cookie == layout.FOOTER_COOKIE and not _checksum_holds(footer):
+        return None
+    known = footer.cookie in (layout.POISONED_COOKIE, layout.FOOTER_COOKIE)
+    return _footer("VHD footer", footer, where) if known else None
+
+
+def _footer(what: str, footer: Footer, where: Place) -> Footer:
+    if footer.cookie == layout.POISONED_COOKIE:
+        raise Unsupported(what, where, "a resize of the VHD was cut, its footer is disabled")
+    expect_magic(what, where, footer.cookie, layout.FOOTER_COOKIE)
+    if footer.version != layout.VERSION:
+        raise Unsupported(what, where.plus(Footer.version.offset), f"its version is 0x{footer.version:08x}")
+    if not _checksum_holds(footer):
+        raise BadChecksum(what, where, footer.checksum, vhd_checksum(bytes(footer), Footer.checksum.offset))
+    return footer
+
+
+def _checksum_holds(footer: Footer) -> bool:
+    return footer.checksum == vhd_checksum(bytes(footer), Footer.checksum.offset) or _old_creator_agrees(footer)
+
+
+def _with_hidden(footer: Footer, hidden: bool) -> Footer:
+    if footer.hidden == int(hidden):
+        return footer
+    changed = footer.replace(hidden=int(hidden))
+    return changed.replace(checksum=vhd_checksum(bytes(changed), Footer.checksum.offset))
+
+
+def _old_creator_agrees(footer: Footer) -> bool:
+    shown = bytes(footer.replace(hidden=0))
+    return footer.creator_version in layout.OLD_CREATORS and footer.checksum == vhd_checksum(
+        shown, Footer.checksum.offset
+    )
+
+
+def _header(data: bytes, where: Place, volume_size: int) -> DynamicHeader:
+    header = DynamicHeader.at(data, 0, where)
+    expect_magic("VHD header", where, header.cookie, layout.HEADER_COOKIE)
+    computed = vhd_checksum(bytes(header), DynamicHeader.checksum.offset)
+    if header.checksum != computed:
+        raise BadChecksum("VHD header", where, header.checksum, computed)
+    if header.version != layout.VERSION:
+        raise Unsupported("VHD header", where, f"its version is 0x{header.version:08x}")
+    if header.reserved1 or any(header.reserved2):
+        raise Unsupported("VHD header", where, "its reserved bytes are in use")
+    table_end = header.table_offset + 4 * header.max_bat_entries
+    if header.table_offset < HEAD_BYTES or table_end > volume_size:
+        raise Malformed("VHD header", where, f"its block table ends at {table_end} of {volume_size}")
+    return header
+
+
+def _verify_no_parent(header: DynamicHeader, where: Place) -> None:
+    for field in (DynamicHeader.parent_uuid, DynamicHeader.parent_name, DynamicHeader.locators):
+        if any(getattr(header, field.name)):
+            problem = f"it has a {field.name}, and the footer says that there is no parent"
+            raise Malformed("VHD header", where.plus(field.offset), problem)
+
+
+def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Locator, ...]:
+    found: List[Locator] = []
+    table = (header.table_offset, header.table_offset + 4 * header.max_bat_entries)
+    taken = [(0, HEAD_BYTES), table, (volume_size - Footer.SIZE, volume_size)]
+    for index in range(layout.LOCATOR_COUNT):
+        at = DynamicHeader.locators.offset + index * LocatorEntry.SIZE
+        where = Place(volume, layout.HEADER_OFFSET + at)
+        entry = LocatorEntry.at(bytes(header), at, where)
+        if entry.code == layout.LOCATOR_NONE:
+            continue
+        locator = _locator(entry, index, where)
+        span = (locator.offset, locator.offset + locator.length)
+        if span[1] > volume_size or any(span[0] < end and start < span[1] for start, end in taken):
+            problem = "its text in bytes {} to {} runs into something else".format(*span)
+            raise Malformed(f"VHD parent locator {index}", where, problem)
+        taken.append(span)
+        found.append(locator)
+    return tuple(found)
+
+
+def _locator(entry: LocatorEntry, index: int, where: Place) -> Locator:
+    what = f"VHD parent locator {index}"
+    if entry.code not in layout.LOCATOR_CODECS:
+        raise Unsupported(what, where, f"its code is 0x{entry.code:08x}")
+    space = entry.data_space * 512 if entry.data_space < 512 else entry.data_space
+    if not 0 < entry.data_length <= space or entry.data_length > 4096:
+        raise Malformed(what, where, f"its text has {entry.data_length} bytes in a room of {space}")
+    return Locator(index, entry.code, entry.data_offset, entry.data_length)
+
+
+def _parent_in_header(header: DynamicHeader, where: Place) -> ParentName:
+    where = where.plus(DynamicHeader.parent_name.offset)
+    return _parent_of(_name_text(header, where), "VHD parent name", where)
+
+
+def _name_text(header: DynamicHeader, where: Place) -> str:
+    text = _decoded(header.parent_name, layout.NAME_CODEC, "VHD parent name", where)
+    return text.split("\0", 1)[0]
+
+
+def _decoded(data: bytes, codec: str, what: str, where: Place) -> str:
+    try:
+        return data.decode(codec)
+    except UnicodeDecodeError as error:
+        raise Malformed(what, where, f"it is not {codec.upper()}: {error.reason}") from error
+
+
+def _prefix_length(text: str) -> int:
+    rest = text
+    for prefix in _TEXT_PREFIXES:
+        if rest.startswith(prefix):
+            rest = rest[len(prefix) :]
+    return len(text) - len(rest)
+
+
+def _parent_of(text: str, what: str, where: Place) -> ParentName:
+    parent = parse_parent_name(text[_prefix_length(text) :])
+    if parent is None:
+        raise Unsupported(what, where, f"{text!r} names no volume of an SR")
+    return parent
+
+
+def located_parents(vhd: Vhd, texts: Sequence[bytes], volume: str) -> List[ParentName]:
+    """The parents that the locators name, in the order in which tapdisk tries them: all the same, unless a reparenting
+    was cut. `texts` is in the order of `vhd.locators`.
+
+    Raises FormatError. A differencing VHD without any locator is one tapdisk cannot open.
+    """
+    if vhd.parent is not None and not vhd.locators:
+        raise Malformed("VHD header", Place(volume, layout.HEADER_OFFSET), "it has a parent and no parent locator")
+    found = []
+    for locator, data in zip(vhd.locators, texts):
+        where = Place(volume, locator.offset)
+        what = "VHD parent locator text"
+        found.append(_parent_of(_located_text(locator, data, what, where), what, where))
+    return found
+
+
+def _located_text(locator: Locator, data: bytes, what: str, where: Place) -> str:
+    """The text without the zeros behind it: where a cut reparenting made it shorter, the header says the old length."""
+    return _decoded(data, layout.LOCATOR_CODECS[locator.code], what, where).rstrip("\0")
+
+
+def footer_changes(before: Vhd, after: Vhd, volume: str, volume_size: int) -> List[Change]:
+    """The bytes that change where SM's unfinished work changes a footer."""
+    found = []
+    if bytes(before.footer) != bytes(after.footer):
+        within = Structure(layout.FOOTER_KIND, 0, Footer.SIZE)
+        found.append(Change(0, bytes(before.footer), bytes(after.footer), "VHD footer copy of " + volume, within))
+    old, new = before.end_footer or before.stale_end, after.end_footer
+    if old is not None and new is not None and bytes(old) != bytes(new):
+        within = Structure(layout.FOOTER_KIND, volume_size - Footer.SIZE, Footer.SIZE)
+        found.append(Change(within.offset, bytes(old), bytes(new), "VHD footer of " + volume, within))
+    return found
+
+
+def changes(
+    vhd: Vhd, texts: Sequence[bytes], parent: Optional[ParentName], uuids: Mapping[str, str], volume: str
+) -> List[Change]:
+    """The bytes that change under new UUIDs: the header, and each locator's text, all of which then name `parent`."""
+    if parent is None:
+        return []
+    header, found = vhd.header, []
+    for locator, data in zip(vhd.locators, texts):
+        codec = layout.LOCATOR_CODECS[locator.code]
+        text = _located_text(locator, data, "VHD parent locator text", Place(volume, locator.offset))
+        renamed = _named(text, parent, uuids)
+        new = _exchanged(data, text, renamed, codec)
+        header = _with_length(header, locator, len(renamed.encode(codec)))
+        found.append(Change(locator.offset, data.ljust(len(new), b"\0"), new, "VHD parent locator of " + volume))
+    name = _name_text(vhd.header, Place(volume, layout.HEADER_OFFSET))
+    stored = vhd.header.parent_name
+    header = header.replace(parent_name=_exchanged(stored, name, _named(name, parent, uuids), layout.NAME_CODEC))
+    header = header.replace(checksum=vhd_checksum(bytes(header), DynamicHeader.checksum.offset))
+    within = Structure(layout.HEADER_KIND, layout.HEADER_OFFSET, DynamicHeader.SIZE)
+    what = "VHD header of " + volume
+    return [Change(layout.HEADER_OFFSET, bytes(vhd.header), bytes(header), what, within), *found]
+
+
+def _named(text: str, parent: ParentName, uuids: Mapping[str, str]) -> str:
+    """A text that names `parent` under new UUIDs, in the way in which `text` names its own."""
+    prefix, rest = text[: _prefix_length(text)], text[_prefix_length(text) :]
+    if parse_parent_name(rest) != parent:
+        rest = parent_text(parent)
+    return prefix + rename_parent(rest, uuids)
+
+
+def _exchanged(stored: bytes, old: str, new: str, codec: str) -> bytes:
+    """`stored`, which begins with the text `old`, with `new` in its place; what lies behind stays."""
+    before, after = old.encode(codec), new.encode(codec)
+    return after.ljust(len(before), b"\0") + stored[max(len(before), len(after)) :]
+
+
+def _with_length(header: DynamicHeader, locator: Locator, length: int) -> DynamicHeader:
+    """The header with the length of a locator's text; the names of a raw parent and of a VHD differ by a letter."""
+    if length == locator.length:
+        return header
+    at = locator.number * LocatorEntry.SIZE
+    entry = LocatorEntry.at(header.locators, at).replace(data_length=length)
+    locators = header.locators[:at] + bytes(entry) + header.locators[at + LocatorEntry.SIZE :]
+    return header.replace(locators=locators)

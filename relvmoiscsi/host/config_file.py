@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The file /etc/relvmoiscsi.conf: its sections, and how it is changed.
+
+An INI file, read line by line and not by configparser: the file is the administrator's, so whatever is not the line in
+question stays as it is, byte for byte. Where every line is well-formed, configparser reads the same (a test has it do
+so).
+"""
+
+import logging
+import os
+import re
+import time
+from contextlib import contextmanager
+from typing import Dict, Iterator, Optional, Sequence, Tuple
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.disk.holders import owners_of_flock
+from relvmoiscsi.host.locks.lvm_locks import flock_before
+
+log = logging.getLogger(__name__)
+
+CONFIG = "/etc/relvmoiscsi.conf"  #: known to the rules in udev/
+LOCK_SECONDS = 30.0  #: for a command that asks xapi and has a map made
+
+NOT_CHANGED = "Nothing was changed."
+
+KEY_VALUE = re.compile(r"(.*?)\s*[=:]\s*(.*)\Z")
+_HEADER = re.compile(r"\[([^]]+)\]")
+
+
+# --- its text
+
+
+def settings_of(text: str, section: str) -> Dict[str, str]:
+    """The settings of a section of the file; of several lines on one name, the last counts."""
+    pairs = (KEY_VALUE.match(said(line)) for _, line in lines_of_section(text.split("\n"), section))
+    return {pair.group(1): pair.group(2) for pair in pairs if pair}
+
+
+def lines_of_section(lines: Sequence[str], section: str) -> Iterator[Tuple[int, str]]:
+    """Its lines and their numbers, from 0, without the headers: a file may have it more than once."""
+    inside = False
+    for number, line in enumerate(lines):
+        name = header(line)
+        if name is not None:
+            inside = name == section
+        elif inside:
+            yield number, line
+
+
+def header(line: str) -> Optional[str]:
+    """The name of the section that the line begins; None if it begins none."""
+    match = _HEADER.match(line.strip())
+    return match.group(1) if match else None
+
+
+def said(line: str) -> str:
+    """What a line says, without comment and blanks."""
+    return re.sub(r"(^|\s)[#;].*", "", line).strip()
+
+
+# --- the file
+
+
+def read_config(path: str) -> str:
+    """The text of the file, whatever bytes it has; empty if there is none. Raises Refused when it does not read."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}.").in_state(NOT_CHANGED) from error
+
+
+@contextmanager
+def only_one(path: str) -> Iterator[None]:
+    """No other process of ours changes the file meanwhile. Raises Refused when one does for too long.
+
+    The lock is on the directory: the file itself is replaced.
+    """
+    directory = os.path.dirname(os.path.realpath(path))
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Refused(f"{directory} cannot be opened: {error.strerror}.").in_state(NOT_CHANGED) from error
+    try:
+        if not flock_before(descriptor, time.monotonic() + LOCK_SECONDS):
+            owners = ", ".join(owners_of_flock(os.fstat(descriptor))) or "another process"
+            raise Refused(f"{path} is being changed by {owners}. Try again.").in_state(NOT_CHANGED)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def replace_config(path: str, text: str) -> None:
+    """Put a new text in the place of the file; a cut at any moment leaves the old one or the new one.
+
+    Owner and mode stay. Raises Refused when it cannot be written; then the old one is there.
+    """
+    path = os.path.realpath(path)
+    directory, name = os.path.split(path)
+    new = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+                _take_over_mode(path, file.fileno())
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(new, path)
+        except BaseException:
+            os.unlink(new)
+            raise
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}.").in_state(NOT_CHANGED) from error
+    _sync_directory(directory)
+    log.info("wrote %s", path)
+
+
+def _take_over_mode(path: str, descriptor: int) -> None:
+    try:
+        old = os.stat(path)
+    except FileNotFoundError:
+        os.fchmod(descriptor, 0o644)
+        return
+    os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, old.st_mode & 0o7777)
+
+
+def _sync_directory(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

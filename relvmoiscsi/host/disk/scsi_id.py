@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The SCSIid of a LUN, the one rule: what `scsi_id -g` prints, and with it device-config:SCSIid and multipath's WWID.
+
+    of a disk                  from the pages that the kernel has read        scsi_id_of_disk, scsi_id_of
+    of a multipath map         its uuid without "mpath-"                      the same
+    of the LUN at this moment  from the page that it gives now                live_scsi_id
+    in a text                  in what SM and udev make of it                 names_lun, in_udev
+    given by somebody          what it can be at all                          is_scsi_id
+
+Page 0x83 of a disk is a list of designators; each says what it names (the LUN, the target port) and how:
+
+    byte 0, low nibble   code set: 1 binary, 2 ASCII
+    byte 1               bits 4-5 association: 0 the LUN; low nibble: type of the designator
+    byte 3               length n of the designator
+    bytes 4 .. 4+n       the designator; a NAA has its kind in the high nibble of the first byte
+
+The SCSIid is the type as one hex digit, then the designator, binary ones in hex. Which of several is taken must never
+change, or a LUN would not be found again; so the order is scsi_id's, with its peculiarities.
+Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
+"""
+
+import ctypes
+import errno
+import fcntl
+import logging
+import os
+import re
+import stat
+from typing import Iterator, NamedTuple, Optional
+
+from relvmoiscsi.errors import DeviceError, NotFound, Refused
+
+log = logging.getLogger(__name__)
+
+PAGE_83 = 0x83
+PAGE_80 = 0x80
+BINARY, ASCII = 1, 2
+VENDOR_SPECIFIC, T10_VENDOR, EUI_64, NAA = 0, 1, 2, 3
+NAA_REGISTERED, NAA_REGISTERED_EXTENDED = 5, 6
+
+#: What is looked for, in this order: (type, kind of NAA or None for any); binary before ASCII for each.
+_PREFERENCE = (
+    (NAA, NAA_REGISTERED_EXTENDED),
+    (NAA, NAA_REGISTERED),
+    (NAA, None),
+    (EUI_64, None),
+    (T10_VENDOR, None),
+    (VENDOR_SPECIFIC, None),
+)
+
+_MAX_SERIAL = 256  #: characters, the NUL included; scsi_id passes over a designator that would be longer
+_MAX_OLD_DESIGNATOR = 126  #: bytes; where scsi_id cuts a page of the old kind
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO, errno.ENODEV)
+_MAX_PAGE = 0xFFFF + 4  #: bytes; what the length field of a page can say
+_LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and no device gives less because it is asked for it
+_LIVE_MILLISECONDS = 10000
+_SG_IO = 0x2285  #: scsi/sg.h, as are the values in _SgIoHdr
+
+
+#: printable, no slash: it becomes part of paths
+_SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")
+
+
+def is_scsi_id(text: str) -> bool:
+    """Can this be a SCSIid at all?"""
+    return _SCSI_ID.match(text) is not None and text not in (".", "..")
+
+
+def in_udev(scsi_id: str) -> str:
+    r"""The SCSIid as a udev rule sees it, and the names of links have it: no quotes, nothing a shell would mind.
+
+    Source: systemd src/shared/udev-util.c, udev_replace_chars (behaviour only).
+    """
+    return re.sub(r"(\\x)|[^A-Za-z0-9#+.:=@_-]", lambda match: match.group(1) or "_", scsi_id)
+
+
+def names_lun(text: str, scsi_id: str) -> bool:
+    """Is the LUN with this SCSIid named in a text of SM's or udev's?
+
+    Alone or in a list with commas, as itself or as `scsi-<SCSIid>`; as the last part of a path or the one before, of a
+    disk, a map or a partition: by-id/scsi-<SCSIid>-part1, by-id/dm-uuid-mpath-<SCSIid>, by-scsid/<SCSIid>/mapper,
+    by-scsibus/<SCSIid>-3:0:0:1. Of an id that is a NAA, udev also makes by-id/wwn-0x<NAA>.
+    """
+    forms = "|".join(map(re.escape, (scsi_id, in_udev(scsi_id))))
+    names = [rf"(?:scsi-|(?:dm-uuid-)?(?:part\d+-)?mpath-|dm-name-)?(?:{forms})"]
+    if scsi_id.startswith("3"):
+        names.append("wwn-0x" + re.escape(scsi_id[1:]))
+    pattern = r"(?:^|[,/\s])(?:{})(?:$|[,/\s]|-part\d|-\d+:\d+:)".format("|".join(names))
+    return re.search(pattern, text) is not None
+
+
+class Designator(NamedTuple):
+    """One entry of page 0x83 that names the LUN."""
+
+    code_set: int
+    kind: int
+    data: bytes
+
+
+class Inquiry(NamedTuple):
+    """The standard inquiry data that some ids contain: 8 and 16 characters, padded with blanks."""
+
+    vendor: bytes
+    model: bytes
+
+
+def scsi_id_of(path: str, sysfs: str = "/sys") -> Optional[str]:
+    """The SCSIid of the disk or multipath map at `path`; None for what has none (partition, loop device, image).
+
+    Raises NotFound when there is nothing at `path`.
+    """
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound(f"{path} does not exist.") from error
+    if not stat.S_ISBLK(status.st_mode):
+        return None
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return scsi_id_of_disk(os.path.basename(os.path.realpath(os.path.join(sysfs, "dev/block", number))), sysfs)
+
+
+def scsi_id_at(path: str, sysfs: str = "/sys") -> Optional[str]:
+    """The same, of what may not be there, or not tell: then None."""
+    try:
+        return scsi_id_of(path, sysfs)
+    except (NotFound, DeviceError, OSError) as error:
+        log.debug("%s: no SCSIid: %s", path, error)
+        return None
+
+
+class _SgIoHdr(ctypes.Structure):
+    """A SCSI command for the kernel. Source: Linux include/scsi/sg.h, struct sg_io_hdr."""
+
+    _fields_ = (
+        ("interface_id", ctypes.c_int),
+        ("dxfer_direction", ctypes.c_int),
+        ("cmd_len", ctypes.c_ubyte),
+        ("mx_sb_len", ctypes.c_ubyte),
+        ("iovec_count", ctypes.c_ushort),
+        ("dxfer_len", ctypes.c_uint),
+        ("dxferp", ctypes.c_void_p),
+        ("cmdp", ctypes.c_void_p),
+        ("sbp", ctypes.c_void_p),
+        ("timeout", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+        ("pack_id", ctypes.c_int),
+        ("usr_ptr", ctypes.c_void_p),
+        ("status", ctypes.c_ubyte),
+        ("masked_status", ctypes.c_ubyte),
+        ("msg_status", ctypes.c_ubyte),
+        ("sb_len_wr", ctypes.c_ubyte),
+        ("host_status", ctypes.c_ushort),
+        ("driver_status", ctypes.c_ushort),
+        ("resid", ctypes.c_int),
+        ("duration", ctypes.c_uint),
+        ("info", ctypes.c_uint),
+    )
+
+
+def live_scsi_id(path: str) -> Optional[str]:
+    """The SCSIid that the LUN behind the disk `path` gives now, by page 0x83; None when it gives none.
+
+    What sysfs has is from when the kernel found the disk. An array may have mapped another LUN at its place since.
+
+    Raises DeviceError when the disk does not answer.
+    """
+    page = ctypes.create_string_buffer(_LIVE_PAGE)
+    sense = ctypes.create_string_buffer(64)
+    inquiry = ctypes.create_string_buffer(bytes([0x12, 1, PAGE_83, _LIVE_PAGE >> 8, _LIVE_PAGE & 0xFF, 0]), 6)
+    command = _SgIoHdr(
+        interface_id=ord("S"),
+        dxfer_direction=-3,  # from the device
+        cmd_len=6,
+        mx_sb_len=len(sense),
+        dxfer_len=len(page),
+        dxferp=ctypes.addressof(page),
+        cmdp=ctypes.addressof(inquiry),
+        sbp=ctypes.addressof(sense),
+        timeout=_LIVE_MILLISECONDS,
+    )
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(descriptor, _SG_IO, command)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise DeviceError(path, "read", 0, _LIVE_PAGE, error.strerror or str(error), error.errno) from error
+    if command.host_status or command.driver_status & ~8:  # 8: there are sense data, which the status speaks of too
+        raise DeviceError(path, "read", 0, _LIVE_PAGE, "the INQUIRY command had no answer", errno.EIO)
+    if command.status:
+        return None
+    return id_from_page_83(page.raw[: _LIVE_PAGE - command.resid], Inquiry(b"", b""))
+
+
+def scsi_id_of_disk(name: str, sysfs: str = "/sys") -> Optional[str]:
+    """The SCSIid of a block device by the kernel's name for it: "sdc", "dm-3"."""
+    disk = os.path.join(sysfs, "block", name)
+    if os.path.isdir(os.path.join(disk, "dm")):
+        return _id_of_map(os.path.join(disk, "dm/uuid"))
+    return _id_of_device(os.path.join(disk, "device"))
+
+
+def _id_of_device(device: str) -> Optional[str]:
+    inquiry = Inquiry(_attribute(device, "vendor").ljust(8), _attribute(device, "model").ljust(16))
+    found = id_from_page_83(_content(os.path.join(device, "vpd_pg83")), inquiry)
+    return found or id_from_page_80(_content(os.path.join(device, "vpd_pg80")), inquiry)
+
+
+def id_from_page_83(page: bytes, inquiry: Inquiry) -> Optional[str]:
+    """The id that page 0x83, header included, gives; None if it has none that can be used."""
+    if len(page) < 8 or page[1] != PAGE_83:
+        return None
+    if page[6]:
+        # A reserved byte, 0 since SPC-2. Old Symmetrix arrays put a bare NAA there, without a designator header.
+        return _printable(b"3" + page[4 : 4 + min(page[3], _MAX_OLD_DESIGNATOR)].hex().encode("ascii"))
+    designators = list(_designators(page))
+    for kind, naa in _PREFERENCE:
+        for code_set in (BINARY, ASCII):
+            for designator in designators:
+                if _is_wanted(designator, kind, naa, code_set):
+                    return _id_of_designator(designator, inquiry)
+    return None
+
+
+def id_from_page_80(page: bytes, inquiry: Inquiry) -> Optional[str]:
+    """The id made from vendor, model and unit serial number, for disks without a usable page 0x83."""
+    if len(page) < 4 or page[1] != PAGE_80:
+        return None
+    return _printable(b"S" + inquiry.vendor + inquiry.model + page[4 : 4 + page[3]])
+
+
+def _designators(page: bytes) -> Iterator[Designator]:
+    """Those that name the LUN and lie wholly within the page, in the order of the page."""
+    end = min(len(page), 4 + int.from_bytes(page[2:4], "big"))
+    start = 4
+    while start + 4 <= end:
+        code_set, flags, _, length = page[start : start + 4]
+        data = page[start + 4 : start + 4 + length]
+        start += 4 + length
+        if start <= end and not flags & 0x30:
+            yield Designator(code_set & 0x0F, flags & 0x0F, data)
+
+
+def _is_wanted(designator: Designator, kind: int, naa: Optional[int], code_set: int) -> bool:
+    """Is it of this type and code set, and short enough to be an id?"""
+    if (designator.kind, designator.code_set) != (kind, code_set) or not designator.data:
+        return False
+    if naa is not None and designator.data[0] >> 4 != naa:
+        return False
+    length = len(designator.data) * (1 if code_set == ASCII else 2) + (24 if kind == VENDOR_SPECIFIC else 0)
+    return 1 + length + 1 <= _MAX_SERIAL
+
+
+def _id_of_designator(designator: Designator, inquiry: Inquiry) -> Optional[str]:
+    # A vendor's own id is unique within its models only. The T10 one begins with the vendor by itself.
+    origin = inquiry.vendor + inquiry.model if designator.kind == VENDOR_SPECIFIC else b""
+    data = designator.data if designator.code_set == ASCII else designator.data.hex().encode("ascii")
+    return _printable(b"%x" % designator.kind + origin + data)
+
+
+def _printable(raw: bytes) -> Optional[str]:
+    """As SM keeps it: up to the first NUL, stripped, each run of white space an underscore. None if nothing is left."""
+    text = re.sub(rb"\s+", b"_", raw.split(b"\0")[0].strip())
+    return re.sub(rb"[^!-~]", b"_", text).decode("ascii") if len(text) > 1 else None
+
+
+def _id_of_map(path: str) -> Optional[str]:
+    uuid = _content(path).decode("ascii", "replace").strip()
+    return uuid[len("mpath-") :] or None if uuid.startswith("mpath-") else None
+
+
+def _attribute(directory: str, name: str) -> bytes:
+    """A line of text from sysfs, its blanks kept."""
+    return _content(os.path.join(directory, name)).rstrip(b"\n")
+
+
+def _content(path: str) -> bytes:
+    """A sysfs file; empty where the kernel has none: not a SCSI disk, or one that does not know the page.
+
+    Raises DeviceError when it is there and cannot be read: no id is another answer than an unknown one.
+    """
+    try:
+        with open(path, "rb") as attribute:
+            return attribute.read(_MAX_PAGE)
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise DeviceError(path, "read", 0, _MAX_PAGE, error.strerror or str(error), error.errno) from error
+        return b""
+
+
+def scsi_id_of_address(address: str, sysfs: str = "/sys") -> Optional[str]:
+    """The SCSIid of what is at a SCSI address ("7:0:0:12"), whether the disk driver is done with it or not."""
+    return _id_of_device(os.path.join(sysfs, "bus/scsi/devices", address))
+
+
+def remove_lun(address: str, sysfs: str = "/sys") -> None:
+    """Take the LUN at a SCSI address ("7:0:0:12") off this host; the LUN itself is not touched.
+
+    Does nothing when it is gone already. That nobody uses it is for the caller to know. Raises Refused when it stays.
+    """
+    try:
+        with open(os.path.join(sysfs, "bus/scsi/devices", address, "delete"), "w", encoding="ascii") as switch:
+            switch.write("1")
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise Refused(f"The LUN at {address} could not be removed: {error.strerror}.") from error
+        return
+    log.info("removed the LUN at %s", address)

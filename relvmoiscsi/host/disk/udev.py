@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Block devices as they come: waiting for them by events, and hiding one from whatever acts on events.
+
+A disk becomes visible in three steps, and each has its reader here:
+
+    the kernel adds it to sysfs       disks_of, which needs no link that udev has yet to make
+    the kernel's event                wait_for wakes up
+    udev has gone through its rules   wait_for wakes up; settle returns: the disk is in udev's database
+
+While `hidden` lasts, the rules in udev/ keep LVM's event activation, multipath and the like off the LUN. Its switch:
+
+    /run/relvmoiscsi/hide/<SCSIid>          the process number of its owner, who holds an flock on it
+    /run/relvmoiscsi/hide/mpath-<SCSIid>    the same file, by the uuid of the LUN's multipath map
+    /run/relvmoiscsi/hide/paths-<SCSIid>    the same file, there if multipath is to have the disks
+
+While `hidden_target` lasts, they keep all of that off every disk that appears behind the target as well:
+
+    /run/relvmoiscsi/hide/target-<8 hex digits>-<IQN>    one for each call, as several may use a target
+
+A login and a scan bring all LUNs of a target, and some of them are clones that nobody has resignatured so far: event
+activation would have LVM take those for their originals, and its volumes would outlive the session. To log in with
+node.session.scan = manual and to add the one LUN alone is no way around that. open-iscsi knows that setting since
+2.0.875 only, and dom0 has 2.0.874; 2.0.874 scans whenever the target says that its LUNs have changed, newer releases
+(the one after 2.1.11) after every lost connection; and which number a SCSIid has, nobody knows without a scan.
+
+A switch without that flock is left over from a process that was killed: it hides nothing and the next one clears it.
+"""
+
+import errno
+import fcntl
+import importlib
+import logging
+import os
+import re
+import select
+import socket
+import time
+from abc import ABC, abstractmethod
+from contextlib import closing, contextmanager
+from glob import escape, glob
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
+
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.disk.holders import owners_of_flock
+from relvmoiscsi.host.disk.scsi_id import in_udev, scsi_id_of_disk
+from relvmoiscsi.host.iscsi.sessions import sessions_of
+from relvmoiscsi.host.locks.lvm_locks import flock_before
+
+log = logging.getLogger(__name__)
+
+RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
+RULES = "57-relvmoiscsi.rules"  #: of those, the one that hides
+RECHECK_SECONDS = 1.0  #: between two looks without an event: not everything in sysfs has one
+POLL_SECONDS = 0.1  #: the same, where there are no events at all
+SETTLE_SECONDS = 30.0
+LOCK_SECONDS = 5.0  #: for what others do with the switches, which takes a millisecond
+
+_KERNEL_EVENTS, _UDEV_EVENTS = 1, 2  #: multicast groups of the socket
+_UEVENTS = 15  #: NETLINK_KOBJECT_UEVENT of linux/netlink.h
+_RECEIVE_BUFFER = 1 << 20  #: bytes; a login to a target with many LUNs makes many events at once
+_MAX_EVENT = 1 << 16  #: bytes
+
+_MARK = "RELVMOISCSI_HIDDEN"  #: what the rules set in udev's database
+_LONGEST_NAME = 255 - len("mpath-")  #: characters of a file name
+
+Value = TypeVar("Value")
+
+
+class System(NamedTuple):
+    """Where the kernel and udev tell about block devices; a test has its own."""
+
+    sysfs: str = "/sys"
+    dev: str = "/dev"
+    udev: str = "/run/udev"
+    rules: Sequence[str] = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
+
+
+HERE = System()
+
+
+class Events(ABC):
+    """Something to wait on that ends when a block device may have changed."""
+
+    #: how long a wait may last when nothing happens
+    recheck_seconds = RECHECK_SECONDS
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Return at the next event, all that came until then included; without one after `seconds`."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Listen no longer."""
+
+
+class PyudevEvents(Events):
+    """Events that udev has handled, through the library that dom0 has."""
+
+    def __init__(self, pyudev: Any, subsystem: str) -> None:
+        self._monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="udev")
+        self._monitor.filter_by(subsystem)
+        self._monitor.start()
+
+    def wait(self, seconds: float) -> None:
+        device = self._monitor.poll(timeout=seconds)
+        while device is not None:
+            device = self._monitor.poll(timeout=0)
+
+
+class SocketEvents(Events):
+    """Events of the kernel, and the same ones again when udev has handled them.
+
+    Both come as NUL-terminated words, "SUBSYSTEM=block" among them; udev puts a binary header before them.
+    """
+
+    def __init__(self, subsystem: str, make_socket: Callable[..., socket.socket] = socket.socket) -> None:
+        self._wanted = f"\0SUBSYSTEM={subsystem}\0".encode("ascii")
+        self._socket = make_socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _UEVENTS)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+            self._socket.bind((0, _KERNEL_EVENTS | _UDEV_EVENTS))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        while not self._take_all():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            poll.poll(left * 1000)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _take_all(self) -> bool:
+        """Read whatever has come; was one of the wanted subsystem among it?"""
+        found = False
+        while True:
+            try:
+                found = self._wanted in self._socket.recv(_MAX_EVENT) or found
+            except BlockingIOError:
+                return found
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                found = True  # more came than the buffer holds: anything may have happened
+
+
+class NoEvents(Events):
+    """For where the kernel gives no events, as in a container: short waits."""
+
+    recheck_seconds = POLL_SECONDS
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def listen(subsystem: str) -> Events:
+    """Listen from now on, by the best means there is."""
+    try:
+        # By name: tests/unit/test_architecture.py wants the standard library only, and this is optional.
+        return PyudevEvents(importlib.import_module("pyudev"), subsystem)
+    except (ImportError, AttributeError, OSError) as error:  # not installed, another API, no libudev
+        log.debug("pyudev is not used: %s", error)
+    try:
+        return SocketEvents(subsystem)
+    except OSError as error:
+        log.debug("there are no events of devices: %s", error)
+    return NoEvents()
+
+
+def wait_for(
+    condition: Callable[[], Optional[Value]],
+    timeout_seconds: float,
+    subsystem: str = "block",
+    listen: Callable[[str], Events] = listen,
+) -> Optional[Value]:
+    """What `condition` gives as soon as that is true; None if it is not within `timeout_seconds`.
+
+    It is asked at least once, then after each event of the subsystem, and about once a second in between. Listening
+    begins before it is asked for the first time. Its exceptions go through.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    with closing(listen(subsystem)) as events:
+        while True:
+            value = condition()
+            if value:
+                return value
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            events.wait(min(left, events.recheck_seconds))
+
+
+#: Called like `wait_for`; a test gives one that does not wait.
+Waiter = Callable[..., Any]
+
+
+def disks_of(scsi_id: str, system: System = HERE) -> List[str]:
+    """The kernel's names of all SCSI disks with this SCSIid that can be opened: ["sdb", "sdc"]. One each per path.
+
+    The kernel keeps the pages that this reads from when it found the disk. Where an array may have put another LUN in
+    its place since, the session has to be rescanned before.
+    """
+    names = [os.path.basename(path) for path in glob(os.path.join(escape(system.sysfs), "block/sd*"))]
+    found = [name for name in names if scsi_id_of_disk(name, system.sysfs) == scsi_id]
+    # sysfs has a disk a moment before devtmpfs has its node.
+    return sorted((name for name in found if os.path.exists(os.path.join(system.dev, name))), key=_by_age)
+
+
+def settle(
+    devices: Iterable[str],
+    timeout_seconds: float = SETTLE_SECONDS,
+    since: float = 0.0,
+    known: Sequence[str] = (),
+    system: System = HERE,
+    wait_for: Waiter = wait_for,
+) -> None:
+    """Wait until udev has gone through its rules for these block devices ("sdb").
+
+    To be called before a disk is locked: udev puts off what it has to do with a locked one, and would do it when the
+    switch is gone. `since` is a value of time.monotonic() from before a login, and `known` are the devices that were
+    there at that time: numbers are used again, and the database may still have an earlier disk of that number. Devices
+    that are gone count as handled; so do all of them where udev does not run. What other devices are at is of no
+    concern, unlike with `udevadm settle`.
+
+    Raises Refused when the time is up.
+    """
+    if not os.path.exists(os.path.join(system.udev, "control")):
+        log.debug("udev does not run here")
+        return
+    earliest = {name: 0.0 if name in known else since for name in devices}
+
+    def unhandled() -> List[str]:
+        return [name for name, moment in earliest.items() if not _is_handled(name, moment, system)]
+
+    if not wait_for(lambda: not unhandled(), timeout_seconds):
+        raise Refused(
+            "udev did not handle {} within {:g} seconds. Either the disk does not answer, so look at the array and the "
+            "kernel's log, or something keeps udev busy, which `udevadm monitor` shows. Then try again.".format(
+                ", ".join(unhandled()) or "the disks", timeout_seconds
+            ),
+            sm_key="ISCSIDevice",
+        )
+
+
+def is_hidden(name: str, system: System = HERE) -> bool:
+    """Did the rules in udev/ hide this device ("sdb", "dm-3") when udev last handled it?"""
+    return any(line.startswith("E:" + _MARK + "=") for line in _database(name, system))
+
+
+@contextmanager
+def hidden(
+    scsi_id: str, run_dir: str = RUN_DIRECTORY, multipath: bool = False, system: System = HERE
+) -> Iterator[None]:
+    """Keep event handlers off the LUN `scsi_id` while the block runs, its disks that appear meanwhile included.
+
+    To be entered before the login. With `multipath` the LUN's map is wanted, and only what would act on the map is
+    kept away. Afterwards, whatever disk is still there gets a "change" event, for which all see it as it is then.
+
+    Raises Refused, before the block, when another process hides the same LUN, or the rules are not installed;
+    UsageError if this cannot be a SCSIid.
+    """
+    name = switch_name(scsi_id)
+    _check_rules(scsi_id, system)
+    names = [name, "mpath-" + name] + (["paths-" + name] if multipath else [])
+    descriptor = _switch_on(scsi_id, names, run_dir)
+    log.debug("LUN %s is hidden from event handlers", scsi_id)
+    try:
+        yield
+    finally:
+        _switch_off(names, run_dir, descriptor)
+        try:
+            _show(scsi_id, system)
+        except RelvmoiscsiError as error:  # whatever the block ended with says more
+            log.warning("udev was not asked to look at LUN %s again: %s", scsi_id, error)
+        log.debug("LUN %s is hidden no longer", scsi_id)
+
+
+@contextmanager
+def hidden_target(iqn: str, run_dir: str = RUN_DIRECTORY, system: System = HERE) -> Iterator[None]:
+    """Keep event handlers off every disk that appears behind the target `iqn` while the block runs.
+
+    To be entered before the login or the scan, and left when what they have brought is gone. The disks that were there
+    before are not touched. Afterwards, those that have come and are still there get a "change" event, for which all
+    see them.
+
+    Raises Refused, before the block, when the rules are not installed; UsageError if a rule cannot look for this IQN.
+    """
+    if not re.match(r"[^\s/\\'\"*?\[\]]{1,223}\Z", iqn):
+        raise UsageError(f"{iqn!r} is no IQN.", "ConfigTargetIQNMissing")
+    _check_rules("behind " + iqn, system)
+    names = [f"target-{os.urandom(4).hex()}-{iqn}"]
+    descriptor = _switch_on("behind " + iqn, names, run_dir)
+    try:
+        yield
+    finally:
+        _switch_off(names, run_dir, descriptor)
+        for session in sessions_of(iqn, sysfs=system.sysfs):
+            for lun in session.luns:
+                try:
+                    if lun.disk is not None and is_hidden(lun.disk, system):
+                        _change_event(lun.disk, system)
+                except RelvmoiscsiError as error:
+                    log.warning("udev was not asked to look at %s again: %s", lun.disk, error)
+
+
+def switch_name(scsi_id: str) -> str:
+    """The SCSIid as `scsi_id --replace-whitespace` prints it within a udev rule: no "/", no quotes.
+
+    Raises UsageError for what cannot be a SCSIid.
+    """
+    name = in_udev(scsi_id)
+    if not re.match(r"[0-9A-Fa-f]|S", name) or len(name) > _LONGEST_NAME:
+        raise UsageError(f"{scsi_id!r} is not a SCSIid as scsi_id prints it.", sm_key="ConfigSCSIid")
+    return name
+
+
+def _switch_on(scsi_id: str, names: Sequence[str], run_dir: str) -> int:
+    """Make the switch; the descriptor whose flock says that it counts."""
+    directory = os.path.join(run_dir, "hide")
+    try:
+        os.makedirs(run_dir, mode=0o755, exist_ok=True)
+        with _only_one(run_dir):
+            os.makedirs(directory, mode=0o755, exist_ok=True)
+            _clear_stale(directory)
+            _check_free(scsi_id, os.path.join(directory, names[0]))
+            return _make(names, run_dir)
+    except OSError as error:
+        problem = f"LUN {scsi_id} cannot be hidden from event handlers: {run_dir}: {error.strerror}."
+        raise Refused(problem) from error
+
+
+def _make(names: Sequence[str], run_dir: str) -> int:
+    """The switch under all its names, locked before it has the first of them."""
+    path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(descriptor, b"%d\n" % os.getpid())
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The SCSIid comes last: what the rules do about its disks depends on the others.
+        for name in reversed(names):
+            os.link(path, os.path.join(run_dir, "hide", name))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    finally:
+        os.unlink(path)
+    return descriptor
+
+
+def _check_rules(scsi_id: str, system: System) -> None:
+    """Without the rules the switch hides nothing: what acts on events would open the clone at once."""
+    if not os.path.exists(os.path.join(system.udev, "control")):
+        return  # without udev there are no events to hide from
+    paths = [os.path.join(directory, RULES) for directory in system.rules]
+    counts = next((path for path in paths if os.path.exists(path)), None)  # it hides those of the same name behind it
+    if counts is None or not os.path.getsize(counts):  # an empty one, or /dev/null, switches the rules off
+        raise Refused(
+            "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
+                scsi_id, counts or "no " + RULES, "is empty" if counts else "in " + system.rules[0]
+            )
+        ).in_state("Nothing was written.")
+
+
+def _check_free(scsi_id: str, path: str) -> None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return
+    owner = ", ".join(owners_of_flock(status)) or "another process"
+    raise Refused(f"LUN {scsi_id} is being worked on by {owner}. Try again when that has ended.")
+
+
+def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:
+    """Remove the switch. What fails is logged: it counts no longer once the descriptor is closed, and that is sure."""
+    directory = os.path.join(run_dir, "hide")
+    try:
+        with _only_one(run_dir):
+            for name in names:
+                os.unlink(os.path.join(directory, name))
+            _clear_stale(directory)
+            _remove_if_empty(directory)
+    except (OSError, Refused) as error:
+        log.warning("the switch that hid a LUN from event handlers could not be removed from %s: %s", directory, error)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _only_one(run_dir: str) -> Iterator[None]:
+    """No other process of ours changes the switches meanwhile."""
+    descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not flock_before(descriptor, time.monotonic() + LOCK_SECONDS):
+            raise Refused(
+                "{} is locked by {} and was not free within {:g} seconds.".format(
+                    run_dir, ", ".join(owners_of_flock(os.fstat(descriptor))) or "another process", LOCK_SECONDS
+                )
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _clear_stale(directory: str) -> None:
+    """Remove the switches whose owners are dead."""
+    for entry in os.listdir(directory):
+        path = os.path.join(directory, entry)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            # Shared, as in the rules: an exclusive one would for a moment make the switch count.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue  # its owner lives
+        finally:
+            os.close(descriptor)
+        os.unlink(path)
+        log.info("removed %s, left over from a process that was killed", path)
+
+
+def _remove_if_empty(directory: str) -> None:
+    """Without the directory the rules ask no disk for its SCSIid."""
+    if not os.listdir(directory):
+        os.rmdir(directory)
+
+
+def _show(scsi_id: str, system: System) -> None:
+    """Let udev have another look at the LUN's disks and map, as far as they are still there and marked."""
+    maps = glob(os.path.join(escape(system.sysfs), "block/dm-*"))
+    maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), system.sysfs) == scsi_id]
+    for name in disks_of(scsi_id, system) + [os.path.basename(path) for path in maps]:
+        if is_hidden(name, system):
+            _change_event(name, system)
+
+
+def _change_event(name: str, system: System) -> None:
+    try:
+        with open(os.path.join(system.sysfs, "block", name, "uevent"), "w", encoding="ascii") as uevent:
+            uevent.write("change")
+    except OSError as error:
+        log.debug("no change event for %s: %s", name, error.strerror)  # it is on its way out
+
+
+def _is_handled(name: str, since: float, system: System) -> bool:
+    if not os.path.exists(os.path.join(system.sysfs, "block", name)):
+        return True
+    # "I:" is when udev had gone through the rules for the first time, in microseconds of CLOCK_MONOTONIC.
+    stamps = [line[2:] for line in _database(name, system) if line.startswith("I:")]
+    return any(stamp.isdigit() and int(stamp) >= since * 1000000 for stamp in stamps)
+
+
+def _database(name: str, system: System) -> List[str]:
+    """What udev keeps about a device, in lines; none if it has not handled it yet."""
+    try:
+        with open(os.path.join(system.sysfs, "block", name, "dev"), encoding="ascii") as number:
+            path = os.path.join(system.udev, "data", "b" + number.read().strip())
+        with open(path, encoding="utf-8", errors="replace") as entry:
+            return entry.read().splitlines()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+            raise NotFound(f"What udev knows of {name} cannot be read: {error.strerror}.") from error
+        return []
+
+
+def _by_age(name: str) -> Any:
+    """For sorting: sdz comes before sdaa."""
+    return len(name), name

@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""open-iscsi: discovery, login, rescan and logout, with everything afterwards as it was before.
+
+A login, step by step. All of it happens under SM's iscsiadm lock, so SM never sees a state in between. The discovery
+before it, which tells whether the portal answers and offers the target, has the lock for itself: SM waits for neither
+longer than for a call of its own.
+
+    1. a note of what is there now, and of what will be made            (iscsi_notes)
+    2. a node record, unless there is one: iscsiadm -m node -o new
+    3. credentials and time-outs into the record's file                 (iscsi_records)
+    4. iscsiadm -m node -l; iscsid gets the record's content and needs the file no more
+    5. a record that was there before is put back at once; one that we made goes with the logout, as an iscsid that is
+       started anew takes over only sessions that have a record
+
+After a kill at any point the next run on this host finds the note: it puts the record back and takes the session over,
+or logs it out. SM's session reference file gets a line for as long as a session is used, so that SM does not end it.
+
+The end of a use, and who ends what:
+
+    - A session is ended by whoever takes the last line out of SM's file, if it was logged in here, or if SM had lines
+      when we came: SM leaves its sessions to us when it detaches while we have a line.
+    - Before that all its disks are checked for users. A session in use is handed over: it stays, with SM's time-outs
+      and the record, and no note speaks of it any more.
+    - While the number of a session is not known (killed between note and login), it is ours only if it was not there
+      before and has the time-outs that this login alone was given. Else it is somebody else's, and stays.
+    - LUNs that our scan of a session has brought go again, unless they are in use, another call of ours works on them,
+      or an SR has been attached to the IQN since: on most hosts of a pool an attached SR has nothing open.
+
+Secrets are never in an argv: iscsiadm -v would show them to every user of the host.
+"""
+
+import logging
+import math
+import os
+import time
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set
+
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host.apart import apart, still_there
+from relvmoiscsi.host.command import TIMED_OUT, Completed, Runner, run
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
+from relvmoiscsi.host.iscsi import status as iscsi_status
+from relvmoiscsi.host.iscsi.changes import (
+    DISCOVERY_CHAP,
+    LOGIN_SECONDS,
+    LOGIN_TIMEOUT,
+    REPLACEMENT_SECONDS,
+    RecordChanges,
+    chap_settings,
+    marker_settings,
+    new_marker,
+    node_settings,
+)
+from relvmoiscsi.host.iscsi.iscsiadm import (
+    Credentials,
+    Iscsiadm,
+    Target,
+    targets_in,
+    wait_for,
+)
+from relvmoiscsi.host.iscsi.luns import Luns
+from relvmoiscsi.host.iscsi.notes import (
+    Note,
+    boot_id,
+    dead_notes,
+    new_note,
+    noted_users,
+)
+from relvmoiscsi.host.iscsi.portals import Portal, same_portal
+from relvmoiscsi.host.iscsi.records import break_stale_lock
+from relvmoiscsi.host.iscsi.sessions import (
+    FAILED,
+    Session,
+    error_timeouts,
+    session_by_id,
+    sessions_of,
+    set_patience,
+)
+from relvmoiscsi.host.iscsi.status import IscsiFailed
+from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, SessionReferences, iscsiadm_lock
+
+log = logging.getLogger(__name__)
+
+_LOGIN_SPARE = 15.0  # that iscsiadm gets beyond the time after which iscsid gives up
+_LOGOUT_TIMEOUT = 30.0
+_DISCOVERY_TIMEOUT = 20.0
+_RESCAN_TIMEOUT = 30.0
+_LISTED = 5  # targets in a message
+_WANTS_CHAP = (iscsi_status.AUTHENTICATION_FAILED, iscsi_status.FATAL_LOGIN)
+_SILENCE = (TIMED_OUT, iscsi_status.TRANSPORT_TIMEOUT, iscsi_status.PDU_TIMEOUT)
+_SHORTEST_LOGIN = 2
+_RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi tries every second or two
+_PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
+_RECOVERY_SECONDS = 5.0  # for what one killed run has left; more than who only looks at a disk gets
+_DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
+
+
+class Login(NamedTuple):
+    """A session in use. Give it to `logout` in the end, whoever has made it."""
+
+    session: Session
+    created: bool  #: logged in here, so `logout` ends it
+    note: Note
+
+
+class OpenIscsi:
+    """open-iscsi on this host; `root` is where the host's files are, `run` starts programs.
+
+    Portals are numeric ones, from `iscsi_portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM,
+    `answer_seconds` how long for a portal, each time. Nothing is begun after `deadline`; what a failure leaves is
+    cleaned up shortly after it.
+    """
+
+    def __init__(
+        self,
+        root: str = "/",
+        run: Runner = run,
+        lock_seconds: float = WAIT_SECONDS,
+        deadline: Deadline = NO_DEADLINE,
+        answer_seconds: float = math.inf,
+    ) -> None:
+        self._root = root
+        self._sysfs = os.path.join(root, "sys")
+        self._run = run
+        self._deadline = deadline
+        self._answer_seconds = answer_seconds
+        self.iscsiadm = Iscsiadm(root, self._run_in_time, deadline)
+        self._changes = RecordChanges(root, self.iscsiadm)
+        self._references = SessionReferences(root)
+        self._luns = Luns(root, self._in_time)
+        self._lock_seconds = lock_seconds
+
+    def discover(self, portal: Portal, chap: Optional[Credentials] = None) -> List[Target]:
+        """What the portal offers this host, by SendTargets; no record is left that was not there before.
+
+        `chap` is for a portal that does not answer without. Raises IscsiFailed: ISCSILogin for refused credentials,
+        ISCSIDiscovery, ISCSITarget and others.
+        """
+        arguments = ["-m", "discovery", "-t", "st", "-p", str(portal), "-I", "default", "-o", "nonpersistent"]
+        task = f"The discovery at {portal} failed"
+        try:
+            # Without CHAP first: most targets demand it of logins only, and LIO refuses a discovery with CHAP then.
+            with self._locked():
+                completed = self.iscsiadm(arguments, task, "ISCSIDiscovery", self._for_answer(_DISCOVERY_TIMEOUT))
+        except IscsiFailed as error:
+            if chap is None or error.status not in _WANTS_CHAP or _is_silence(error):
+                raise
+            log.info("%s wants CHAP for the discovery", portal)
+            with self._locked():
+                return self._discover_with_chap(portal, chap)
+        return targets_in(completed.stdout)
+
+    def _discover_with_chap(self, portal: Portal, chap: Credentials) -> List[Target]:
+        note = new_note(self._root, iqn="", portal=list(portal), discovery=True)
+        try:
+            arguments = self._changes.for_discovery(note, portal, chap_settings(DISCOVERY_CHAP, chap, None))
+            completed = self.iscsiadm(
+                [*arguments, "-I", "default", "-D", "-o", "nonpersistent"],
+                f"The discovery at {portal} as CHAP user {chap.user!r} failed",
+                "ISCSIDiscovery",
+                self._for_answer(_DISCOVERY_TIMEOUT),
+                secrets=[chap.password],
+            )
+        except BaseException:
+            self._give_up(note)
+            raise
+        self._finish(note)
+        return targets_in(completed.stdout)
+
+    def login(
+        self,
+        portal: Portal,
+        iqn: str,
+        chap: Optional[Credentials] = None,
+        incoming_chap: Optional[Credentials] = None,
+        multipath: bool = False,
+        initiator: Optional[str] = None,
+        user: Optional[str] = None,
+    ) -> Login:
+        """A session to the target at this portal: the one that is there, or a new one.
+
+        `user` is the SR UUID for SM's session reference file. `initiator` is what `check_initiator` gives. A session
+        that was there keeps its credentials.
+
+        Raises IscsiFailed when the login fails; NotFound when the portal does not offer the target (ISCSIDiscovery) or
+        the session that is there has lost it (ISCSIDevice): then another portal may do; OutOfTime at the deadline;
+        UsageError when a value is none that open-iscsi takes; Refused when a lock stays taken. The records are as they
+        were then, and no session of ours is left.
+        """
+        if "/" in iqn or not iqn:
+            raise UsageError(f"{iqn!r} is no IQN.", "ConfigTargetIQNMissing")
+        self._wait_while(["FREE"], iqn, portal, self._for_answer(LOGIN_SECONDS) + 5.0)
+        self._wait_while([FAILED], iqn, portal, _RETURN_SECONDS)
+        with self._locked():
+            login = self._present(iqn, portal, user)
+        if login is not None:
+            return login
+        self.iscsiadm.ensure_daemon()
+        self._check_offer(portal, iqn, chap)
+        with self._locked():
+            login = self._present(iqn, portal, user)  # by another call, since
+            return login or self._login(portal, iqn, node_settings(chap, incoming_chap, multipath, initiator), user)
+
+    def logout(self, login: Login, done_with: Optional[str] = None) -> bool:
+        """Give up a session: end it if it is ours to end and nobody else uses it, and remove our record.
+
+        What our scan has brought goes as well. `done_with` is the SCSIid of the LUN whose lock the caller still has.
+
+        True if the session has ended. Raises IscsiFailed (ISCSILogout) when the logout fails; a later login or
+        `recover` tries again.
+        """
+        with self._locked():
+            self._finish(login.note, done_with)
+            # Another run may have left the session, or a LUN, for us to end.
+            self._recover("", Portal("", 0), None, done_with)
+            return self._same(login.session) is None
+
+    def rescan(self, login: Login) -> Session:
+        """Look for LUNs that were mapped, or changed their size, since; the session as it is afterwards.
+
+        The disk of a new LUN may come a little later (`Lun.disk` is None until then). `logout` removes the new ones.
+
+        Raises NotFound (ISCSIDevice) when the session is gone or has lost its target, IscsiFailed when the scan fails.
+        """
+        session, note = login.session, login.note
+        current = self._same(session)
+        if current is not None and current.is_logged_in:
+            with self._locked():
+                self._luns.note_before_scan(note, current, self._references.users(session.iqn))
+                self.iscsiadm(
+                    ["-m", "session", "-r", str(session.sid), "-R"],
+                    f"The LUNs of {session} could not be scanned",
+                    "ISCSIDevice",
+                    _RESCAN_TIMEOUT,
+                )
+                current = self._same(session)
+                if current is not None:
+                    self._luns.note_after_scan(note, current)
+        if current is None:
+            raise NotFound(f"The {session} has ended. Another program has logged it out.", "ISCSIDevice")
+        if not current.is_logged_in:
+            raise _lost(current)
+        return current
+
+    def recover(self) -> None:
+        """Finish the cleanup of runs that were killed; `login` does so by itself. What fails is logged."""
+        with self._locked():
+            self._recover("", Portal("", 0), None)
+
+    # --- steps of a login; the lock is held
+
+    def _present(self, iqn: str, portal: Portal, user: Optional[str]) -> Optional[Login]:
+        """The use of a session that is there, of a run that was killed or anybody's; None if there is none."""
+        adopted = self._recover(iqn, portal, user)
+        if adopted is not None:
+            return adopted
+        existing = self._found(iqn, portal)
+        if existing is None:
+            return None
+        if not existing.is_logged_in:
+            raise _lost(existing)
+        return self._use_existing(existing, self._new_note(iqn, portal, user, created=False))
+
+    def _login(self, portal: Portal, iqn: str, settings: Dict[str, Optional[str]], user: Optional[str]) -> Login:
+        with_chap = settings["node.session.auth.username"] is not None
+        with_incoming = settings["node.session.auth.username_in"] is not None
+        marker = new_marker()
+        note = self._new_note(iqn, portal, user, created=True, marker=marker)
+        try:
+            self._deadline.check(f"the login to {iqn} at {portal}")
+            settings = self._ending_in_time(settings)
+            arguments = self._changes.for_node(note, iqn, portal, dict(settings, **marker_settings(marker)))
+            log.info("logging in to %s at %s%s", iqn, portal, " with CHAP" if with_chap else "")
+            completed = self.iscsiadm(
+                [*arguments, "-l"],
+                f"The login to {iqn} at {portal} failed",
+                "ISCSILogin",
+                self._for_answer(LOGIN_SECONDS) + _LOGIN_SPARE,
+                accept=(0, iscsi_status.SESSION_EXISTS),
+                secrets=[settings["node.session.auth." + name] or "" for name in ("password", "password_in")],
+                hint=lambda status: iscsi_status.login_hint(status, with_chap, with_incoming),
+            )
+            ours = completed.status == 0
+            session = self._settled(iqn, portal)
+            if session is None:
+                problem = "The session to {} at {} has ended right after its login. Look at the log of iscsid."
+                raise NotFound(problem.format(iqn, portal), "ISCSIDevice")
+            note.add(sid=session.sid, created=ours)
+            if note["before"] is not None or not ours:
+                self._changes.undo(note)
+            log.info("%s: %s", "logged in" if ours else "another program has just logged in", session)
+            patience = min(_PATIENCE_SECONDS, int(settings["node.session.timeo.replacement_timeout"] or 0))
+            if ours and not set_patience(session, patience, self._sysfs):
+                log.debug("%s keeps its time-out", session)
+            return self._use(session, note)
+        except BaseException:
+            self._give_up(note)
+            raise
+
+    def _give_up(self, note: Note) -> None:
+        """Undo what failed; a further failure is logged and does not hide the first one."""
+        try:
+            OpenIscsi(self._root, self._run, self._lock_seconds, self._deadline.for_cleanup())._finish(note)
+        except RelvmoiscsiError as error:
+            log.warning("After a failure: %s A later run will try again.", error)
+            note.close()
+
+    def _use_existing(self, session: Session, note: Note) -> Login:
+        log.info("using %s, which is %s", session, session.state)
+        try:
+            return self._use(session, note)
+        except BaseException:
+            self._give_up(note)
+            raise
+
+    def _use(self, session: Session, note: Note) -> Login:
+        note.add(sid=session.sid)
+        if note["user"]:
+            note.add(references=note["references"] or self._references.missing_directory())
+            self._references.add(session.iqn, note["user"])
+        return Login(session, bool(note["created"]), note)
+
+    def _new_note(self, iqn: str, portal: Portal, user: Optional[str], created: bool, **facts: Any) -> Note:
+        there = [session.sid for session in sessions_of(iqn, sysfs=self._sysfs)]
+        of_sm = self._others(iqn, user) - noted_users(self._root, iqn)
+        facts.update(iqn=iqn, portal=list(portal), user=user, created=created, sids=there)
+        return new_note(self._root, inherited=there if of_sm else [], **facts)
+
+    def _others(self, iqn: str, user: Optional[str]) -> Set[str]:
+        """Whose lines are in SM's file, but for our own."""
+        return set(self._references.users(iqn)) - {user}
+
+    def _check_offer(self, portal: Portal, iqn: str, chap: Optional[Credentials]) -> None:
+        """LIO answers a login to a target that it does not have as if it were busy, and iscsid keeps trying."""
+        try:
+            offered = sorted({target.iqn for target in self.discover(portal, chap)})
+        except IscsiFailed as error:
+            if _is_silence(error):
+                raise  # the login would wait for nothing once more
+            log.info("%s The login is tried all the same.", error)
+            return
+        if iqn not in offered:
+            problem = (
+                "The portal {} does not offer the target {} to this host, only {}. Check the IQN, whether the target "
+                "is enabled, and whether it allows this host's initiator name."
+            )
+            raise NotFound(problem.format(portal, iqn, _listed(offered)), "ISCSIDiscovery")
+
+    # --- the end of a use
+
+    def _finish(self, note: Note, done_with: Optional[str] = None) -> None:
+        """Undo what the note speaks of and remove it; or leave the note, when another run is to do so."""
+        # First of all: SM looks into the file when it detaches. Were our line still there after the look at those of
+        # others, each could leave the session to the other.
+        self._release(note)
+        session = self._session_of(note)
+        own = session if note["created"] else None
+        others = self._others(note["iqn"], note["user"]) if note["iqn"] else set()
+        runs = noted_users(self._root, note["iqn"])
+        owed = self._owed(note, own)
+        if others and (own is not None or owed and others <= runs):
+            self._leave(note, own, others)
+            return
+        kept = [] if others else [one for one in owed if not self._end_unless_used(one, is_ours=one == own)]
+        if not self._luns.take_away(note, self._session_of(note), others - runs, done_with):
+            self._leave(note, None, runs)
+            return
+        # A record that we made stays with a session that stays: an iscsid that is started anew needs it.
+        # So does one that a session of others has been made with since: SM takes the record that it finds.
+        taken = own is None and note["iqn"] and self._found(note["iqn"], note.portal) is not None and others - runs
+        if note["before"] is not None or not (own in kept or taken):
+            self._changes.undo(note)
+        note.remove()
+
+    def _owed(self, note: Note, own: Optional[Session]) -> List[Session]:
+        """The sessions to end once nobody has a line in SM's file: `own`, and those that SM has left to us."""
+        if note["boot"] != boot_id(self._root):
+            return []
+        inherited = [session_by_id(sid, self._sysfs) for sid in note["inherited"] or []]
+        return [one for one in [own, *inherited] if one is not None and one.iqn == note["iqn"]]
+
+    def _leave(self, note: Note, session: Optional[Session], others: Set[str]) -> None:
+        """Leave a session, its record and our LUNs to their other users. A run of ours among them ends them."""
+        if session is not None:
+            log.info("%s stays, as %s uses it now", session, ", ".join(sorted(others)))
+            self._be_patient(session)
+        note.add(user=None)
+        note.close()
+
+    def _end_unless_used(self, session: Session, is_ours: bool) -> bool:
+        """Log out, unless a disk of the session is in use; False if it is, and the session is its users' now.
+
+        `is_ours`: it was logged in here, and has our time-outs.
+        """
+        what = f"the users of {session} were known"
+        users = self._in_time(lambda: self._luns.users(session, session.luns), session, what)
+        if not users:
+            self._end(session)
+            return True
+        log.warning("%s stays, as its disks are in use: %s. Log out when they are not.", session, ", ".join(users))
+        if is_ours:
+            self._be_patient(session)
+        return False
+
+    def _be_patient(self, session: Session) -> None:
+        """I/O of a session that others use now waits for a lost connection as SM has it."""
+        if not set_patience(session, REPLACEMENT_SECONDS, self._sysfs):
+            log.warning("the I/O of %s fails after %d seconds without a connection", session, _PATIENCE_SECONDS)
+
+    def _release(self, note: Note) -> None:
+        if note["iqn"]:
+            self._references.remove(note["iqn"], note["user"], note["references"])
+
+    def _end(self, session: Session) -> None:
+        """Log out. An iscsid that was started anew needs some time until it knows the session again."""
+        log.info("logging out: %s", session)
+        task = f"The logout of {session} failed"
+        deadline = time.monotonic() + self._deadline.within(_LOGOUT_TIMEOUT)
+        while True:
+            try:
+                self.iscsiadm(["-m", "session", "-r", str(session.sid), "-u"], task, "ISCSILogout", _LOGOUT_TIMEOUT)
+            except IscsiFailed as error:
+                if self._same(session) is None:
+                    return
+                if error.status not in iscsi_status.DAEMON_NOT_READY or time.monotonic() >= deadline:
+                    raise
+                log.info("%s Trying again.", error)
+                self.iscsiadm.ensure_daemon()
+                time.sleep(_DAEMON_PAUSE)
+                continue
+            if wait_for(lambda: self._same(session) is None, max(0.0, deadline - time.monotonic())):
+                return
+            problem = "{}: iscsiadm reports success, and it is still there. Look at the log of iscsid."
+            raise Refused(problem.format(task), "ISCSILogout")
+
+    def _recover(
+        self, iqn: str, portal: Portal, user: Optional[str], done_with: Optional[str] = None
+    ) -> Optional[Login]:
+        """Clean up after runs that were killed; their session to this portal is taken over instead.
+
+        None of the others gets much time: what an array that does not answer has left is no reason to fail this call.
+        """
+        adopted = None
+        for note in dead_notes(self._root):
+            log.info("an earlier run did not clean up after %s at %s", note["iqn"] or "a discovery", note.portal)
+            try:
+                if note["locked"]:
+                    break_stale_lock(self._root)
+                wanted = adopted is None and note["iqn"] == iqn and same_portal(note.portal, portal)
+                session = self._session_of(note) if wanted else None
+                if session is not None and note["created"]:
+                    adopted = self._adopt(note, session, user)
+                else:
+                    self._within(_RECOVERY_SECONDS)._finish(note, done_with)
+            except RelvmoiscsiError as error:
+                log.warning("After an earlier run: %s A later run will try again.", error)
+                note.close()
+        return adopted
+
+    def _adopt(self, note: Note, session: Session, user: Optional[str]) -> Login:
+        log.info("taking over %s", session)
+        if note["before"] is not None:
+            self._changes.undo(note)
+        if note["user"] and note["user"] != user:
+            self._references.remove(note["iqn"], note["user"])
+        note.add(user=user)
+        return self._use(session, note)
+
+    # --- what is there
+
+    def _session_of(self, note: Note) -> Optional[Session]:
+        """The session that the note speaks of; None when it has ended."""
+        if note["boot"] != boot_id(self._root) or not note["iqn"]:
+            return None
+        if note["sid"] is None:
+            return self._session_made_by(note) if note["created"] else None
+        session = session_by_id(note["sid"], self._sysfs)
+        return session if session is not None and session.iqn == note["iqn"] else None
+
+    def _session_made_by(self, note: Note) -> Optional[Session]:
+        """The session of a login that was cut before iscsiadm came back, if there provably is one.
+
+        There may be others to the portal: whoever logged in afterwards.
+        """
+        if note["sids"] is None or not note["marker"]:
+            return None
+        self._settled(note["iqn"], note.portal)
+        for session in sessions_of(note["iqn"], note.portal, self._sysfs):
+            if session.sid not in note["sids"] and error_timeouts(session, self._sysfs) == note["marker"]:
+                return session
+        return None
+
+    def _same(self, session: Session) -> Optional[Session]:
+        current = session_by_id(session.sid, self._sysfs)
+        return current if current is not None and current.iqn == session.iqn else None
+
+    def _settled(self, iqn: str, portal: Portal) -> Optional[Session]:
+        """The session to this portal, once iscsid is done with a login that is on its way; None if there is none."""
+        self._wait_while(["FREE"], iqn, portal, LOGIN_SECONDS + 5.0)
+        return self._found(iqn, portal)
+
+    def _wait_while(self, states: Sequence[str], iqn: str, portal: Portal, seconds: float) -> None:
+        def settled() -> bool:
+            session = self._found(iqn, portal)
+            return session is None or session.state not in states
+
+        wait_for(settled, self._deadline.within(seconds))
+
+    def _found(self, iqn: str, portal: Portal) -> Optional[Session]:
+        found = sessions_of(iqn, portal, self._sysfs)
+        return next((one for one in found if one.is_logged_in), found[0] if found else None)
+
+    # --- the time
+
+    def _locked(self) -> ContextManager[None]:
+        return iscsiadm_lock(self._root, self._deadline.within(self._lock_seconds))
+
+    def _in_time(self, work: Callable[[], List[str]], session: Session, what: str) -> List[str]:
+        """What the work on the disks of the session gives. One that does not answer hangs whoever opens or removes it.
+
+        Raises OutOfTime then; `what` is what did not come to pass.
+        """
+        hanging = still_there(str(session))
+        if hanging:
+            # It would count as a user. It has a copy of the note, which is free for a later run when it has ended.
+            problem = "Process {} of this call hangs in a disk that does not answer, so {} stays as it is for now."
+            raise Refused(problem.format(hanging[0], session))
+        if math.isinf(self._deadline.left):
+            return work()
+        return apart(lambda _begin: "\n".join(work()), self._deadline, what, str(session)).splitlines()
+
+    def _within(self, seconds: float) -> "OpenIscsi":
+        """The same with less time, if there is a limit at all."""
+        deadline = self._deadline if math.isinf(self._deadline.left) else self._deadline.part(seconds)
+        return OpenIscsi(self._root, self._run, self._lock_seconds, deadline, self._answer_seconds)
+
+    def _for_answer(self, seconds: float) -> float:
+        return min(seconds, self._answer_seconds)
+
+    def _run_in_time(self, argv: Sequence[str], **more: Any) -> Completed:
+        return in_time(self._run, self._deadline)(argv, **more)
+
+    def _ending_in_time(self, settings: Dict[str, Optional[str]]) -> Dict[str, Optional[str]]:
+        """A login goes on in iscsid when iscsiadm is stopped; so iscsid has to give up by itself, a little before."""
+        seconds = int(max(_SHORTEST_LOGIN, min(self._for_answer(LOGIN_SECONDS), self._deadline.left - 2)))
+        return dict(settings, **{LOGIN_TIMEOUT: str(seconds)})
+
+
+def _is_silence(error: IscsiFailed) -> bool:
+    """Did the portal take the connection and then say nothing? iscsiadm has no status of its own for that."""
+    return error.status in _SILENCE or "response timeout" in error.stderr
+
+
+def _lost(session: Session) -> NotFound:
+    problem = "The {} has lost its target (it is {}). Check the target and the network, then try again."
+    return NotFound(problem.format(session, session.state), "ISCSIDevice")
+
+
+def _listed(names: List[str]) -> str:
+    """The names for a message; arrays have thousands at times."""
+    further = len(names) - _LISTED
+    return ", ".join(names[:_LISTED] + ([f"and {further} others"] if further > 0 else [])) or "none"

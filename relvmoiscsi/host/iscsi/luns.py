@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The LUNs of a session: who uses them, and those that a scan of ours has brought, which go again.
+
+A scan brings whatever the target has mapped since, and clones that nobody has resignatured so far are no sight for
+LVM. So the run that scans notes what was there before and what is there afterwards, and takes away the difference. LUNs
+stay that are in use by then, or that another run of ours works on, which takes them away instead; all of them stay
+once an SR has been attached to the IQN: on most hosts of a pool such an SR has nothing open.
+
+A disk that does not answer hangs whoever opens it, and whoever removes it; so both are done where that can be given up.
+"""
+
+import logging
+import os
+import time
+from contextlib import ExitStack
+from functools import partial
+from typing import Callable, Dict, List, Optional, Sequence, Set
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.disk import holders
+from relvmoiscsi.host.disk import scsi_id as scsi
+from relvmoiscsi.host.iscsi.iscsiadm import wait_for
+from relvmoiscsi.host.iscsi.notes import Note
+from relvmoiscsi.host.iscsi.sessions import Lun, Session
+from relvmoiscsi.host.locks.sm_locks import lun_lock
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 3.0  #: for whoever only looks at a disk, such as LVM that scans all of them
+
+
+#: Gives what the work gives, done where a disk that does not answer holds up nobody; last comes what it was for.
+InTime = Callable[[Callable[[], List[str]], Session, str], List[str]]
+
+
+class Luns:
+    """The LUNs of the host whose files are in `root`. SM's iscsiadm lock is held, so that nobody else scans."""
+
+    def __init__(self, root: str, in_time: InTime) -> None:
+        self._in_time = in_time
+        self._root = root
+        self._sysfs = os.path.join(root, "sys")
+        self._system = holders.System(self._sysfs, os.path.join(root, "proc"), os.path.join(root, "dev"))
+
+    def users(self, session: Session, luns: Sequence[Lun], seconds: Optional[float] = None) -> List[str]:
+        """Who uses these LUNs of the session, once those that only look at them have had time to end: LOOK_SECONDS."""
+        disks = [lun.disk for lun in luns if lun.disk is not None]
+        users: List[str] = []
+
+        def are_free() -> bool:
+            users[:] = holders.users_of_disks(disks, self._system, session.is_logged_in)
+            return not users
+
+        wait_for(are_free, LOOK_SECONDS if seconds is None else seconds)
+        return users
+
+    def note_before_scan(self, note: Note, session: Session, others: List[str]) -> None:
+        """What is there, and who has lines in SM's session reference file."""
+        if note["others"] is None:
+            note.add(others=others)
+        note.add(scanning=[lun.scsi_address for lun in session.luns], scanned=False)
+
+    def note_after_scan(self, note: Note, session: Session) -> None:
+        """What the scan has brought; a second scan adds to the first."""
+        brought: Dict[str, Optional[str]] = dict(note["brought"] or {})
+        for lun in session.luns:
+            if lun.scsi_address not in note["scanning"]:
+                brought.setdefault(lun.scsi_address, self._scsi_id(lun))
+        note.add(brought=brought, scanned=True)
+
+    def take_away(
+        self, note: Note, session: Optional[Session], others: Set[str], done_with: Optional[str] = None
+    ) -> bool:
+        """Remove what the scan has brought; False if another run of ours works on some of it, and is to do so.
+
+        `others` have lines in SM's file now and are no runs of ours; `done_with` is the SCSIid of the LUN that the
+        caller has locked. Raises Refused when a LUN cannot be removed, or does not answer in time.
+        """
+        if session is None or note["scanning"] is None:
+            return True
+        if not note["scanned"]:  # killed during the scan
+            self.note_after_scan(note, session)
+        brought = note["brought"]
+        there = [lun for lun in session.luns if lun.scsi_address in brought]
+        there = [lun for lun in there if self._scsi_id(lun) == brought[lun.scsi_address]]  # else: another one by now
+        newcomers = sorted(others - set(note["others"]))
+        if there and newcomers:
+            names = ", ".join(newcomers)
+            log.info("%d LUNs that a scan has brought stay, as %s has been attached since", len(there), names)
+            return True
+        with ExitStack() as locks:
+            ours = [lun for lun in there if self._is_ours(brought[lun.scsi_address], done_with, locks)]
+            if ours:
+                what = f"what a scan of {session} has brought was removed"
+                self._in_time(partial(self._remove_unused, session, ours), session, what)
+        return len(ours) == len(there)
+
+    def _is_ours(self, scsi_id: Optional[str], done_with: Optional[str], locks: ExitStack) -> bool:
+        """Take the lock of a LUN; False if another run of ours works on it."""
+        if scsi_id is not None and scsi_id != done_with:
+            try:
+                locks.enter_context(lun_lock(scsi_id, self._root, timeout=0))
+            except Refused:
+                return False
+        return True
+
+    def _remove_unused(self, session: Session, luns: Sequence[Lun]) -> List[str]:
+        """Remove the LUNs but those in use, whose addresses it gives."""
+        stay = []
+        until = time.monotonic() + LOOK_SECONDS  # together, or a few LUNs in use would take all the time there is
+        for lun in luns:
+            users = self.users(session, [lun], max(0.0, until - time.monotonic()))
+            if users:
+                stay.append(lun.scsi_address)
+                names = (self._scsi_id(lun), lun.scsi_address, ", ".join(users))
+                log.warning("the LUN %s at %s stays, as it is in use: %s", *names)
+            else:
+                scsi.remove_lun(lun.scsi_address, self._sysfs)
+        return stay
+
+    def _scsi_id(self, lun: Lun) -> Optional[str]:
+        return scsi.scsi_id_of_address(lun.scsi_address, self._sysfs)

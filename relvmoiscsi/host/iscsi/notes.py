@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Notes of what a run has changed in open-iscsi, so that a later run can finish its cleanup when it was killed.
+
+A note is a file of its own, written before the change that it speaks of. Each line is a JSON object; a later line
+overrides the same keys of those before, and a last line that was cut does not count. Its owner holds an flock on it for
+as long as it lives, so a note that can be locked is one that a dead run has left.
+
+    boot, iqn, portal      when and where; a discovery has `discovery` and no IQN
+    created, sid           was the session logged in here, and its number as soon as it is known
+    sids, marker           what tells that session while its number is not known: those that were there before, and
+                           time-outs that this login alone has (iscsi_changes)
+    user, references       our line in SM's session reference file; its directory, if we made it
+    inherited              sessions that SM had references to when we came: the last one to have a line ends them
+    others                 whose lines were in SM's file before our scan of a session
+    scanning, scanned      LUNs that were there before that scan; has it come to its end?
+    brought                LUNs that were there afterwards, with their SCSIid; by SCSI address, as `scanning`
+    path, made, ...        the changed record (iscsi_changes)
+
+The file may hold a secret of the record's owner, so only root may read it.
+"""
+
+import base64
+import fcntl
+import json
+import logging
+import os
+from typing import Any, Dict, List, Optional, Set
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.iscsi.portals import Portal
+
+log = logging.getLogger(__name__)
+
+DIRECTORY = "var/lib/relvmoiscsi/iscsi"
+
+
+class Note:
+    """The note of one login, or of one use of a session; `close` or `remove` it."""
+
+    def __init__(self, path: str, descriptor: int, facts: Dict[str, Any]) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._facts = facts
+
+    def __getitem__(self, key: str) -> Any:
+        """The last fact noted by this key; None if there is none."""
+        return self._facts.get(key)
+
+    @property
+    def portal(self) -> Portal:
+        address, port = self._facts["portal"]
+        return Portal(address, port)
+
+    def add(self, durable: bool = True, **facts: Any) -> None:
+        """Note these facts (JSON values), on the disk by the time this returns unless not `durable`."""
+        self._facts.update(facts)
+        try:
+            os.write(self._descriptor, (json.dumps(facts, sort_keys=True) + "\n").encode("ascii"))
+            if durable:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
+    def remove(self) -> None:
+        """All that it speaks of is undone."""
+        try:
+            os.unlink(self.path)
+        except OSError as error:
+            log.warning("The note %s could not be removed: %s.", self.path, error.strerror)
+        self.close()
+        for directory in (os.path.dirname(self.path), os.path.dirname(os.path.dirname(self.path))):
+            try:
+                os.rmdir(directory)
+            except OSError:
+                return  # other notes, or other files of ours, are there
+
+    def close(self) -> None:
+        """Leave the note to whoever comes next."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def new_note(root: str, **facts: Any) -> Note:
+    """A note of our own with these first facts."""
+    directory = os.path.join(root, DIRECTORY)
+    number = 0
+    while True:
+        path = os.path.join(directory, f"{os.getpid()}-{number}.json")
+        number += 1
+        try:
+            os.makedirs(directory, 0o700, exist_ok=True)
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o600)
+        except FileExistsError:
+            continue  # of a dead run with our number, or of another login of ours
+        except FileNotFoundError:
+            continue  # another run has removed the directory
+        except OSError as error:
+            raise _unusable(path, error) from error
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Whoever looks for notes of dead runs may have found it in between, empty, and removed it.
+        if os.fstat(descriptor).st_nlink:
+            note = Note(path, descriptor, {})
+            note.add(boot=boot_id(root), **facts)
+            _sync_directory(directory)
+            return note
+        os.close(descriptor)
+
+
+def dead_notes(root: str) -> List[Note]:
+    """The notes that runs have left which were killed; whoever gets them holds them."""
+    notes = [_dead_note(path) for path in _paths(root)]
+    return [note for note in notes if note is not None]
+
+
+def noted_users(root: str, iqn: str) -> Set[str]:
+    """The SR UUIDs that runs of ours, alive or killed, have put into SM's session reference file of this IQN."""
+    found = set()
+    for path in _paths(root):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # its owner has just removed it
+        facts = _read(descriptor)
+        os.close(descriptor)
+        if facts.get("iqn") == iqn and facts.get("user"):
+            found.add(str(facts["user"]))
+    return found
+
+
+def boot_id(root: str) -> str:
+    """What differs after a reboot, when no session of before is left."""
+    try:
+        with open(os.path.join(root, "proc/sys/kernel/random/boot_id"), encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def packed(content: Optional[bytes]) -> Optional[str]:
+    """Bytes as a fact."""
+    return None if content is None else base64.b64encode(content).decode("ascii")
+
+
+def unpacked(fact: Optional[str]) -> Optional[bytes]:
+    return None if fact is None else base64.b64decode(fact)
+
+
+def _paths(root: str) -> List[str]:
+    directory = os.path.join(root, DIRECTORY)
+    try:
+        return sorted(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".json"))
+    except OSError:
+        return []  # there is none
+
+
+def _dead_note(path: str) -> Optional[Note]:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None  # its owner has just removed it
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None  # its owner is alive
+    note = Note(path, descriptor, _read(descriptor))
+    if not os.fstat(descriptor).st_nlink:
+        note.close()
+        return None
+    if note["iqn"] is None:
+        # Cut before its first line was whole: nothing had been changed yet.
+        note.remove()
+        return None
+    return note
+
+
+def _read(descriptor: int) -> Dict[str, Any]:
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        content = file.read()
+    facts: Dict[str, Any] = {}
+    for line in content.split(b"\n")[:-1]:
+        try:
+            facts.update(json.loads(line.decode("ascii")))
+        except ValueError:
+            log.warning("A note on an iSCSI login has a line that cannot be read; it is passed over.")
+    return facts
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unusable(path: str, error: OSError) -> Refused:
+    problem = "The note {}, which a cleanup after a crash needs, cannot be used: {}."
+    return Refused(problem.format(path, error.strerror)).in_state("Nothing was changed.")

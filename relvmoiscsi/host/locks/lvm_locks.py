@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Advisory locks: waiting for one with a bound, and the lock files of LVM.
+
+LVM guards a volume group by flock on `<dir>/V_<name of the group>` and its scan of all devices by `<dir>/P_global`.
+The holder unlinks the file when it lets go, so whoever was given the lock must look whether the name still leads to
+the file that was locked, and begin anew where it does not:
+
+    open(O_CREAT | O_APPEND | O_RDWR)  ->  flock(LOCK_EX)  ->  fstat == stat ?  ->  the lock is ours
+
+P_global comes before V_, and the V_ files in the order of their names, as LVM takes them: so nobody waits in a circle.
+An LVM command that waited while the groups were rewritten reads them anew and does not write what it read before.
+Locks of this host only; other hosts know nothing of them.
+Source: LVM2 lib/misc/lvm-flock.c, _do_flock and _undo_flock.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import time
+from contextlib import contextmanager
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
+
+from relvmoiscsi.errors import NotFound, Refused
+
+log = logging.getLogger(__name__)
+
+LOCK_DIRECTORIES = ("/run/lock/lvm", "/var/lock/lvm")
+GLOBAL_LOCK = "P_global"
+POLL_SECONDS = 0.05
+WAIT_SECONDS = 30.0  #: an LVM command on a host with many LUNs scans for that long
+
+_VG_NAME = re.compile(r"[A-Za-z0-9+_.-]{1,127}\Z")
+
+
+class _Held(NamedTuple):
+    """A lock file that is ours at present."""
+
+    path: str
+    descriptor: int
+    goes: bool  #: it goes with the lock: it was not there before, or nobody held it, as after a kill
+
+
+def flock_before(descriptor: int, deadline: float) -> bool:
+    """Take LOCK_EX on an open file: True once it is ours, False if it was not free until `deadline`.
+
+    `deadline` is a value of time.monotonic(). At least one attempt is made. Raises OSError where locks are not
+    supported.
+    """
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        time.sleep(POLL_SECONDS)
+
+
+def undo_flock(descriptor: int, path: str) -> None:
+    """Give up an flock for whoever has a copy of the descriptor: a child that was forked and hangs would keep it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError as error:
+        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
+
+
+class LvmLocks:
+    """The lock files held by a run; `release` gives them back, in the reverse order."""
+
+    def __init__(self) -> None:
+        self._held: List[_Held] = []
+
+    @property
+    def paths(self) -> List[str]:
+        """The lock files held, in the order in which they were taken."""
+        return [held.path for held in self._held]
+
+    @property
+    def descriptors(self) -> List[int]:
+        """Those of the lock files held, in that order."""
+        return [held.descriptor for held in self._held]
+
+    def take(self, path: str, deadline: float) -> None:
+        """Hold the lock file `path`. Raises Refused when it is not free until `deadline` (time.monotonic())."""
+        while True:
+            held = _open(path)
+            try:
+                free = flock_before(held.descriptor, deadline)
+                current = free and _is_current(held)
+            except BaseException:
+                os.close(held.descriptor)
+                raise
+            if current:
+                self._held.append(held)
+                log.debug("took the LVM lock %s", path)
+                return
+            os.close(held.descriptor)
+            if not free or time.monotonic() >= deadline:
+                raise Refused(
+                    f"The LVM lock {path} is held by another program and did not become free in time. "
+                    "Let the LVM commands on this host end, then try again."
+                ).in_state("Nothing was written.")
+
+    def release(self) -> None:
+        """Give all locks back. What fails is logged: the work that the locks guarded is over and its outcome stands."""
+        while self._held:
+            _let_go(self._held.pop())
+
+
+@contextmanager
+def lvm_locks(
+    names: Iterable[str], directory: Optional[str] = None, timeout: float = WAIT_SECONDS
+) -> Iterator[LvmLocks]:
+    """Keep the LVM commands of this host away from the volume groups `names` while the block runs.
+
+    `timeout` is in seconds, for all locks together. Without `directory` it is the first of LOCK_DIRECTORIES that
+    exists; where none does, LVM never ran since this host started, and no lock is taken.
+
+    Raises Refused, before the block, when a lock stays taken or a name cannot be one of a volume group; NotFound when
+    the directory given does not exist.
+    """
+    lock_names = [GLOBAL_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
+    locks = LvmLocks()
+    try:
+        _take_all(locks, lock_names, directory or _default_directory(), time.monotonic() + timeout)
+        yield locks
+    finally:
+        locks.release()
+
+
+def _take_all(locks: LvmLocks, lock_names: Sequence[str], directory: Optional[str], deadline: float) -> None:
+    if directory is None:
+        log.debug("no LVM lock is needed: none of %s exists, LVM has not run here", ", ".join(LOCK_DIRECTORIES))
+        return
+    for name in lock_names:
+        locks.take(os.path.join(directory, name), deadline)
+
+
+def _default_directory() -> Optional[str]:
+    return next((path for path in LOCK_DIRECTORIES if os.path.isdir(path)), None)
+
+
+def _checked(name: str) -> str:
+    """`name`, if it is one LVM accepts: it comes from a disk, and must not lead out of the lock directory."""
+    if not _VG_NAME.match(name):
+        raise Refused(f"{name!r} is not a name of a volume group, so it cannot be locked.").in_state(
+            "Nothing was written."
+        )
+    return name
+
+
+def _open(path: str) -> _Held:
+    flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        try:
+            return _Held(path, os.open(path, flags | os.O_EXCL, 0o600), goes=True)
+        except FileExistsError:
+            # LVM removes a V_ file with every lock it gives back; one that is there without a holder was left behind.
+            return _Held(path, os.open(path, flags, 0o600), goes=os.path.basename(path) != GLOBAL_LOCK)
+    except FileNotFoundError as error:
+        raise NotFound(f"The directory of the LVM lock {path} does not exist.") from error
+    except OSError as error:
+        problem = f"The LVM lock {path} cannot be opened: {error.strerror}. Run this as root."
+        raise Refused(problem).in_state("Nothing was written.") from error
+
+
+def _is_current(held: _Held) -> bool:
+    """Does the path still lead to the file that was locked?"""
+    try:
+        there = os.stat(held.path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(held.descriptor))
+
+
+def _let_go(held: _Held) -> None:
+    try:
+        # While the lock is held nobody else may unlink the file, so what the path leads to cannot change in between.
+        if held.goes and _is_current(held):
+            os.unlink(held.path)
+    except OSError as error:
+        log.warning("The LVM lock file %s could not be removed: %s.", held.path, error.strerror)
+    undo_flock(held.descriptor, held.path)
+    try:
+        os.close(held.descriptor)
+    except OSError as error:
+        log.warning("The LVM lock file %s could not be closed: %s.", held.path, error.strerror)
+    else:
+        log.debug("released the LVM lock %s", held.path)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Whether a resignature is one: every identity is new, and nothing but identities differs.
+
+Used three times: on the result of a plan, in memory, before the first write; on two LUNs, for `check --original`;
+and in the tests.
+"""
+
+import re
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.cbt import CbtLog
+from relvmoiscsi.formats.identity import UUID_PATTERN, IdMap, dashed
+from relvmoiscsi.formats.lvm.config import Edit, edited
+from relvmoiscsi.formats.lvm.vg import LogicalVolume
+from relvmoiscsi.formats.mgt.records import VdiRecord
+from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.formats.vhd.layout import DynamicHeader
+from relvmoiscsi.resignature.lun import Content, Lun, Volume
+
+_IDENTITY = re.compile(UUID_PATTERN + "|[0-9A-Za-z!#]{6}(?:-[0-9A-Za-z!#]{4}){5}-[0-9A-Za-z!#]{6}")
+
+
+def identities(lun: Lun) -> Dict[str, str]:
+    """Every identity on a LUN, and where it was seen."""
+    found = {
+        dashed(lun.label.pv_id): "PV id",
+        dashed(lun.vg.id): "id of the volume group",
+        lun.sr_uuid: "SR UUID in the name of the volume group",
+    }
+    for volume in lun.volumes:
+        found[dashed(volume.lv.id)] = "id of " + volume.name.text
+        for uuid in _uuids_in(volume):
+            found.setdefault(uuid, "UUID in " + volume.name.text)
+    if lun.mgt:
+        found.setdefault(lun.mgt.sr_uuid, "SR UUID in MGT")
+        for record in lun.mgt.records:
+            for uuid in filter(None, (record.uuid, record.snapshot_of)):
+                found.setdefault(uuid, f"UUID in the MGT record at byte {record.offset}")
+        for slot in lun.mgt.unread:
+            for link in slot.links:
+                found.setdefault(link.uuid, f"UUID in the MGT record at byte {slot.offset}")
+    return found
+
+
+def _uuids_in(volume: Volume) -> Iterable[str]:
+    found = [volume.name.uuid, volume.parent.uuid if volume.parent else None]
+    if isinstance(volume.content, CbtLog):
+        found += [volume.content.parent, volume.content.child]
+    return [uuid for uuid in found if uuid]
+
+
+def shared_identities(one: Lun, other: Lun) -> List[str]:
+    """A sentence for every identity that is on both LUNs."""
+    others = identities(other)
+    return [
+        f"{identity} is on both: {where} of {one.name}, {others[identity]} of {other.name}."
+        for identity, where in identities(one).items()
+        if identity in others
+    ]
+
+
+def foreign_identities(lun: Lun) -> List[str]:
+    """A sentence for everything on a LUN that might be an identity of another SR, a half-written one for example.
+
+    Parents are verified when a LUN is read. A record or a link that leads nowhere may be harmless; it is no proof.
+    """
+    found, disks = [], lun.disks()
+    if lun.mgt and lun.mgt.sr_uuid != lun.sr_uuid:
+        found.append(f"MGT names the SR {lun.mgt.sr_uuid}, the volume group {lun.sr_uuid}.")
+    for uuid in lun.records():
+        if uuid not in disks:
+            found.append(f"MGT has a record of VDI {uuid}, which has no volume.")
+    known = set(disks).union(record.uuid for record in (lun.mgt.records if lun.mgt else []))
+    known.update(str(volume.name.uuid) for volume in lun.volumes)
+    for slot in lun.mgt.unread if lun.mgt else ():
+        found.append(f"The MGT record at byte {slot.offset} does not read.")
+    for volume in lun.volumes:
+        if volume.disputed:
+            found.append(f"Header and locators of {volume.name.text} name different parents.")
+        for uuid in _uuids_in(volume):
+            if uuid not in known:
+                found.append(f"{volume.name.text} names {uuid}, which is not there.")
+    return found
+
+
+def looks_half_written(lun: Lun) -> bool:
+    """Whether header and locators of a VHD name different parents, or MGT speaks of another SR, or of other VDIs than
+    there are. SM makes and tolerates all of it; a late write makes it as well.
+    """
+    lun = lun.settled()
+    if any(volume.disputed for volume in lun.volumes):
+        return True
+    if lun.mgt is None:
+        return False
+    records, disks = set(lun.records()), set(lun.disks())
+    return lun.mgt.sr_uuid != lun.sr_uuid or bool(records - disks and disks - records)
+
+
+def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:
+    """The map from one LUN's identities to the other's, found by where volumes lie; None when they do not match."""
+    uuids, lvm_ids = {original.sr_uuid: clone.sr_uuid}, {}
+    lvm_ids[original.label.pv_id] = clone.label.pv_id
+    lvm_ids[original.vg.id] = clone.vg.id
+    places = {volume.lv.segments: volume for volume in clone.volumes}
+    for volume in original.volumes:
+        twin = places.get(volume.lv.segments)
+        if twin is None:
+            return None
+        lvm_ids[volume.lv.id] = twin.lv.id
+        for old, new in zip(_uuids_in(volume), _uuids_in(twin)):
+            uuids.setdefault(old, new)
+    for record, other in _record_pairs(original, clone):
+        uuids.setdefault(record.uuid, other.uuid)
+        if record.snapshot_of and other.snapshot_of:
+            uuids.setdefault(record.snapshot_of, other.snapshot_of)
+    return IdMap(original.sr_uuid, uuids, lvm_ids)
+
+
+def _record_pairs(before: Lun, after: Lun) -> List[Tuple[VdiRecord, VdiRecord]]:
+    return list(zip(before.mgt.records, after.mgt.records)) if before.mgt and after.mgt else []
+
+
+def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> List[str]:
+    """A sentence for everything in `after` that is not `before` under the new ids.
+
+    Each resignature, and each undo, is a generation of LVM's metadata.
+    """
+    found = _text_differences(before, after, ids)
+    found += _expect("seqno", after.vg.seqno, before.vg.seqno + generations)
+    found += _left_over(before, after, ids)
+    if len(before.volumes) != len(after.volumes):
+        return found + [f"It has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
+    for volume, other in zip(before.volumes, after.volumes):
+        found += _volume_differences(volume, other, ids)
+    return found + _mgt_differences(before, after, ids)
+
+
+def _expect(what: str, found: object, expected: object) -> List[str]:
+    return [] if found == expected else [f"{what} is {found}, expected {expected}."]
+
+
+def _text_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
+    vg, new = before.vg, after.vg
+    found = _expect("The PV id in the label", after.label.pv_id, ids.lvm_ids[before.label.pv_id])
+    found += _expect("The PV id in the metadata", new.pv_id, ids.lvm_ids[vg.pv_id])
+    found += _expect("The volume group's id", new.id, ids.lvm_ids[vg.id])
+    found += _expect("The volume group's name", new.name, naming.VG_PREFIX + ids.new_sr)
+    for name in ("dev_size", "pe_start", "pe_count", "extent_size"):
+        found += _expect(name, getattr(new, name), getattr(vg, name))
+    return found
+
+
+def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
+    """Old identities that the new text still holds. Tags are the administrator's; they stay as they are."""
+    text = edited(after.vg.text, [Edit(*tags, "") for tags in after.vg.places.tags])
+    old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
+    left = sorted(old.intersection(_IDENTITY.findall(text)))
+    return [f"The old identity {one} is still in the metadata text." for one in left]
+
+
+def _volume_differences(volume: Volume, other: Volume, ids: IdMap) -> List[str]:
+    name = volume.name.renamed(ids.uuids)
+    expected = LogicalVolume(
+        name=name,
+        id=ids.lvm_ids[volume.lv.id],
+        status=volume.lv.status,
+        tags=volume.lv.tags,
+        segments=volume.lv.segments,
+    )
+    found = _expect(f"Logical volume {name}", other.lv, expected)
+    if volume.parent is not None:
+        parent = volume.parent._replace(sr=ids.new_sr, uuid=ids.uuids[volume.parent.uuid])
+        found += _expect(f"The parent of {name}", other.parent, parent)
+    content = _shape(_mapped(volume.content, ids), volume.disputed)
+    return found + _expect(f"The content of {name}", _shape(other.content, volume.disputed), content)
+
+
+def _mapped(content: Content, ids: IdMap) -> Content:
+    if isinstance(content, CbtLog):
+        return content._replace(
+            parent=ids.uuids[content.parent] if content.parent else None,
+            child=ids.uuids[content.child] if content.child else None,
+        )
+    return content
+
+
+def _shape(content: Content, disputed: bool) -> object:
+    """A content without what a new identity changes in it; links are compared apart.
+
+    Where header and locators of a VHD had to be brought to agree, the locators may have other lengths.
+    """
+    if isinstance(content, Vhd):
+        plain = content.header.replace(parent_name=bytes(DynamicHeader.parent_name.size), checksum=0)
+        if disputed:
+            plain = plain.replace(locators=bytes(DynamicHeader.locators.size))
+            content = content._replace(locators=tuple(one._replace(length=0) for one in content.locators))
+        return content._replace(header=plain, parent=None)
+    if isinstance(content, CbtLog):
+        return content._replace(header=content.header.replace(parent=bytes(16), child=bytes(16)))
+    return content
+
+
+def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
+    if before.mgt is None or after.mgt is None:
+        return _expect("MGT", after.mgt is None, before.mgt is None)
+    found = _expect("The SR UUID in MGT", after.mgt.sr_uuid, ids.new_sr)
+    found += _expect("MGT's length", after.mgt.length, before.mgt.length)
+    found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
+    for record, other in _record_pairs(before, after):
+        where = f"The MGT record at byte {record.offset}"
+        found += _expect(where, _fields(other), _fields(record, ids.uuids))
+    for slot, twin in zip(before.mgt.unread, after.mgt.unread):
+        links = tuple(link._replace(uuid=ids.uuids[link.uuid]) for link in slot.links)
+        found += _expect(f"The MGT record at byte {slot.offset}", twin.links, links)
+    return found + _expect("Unreadable MGT records", len(after.mgt.unread), len(before.mgt.unread))
+
+
+def _fields(record: VdiRecord, uuids: Optional[Mapping[str, str]] = None) -> object:
+    if uuids is None:
+        return record.uuid, record.snapshot_of, record.others
+    return uuids[record.uuid], uuids.get(record.snapshot_of, record.snapshot_of), record.others
+
+
+def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:
+    """Raises Refused when what a plan leads to is not `before`, with SM's work finished, under new ids."""
+    settled = before.settled()
+    problems = differences(settled, after, ids) + shared_identities(before, after)
+    if after.work is not None:
+        problems += ["It still holds unfinished work of the storage manager."]
+    if settled is not before:
+        problems += shared_identities(settled, after)
+    if problems:
+        raise Refused("The planned result does not check: {}".format(" ".join(problems[:5])), sm_key="MetadataError")

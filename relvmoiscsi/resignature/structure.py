@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What changed bytes are part of: whether such a structure is whole as it is found, and how it becomes whole again.
+
+    VHD header, VHD footer   a checksum over all of it; whoever changes a byte makes it anew
+    MGT text                 no checksum; SM writes a whole record anew for a label, and its UUIDs may move in it
+
+A structure that is whole was left so by somebody. One that is not was torn by a cut.
+"""
+
+from typing import Dict, List, Mapping, NamedTuple, Optional
+
+from relvmoiscsi.device import Range
+from relvmoiscsi.formats.checksum import vhd_checksum
+from relvmoiscsi.formats.mgt import layout as mgt_layout
+from relvmoiscsi.formats.mgt import records as mgt_records
+from relvmoiscsi.formats.vhd import layout as vhd_layout
+from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
+
+#: bytes that differ and lie this close are one field
+_FIELD_GAP_BYTES = 64
+
+
+class _Checked(NamedTuple):
+    """A structure with a checksum over all of it."""
+
+    size: int
+    cookie: bytes
+    checksum: Range
+
+
+_CHECKED: Dict[str, _Checked] = {
+    vhd_layout.HEADER_KIND: _Checked(
+        DynamicHeader.SIZE,
+        vhd_layout.HEADER_COOKIE,
+        Range(DynamicHeader.checksum.offset, DynamicHeader.checksum.size),
+    ),
+    vhd_layout.FOOTER_KIND: _Checked(
+        Footer.SIZE, vhd_layout.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)
+    ),
+}
+
+
+def fits(kind: str, length: int) -> bool:
+    """Whether there is such a structure of so many bytes."""
+    if kind in _CHECKED:
+        return length == _CHECKED[kind].size
+    return kind == mgt_layout.TEXT_KIND and 0 < length <= mgt_layout.SR_END
+
+
+def checksum_range(kind: str) -> Optional[Range]:
+    """Where in the structure its checksum is; None for one that has none."""
+    return _CHECKED[kind].checksum if kind in _CHECKED else None
+
+
+def is_whole(kind: str, data: bytes) -> bool:
+    """Whether these are the bytes of such a structure as somebody wrote it, and not of one that was torn."""
+    if kind == mgt_layout.TEXT_KIND:
+        return mgt_records.is_text(data)
+    if not data.startswith(_CHECKED[kind].cookie):
+        return False
+    return data == resealed(kind, data) or _old_creator_agrees(kind, data)
+
+
+def resealed(kind: str, data: bytes) -> bytes:
+    """The structure with its checksum made anew."""
+    place = checksum_range(kind)
+    if place is None:
+        return data
+    checksum = vhd_checksum(data, place.offset).to_bytes(place.length, "big")
+    return data[: place.offset] + checksum + data[place.end :]
+
+
+def _old_creator_agrees(kind: str, data: bytes) -> bool:
+    """Footers of libvhd before 1.2: their checksum does not follow the hidden byte."""
+    if kind != vhd_layout.FOOTER_KIND:
+        return False
+    footer = Footer.at(data)
+    shown = bytes(footer.replace(hidden=0))
+    return footer.creator_version in vhd_layout.OLD_CREATORS and shown == resealed(kind, shown)
+
+
+def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:
+    """`data` with the checksum that `other` has."""
+    place = checksum_range(kind)
+    if place is None:
+        return data
+    return data[: place.offset] + other[place.offset : place.end] + data[place.end :]
+
+
+def renamed(kind: str, data: bytes, uuids: Mapping[str, str]) -> bytes:
+    """A whole structure with the identities exchanged that the map knows, wherever they have moved to in it."""
+    found = bytearray(data)
+    for at, uuid in places(kind, data, uuids).items():
+        found[at : at + len(uuid)] = uuids[uuid].encode("ascii")
+    return bytes(found)
+
+
+def places(kind: str, data: bytes, uuids: Mapping[str, str]) -> Dict[int, str]:
+    """Where in a whole structure the identities stand that the map knows, where they can move."""
+    if kind != mgt_layout.TEXT_KIND:
+        return {}
+    return {at: uuid for at, uuid in mgt_records.uuid_places(data).items() if uuid in uuids}
+
+
+def differing(old: bytes, new: bytes, without: Optional[Range] = None) -> List[Range]:
+    """The stretches in which two versions differ, neighbours joined; `without` is not looked at."""
+    found: List[Range] = []
+    for at in range(len(old)):
+        if old[at] == new[at] or (without is not None and without.offset <= at < without.end):
+            continue
+        if found and at - found[-1].end <= _FIELD_GAP_BYTES:
+            found[-1] = Range(found[-1].offset, at + 1 - found[-1].offset)
+        else:
+            found.append(Range(at, 1))
+    return found

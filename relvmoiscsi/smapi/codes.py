@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SM's error numbers, and what a plugin answers for each error of ours.
+
+xapi drops the text of 16, 24, 38, 39 and 144, and callers take 1 for the success of a resignature. An error that
+an operator must read is therefore never answered with one of them: it goes out as SMGeneral, with its own text.
+"""
+
+import re
+from typing import Dict, NamedTuple
+
+from relvmoiscsi.errors import RelvmoiscsiError
+
+UNIMPLEMENTED = 38
+SM_GENERAL = 202
+GENERIC_EXCEPTION = 1200
+#: what xapi keeps the text of, and nobody takes for something else
+_SILENT = (1, 16, 24, 38, 39, 144)
+
+#: Source: SM drivers/XE_SR_ERRORCODES.xml; the keys that errors of this project carry
+NUMBERS: Dict[str, int] = {
+    "InvalidArg": 1,
+    "SRInUse": 16,
+    "InvalidDev": 19,
+    "InvalidSecret": 20,
+    "LockErr": 37,
+    "Unimplemented": 38,
+    "SRNoSpace": 44,
+    "SRUnavailable": 47,
+    "LVMMaster": 58,
+    "ISCSIDevice": 67,
+    "ISCSILogin": 68,
+    "ISCSILogout": 69,
+    "ISCSIInitiator": 70,
+    "ISCSIDaemon": 71,
+    "ISCSIDiscovery": 83,
+    "ISCSIIQN": 84,
+    "ISCSIQueryDaemon": 86,
+    "VolNotFound": 92,
+    "ConfigTargetMissing": 95,
+    "ConfigTargetIQNMissing": 96,
+    "ConfigISCSIIQNMissing": 97,
+    "LVMRefCount": 104,
+    "ConfigSCSIid": 107,
+    "LVMRead": 117,
+    "DNSError": 140,
+    "ISCSITarget": 141,
+    "ISCSIPort": 142,
+    "BadRequest": 143,
+    "APISession": 150,
+    "APILocalhost": 151,
+    "APIPBDQuery": 152,
+    "APIFailure": 153,
+    "MetadataError": 181,
+    "EIO": 200,
+    "SMGeneral": SM_GENERAL,
+    "MultipathdCommsFailure": 430,
+    "MultipathGenericFailure": 431,
+}
+
+
+class Fault(NamedTuple):
+    """What xapi is told: number, text, and what goes to stderr, which xapi hands on as a third parameter."""
+
+    code: int
+    text: str
+    stderr: str = ""
+
+
+def fault_of(error: RelvmoiscsiError) -> Fault:
+    """The fault for an error."""
+    code = NUMBERS.get(error.sm_key, SM_GENERAL)
+    return Fault(SM_GENERAL if code in _SILENT else code, unmistakable(f"{error} [{error.sm_key}]"))
+
+
+def unmistakable(text: str) -> str:
+    """The text of a failure without the words that callers take for success; a name on the LUN may hold them."""
+    return re.sub("successfully(?= resigned)", "successfully?", text, flags=re.IGNORECASE)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The device-config of a call: checked, with the names and the meaning that lvmoiscsi gives them.
+
+Keys nobody here knows are ignored: orchestrators send them (`resign`, `usediscoverynumber`, `LUNid`), xapi adds some.
+"""
+
+import re
+from typing import Mapping, NamedTuple, Optional, Tuple
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.disk.scsi_id import is_scsi_id
+from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
+
+DEFAULT_PORT = 3260
+ANY_IQN = "*"
+_IQN = re.compile(r"(?:iqn\.|eui\.|naa\.)[!-.0-~]{1,219}\Z")  # printable, no slash: it becomes part of paths
+_PORT = re.compile(r"[0-9]{1,5}\Z")  # int() takes more than that
+
+
+class SecretKey(NamedTuple):
+    """A password as it came: itself, or the UUID of a xapi secret that holds it."""
+
+    value: str
+    is_secret_uuid: bool
+
+
+class Chap(NamedTuple):
+    """One direction of a CHAP login."""
+
+    user: str
+    password: SecretKey
+
+
+class Config(NamedTuple):
+    """The device-config of a call."""
+
+    target: str  #: as it came
+    portals: Tuple[Portal, ...]  #: in the order to try; those of `target` first
+    target_iqn: str  #: "" when it is missing
+    scsi_id: str  #: "" when it is missing
+    chap: Optional[Chap]
+    incoming_chap: Optional[Chap]
+    local_iqn: Optional[str]
+    is_master: bool
+
+
+def parse_config(device_config: Mapping[str, str]) -> Config:
+    """Check a device-config.
+
+    Raises UsageError with lvmoiscsi's error keys: ConfigTargetMissing (95), ISCSIPort (142), and for a value that
+    cannot be what it should be the key that stands for its absence.
+    """
+    target = device_config.get("target", "").strip()
+    if not target:
+        raise UsageError("The target (device-config:target) is missing.", "ConfigTargetMissing")
+    iqn = device_config.get("targetIQN", "").strip()
+    if iqn and iqn != ANY_IQN and not _IQN.match(iqn):
+        raise UsageError(f"{iqn!r} is no IQN (device-config:targetIQN).", "ConfigTargetIQNMissing")
+    scsi_id = device_config.get("SCSIid", "").strip()
+    if scsi_id and not is_scsi_id(scsi_id):
+        raise UsageError(f"{scsi_id!r} is no SCSIid (device-config:SCSIid).", "ConfigSCSIid")
+    port = _port(device_config.get("port", ""))
+    chap = _chap(device_config, "chap", "")
+    return Config(
+        target=target,
+        portals=tuple(dict.fromkeys(_portals(target, port) + _further_portals(device_config, iqn))),
+        target_iqn="" if iqn == ANY_IQN else iqn,
+        scsi_id=scsi_id,
+        chap=chap,
+        incoming_chap=_chap(device_config, "chap", "incoming_") if chap else None,
+        local_iqn=device_config.get("localIQN", "").strip() or None,
+        is_master=device_config.get("SRmaster", "") != "false",
+    )
+
+
+def _port(text: str) -> int:
+    if not text.strip():
+        return DEFAULT_PORT
+    if not _PORT.match(text.strip()) or not 0 < int(text) < 65536:
+        raise UsageError(f"{text!r} is no port (device-config:port).", "ISCSIPort")
+    return int(text)
+
+
+def _portals(target: str, port: int) -> Tuple[Portal, ...]:
+    """A comma list; an IPv6 address may stand in brackets."""
+    addresses = [part.strip().strip("[]") for part in target.split(",")]
+    portals = tuple(Portal(address, port) for address in addresses if address)
+    if not portals:
+        raise UsageError(f"{target!r} names no target (device-config:target).", "ConfigTargetMissing")
+    return portals
+
+
+def _further_portals(config: Mapping[str, str], iqn: str) -> Tuple[Portal, ...]:
+    """Those that SM has found before: multihomelist is "ip:port,ip:port", multiSession "ip,port,iqn|ip,port,iqn|".
+
+    What does not read as a portal is passed over: `target` is enough.
+    """
+    texts = config.get("multihomelist", "").split(",")
+    for item in config.get("multiSession", "").split("|"):
+        address, _, rest = item.strip().partition(",")
+        port, _, name = rest.partition(",")
+        if name == iqn:
+            texts.append(f"{address}:{port}")
+    return tuple(portal for portal in map(_portal_or_none, texts) if portal)
+
+
+def _portal_or_none(text: str) -> Optional[Portal]:
+    try:
+        portal = parse_portal(text.strip())
+    except ValueError:
+        return None
+    return portal if 0 < portal.port < 65536 else None
+
+
+def _chap(config: Mapping[str, str], name: str, prefix: str) -> Optional[Chap]:
+    user = config.get(prefix + name + "user", "")
+    password = config.get(prefix + name + "password", "")
+    secret = config.get(prefix + name + "password_secret", "")
+    if not user or not (password or secret):
+        return None
+    return Chap(user, SecretKey(secret, True) if secret else SecretKey(password, False))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One call of xapi, from argument to answer. Whatever happens, one document goes to stdout and the exit status is 0."""
+
+import logging
+import sys
+from typing import Sequence, TextIO, Tuple
+
+from relvmoiscsi import __version__
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
+from relvmoiscsi.host.settings import deadline_seconds
+from relvmoiscsi.host.sm_log import SmLogHandler
+from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.smapi import protocol
+from relvmoiscsi.smapi.codes import (
+    GENERIC_EXCEPTION,
+    UNIMPLEMENTED,
+    Fault,
+    fault_of,
+    unmistakable,
+)
+from relvmoiscsi.smapi.protocol import Call
+from relvmoiscsi.wording import xml_safe
+
+log = logging.getLogger(__name__)
+
+#: CloudStack takes SR.create as done only if it fails with this; code and text are a contract since 2015 (design.md D9)
+SUCCESS = Fault(
+    1,
+    "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it",
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Answer the call in `argv`; gives the exit status, which is 0."""
+    smlog = SmLogHandler()
+    root = logging.getLogger("relvmoiscsi")
+    root.setLevel(logging.INFO)
+    root.addHandler(smlog)
+    try:
+        response, stderr = _answer(argv, smlog)
+    except RelvmoiscsiError as error:
+        fault = fault_of(error)
+        log.error("failed with %d: %s", fault.code, xml_safe(fault.text))
+        response, stderr = _failure(fault.code, fault.text, smlog), unmistakable(getattr(error, "xml", ""))
+    except Exception as error:  # a bug: the operator gets its name, SMlog the traceback
+        log.exception("a bug in relvmoiscsi %s", __version__)
+        text = f"A bug in relvmoiscsi {__version__}: {error!r}. SMlog has more."
+        response, stderr = _failure(GENERIC_EXCEPTION, text, smlog), ""
+    _write(sys.stderr, stderr)
+    _write(sys.stdout, response)
+    return 0
+
+
+def _failure(code: int, text: str, smlog: SmLogHandler) -> str:
+    return protocol.fault_response(code, unmistakable(smlog.masked(text)))
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """As UTF-8, whatever the locale: xapi's environment has none."""
+    stream.buffer.write(xml_safe(text).encode("utf-8"))
+    stream.flush()
+
+
+def _answer(argv: Sequence[str], smlog: SmLogHandler) -> Tuple[str, str]:
+    call = protocol.parse_call(protocol.usage(argv))
+    smlog.hide(call.session_ref)
+    for key, value in call.device_config.items():
+        if key.endswith("password"):
+            smlog.hide(value)
+    if call.command == "sr_create":
+        return _create(call, smlog)
+    if call.command == "sr_probe":
+        from relvmoiscsi.smapi.probe import sr_probe  # noqa: PLC0415 - each command imports what it needs
+
+        deadline = Deadline(deadline_seconds())
+        return protocol.string_response(sr_probe(call, _xapi(call, deadline), smlog, deadline)), ""
+    text = f"The operation {call.command} is not supported by SRs of type relvmoiscsi"
+    return _failure(UNIMPLEMENTED, text, smlog), ""
+
+
+def _create(call: Call, smlog: SmLogHandler) -> Tuple[str, str]:
+    from relvmoiscsi.smapi.create import sr_create  # noqa: PLC0415
+
+    deadline = Deadline(deadline_seconds())
+    try:
+        sr_uuid = sr_create(call, _xapi(call, deadline), smlog, deadline)
+    except RelvmoiscsiError as error:
+        if deadline.has_passed:
+            error.in_state(NOT_BEGUN)  # unless the LUN was written: then that is said already
+        raise
+    log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
+    return protocol.fault_response(SUCCESS.code, SUCCESS.text), SUCCESS.stderr
+
+
+def _xapi(call: Call, deadline: Deadline) -> Xapi:
+    return Xapi(call.session_ref, subtask_of=call.subtask_of, deadline=deadline)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The exec protocol between xapi and a storage-manager plugin.
+
+xapi runs the plugin with one argument, an XML-RPC call whose only parameter is a struct, and reads one XML-RPC
+response from stdout. It insists: no attributes, nothing else on stdout, exit status 0 even for a fault, and for a
+call that gives nothing exactly <nil/>.
+
+Source: xen-api ocaml/xapi/sm_exec.ml, ocaml/libs/http-lib/xMLRPC.ml.
+"""
+
+import xmlrpc.client
+from typing import Any, Dict, Mapping, NamedTuple, Sequence
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.wording import xml_safe
+
+
+class Call(NamedTuple):
+    """What xapi asks for. Strings that a command does not have are empty."""
+
+    command: str  #: "sr_create"
+    device_config: Mapping[str, str]
+    session_ref: str = ""
+    sr_ref: str = ""
+    sr_uuid: str = ""
+    host_ref: str = ""
+    subtask_of: str = ""
+
+
+def parse_call(text: str) -> Call:
+    """The call in the plugin's argument. Raises UsageError (BadRequest) for anything that is none."""
+    if "<!" in text:  # xapi writes no document type; where one comes with entities, they could fill the memory
+        raise UsageError("The argument is no XML-RPC call of xapi: it has a declaration.", "BadRequest")
+    try:
+        params, method = xmlrpc.client.loads(text)
+    except Exception as error:
+        raise UsageError(f"The argument is no XML-RPC call: {error}.", "BadRequest") from error
+    if len(params) != 1 or not isinstance(params[0], dict):
+        raise UsageError("The XML-RPC call has no struct as its only parameter.", "BadRequest")
+    members: Dict[str, Any] = params[0]
+    config = members.get("device_config", {})
+    if not isinstance(config, dict):
+        raise UsageError("device_config is no struct.", "BadRequest")
+    return Call(
+        command=_string(members, "command") or str(method or ""),
+        device_config={str(key): str(value) for key, value in config.items()},
+        session_ref=_string(members, "session_ref"),
+        sr_ref=_string(members, "sr_ref"),
+        sr_uuid=_string(members, "sr_uuid"),
+        host_ref=_string(members, "host_ref"),
+        subtask_of=_string(members, "subtask_of"),
+    )
+
+
+def _string(members: Mapping[str, Any], name: str) -> str:
+    value = members.get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def xml_text(text: str) -> str:
+    """The text as it stands between two tags."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def string_response(text: str) -> str:
+    return xmlrpc.client.dumps((xml_safe(text),), methodresponse=True)
+
+
+def struct_response(value: Mapping[str, Any]) -> str:
+    return xmlrpc.client.dumps((dict(value),), methodresponse=True)
+
+
+def fault_response(code: int, text: str) -> str:
+    return xmlrpc.client.dumps(xmlrpc.client.Fault(code, xml_safe(text)))
+
+
+def usage(argv: Sequence[str]) -> str:
+    """The one argument of the plugin. Raises UsageError (BadRequest) when there is none, or more.
+
+    It is UTF-8; Python 3.6, which reads arguments as ASCII in xapi's environment, has escaped what is not.
+    """
+    if len(argv) != 2:
+        raise UsageError(f"{len(argv) - 1} arguments were given, expected one.", "BadRequest")
+    return argv[1].encode("utf-8", "surrogateescape").decode("utf-8", "replace")

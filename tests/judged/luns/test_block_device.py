@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Real block devices: loop devices with sectors of 512 and 4096 bytes."""
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from kit.builder import one_vhd
+from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated
+from relvmoiscsi.host.disk.block_device import (
+    BLKFLSBUF,
+    BlockDevice,
+    Counts,
+    data_ranges,
+    open_device,
+    same_device,
+)
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of
+
+pytestmark = pytest.mark.root
+
+MIB = 1024 * 1024
+SIZE = 8 * MIB
+
+
+@pytest.fixture
+def attach():
+    """Attach a file to a free loop device; all are detached at the end."""
+    attached = []
+
+    def losetup(file, *options):
+        command = ["losetup", "--find", "--show", *options, str(file)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        attached.append(done.stdout.decode().strip())
+        return attached[-1]
+
+    yield losetup
+    for loop in attached:
+        subprocess.run(["losetup", "--detach", loop], check=True)
+
+
+@pytest.fixture
+def unattached(tmp_path):
+    """A loop device without a file, of a number that `losetup --find` does not give to anybody."""
+    number, add, remove = 2000 + os.getpid() % 1000, 0x4C80, 0x4C81  # linux/loop.h, LOOP_CTL_ADD and LOOP_CTL_REMOVE
+    node = str(tmp_path / "loop")
+    with open("/dev/loop-control", "rb", buffering=0) as control:
+        fcntl.ioctl(control, add, number)
+        os.mknod(node, 0o600 | stat.S_IFBLK, os.makedev(7, number))
+        yield node
+        fcntl.ioctl(control, remove, number)
+
+
+@pytest.fixture
+def image(tmp_path):
+    path = tmp_path / "image"
+    path.write_bytes(b"".join(b"%015d\n" % number for number in range(SIZE // 16)))
+    return path
+
+
+@pytest.fixture(params=[512, 4096])
+def block_size(request):
+    return request.param
+
+
+@pytest.fixture
+def loop(attach, image, block_size):
+    return attach(image, "--sector-size", str(block_size))
+
+
+def test_size_and_block_size_are_those_of_the_device(loop, block_size):
+    with open_device(loop, writable=False) as device:
+        assert isinstance(device, BlockDevice)
+        assert (device.name, device.size_bytes, device.block_size) == (loop, SIZE, block_size)
+        assert device.physical_block_size >= block_size
+        assert data_ranges(device) == [Range(0, SIZE)]
+
+
+def test_any_range_can_be_read_whatever_the_block_size(loop, image):
+    whole = image.read_bytes()
+    ranges = [Range(SIZE - 1, 1), Range(0, SIZE), Range(513, 4095), Range(4096, 1), Range(3 * MIB - 7, 14)]
+
+    with open_device(loop, writable=False) as device:
+        assert device.read(ranges) == [whole[item.offset : item.end] for item in ranges]
+        assert device.counts == Counts(reads=8, read_batches=1, bytes_read=SIZE)
+
+
+def test_far_ranges_are_reads_of_their_own_widened_to_blocks(loop, block_size):
+    with open_device(loop, writable=False) as device:
+        device.read([Range(number * 65536 + 1, 10) for number in range(100)])
+
+        assert device.counts == Counts(reads=100, read_batches=1, bytes_read=100 * block_size)
+
+
+def test_a_batch_may_be_larger_than_the_kernel_has_mappings_for_a_process(attach, tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(b"")
+    os.truncate(str(path), 70000 * 8192)
+
+    with open_device(attach(path), writable=False) as device:
+        found = device.read([Range(number * 8192, 1) for number in range(70000)])
+
+        assert set(found) == {b"\0"} and device.counts.reads == 70000
+
+
+def test_a_range_past_the_end_is_truncated(loop):
+    with open_device(loop, writable=False) as device, pytest.raises(Truncated):
+        device.read([Range(SIZE - 1, 2)])
+
+
+def test_what_is_written_and_flushed_is_in_the_file_and_the_rest_is_as_before(loop, image, block_size):
+    expected = bytearray(image.read_bytes())
+    chunks = [Chunk(number * 3 * block_size, bytes([number]) * block_size) for number in range(50)]
+    chunks.append(Chunk(4 * MIB, b"z" * (2 * MIB + block_size)))
+
+    with open_device(loop, writable=True) as device:
+        device.write(chunks)
+        device.flush()
+        assert device.counts == Counts(writes=53, write_batches=1, bytes_written=51 * block_size + 2 * MIB, flushes=1)
+
+    for chunk in chunks:
+        expected[chunk.offset : chunk.end] = chunk.data
+    assert image.read_bytes() == expected
+
+
+def test_a_reader_through_the_page_cache_sees_what_was_written(loop, block_size):
+    with open(loop, "rb", buffering=0) as cached:
+        assert cached.read(16) == b"%015d\n" % 0
+
+        with open_device(loop, writable=True) as device:
+            device.write([Chunk(0, b"n" * block_size)])
+            cached.seek(0)
+            assert cached.read(16) == b"n" * 16
+
+
+def test_small_blocks_cannot_be_written_to_a_device_of_large_ones(attach, image):
+    loop = attach(image, "--sector-size", "4096")
+
+    with open_device(loop, writable=True) as device, pytest.raises(ValueError, match="blocks of 4096 bytes"):
+        device.write([Chunk(512, b"x" * 512)])
+
+
+def test_a_device_is_open_for_writing_once(loop):
+    with open_device(loop, writable=True), pytest.raises(Refused, match="is in use by this very process") as caught:
+        open_device(loop, writable=True)
+
+    assert str(caught.value).endswith("Nothing was written.")
+
+
+def test_readers_are_welcome_while_it_is_open_for_writing(loop):
+    with open_device(loop, writable=True), open_device(loop, writable=False) as reader:
+        assert reader.read([Range(0, 4)]) == [b"0000"]
+
+
+def test_a_mounted_device_is_refused_and_the_mount_is_named(attach, image, tmp_path):
+    loop = attach(image)
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    subprocess.run(["mkfs.ext2", "-q", loop], check=True)
+    subprocess.run(["mount", loop, str(mount)], check=True)
+    try:
+        with pytest.raises(Refused, match=f"in use by the file system mounted at {mount}"):
+            open_device(loop, writable=True)
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+    with open_device(loop, writable=True):
+        pass
+
+
+def test_a_read_only_device_is_refused_for_writing_only(attach, image):
+    loop = attach(image, "--read-only")
+
+    with pytest.raises(Refused, match=f"{loop} is read-only"):
+        open_device(loop, writable=True)
+    with open_device(loop, writable=False) as device:
+        assert device.read([Range(0, 4)]) == [b"0000"]
+
+
+def test_a_device_set_read_only_is_refused(attach, image):
+    loop = attach(image)
+    subprocess.run(["blockdev", "--setro", loop], check=True)
+
+    try:
+        with pytest.raises(Refused, match=f"{loop} is read-only"):
+            open_device(loop, writable=True)
+    finally:
+        subprocess.run(["blockdev", "--setrw", loop], check=True)  # the flag outlives the attachment
+
+
+def test_blocks_of_another_size_are_refused(attach, image):
+    with pytest.raises(Refused, match="has logical blocks of 2048 bytes; 512 or 4096 are supported"):
+        open_device(attach(image, "--sector-size", "2048"), writable=False)
+
+
+def test_without_the_right_to_drop_the_page_cache_the_device_can_still_be_written(loop, block_size, monkeypatch):
+    ioctl = fcntl.ioctl
+
+    def not_permitted(descriptor, request, argument):
+        if request == BLKFLSBUF:
+            raise PermissionError(1, "Operation not permitted")
+        return ioctl(descriptor, request, argument)
+
+    monkeypatch.setattr("relvmoiscsi.host.disk.block_device.fcntl.ioctl", not_permitted)
+
+    with open_device(loop, writable=True) as device:
+        device.write([Chunk(0, b"x" * block_size)])
+
+
+def test_a_node_that_became_a_file_is_refused(image):
+    with pytest.raises(Refused, match="does not tell its geometry"):
+        BlockDevice(str(image), writable=False)
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_loop_device_without_a_file_is_not_found(unattached, writable):
+    with pytest.raises(NotFound):
+        open_device(unattached, writable)
+
+
+def test_udev_is_kept_away_until_the_device_is_closed(loop):
+    node = os.open(loop, os.O_RDONLY)
+
+    with open_device(loop, writable=True), pytest.raises(BlockingIOError):
+        fcntl.flock(node, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    fcntl.flock(node, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    os.close(node)
+
+
+def test_a_udev_worker_is_waited_for(loop):
+    node = os.open(loop, os.O_RDONLY)
+    fcntl.flock(node, fcntl.LOCK_SH)
+    end = threading.Timer(0.3, os.close, [node])
+    end.start()
+
+    with open_device(loop, writable=True):
+        pass
+
+    end.join()
+
+
+def test_a_worker_that_does_not_end_is_named_and_the_device_refused(loop):
+    node = os.open(loop, os.O_RDONLY)
+    fcntl.flock(node, fcntl.LOCK_SH)
+
+    with pytest.raises(Refused, match="locked by this very process, and was not free within 0.2 seconds"):
+        open_device(loop, writable=True, lock_timeout=0.2)
+
+    os.close(node)
+    with open_device(loop, writable=True):
+        pass
+
+
+def test_an_image_behind_a_loop_device_is_refused_and_the_loop_device_is_named(loop, image):
+    with pytest.raises(Refused, match=f"is in use by loop device {loop}"):
+        open_device(str(image), writable=True)
+
+
+def test_failing_reads_and_writes_name_the_range(loop, image, block_size):
+    with open_device(loop, writable=True) as device:
+        os.truncate(str(image), MIB)  # the loop device keeps its size
+
+        with pytest.raises(DeviceError) as caught:
+            device.read([Range(0, 10), Range(2 * MIB + 1, 10)])
+
+    error = caught.value
+    assert (error.device, error.action, error.offset, error.length) == (loop, "read", 2 * MIB, block_size)
+
+
+def test_nodes_of_one_device_are_the_same_device(loop, image, tmp_path):
+    node = str(tmp_path / "node")
+    os.mknod(node, 0o600 | stat.S_IFBLK, os.stat(loop).st_rdev)
+
+    assert same_device(loop, node)
+    assert not same_device(loop, str(image))
+
+
+def test_a_loop_device_has_no_scsi_id(loop):
+    assert scsi_id_of(loop) is None
+
+
+def test_a_device_that_a_process_writes_without_asking_to_be_alone_is_refused(attach, tmp_path):
+    lun = tmp_path / "lun"
+    one_vhd().disk.to_file(str(lun))
+    loop = attach(lun)
+    before = lun.read_bytes()
+
+    with open(loop, "r+b", buffering=0):
+        other = subprocess.run(
+            [sys.executable, "-m", "relvmoiscsi", "resignature", "--yes", "--not-in-use", loop],
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert other.returncode == 4 and b"is open for writing by process" in other.stderr
+    assert lun.read_bytes() == before

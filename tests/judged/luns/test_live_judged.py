@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Real LVM2, qemu-img and libvhdi judge what has become of LUNs in use.
+
+What the two readers of images make of a VHD whose end footer is not there, as of every running VM:
+
+    qemu-img   takes the copy at offset 0 of a VHD that is not fixed; it knows no parents
+    libvhdi    asks for a footer at the end, and opens nothing without; judged on a file with the copy put there
+"""
+
+import hashlib
+import json
+
+import pytest
+
+from kit import chains, golden, reader
+from kit.judges import (
+    NEW_LV,
+    attempt,
+    expected,
+    extract,
+    lv_ranges,
+    resignature,
+    run,
+    undo,
+    vg_of,
+)
+from kit.live import STATES
+from kit.lvmreader import dashed
+from kit.sm_recovery import recovery
+from relvmoiscsi import engine
+
+BLOCK = chains.BLOCK
+
+LUNS = {"golden " + name: lambda name=name: golden.load_live(name).disk for name in golden.LIVE_NAMES}
+LUNS.update({name: lambda name=name: STATES[name]().built.disk for name in (
+    "end footer: killed",
+    "end footer: resized",
+    "inflate: after_setSize, another VHD",
+    "clone: after_parent_hidden, child",
+    "clone: after_first_snap, raw",
+    "clone: after_parent_ro, empty child",
+    "clone: before_remove_journal, log moved",
+    "leaf: after_hidden, child",
+    "leaf: both_renamed, raw",
+    "leaf: old_deleted, vhd",
+    "leaf, clone and inflate",
+    "slot 1 in use",
+    "metadata areas of two generations",
+    "header names the old parent",
+    "foreign volumes",
+    "garbage collection",
+)})  # fmt: skip
+
+
+@pytest.fixture(params=LUNS)
+def disk(request):
+    return LUNS[request.param]()
+
+
+def new_names(ids):
+    names = dict(ids.uuids)
+    names.update((dashed(old), dashed(new)) for old, new in ids.lvm_ids.items())
+    return names
+
+
+def test_lvm_accepts_the_result_and_goes_on_with_it(disk, lvm, loops):
+    after = recovery(disk)
+    loop = loops(disk)
+    own = lvm.over(loop.path)
+
+    ids = resignature(loop).ids
+
+    vg = vg_of(loop.disk())
+    seen = expected(vg, loop.path)
+    assert own.listed() == own.seen() == (seen,)
+    assert own("vgck") == ""
+    assert own("pvck", loop.path)
+    needed = {reader.renamed(name, new_names(ids)) for name in after.volumes if name not in after.garbage}
+    assert needed <= seen.lv_names
+    own.create(vg.name, NEW_LV)
+    assert own.seen()[0].lv_names == seen.lv_names | {NEW_LV}
+    own.remove(vg.name, NEW_LV)
+    assert own.seen()[0].lvs == seen.lvs
+    assert own("vgck") == ""
+    assert loop.inspect().state == engine.RESIGNATURED
+
+
+def test_lvm_sees_the_old_group_again_after_an_undo(disk, lvm, loops):
+    loop = loops(disk)
+    own = lvm.over(loop.path)
+    odd = ("WARNING", "Metadata", "metadata", "PV")  # it says so of two generations, before and after
+    old = own.seen(warnings=odd)
+    resignature(loop)
+
+    undo(loop)
+
+    assert own.seen(warnings=odd) == old
+    assert loop.inspect().state == engine.CLEAN
+
+
+def take_out(loop, lvm, folder):
+    """Every VHD of a LUN as a file, where real LVM says its volume lies: LV name to path."""
+    (seen,) = lvm.over(loop.path).seen()
+    disk = loop.disk()
+    folder.mkdir()
+    files = {}
+    for name in sorted(seen.lv_names):
+        if reader.kind_of(name) == "vhd":
+            files[name] = folder / name
+            extract(disk, lv_ranges(seen, name), files[name])
+    return files
+
+
+def vhdiinfo(path):
+    """What libvhdi reads: field to value."""
+    fields = (line.partition(":") for line in run("vhdiinfo", str(path)).splitlines())
+    return {key.strip(): value.strip() for key, _, value in fields if value}
+
+
+def heal(path):
+    """Put the copy of the footer where libvhdi looks for it."""
+    with open(str(path), "r+b") as file:
+        copy = file.read(512)
+        file.seek(-512, 2)
+        file.write(copy)
+
+
+def test_libvhdi_reads_every_vhd_and_the_new_name_of_its_parent(disk, lvm, loops, tmp_path):
+    loop = loops(disk)
+    resignature(loop)
+    sr = reader.read_sr(loop.disk())
+
+    files = take_out(loop, lvm, tmp_path / "after")
+
+    assert set(files) == {vhd.name for vhd in sr.vhds}
+    for vhd in sr.vhds:
+        if vhd.end == "invalid":
+            refused = attempt("vhdiinfo", str(files[vhd.name]))
+            assert refused.status == 1 and "unsupported signature" in " ".join((refused.stdout, *refused.stderr))
+            heal(files[vhd.name])
+        found = vhdiinfo(files[vhd.name])
+        assert found["Identifier"] == vhd.uuid
+        assert found["Disk type"] == {3: "Dynamic", 4: "Differential"}[vhd.disk_type]
+        if vhd.disk_type == 4:
+            assert found["Parent filename"] == "-".join(name.replace("-", "--") for name in vhd.parent)
+
+
+def digests(path, size):
+    """Of a raw image: (number, SHA-256) of each block of 2 MiB that is not all zero, as `chains` has them."""
+    found = []
+    with open(str(path), "rb") as file:
+        for number in range(-(-size // BLOCK)):
+            data = file.read(min(BLOCK, size - number * BLOCK))
+            if any(data):
+                found.append((number, hashlib.sha256(data).hexdigest()))
+    return tuple(found)
+
+
+def test_qemu_reads_the_guests_data_of_every_vhd_without_a_parent(disk, lvm, loops, tmp_path):
+    after = recovery(disk)
+    loop = loops(disk)
+
+    ids = resignature(loop).ids
+
+    files = take_out(loop, lvm, tmp_path / "after")
+    vhds = {vhd.name: vhd for vhd in reader.read_sr(loop.disk()).vhds}
+    dynamic = [name for name in after.volumes if reader.kind_of(name) == "vhd" and name not in after.parents
+               and name not in after.garbage]  # fmt: skip
+    for name in dynamic:
+        new = reader.renamed(name, new_names(ids))
+        facts = json.loads(run("qemu-img", "info", "--output=json", "-f", "vpc", str(files[new])))
+        assert facts["virtual-size"] == vhds[new].virtual_size
+        flat = tmp_path / "flat"
+        run("qemu-img", "convert", "-f", "vpc", "-O", "raw", str(files[new]), str(flat))
+        assert digests(flat, facts["virtual-size"]) == after.guest(name).blocks
+    assert dynamic
+
+
+def test_layer_upon_layer_by_qemu_is_what_a_guest_reads(disk, lvm, loops, tmp_path):
+    """qemu-img knows no parents of VHDs, so each layer is opened as if it had none, and laid over the one below.
+
+    That is right wherever a sector that a layer has is not all zero, which holds for what the builder writes.
+    """
+    after = recovery(disk)
+    loop = loops(disk)
+
+    ids = resignature(loop).ids
+
+    (seen,) = lvm.over(loop.path).seen()
+    files = take_out(loop, lvm, tmp_path / "after")
+    names = new_names(ids)
+    for leaf in after.leaves:
+        chain, image = [leaf], b""
+        while chain[-1] in after.parents:
+            chain.append(after.parents[chain[-1]])
+        if any(name not in after.volumes for name in chain):
+            continue
+        for name in reversed(chain):
+            layer = tmp_path / "layer"
+            new = reader.renamed(name, names)
+            if reader.kind_of(name) == "raw":
+                extract(loop.disk(), lv_ranges(seen, new), layer)
+            else:
+                run("qemu-img", "convert", "-f", "vpc", "-O", "raw", str(files[new]), str(layer))
+            image = laid_over(image, layer.read_bytes())
+        (tmp_path / "flat").write_bytes(image)
+        assert digests(tmp_path / "flat", len(image)) == after.guest(leaf).blocks
+
+
+def laid_over(below, above):
+    """The sectors of `above` that are not zero, upon those of `below`."""
+    found = bytearray(below.ljust(len(above), b"\0")[: len(above)])
+    for at in range(0, len(above), 512):
+        sector = above[at : at + 512]
+        if any(sector):
+            found[at : at + 512] = sector
+    return bytes(found)

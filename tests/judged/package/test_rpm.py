@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The RPM as a file: what is in it, what it needs, that it is the same whoever builds it."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import relvmoiscsi
+from kit.rpm_tools import TOP, build_rpm, copy_of_sources, query
+
+pytestmark = pytest.mark.root
+
+CODE = "/usr/share/relvmoiscsi/relvmoiscsi/"
+
+#: everything in the package but the modules; kind and mode
+FILES = {
+    "/etc/relvmoiscsi.conf": 0o100644,
+    "/etc/udev/rules.d/57-relvmoiscsi.rules": 0o100644,
+    "/etc/udev/rules.d/99-zz-relvmoiscsi.rules": 0o100644,
+    "/etc/xapi.d/plugins/relvmoiscsi": 0o100755,
+    "/opt/xensource/sm/ReLVMoISCSISR": 0o100755,
+    "/usr/lib/systemd/system/xapi.service.d": 0o40755,
+    "/usr/lib/systemd/system/xapi.service.d/relvmoiscsi.conf": 0o100644,
+    "/usr/libexec/sm": 0o40755,
+    "/usr/libexec/sm/drivers": 0o40755,
+    "/usr/libexec/sm/drivers/ReLVMoISCSISR": 0o100755,
+    "/usr/sbin/relvmoiscsi": 0o100755,
+    "/usr/share/doc/relvmoiscsi": 0o40755,
+    "/usr/share/doc/relvmoiscsi/CHANGES.rst": 0o100644,
+    "/usr/share/doc/relvmoiscsi/COPYING": 0o100644,
+    "/usr/share/doc/relvmoiscsi/README.rst": 0o100644,
+    "/usr/share/man/man8/relvmoiscsi.8.gz": 0o100644,
+    "/usr/share/relvmoiscsi": 0o40755,
+    "/usr/share/relvmoiscsi/sm-whitelist": 0o100755,
+}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    return build_rpm(tmp_path_factory.mktemp("rpm"))
+
+
+def test_the_name_tells_the_one_version_and_no_distribution_or_architecture(package):
+    assert os.path.basename(package) == f"relvmoiscsi-{relvmoiscsi.__version__}-1.noarch.rpm"
+    assert query(package, "%{NAME} %{VERSION} %{RELEASE} %{ARCH}") == [
+        f"relvmoiscsi {relvmoiscsi.__version__} 1 noarch"
+    ]
+
+
+def test_it_has_these_files_and_every_module_and_nothing_else(package):
+    listed = dict(line.rsplit(" ", 1) for line in query(package, "[%{FILENAMES} %{FILEMODES}\n]"))
+    found = {path: int(mode) & 0xFFFF for path, mode in listed.items()}
+
+    modules = {str(path.relative_to(TOP)) for path in (TOP / "relvmoiscsi").rglob("*.py")}
+    wanted = {"/usr/share/relvmoiscsi/" + path: 0o100644 for path in modules}
+    wanted.update({os.path.dirname(path): 0o40755 for path in wanted})
+    assert {path for path in found if path.startswith(CODE[:-1])} == set(wanted)
+    rules = {"/etc/udev/rules.d/" + path.name: 0o100644 for path in (TOP / "udev").glob("*.rules")}
+    assert found == {**FILES, **rules, **wanted}
+
+
+def test_everything_is_root_s_and_as_old_as_the_version(package):
+    owners = query(package, "[%{FILEUSERNAME} %{FILEGROUPNAME} %{FILEMTIMES}\n]")
+
+    assert len(set(owners)) == 1
+    assert owners[0].startswith("root root ")
+
+
+def test_what_is_configuration_is_kept(package):
+    flags = dict(line.rsplit(" ", 1) for line in query(package, "[%{FILENAMES} %{FILEFLAGS:fflags}\n]") if " " in line)
+
+    assert flags["/etc/relvmoiscsi.conf"] == "cn"
+    assert {path for path, each in flags.items() if each == "c"} == {
+        "/etc/udev/rules.d/" + path.name for path in (TOP / "udev").glob("*.rules")
+    }
+
+
+def test_every_dom0_can_read_and_install_it(package):
+    """rpm 4.11 of CentOS 7 has these features; it has no zstd payload, rich dependencies, or file digests but these."""
+    features = {line for line in query(package, "[%{REQUIRENAME}\n]") if line.startswith("rpmlib(")}
+
+    assert features <= {"rpmlib(CompressedFileNames)", "rpmlib(FileDigests)", "rpmlib(PayloadFilesHavePrefix)"}
+    assert query(package, "%{PAYLOADCOMPRESSOR} %{PAYLOADFORMAT} %{FILEDIGESTALGO}") == ["gzip cpio 8"]
+    assert "(none)" not in query(package, "%{SIGMD5} %{SIGSIZE} %{SHA1HEADER}")[0], "what rpm 4.11 verifies"
+    weak = "[%{RECOMMENDNAME}][%{SUGGESTNAME}][%{SUPPLEMENTNAME}][%{ENHANCENAME}]"
+    assert query(package, weak) == [""]
+
+
+def test_it_requires_what_every_dom0_has_by_names_that_are_the_same_in_each(package):
+    required = {line for line in query(package, "[%{REQUIRENAME}\n]") if not line.startswith("rpmlib(")}
+
+    assert required == {"/bin/sh", "/usr/bin/python3", "sm"}
+
+
+def test_scriptlets_start_restart_and_enable_nothing(package):
+    done = subprocess.run(
+        ["rpm", "-qp", "--scripts", "--triggers", "--filetriggers", package], check=True, stdout=subprocess.PIPE
+    )
+    commands = [line for line in done.stdout.decode().split("\n") if "echo" not in line and not line.startswith("#")]
+
+    text = "\n".join(commands)
+    assert "sm-whitelist sync" in text and "sm-whitelist remove" in text
+    assert set(re.findall(r"systemctl ([\w-]+)", text)) == {"daemon-reload"}
+    assert not re.search(r"\b(service|restart|start|enable|xe|xe-toolstack-restart|wget|curl)\b", text)
+
+
+def test_every_program_in_it_names_an_interpreter_that_leaves_nothing_behind(package, tmp_path):
+    unpacked = unpack(package, tmp_path)
+
+    programs = [path for path in unpacked.rglob("*") if path.is_file() and path.stat().st_mode & stat.S_IXUSR]
+
+    assert {"/" + str(path.relative_to(unpacked)) for path in programs} == {
+        path for path, mode in FILES.items() if mode == 0o100755
+    }
+    for program in programs:
+        assert program.read_text(encoding="utf-8").split("\n")[0] == "#!/usr/bin/python3 -IB", program
+
+
+def test_both_drivers_are_the_one_of_the_repository(package, tmp_path):
+    unpacked = unpack(package, tmp_path)
+
+    source = (TOP / "drivers/ReLVMoISCSISR").read_text(encoding="utf-8").split("\n")[1:]
+    for path in ("opt/xensource/sm/ReLVMoISCSISR", "usr/libexec/sm/drivers/ReLVMoISCSISR"):
+        assert (unpacked / path).read_text(encoding="utf-8").split("\n")[1:] == source
+
+
+def unpack(package, directory):
+    cpio = subprocess.run(["rpm2cpio", package], check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["cpio", "-id", "--quiet"], check=True, input=cpio, cwd=str(directory))
+    return directory
+
+
+def test_the_same_source_gives_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    first = build_rpm(tmp_path / "first", copy_of_sources(tmp_path / "a"))
+
+    other = copy_of_sources(tmp_path / "elsewhere" / "b")
+    for path in other.rglob("*"):
+        os.utime(str(path), (1234567890, 1234567890))
+        path.chmod(path.stat().st_mode & ~0o077)
+    (other / "relvmoiscsi/__pycache__").mkdir(exist_ok=True)
+    (other / "relvmoiscsi/__pycache__/left.cpython-36.pyc").write_bytes(b"")
+    for name, value in (("HOME", str(tmp_path)), ("TZ", "Asia/Tokyo"), ("LC_ALL", "C.UTF-8"), ("HOSTNAME", "other")):
+        monkeypatch.setenv(name, value)
+    (tmp_path / ".rpmmacros").write_text("%packager somebody\n%dist .mine\n%_topdir /nowhere\n", encoding="utf-8")
+    second = build_rpm(tmp_path / "second", other)
+
+    assert Path(second).read_bytes() == Path(first).read_bytes()
+
+
+def test_another_source_gives_other_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    first = build_rpm(tmp_path / "first", copy_of_sources(tmp_path / "a"))
+    other = copy_of_sources(tmp_path / "b")
+    with (other / "relvmoiscsi/formats/naming.py").open("a") as file:
+        file.write("# changed\n")
+
+    assert Path(build_rpm(tmp_path / "second", other)).read_bytes() != Path(first).read_bytes()
+
+
+def test_the_time_of_the_last_commit_is_the_time_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    git = ["git", "-c", "safe.directory=*", "-C", str(TOP), "log", "-1", "--format=%ct"]
+    committed = subprocess.run(git, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.split()
+    newest = max(int(path.stat().st_mtime) for path in (TOP / "relvmoiscsi").rglob("*.py"))
+
+    (built,) = query(build_rpm(tmp_path), "%{BUILDTIME}")
+
+    assert int(built) == int(committed[0]) if committed else int(built) >= newest
+
+
+def test_a_source_without_a_version_is_not_built(tmp_path):
+    source = copy_of_sources(tmp_path / "source")
+    (source / "relvmoiscsi/__init__.py").write_text("", encoding="utf-8")
+
+    done = subprocess.run(
+        [str(source / "supp-pack/build-rpm.sh"), str(tmp_path / "out")],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+    assert done.returncode == 1
+    assert "no line `__version__" in done.stderr.decode()
+
+
+def test_rpmlint_has_nothing_to_say_that_is_not_explained(package):
+    if shutil.which("rpmlint") is None:
+        pytest.skip("there is no rpmlint")
+    spec = os.path.join(os.path.dirname(package), "relvmoiscsi.spec")
+
+    done = subprocess.run(
+        ["rpmlint", "--config", str(TOP / "supp-pack/rpmlint.toml"), package, spec],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+    output = done.stdout.decode()
+    assert done.returncode == 0, output
+    assert "0 errors, 0 warnings" in output, output

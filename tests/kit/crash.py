@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Disks that lose power, and disks that fail.
+
+`CrashDisk` records every block written, grouped by the flushes between them. A power cut while group g is open leaves
+all earlier groups whole and any subset of the blocks of group g: each block old or new, in the strict mode also torn.
+`crash_images` makes each of those disks.
+
+    disk = CrashDisk(image)
+    apply(plan, disk)
+    for cut, after in disk.crash_images():
+        ...
+
+`FailingDisk` lets the n-th operation fail, once or from then on.
+"""
+
+import hashlib
+import itertools
+import random
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.errors import DeviceError
+
+from .sparse import SparseDisk, check_chunks
+
+#: How a torn block may look: its first half new, its second half new, or neither old nor new. What tears is a physical
+#: block as a whole: what was written into it, and what was not.
+TORN = ("head", "tail", "garbage")
+
+
+class Block(NamedTuple):
+    """One block as it was written."""
+
+    offset: int
+    data: bytes
+
+
+class Report(NamedTuple):
+    """What `crash_images` has given so far."""
+
+    states: int  #: disks yielded
+    groups: int  #: groups of writes walked through
+    sampled_groups: int  #: groups too large for every subset
+    largest_group: int  #: blocks that the largest group changes
+
+    @property
+    def sampled(self) -> bool:
+        """Not every subset was tried."""
+        return self.sampled_groups > 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.states} states after {self.groups} groups of writes; {self.sampled_groups} groups sampled, the "
+            f"largest changes {self.largest_group} blocks"
+        )
+
+
+class CrashDisk(Device):
+    """A disk whose power can be cut at every moment of what was done to it.
+
+    The disk it is made from stays as it is. `dropped_flush=n` forgets the n-th flush (from 1): the twin of a crash test
+    uses it to show that the test can fail.
+    """
+
+    def __init__(self, base: SparseDisk, dropped_flush: Optional[int] = None) -> None:
+        self.name, self.size_bytes, self.block_size = base.name, base.size_bytes, base.block_size
+        self.physical_block_size = base.physical_block_size
+        base.freeze()
+        self.base = base.copy()
+        self.current = base.copy()
+        self.groups: List[List[Block]] = [[]]
+        self.flushes = 0
+        self.dropped_flush = dropped_flush
+        self.report = Report(0, 0, 0, 0)
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        return self.current.read(ranges)
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        check_chunks(self, chunks)
+        for chunk in chunks:
+            for start in range(0, len(chunk.data), self.block_size):
+                data = bytes(chunk.data[start : start + self.block_size])
+                self.groups[-1].append(Block(chunk.offset + start, data))
+        self.current.write(chunks)
+
+    def flush(self) -> None:
+        self.flushes += 1
+        self.current.flush()
+        if self.flushes != self.dropped_flush and self.groups[-1]:
+            self.groups.append([])
+
+    def crash_images(
+        self,
+        torn: bool = False,
+        limit: int = 2**10,
+        seed: int = 0,
+        samples: int = 64,
+        never_torn: Sequence[Range] = (),
+    ) -> Iterator[Tuple[str, SparseDisk]]:
+        """Every disk that a power cut could leave, as (description, disk); the first is the untouched base.
+
+        Groups with at most `limit` subsets are enumerated. For larger ones: every prefix in the order of issue, each
+        block missing alone, each block alone and `samples` random subsets. `torn` adds, for each block, its torn forms
+        with the other blocks absent, present, or present up to it, and `samples` random mixtures; blocks that touch
+        `never_torn` are only ever old or new. Blocks rewritten with what they held are left out: they change nothing.
+
+        `self.report` says how many states were given and whether it was all of them.
+        """
+        self.report = Report(0, 0, 0, 0)
+        solid = self.base.copy()
+        yield self._counted("before the first write", solid.copy())
+        for number, group in enumerate(self.groups, 1):
+            changes = _changes(solid, group)
+            self._count_group(len(changes), 2 ** len(changes) > limit)
+            picker = random.Random(f"{seed} {number}")
+            for present in _subsets(len(changes), limit, samples, picker):
+                image = _with_blocks(solid, changes, present)
+                yield self._counted(_describe(number, len(self.groups), changes, present), image)
+            if torn:
+                for what, image in _torn_images(solid, changes, picker, samples, never_torn):
+                    yield self._counted(f"group {number} of {len(self.groups)}: {what}", image)
+            solid = _with_blocks(solid, group, range(len(group)))
+
+    def _counted(self, description: str, image: SparseDisk) -> Tuple[str, SparseDisk]:
+        self.report = self.report._replace(states=self.report.states + 1)
+        image.name = self.name
+        return description, image
+
+    def _count_group(self, changes: int, sampled: bool) -> None:
+        self.report = self.report._replace(
+            groups=self.report.groups + 1,
+            sampled_groups=self.report.sampled_groups + int(sampled),
+            largest_group=max(self.report.largest_group, changes),
+        )
+
+
+# -- subsets of a group ---------------------------------------------------------------------------------------------
+
+
+def _changes(solid: SparseDisk, group: Sequence[Block]) -> List[Block]:
+    """The blocks of a group without those that, whatever else is cut, leave the disk as it is."""
+    writes: Dict[int, int] = {}
+    for block in group:
+        writes[block.offset] = writes.get(block.offset, 0) + 1
+    return [b for b in group if writes[b.offset] > 1 or solid.peek(b.offset, len(b.data)) != b.data]
+
+
+def _subsets(count: int, limit: int, samples: int, picker: random.Random) -> Iterator[Tuple[int, ...]]:
+    """Non-empty subsets of range(count): all if there are at most `limit`, otherwise the telling ones."""
+    if 2**count <= limit:
+        for size in range(1, count + 1):
+            yield from itertools.combinations(range(count), size)
+        return
+    everything = tuple(range(count))
+    for length in range(1, count + 1):
+        yield everything[:length]
+    for index in range(count):
+        yield everything[:index] + everything[index + 1 :]
+        yield (index,)
+    for _ in range(samples):
+        share = picker.random()
+        yield tuple(index for index in everything if picker.random() < share)
+
+
+def _with_blocks(solid: SparseDisk, blocks: Sequence[Block], present: Sequence[int]) -> SparseDisk:
+    image = solid.copy()
+    for index in present:
+        image.poke(blocks[index].offset, blocks[index].data)
+    return image
+
+
+def _describe(number: int, groups: int, changes: Sequence[Block], present: Sequence[int]) -> str:
+    absent = sorted(set(range(len(changes))) - set(present))
+    if len(present) <= len(absent):
+        which = f"only {_offsets(changes, present)}"
+    else:
+        which = f"all but {_offsets(changes, absent)}" if absent else "all"
+    return f"group {number} of {groups}: {len(present)} of {len(changes)} blocks written: {which}"
+
+
+def _offsets(changes: Sequence[Block], indices: Sequence[int]) -> str:
+    shown = ", ".join(str(changes[index].offset) for index in indices[:8])
+    return shown + (", ..." if len(indices) > 8 else "")
+
+
+# -- torn blocks ----------------------------------------------------------------------------------------------------
+
+
+def _torn_images(
+    solid: SparseDisk, changes: Sequence[Block], picker: random.Random, samples: int, never_torn: Sequence[Range]
+) -> Iterator[Tuple[str, SparseDisk]]:
+    tearable = [index for index, block in enumerate(changes) if not _touches(block, never_torn)]
+    for index in tearable:
+        for name, others in _contexts(len(changes), index):
+            for how in TORN:
+                image = _with_blocks(solid, changes, others)
+                _tear(image, changes[index], how)
+                yield f"block at {changes[index].offset} torn ({how}), {name}", image
+    for turn in range(samples if len(tearable) > 1 else 0):
+        yield f"random mixture {turn}", _mixture(solid, changes, frozenset(tearable), picker)
+
+
+def _contexts(count: int, index: int) -> List[Tuple[str, List[int]]]:
+    """What may have become of the other blocks of a group of `count` while block `index` was torn."""
+    others = [other for other in range(count) if other != index]
+    contexts: List[Tuple[str, List[int]]] = [("all others absent", []), ("all others written", others)]
+    return contexts + ([("all before it written", others[:index])] if 0 < index < count - 1 else [])
+
+
+def _mixture(
+    solid: SparseDisk, changes: Sequence[Block], tearable: FrozenSet[int], picker: random.Random
+) -> SparseDisk:
+    """Each block old, new or torn, as chance will have it."""
+    image = solid.copy()
+    torn = []
+    for index, block in enumerate(changes):
+        fate = picker.choice(("old", "new") + TORN)
+        if fate in TORN and index in tearable:
+            torn.append((block, fate))
+        elif fate != "old":
+            image.poke(block.offset, block.data)
+    for block, fate in torn:
+        _tear(image, block, fate)
+    return image
+
+
+def _tear(image: SparseDisk, block: Block, how: str) -> None:
+    size = max(image.physical_block_size, image.block_size)
+    start = block.offset - block.offset % size
+    whole = bytearray(image.peek(start, size))
+    whole[block.offset - start : block.offset - start + len(block.data)] = block.data
+    half = size // 2
+    if how == "head":
+        image.poke(start, bytes(whole[:half]))
+    elif how == "tail":
+        image.poke(start + half, bytes(whole[half:]))
+    else:
+        image.poke(start, garbage(start, size))
+
+
+def garbage(offset: int, length: int) -> bytes:
+    """Bytes that nobody wrote; always the same ones at the same place."""
+    seed = hashlib.sha256(b"garbage at %d" % offset).digest()
+    return (seed * (length // len(seed) + 1))[:length]
+
+
+def _touches(block: Block, ranges: Sequence[Range]) -> bool:
+    return any(block.offset < item.end and item.offset < block.offset + len(block.data) for item in ranges)
+
+
+# -- failures -------------------------------------------------------------------------------------------------------
+
+
+class FailingDisk(Device):
+    """A disk whose operation number `fail_at` (from 1) fails with DeviceError.
+
+    Each range read, each chunk written and each flush is an operation. Those of a batch are done in order up to the
+    one that fails. `for_good`: everything after it fails as well. `leaves` says what a failing write has done:
+
+    nothing   the old bytes are still there
+    half      the first half of its blocks is written (a chunk of one block: nothing)
+    torn      the first half of its bytes is written, in the middle of a block too
+    all       all is written and the failure is a lie; a flush that fails has then flushed
+    late      nothing yet; `land` writes it, whenever that may be
+
+    `operations` counts what was tried; a run with `fail_at=0` never fails and tells how many there are.
+    """
+
+    def __init__(self, base: Device, fail_at: int = 0, for_good: bool = False, leaves: str = "nothing") -> None:
+        assert leaves in ("nothing", "half", "torn", "all", "late"), leaves
+        self.name, self.size_bytes, self.block_size = base.name, base.size_bytes, base.block_size
+        self.physical_block_size = base.physical_block_size
+        self.base = base
+        self.fail_at = fail_at
+        self.for_good = for_good
+        self.leaves = leaves
+        self.operations = 0
+        self.failed = False
+        self.pending: List[Chunk] = []
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        for wanted in ranges:
+            if self._fails():
+                raise DeviceError(self.name, "read", wanted.offset, wanted.length, "Input/output error", 5)
+        return self.base.read(ranges)
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        check_chunks(self, chunks)
+        done: List[Chunk] = []
+        for chunk in chunks:
+            if self._fails():
+                done.extend(self._part_of(chunk))
+                self.pending += [chunk] if self.leaves == "late" else []
+                if done:
+                    self.base.write(done)
+                raise DeviceError(self.name, "write", chunk.offset, len(chunk.data), "Input/output error", 5)
+            done.append(chunk)
+        self.base.write(done)
+
+    def flush(self) -> None:
+        fails = self._fails()
+        if not fails or self.leaves == "all":
+            self.base.flush()
+        if fails:
+            raise DeviceError(self.name, "flush", 0, 0, "Input/output error", 5)
+
+    def land(self) -> None:
+        """What was reported as failed reaches the disk."""
+        self.base.write(self.pending)
+
+    def _fails(self) -> bool:
+        self.operations += 1
+        fails = self.fail_at > 0 and (
+            self.operations == self.fail_at or (self.for_good and self.operations > self.fail_at)
+        )
+        self.failed = self.failed or fails
+        return fails
+
+    def _part_of(self, chunk: Chunk) -> List[Chunk]:
+        """What of a failing chunk reaches the disk."""
+        if self.leaves in ("nothing", "late") or (self.leaves == "half" and len(chunk.data) == self.block_size):
+            return []
+        if self.leaves == "all":
+            return [chunk]
+        if self.leaves == "half":
+            return [Chunk(chunk.offset, chunk.data[: len(chunk.data) // self.block_size // 2 * self.block_size])]
+        old = self.base.read([Range(chunk.offset, len(chunk.data))])[0]
+        half = len(chunk.data) // 2
+        return [Chunk(chunk.offset, chunk.data[:half] + old[half:])]

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the tests of cuts, failures, recovery and undo share: images, entropy that repeats, and a judge.
+
+A `Judge` knows what a LUN was before a run and what it is after one that nobody cut, both read with the independent
+reader. `Judge.faults` says what is wrong with a disk that a power cut left; an empty list is the claim of design.md 4:
+
+    view        before any recovery LVM sees exactly the old VG or exactly the new one
+    state       `inspect` calls it clean, unfinished or resignatured; a torn label is unfinished
+    recovery    ends in the bytes of the run that nobody cut, or nothing had happened; twice equals once
+    undo        gives the old bytes back, everywhere but in the free space of the ring
+"""
+
+import functools
+import hashlib
+from typing import NamedTuple
+
+from kit import (
+    build_lvm,
+    builder,
+    golden,
+    lvmreader,
+    reader,
+)
+from kit.builder import AREA_DEFAULT, SMALL_BAT, vhd
+from kit.crash import CrashDisk
+from relvmoiscsi import engine
+from relvmoiscsi.device import Device, Range
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+
+SCSI_ID = "3600a098038303053743f4a4f4e4b6d41"
+OTHER_SCSI_ID = "3600a098038303053743f4a4f4e4b6d42"
+
+SECTOR = 512
+
+
+def entropy(seed=0):
+    """Bytes that look random and are the same for the same seed."""
+    drawn = [0]
+
+    def draw(length):
+        drawn[0] += 1
+        return build_noise(f"{seed} {drawn[0]}", length)
+
+    return draw
+
+
+def build_noise(seed, length):
+    blocks = (hashlib.sha256(f"{seed} {number}".encode()).digest() for number in range(length // 32 + 1))
+    return b"".join(blocks)[:length]
+
+
+# -- images ---------------------------------------------------------------------------------------------------------
+
+
+def _small_everything():
+    """All kinds of volumes; small metadata area."""
+    return builder.everything(area=AREA_DEFAULT).disk
+
+
+def two_volumes(**options):
+    """A base and its child: few enough writes for every cut of every recovery."""
+    volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
+    return builder.build_sr(volumes, **options).disk
+
+
+def _fragmented():
+    return builder.fragmented_locators(area=AREA_DEFAULT).disk
+
+
+def _four_k_wrapped():
+    """Blocks of 4096 bytes; the header's block holds the end of the text."""
+    return builder.wrapped_text(block_size=4096).disk
+
+
+def _512e(disk):
+    """Blocks of 512 bytes on a disk that tears 4096."""
+    disk.physical_block_size = 4096
+    return disk
+
+
+IMAGES = {
+    "one VDI": lambda: builder.one_vhd(area=AREA_DEFAULT).disk,
+    "a chain": lambda: two_volumes(area=AREA_DEFAULT),
+    "everything": _small_everything,
+    "fragmented": _fragmented,
+    "two areas": lambda: builder.two_metadata_areas().disk,
+    "second area ignored": lambda: builder.two_metadata_areas("ignored").disk,
+    "text wraps": lambda: builder.wrapped_text().disk,
+    "qcow2": lambda: builder.qcow2_chain(area=AREA_DEFAULT).disk,
+    "blocks of 4096": lambda: builder.four_k(area=AREA_DEFAULT).disk,
+    "blocks of 4096, text wraps": _four_k_wrapped,
+    "512e": lambda: _512e(two_volumes(area=AREA_DEFAULT)),
+    "512e, text wraps": lambda: _512e(builder.wrapped_text().disk),
+    "label in sector 3": lambda: two_volumes(area=AREA_DEFAULT, label_sector=3),
+    "golden tree": lambda: golden.load("tree").disk,
+}
+
+
+@functools.lru_cache(maxsize=None)
+def _image(name):
+    disk = IMAGES[name]()
+    disk.name = name
+    disk.freeze()
+    return disk
+
+
+def image(name):
+    """A copy of an image."""
+    return _image(name).copy()
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------
+
+
+def resignature(disk, seed=0, scsi_id=SCSI_ID, **more):
+    return engine.resignature(disk, engine.prepare(disk, entropy(seed), scsi_id, **more))
+
+
+def undo(disk, seed=0):
+    return engine.undo(disk, entropy(("undo", seed)))
+
+
+def recover(disk, scsi_id=None):
+    """Recover what is unfinished. False: nothing was."""
+    mark = engine.find_unfinished(disk)
+    if mark is None:
+        return False
+    engine.recover(disk, mark, scsi_id)
+    return True
+
+
+def done(disk, run=resignature, **more):
+    """A copy of `disk` after a run that nobody cut."""
+    after = disk.copy()
+    run(after, **more)
+    return after
+
+
+def cut_before(disk, flush, run=resignature, blocks=0, **more):
+    """A copy of `disk` whose run lost power after `flush` - 1 flushes and `blocks` blocks more."""
+    crash = CrashDisk(disk)
+    run(crash, **more)
+    found = crash.base.copy()
+    for group in crash.groups[: flush - 1]:
+        for block in group:
+            found.poke(block.offset, block.data)
+    for block in crash.groups[flush - 1][:blocks]:
+        found.poke(block.offset, block.data)
+    found.name = disk.name
+    found.freeze()
+    return found
+
+
+def durable(crash):
+    """What is on the disk if power goes now and nothing but what was flushed has reached it."""
+    found = crash.base.copy()
+    for group in crash.groups[:-1]:
+        for block in group:
+            found.poke(block.offset, block.data)
+    return found
+
+
+# -- places ---------------------------------------------------------------------------------------------------------
+
+
+def label_range(disk):
+    """The label sector."""
+    label = lvmreader.read_label(disk)
+    return Range(label.sector * SECTOR, SECTOR)
+
+
+def free_ring(disk):
+    """The parts of the metadata areas that hold neither a header nor a committed text."""
+    free = []
+    for area in lvmreader.read_label(disk).mdas:
+        mda = lvmreader.read_mda(disk, area)
+        live = _live(area, mda)
+        position = area.offset + SECTOR
+        for part in sorted(live) + [Range(area.end, 0)]:
+            free.append(Range(position, max(0, part.offset - position)))
+            position = max(position, part.end)
+    return free
+
+
+def _live(area, mda):
+    """The ranges of the committed text of an area."""
+    before_wrap = min(len(mda.text), area.length - mda.text_offset)
+    first = Range(area.offset + mda.text_offset, before_wrap)
+    return [first, Range(area.offset + SECTOR, len(mda.text) - before_wrap)] if mda.text else []
+
+
+def same_but_for(one, other, ranges):
+    return one.digest_except(ranges) == other.digest_except(ranges)
+
+
+# -- LVM ------------------------------------------------------------------------------------------------------------
+
+
+def lvm_commit(disk, edit=None, times=1, precommit=False, wrap=False):
+    """Change the VG as LVM does: the next text behind the committed one, round the ring; then the header.
+
+    It goes to all areas that the label lists. `edit` changes the text, whose seqno grows by itself. `precommit`: LVM
+    comes as far as slot 1. `wrap`: so many updates have come before that the text goes round the end of the ring.
+    """
+    for _ in range(times):
+        for area in lvmreader.read_label(disk).mdas:
+            mda = lvmreader.read_mda(disk, area)
+            if not mda.ignored:
+                _commit_in(disk, area, mda, edit, precommit, wrap)
+
+
+def _commit_in(disk, area, mda, edit, precommit, wrap):
+    seqno = next(iter(lvmreader.parse_text(mda.text).values()))["seqno"]
+    text = mda.text.replace(b"seqno = %d\n" % seqno, b"seqno = %d\n" % (seqno + 1))
+    assert text != mda.text
+    if edit:
+        text = edit(text)
+    at = area.length - 2 * SECTOR if wrap else mda.text_offset + build_lvm.ring_size(len(mda.text))
+    if at >= area.length:
+        at -= area.length - SECTOR
+    build_lvm.put_text(disk, area, at, text)
+    slots = [build_lvm.raw_locn(at, text)]
+    if precommit:
+        slots = [build_lvm.raw_locn(mda.text_offset, mda.text)] + slots
+    disk.poke(area.offset, build_lvm.mda_header(area, slots))
+
+
+def with_new_volume(text):
+    """The metadata text with one more logical volume, a raw one, in a free extent."""
+    tree = next(iter(lvmreader.parse_text(text).values()))
+    last = tree["physical_volumes"]["pv0"]["pe_count"] - 2
+    name = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
+    volume = build_lvm.LvText(name, builder.lvm_id(name), True, (), ((1, last),), 1795219866)
+    lines = "\n".join(build_lvm._lv_lines(volume, False)).encode()
+    return text.replace(b"logical_volumes {\n\n", b"logical_volumes {\n\n" + lines + b"\n\n", 1)
+
+
+# -- the judge ------------------------------------------------------------------------------------------------------
+
+
+class _Recorder(Device):
+    """A disk that notes what is read of it."""
+
+    def __init__(self, disk):
+        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
+        self.physical_block_size = disk.physical_block_size
+        self.disk, self.reads = disk, []
+
+    def peek(self, offset, length):
+        data = self.disk.peek(offset, length)
+        self.reads.append((offset, length, data))
+        return data
+
+    def read(self, ranges):
+        return [self.peek(item.offset, item.length) for item in ranges]
+
+    def write(self, chunks):
+        raise AssertionError("who only looks does not write")
+
+    def flush(self):
+        raise AssertionError("who only looks does not flush")
+
+
+class Remembered:
+    """A function of what is on a disk, asked anew only where it would read other bytes than any time before.
+
+    A function that reads the same bytes gives the same result; this makes many cuts of one run cheap to look at.
+    """
+
+    def __init__(self, function):
+        self.function, self.known = function, []
+
+    def __call__(self, disk):
+        for reads, result in self.known:
+            if all(disk.peek(offset, length) == data for offset, length, data in reads):
+                return result
+        recorder = _Recorder(disk)
+        result = self.function(recorder)
+        self.known = [(recorder.reads, result)] + self.known[:15]
+        return result
+
+
+class Fault(NamedTuple):
+    claim: str  #: view, state, recovery, guest, twice, undo, durable
+    cut: str
+    problem: str
+
+
+class Judge:
+    """What a LUN may be at any time of a run between `original` and `resignatured`, whichever way it leads.
+
+    `target` is where recovery of an unfinished run has to end, byte for byte; None: at `resignatured`. `states` are
+    what `inspect` calls the two LUNs, `allowed` the bytes that may change where it is more than identities.
+    """
+
+    def __init__(self, original, resignatured, target=None, states=("clean", "resignatured"), allowed=None):
+        self.original, self.resignatured = original, resignatured
+        self.target = target or resignatured
+        self.vg_view = Remembered(lvmreader.vg_view)
+        self.inspected_state = Remembered(lambda disk: engine.inspect(disk).state)
+        self.views = [lvmreader.vg_view(original), lvmreader.vg_view(resignatured)]
+        self.label = label_range(original)
+        self.state_of = dict(zip((self.label_in(original), self.label_in(resignatured)), states))
+        self.at_rest = {self.label_in(original): original, self.label_in(resignatured): resignatured}
+        self.rings = {self.label_in(disk): free_ring(disk) for disk in (original, resignatured)}
+        self.allowed = allowed or reader.layout_of(original).allowed
+        self.guest = original.digest_except(self.allowed)
+        assert self.guest == resignatured.digest_except(self.allowed) == self.target.digest_except(self.allowed)
+
+    def watch(self, crash):
+        """Learn from a run that was recorded which label sectors it writes."""
+        for group in crash.groups:
+            for block in group:
+                if block.offset <= self.label.offset < block.offset + len(block.data):
+                    at = self.label.offset - block.offset
+                    self.state_of.setdefault(block.data[at : at + SECTOR], "unfinished")
+        self.state_of.setdefault(self.label_in(crash.base), "unfinished")
+        return self
+
+    def label_in(self, disk):
+        return disk.peek(self.label.offset, SECTOR)
+
+    def state(self, disk):
+        """What `inspect` should call a disk, by its label alone."""
+        return self.state_of.get(self.label_in(disk), "unfinished")
+
+    def is_torn(self, disk):
+        """The label is none that anybody wrote; LVM sees nothing then, and recovery has to put it right."""
+        return self.label_in(disk) not in self.state_of
+
+    def faults(self, cut, disk, with_undo=True):
+        """Everything that is wrong with a disk that lost power."""
+        found = self._view_faults(cut, disk) + self._state_faults(cut, disk)
+        looks = [("recovery", self._recovery_faults)] + ([("undo", self._undo_faults)] if with_undo else [])
+        for claim, look in looks:
+            try:
+                found += look(cut, disk.copy())
+            except RelvmoiscsiError as error:
+                found.append(Fault(claim, cut, f"{type(error).__name__}: {error}"))
+        return found
+
+    def _view_faults(self, cut, disk):
+        if self.is_torn(disk) or self.vg_view(disk) in self.views:
+            return []
+        return [Fault("view", cut, f"LVM sees {lvmreader.vg_view(disk)}")]
+
+    def _state_faults(self, cut, disk):
+        state = self.inspected_state(disk)
+        return [] if state == self.state(disk) else [Fault("state", cut, "it is called " + state)]
+
+    def _recovery_faults(self, cut, disk):
+        found = []
+        rest = self.at_rest.get(self.label_in(disk))
+        if rest is not None:
+            found += self._unlike(cut, "recovery", disk, rest)
+        before = disk.copy()
+        recover(disk)
+        goal = before if rest is not None else self.target
+        if disk != goal:
+            found.append(Fault("recovery", cut, f"it ends unlike it should at {disk.differences(goal)[:8]}"))
+            if disk.digest_except(self.allowed) != self.guest:
+                found.append(Fault("guest", cut, "bytes that are no identity have changed"))
+        again = disk.copy()
+        if recover(again) or again != disk:
+            found.append(Fault("twice", cut, "recovering again does something"))
+        return found
+
+    def _undo_faults(self, cut, disk):
+        before = disk.copy()
+        try:
+            undo(disk)
+        except Refused:
+            if self.state(before) == "clean" and disk == before:
+                return []
+            raise
+        return self._unlike(cut, "undo", disk, self.original)
+
+    def _unlike(self, cut, claim, disk, rest):
+        """A fault unless the disk is `rest`, but for what lies in free ring space."""
+        ring = self.rings[self.label_in(rest)]
+        places = [item for item in disk.differences(rest) if not any(_inside(item, part) for part in ring)]
+        return [Fault(claim, cut, f"it is not as it was at {places[:8]}")] if places else []
+
+
+def _inside(item, part):
+    return part.offset <= item.offset and item.end <= part.end
+
+
+def every_fault(judge, crash, undo_every=1, **how):
+    """The faults of all disks that power cuts during a recorded run could leave; the count of disks is printed.
+
+    Undo is tried on one disk out of `undo_every`; 0: on none.
+    """
+    judge.watch(crash)
+    found = []
+    for number, (cut, disk) in enumerate(crash.crash_images(**how)):
+        found += judge.faults(cut, disk, with_undo=undo_every > 0 and number % undo_every == 0)
+    left = durable(crash)
+    if left != crash.current:
+        lost = left.differences(crash.current)[:8]
+        found.append(Fault("durable", "after the run", f"it was reported as done, and {lost} could still be lost"))
+    print(f"{crash.name}: {crash.report}")
+    return found

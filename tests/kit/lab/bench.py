@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a test holds in its hands: the fixture `lab`."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from . import initiator, luns, prober
+from .command import read, settle, until, write
+from .guest import event_activation
+from .lio import Lun, Target
+from .secrets import Watcher
+from .world import World, assert_untouched
+
+VENVS = Path(__file__).resolve().parents[3] / ".venv"
+WWIDS = "/etc/multipath/wwids"
+
+
+class Lab:
+    """A host and its storage, for one test. What is made here is gone after the test."""
+
+    #: interpreters a driver must run on: the newest, 3.6 where there is one, and the system's
+    pythons = tuple(
+        str(path)
+        for path in (VENVS / "current/bin/python", VENVS / "py36/bin/python", Path("/usr/bin/python3"))
+        if path.exists()
+    )
+
+    @classmethod
+    def python(cls, venv):
+        """The interpreter of a venv, "current" or "py36"; without a Python 3.6 on the machine the test is skipped."""
+        found = [path for path in cls.pythons if f"/{venv}/" in path]
+        if not found:
+            pytest.skip(f"there is no Python for .venv/{venv} on this machine")
+        return found[0]
+
+    def __init__(self, guest):
+        self.guest = guest
+        self.iscsid = guest.iscsid
+        self.syslog = guest.syslog
+        self._targets = []
+        self._mark = guest.syslog.mark()
+        self._number = 0
+
+    # -- storage ----------------------------------------------------------------------------------------------------
+
+    def image(self, kind, name=None):
+        """A golden LUN as a new file: "one", "chain" or "tree"."""
+        return luns.from_golden(kind, name)
+
+    def blank(self, name, size=64 << 20):
+        """A new file of zeros; `size` in bytes."""
+        return luns.blank(name, size)
+
+    def disk(self, disk, name):
+        """A new file with a disk of tests/kit, such as `builder.one_vhd().disk`."""
+        return luns.from_disk(disk, name)
+
+    def target(self, *lun_list, iqn=None, **options):
+        """A target that is up; LUNs without a number of their own get 0, 1, ... `options`: see lio.Target."""
+        self._number += 1
+        for number, lun in enumerate(lun_list):
+            lun.number = lun.number or number
+        target = Target(iqn or f"iqn.2026-01.lab:t{self._number}", lun_list, **options)
+        self._targets.append(target)
+        return target.create()
+
+    def lun(self, image, **options):
+        """A LUN on an image; `options`: see lio.Lun."""
+        return Lun(image.path, **options)
+
+    def digest(self, lun):
+        """Stands for what a LUN holds."""
+        return luns.Image(lun.path).digest()
+
+    # -- the host ---------------------------------------------------------------------------------------------------
+
+    def attached(self, target, lun, uuid):
+        """Context: the SR on `lun` is in use on this host."""
+        return initiator.attached(target, lun, uuid)
+
+    def probe(self, target, lun):
+        """What stock lvmoiscsi would say of the LUN."""
+        return prober.probe(target, lun)
+
+    def smlog(self):
+        """Texts logged to LOCAL2 in this test."""
+        return self.syslog.smlog(self._mark)
+
+    def world(self):
+        return World.now()
+
+    def event_activation(self):
+        """Context: LVM activates what appears."""
+        return event_activation()
+
+    def secrets(self):
+        """Context: what the command lines and environments of all processes say."""
+        return Watcher()
+
+    @contextlib.contextmanager
+    def untouched(self, except_for=()):
+        """Context: the world is the same at its end, whatever happens within."""
+        before = World.now()
+        yield before
+        assert_untouched(before, except_for=except_for)
+
+    @contextlib.contextmanager
+    def multipathing(self, *scsi_ids, paths=2):
+        """Context: multipathd runs and `scsi_ids` have maps of so many paths; at its end wwids is what it was."""
+        wwids = read(WWIDS)
+        self.guest.multipathd.start()
+        try:
+            for scsi_id in scsi_ids:
+                until(lambda it=scsi_id: len(initiator.multipath_map(it) or ()) == paths, "map of " + scsi_id)
+            settle()
+            yield self.guest.multipathd
+        finally:
+            self.guest.multipathd.stop()
+            write(WWIDS, wwids + "\n")
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def clear(self):
+        """Take away what this test made through the lab."""
+        for target in self._targets:
+            for lun in target.luns:
+                if lun.breakable and target.directory.exists():
+                    lun.heal()
+        if self.iscsid.pid is None:
+            self.iscsid.start()
+        initiator.logout_all()
+        for target in self._targets:
+            target.remove()
+        luns.remove_all()

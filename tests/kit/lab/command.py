@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Running a program, and waiting for something to become true."""
+
+import os
+import subprocess
+import time
+
+#: never a pyenv shim in front of a system program
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Result:
+    """What a program said; `output` is stdout and stderr together, as text."""
+
+    def __init__(self, argv, status, out, err):
+        self.argv = argv
+        self.status = status
+        self.out = out
+        self.err = err
+
+    @property
+    def output(self):
+        return self.out + self.err
+
+    def __repr__(self):
+        return "$ {}\nexit status {}\n{}".format(" ".join(self.argv), self.status, self.output)
+
+
+def run(*argv, check=True, timeout=60, env=None, stdin=""):
+    """Run a program to its end; AssertionError with all it said if it fails and `check` is on. Seconds: `timeout`."""
+    argv = [str(word) for word in argv]
+    whole_env = dict(os.environ, PATH=PATH, LC_ALL="C", LVM_SUPPRESS_FD_WARNINGS="1")
+    whole_env.update(env or {})
+    done = subprocess.run(
+        argv,
+        input=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=timeout,
+        env=whole_env,
+        check=False,
+    )
+    result = Result(argv, done.returncode, done.stdout, done.stderr)
+    assert not check or result.status == 0, repr(result)
+    return result
+
+
+def until(probe, what, seconds=20):
+    """Ask `probe` until it says something true, and return that. AssertionError, with `what`, after `seconds`."""
+    end = time.monotonic() + seconds
+    while True:
+        found = probe()
+        if found:
+            return found
+        assert time.monotonic() < end, f"after {seconds} s still not so: {what}"
+        time.sleep(0.05)
+
+
+def settle(seconds=60):
+    """Wait until udev has handled every event."""
+    run("udevadm", "settle", f"--timeout={seconds}", timeout=seconds + 10)
+
+
+def read(path):
+    """The text of a small file without white space around it; empty if there is none or it cannot be read now."""
+    try:
+        with open(str(path), "rb") as stream:
+            return stream.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def write(path, text):
+    """Put text into a file, in one write as sysfs and configfs want it."""
+    with open(str(path), "wb", buffering=0) as stream:
+        stream.write(text.encode("utf-8"))

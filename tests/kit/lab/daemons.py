@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The daemons of a host, as children of the test session: they can be killed and started again."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from .command import PATH, read, run, until
+
+LOGS = Path("/run/e2e/logs")
+
+
+class Daemon:
+    """A daemon that stays in the foreground; what it says is in /run/e2e/logs, saved when the suite ends."""
+
+    name = ""
+    argv = ()
+    socket = ""  #: abstract socket that is there once it answers
+
+    def __init__(self):
+        self._process = None
+
+    @property
+    def pid(self):
+        """Its process id; None while it does not run."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+        return self._process.pid if self._process else None
+
+    @property
+    def log(self):
+        return read(LOGS / (self.name + ".log"))
+
+    def start(self):
+        assert self.pid is None, f"{self.name} runs already"
+        LOGS.mkdir(parents=True, exist_ok=True)
+        env = dict(os.environ, PATH=PATH, LC_ALL="C")
+        with (LOGS / (self.name + ".log")).open("ab") as log:
+            self._process = subprocess.Popen(
+                self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=env, start_new_session=True
+            )
+        until(self.answers, f"{self.name} answers\n{self.log}")
+
+    def answers(self):
+        assert self.pid is not None, f"{self.name} ended:\n{self.log}"
+        return "@" + self.socket in read("/proc/net/unix").split()
+
+    def stop(self):
+        self._end(signal.SIGTERM)
+
+    def kill(self):
+        """As `kill -9`."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number):
+        if self.pid is not None:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(20)
+            self._process = None
+
+
+class Iscsid(Daemon):
+    name = "iscsid"
+    argv = ("/sbin/iscsid", "-f", "-d", "2")
+    socket = "ISCSIADM_ABSTRACT_NAMESPACE"
+
+
+class Multipathd(Daemon):
+    """Off until a test starts it, as in dom0 without multipathing; started, it makes maps of what has two paths."""
+
+    name = "multipathd"
+    argv = ("/sbin/multipathd", "-d", "-s", "-v", "2")
+    socket = "/org/kernel/linux/storage/multipathd"
+
+    def stop(self):
+        """End the daemon and take away the maps that nobody uses."""
+        super().stop()
+        run("multipath", "-F", check=False)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The VM becomes a host: kernel modules, addresses, LVM and open-iscsi configured as in dom0, daemons, syslog."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from .command import run, settle, write
+from .daemons import LOGS, Iscsid, Multipathd
+from .syslog import Syslog
+
+INITIATOR = "iqn.2026-01.lab:initiator"
+LUNS = Path("/run/e2e/luns")
+
+MODULES = ("target_core_mod", "target_core_file", "target_core_iblock", "iscsi_target_mod", "iscsi_tcp")
+MODULES += ("dm-mod", "dm-multipath", "dm-round-robin", "dm-service-time", "dm-delay", "loop")
+
+#: dom0: two system directories, of which only master/ may write metadata; LVM neither waits for udev nor is driven by
+#: it; duplicates do not stop it. The lab's own devices below the targets stay out of sight.
+LVM_CONF = """
+devices {{
+    use_devicesfile = 0
+    scan_lvs = 0
+    obtain_device_list_from_udev = 0
+    hints = "none"
+    allow_changes_with_duplicate_pvs = 1
+    global_filter = [ "r|^/dev/loop|", "r|^/dev/mapper/lab-|", "r|^/dev/disk/by-id/dm-name-lab-|", "a|.*|" ]
+}}
+global {{
+    metadata_read_only = {read_only}
+    event_activation = {events}
+    use_lvmpolld = 0
+    use_lvmlockd = 0
+}}
+activation {{
+    udev_sync = {events}
+    udev_rules = {events}
+    monitoring = 0
+}}
+backup {{
+    backup = 0
+    archive = 0
+}}
+"""
+
+#: replacement_timeout is 144 s in dom0 (15 with multipath): too long to wait for in a test
+ISCSID_CONF = """node.startup = manual
+node.session.timeo.replacement_timeout = {replacement}
+node.conn[0].timeo.noop_out_interval = 5
+node.conn[0].timeo.noop_out_timeout = 5
+node.session.err_timeo.abort_timeout = 15
+node.session.err_timeo.lu_reset_timeout = 30
+node.session.scan = auto
+"""
+
+#: dom0's (facts/xapi-plugin.md 7.5), with a shorter queue when all paths are gone
+MULTIPATH_CONF = """defaults {
+    user_friendly_names no
+    find_multipaths yes
+    no_path_retry 2
+    polling_interval 2
+    max_polling_interval 2
+}
+blacklist {
+    devnode "^(loop|ram|sr|fd)"
+}
+"""
+
+#: what sm's 55-xs-mpath-scsidev.rules does for paths, without its script
+BY_SCSID_RULE = """SUBSYSTEM=="block", KERNEL=="sd*[!0-9]", ENV{ID_SERIAL}=="?*", \\
+    SYMLINK+="disk/by-scsid/$env{ID_SERIAL}/%k"
+"""
+
+
+class Guest:
+    """One per session; it stays as `setup` made it."""
+
+    def __init__(self):
+        self.iscsid = Iscsid()
+        self.multipathd = Multipathd()
+        self.syslog = Syslog()
+
+    def setup(self):
+        run("modprobe", "-a", *MODULES)
+        if not os.path.ismount("/sys/kernel/config"):
+            run("mount", "-t", "configfs", "none", "/sys/kernel/config")
+        run("ip", "link", "set", "lo", "up")
+        for last in (2, 3, 4):
+            run("ip", "address", "replace", f"127.0.0.{last}/8", "dev", "lo")
+        LUNS.mkdir(parents=True, exist_ok=True)
+        if not os.path.ismount(str(LUNS)):
+            run("mount", "-t", "tmpfs", "-o", "size=60%", "tmpfs", LUNS)
+        for directory in ("/run/lock", "/var/lock/sm", "/var/run/sm", "/var/run/sr-ref", "/run/lock/lvm", "/run/lvm"):
+            os.makedirs(directory, exist_ok=True)
+        configure_lvm()
+        self.configure_iscsid()
+        Path("/etc/multipath").mkdir(exist_ok=True)
+        write("/etc/multipath.conf", MULTIPATH_CONF)
+        write("/etc/udev/rules.d/62-lab-by-scsid.rules", BY_SCSID_RULE)
+        run("udevadm", "control", "--reload")
+        self.syslog.start()
+        self.iscsid.start()
+        make_what_first_use_makes()
+        settle()
+        return self
+
+    def teardown(self):
+        self.multipathd.stop()
+        self.iscsid.stop()
+        self.syslog.save(LOGS / "syslog.txt")
+        self.syslog.stop()
+
+    def configure_iscsid(self, replacement=20):
+        """Before `iscsid.start`. `replacement`: seconds until I/O to a vanished target fails."""
+        Path("/etc/iscsi").mkdir(exist_ok=True)
+        write("/etc/iscsi/initiatorname.iscsi", f"InitiatorName={INITIATOR}\n")
+        write("/etc/iscsi/iscsid.conf", ISCSID_CONF.format(replacement=replacement))
+
+
+def make_what_first_use_makes():
+    """Directories and files that any host has that ever used iSCSI and multipath: they are no leftovers."""
+    os.makedirs("/run/sendsigs.omit.d", exist_ok=True)  # Debian's start script of open-iscsi
+    for kind in ("nodes", "send_targets", "ifaces"):
+        Path("/etc/iscsi", kind).mkdir(mode=0o700, exist_ok=True)
+    run("iscsiadm", "-m", "node", check=False)
+    run("multipath", "-W")
+    run("lvm", "pvs")
+
+
+def configure_lvm(events=False):
+    """Write lvm.conf, to /etc/lvm read-only as in dom0. `events`: udev activates every complete VG (EL9, Debian)."""
+    for directory, read_only in (("/etc/lvm", 1), ("/etc/lvm/master", 0)):
+        os.makedirs(directory, exist_ok=True)
+        text = LVM_CONF.format(read_only=0 if events else read_only, events=int(events))
+        write(os.path.join(directory, "lvm.conf"), text)
+
+
+@contextlib.contextmanager
+def event_activation():
+    """Within, LVM activates by udev events what appears. What was activated must be inactive again at the end."""
+    configure_lvm(events=True)
+    try:
+        yield
+    finally:
+        settle()
+        configure_lvm()
+        for directory in ("/run/lvm/pvs_online", "/run/lvm/vgs_online", "/run/lvm/pvs_lookup"):
+            if os.path.isdir(directory):
+                for name in os.listdir(directory):
+                    os.unlink(os.path.join(directory, name))
+                os.rmdir(directory)

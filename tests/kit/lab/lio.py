@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""iSCSI targets of the kernel (LIO), made with nothing but files under /sys/kernel/config/target."""
+
+import os
+import uuid
+from pathlib import Path
+
+from .command import read, run, until, write
+from .guest import INITIATOR
+
+CONFIG = Path("/sys/kernel/config/target")
+CORE = CONFIG / "core"
+ISCSI = CONFIG / "iscsi"
+
+#: of the lab's own device-mapper devices below a LUN that can break
+PREFIX = "lab-"
+
+
+class Lun:
+    """A logical unit on an image file.
+
+    `number` is its LUN. `serial` makes its SCSI id; two LUNs with one serial are one disk to the initiator. `read_only`
+    is enforced by the target. A `breakable` one lies on device-mapper and can `freeze`, `fail`, be `slow` and `heal`.
+    """
+
+    def __init__(self, path, number=0, serial=None, read_only=False, block_size=512, breakable=False):
+        self.path = str(path)
+        self.number = number
+        self.serial = serial or str(uuid.uuid4())
+        self.read_only = read_only
+        self.block_size = block_size
+        self.breakable = breakable
+        self.name = f"{Path(self.path).stem}-{uuid.uuid4().hex[:6]}"
+        self._users = 0
+        self._loop = ""
+
+    @property
+    def scsi_id(self):
+        """As dom0's scsi_id prints it: NAA 6, Linux-IO's company id, 25 digits of the serial."""
+        digits = "".join(letter for letter in self.serial if letter in "0123456789abcdefABCDEF")
+        return "36001405" + digits[:25].lower().ljust(25, "0")
+
+    @property
+    def directory(self):
+        return CORE / ("iblock_0" if self.breakable else "fileio_0") / self.name
+
+    def open(self):
+        """Make the backstore; once, however many targets export it."""
+        self._users += 1
+        if self._users > 1:
+            return
+        self.directory.mkdir(parents=True)
+        if self.breakable:
+            argv = ("losetup", "--find", "--show", "--sector-size", self.block_size, self.path)
+            self._loop = run(*argv).out.strip()
+            run("dmsetup", "create", PREFIX + self.name, "--noudevsync", stdin=self._table("linear {dev} 0"))
+            device = "/dev/mapper/" + PREFIX + self.name
+            until(lambda: os.path.exists(device), device)
+            control = "udev_path=" + device
+        else:
+            control = f"fd_dev_name={self.path},fd_dev_size={os.path.getsize(self.path)},fd_buffered_io=1"
+        write(self.directory / "control", control + "\n")
+        write(self.directory / "wwn" / "vpd_unit_serial", self.serial + "\n")
+        write(self.directory / "enable", "1\n")
+        if not self.breakable and self.block_size != 512:
+            write(self.directory / "attrib" / "block_size", f"{self.block_size}\n")
+
+    def close(self):
+        self._users -= 1
+        if self._users:
+            return
+        if self.breakable:
+            self.heal()
+        self.directory.rmdir()
+        if self.breakable:
+            run("dmsetup", "remove", "--retry", "--noudevsync", PREFIX + self.name)
+            run("losetup", "--detach", self._loop)
+
+    # -- breaking ---------------------------------------------------------------------------------------------------
+
+    def freeze(self):
+        """From now on commands are neither answered nor refused, until `heal`."""
+        self._dmsetup("suspend", "--noflush", "--nolockfs")
+
+    def fail(self):
+        """From now on every command is answered with an error, until `heal`."""
+        self._reload("error")
+
+    def fail_writes(self):
+        """From now on writes are answered with an error and reads work, until `heal`."""
+        self._reload("flakey {dev} 0 0 3600 1 error_writes")
+
+    def slow(self, milliseconds):
+        """From now on every command takes that long, until `heal`."""
+        self._reload("delay {dev} 0 " + str(milliseconds))
+
+    def heal(self):
+        self._reload("linear {dev} 0")
+
+    def _table(self, target):
+        sectors = os.path.getsize(self.path) // 512
+        return f"0 {sectors} {target.format(dev=self._loop)}\n"
+
+    def _reload(self, target):
+        assert self.breakable, f"{self.path} was not made breakable"
+        self._dmsetup("load", stdin=self._table(target))
+        self._dmsetup("suspend", "--noflush", "--nolockfs")
+        self._dmsetup("resume")
+
+    def _dmsetup(self, command, *options, stdin=""):
+        assert self.breakable, f"{self.path} was not made breakable"
+        run("dmsetup", command, PREFIX + self.name, "--noudevsync", *options, stdin=stdin)
+
+
+class Chap:
+    """A user and a password, as the target wants them (`chap`) or gives them (`mutual`)."""
+
+    def __init__(self, user, password):
+        self.user = user
+        self.password = password
+
+
+class Target:
+    """A target with its LUNs.
+
+    `groups` is a list of portal groups, each a list of "address:port"; `portals` is the list of a single one. Each
+    group can be disabled by itself.
+    """
+
+    def __init__(
+        self,
+        iqn,
+        luns=(),
+        portals=("127.0.0.1:3260",),
+        groups=None,
+        chap=None,
+        mutual=None,
+        initiators=(INITIATOR,),
+    ):
+        self.iqn = iqn
+        self.luns = list(luns)
+        self.groups = [list(group) for group in (groups or [portals])]
+        self.chap = chap
+        self.mutual = mutual
+        self.initiators = list(initiators)
+        self._opened = []
+
+    @property
+    def portals(self):
+        return [portal for group in self.groups for portal in group]
+
+    @property
+    def portal(self):
+        return self.portals[0]
+
+    @property
+    def directory(self):
+        return ISCSI / self.iqn
+
+    def create(self):
+        for number, portals in enumerate(self.groups, 1):
+            group = self.group(number)
+            group.mkdir(parents=True)
+            for portal in portals:
+                (group / "np" / portal).mkdir()
+            write(group / "attrib" / "authentication", "1\n" if self.chap else "0\n")
+            write(group / "attrib" / "generate_node_acls", "0\n")
+            for initiator in self.initiators:
+                self._permit(group, initiator)
+        for lun in self.luns:
+            self._connect(lun)
+        self.enable()
+        return self
+
+    def group(self, number):
+        return self.directory / f"tpgt_{number}"
+
+    def _permit(self, group, initiator):
+        acl = group / "acls" / initiator
+        acl.mkdir()
+        if self.chap:
+            write(acl / "auth" / "userid", self.chap.user)
+            write(acl / "auth" / "password", self.chap.password)
+        if self.mutual:
+            write(acl / "auth" / "userid_mutual", self.mutual.user)
+            write(acl / "auth" / "password_mutual", self.mutual.password)
+
+    # -- while it is in use -----------------------------------------------------------------------------------------
+
+    def enable(self, number=None):
+        """Open the portals of one group, or of all."""
+        for each in self._numbers(number):
+            write(self.group(each) / "enable", "1\n")
+
+    def disable(self, number=None):
+        """The group vanishes: sessions are cut, logins refused, discovery does not name it. None: every group."""
+        for each in self._numbers(number):
+            if read(self.group(each) / "enable") == "1":
+                write(self.group(each) / "enable", "0\n")
+
+    def _numbers(self, number):
+        return [number] if number else range(1, len(self.groups) + 1)
+
+    def close_portal(self, portal):
+        """The port refuses connections. (A disabled group's port accepts them, and refuses the login.)"""
+        number = next(number for number, portals in enumerate(self.groups, 1) if portal in portals)
+        (self.group(number) / "np" / portal).rmdir()
+
+    def open_portal(self, portal):
+        number = next(number for number, portals in enumerate(self.groups, 1) if portal in portals)
+        (self.group(number) / "np" / portal).mkdir()
+
+    def add_lun(self, lun):
+        """A LUN is mapped while sessions are open; the initiator does not look by itself."""
+        self.luns.append(lun)
+        self._connect(lun)
+        return lun
+
+    def remove_lun(self, lun):
+        """A LUN is unmapped, whoever uses it."""
+        self.luns.remove(lun)
+        self._disconnect(lun)
+
+    def _connect(self, lun):
+        lun.open()
+        self._opened.append(lun)
+        name = f"lun_{lun.number}"
+        for number in self._numbers(None):
+            group = self.group(number)
+            (group / "lun" / name).mkdir()
+            (group / "lun" / name / "storage").symlink_to(lun.directory)
+            for acl in (group / "acls").iterdir():
+                (acl / name).mkdir()
+                (acl / name / "storage").symlink_to(group / "lun" / name)
+                write(acl / name / "write_protect", "1\n" if lun.read_only else "0\n")
+
+    def _disconnect(self, lun):
+        name = f"lun_{lun.number}"
+        for number in self._numbers(None):
+            group = self.group(number)
+            for acl in (group / "acls").iterdir():
+                (acl / name / "storage").unlink()
+                (acl / name).rmdir()
+            (group / "lun" / name / "storage").unlink()
+            (group / "lun" / name).rmdir()
+        self._opened.remove(lun)
+        lun.close()
+
+    def remove(self):
+        """Take it away, sessions or not; a second call does nothing."""
+        if not self.directory.exists():
+            return
+        for lun in self.luns:
+            if lun.breakable:
+                lun.heal()
+        self.disable()
+        for lun in list(self._opened):
+            self._disconnect(lun)
+        for number in self._numbers(None):
+            group = self.group(number)
+            for kind in ("acls", "np"):
+                for entry in (group / kind).iterdir():
+                    entry.rmdir()
+            group.rmdir()
+        self.directory.rmdir()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a stock lvmoiscsi would find on a LUN: LVM's own `pvs` names the VG, another reader reads MGT."""
+
+import json
+import os
+from typing import Any, NamedTuple, Tuple
+
+from kit.reader import VG_PREFIX, read_sr
+from kit.sparse import SparseDisk
+
+from . import initiator
+
+
+class Vdi(NamedTuple):
+    uuid: str
+    name_label: str
+    snapshot_of: str
+    vdi_type: str
+
+
+class Seen(NamedTuple):
+    """An SR as stock tools see it. `problems` is empty on a sound one; `lvs` are names as LVM prints them."""
+
+    sr_uuid: str
+    vg_uuid: str
+    pv_uuid: str
+    lvs: Tuple[str, ...]
+    vdis: Tuple[Vdi, ...]
+    problems: Tuple[str, ...]
+    sr: Any  #: support.reader.Sr, with all the rest
+
+
+class DeviceView(SparseDisk):
+    """A block device as tests/kit/reader wants it: read when asked, not before."""
+
+    def __init__(self, path):
+        self._descriptor = os.open(path, os.O_RDONLY)
+        super().__init__(os.lseek(self._descriptor, 0, os.SEEK_END), name=path)
+
+    def peek(self, offset, length):
+        return os.pread(self._descriptor, length, offset)
+
+    def close(self):
+        os.close(self._descriptor)
+
+
+def probe_device(device):
+    """What is on a block device; None if LVM sees no SR there."""
+    rows = _report("pvs", "vg_name,vg_uuid,pv_uuid", device)
+    if not rows or not rows[0]["vg_name"].startswith(VG_PREFIX):
+        return None
+    assert len(rows) == 1, rows
+    lvs = _report("lvs", "lv_name", device)
+    view = DeviceView(device)
+    try:
+        sr = read_sr(view)
+    finally:
+        view.close()
+    assert sr is not None, f"LVM sees {rows[0]} where tests/kit/reader sees no SR"
+    assert sr.mgt is not None, f"there is no MGT volume on {device}"
+    vdis = tuple(
+        Vdi(record.uuid, record.name_label, record.snapshot_of, record.vdi_type)
+        for record in sr.mgt.records
+        if not record.deleted
+    )
+    return Seen(
+        sr_uuid=rows[0]["vg_name"][len(VG_PREFIX) :],
+        vg_uuid=rows[0]["vg_uuid"],
+        pv_uuid=rows[0]["pv_uuid"],
+        lvs=tuple(sorted(row["lv_name"] for row in lvs)),
+        vdis=vdis,
+        problems=sr.problems,
+        sr=sr,
+    )
+
+
+def probe(target, lun):
+    """Log in, look at the LUN, log out: as SR.probe of type lvmoiscsi. None without an SR."""
+    already = target.iqn in [iqn for iqn, _ in initiator.sessions()]
+    if already:
+        initiator.rescan(target.iqn)
+    else:
+        initiator.login(target.iqn, target.portal, target.chap, target.mutual)
+    try:
+        return probe_device(initiator.device_of(lun.scsi_id))
+    finally:
+        if not already:
+            initiator.logout(target.iqn)
+
+
+def _report(command, fields, device):
+    name = command[:-1]
+    result = initiator.lvm(command, "--reportformat", "json", "-o", fields, device=device)
+    return json.loads(result.out)["report"][0][name]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is logged by way of /dev/log; dom0 writes facility LOCAL2 to /var/log/SMlog."""
+
+import os
+import re
+import socket
+import threading
+import time
+from typing import NamedTuple
+
+LOCAL2 = 18
+
+
+class Line(NamedTuple):
+    """A message as it came: `text` begins with the program's name."""
+
+    facility: int
+    severity: int
+    text: str
+    at: float  #: time.monotonic() when it came
+
+
+class Syslog:
+    """Listens on /dev/log and keeps everything."""
+
+    def __init__(self, path="/dev/log"):
+        self.path = path
+        self.lines = []
+        self._came = threading.Condition()
+        self._stop = threading.Event()
+        self._socket = None
+
+    def start(self):
+        if os.path.lexists(self.path):
+            os.unlink(self.path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.path)
+        os.chmod(self.path, 0o666)
+        self._socket.settimeout(0.2)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def stop(self):
+        self._stop.set()
+        self._thread.join()
+        self._socket.close()
+        os.unlink(self.path)
+
+    def _listen(self):
+        while not self._stop.is_set():
+            try:
+                data = self._socket.recv(65536)
+            except socket.timeout:
+                continue
+            with self._came:
+                self.lines.append(_parse(data.decode("utf-8", "backslashreplace")))
+                self._came.notify_all()
+
+    def wait(self, number, seconds):
+        """Wait until line `number` is there, or so many seconds; gives the number of lines."""
+        with self._came:
+            self._came.wait_for(lambda: len(self.lines) > number, seconds)
+            return len(self.lines)
+
+    def mark(self):
+        """A place in the log, for `smlog(since=...)`."""
+        return len(self.lines)
+
+    def smlog(self, since=0, wait=0.3):
+        """The texts of LOCAL2; what was sent before is in. `wait` seconds for what is under way."""
+        time.sleep(wait)
+        return [line.text for line in self.lines[since:] if line.facility == LOCAL2]
+
+    def save(self, path):
+        with open(str(path), "w", encoding="utf-8") as out:
+            for line in self.lines:
+                out.write(f"{line.at:10.3f} {line.facility}.{line.severity} {line.text}\n")
+
+
+def _parse(message):
+    """RFC 3164 as libc sends it: <priority>Mon dd hh:mm:ss text; Python's handler leaves the time out."""
+    match = re.match(r"<(\d+)>(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?(.*)", message.rstrip("\0\n"), re.S)
+    if match is None:
+        return Line(1, 5, message, time.monotonic())
+    return Line(int(match.group(1)) >> 3, int(match.group(1)) & 7, match.group(2), time.monotonic())

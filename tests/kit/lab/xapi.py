@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SR.create of type relvmoiscsi, by a real XenAPI client, at a simulated pool that executes the driver as xapi does."""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+
+import XenAPI
+
+from kit.pool import client
+
+TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, os.pardir))
+DRIVER = os.path.join(TOP, "drivers/ReLVMoISCSISR")
+
+#: the answer of a call that has done its work (facts/orchestrators.md 7)
+SUCCESS = [
+    "SR_BACKEND_FAILURE_1",
+    "",
+    "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it",
+    "",
+]
+#: what stays on a host once SM and the driver have run there: locks that would be unsafe to remove
+STAYING = ["/run/lock/sm/iscsiadm/running", "/run/lock/sm/iscsiadm/isciadm_running", "/run/lock/sm/.nil/lvm"]
+
+
+def set_up_host():
+    """Locks of SM and of ours are there, and so are our udev rules."""
+    os.makedirs("/run/relvmoiscsi", exist_ok=True)
+    install_rules()
+    for path in STAYING:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "a", encoding="ascii"):
+            pass
+
+
+def install_rules():
+    for rules in glob.glob(os.path.join(TOP, "udev", "*-relvmoiscsi.rules")):
+        shutil.copy(rules, "/etc/udev/rules.d")
+    subprocess.run(["udevadm", "control", "--reload"], check=True)
+
+
+def remove_rules():
+    for rules in glob.glob("/etc/udev/rules.d/*-relvmoiscsi.rules"):
+        os.unlink(rules)
+    subprocess.run(["udevadm", "control", "--reload"], check=True)
+
+
+def config_of(array, lun, **more):
+    """A device-config for a LUN behind the target `array`; None in `more` leaves a key out."""
+    config = {"target": array.portal.rpartition(":")[0].strip("[]"), "targetIQN": array.iqn, "SCSIid": lun.scsi_id}
+    config.update({"resign": "true"}, **more)
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def created(pool, array, lun, **more):
+    """What XenAPI says to SR.create: the four strings of its failure."""
+    with client.connected(pool) as session:
+        host = session.xenapi.host.get_all()[0]
+        try:
+            session.xenapi.SR.create(
+                host, config_of(array, lun, **more), "0", "name", "", "relvmoiscsi", "user", True, {}
+            )
+        except XenAPI.Failure as failure:
+            return failure.details
+    raise AssertionError("SR.create has made an SR, and must never do so")
+
+
+def chosen(lab):
+    """The SRs that the calls of this test have made of LUNs, by what the driver logged."""
+    return set(re.findall(r"the LUN is SR (\S+) now", "\n".join(lab.smlog())))
+
+
+class Call(threading.Thread):
+    """`created` under way; `answer` is None until it has ended."""
+
+    def __init__(self, lab, pool, array, lun, **more):
+        super().__init__(daemon=True)
+        self.lab, self.pool = lab, pool
+        self.answer = None
+        self._call = lambda: created(pool, array, lun, **more)
+        self._mark = lab.syslog.mark()
+        self.start()
+
+    def run(self):
+        self.answer = self._call()
+
+    def reach(self, text, seconds=60):
+        """Wait until the driver has logged `text`; the process that did. Fails when the call ends before."""
+        syslog, seen, deadline = self.lab.syslog, self._mark, time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            had, seen = seen, syslog.wait(seen, 0.5)
+            for line in syslog.lines[had:seen]:
+                if text in line.text:
+                    return int(line.text.partition("[")[2].partition("]")[0])
+            assert seen > had or self.answer is None, "the call ended before {!r}: {}\n{}".format(
+                text, self.answer, "\n".join(self.lab.smlog())
+            )
+        raise AssertionError(f"{text!r} was not logged within {seconds} seconds")
+
+    def end(self, seconds=120):
+        """The answer, once it is there."""
+        self.join(seconds)
+        assert self.answer is not None, f"no answer after {seconds} seconds"
+        return self.answer

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Makes packs of a small RPM, and looks at them with programs that had no part in making them."""
+
+import gzip
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import relvmoiscsi
+
+TOP = Path(relvmoiscsi.__file__).resolve().parent.parent
+BUILD_PACK = TOP / "supp-pack" / "build_pack.py"
+VERSION = relvmoiscsi.__version__
+
+#: what stands in for dom0: the programs that scriptlets start, and the packages that they and the payload ask for
+PROGRAMS_OF_DOM0 = ("sh", "mkdir", "cat", "mv", "rm", "find")
+PACKAGES_OF_DOM0 = ("/bin/sh", "/usr/bin/python3", "sm")
+
+REPO = "{http://linux.duke.edu/metadata/repo}"
+COMMON = "{http://linux.duke.edu/metadata/common}"
+RPM = "{http://linux.duke.edu/metadata/rpm}"
+
+PAYLOAD_SPEC = """
+Name: {name}
+Version: {version}
+Release: {release}
+Summary: Stands in for the payload
+License: LGPL-2.1-only
+BuildArch: {arch}
+Provides: relvmoiscsi(itself)
+{requires}
+%description
+A file, and nothing that runs.
+%install
+mkdir -p %{{buildroot}}/usr/share/relvmoiscsi
+printf '%01000d' 7 >%{{buildroot}}/usr/share/relvmoiscsi/payload
+%files
+/usr/share/relvmoiscsi
+"""
+
+DOM0_SPEC = """
+Name: dom0
+Version: 1
+Release: 1
+Summary: Stands in for what a host has
+License: LGPL-2.1-only
+BuildArch: noarch
+{provides}
+%description
+No file at all.
+%files
+"""
+
+
+def build_pack():
+    """The module itself; it lies where no package can be."""
+    spec = importlib.util.spec_from_file_location("build_pack", str(BUILD_PACK))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def succeed_bytes(*argv, **options):
+    """Standard output of a program that must succeed."""
+    done = subprocess.run(
+        [str(word) for word in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, **options
+    )
+    assert done.returncode == 0, (argv, done.returncode, done.stdout, done.stderr)
+    return done.stdout
+
+
+def succeed(*argv, **options):
+    return succeed_bytes(*argv, **options).decode()
+
+
+def rpmbuild(text, directory, epoch=1700000000):
+    """The RPM that a spec file gives, built as at one moment for ever."""
+    directory.mkdir(parents=True)
+    (directory / "a.spec").write_text(text)
+    settings = (f"_topdir {directory}", f"_rpmdir {directory}", "_buildhost localhost")
+    settings += ("use_source_date_epoch_as_buildtime 1", "clamp_mtime_to_source_date_epoch 1")
+    defines = [word for setting in settings for word in ("--define", setting)]
+    environment = dict(os.environ, SOURCE_DATE_EPOCH=str(epoch))
+    succeed("rpmbuild", "-bb", *defines, directory / "a.spec", env=environment)
+    (rpm,) = directory.glob("*/*.rpm")
+    return rpm
+
+
+def payload_rpm(
+    directory, name="relvmoiscsi", version=VERSION, release="1", requires=("/usr/bin/python3", "sm"), arch="noarch"
+):
+    lines = "".join(f"Requires: {what}\n" for what in requires)
+    return rpmbuild(
+        PAYLOAD_SPEC.format(name=name, version=version, release=release, requires=lines, arch=arch), directory
+    )
+
+
+class Run(NamedTuple):
+    """What the command said, and where it was to put what it makes."""
+
+    status: int
+    stdout: str
+    stderr: str
+    output: Path
+
+    @property
+    def iso(self):
+        return self.output / f"relvmoiscsi-{VERSION}.iso"
+
+    @property
+    def repository(self):
+        return self.output / "repo"
+
+
+def make_pack(rpm, output, *arguments, umask=0o022, **environment):
+    """Run the command as an administrator does."""
+    argv = [sys.executable, str(BUILD_PACK), "--rpm", str(rpm), "--output", str(output)]
+    # Python 3.6 has no argument `umask`
+    done = subprocess.run(
+        argv + list(arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+        env=dict(os.environ, **environment),
+        preexec_fn=lambda: os.umask(umask),
+    )
+    return Run(done.returncode, done.stdout.decode(), done.stderr.decode(), output)
+
+
+class Keyring:
+    """A throw-away GNUPGHOME. In /tmp, since the path of the agent's socket must be short."""
+
+    def __init__(self):
+        self.home = Path(tempfile.mkdtemp(prefix="pack-gpg.", dir="/tmp"))
+
+    def gpg(self, *arguments):
+        return succeed("gpg", "--homedir", self.home, "--batch", "--passphrase", "", *arguments)
+
+    def new_key(self, name, algorithm="rsa2048", usage="sign", expires="never", when=None):
+        """The fingerprint of a new key; `when` is gpg's faked time."""
+        before = self.fingerprints()
+        faked = ["--faked-system-time", when] if when else []
+        self.gpg(*faked, "--quick-generate-key", name, algorithm, usage, expires)
+        (new,) = self.fingerprints() - before
+        return new
+
+    def add_signing_subkey(self, fingerprint):
+        self.gpg("--quick-add-key", fingerprint, "rsa2048", "sign", "never")
+
+    def fingerprints(self):
+        """Of the primary keys."""
+        listing = self.gpg("--with-colons", "--list-secret-keys")
+        return set(re.findall(r"^sec:.*\nfpr:+([0-9A-F]+):", listing, re.MULTILINE))
+
+    def trust_as_hosts_do(self, key_file):
+        """What /opt/xensource/debug/import-update-key does: import, and trust ultimately."""
+        self.gpg("--import", key_file)
+        listing = self.gpg("--with-colons", "--list-keys")
+        (fingerprint,) = re.findall(r"^pub:.*\nfpr:+([0-9A-F]+):", listing, re.MULTILINE)
+        succeed("gpg", "--homedir", self.home, "--import-ownertrust", input=f"{fingerprint}:6:\n".encode())
+
+    def status_of(self, signature, signed):
+        """gpg's status words for a detached signature, asked for as xapi asks."""
+        done = subprocess.run(
+            ["gpg", "--homedir", str(self.home), "--no-default-keyring", "--keyring", str(self.home / "pubring.kbx")]
+            + ["--status-fd", "1", "--verify", str(signature), str(signed)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        lines = [line.split(" ") for line in done.stdout.decode().splitlines()]
+        return {line[1]: line[2:] for line in lines}
+
+    def remove(self):
+        subprocess.run(["gpgconf", "--homedir", str(self.home), "--kill", "gpg-agent"], check=False)
+        shutil.rmtree(str(self.home), ignore_errors=True)
+
+
+def extract(iso, to):
+    """The tree in the ISO, by Rock Ridge."""
+    succeed("xorriso", "-no_rc", "-osirrox", "on", "-indev", iso, "-extract", "/", to)
+    succeed("chmod", "-R", "u+w", to)
+    return to
+
+
+def listing(iso, names):
+    """Paths of the files in the ISO: `-R` for Rock Ridge names, `-J` for Joliet names."""
+    output = succeed("isoinfo", "-f", names, "-i", iso)
+    return {line.rstrip() for line in output.splitlines() if line.rstrip()}
+
+
+def query(rpm, what):
+    return succeed("rpm", "-qp", "--nosignature", "--qf", what, rpm)
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def tree(directory):
+    """Everything below a directory: name, permissions, date and content."""
+    return {
+        str(path.relative_to(directory)): (
+            oct(path.stat().st_mode),
+            int(path.stat().st_mtime),
+            path.read_bytes() if path.is_file() else None,
+        )
+        for path in directory.rglob("*")
+    }
+
+
+def packages_in(metadata):
+    """The <package> elements of the primary metadata that repomd.xml points to."""
+    repomd = ElementTree.parse(str(metadata / "repodata" / "repomd.xml")).getroot()
+    (primary,) = (data for data in repomd.iter(REPO + "data") if data.get("type") == "primary")
+    path = metadata / primary.find(REPO + "location").get("href")
+    with gzip.open(str(path)) as stream:
+        return list(ElementTree.parse(stream).getroot().iter(COMMON + "package"))
+
+
+class Host:
+    """A root directory in which a real dnf installs; what dom0 has is there as a package without files."""
+
+    def __init__(self, directory, provides=PACKAGES_OF_DOM0):
+        self.directory = directory
+        self.root = directory / "root"
+        for program in PROGRAMS_OF_DOM0:
+            self.copy_with_libraries(shutil.which(program))
+        provided = "\n".join("Provides: " + what for what in provides)
+        rpmbuild(DOM0_SPEC.format(provides=provided), directory / "dom0")
+        succeed("createrepo_c", "-q", directory / "dom0")
+
+    def copy_with_libraries(self, program):
+        linked = succeed("ldd", program)
+        for path in ["/bin/" + Path(program).name] + re.findall(r"(/\S+) \(0x", linked):
+            target = self.root / path[1:]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(str(Path(path).resolve()), str(target))
+
+    def dnf(self, configuration, *arguments):
+        """Run dnf with the configuration, whose text xapi or the administrator wrote; (exit status, output)."""
+        path = self.directory / "yum.conf"
+        path.write_text(
+            "{}\n[dom0]\nname=dom0\nbaseurl=file://{}\ngpgcheck=0\nrepo_gpgcheck=0\n".format(
+                configuration, self.directory / "dom0"
+            )
+        )
+        argv = ["dnf", "-y", "--noplugins", "-c", str(path), "--releasever=/", "--installroot", str(self.root)]
+        argv += ["--setopt=cachedir=" + str(self.directory / "cache"), "--setopt=metadata_expire=0"]
+        done = subprocess.run(
+            argv + list(arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env=dict(os.environ, LANG="C", HOME="/root"),
+        )
+        return done.returncode, done.stdout.decode()
+
+    def must_dnf(self, *arguments):
+        status, output = self.dnf(*arguments)
+        assert status == 0, output
+        return output
+
+    def installed(self):
+        names = succeed(
+            "rpm",
+            "--root",
+            self.root,
+            "-qa",
+            "--qf",
+            "%{name}-%{version}-%{release}\n",
+            env=dict(os.environ, HOME="/root"),
+        )
+        return {name for name in names.split() if not name.startswith(("gpg-pubkey", "dom0-"))}
+
+    def applied(self):
+        """What xapi would find: name and text of each record of an applied update, left-overs included."""
+        directory = self.root / "var" / "update" / "applied"
+        return {path.name: path.read_text() for path in directory.iterdir()} if directory.exists() else {}
+
+
+def configuration_of_xapi(tree_of_iso, key_file):
+    """What xapi_pool_update.ml, create_yum_config, makes of an update with a key; yum gets the tree over http there."""
+    return (
+        "[main]\nkeepcache=0\nreposdir=/dev/null\ngpgcheck=1\nrepo_gpgcheck=1\ninstallonlypkgs=\ngroup_command=compat\n\n"
+        f"[relvmoiscsi]\nname=relvmoiscsi\nbaseurl=file://{tree_of_iso}\ngpgkey=file://{key_file}\n"
+    )

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""CloudStack's ResignatureCommand on a XenServer host, XenAPI call by XenAPI call.
+
+    CloudStack(session, host_uuid).resignature({"iqn": "/iqn.2026-01.test:clone/0", "storageHost": "10.0.0.5"})
+
+`session` is a XenAPI.Session; give its transport CloudStack's time-out of 60 s. The answers that CloudStack expects,
+and its habits where they are odd, are kept: it takes a failure whose text has "successfully resigned" for success, it
+never looks at the LUN's number in an SR it finds by label, and nothing is rolled back when one host cannot plug.
+Source: apache/cloudstack, XenServerStorageProcessor.resignature, CitrixResourceBase.getIscsiSR and removeSR
+(facts/orchestrators.md 1.2).
+"""
+
+import logging
+import socket
+import threading
+import xmlrpc.client
+from typing import NamedTuple
+
+import XenAPI
+
+log = logging.getLogger(__name__)
+
+#: seconds for which CloudStack waits for the answer to a call: `xapiwait`
+WAIT_S = 60
+
+IQN, STORAGE_HOST = "iqn", "storageHost"
+CHAP_USER, CHAP_SECRET = "chapInitiatorUsername", "chapInitiatorSecret"
+LVMOISCSI, RELVMOISCSI = "lvmoiscsi", "relvmoiscsi"
+
+_labels = {}
+_labels_lock = threading.Lock()
+
+
+class CloudRuntimeException(Exception):
+    """CloudStack's own exception; its text is what operators find in the log."""
+
+
+class Answer(NamedTuple):
+    """A ResignatureAnswer."""
+
+    result: bool
+    details: str  #: the error's text; None on success
+    size: int  #: bytes
+    path: str  #: UUID of the VDI
+    format: str
+
+
+def supports_resign(sm_list):
+    """Whether CloudStack takes a host for capable: `xe sm-list | grep "resigning of duplicates"` prints something."""
+    return any("resigning of duplicates" in line for line in sm_list.splitlines())
+
+
+def to_string(failure):
+    """XenAPIException.toString() of the Java SDK: code and parameters, nothing between them."""
+    return "".join(failure.details)
+
+
+class CloudStack:
+    """The agent of one XenServer host. The command below runs on one thread for each label."""
+
+    def __init__(self, session, host_uuid):
+        self._api = session.xenapi
+        self._host_uuid = host_uuid
+
+    def resignature(self, details):
+        """ResignatureCommand; `details` has the keys above. Gives an Answer; does not raise."""
+        sr = None
+        try:
+            iqn, target = details[IQN], details[STORAGE_HOST]
+            sr = self.get_iscsi_sr(iqn, target, iqn, details.get(CHAP_USER), details.get(CHAP_SECRET), resignature=True)
+            vdis = self._api.SR.get_VDIs(sr)
+            if len(vdis) != 1:
+                raise CloudRuntimeException(f"There were {len(vdis)} VDIs in the SR.")
+            size, path = int(self._api.VDI.get_virtual_size(vdis[0])), self._api.VDI.get_uuid(vdis[0])
+            return Answer(True, None, size, path, "VHD")
+        except (CloudRuntimeException, XenAPI.Failure, xmlrpc.client.Error, OSError) as error:
+            text = _text(error)
+            log.warning("Failed to resignature: %s", text)
+            return Answer(False, text, 0, None, None)
+        finally:
+            if sr is not None:
+                self.remove_sr(sr)
+
+    def get_iscsi_sr(self, label, target, path, user=None, secret=None, resignature=False, ignore_introduce=False):
+        """The SR on a LUN, introduced, plugged on every host and scanned. Raises CloudRuntimeException."""
+        with _labels_lock:
+            lock = _labels.setdefault(label, threading.Lock())
+        with lock:
+            config = {}
+            try:
+                return self._iscsi_sr(config, label, target, path, user, secret, resignature, ignore_introduce)
+            except (XenAPI.Failure, CloudRuntimeException, xmlrpc.client.Error, OSError) as error:
+                raise CloudRuntimeException(f"Unable to create Iscsi SR  {config} due to  {_text(error)}") from error
+
+    def _iscsi_sr(self, config, label, target, path, user, secret, resignature, ignore_introduce):
+        """`config` is filled for the caller, whose error text shows it."""
+        parts = path[: -1 if path.endswith("/") else None].split("/")
+        if len(parts) != 3:
+            raise CloudRuntimeException(f"Wrong iscsi path {path} it should be /targetIQN/LUN")
+        target_iqn, lun_id = parts[1].strip(), parts[2].strip()
+        self._require_unused(label, target, target_iqn, lun_id)
+        config.update(target=target, targetIQN=target_iqn)
+        if user and user.strip() and secret and secret.strip():
+            config.update(chapuser=user, chappassword=secret)
+        host = self._api.host.get_by_uuid(self._host_uuid)
+
+        config["SCSIid"] = self._scsi_id(host, config, label, lun_id)
+        sr_uuid = self._probe(host, config)
+        if sr_uuid is None:
+            sr = self._create(host, config, label, LVMOISCSI)
+        else:
+            if resignature:
+                sr_uuid = self._resign(host, config, label)
+            try:
+                sr = self._api.SR.introduce(sr_uuid, label, label, LVMOISCSI, "user", True, {})
+            except XenAPI.Failure:
+                if ignore_introduce:
+                    return None
+                raise
+            for each in self._api.host.get_all():
+                pbd = self._api.PBD.create({"device_config": config, "host": each, "SR": sr})
+                self._api.PBD.plug(pbd)
+        self._api.SR.scan(sr)
+        return sr
+
+    def _require_unused(self, label, target, target_iqn, lun_id):
+        """CloudStack's guard. Its own SRs have SCSIid and not `lunid`, so it never finds anything."""
+        for sr in self._api.SR.get_by_name_label(label):
+            if self._api.SR.get_type(sr) != LVMOISCSI:
+                continue
+            for pbd in self._api.SR.get_PBDs(sr)[:1]:
+                config = self._api.PBD.get_device_config(pbd)
+                if (config.get("target"), config.get("targetIQN"), config.get("lunid")) == (target, target_iqn, lun_id):
+                    raise CloudRuntimeException("There is a SR using the same configuration target:" + target)
+
+    def _create(self, host, config, label, type_):
+        return self._api.SR.create(host, config, "0", label, label, type_, "user", True, {})
+
+    def _scsi_id(self, host, config, label, lun_id):
+        """From the list of LUNs in the error that creating without a SCSIid gives."""
+        try:
+            self._create(host, config, label, LVMOISCSI)
+        except XenAPI.Failure as failure:
+            text = to_string(failure)
+            if "SR_BACKEND_FAILURE_107" not in text:
+                raise CloudRuntimeException(f"Unable to create Iscsi SR  {config} due to  {text}") from failure
+            for lun in text.split("<LUN>")[1:]:
+                if _between(lun, "LUNid") == lun_id:
+                    return _between(lun, "SCSIid")
+            raise CloudRuntimeException(f"can not find LUN {lun_id} in {text}") from failure
+        return ""  # it has made an SR on a LUN it was not given; CloudStack goes on
+
+    def _probe(self, host, config):
+        """The first UUID in the probe's answer, if it has 36 characters."""
+        found = _between(self._api.SR.probe(host, config, LVMOISCSI, {}), "UUID")
+        return found if found is not None and len(found) == 36 else None
+
+    def _resign(self, host, config, label):
+        """The UUID of the SR on the LUN after it was resignatured."""
+        try:
+            self._create(host, config, label, RELVMOISCSI)
+        except XenAPI.Failure as failure:
+            if "successfully resigned" not in to_string(failure):
+                raise
+        else:
+            raise CloudRuntimeException("Problem resigning the metadata")
+        sr_uuid = self._probe(host, config)
+        if sr_uuid is None:
+            raise CloudRuntimeException("Non-existent or invalid SR UUID")
+        return sr_uuid
+
+    def remove_sr(self, sr):
+        """Forget an SR, in two tries and with a warning at most."""
+        for _ in range(2):
+            try:
+                for vdi in self._api.SR.get_VDIs(sr):
+                    self._api.VDI.forget(vdi)
+                for pbd in self._api.SR.get_PBDs(sr):
+                    self._api.PBD.unplug(pbd)
+                    self._api.PBD.destroy(pbd)
+                if not self._api.SR.get_PBDs(sr):
+                    self._api.SR.forget(sr)
+                    return
+            except (XenAPI.Failure, xmlrpc.client.Error, OSError) as error:
+                log.warning("Removing SR %s: %s", sr, _text(error))
+        log.warning("SR %s was not removed", sr)
+
+
+def _text(error):
+    if isinstance(error, XenAPI.Failure):
+        return to_string(error)
+    if isinstance(error, socket.timeout):
+        return "Read timed out"
+    return str(error)
+
+
+def _between(text, tag):
+    """What stands in the first `<tag>`, trimmed; None without one."""
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    if opening not in text:
+        return None
+    start = text.index(opening) + len(opening)
+    return text[start : text.index(closing)].strip()

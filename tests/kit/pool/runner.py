@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One driver call as xapi makes it: the request, the process, the answer; and a log of them all.
+
+Source: xen-api ocaml/xapi/sm_exec.ml (facts 2).
+"""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from . import wire
+from .errors import XenError
+
+PATH = "/sbin:/usr/sbin:/bin:/usr/bin"
+OBSERVER = str(Path(__file__).resolve().parent / "observer.py")
+OBSERVER_CONFIG_DIR = "'/etc/xensource/observer/smapi/enabled'"  # quoted: xapi passes it through Filename.quote
+
+#: members of a request, in xapi's order
+MEMBERS = (
+    "host_ref", "command", "args", "device_config", "session_ref", "sr_sm_config", "sr_ref", "vdi_type", "sr_uuid",
+    "vdi_ref", "vdi_location", "vdi_uuid", "driver_params", "vdi_sm_config", "new_uuid", "subtask_of", "vdi_on_boot",
+    "vdi_allow_caching", "local_cache_sr",
+)  # fmt: skip
+
+
+class NotImplementedInBackend(Exception):
+    """The driver answered fault 38; what a client gets depends on the call."""
+
+
+class Entry(NamedTuple):
+    """One driver call, when it is over."""
+
+    number: int  #: from 1, in the order in which calls ended
+    command: str
+    argv: tuple
+    environment: dict
+    cwd: str
+    stdin: bytes
+    stdout: bytes
+    stderr: bytes
+    status: int  #: exit status; a negative number is the signal that ended it
+    pid: int
+    started: float  #: seconds of time.monotonic()
+    duration: float  #: seconds
+    params: dict  #: the request's members
+
+
+class Running(NamedTuple):
+    """A driver that has not ended."""
+
+    pid: int
+    command: str
+    params: dict
+
+
+def request(members):
+    """A driver's argument. `members`: name to string, dict of strings or list of strings; None for what is absent."""
+    assert set(members) <= set(MEMBERS), members
+    body = []
+    for name in MEMBERS:
+        value = members.get(name)
+        if isinstance(value, dict):
+            body.append((name, wire.strings(value)))
+        elif isinstance(value, list):
+            body.append((name, wire.array(map(wire.string, value))))
+        elif value is not None:
+            body.append((name, wire.string(value)))
+    return wire.to_string(wire.method_call(members["command"], wire.structure(body)))
+
+
+class CallLog:
+    """Every driver call, for tests to look at; also appended to a file, one JSON object a line."""
+
+    def __init__(self, path=None):
+        self.path = path
+        self._entries = []
+        self._changed = threading.Condition()
+        self._running = {}
+
+    def __iter__(self):
+        with self._changed:
+            return iter(list(self._entries))
+
+    def __len__(self):
+        return len(self._entries)
+
+    def __getitem__(self, index):
+        return list(self)[index]
+
+    def of(self, command):
+        return [entry for entry in self if entry.command == command]
+
+    def grep(self, secret):
+        """Where a text stands in what was given to drivers or came from them: ["call 3 (sr_create): argv", ...]."""
+        wanted = secret.encode("utf-8")
+        found = []
+        for entry in self:
+            places = [("argv", "\0".join(entry.argv)), ("environment", repr(entry.environment))]
+            texts = [(name, text.encode("utf-8", "surrogateescape")) for name, text in places]
+            for name, text in texts + [("stdout", entry.stdout), ("stderr", entry.stderr)]:
+                if wanted in text:
+                    found.append(f"call {entry.number} ({entry.command}): {name}")
+        return found
+
+    def running(self):
+        with self._changed:
+            return list(self._running.values())
+
+    def wait_for_start(self, command, timeout_s=10, **params):
+        """The Running that has this command and these members, as soon as there is one."""
+
+        def found():
+            for running in self._running.values():
+                if running.command == command and all(running.params.get(k) == v for k, v in params.items()):
+                    return running
+            return None
+
+        with self._changed:
+            running = self._changed.wait_for(found, timeout_s)
+        assert running, f"no {command} was started within {timeout_s} s"
+        return running
+
+    def _started(self, running):
+        with self._changed:
+            self._running[running.pid] = running
+            self._changed.notify_all()
+
+    def _ended(self, **values):
+        with self._changed:
+            entry = Entry(number=len(self._entries) + 1, **values)
+            self._running.pop(entry.pid, None)
+            self._entries.append(entry)
+            if self.path:
+                with open(str(self.path), "ab") as file:
+                    file.write(_line(entry))
+            self._changed.notify_all()
+        return entry
+
+
+def _line(entry):
+    values = entry._asdict()
+    for name in ("stdin", "stdout", "stderr"):
+        values[name] = values[name].decode("utf-8", "backslashreplace")
+    return json.dumps(values, sort_keys=True).encode("ascii") + b"\n"
+
+
+class Runner:
+    """Runs drivers. `observer`: a Python under which to run them, as xapi does where an Observer asks for it."""
+
+    def __init__(self, log, originator=True, extra_env=None, observer=None):
+        self.log = log
+        self.originator = originator
+        self.extra_env = dict(extra_env or {})
+        self.observer = observer
+
+    def call(self, path, members):
+        """Make a driver call; gives the result as an Element. Raises XenError and NotImplementedInBackend."""
+        entry = self._execute(path, members)
+        output = [entry.stdout.decode("utf-8", "replace"), entry.stderr.decode("utf-8", "replace")]
+        if entry.status < 0:
+            raise XenError("SR_BACKEND_FAILURE", "received signal: " + signal.Signals(-entry.status).name, *output)
+        if entry.status > 0:
+            raise XenError("SR_BACKEND_FAILURE", "non-zero exit", *output)
+        try:
+            answer = wire.parse(entry.stdout)
+        except wire.NotXml as error:
+            raise XenError("SR_BACKEND_FAILURE", error, *output) from error
+        try:
+            result = wire.method_response(answer)
+        except wire.RunTimeTypeError as error:
+            raise XenError("INTERNAL_ERROR", error) from error
+        if isinstance(result, wire.Fault):
+            raise self._error(result, members, output[1])
+        return result
+
+    @staticmethod
+    def _error(fault, members, stderr):
+        """Facts 2.4."""
+        if fault.code == 38:
+            return NotImplementedInBackend()
+        if fault.code == 144:
+            return XenError("VDI_MISSING", members.get("sr_ref") or "", members.get("vdi_ref") or "")
+        known = {16: "SR_DEVICE_IN_USE", 24: "VDI_IN_USE", 39: "SR_NOT_EMPTY"}
+        if fault.code in known:
+            return XenError(known[fault.code])
+        return XenError(f"SR_BACKEND_FAILURE_{fault.code}", "", fault.text, stderr)
+
+    def environment(self, path):
+        environment = {"PATH": PATH}
+        if self.originator:
+            environment["ORIGINATOR"] = "SM"
+        if self.observer:
+            environment["OBSERVER_CONFIG_DIR"] = OBSERVER_CONFIG_DIR
+            environment["PYTHONPATH"] = os.path.dirname(path)
+        environment.update(self.extra_env)
+        return environment
+
+    def _execute(self, path, members):
+        argv = (path, request(members))
+        if self.observer:
+            argv = (self.observer, OBSERVER) + argv
+        environment = self.environment(path)
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            started = time.monotonic()
+            pid, status = self._run(argv, environment, members, stdout, stderr)
+            duration = time.monotonic() - started
+            stdout.seek(0)
+            stderr.seek(0)
+            return self.log._ended(
+                command=members["command"], argv=argv, environment=environment, cwd="/", stdin=b"",
+                stdout=stdout.read(), stderr=stderr.read(), status=status, pid=pid, started=started, duration=duration,
+                params=dict(members),
+            )  # fmt: skip
+
+    def _run(self, argv, environment, members, stdout, stderr):
+        """(pid, status); 127 when there is nothing to execute."""
+        try:
+            process = subprocess.Popen(
+                [part.encode("utf-8", "surrogateescape") for part in argv],
+                stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment, cwd="/", close_fds=True,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.E2BIG):
+                raise
+            stderr.write(f"{error}\n".encode())
+            return 0, 127
+        self.log._started(Running(process.pid, members["command"], dict(members)))
+        return process.pid, process.wait()
+
+    def kill_all(self):
+        """End every driver that still runs, and what it started in its process group."""
+        for running in self.log.running():
+            try:
+                os.killpg(running.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has just ended by itself

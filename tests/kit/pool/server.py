@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""XenAPI over HTTP, on a unix socket and on TCP: one thread for each connection, kept alive as xapi does."""
+
+import http.server
+import os
+import socket
+import socketserver
+import sys
+import threading
+
+from .api import answer
+
+_OVER = (ConnectionError, socket.timeout)
+_NEVER = 3600.0  #: seconds. Nobody polls: in the VM that alone would take a tenth of its time. `stop` knocks
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # the reply leaves in one piece
+
+    def do_POST(self):
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            return
+        reply = answer(self.server.api, body, self.server.local)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/xml")
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+        self.wfile.flush()
+
+    def log_message(self, format, *args):
+        """Nothing: `Api.calls` and the log of driver calls say more."""
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def __init__(self, address, api, local):
+        self.api, self.local = api, local
+        self.errors = []  #: exceptions of the simulator itself: a mistake in it, or a request it cannot read
+        self._connections = {}  #: socket to thread
+        super().__init__(address, _Handler)
+        self.thread = threading.Thread(target=self.serve_forever, args=(_NEVER,), daemon=True)
+        self.thread.start()
+
+    def process_request(self, request, client_address):
+        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self._connections[request] = thread
+        thread.start()
+
+    def shutdown_request(self, request):
+        super().shutdown_request(request)
+        self._connections.pop(request, None)
+
+    def handle_error(self, request, client_address):
+        error = sys.exc_info()[1]
+        if not isinstance(error, _OVER):  # a client that went away is none of our business
+            self.errors.append(error)
+
+    def stop(self):
+        """Accept no more, and end the connections there are; calls under way finish unheard."""
+        threading.Thread(target=self.shutdown, daemon=True).start()
+        while self.thread.is_alive():
+            self._knock()
+            self.thread.join(0.01)
+        for request, thread in list(self._connections.items()):
+            try:
+                request.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # its client has closed it already
+            thread.join(10)
+            assert not thread.is_alive(), "a call to the simulated xapi does not end"
+        self.server_close()
+
+    def _knock(self):
+        """Have `serve_forever` look up."""
+        with socket.socket(self.address_family) as visitor:
+            visitor.connect(self.server_address)
+
+
+class TcpServer(_Server):
+    """On 127.0.0.1, at a port of the kernel's choice; `url` tells it."""
+
+    def __init__(self, api):
+        super().__init__(("127.0.0.1", 0), api, local=False)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class UnixServer(_Server):
+    """On a unix socket, which must not exist; its directory must."""
+
+    address_family = socket.AF_UNIX
+
+    def __init__(self, api, path):
+        self.path = str(path)
+        super().__init__(self.path, api, local=True)
+
+    def get_request(self):
+        request, _ = self.socket.accept()
+        return request, self.path
+
+    def stop(self):
+        super().stop()
+        os.unlink(self.path)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A pool of simulated hosts, for tests.
+
+with Pool(drivers_directory, socket_path) as pool:
+    session = client.connect(pool)
+    session.xenapi.SR.create(...)
+    assert not pool.log.grep("the CHAP secret")
+"""
+
+import os
+from pathlib import Path
+
+from . import plugins
+from .api import Api
+from .database import Database
+from .runner import CallLog, Runner
+from .server import TcpServer, UnixServer
+from .storage import Storage
+
+#: where a host's xapi listens
+XAPI_SOCKET = "/var/lib/xcp/xapi"
+
+#: the stand-in for lvmoiscsi
+DRIVERS = Path(__file__).resolve().parent / "drivers"
+
+SM_PLUGINS = plugins.STOCK_SM_PLUGINS + " relvmoiscsi"
+
+
+def sm_directory(path, *executables):
+    """Make a directory of drivers: links to these files under their own names. Gives its path."""
+    os.makedirs(str(path), exist_ok=True)
+    for executable in executables:
+        os.symlink(os.path.abspath(str(executable)), os.path.join(str(path), os.path.basename(str(executable))))
+    return path
+
+
+class Pool:
+    """A pool whose first host is the master; all hosts are this machine.
+
+    sm_dir         the directory of drivers
+    socket_path    where the unix socket will be; XAPI_SOCKET is the real place. None: TCP only
+    hosts          names of the hosts
+    sm_plugins     the white list, as the setting's text; None: there is none (XenServer 6.5)
+    move_secrets   xapi since 1.209 replaces a clear *password by a secret; False: the driver gets it as it is
+    originator     xapi since 25.5 sets ORIGINATOR=SM
+    observer       a Python by which drivers run under the observer, or None
+    extra_env      for tests only: what drivers get besides xapi's environment
+    log_path       a file to which every driver call is appended, or None
+    drivers        what `storage.drivers` of an earlier pool was; the start of the toolstack then executes none
+    """
+
+    def __init__(self, sm_dir, socket_path=None, hosts=("xs1", "xs2"), sm_plugins=SM_PLUGINS, move_secrets=True,
+                 originator=True, observer=None, extra_env=None, log_path=None,
+                 drivers=None):  # fmt: skip
+        self.sm_dir, self.sm_plugins = sm_dir, sm_plugins
+        self.log = CallLog(log_path)
+        self.db = Database()
+        self.runner = Runner(self.log, originator, extra_env, observer)
+        self.storage = Storage(self.db, self.runner, move_secrets)
+        self.api = Api(self.db, self.storage)
+        self.hosts = [self._new_host(number, name) for number, name in enumerate(hosts, 1)]
+        self.master = self.hosts[0]
+        self.pool = self.db.create("pool", name_label="simulated", master=self.master)
+        self.rejected = {}  #: names of files that are no drivers here: why
+        self._known_drivers = drivers
+        self.socket_path = socket_path
+        self._servers = []
+        self.url = None
+
+    def _new_host(self, number, name):
+        other_config = {"iscsi_iqn": "iqn.2026-01.test:" + name, "multipathing": "false"}
+        return self.db.create(
+            "host", name_label=name, hostname=name, address=f"192.0.2.{number}", other_config=other_config,
+            software_version={"product_brand": "simulated", "xapi": "26.9"},
+        )  # fmt: skip
+
+    def __enter__(self):
+        tcp = TcpServer(self.api)
+        self._servers.append(tcp)
+        self.url = tcp.url
+        if self.socket_path:
+            self._servers.append(UnixServer(self.api, self.socket_path))
+        self.restart_toolstack()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        """End what still runs. A mistake of the simulator itself that a client has met comes up here."""
+        self.runner.kill_all()
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.stop()
+        errors = [error for server in servers for error in server.errors]
+        assert not errors, errors
+
+    def restart_toolstack(self):
+        """Look for drivers, as xapi does when it starts."""
+        if self._known_drivers is not None:
+            self.storage.drivers, self._known_drivers = dict(self._known_drivers), None
+        else:
+            found = plugins.discover(self.sm_dir, self.sm_plugins, self.runner, self.master)
+            self.storage.drivers, self.rejected = found
+        plugins.synchronise(self.db, self.storage.drivers)
+
+    def sm_list(self):
+        """What `xe sm-list` prints."""
+        return plugins.sm_list(self.db)
+
+    def secrets(self):
+        """The values of all secrets there are."""
+        return sorted(record["value"] for record in self.db.records("secret").values())

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A stand-in for the stock lvmoiscsi driver, as far as CloudStack and `xe sr-probe` need one.
+
+It reads LUNs and never writes to one: where the real driver would format a LUN, it answers fault 202. What is "out
+there" stands in a JSON file of the test lab: LAB, or what the environment variable LAB_VARIABLE names (only with the
+pool's extra_env). Its keys:
+
+    luns      list of {"target", "targetIQN", "LUNid", "SCSIid", "device"} and, as wanted, "port", "vendor", "serial",
+              "size", "chapuser", "chappassword". `device`: an image or block device; it may appear late
+    attach    list of commands that bring a LUN to this host, such as an iscsiadm login; none when absent
+    detach    list of commands that take it away again
+    references  directory where SM counts who uses an IQN: a file for each IQN, an SR UUID a line. Where it is given,
+              `attach` is for a LUN that is not there, and may find the session; `detach` is for the last line.
+              Without it each LUN is attached by the first that wants it, and detached by the last, on whatever host
+    reader    command whose output has VG_XenStorage-<UUID> of the VG on {device}: the judge of sr_probe, such as pvs;
+              when absent the tests' own reader is it
+    wait_s    seconds to wait for {device} after `attach`, 10 when absent
+    socket    xapi's unix socket, /var/lib/xcp/xapi when absent
+    state     directory where it keeps who has which LUN attached; <the file's name>.state when absent
+
+Commands are lists of words; {target}, {port}, {portal}, {targetIQN}, {SCSIid}, {LUNid}, {device} are replaced in them.
+Faults are SM's: 95, 96, 107 with the lists of sm on stderr, 68 for wrong CHAP, 47 for another SR on the LUN.
+Source: facts/xapi-plugin.md 3.2 to 3.4, sm-ondisk.md 9; sm LVHDoISCSISR.py print_LUNs_XML, print_entries; BaseISCSI.py
+attach, detach; util.py _incr_iscsiSR_refcount, _decr_iscsiSR_refcount (behaviour only).
+"""
+
+import fcntl
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import uuid
+import xmlrpc.client
+from contextlib import contextmanager
+from xml.dom import minidom
+from xml.sax.saxutils import unescape
+
+from kit.reader import read_sr
+
+LAB = "/etc/relvmoiscsi-lab.json"
+LAB_VARIABLE = "RELVMOISCSI_LAB"
+
+DRIVER_INFO = {
+    "name": "LVHD over iSCSI",
+    "description": "SR plugin which represents disks as Logical Volumes within a Volume Group created on an iSCSI LUN",
+    "vendor": "the tests of relvmoiscsi",
+    "copyright": "LGPL-2.1-only",
+    "driver_version": "1.0",
+    "required_api_version": "1.0",
+    "capabilities": ["SR_PROBE", "SR_UPDATE"],
+    "configuration": [
+        {"key": key, "description": "as of lvmoiscsi"}
+        for key in ("SCSIid", "target", "targetIQN", "chapuser", "chappassword", "port")
+    ],
+}
+
+ISCSI_LOGIN, ISCSI_DEVICE, SR_UNAVAILABLE, SM_GENERAL, UNIMPLEMENTED = 68, 67, 47, 202, 38
+TARGET_MISSING, IQN_MISSING, SCSI_ID_MISSING, ISCSI_TARGET, INVALID_SECRET = 95, 96, 107, 141, 20
+
+
+class Refused(Exception):
+    """An SM error: its number and text."""
+
+    def __init__(self, code, text):
+        super().__init__(code, text)
+        self.code, self.text = code, text
+
+
+def main(argv):
+    (params,), _ = xmlrpc.client.loads(argv[1])
+    try:
+        result = answer(params)
+    except Refused as error:
+        reply = xmlrpc.client.dumps(xmlrpc.client.Fault(error.code, error.text))
+    else:
+        reply = xmlrpc.client.dumps((result,), methodresponse=True, allow_none=True)
+    sys.stdout.write(reply)
+
+
+def answer(params):
+    """The result of a driver call, or Refused."""
+    command = params["command"]
+    if command == "sr_get_driver_info":
+        return DRIVER_INFO
+    path = os.environ.get(LAB_VARIABLE, LAB)
+    with open(path, encoding="utf-8") as file:
+        lab = json.load(file)
+    lab.setdefault("state", path + ".state")
+    driver = Standin(params, lab)
+    commands = {
+        "sr_create": driver.create,
+        "sr_probe": driver.probe,
+        "sr_attach": driver.attach,
+        "sr_detach": driver.detach,
+        "sr_scan": driver.scan,
+        "sr_update": lambda: None,
+    }
+    if command not in commands:
+        raise Refused(UNIMPLEMENTED, "Not implemented")
+    return commands[command]()
+
+
+class Standin:
+    """One call."""
+
+    def __init__(self, params, lab):
+        self.params, self.lab = params, lab
+        self.config = params["device_config"]
+        self._session = None
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def create(self):
+        lun = self._lun()
+        raise Refused(SM_GENERAL, "The stand-in does not format LUNs [opterr={}]".format(lun["SCSIid"]))
+
+    def probe(self):
+        lun = self._lun()
+        with self._attached(lun, "probe") as device:
+            sr_uuid = self._sr_uuid(device)
+            size = _size(device)
+        document = minidom.Document()
+        top = document.appendChild(document.createElement("SRlist"))
+        if sr_uuid:
+            _entry(document, top, "SR", (("UUID", sr_uuid), ("Devlist", lun["SCSIid"]), ("size", size)))
+        return document.toprettyxml()
+
+    def attach(self):
+        """The LUN, with the VG of this SR on it, stays attached."""
+        lun = self._lun()
+        device = self._take(lun, self._owner())
+        found = self._sr_uuid(device)
+        if found != self.params["sr_uuid"]:
+            self._give_back(lun, self._owner())
+            raise Refused(SR_UNAVAILABLE, f"The SR is not available [opterr=the LUN has {found}]")
+
+    def detach(self):
+        self._give_back(self._lun(), self._owner())
+
+    def scan(self):
+        """VDI rows become what MGT says. Hidden volumes have a row too, as in sm."""
+        lun = self._lun()
+        with self._attached(lun, "scan") as device:
+            volumes = _volumes(_read_sr(device))
+        xapi, sr = self._xapi(), self.params["sr_ref"]
+        rows = {xapi("VDI.get_uuid", vdi): vdi for vdi in xapi("SR.get_VDIs", sr)}
+        for vdi_uuid in set(rows) - set(volumes):
+            xapi("VDI.db_forget", rows.pop(vdi_uuid))
+        for vdi_uuid in sorted(set(volumes) - set(rows)):
+            rows[vdi_uuid] = self._introduce(xapi, sr, vdi_uuid, volumes[vdi_uuid])
+        for vdi_uuid, volume in volumes.items():
+            if volume["snapshot_of"] in rows:
+                xapi("VDI.set_snapshot_of", rows[vdi_uuid], rows[volume["snapshot_of"]])
+        xapi("SR.set_physical_size", sr, str(_size(device)))
+
+    @staticmethod
+    def _introduce(xapi, sr, vdi_uuid, volume):
+        return xapi(
+            "VDI.db_introduce", vdi_uuid, volume["name_label"], volume["name_description"], sr, volume["type"], False,
+            volume["read_only"], {}, vdi_uuid, {}, {"vdi_type": volume["vdi_type"]}, volume["managed"],
+            str(volume["size"]), str(volume["allocated"]), "OpaqueRef:NULL", volume["is_a_snapshot"],
+            xmlrpc.client.DateTime(volume["snapshot_time"]), "OpaqueRef:NULL", False,
+        )  # fmt: skip
+
+    # -- the LUN ------------------------------------------------------------------------------------------------------
+
+    def _lun(self):
+        """The LUN that the device-config names, if it may log in there. Raises Refused as lvmoiscsi does."""
+        if not self.config.get("target"):
+            raise Refused(TARGET_MISSING, "The request is missing the target parameter")
+        port = str(self.config.get("port", "3260"))
+        there = [lun for lun in self.lab["luns"] if lun["target"] == self.config["target"] and _port(lun) == port]
+        if not there:
+            raise Refused(ISCSI_TARGET, "Unable to connect to ISCSI service on target")
+        mine = [lun for lun in there if lun["targetIQN"] == self.config.get("targetIQN")]
+        if not mine:
+            sys.stderr.write(_iqn_list(there))
+            raise Refused(IQN_MISSING, "The request is missing or has an incorrect target IQN parameter")
+        self._require_chap(mine[0])
+        for lun in mine:
+            if lun["SCSIid"] == self.config.get("SCSIid"):
+                return lun
+        sys.stderr.write(_lun_list(mine))
+        raise Refused(SCSI_ID_MISSING, "The SCSIid parameter is missing or incorrect")
+
+    def _require_chap(self, lun):
+        if "chapuser" in lun and (lun["chapuser"], lun["chappassword"]) != (
+            self.config.get("chapuser"),
+            self._password(),
+        ):
+            raise Refused(ISCSI_LOGIN, "ISCSI login failed, verify CHAP credentials")
+
+    def _password(self):
+        """In clear or from the secret."""
+        if "chappassword_secret" not in self.config:
+            return self.config.get("chappassword")
+        xapi = self._xapi()
+        try:
+            return xapi("secret.get_value", xapi("secret.get_by_uuid", self.config["chappassword_secret"]))
+        except XapiError as error:
+            raise Refused(INVALID_SECRET, "The secret is invalid or does not exist") from error
+
+    @contextmanager
+    def _attached(self, lun, why):
+        # SM probes under a UUID that no SR has.
+        owner = str(uuid.uuid4()) if "references" in self.lab else f"{why} {os.getpid()}"
+        device = self._take(lun, owner)
+        try:
+            yield device
+        finally:
+            self._give_back(lun, owner)
+
+    def _owner(self):
+        if "references" in self.lab:
+            return self.params["sr_uuid"]
+        return "{} {}".format(self.params["host_ref"], self.params["sr_uuid"])
+
+    def _take(self, lun, owner):
+        """Attach the LUN for an owner, unless it is attached; gives the device."""
+        device = self._words(lun, [lun["device"]])[0]
+        if "references" in self.lab:
+            if not os.path.exists(device):
+                self._run("attach", lun)
+            count_in(self.lab["references"], lun["targetIQN"], owner)
+        else:
+            with self._owners(lun) as owners:
+                if not owners:
+                    self._run("attach", lun)
+                owners.add(owner)
+        deadline = time.monotonic() + self.lab.get("wait_s", 10)
+        while not os.path.exists(device):  # no events here: this is no part of what is tested
+            if time.monotonic() > deadline:
+                self._give_back(lun, owner)
+                raise Refused(ISCSI_DEVICE, f"The ISCSI device did not appear [opterr={device}]")
+            time.sleep(0.05)
+        return device
+
+    def _give_back(self, lun, owner):
+        if "references" in self.lab:
+            if count_out(self.lab["references"], lun["targetIQN"], owner) == 0:
+                self._run("detach", lun)
+            return
+        with self._owners(lun) as owners:
+            owners.discard(owner)
+            if not owners:
+                self._run("detach", lun)
+
+    @contextmanager
+    def _owners(self, lun):
+        """Who has the LUN, by a file under a lock."""
+        os.makedirs(self.lab["state"], exist_ok=True)
+        with open(os.path.join(self.lab["state"], lun["SCSIid"]), "a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            owners = set(file.read().splitlines())
+            try:
+                yield owners
+            finally:
+                file.truncate(0)
+                file.write("".join(owner + "\n" for owner in sorted(owners)))
+
+    def _run(self, what, lun):
+        for command in self.lab.get(what, ()):
+            done = _run(self._words(lun, command))
+            if done.returncode:
+                text = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
+                raise Refused(ISCSI_LOGIN, f"{what} failed [opterr={done.returncode}: {text}]")
+
+    def _words(self, lun, command):
+        values = {key: str(value) for key, value in lun.items()}
+        values["port"] = _port(lun)
+        values["portal"] = "{}:{}".format(lun["target"], values["port"])
+        return [re.sub(r"\{(\w+)\}", lambda match: values[match.group(1)], word) for word in command]
+
+    def _sr_uuid(self, device):
+        """Of the SR on a device, or None."""
+        if "reader" not in self.lab:
+            sr = _read_sr(device)
+            return sr.uuid if sr else None
+        command = [word.replace("{device}", device) for word in self.lab["reader"]]
+        done = _run(command)
+        found = re.findall(rb"VG_XenStorage-([0-9a-f-]{36})", done.stdout)
+        if len(set(found)) > 1:
+            raise Refused(SM_GENERAL, f"{command[0]} names several VGs")
+        return found[0].decode("ascii") if found else None
+
+    def _xapi(self):
+        if self._session is None:
+            self._session = Xapi(self.lab.get("socket", "/var/lib/xcp/xapi"), self.params["session_ref"])
+        return self._session
+
+
+def _run(command):
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
+    )
+
+
+def _port(lun):
+    return str(lun.get("port", 3260))
+
+
+# -- references of sm -------------------------------------------------------------------------------------------------
+
+
+def count_in(directory, iqn, sr_uuid):
+    """Add the SR to those that use the IQN, once however often; how many there are then. Nothing is locked."""
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, iqn), "a+", encoding="ascii") as file:
+        file.seek(0)
+        there = _references(file)
+        if not any(sr_uuid in line for line in there):
+            file.write(sr_uuid + "\n")
+            there.append(sr_uuid)
+    return len(there)
+
+
+def count_out(directory, iqn, sr_uuid):
+    """Take the SR out; how many are left. At 0, also when nobody had counted, its caller logs out of all portals."""
+    path = os.path.join(directory, iqn)
+    if not os.path.exists(path):
+        return 0
+    with open(path, encoding="ascii") as file:
+        left = [line for line in _references(file) if sr_uuid not in line]
+    if not left:
+        os.unlink(path)
+        return 0
+    with open(path, "w", encoding="ascii") as file:
+        file.write("".join(line + "\n" for line in left))
+    return len(left)
+
+
+def _references(file):
+    """The lines that count: what does not begin with a UUID is passed over, and lost when the file is rewritten."""
+    return [line.rstrip() for line in file if re.match(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", line)]
+
+
+# -- lists of sm ------------------------------------------------------------------------------------------------------
+
+
+def _entry(document, parent, tag, fields):
+    entry = parent.appendChild(document.createElement(tag))
+    for name, value in fields:
+        if value not in (None, ""):
+            entry.appendChild(document.createElement(name)).appendChild(document.createTextNode(str(value)))
+
+
+def _lun_list(luns):
+    document = minidom.Document()
+    top = document.appendChild(document.createElement("iscsi-target"))
+    for lun in luns:
+        names = ("vendor", "serial", "LUNid", "size", "SCSIid")
+        _entry(document, top, "LUN", [(name, lun.get(name)) for name in names])
+    return document.toprettyxml() + "\n"
+
+
+def _iqn_list(luns):
+    document = minidom.Document()
+    top = document.appendChild(document.createElement("iscsi-target-iqns"))
+    found = sorted({(lun["targetIQN"], lun["target"], _port(lun)) for lun in luns})
+    for index, (iqn, target, port) in enumerate(found):
+        fields = [("Index", index), ("IPAddress", target), ("Port", port if port != "3260" else None)]
+        _entry(document, top, "TGT", fields + [("TargetIQN", iqn)])
+    return document.toprettyxml() + "\n"
+
+
+# -- what is on a LUN -------------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """A device to read from, for support.reader; nothing of it is kept."""
+
+    def __init__(self, path):
+        self.name = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    def peek(self, offset, length):
+        data = os.pread(self._descriptor, length, offset)
+        assert len(data) == length, f"{self.name} ends at {offset + len(data)}"
+        return data
+
+    def close(self):
+        os.close(self._descriptor)
+
+
+def _size(device):
+    disk = Disk(device)
+    disk.close()
+    return disk.size_bytes
+
+
+def _read_sr(device):
+    """The SR on a device by the tests' own reader, or None."""
+    disk = Disk(device)
+    try:
+        return read_sr(disk)
+    finally:
+        disk.close()
+
+
+def _volumes(sr):
+    """{VDI UUID: what its row says}, from MGT for the words and from the volumes for the sizes."""
+    if sr is None or sr.mgt is None:
+        raise Refused(SM_GENERAL, "There is no MGT volume")
+    lvs = {lv.name: lv.extents * sr.vg.extent_bytes for lv in sr.vg.lvs}
+    images = {image.name: image for image in sr.vhds + sr.qcow2s}
+    found = {}
+    for record in sr.mgt.records:
+        names = [name for name in lvs if name in [prefix + record.uuid for prefix in ("VHD-", "LV-", "QCOW2-")]]
+        if record.deleted or not names:
+            continue
+        fields, image = dict(record.fields), images.get(names[0])
+        found[record.uuid] = {
+            "name_label": unescape(record.name_label),
+            "name_description": unescape(record.name_description),
+            "type": fields.get("type") or "user",
+            "vdi_type": record.vdi_type,
+            "read_only": fields.get("read_only") == "1",
+            "managed": fields.get("managed") != "0" and not (image and image.hidden),
+            "is_a_snapshot": fields.get("is_a_snapshot") == "1",
+            "snapshot_of": record.snapshot_of,
+            "snapshot_time": fields.get("snapshot_time") or "19700101T00:00:00Z",
+            "size": image.virtual_size if image else lvs[names[0]],
+            "allocated": lvs[names[0]],
+        }
+    return found
+
+
+# -- xapi -------------------------------------------------------------------------------------------------------------
+
+
+class XapiError(Exception):
+    """A failure that XenAPI answered."""
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(self._path)
+
+
+class Xapi:
+    """XenAPI calls with the session of this driver call: `xapi("SR.get_VDIs", sr)`."""
+
+    def __init__(self, path, session):
+        self._path, self._session = path, session
+
+    def __call__(self, method, *params):
+        body = xmlrpc.client.dumps((self._session,) + params, method)
+        connection = _Connection(self._path)
+        try:
+            connection.request("POST", "/", body.encode("utf-8"), {"Content-Type": "text/xml"})
+            (reply,), _ = xmlrpc.client.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        if reply["Status"] != "Success":
+            raise XapiError(reply["ErrorDescription"])
+        return reply["Value"]

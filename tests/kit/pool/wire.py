@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The XML between xapi and its drivers and clients, written and read as xapi does.
+
+xapi writes strings bare (`<value>text</value>`), an element without children as `<tag/>`, and no white space. It reads
+strictly: no attributes on the protocol's tags, exactly the elements it expects, text of white space ignored.
+
+Source: xen-api ocaml/libs/xml-light2/xml.ml, ocaml/libs/http-lib/xMLRPC.ml, ocaml/xapi/sm_exec.ml (facts 2.2, 2.3).
+"""
+
+import re
+import xmlrpc.client
+from typing import NamedTuple
+from xml.parsers import expat
+
+
+class Element(NamedTuple):
+    """An XML element; a child is an Element or a str."""
+
+    tag: str
+    attributes: tuple
+    children: tuple
+
+
+class NotXml(Exception):
+    """A driver's output is not one XML document."""
+
+
+class RunTimeTypeError(Exception):
+    """An XML document is not what was expected; xapi's exception of this name."""
+
+    def __init__(self, looked_for, found):
+        text = found if isinstance(found, str) else to_string(found)
+        super().__init__(f"XMLRPC.RunTimeTypeError({looked_for!r}, {text})")
+
+
+class Fault(NamedTuple):
+    """A driver's answer that is a fault."""
+
+    code: int
+    text: str
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+_ESCAPES = {">": "&gt;", "<": "&lt;", "&": "&amp;", '"': "&quot;"}
+
+
+def to_string(xml):
+    """An Element or text as xapi prints it."""
+    if isinstance(xml, str):
+        return escape(xml)
+    attributes = "".join(f' {name}="{escape(value)}"' for name, value in xml.attributes)
+    if not xml.children:
+        return f"<{xml.tag}{attributes}/>"
+    return "<{0}{1}>{2}</{0}>".format(xml.tag, attributes, "".join(map(to_string, xml.children)))
+
+
+def escape(text):
+    """Markup escaped; control characters but for tab, line feed and carriage return are dropped."""
+    kept = (char for char in text if char >= " " or char in "\t\n\r")
+    return "".join(_ESCAPES.get(char, char) for char in kept)
+
+
+def box(tag, *children):
+    return Element(tag, (), children)
+
+
+def string(text):
+    return box("value", text) if text else box("value")
+
+
+def array(values):
+    return box("value", box("array", box("data", *values)))
+
+
+def structure(members):
+    """A struct of (name, value Element), in this order."""
+    return box("value", box("struct", *(box("member", box("name", name), value) for name, value in members)))
+
+
+def strings(mapping):
+    """A struct of strings from a dict, in its order."""
+    return structure((key, string(value)) for key, value in mapping.items())
+
+
+def method_call(name, *params):
+    return box("methodCall", box("methodName", name), box("params", *(box("param", param) for param in params)))
+
+
+def from_python(value):
+    """A value of the database in xapi's XML-RPC: 64-bit integers are strings, as XenAPI has them."""
+    if isinstance(value, bool):
+        return box("value", box("boolean", "1" if value else "0"))
+    if isinstance(value, (str, int)):
+        return string(str(value))
+    if isinstance(value, float):
+        return box("value", box("double", f"{value:.16g}"))
+    if isinstance(value, xmlrpc.client.DateTime):
+        return box("value", box("dateTime.iso8601", str(value)))
+    if isinstance(value, dict):
+        return structure((key, from_python(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return array(from_python(item) for item in value)
+    assert value is None, value
+    return string("")
+
+
+def success(value):
+    return _response(structure([("Status", string("Success")), ("Value", from_python(value))]))
+
+
+def failure(description):
+    return _response(structure([("Status", string("Failure")), ("ErrorDescription", array(map(string, description)))]))
+
+
+def _response(value):
+    return to_string(box("methodResponse", box("params", box("param", value)))).encode("utf-8")
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def parse(data):
+    """The document in `data` as an Element, texts of nothing but white space left out. Raises NotXml."""
+    tops = []
+    stack = [("", (), tops)]
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.ordered_attributes = True
+
+    def start(tag, attributes):
+        stack.append((tag, tuple(zip(attributes[::2], attributes[1::2])), []))
+
+    def end(_):
+        tag, attributes, children = stack.pop()
+        stack[-1][2].append(Element(tag, attributes, tuple(children)))
+
+    def text(data):
+        if data.strip("\n \t"):
+            stack[-1][2].append(data)
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise NotXml(f"XML Error: {error}") from error
+    return tops[0]
+
+
+def method_response(xml):
+    """The one result of a driver's answer, an Element, or a Fault. Raises RunTimeTypeError."""
+    match = xml
+    for tag in ("methodResponse", "params", "param"):  # a successful answer may have attributes down to here
+        if not (isinstance(match, Element) and match.tag == tag and len(match.children) == 1):
+            break
+        match = match.children[0]
+    else:
+        return match
+    body = _only(_unbox(xml, "methodResponse"), xml)
+    members = dict(as_structure(_only(_unbox(body, "fault"), body)))
+    if not {"faultCode", "faultString"} <= set(members):
+        raise RunTimeTypeError("faultCode and faultString", xml)
+    return Fault(as_int(members["faultCode"]), as_string(members["faultString"]))
+
+
+def as_nil(xml):
+    """Check that a value is exactly `<value><nil/></value>`."""
+    _unbox(_only(_unbox(xml, "value"), xml), "nil")
+
+
+def as_string(xml):
+    children = _unbox(xml, "value")
+    if not children:
+        return ""
+    child = _only(children, xml)
+    if isinstance(child, str):
+        return child
+    inside = _unbox(child, "string")
+    return _text(_only(inside, child)) if inside else ""
+
+
+def as_int(xml):
+    child = _only(_unbox(xml, "value"), xml)
+    text = _text(_only(_unbox(child, "int", "i4"), child))
+    if not re.match(r"-?[0-9]+\Z", text) or not -(1 << 31) <= int(text) < 1 << 31:
+        raise RunTimeTypeError("int", xml)
+    return int(text)
+
+
+def as_array(xml):
+    """The values in an array, as Elements."""
+    child = _only(_unbox(xml, "value"), xml)
+    return list(_unbox(_only(_unbox(child, "array"), child), "data"))
+
+
+def as_structure(xml):
+    """The members of a struct: [(name, value Element)]."""
+    child = _only(_unbox(xml, "value"), xml)
+    members = []
+    for member in _unbox(child, "struct"):
+        pair = _unbox(member, "member")
+        if len(pair) != 2:
+            raise RunTimeTypeError("pair", member)
+        names = _unbox(pair[0], "name")
+        members.append((_text(_only(names, pair[0])) if names else "", pair[1]))
+    return members
+
+
+def _unbox(xml, *tags):
+    if not isinstance(xml, Element) or xml.tag not in tags or xml.attributes:
+        raise RunTimeTypeError(f"unbox: should contain '{tags[0]}'", xml)
+    return xml.children
+
+
+def _only(children, parent):
+    if len(children) != 1:
+        raise RunTimeTypeError("singleton", parent)
+    return children[0]
+
+
+def _text(xml):
+    if not isinstance(xml, str):
+        raise RunTimeTypeError("pcdata", xml)
+    return xml

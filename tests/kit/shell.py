@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the tests of the command share: small LUNs as image files, runs of the command, and what holds for every run.
+
+    ran = command("resignature", image, "--yes", "--json")      # in process: cli.main
+    ran.status, ran.json["state"], ran.err
+
+Of every run it is checked that the words CloudStack waits for do not appear, that no control character reaches the
+terminal, that --json prints one object and nothing else, and that a failure says what state the disk is in.
+"""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from kit.builder import (
+    AREA_DEFAULT,
+    SMALL_BAT,
+    build_sr,
+    cbtlog,
+    raw,
+    vhd,
+)
+from kit.sparse import SparseDisk
+from relvmoiscsi import cli
+from relvmoiscsi.cli import image as cli_image
+
+TOP = Path(__file__).resolve().parent.parent.parent
+
+SR = "11111111-2222-4333-8444-555555555555"
+SCSI_ID = "3600a098038303053743f4a4f4e4b6d41"
+OTHER_SCSI_ID = "3600a098038303053743f4a4f4e4b6d42"
+
+STATES = ("empty", "foreign", "clean", "unfinished", "resignatured", "damaged")
+
+#: commands that write, when all goes well
+WRITERS = ("resignature", "recover", "undo")
+
+#: how a message of those ends: what state the disk is in, or how to find out
+DISK_STATE = re.compile(
+    r"(Nothing was written"
+    r"|The (resignature|undo) was finished"
+    r"|The resignature that was cut was taken back; nothing else was written"
+    r"|(\S+ is as it was|The resignature was finished); beyond that only free space of the metadata area was written"
+    r"|run `relvmoiscsi recover \S+` once the device answers again"
+    r"|`relvmoiscsi show \S+` tells what state \S+ is in)\.\Z"
+)
+
+#: design.md D9: xapi answers these words for a success, so nothing else may say them
+CONTRACT = "successfully resigned"
+
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
+class Ran(NamedTuple):
+    """What a run of the command gave."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+def verify(argv, ran):
+    """What holds for every run of the command."""
+    assert CONTRACT not in (ran.out + ran.err).lower()
+    assert not CONTROL.search(ran.out + ran.err), repr(ran)
+    assert ran.status in (0, 2, 3, 4, 5, 6, 7, 8, cli.EXIT_BUG, cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED)
+    if ran.status and argv and argv[0] in WRITERS and not ran.err.startswith("usage: "):
+        assert DISK_STATE.search(ran.err.rstrip("\n")), ran.err
+    if "--json" in argv and ran.status not in (cli.EXIT_BUG, cli.EXIT_INTERRUPTED):
+        verify_object(ran, on_device=argv[0] != "map")
+
+
+def verify_object(ran, on_device):
+    found = ran.json
+    assert ran.out == json.dumps(found, indent=2) + "\n"
+    if on_device:
+        assert found["state"] in STATES + (None,)
+        assert "device" in found
+    if "error" in found:
+        assert set(found["error"]) == {"kind", "exit_status", "message", "disk_state"}
+        assert found["error"]["exit_status"] == ran.status
+        assert found["error"]["message"]
+
+
+def environment(**more):
+    """The environment of a real run: ours without what would choose a locale or an encoding, and `more`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
+    ours = {"PYTHONPATH": str(TOP), "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8"}
+    return dict(dict(kept, **ours), **more)
+
+
+def start(*argv, **options):
+    """Start the command as a process of its own."""
+    options.setdefault("env", environment())
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    whole = [sys.executable, "-m", "relvmoiscsi"] + [str(part) for part in argv]
+    return subprocess.Popen(whole, **dict(pipes, **options))
+
+
+def run(*argv, **options):
+    """Run the command as a process of its own."""
+    process = start(*argv, **options)
+    out, err = process.communicate(timeout=60)
+    ran = Ran(process.returncode, (out or b"").decode("utf-8"), (err or b"").decode("utf-8"))
+    verify(argv, ran)
+    return ran
+
+
+# --- LUNs
+
+
+@functools.lru_cache(maxsize=None)
+def pair():
+    """A disk over its base copy: a LUN for tests that try every write of a run, which are few here."""
+    volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
+    return build_sr(volumes, area=AREA_DEFAULT, free_extents=1)
+
+
+@functools.lru_cache(maxsize=None)
+def tree(seed=0):
+    """A base copy with a disk and its snapshot, a raw VDI, a CBT log; labels that are not ASCII."""
+    return build_sr(
+        [
+            vhd("base", hidden=True, bat_entries=SMALL_BAT),
+            vhd("disk", "base", bat_entries=SMALL_BAT, label="Größe <é>"),
+            vhd("snapshot", "base", bat_entries=SMALL_BAT, snapshot_of="disk", label="at noon"),
+            raw("data"),
+            cbtlog("disk", parent="snapshot"),
+        ],
+        area=AREA_DEFAULT,
+        seed=seed,
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def hostile():
+    """Labels that would take over a terminal."""
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e red"
+    return build_sr(
+        [vhd("disk", bat_entries=SMALL_BAT, label=evil, description=evil)],
+        area=AREA_DEFAULT,
+        sr_label=evil,
+        sr_description=evil,
+    )
+
+
+def content(path):
+    """What is in an image file, and when it was changed last."""
+    status = os.stat(str(path))
+    return SparseDisk.from_file(str(path)) if status.st_size else None, status.st_mtime_ns
+
+
+def patched(path, offset, data):
+    """Change bytes of an image file; gives what was there."""
+    with open(str(path), "r+b") as image:
+        image.seek(offset)
+        before = image.read(len(data))
+        image.seek(offset)
+        image.write(data)
+    return before
+
+
+def flipped(path, offset):
+    """Flip a bit of the byte at `offset`."""
+    with open(str(path), "rb") as image:
+        image.seek(offset)
+        patched_byte = image.read(1)[0] ^ 1
+    patched(path, offset, bytes([patched_byte]))
+
+
+def cut(monkeypatch, writes, then=KeyboardInterrupt):
+    """From now on, the command does not live to see a write after the first `writes` ones."""
+    left = [writes]
+    real = cli_image.HostDevice.write
+
+    def write(device, chunks):
+        for chunk in chunks:
+            if not left[0]:
+                raise then()
+            left[0] -= 1
+            real(device, [chunk])
+
+    monkeypatch.setattr(cli_image.HostDevice, "write", write)

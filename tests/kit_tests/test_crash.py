@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The power-cut disk gives every state a cut can leave, says when it did not try all, and can fail a bad program."""
+
+import itertools
+
+import pytest
+
+from kit.crash import CrashDisk, FailingDisk, garbage
+from kit.sparse import SparseDisk
+from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.errors import DeviceError
+
+SIZE = 1 << 20
+
+
+def sector(number, letter):
+    return Chunk(512 * number, letter * 512)
+
+
+def contents(image, sectors):
+    return "".join(image.peek(512 * number, 1).decode().replace("\0", "-") for number in sectors)
+
+
+def test_closed_groups_are_whole_and_the_open_one_is_any_subset():
+    disk = CrashDisk(SparseDisk(SIZE))
+    disk.write([sector(0, b"a"), sector(1, b"b")])
+    disk.flush()
+    disk.write([sector(2, b"c")])
+
+    states = [contents(image, range(3)) for _, image in disk.crash_images()]
+
+    assert sorted(states) == sorted(["---", "a--", "-b-", "ab-", "abc"])
+    assert (disk.report.states, disk.report.groups, disk.report.sampled) == (5, 2, False)
+
+
+def test_every_subset_of_ten_blocks():
+    disk = CrashDisk(SparseDisk(SIZE))
+    disk.write([Chunk(0, b"x" * 512 * 4), Chunk(8192, b"y" * 512 * 6)])
+
+    states = {image.peek(0, 12288) for _, image in disk.crash_images()}
+
+    assert len(states) == 1024 == disk.report.states
+    assert not disk.report.sampled
+
+
+def test_a_large_group_is_sampled_and_it_says_so():
+    disk = CrashDisk(SparseDisk(SIZE))
+    for number in range(100):
+        disk.write([sector(number, b"x")])
+    disk.flush()
+
+    states = {contents(image, range(100)) for _, image in disk.crash_images(samples=50)}
+
+    for number in range(100):
+        assert "x" * number + "-" * (100 - number) in states, "prefix"
+        assert "-" * number + "x" + "-" * (99 - number) in states, "alone"
+        assert "x" * number + "-" + "x" * (99 - number) in states, "missing"
+    assert len(states) > 300
+    assert disk.report.sampled and disk.report.largest_group == 100
+    assert "1 groups sampled" in str(disk.report)
+
+
+def test_the_sample_is_the_same_for_the_same_seed():
+    disk = CrashDisk(SparseDisk(SIZE))
+    for number in range(40):
+        disk.write([sector(number, b"x")])
+
+    def run(seed):
+        return [(cut, image.peek(0, 512 * 40)) for cut, image in disk.crash_images(seed=seed, torn=True)]
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_a_block_written_twice_between_flushes_may_hold_either():
+    disk = CrashDisk(SparseDisk(SIZE))
+    disk.write([sector(0, b"a")])
+    disk.write([sector(0, b"b")])
+
+    assert {contents(image, [0]) for _, image in disk.crash_images()} == {"-", "a", "b"}
+
+
+def test_blocks_that_do_not_change_are_not_counted():
+    base = SparseDisk(SIZE)
+    base.poke(0, b"s" * 512 * 30)
+    disk = CrashDisk(base)
+    disk.write([Chunk(0, b"s" * 512 * 30), sector(100, b"n")])
+
+    assert len(list(disk.crash_images())) == 2
+
+
+def test_a_dropped_flush_joins_two_groups():
+    disk = CrashDisk(SparseDisk(SIZE), dropped_flush=1)
+    disk.write([sector(0, b"a")])
+    disk.flush()
+    disk.write([sector(1, b"b")])
+    disk.flush()
+    disk.write([sector(2, b"c")])
+
+    states = {contents(image, range(3)) for _, image in disk.crash_images()}
+
+    assert "-b-" in states
+    assert "--c" not in states
+
+
+def test_flushes_without_writes_make_no_groups():
+    disk = CrashDisk(SparseDisk(SIZE))
+    disk.flush()
+    disk.write([sector(0, b"a")])
+    disk.flush()
+    disk.flush()
+
+    assert [len(group) for group in disk.groups] == [1, 0]
+    assert disk.flushes == 3
+
+
+def test_torn_blocks_are_half_old_or_garbage_with_the_others_there_or_not():
+    base = SparseDisk(SIZE)
+    base.poke(0, b"o" * 1536)
+    disk = CrashDisk(base)
+    disk.write([Chunk(0, b"n" * 1536)])
+
+    seen = {image.peek(0, 1536) for _, image in disk.crash_images(torn=True, samples=0)}
+
+    old, new = b"o" * 512, b"n" * 512
+    forms = [b"n" * 256 + b"o" * 256, b"o" * 256 + b"n" * 256, garbage(512, 512)]
+    for torn, other in itertools.product(forms, (old, new)):
+        assert other + torn + other in seen
+    assert new + forms[0] + old in seen
+    assert len(seen) == 8 + 3 * 3 * 2 + 3
+
+
+def test_random_mixtures_tear_several_blocks_at_once():
+    disk = CrashDisk(SparseDisk(SIZE))
+    disk.write([Chunk(0, b"n" * 512 * 12)])
+
+    torn = [cut for cut, _ in disk.crash_images(torn=True, samples=5) if "mixture" in cut]
+
+    assert len(torn) == 5
+
+
+def test_what_never_tears_does_not():
+    disk = CrashDisk(SparseDisk(SIZE))
+    disk.write([Chunk(512, b"n" * 1024)])
+
+    images = disk.crash_images(torn=True, never_torn=[Range(0, 1024)])
+
+    assert {bytes(set(image.peek(512, 512))) for _, image in images} == {b"\0", b"n"}
+
+
+def test_blocks_of_4096_are_whole():
+    disk = CrashDisk(SparseDisk(SIZE, 4096))
+    disk.write([Chunk(4096, b"a" * 4096 + b"b" * 4096)])
+
+    states = {(image.peek(4096, 4096), image.peek(8192, 4096)) for _, image in disk.crash_images()}
+
+    assert len(states) == 4
+    with pytest.raises(AssertionError):
+        disk.write([Chunk(512, b"a" * 512)])
+
+
+def test_the_disk_itself_reads_what_was_written_and_the_base_stays():
+    base = SparseDisk(SIZE)
+    base.poke(0, b"base")
+    disk = CrashDisk(base)
+    disk.write([sector(0, b"n")])
+
+    assert disk.read([Range(0, 2)]) == [b"nn"]
+    assert base.peek(0, 4) == b"base"
+    assert [image.name for _, image in disk.crash_images()] == [base.name] * 2
+
+
+def test_a_crash_test_of_a_bad_program_fails():
+    def careful(disk):
+        disk.write([sector(8, b"d")])
+        disk.flush()
+        disk.write([sector(0, b"c")])
+        disk.flush()
+
+    def committed_without_data(disk):
+        return [cut for cut, image in disk.crash_images() if contents(image, [0, 8]) == "c-"]
+
+    good, bad = CrashDisk(SparseDisk(SIZE)), CrashDisk(SparseDisk(SIZE), dropped_flush=1)
+    careful(good)
+    careful(bad)
+
+    assert committed_without_data(good) == []
+    assert committed_without_data(bad) == ["group 1 of 2: 1 of 2 blocks written: only 0"]
+
+
+# -- failures
+
+
+def script(disk):
+    """Seven operations: two reads, three chunks, two flushes."""
+    disk.read([Range(0, 1), Range(5, 1)])
+    disk.write([sector(0, b"a"), sector(1, b"b")])
+    disk.flush()
+    disk.write([Chunk(1024, b"c" * 1024)])
+    disk.flush()
+
+
+def test_each_operation_fails_in_turn_until_none_does():
+    reasons = []
+    for number in itertools.count(1):
+        disk = FailingDisk(SparseDisk(SIZE), number)
+        try:
+            script(disk)
+        except DeviceError as error:
+            reasons.append((error.action, error.offset))
+            assert disk.failed and disk.operations == number
+        else:
+            break
+
+    assert reasons == [
+        ("read", 0),
+        ("read", 5),
+        ("write", 0),
+        ("write", 512),
+        ("flush", 0),
+        ("write", 1024),
+        ("flush", 0),
+    ]
+    assert not disk.failed and disk.operations == 7
+
+
+def test_once_or_for_good():
+    once, for_good = FailingDisk(SparseDisk(SIZE), 2), FailingDisk(SparseDisk(SIZE), 2, for_good=True)
+    for disk in (once, for_good):
+        disk.flush()
+        with pytest.raises(DeviceError):
+            disk.flush()
+
+    once.flush()
+
+    for action in (for_good.flush, lambda: for_good.read([Range(0, 1)]), lambda: for_good.write([sector(0, b"a")])):
+        with pytest.raises(DeviceError):
+            action()
+    assert once.base.flushes == 2 and for_good.base.flushes == 1
+
+
+@pytest.mark.parametrize(
+    "leaves, expected",
+    [
+        ("nothing", "a" + "-" * 8),
+        ("half", "a" + "bbbb" + "-" * 4),
+        ("torn", "a" + "bbbb" + "-" * 4),
+        ("all", "a" + "b" * 8),
+    ],
+)
+def test_a_failing_write_leaves_what_it_was_told_to(leaves, expected):
+    base = SparseDisk(SIZE)
+    disk = FailingDisk(base, 2, leaves=leaves)
+
+    with pytest.raises(DeviceError):
+        disk.write([sector(0, b"a"), Chunk(512, b"b" * 4096), sector(20, b"z")])
+
+    assert contents(base, range(9)) == expected
+    assert contents(base, [20]) == "-"
+
+
+def test_a_single_block_is_not_halved_but_it_may_be_torn():
+    half, torn = SparseDisk(SIZE), SparseDisk(SIZE)
+    for base, leaves in ((half, "half"), (torn, "torn")):
+        with pytest.raises(DeviceError):
+            FailingDisk(base, 1, leaves=leaves).write([sector(0, b"a")])
+
+    assert half == SparseDisk(SIZE)
+    assert torn.peek(0, 512) == b"a" * 256 + bytes(256)
+
+
+def test_a_flush_that_lies():
+    base = SparseDisk(SIZE)
+
+    with pytest.raises(DeviceError):
+        FailingDisk(base, 1, leaves="all").flush()
+
+    assert base.flushes == 1
+
+
+def test_failures_and_power_cuts_go_together():
+    disk = CrashDisk(SparseDisk(SIZE))
+
+    with pytest.raises(DeviceError):
+        script(FailingDisk(disk, 6, leaves="all"))
+
+    assert [len(group) for group in disk.groups] == [2, 2]

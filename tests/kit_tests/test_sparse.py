@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The disk in memory behaves like a disk, and is strict."""
+
+import hashlib
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.sparse import PAGE, SparseDisk, join
+from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.errors import Truncated
+
+SIZE = 16 * PAGE
+
+
+def pokes():
+    offsets = st.integers(0, SIZE - 1)
+    return st.lists(st.tuples(offsets, st.binary(min_size=1, max_size=3 * PAGE)), max_size=6)
+
+
+def poked(disk, changes):
+    """A disk and a plain bytearray after the same changes."""
+    plain = bytearray(disk.peek(0, SIZE))
+    for offset, data in changes:
+        kept = data[: SIZE - offset]
+        disk.poke(offset, kept)
+        plain[offset : offset + len(kept)] = kept
+    return bytes(plain)
+
+
+@given(changes=pokes(), offset=st.integers(0, SIZE), length=st.integers(0, SIZE))
+def test_it_holds_what_was_put(changes, offset, length):
+    disk = SparseDisk(SIZE)
+    plain = poked(disk, changes)
+
+    length = min(length, SIZE - offset)
+
+    assert disk.peek(offset, length) == plain[offset : offset + length]
+    assert b"".join(data for _, data in disk.runs()).strip(b"\0") == b"".join(
+        plain[start : start + PAGE] for start in range(0, SIZE, PAGE) if any(plain[start : start + PAGE])
+    ).strip(b"\0")
+
+
+@given(before=pokes(), after=pokes(), freeze=st.booleans())
+def test_a_copy_and_its_original_do_not_see_each_others_changes(before, after, freeze):
+    disk = SparseDisk(SIZE)
+    poked(disk, before)
+    if freeze:
+        disk.freeze()
+    twin = disk.copy()
+    assert twin == disk and not twin.differences(disk)
+
+    old = disk.peek(0, SIZE)
+    new = poked(twin, after)
+
+    assert disk.peek(0, SIZE) == old
+    assert twin.peek(0, SIZE) == new
+    assert (twin == disk) == (old == new)
+    changed = {sector for item in twin.differences(disk) for sector in range(item.offset, item.end, 512)}
+    assert changed == {at for at in range(0, SIZE, 512) if old[at : at + 512] != new[at : at + 512]}
+
+
+def test_zeros_over_a_frozen_page_are_zeros():
+    disk = SparseDisk(SIZE)
+    disk.poke(PAGE, b"x" * PAGE)
+    disk.freeze()
+
+    disk.poke(PAGE, bytes(PAGE))
+
+    assert disk == SparseDisk(SIZE)
+    assert list(disk.runs()) == []
+    disk.freeze()
+    assert "0 pages not zero" in repr(disk)
+
+
+def test_disks_of_two_sizes_are_never_equal():
+    assert SparseDisk(SIZE) != SparseDisk(2 * SIZE)
+    assert SparseDisk(SIZE) != "a disk"
+
+
+def test_differences_are_whole_sectors_joined():
+    one, other = SparseDisk(SIZE), SparseDisk(SIZE)
+    one.poke(511, b"ab")
+    one.poke(PAGE * 2 - 1, b"ab")
+    other.poke(SIZE - 1, b"z")
+
+    assert one.differences(other) == [Range(0, 1024), Range(PAGE * 2 - 512, 1024), Range(SIZE - 512, 512)]
+
+
+def test_operations_are_counted():
+    disk = SparseDisk(SIZE)
+
+    disk.read([Range(0, 100), Range(5000, 10)])
+    disk.write([Chunk(512, b"a" * 512), Chunk(4096, b"b" * 1024)])
+    disk.flush()
+    disk.peek(0, 512)
+
+    assert tuple(disk.counters()) == (1, 2, 110, 1, 2, 1536, 1)
+    assert tuple(disk.copy().counters()) == (0,) * 7
+
+
+@pytest.mark.parametrize("offset, length", [(SIZE, 1), (0, SIZE + 1), (SIZE - 1, 2), (-1, 1)])
+def test_a_read_past_the_end_is_truncated(offset, length):
+    with pytest.raises(Truncated):
+        SparseDisk(SIZE).read([Range(offset, length)])
+
+
+@pytest.mark.parametrize(
+    "block_size, chunks",
+    [
+        (512, [Chunk(1, b"x" * 512)]),
+        (512, [Chunk(0, b"x" * 511)]),
+        (512, [Chunk(0, b"")]),
+        (4096, [Chunk(512, b"x" * 4096)]),
+        (4096, [Chunk(0, b"x" * 512)]),
+        (512, [Chunk(SIZE, b"x" * 512)]),
+        (512, [Chunk(1024, b"x" * 512), Chunk(512, b"x" * 1024)]),
+    ],
+)
+def test_a_write_that_no_disk_would_take_is_a_mistake_of_the_program(block_size, chunks):
+    disk = SparseDisk(SIZE, block_size)
+
+    with pytest.raises(AssertionError):
+        disk.write(chunks)
+
+    assert disk == SparseDisk(SIZE)
+
+
+def test_a_disk_of_64_tib_costs_nothing(tmp_path):
+    disk = SparseDisk(64 << 40)
+    disk.poke((64 << 40) - 3, b"end")
+
+    twin = disk.copy()
+
+    assert twin.peek((64 << 40) - 3, 3) == b"end"
+    assert [offset for offset, _ in disk.runs()] == [(64 << 40) - PAGE]
+    with pytest.raises(AssertionError):
+        SparseDisk((64 << 40) + 512)
+
+
+@given(changes=pokes(), masks=st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=4))
+def test_the_digest_does_not_see_what_is_excepted_and_sees_all_else(changes, masks):
+    ranges = [Range(offset, min(length, SIZE - offset)) for offset, length in masks]
+    disk = SparseDisk(SIZE)
+    plain = bytearray(poked(disk, changes))
+
+    for item in ranges:
+        plain[item.offset : item.end] = bytes(item.length)
+    blanked = SparseDisk(SIZE)
+    blanked.poke(0, bytes(plain))
+
+    assert disk.digest_except(ranges) == blanked.digest_except([])
+    outside = [at for at in range(0, SIZE, 777) if not any(item.offset <= at < item.end for item in ranges)]
+    for at in outside[:3]:
+        disk.poke(at, bytes([disk.peek(at, 1)[0] ^ 1]))
+        assert disk.digest_except(ranges) != blanked.digest_except([])
+        disk.poke(at, bytes([disk.peek(at, 1)[0] ^ 1]))
+
+
+def test_an_image_file_and_back_again(tmp_path):
+    path = str(tmp_path / "image")
+    disk = SparseDisk((64 << 20) + 1024)
+    disk.poke(512, b"start")
+    disk.poke(20 << 20, b"\xff" * (17 << 20))
+    disk.poke((64 << 20) + 1000, b"the last bytes")
+
+    disk.to_file(path)
+
+    assert os.path.getsize(path) == (64 << 20) + 1024
+    assert os.stat(path).st_blocks * 512 < 20 << 20
+    assert SparseDisk.from_file(path) == disk
+    with open(path, "rb") as image:
+        assert hashlib.sha256(image.read()).digest() == hashlib.sha256(disk.peek(0, disk.size_bytes)).digest()
+
+
+def test_an_image_that_is_one_hole(tmp_path):
+    path = tmp_path / "image"
+    SparseDisk(1 << 30).to_file(str(path))
+
+    assert SparseDisk.from_file(str(path), 4096) == SparseDisk(1 << 30)
+    assert path.stat().st_blocks == 0
+
+
+def test_runs_may_leave_filler_out():
+    disk = SparseDisk(64 * PAGE)
+    disk.poke(100, b"\xff" * (10 * PAGE))
+    disk.poke(20 * PAGE, b"x")
+
+    assert [offset for offset, _ in disk.runs()] == [0, 20 * PAGE]
+    assert [(offset, len(data)) for offset, data in disk.runs(without_filler=True)] == [
+        (0, PAGE),
+        (10 * PAGE, PAGE),
+        (20 * PAGE, PAGE),
+    ]
+
+
+def test_join():
+    assert join([Range(5, 5), Range(0, 5), Range(20, 0), Range(12, 8), Range(13, 2)]) == [Range(0, 10), Range(12, 8)]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Image files, and the command in this process."""
+
+import io
+import os
+import sys
+
+import pytest
+
+from kit import shell
+from relvmoiscsi import cli
+from relvmoiscsi.cli import guard
+
+
+class Terminal(io.StringIO):
+    """Somebody sits at stdin and types this."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """Nobody cuts the power of this machine, and what is in its page cache is what the next command reads."""
+    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def no_pool_and_no_sm(monkeypatch, tmp_path):
+    """Whatever else this machine is: a host without xapi and SM, unless a test makes it one."""
+    monkeypatch.setattr(guard, "ROOT", str(tmp_path / "no host"))
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs the command in this process; see `shell`."""
+
+    def run(*argv):
+        argv = [str(part) for part in argv]
+        capsys.readouterr()
+        try:
+            status = cli.main(argv)
+        except SystemExit as ended:
+            status = ended.code
+        out, err = capsys.readouterr()
+        ran = shell.Ran(status, out, err)
+        shell.verify(argv, ran)
+        return ran
+
+    return run
+
+
+@pytest.fixture
+def type_in(monkeypatch):
+    """Puts somebody at a terminal, who types a text and then no more."""
+    return lambda text: monkeypatch.setattr(sys, "stdin", Terminal(text))
+
+
+@pytest.fixture
+def image(tmp_path):
+    """A LUN as `shell.tree` describes it."""
+    path = tmp_path / "clone.img"
+    shell.tree().disk.to_file(str(path))
+    return path
+
+
+@pytest.fixture
+def original(tmp_path):
+    """What the LUN of `image` was copied from."""
+    path = tmp_path / "original.img"
+    shell.tree().disk.to_file(str(path))
+    return path
+
+
+@pytest.fixture
+def unfinished(image, command, monkeypatch):
+    """The LUN after a resignature to shell.SR was cut behind its fourth write."""
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 4)
+        assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == cli.EXIT_INTERRUPTED
+    return image
+
+
+@pytest.fixture
+def finished(image, command):
+    """The LUN after a resignature to shell.SR."""
+    assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == 0
+    return image

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`check`: every structure of one LUN; with --original, that two LUNs share no identity and differ in nothing else."""
+
+import os
+import re
+
+import pytest
+
+from kit.builder import AREA_DEFAULT, build_sr, journal, raw
+from kit.shell import SR, content, flipped, tree
+
+
+def guest_byte(key):
+    """Where on the device a byte of the guest lies, in the middle of its volume's data."""
+    volume = tree().truth.volume(key)
+    guest = volume.guest[len(volume.guest) // 2]
+    return tree().truth.device_ranges(key, guest.offset + guest.length // 2, 1)[0].offset
+
+
+# --- one LUN
+
+
+def test_a_sound_lun_is_0_and_says_its_state(image, command):
+    ran, facts = command("check", image), command("check", image, "--json")
+
+    assert ran.status == facts.status == 0
+    assert ran.out == f"{image}: every structure checks; state clean.\n"
+    assert facts.json == command("show", image, "--json").json
+
+
+def test_an_unfinished_lun_is_8_and_names_the_command_that_finishes_it(unfinished, command):
+    ran = command("check", unfinished, "--json")
+
+    assert ran.status == 8
+    assert ran.json["state"] == "unfinished"
+    assert f"`relvmoiscsi recover {unfinished}`" in ran.err
+
+
+def test_what_check_only_warns_of_is_told(tmp_path, command):
+    build_sr([raw("data"), journal("zero", "data", "4194304")], area=AREA_DEFAULT).disk.to_file(str(tmp_path / "lun"))
+
+    ran, facts = command("check", tmp_path / "lun"), command("check", tmp_path / "lun", "--json").json
+
+    assert ran.status == 0
+    assert ["note: " + sentence for sentence in facts["notes"]] == ran.out.splitlines()[1:]
+    assert "Journal zero_" in facts["notes"][0]
+
+
+# --- two
+
+
+def test_a_copy_shares_every_identity_with_its_original(image, original, command):
+    ran = command("check", image, "--original", original)
+    facts = command("check", image, "--original", original, "--json")
+
+    truth = tree().truth
+    assert ran.status == facts.status == 4
+    assert all(line.endswith(".") for line in ran.out.splitlines())
+    lvm_ids = [truth.pv_id, truth.vg_id] + [volume.lv_id for volume in truth.volumes]
+    for identity in lvm_ids + [truth.uuids[key] for key in ("sr", "base", "disk", "snapshot", "data")]:
+        assert f"{identity} is on both: " in ran.out
+    assert facts.json["shares_nothing"] is False
+    assert facts.json["problems"] == ran.out.splitlines()
+    assert facts.json["bytes_compared"] == 0
+
+
+def test_after_a_resignature_nothing_is_shared_and_all_data_is_the_same(finished, original, command):
+    ran = command("check", finished, "--original", original)
+    facts = command("check", finished, "--original", original, "--json").json
+
+    assert ran.status == 0
+    sentence = r"{} shares no identity with {}, and nothing else differs \(([\d.]+ [KM]iB) of data compared\)\.\n"
+    assert re.fullmatch(sentence.format(finished, original), ran.out)
+    assert (facts["shares_nothing"], facts["problems"]) == (True, [])
+    assert facts["bytes_compared"] > 0
+    assert (facts["state"], facts["device"], facts["original"]) == ("resignatured", str(finished), str(original))
+
+
+def test_a_lun_that_was_resignatured_twice_is_still_the_originals_clone(finished, original, command):
+    assert command("resignature", finished, "--yes", "--again").status == 0
+
+    assert command("check", finished, "--original", original).status == 0
+
+
+@pytest.mark.parametrize("key", ["base", "disk", "snapshot", "data"])
+@pytest.mark.parametrize("side", ["clone", "original"])
+def test_one_flipped_byte_of_a_guest_is_found_and_named(finished, original, command, key, side):
+    at = guest_byte(key)
+    flipped(finished if side == "clone" else original, at)
+
+    ran = command("check", finished, "--original", original)
+
+    assert ran.status == 4
+    assert ran.out == f"{finished} differs from what is expected at byte {at}.\n"
+
+
+def test_a_guest_byte_on_what_is_a_hole_in_the_original_is_found(finished, original, command):
+    data = tree().truth.volume("data")
+    at = tree().truth.device_ranges("data", data.size * 3 // 4, 1)[0].offset
+    assert all(not (part.offset <= data.size * 3 // 4 < part.end) for part in data.guest)
+    flipped(finished, at)
+
+    assert f"at byte {at}." in command("check", finished, "--original", original).out
+
+
+def test_identities_only_reads_no_guest_data(finished, original, command):
+    flipped(finished, guest_byte("data"))
+
+    ran = command("check", finished, "--original", original, "--identities-only")
+    facts = command("check", finished, "--original", original, "--identities-only", "--json").json
+
+    assert ran.status == 0
+    assert ran.out.endswith("nothing else differs (none of data compared).\n")
+    assert (facts["shares_nothing"], facts["bytes_compared"]) == (True, 0)
+
+
+def test_two_clones_with_the_same_new_ids_are_found(finished, original, command):
+    command("resignature", original, "--yes", "--sr-uuid", SR)
+
+    ran = command("check", finished, "--original", original)
+
+    assert ran.status == 4
+    assert f"{SR} is on both: " in ran.out
+
+
+def test_luns_that_have_nothing_to_do_with_each_other_are_told_apart(image, tmp_path, command):
+    other = tmp_path / "other"
+    build_sr([raw("one", extents=3), raw("two")], area=AREA_DEFAULT, seed="other").disk.to_file(str(other))
+
+    ran = command("check", image, "--original", other)
+
+    assert ran.status == 4
+    assert ran.out == "Their volumes do not lie at the same places.\n"
+
+
+# --- requests that cannot be meant, and originals that cannot be read
+
+
+@pytest.mark.parametrize("how", ["same path", "symbolic link", "hard link"])
+def test_a_device_is_not_its_own_original(image, command, how):
+    other = image
+    if how != "same path":
+        other = image.parent / "other"
+        (os.symlink if how == "symbolic link" else os.link)(str(image), str(other))
+
+    ran = command("check", image, "--original", other, "--json")
+
+    assert ran.status == 2
+    assert "are the same device" in ran.err
+
+
+def test_identities_only_needs_an_original(image, command):
+    assert command("check", image, "--identities-only", "--json").status == 2
+
+
+@pytest.mark.parametrize("kind, status", [("missing", 3), ("empty", 3), ("noise", 4), ("damaged", 5)])
+def test_an_original_that_holds_no_sr_is_named(finished, original, command, kind, status):
+    if kind == "missing":
+        original.unlink()
+    elif kind == "damaged":
+        flipped(original, 512 + 40)
+    else:
+        original.write_bytes((b"\0" if kind == "empty" else b"x") * (32 << 20))
+
+    ran = command("check", finished, "--original", original, "--json")
+
+    assert ran.status == status
+    assert str(original) in ran.json["error"]["message"]
+
+
+def test_check_writes_nothing(finished, original, command):
+    before = content(finished), content(original)
+
+    command("check", finished, "--original", original)
+
+    assert (content(finished), content(original)) == before

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Before a command writes: who in the pool uses the LUN, and the locks of whoever else might write to it."""
+
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import ExitStack
+
+import pytest
+
+from kit import shell
+from kit.pool.simulator import Pool, sm_directory
+from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
+from relvmoiscsi.cli import guard
+from relvmoiscsi.cli import image as cli_image
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host import sm_log
+from relvmoiscsi.host.locks import sm_locks
+
+RESIGNATURE = ("resignature", "--yes", "--scsi-id", SCSI_ID)
+
+
+@pytest.fixture
+def root(monkeypatch):
+    """The root directory of a host; its path is short, for it is to hold a socket."""
+    path = tempfile.mkdtemp(prefix="host", dir="/tmp")
+    os.makedirs(path + "/var/lib/xcp")
+    monkeypatch.setattr(guard, "ROOT", path)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def pool(root, tmp_path):
+    """The host is one of a pool."""
+    with Pool(sm_directory(tmp_path / "sm"), os.path.join(root, guard.XAPI_SOCKET)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def mute(root, monkeypatch):
+    """xapi's socket is there, and whoever connects waits."""
+    monkeypatch.setattr(guard, "XAPI_SECONDS", 0.05)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.join(root, guard.XAPI_SOCKET))
+        listener.listen(8)
+        yield
+
+
+@pytest.fixture
+def smlines(monkeypatch):
+    """What goes to SMlog."""
+    lines = []
+    monkeypatch.setattr(sm_log.syslog, "syslog", lambda _priority, line: lines.append(line))
+    return lines
+
+
+@pytest.fixture
+def lun(image, root, monkeypatch):
+    """The image, taken for a disk with the SCSIid SCSI_ID: what the kernel says of a path comes from here."""
+    monkeypatch.setattr(guard, "_is_block_device", lambda _path: True)
+    monkeypatch.setattr(guard, "scsi_id_of", lambda _path: SCSI_ID)
+    monkeypatch.setattr(guard, "scsi_id_at", lambda _path: SCSI_ID)
+    monkeypatch.setattr(guard, "lvm_locks", lambda _names: ExitStack())
+    monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
+    return image
+
+
+def sr_on(pool, scsi_id=SCSI_ID, type_="lvmoiscsi", name="the original"):
+    """An SR with a PBD on the LUN, not attached; gives its UUID."""
+    sr = pool.db.create("SR", name_label=name, type=type_)
+    pool.db.create("PBD", SR=sr, host=pool.hosts[1], device_config={"SCSIid": scsi_id})
+    return pool.db.get("SR", sr, "uuid")
+
+
+# --- the pool
+
+
+def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(image, command, pool):
+    uuid = sr_on(pool)
+    before = content(image)
+
+    ran = command(*RESIGNATURE, image)
+
+    assert ran.status == 4
+    assert f"The detached SR {uuid} ('the original')" in ran.err
+    assert "--not-in-use overrides that. Nothing was written." in ran.err
+    assert content(image) == before
+
+
+def test_other_luns_and_calls_to_our_driver_are_no_obstacle(image, command, pool):
+    sr_on(pool, OTHER_SCSI_ID)
+    sr_on(pool, type_="relvmoiscsi")
+
+    assert command(*RESIGNATURE, image).status == 0
+
+
+def test_without_a_scsi_id_there_is_nothing_to_ask(image, command, mute):
+    assert command("resignature", "--yes", image).status == 0
+
+
+def test_what_the_device_says_counts_beside_what_was_given(lun, command, pool):
+    sr_on(pool)
+
+    assert command("resignature", "--yes", "--scsi-id", OTHER_SCSI_ID, lun).status == 4
+
+
+def test_who_knows_better_is_told_loudly_what_speaks_against_it(image, command, pool, smlines):
+    uuid = sr_on(pool)
+
+    ran = command(*RESIGNATURE, image, "--not-in-use", "--json")
+
+    assert (ran.status, ran.json["state"]) == (0, "resignatured")
+    (line,) = [line for line in ran.err.splitlines() if "--not-in-use" in line]
+    (logged,) = smlines
+    for told in (line, logged):
+        assert f"--not-in-use: {image} is written to in spite of this:" in told and uuid in told
+    assert line.startswith("relvmoiscsi: warning: ")
+
+
+def test_the_word_is_harmless_where_nobody_uses_the_lun(image, command, pool, smlines):
+    ran = command(*RESIGNATURE, image, "--not-in-use")
+
+    assert (ran.status, smlines) == (0, []) and "--not-in-use" not in ran.err
+
+
+def test_a_dry_run_tells_what_would_be_refused(image, command, pool):
+    sr_on(pool)
+
+    ran = command("resignature", "--dry-run", "--scsi-id", SCSI_ID, image)
+
+    assert ran.status == 0
+    assert "note: this would be refused: The LUN with the SCSIid" in ran.err
+
+
+def test_a_xapi_that_does_not_answer_is_4_within_a_moment(image, command, mute):
+    before = content(image)
+
+    ran = command(*RESIGNATURE, image)
+
+    assert ran.status == 4
+    assert f"Whether this pool uses the LUN {SCSI_ID} cannot be told" in ran.err
+    assert "xe-toolstack-restart" in ran.err and "--not-in-use" in ran.err
+    assert content(image) == before
+
+
+def test_a_socket_that_nobody_listens_on_is_4(image, command, root):
+    with socket.socket(socket.AF_UNIX) as nobody:
+        nobody.bind(os.path.join(root, guard.XAPI_SOCKET))
+
+    assert command(*RESIGNATURE, image).status == 4
+
+
+def test_a_mute_xapi_can_be_overridden(image, command, mute, smlines):
+    ran = command(*RESIGNATURE, image, "--not-in-use")
+
+    assert ran.status == 0
+    assert "cannot be told" in ran.err and len(smlines) == 1
+
+
+def test_what_is_done_already_is_told_whoever_uses_it_now(image, command, pool):
+    command(*RESIGNATURE, image)
+    sr_on(pool)
+
+    assert command(*RESIGNATURE, image, "--json").json["already_done"] is True
+
+
+def test_undo_is_refused_once_the_new_sr_is_in_the_pool(lun, command, pool):
+    command(*RESIGNATURE, lun, "--sr-uuid", SR)
+    sr_on(pool, name="the new one")
+    before = content(lun)
+
+    refused = command("undo", "--yes", lun)
+
+    assert refused.status == 4 and "'the new one'" in refused.err
+    assert content(lun) == before
+    assert command("undo", "--yes", lun, "--not-in-use").status == 0
+
+
+def test_nothing_to_undo_or_to_recover_is_told_without_asking(lun, command, mute):
+    assert "holds no resignature" in command("undo", "--yes", lun).err
+    assert command("recover", lun).status == 0
+
+
+@pytest.mark.parametrize("argv", [("recover",), ("resignature", "--yes")])
+def test_what_was_cut_is_not_finished_on_a_lun_in_use(lun, command, pool, monkeypatch, argv):
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 4)
+        command(*RESIGNATURE, lun)
+    sr_on(pool)
+    before = content(lun)
+
+    ran = command(*argv, lun, "--json")
+
+    assert (ran.status, ran.json["state"]) == (4, "unfinished")
+    assert content(lun) == before
+    assert command(*argv, lun, "--not-in-use").status == 0
+
+
+# --- locks
+
+
+def test_the_sr_driver_s_work_on_the_lun_is_waited_for(lun, command, root):
+    before = content(lun)
+
+    with sm_locks.lun_lock(SCSI_ID, root):
+        ran = command("resignature", "--yes", lun)
+
+    assert ran.status == 4 and "held by another program" in ran.err
+    assert content(lun) == before
+    assert command("resignature", "--yes", lun).status == 0
+
+
+def test_sm_s_lvm_lock_is_waited_for(lun, command, root):
+    before = content(lun)
+
+    with sm_locks.lvm_lock(root):
+        ran = command("resignature", "--yes", lun)
+
+    assert ran.status == 4 and sm_locks.LVM_LOCK in ran.err
+    assert content(lun) == before
+
+
+@pytest.mark.parametrize("argv", [("resignature", "--yes"), ("recover",), ("undo", "--yes")])
+def test_both_are_held_at_each_write(lun, command, root, monkeypatch, argv):
+    os.makedirs(os.path.join(root, "var/lock/sm"))
+    if argv[0] != "resignature":
+        with monkeypatch.context() as patch:
+            shell.cut(patch, 4)
+            command("resignature", "--yes", lun)
+    writes = []
+    real = cli_image.HostDevice.write
+
+    def write(device, chunks):
+        for lock in (sm_locks.lvm_lock(root, 0), sm_locks.lun_lock(SCSI_ID, root, 0)):
+            with pytest.raises(Refused), lock:
+                pytest.fail("it was free")
+        writes.append(chunks)
+        real(device, chunks)
+
+    monkeypatch.setattr(cli_image.HostDevice, "write", write)
+    assert command(*argv, lun).status == 0
+
+    assert len(writes) >= 2
+    with sm_locks.lvm_lock(root, 0), sm_locks.lun_lock(SCSI_ID, root, 0):
+        pass
+
+
+def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
+    assert command("resignature", "--yes", lun).status == 0
+
+    assert not os.path.exists(os.path.join(root, "var/lock"))
+
+
+def test_an_image_file_needs_no_locks(image, command, root):
+    os.makedirs(os.path.join(root, "var/lock/sm"))
+
+    with sm_locks.lvm_lock(root), sm_locks.lun_lock(SCSI_ID, root):
+        assert command(*RESIGNATURE, image).status == 0
+
+
+def test_an_id_that_can_be_none_is_2(lun, command):
+    ran = command("resignature", "--yes", "--scsi-id", "a/b", lun)
+
+    assert ran.status == 2 and "'a/b' is no SCSIid" in ran.err

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the command says about itself."""
+
+import re
+
+import pytest
+
+from kit.shell import TOP
+from relvmoiscsi import __version__, cli, errors
+
+LUN_COMMANDS = ("show", "check", "resignature", "recover", "undo")
+COMMANDS = (*LUN_COMMANDS, "map", "doctor", "direct")
+
+
+def statuses():
+    """Every exit status there is, with the class of errors it belongs to."""
+    families = [errors.RelvmoiscsiError] + errors.RelvmoiscsiError.__subclasses__()
+    return {family.exit_status for family in families} | {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command_has_an_example_of_it(command, name):
+    ran = command(name, "--help")
+
+    assert ran.status == 0 and not ran.err
+    assert "example:\n  relvmoiscsi " + name in ran.out
+    assert "--json" in ran.out
+
+
+@pytest.mark.parametrize("name", LUN_COMMANDS)
+def test_help_of_a_command_on_a_lun_has_a_device(command, name):
+    ran = command(name, "--help")
+
+    assert f"example:\n  relvmoiscsi {name} /dev/" in ran.out
+    assert "DEVICE" in ran.out
+
+
+def test_help_lists_the_commands_and_every_exit_status(command):
+    ran = command("--help")
+
+    assert ran.status == 0
+    assert re.findall(r"^    ([a-z]+)\s", ran.out, re.MULTILINE) == list(COMMANDS)
+    told = ran.out.split("exit status:")[1]
+    assert {int(number) for number in re.findall(r"(?:^|  )(\d+) ", told, re.MULTILINE)} == statuses() | {0}
+
+
+def test_readme_lists_the_exit_status_of_every_error():
+    rows = re.findall(r"^   \* - (\d+)$", (TOP / "README.rst").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert {int(row) for row in rows} >= statuses() - {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED} | {0}
+
+
+def test_help_fits_a_terminal(command):
+    pages = [command("--help")] + [command(name, "--help") for name in COMMANDS]
+
+    assert max(len(line) for page in pages for line in page.out.splitlines()) <= 116
+    assert all(ord(char) < 128 for page in pages for char in page.out)
+
+
+def test_without_a_command_the_help_is_shown_and_the_status_is_2(command):
+    ran = command()
+
+    assert ran.status == 2
+    assert "commands:" in ran.out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["resign", "x"],
+        ["show"],
+        ["show", "x", "y"],
+        ["show", "x", "--yes"],
+        ["resignature", "x", "--map"],
+        ["recover", "x", "--sr-uuid", "y"],
+    ],
+)
+def test_an_unknown_word_is_status_2_with_the_usage(command, argv):
+    ran = command(*argv)
+
+    assert ran.status == 2
+    assert ran.err.startswith("usage: relvmoiscsi") and not ran.out
+
+
+def test_version(command):
+    assert command("--version").out == f"relvmoiscsi {__version__}\n"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""udev waits for `direct udev` at each event of a direct LUN, people for the rest: a command imports its own alone."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kit.shell import TOP
+
+LISTER = """
+import json, sys
+from relvmoiscsi.cli import main
+stdout, sys.stdout = sys.stdout, sys.stderr
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+stdout.write(json.dumps(sorted(name for name in sys.modules if name.startswith("relvmoiscsi."))))
+"""
+
+pytestmark = pytest.mark.processes
+
+
+def imported(*words):
+    done = subprocess.run([sys.executable, "-c", LISTER, *words], check=True, cwd=str(TOP), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=str(TOP)))  # fmt: skip
+    return json.loads(done.stdout.decode())
+
+
+def test_what_udev_asks_is_answered_without_engine_and_images():
+    modules = imported("direct", "udev", "no-such-disk")
+
+    assert "relvmoiscsi.direct.links" in modules
+    needless = (
+        "engine",
+        "resignature",
+        "formats.vhd",
+        "formats.qcow2",
+        "formats.mgt",
+        "cli.image",
+        "cli.doctor",
+        "host.xapi.api",
+    )
+    assert [name for name in modules if name.startswith(tuple("relvmoiscsi." + each for each in needless))] == []
+
+
+@pytest.mark.parametrize("words", [("show", "/nowhere"), ("resignature", "/nowhere", "--yes"), ("check", "/nowhere")])
+def test_a_command_on_a_lun_comes_without_the_commands_on_a_host(words):
+    modules = imported(*words)
+
+    assert "relvmoiscsi.engine" in modules
+    assert [name for name in modules if name in ("relvmoiscsi.cli.doctor", "relvmoiscsi.cli.direct")] == []
+
+
+@pytest.mark.parametrize("words", [("--help",), ("no-such-command",), ()])
+def test_where_no_command_is_named_all_are_listed(words):
+    modules = imported(*words)
+
+    assert {"relvmoiscsi.cli.image", "relvmoiscsi.cli.doctor", "relvmoiscsi.cli.direct"} <= set(modules)
+
+
+def test_the_map_needs_neither_engine_nor_host():
+    modules = imported("map", "--sr", "db0cd78a-53f4-4682-a7b3-6e2f53d22f96", "db0cd78a-53f4-4682-a7b3-6e2f53d22f97")
+
+    assert "relvmoiscsi.resignature.mapfile" in modules
+    assert [name for name in modules if name.startswith(("relvmoiscsi.engine", "relvmoiscsi.host"))] == []

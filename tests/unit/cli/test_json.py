@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The command as programs meet it: a process, its exit status, one JSON object on stdout, talk on stderr, any locale.
+
+Keys and values of each command's object are in the files of the commands; `shell.verify` looks at every run here, too.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kit import shell
+from kit.shell import (
+    SR,
+    content,
+    flipped,
+    start,
+    tree,
+)
+
+pytestmark = pytest.mark.processes
+
+
+def clean(_path):
+    return
+
+
+def empty(path):
+    path.write_bytes(bytes(1 << 20))
+
+
+def foreign(path):
+    path.write_bytes(b"#!/bin/sh\n" * 8192)
+
+
+def damaged(path):
+    flipped(path, 512 + 40)
+
+
+def missing(path):
+    path.unlink()
+
+
+FAILURES = {
+    "usage": (clean, ["check", "--identities-only"], 2),
+    "nobody to ask": (clean, ["resignature"], 2),
+    "no UUID": (clean, ["resignature", "--yes", "--sr-uuid", "x"], 2),
+    "missing": (missing, ["resignature", "--yes"], 3),
+    "empty": (empty, ["check"], 3),
+    "foreign": (foreign, ["resignature", "--yes"], 4),
+    "nothing to undo": (clean, ["undo", "--yes"], 4),
+    "damaged": (damaged, ["recover"], 5),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_is_one_object_on_stdout_a_sentence_on_stderr_and_its_status(image, name):
+    change, argv, status = FAILURES[name]
+    change(image)
+
+    ran = shell.run(argv[0], image, "--json", *argv[1:])
+
+    assert ran.status == status
+    assert ran.json["error"]["exit_status"] == status
+    assert ran.err.startswith("relvmoiscsi: ") and ran.err.count("\n") == 1
+    assert ran.json["error"]["message"] in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_from_a_clone_to_an_sr_of_its_own(image, original):
+    assert shell.run("show", image, "--json").json["state"] == "clean"
+    assert shell.run("check", image, "--original", original, "--json").status == 4
+    assert shell.run("resignature", image, "--dry-run", "--json").json["state"] == "clean"
+    done = shell.run("resignature", image, "--yes", "--json")
+    assert (done.status, done.json["state"], done.err) == (0, "resignatured", "")
+    checked = shell.run("check", image, "--original", original, "--json")
+    assert (checked.status, checked.json["shares_nothing"]) == (0, True)
+    assert shell.run("recover", image, "--json").json["state"] == "resignatured"
+    assert shell.run("undo", image, "--yes", "--json").json["state"] == "clean"
+
+
+def test_an_unfinished_run_is_8_for_check_and_dry_run(image):
+    tool = [sys.executable, str(shell.TOP / "tools" / "cut_power.py"), str(image), "6"]
+    assert subprocess.call(tool, stdout=subprocess.DEVNULL) == -9
+
+    for argv in (["check"], ["resignature", "--dry-run"]):
+        ran = shell.run(argv[0], image, "--json", *argv[1:])
+        assert (ran.status, ran.json["state"]) == (8, "unfinished")
+        assert ran.json["error"]["kind"] == "Unfinished"
+
+
+@pytest.mark.parametrize("loud", ["-v", "-vv"])
+def test_talk_goes_to_stderr(image, loud):
+    ran = shell.run("resignature", image, "--yes", "--json", loud)
+
+    assert ran.status == 0
+    assert f"relvmoiscsi: step 4 of 6: label: switched, 1 writes to {image}\n" in ran.err
+    assert (f"opened {image} for writing" in ran.err) == (loud == "-vv")
+
+
+# --- locales
+
+
+@pytest.mark.parametrize("locale", ["C", "nowhere.ISO-8859-7"])
+@pytest.mark.parametrize("argv", [["show"], ["resignature", "--yes"], ["show", "--json"]])
+def test_labels_of_any_language_are_printed_in_any_locale(image, locale, argv):
+    plain = shell.environment(LC_ALL=locale, PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
+    del plain["PYTHONIOENCODING"]
+
+    ran = shell.run(argv[0], image, *argv[1:], env=plain)
+
+    assert ran.status == 0 and not ran.err
+    if "--json" in argv:
+        assert ran.json["vdis"][1]["name_label"] == "Größe <é>"
+    else:
+        assert "Größe <é>" in ran.out or "Gr\\xf6\\xdfe <\\xe9>" in ran.out
+
+
+@pytest.mark.parametrize("encoding, tree_is", [("ascii", "|- "), ("utf-8", "├─ "), ("latin-1", "|- ")])
+def test_the_tree_is_drawn_with_what_stdout_can_show(image, encoding, tree_is):
+    process = start("show", image, env=shell.environment(PYTHONIOENCODING=encoding))
+
+    out = process.communicate(timeout=60)[0].decode(encoding)
+
+    assert process.returncode == 0
+    assert tree_is + tree().truth.uuids["disk"] in out
+
+
+def test_hostile_labels_do_not_reach_the_terminal_of_a_real_run(tmp_path):
+    path = tmp_path / "hostile"
+    shell.hostile().disk.to_file(str(path))
+
+    runs = [shell.run("show", path), shell.run("resignature", path, "--yes", "-vv"), shell.run("undo", path, "--yes")]
+
+    for ran in runs:
+        assert ran.status == 0
+        assert "\\x1b]0;owned\\x07" in ran.out
+
+
+# --- streams that are not there
+
+
+def test_with_stdin_closed_nobody_can_be_asked(image):
+    before = content(image)
+
+    ran = shell.run("resignature", image, stdin=None, preexec_fn=lambda: os.close(0))
+
+    assert ran.status == 2
+    assert content(image) == before
+
+
+def test_a_result_that_nobody_reads_is_74_and_the_run_is_whole(image):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start("resignature", image, "--yes", "--json", "--sr-uuid", SR, stdout=writer)
+    os.close(writer)
+
+    err = process.communicate(timeout=60)[1]
+
+    assert (process.returncode, err) == (74, b"")
+    found = shell.run("resignature", image, "--yes", "--json").json
+    assert (found["already_done"], found["sr"]["new"]) == (True, SR)
+
+
+def test_a_result_that_finds_no_room_is_74_and_said(image):
+    with open("/dev/full", "wb") as full:
+        process = start("show", image, stdout=full)
+        err = process.communicate(timeout=60)[1].decode("utf-8")
+
+    assert process.returncode == 74
+    assert err == "relvmoiscsi: The result cannot be printed: No space left on device.\n"
+
+
+def test_a_result_without_stdout_is_74(image):
+    process = start("show", image, stdout=None, preexec_fn=lambda: os.close(1))
+
+    assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == 74
+
+
+def test_talk_that_nobody_hears_does_not_stop_a_run(image):
+    process = start("resignature", image, "--yes", "--json", stderr=None, preexec_fn=lambda: os.close(2))
+
+    out = process.communicate(timeout=60)[0].decode("utf-8")
+
+    assert process.returncode == 0
+    assert shell.Ran(0, out, "").json["state"] == "resignatured"
+
+
+# --- as it is installed
+
+
+def test_without_a_command_a_real_run_is_2():
+    assert shell.run().status == 2
+
+
+def test_usage_goes_to_stderr_with_status_2(image):
+    ran = shell.run("show", image, "--no-such-option")
+
+    assert ran.status == 2 and not ran.out
+    assert "--no-such-option" in ran.err

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a person and a program are told of a LUN in use: before, what will be finished; afterwards, what was."""
+
+import pytest
+
+from kit.live import STATES
+
+#: a state, and whether something of it is finished
+TOLD = {
+    "clone: after_first_snap, vhd": True,
+    "clone: after_parent_ro, vhd": True,
+    "leaf: one_renamed, vhd": True,
+    "inflate: after_zeroOut": True,
+    "foreign volumes": False,
+    "parent gone": False,
+}
+
+
+@pytest.fixture(params=TOLD)
+def live(request):
+    return STATES[request.param]()
+
+
+@pytest.fixture
+def image(live, tmp_path):
+    path = tmp_path / "live.img"
+    live.built.disk.to_file(str(path))
+    return path
+
+
+def told(words, sentences):
+    return all(any(word in sentence for sentence in sentences) for word in words)
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["check"], ["resignature", "--dry-run"]])
+def test_it_is_told_beforehand(live, image, command, arguments):
+    verb, *options = arguments
+
+    as_json = command(verb, image, "--json", *options)
+    as_text = command(verb, image, *options)
+
+    assert (as_json.status, as_text.status) == (0, 0)
+    assert told(live.said(), as_json.json["notes"])
+    assert told(live.said(), as_text.out.splitlines())
+
+
+def test_a_dry_run_leaves_the_work_as_it_is(live, image, command):
+    before = image.read_bytes()
+
+    command("resignature", image, "--dry-run")
+
+    assert image.read_bytes() == before
+
+
+def test_the_report_of_a_resignature_tells_it(live, image, command):
+    ran = command("resignature", image, "--yes", "--json")
+
+    assert ran.status == 0
+    assert told(live.said(), ran.json["notes"])
+
+
+def test_afterwards_nothing_is_left_to_finish(live, image, command, request):
+    command("resignature", image, "--yes")
+
+    notes = command("show", image, "--json").json["notes"]
+
+    finished = TOLD[request.node.callspec.params["live"]]
+    assert not any(word in note for word in live.said() for note in notes) or not finished
+    assert command("check", image).status == 0
+
+
+def test_a_lun_whose_vms_run_is_nothing_to_speak_of(command, tmp_path):
+    path = tmp_path / "live.img"
+    STATES["end footer: killed"]().built.disk.to_file(str(path))
+
+    assert command("show", path, "--json").json["notes"] == []

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`map`: what old ids became, from the UUID of the new SR alone. README.rst promises the rule, with an example."""
+
+import json
+import re
+
+import pytest
+
+from kit.shell import SR, TOP, tree
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.resignature.mapfile import derived_ids
+
+#: The example of the public contract. Whoever has to change it breaks a promise.
+NEW_SR = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
+VECTOR = {
+    "7d2d9e72-1839-4ea5-85bd-6cecf8841738": "113831bb-0424-5e85-9378-ab014150bb4e",
+    "GO7RkX-O5sD-dPC5-au0w-j4yd-a3s7-QcSEnT": "SU0koq-WuMU-nlBm-Kphx-e8lD-0VNs-S94fWV",
+}
+PLAIN = "GO7RkXO5sDdPC5au0wj4yda3s7QcSEnT"
+
+
+def test_the_example_of_the_contract(command):
+    ran = command("map", "--sr", NEW_SR, *VECTOR)
+
+    assert derived_ids(NEW_SR, VECTOR) == VECTOR
+    assert ran.status == 0
+    assert ran.out == "".join(f"{old}  becomes  {new}\n" for old, new in VECTOR.items())
+
+
+@pytest.mark.parametrize("page", ["README.rst", "supp-pack/relvmoiscsi.8"])
+def test_the_documents_have_that_example(page):
+    text = (TOP / page).read_text(encoding="utf-8").replace("\\-", "-")
+
+    assert [each for each in (NEW_SR, *VECTOR, *VECTOR.values()) if each not in text] == []
+
+
+def test_an_lvm_id_is_answered_in_the_form_in_which_it_was_asked_for():
+    dashed, plain = derived_ids(NEW_SR, [*VECTOR][1:] + [PLAIN]).values()
+
+    assert re.match("[0-9a-zA-Z]{32}$", plain)
+    assert dashed.replace("-", "") == plain
+
+
+def test_json_is_a_map_that_resignature_takes_as_it_is_and_is_what_it_does_anyway(image, original, command, tmp_path):
+    old = [tree().truth.uuids["disk"], tree().truth.vg_id, tree().truth.pv_id]
+    ran = command("map", "--sr", SR, *old, "--json")
+    (tmp_path / "map.json").write_text(ran.out)
+
+    mapped = command("resignature", image, "--yes", "--json", "--sr-uuid", SR, "--map", tmp_path / "map.json").json
+    free = command("resignature", original, "--yes", "--json", "--sr-uuid", SR).json
+
+    assert (ran.status, ran.json["new_sr"]) == (0, SR)
+    assert list(ran.json["uuids"]) + list(ran.json["lvm_ids"]) == old
+    assert ran.json["lvm_ids"][old[1]] == free["vg_id"]["new"]
+    assert {key: mapped[key] for key in ("sr", "vdis", "vg_id", "pv_id", "lvs")} == {
+        key: free[key] for key in ("sr", "vdis", "vg_id", "pv_id", "lvs")
+    }
+
+
+@pytest.mark.parametrize(
+    "old", ["", "x", NEW_SR.upper(), SR.replace("-", "") + "0", "-".join(PLAIN), SR + "\n", "é" * 32]
+)
+def test_what_is_no_id_is_2(command, old):
+    ran = command("map", "--json", "--sr", NEW_SR, SR, old)
+
+    assert ran.status == 2
+    assert set(ran.json) == {"error"}
+    assert "is neither a UUID (36 characters, lower case) nor an LVM id" in ran.err
+
+
+@pytest.mark.parametrize("new_sr", ["", "x", NEW_SR.upper(), PLAIN])
+def test_a_new_sr_that_is_no_uuid_is_2(command, new_sr):
+    ran = command("map", "--sr", new_sr, SR)
+
+    assert ran.status == 2
+    assert "is no UUID as SM writes it" in ran.err
+    with pytest.raises(UsageError):
+        derived_ids(new_sr, [])
+
+
+@pytest.mark.parametrize("argv", [("map", SR), ("map", "--sr", NEW_SR)])
+def test_both_are_needed(command, argv):
+    assert command(*argv).status == 2
+
+
+def test_the_keys_are_all_that_is_printed_as_json(command):
+    assert set(json.loads(command("map", "--json", "--sr", NEW_SR, SR).out)) == {"new_sr", "uuids", "lvm_ids"}

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`recover` and `undo`: after a run that was cut at any place, by Ctrl-C or by kill -9, and after one that was not."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from kit import shell
+from kit.shell import (
+    OTHER_SCSI_ID,
+    SCSI_ID,
+    SR,
+    TOP,
+    content,
+    flipped,
+    pair,
+    tree,
+)
+from kit.sparse import SparseDisk
+from relvmoiscsi import cli
+from relvmoiscsi.engine import read_mark
+from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.resignature import journal
+
+
+def writes_of_a_run(image, command):
+    """How many writes a resignature makes."""
+    return len(command("resignature", image, "--dry-run", "--json").json["plan"])
+
+
+def state(image, command):
+    return command("show", image, "--json").json["state"]
+
+
+@pytest.fixture
+def small(tmp_path):
+    """The LUN of `shell.pair`."""
+    path = tmp_path / "small.img"
+    pair().disk.to_file(str(path))
+    return path
+
+
+@pytest.fixture
+def small_original(tmp_path):
+    path = tmp_path / "small original.img"
+    pair().disk.to_file(str(path))
+    return path
+
+
+# --- kill -9
+
+
+@pytest.mark.processes
+def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_finishes_with_the_planned_ids(
+    small, small_original, command, tmp_path
+):
+    total = writes_of_a_run(small, command)
+    copies = [tmp_path / f"cut after {writes}" for writes in range(total + 1)]
+    tool = [sys.executable, str(TOP / "tools" / "cut_power.py")]
+
+    killed = []
+    for writes, path in enumerate(copies):
+        pair().disk.to_file(str(path))
+        pipe = subprocess.PIPE
+        killed.append(subprocess.Popen(tool + [str(path), str(writes)], stdout=pipe, stderr=pipe))
+    said = [process.communicate(timeout=60) for process in killed]
+
+    assert [process.returncode for process in killed] == [-9] * total + [1]
+    assert said[-1][1].decode("utf-8") == f"it was over before {total} writes\n"
+    states = [state(path, command) for path in copies]
+    assert states == ["clean"] * 3 + ["unfinished"] * (total - 3) + ["resignatured"]
+    for path, cut_state, (out, _) in zip(copies, states, said):
+        old, planned = re.findall(r"[0-9a-f-]{36}", out.decode("utf-8"))
+        assert old == pair().truth.sr_uuid
+        shown = command("show", path, "--json").json
+        ran = command("recover", path, "--json")
+        assert ran.status == 0
+        if cut_state == "unfinished":
+            assert shown["run"]["sr"] == {"old": old, "new": planned}
+            assert ran.json["sr"] == {"old": old, "new": planned}
+        else:
+            assert ran.json == shown
+        now = command("show", path, "--json").json
+        assert now["sr"]["uuid"] == (old if cut_state == "clean" else planned)
+        assert command("check", path, "--original", small_original).status == (4 if cut_state == "clean" else 0)
+
+
+# --- Ctrl-C, which stops a run as a kill does, at every write of every command
+
+
+def test_a_run_cut_anywhere_is_finished_by_recover_which_may_be_cut_as_well(small, command, monkeypatch):
+    total = writes_of_a_run(small, command)
+    for first in range(3, total):
+        pair().disk.to_file(str(small))
+        with monkeypatch.context() as patch:
+            shell.cut(patch, first)
+            command("resignature", small, "--yes", "--sr-uuid", SR)
+        for second in range(total):
+            with monkeypatch.context() as patch:
+                shell.cut(patch, second)
+                if command("recover", small).status == 0:
+                    break
+            assert state(small, command) == "unfinished"
+        assert state(small, command) == "resignatured"
+        assert command("show", small, "--json").json["sr"]["uuid"] == SR
+
+
+def test_a_run_cut_anywhere_is_taken_back_by_undo(small, small_original, command, monkeypatch):
+    outside_of_the_ring = [pair().truth.areas[0]]
+    total = writes_of_a_run(small, command)
+    for writes in range(3, total + 1):
+        pair().disk.to_file(str(small))
+        with monkeypatch.context() as patch:
+            shell.cut(patch, writes)
+            command("resignature", small, "--yes")
+
+        ran = command("undo", small, "--yes", "--json")
+
+        assert (ran.status, ran.json["state"]) == (0, "clean"), writes
+        assert ran.json["sr"]["new"] == pair().truth.sr_uuid
+        assert state(small, command) == "clean"
+        disks = [SparseDisk.from_file(str(path)) for path in (small, small_original)]
+        assert len({disk.digest_except(outside_of_the_ring) for disk in disks}) == 1
+
+
+def test_an_undo_cut_anywhere_is_finished_by_recover_or_by_undo(small, command, monkeypatch):
+    command("resignature", small, "--yes", "--sr-uuid", SR)
+    before = content(small)[0]
+    for writes in range(20):
+        for finish in (["recover"], ["undo", "--yes"]):
+            before.to_file(str(small))
+            with monkeypatch.context() as patch:
+                shell.cut(patch, writes)
+                status = command("undo", small, "--yes").status
+            if status == 0:
+                assert writes > 6
+                return
+            assert status == cli.EXIT_INTERRUPTED
+            if writes < 3:
+                assert state(small, command) == "resignatured"
+                continue
+            assert state(small, command) == "unfinished"
+            shown = command("show", small, "--json").json["run"]["sr"]
+            assert shown == {"old": SR, "new": pair().truth.sr_uuid}
+            ran = command(finish[0], small, "--json", *finish[1:])
+            assert (ran.status, ran.json["state"]) == (0, "clean")
+            assert command("show", small, "--json").json["sr"]["uuid"] == pair().truth.sr_uuid
+
+
+# --- recover
+
+
+def test_recover_says_what_it_finished(unfinished, command):
+    ran = command("recover", unfinished)
+
+    lines = ran.out.splitlines()
+    assert ran.status == 0 and not ran.err
+    assert lines[0] == f"{unfinished}: the resignature was finished."
+    assert lines[1] == f"  SR   {tree().truth.sr_uuid}  becomes  {SR}"
+    assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4
+    assert lines[6].endswith(" flushes")
+
+
+def test_recover_json_has_the_map_of_the_run(unfinished, command):
+    found = command("recover", unfinished, "--json").json
+
+    assert (found["state"], found["already_done"]) == ("resignatured", False)
+    assert found["sr"] == {"old": tree().truth.sr_uuid, "new": SR}
+    assert {vdi["old"] for vdi in found["vdis"]} == {
+        tree().truth.uuids[key] for key in ("base", "disk", "snapshot", "data")
+    }
+    assert found["writes"] > 0 and found["flushes"] > 0
+
+
+def test_recover_says_that_it_finished_an_undo(finished, command, monkeypatch):
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 5)
+        command("undo", finished, "--yes")
+
+    assert command("recover", finished).out.startswith(f"{finished}: the undo was finished.\n")
+
+
+@pytest.mark.parametrize("lun", ["image", "finished"])
+def test_recover_where_nothing_was_cut_writes_nothing(request, command, lun):
+    path = request.getfixturevalue(lun)
+    before = content(path)
+
+    ran = command("recover", path)
+
+    assert ran.status == 0
+    now = "resignatured" if lun == "finished" else "clean"
+    assert ran.out == f"{path}: nothing was cut; state {now}. Nothing was written.\n"
+    assert content(path) == before
+
+
+def test_recover_says_that_it_finished_even_where_something_else_is_damaged(unfinished, command):
+    flipped(unfinished, tree().truth.device_ranges("disk", 64, 1)[0].offset)
+
+    ran = command("recover", unfinished, "--json")
+
+    assert (ran.status, ran.json["state"]) == (5, "damaged")
+    assert ran.json["error"]["disk_state"] == "The resignature was finished."
+
+
+def test_recover_twice_is_once(unfinished, command):
+    command("recover", unfinished)
+    before = content(unfinished)
+
+    assert command("recover", unfinished).status == 0
+
+    assert content(unfinished) == before
+
+
+def test_a_copy_of_a_cut_lun_is_not_finished_but_undone(image, command, monkeypatch):
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 5)
+        command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
+    before = content(image)
+
+    ran = command("recover", image, "--json", "--scsi-id", OTHER_SCSI_ID)
+
+    assert ran.status == 4
+    assert ran.json["state"] == "unfinished"
+    assert SCSI_ID in ran.err and f"`relvmoiscsi undo {image}`" in ran.err
+    assert content(image) == before
+    assert command("undo", image, "--yes").status == 0
+    assert state(image, command) == "clean"
+
+
+def test_recover_finds_the_journal_behind_a_torn_label(unfinished, command):
+    flipped(unfinished, 512 + 30)
+
+    assert state(unfinished, command) == "unfinished"
+    assert command("resignature", unfinished, "--dry-run").status == 8
+    assert command("recover", unfinished, "--json").json["sr"]["new"] == SR
+
+
+def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, command):
+    with open_device(str(unfinished), writable=False) as device:
+        at = read_mark(device).journal.offset
+    flipped(unfinished, at + 100)
+    before = content(unfinished)
+
+    for argv in (["recover"], ["undo", "--yes"], ["resignature", "--yes"]):
+        ran = command(argv[0], unfinished, "--json", *argv[1:])
+        assert ran.status == 5
+        assert ran.json["error"]["disk_state"] == "Nothing was written."
+    assert command("show", unfinished).status == 0
+    assert content(unfinished) == before
+
+
+def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinished, command, type_in):
+    with open_device(str(unfinished), writable=False) as device:
+        mark = read_mark(device)
+    evil = "\x1b[31mred\x07"
+    ids = mark.journal.run.ids
+    ids = ids._replace(sr=evil, uuids={evil: evil + "new"})
+    data = journal.encode(mark.journal.run._replace(ids=ids))
+    forged = journal.Journal(mark.journal.run._replace(ids=ids), mark.journal.offset, data)
+    shell.patched(unfinished, forged.offset, data)
+    label = journal.with_tail(mark.label.sector, forged.tail(journal.IN_PROGRESS))
+    shell.patched(unfinished, mark.label.offset, label)
+    type_in("n\n")
+
+    assert "red" not in command("show", unfinished).out
+    assert command("undo", unfinished).status == 5
+    assert state(unfinished, command) == "unfinished"
+
+
+# --- undo
+
+
+def test_undo_gives_the_old_identities_back(finished, original, command):
+    ran = command("undo", finished, "--yes")
+
+    lines = ran.out.splitlines()
+    assert ran.status == 0 and not ran.err
+    assert lines[0] == f"{finished} has its old identities back."
+    assert lines[1] == f"  SR   {SR}  becomes  {tree().truth.sr_uuid}"
+    facts = [command("show", path, "--json").json for path in (finished, original)]
+    for shown in facts:
+        shown.pop("device")
+        shown.pop("run", None)
+    assert facts[0] == facts[1]
+    outside = [SparseDisk.from_file(str(path)).digest_except(tree().truth.areas) for path in (finished, original)]
+    assert outside[0] == outside[1]
+
+
+def test_undo_json_has_the_map_back(finished, command):
+    done = command("resignature", finished, "--yes", "--json").json
+
+    found = command("undo", finished, "--yes", "--json").json
+
+    assert found["state"] == "clean"
+    for key in ("sr", "vg_id", "pv_id"):
+        assert found[key] == {"old": done[key]["new"], "new": done[key]["old"]}
+    assert [vdi["new"] for vdi in found["vdis"]] == [vdi["old"] for vdi in done["vdis"]]
+    assert [vdi["old"] for vdi in found["vdis"]] == [vdi["new"] for vdi in done["vdis"]]
+    assert found["other_uuids"] == {new: old for old, new in done["other_uuids"].items()}
+
+
+def test_a_lun_may_be_resignatured_again_after_an_undo(finished, command):
+    command("undo", finished, "--yes")
+
+    found = command("resignature", finished, "--yes", "--json").json
+
+    assert (found["state"], found["already_done"]) == ("resignatured", False)
+
+
+@pytest.mark.parametrize("answer, status", [("y\n", 0), ("n\n", 4), ("", 4)])
+def test_undo_asks(finished, command, type_in, answer, status):
+    type_in(answer)
+
+    ran = command("undo", finished)
+
+    assert ran.status == status
+    question = f"Give {finished} back the identities of SR {tree().truth.sr_uuid}? [y/N] "
+    assert ran.err.startswith(question)
+    assert state(finished, command) == ("resignatured" if status else "clean")
+
+
+@pytest.mark.parametrize("kind", ["resignature", "undo"])
+def test_undo_of_a_cut_run_asks_for_the_sr_that_will_be_there(image, command, type_in, monkeypatch, kind):
+    if kind == "undo":
+        command("resignature", image, "--yes")
+    with monkeypatch.context() as patch:
+        shell.cut(patch, 5)
+        command(kind, image, "--yes")
+    type_in("n\n")
+
+    assert f"the identities of SR {tree().truth.sr_uuid}? [y/N] " in command("undo", image).err
+
+
+def test_where_nothing_was_done_there_is_nothing_to_undo(image, command):
+    before = content(image)
+
+    ran = command("undo", image, "--yes", "--json")
+
+    assert (ran.status, ran.json["state"]) == (4, "clean")
+    assert content(image) == before
+
+
+def test_an_undo_cannot_be_undone(finished, command):
+    command("undo", finished, "--yes")
+
+    assert command("undo", finished, "--yes").status == 4
+
+
+def test_what_changed_since_is_not_lost_by_an_undo(finished, command):
+    place = tree().truth.device_ranges("disk", 512 + 64, 1)[0]  # the parent's name in the header of the VHD
+    flipped(finished, place.offset)
+    before = content(finished)
+
+    ran = command("undo", finished, "--yes", "--json")
+
+    assert ran.status == 4
+    assert "has changed since the resignature" in ran.err
+    assert content(finished) == before

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What people read, to the letter: the golden LUNs as `show` draws them, the plan as a table, sizes, labels."""
+
+import os
+
+import pytest
+
+from kit import golden
+from relvmoiscsi import engine, report, wording
+from relvmoiscsi.errors import Unfinished
+from relvmoiscsi.formats.identity import IdMap
+
+CHAIN = """\
+/dev/sdc: SR f0351b7a-1726-4201-9d84-792f2dd894f4 "golden chain"
+  state    clean
+  LUN      1 GiB, 416 MiB of 1008 MiB allocated in 10 volumes
+  LVM      VG XoFoTo-XZ6S-6nJL-JFOP-sRvC-5nSk-COkjCD, PV GO7RkX-O5sD-dPC5-au0w-j4yd-a3s7-QcSEnT, generation 28
+
+VDI                                         size   on LUN  kind  label
+efd24831-00a5-4192-9633-f030a9710c2b      64 MiB    8 MiB  vhd   base copy [hidden]
+├─ 46ff1617-8121-4480-8d12-99227603d317   64 MiB    8 MiB  vhd   disk one é <x> [snapshot of 7d2d9e72]
+├─ 7d2d9e72-1839-4ea5-85bd-6cecf8841738   64 MiB   72 MiB  vhd   disk one é <x> [CBT]
+└─ 9d67f16b-3cf6-4792-b2e5-9f7a47e6b160   64 MiB    8 MiB  vhd   disk one é <x> [snapshot of 7d2d9e72]
+ef4100c0-0aa1-44ff-9be3-042f5679889c     128 MiB    8 MiB  vhd   base copy [hidden]
+├─ b5e3b33e-c5bd-4583-ad84-71817fbe148f  128 MiB  136 MiB  vhd   disk two
+└─ d25928d9-d12a-4cb6-b3ae-f4f04acd83e6  128 MiB  136 MiB  vhd   disk two
+c863dadb-0c47-4b43-b65a-71f5b8ff4242      32 MiB   32 MiB  raw   raw
+
+Other volumes: MGT, 7d2d9e72-1839-4ea5-85bd-6cecf8841738.cbtlog"""
+
+TREE = """\
+/dev/sdc: SR 8d7e9748-54ea-475b-8999-0d688a40c914 "mix"
+  state    clean
+  LUN      512 MiB, 80 MiB of 496 MiB allocated in 10 volumes
+  LVM      VG wiquf6-npSd-eFfd-LfCf-6dcf-ry3y-yruRpR, PV IdJLLi-vjox-QedG-lFZB-Q0M0-XpNj-v9dJMJ, generation 28
+
+VDI                                                size  on LUN  kind  label
+2199a5ad-3b1d-4986-a934-b64f65f16b16              8 MiB  12 MiB  vhd   base copy [hidden]
+└─ e18cd845-79d2-4011-8e36-ed0252fce752           8 MiB  12 MiB  vhd   base copy [hidden]
+   └─ c9e75c9d-c52e-4d1f-beae-55b0fdf46481        8 MiB  16 MiB  vhd   base copy [hidden]
+      └─ 3f3a48ad-452c-4abd-9cd6-b238ed335b24     8 MiB   8 MiB  vhd   base copy [hidden]
+         └─ e0672695-8b1c-43bf-b507-5bf218d8eb89  8 MiB   8 MiB  vhd   leaf [CBT]
+db9087e6-b5b6-4ba6-a9d5-5044b8e4edd8              4 MiB   4 MiB  raw   base copy [hidden]
+└─ 6c936f08-3c14-41f7-8136-e4597b31e47e           4 MiB   8 MiB  vhd   on a raw base [CBT, snapshot of e0672695]
+
+Other volumes: e0672695-8b1c-43bf-b507-5bf218d8eb89.cbtlog, 6c936f08-3c14-41f7-8136-e4597b31e47e.cbtlog, MGT"""
+
+ONE = """\
+/dev/sdc: SR 16aa2e14-529b-493f-a2ad-42a9cb946cc2 "golden one"
+  state    clean
+  LUN      1 GiB, 268 MiB of 1008 MiB allocated in 2 volumes
+  LVM      VG TgnxUG-Widk-xDT5-kkCe-dYWX-ydeX-mDe5z1, PV UZlM1I-44dc-Ma0E-Qsdd-UhFd-H5EM-qg2J6c, generation 3
+
+VDI                                      size   on LUN  kind  label
+7ee28c74-464e-4cca-9e34-67690e352b90  256 MiB  264 MiB  vhd   root disk
+
+Other volumes: MGT"""
+
+SHOWN = {"chain": CHAIN, "tree": TREE, "one": ONE}
+
+
+def shown(name, branches):
+    return report.inspection_text("/dev/sdc", engine.inspect(golden.load(name).disk), branches)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_golden_luns_are_drawn_like_this(name):
+    assert shown(name, report.UNICODE_BRANCHES) == SHOWN[name]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_golden_luns_are_drawn_in_ascii_like_this(name):
+    plain = SHOWN[name].replace("├─ ", "|- ").replace("└─ ", "`- ")
+
+    assert shown(name, report.ASCII_BRANCHES) == plain
+
+
+def test_a_chain_goes_on_beside_its_siblings():
+    vdis = [("a", None), ("b", "a"), ("c", "b"), ("d", "b"), ("e", "a"), ("f", None), ("g", "gone")]
+    nodes = report._tree([{"uuid": uuid, "parent": parent} for uuid, parent in vdis], report.ASCII_BRANCHES)
+
+    assert [node.prefix + node.vdi["uuid"] for node in nodes] == ["a", "|- b", "|  |- c", "|  `- d", "`- e", "f", "g"]
+
+
+def test_the_map_is_read_from_left_to_right():
+    prepared = engine.prepare(golden.load("one").disk, os.urandom)
+
+    text = report.map_text(prepared.lun, prepared.plan.run.ids)
+
+    new = prepared.plan.run.ids.uuids
+    sr, vdi = "16aa2e14-529b-493f-a2ad-42a9cb946cc2", "7ee28c74-464e-4cca-9e34-67690e352b90"
+    assert text == f"  SR   {sr}  becomes  {new[sr]}\n  VDI  {vdi}  becomes  {new[vdi]}  root disk"
+
+
+def test_the_plan_is_a_table_in_the_order_of_the_writes():
+    prepared = engine.prepare(golden.load("one").disk, os.urandom)
+
+    lines = report.plan_text(prepared.plan).splitlines()
+
+    assert [line.split(None, 2)[2] for line in lines] == [
+        "what",
+        "journal",
+        "second metadata area",
+        "label: in progress",
+        "MGT: UUID of the SR",
+        "MGT: UUID of VDI 7ee28c74-464e-4cca-9e34-67690e352b90",
+        "label: switched",
+        "metadata area header",
+        "label: final",
+    ]
+    assert [line.split()[:2] for line in lines if "label" in line] == [["512", "512"]] * 3
+    assert len({line.index(line.split()[2]) for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    "size, text",
+    [
+        (0, "0 bytes"),
+        (512, "512 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (8 << 20, "8 MiB"),
+        (3 << 29, "1.5 GiB"),
+        (2 << 40, "2 TiB"),
+        (64 << 40, "64 TiB"),
+        (3 << 60, "3072 PiB"),
+    ],
+)
+def test_sizes_are_in_binary_units(size, text):
+    assert wording.human_size(size) == text
+
+
+@pytest.mark.parametrize(
+    "text, safe",
+    [
+        ("root disk", "root disk"),
+        ("Größe 漢字 \U0001f600", "Größe 漢字 \U0001f600"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\x9b2J\x7f", "\\x9b2J\\x7f"),
+        ("a\nb\tc\r", "a\\nb\\tc\\r"),
+        ("\u202eevil\u200b", "\\u202eevil\\u200b"),
+        ("\udc80", "\\udc80"),
+        ("", ""),
+    ],
+)
+def test_control_characters_are_shown_and_not_sent(text, safe):
+    assert wording.printable(text) == safe
+
+
+def test_whatever_stands_in_a_journal_is_shown_and_not_sent():
+    ids = IdMap("\x1b[31mold", {"\x1b[31mold": "\x1b[31mnew"}, {})
+    run = engine.prepare(golden.load("one").disk, os.urandom).plan.run._replace(ids=ids)
+    found = engine.Inspection(engine.UNFINISHED, run=run, problem=Unfinished("It was cut."))
+
+    text = report.inspection_text("/dev/sdc", found, report.ASCII_BRANCHES)
+
+    assert text.splitlines()[1] == "It was to become SR \\x1b[31mnew (it was \\x1b[31mold)."
+    assert report.map_text(None, ids) == "  SR   \\x1b[31mold  becomes  \\x1b[31mnew"

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`show`: what is on a LUN, in words and as JSON; whatever is on it is an answer, and nothing is ever written."""
+
+import pytest
+
+from kit import shell
+from kit.builder import (
+    AREA_DEFAULT,
+    build_sr,
+    named,
+    raw,
+    trim,
+)
+from kit.shell import (
+    SR,
+    content,
+    flipped,
+    patched,
+    tree,
+)
+from relvmoiscsi.device import align_down
+from relvmoiscsi.host.disk.block_device import open_device
+
+SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes"}
+VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
+            "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv"}  # fmt: skip
+
+
+def text_at():
+    """Where on the device the committed text begins."""
+    truth = tree().truth
+    return truth.areas[0].offset + truth.text_offset
+
+
+# --- a LUN with an SR
+
+
+def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(image, command):
+    ran = command("show", image)
+
+    uuids = tree().truth.uuids
+    lines = ran.out.splitlines()
+    assert ran.status == 0 and not ran.err
+    assert lines[0] == '{}: SR {} "test SR"'.format(image, uuids["sr"])
+    assert lines[1].split() == ["state", "clean"]
+    assert lines[5].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
+    assert lines[6:10] == [
+        "{}     64 MiB   4 MiB  vhd   base copy [hidden]".format(uuids["base"]),
+        "├─ {}  64 MiB   4 MiB  vhd   Größe <é> [CBT]".format(uuids["disk"]),
+        "└─ {}  64 MiB   4 MiB  vhd   at noon [snapshot of {}]".format(uuids["snapshot"], uuids["disk"][:8]),
+        "{}      4 MiB   4 MiB  raw   data".format(uuids["data"]),
+    ]
+    assert lines[11] == "Other volumes: MGT, {}.cbtlog".format(uuids["disk"])
+
+
+def test_json_has_the_sr_its_group_and_every_vdi(image, command):
+    found = command("show", image, "--json").json
+
+    truth = tree().truth
+    assert set(found) == SR_KEYS
+    assert (found["state"], found["device"]) == ("clean", str(image))
+    assert found["size_bytes"] == tree().disk.size_bytes
+    assert found["sr"] == {
+        "uuid": truth.sr_uuid,
+        "name_label": "test SR",
+        "name_description": "made by tests/kit/builder.py",
+    }
+    assert (found["vg"]["name"], found["vg"]["id"], found["vg"]["seqno"]) == (truth.vg_name, truth.vg_id, truth.seqno)
+    assert found["pv"]["id"] == truth.pv_id
+    assert all(set(vdi) == VDI_KEYS for vdi in found["vdis"])
+    assert [lv["name"] for lv in found["lvs"]] == [volume.name for volume in truth.volumes]
+    assert [lv["id"] for lv in found["lvs"]] == [volume.lv_id for volume in truth.volumes]
+    vdis = {vdi["uuid"]: vdi for vdi in found["vdis"]}
+    disk, snapshot = vdis[truth.uuids["disk"]], vdis[truth.uuids["snapshot"]]
+    assert set(vdis) == {truth.uuids[key] for key in ("base", "disk", "snapshot", "data")}
+    assert (disk["name_label"], disk["parent"], disk["cbt"]) == ("Größe <é>", truth.uuids["base"], True)
+    assert (snapshot["is_a_snapshot"], snapshot["snapshot_of"]) == (True, truth.uuids["disk"])
+    assert [vdi["hidden"] for vdi in found["vdis"]] == [True, False, False, False]
+    assert found["notes"] == []
+
+
+def test_a_resignatured_lun_says_what_it_was(finished, command):
+    ran, facts = command("show", finished), command("show", finished, "--json").json
+
+    assert f"  state    resignatured (it was {tree().truth.sr_uuid})\n" in ran.out
+    assert facts["state"] == "resignatured"
+    assert facts["run"]["sr"] == {"old": tree().truth.sr_uuid, "new": SR}
+    assert set(facts["run"]) == {"sr", "scsi_id", "tool"}
+
+
+def test_an_unfinished_lun_says_what_it_becomes_and_which_command_finishes_it(unfinished, command):
+    ran, facts = command("show", unfinished), command("show", unfinished, "--json").json
+
+    assert ran.status == 0
+    assert ran.out.startswith(f"{unfinished}: unfinished.\n")
+    assert f"It was to become SR {SR} (it was {tree().truth.sr_uuid})." in ran.out
+    assert f"`relvmoiscsi recover {unfinished}`" in ran.out
+    assert set(facts) == {"state", "device", "problem", "run"}
+    assert facts["state"] == "unfinished" and facts["run"]["sr"]["new"] == SR
+
+
+def test_an_sr_without_vdis_and_without_mgt_is_shown(tmp_path, command):
+    build_sr([trim(extents=1)], mgt=False, area=AREA_DEFAULT).disk.to_file(str(tmp_path / "bare"))
+
+    ran = command("show", tmp_path / "bare")
+
+    assert "No VDIs." in ran.out
+    assert "note: The SR has no MGT volume: its VDIs have no labels." in ran.out
+
+
+# --- anything else
+
+
+def zeros(path):
+    with open(str(path), "r+b") as image:
+        image.truncate(0)
+        image.truncate(64 << 20)
+
+
+def no_bytes(path):
+    open(str(path), "wb").close()
+
+
+def noise(path):
+    zeros(path)
+    patched(path, 0, b"\x55\xaa\x33")
+
+
+def partitions(path):
+    zeros(path)
+    patched(path, 446 + 4, b"\x83")
+    patched(path, 510, b"\x55\xaa")
+
+
+def other_volume_group(path):
+    build_sr([named("root")], vg_name="debian-vg", mgt=False, area=AREA_DEFAULT).disk.to_file(str(path))
+
+
+def torn_label(path):
+    flipped(path, 512 + 40)
+
+
+def damaged_text(path):
+    flipped(path, text_at() + 30)
+
+
+def damaged_vhd(path):
+    place = tree().truth.device_ranges("disk", 64, 1)[0]
+    flipped(path, place.offset)
+
+
+def truncated(path):
+    with open(str(path), "r+b") as image:
+        image.truncate(align_down(tree().disk.size_bytes // 2, 512))
+
+
+LUNS = {
+    "zeros": (zeros, "empty", 3),
+    "a file of no bytes": (no_bytes, "empty", 3),
+    "noise": (noise, "foreign", 4),
+    "a partition table": (partitions, "foreign", 4),
+    "another volume group": (other_volume_group, "foreign", 4),
+    "a label with a bad checksum": (torn_label, "damaged", 5),
+    "a text with a bad checksum": (damaged_text, "damaged", 5),
+    "a VHD with a bad checksum": (damaged_vhd, "damaged", 5),
+    "half of an image": (truncated, "damaged", 5),
+}
+
+
+@pytest.mark.parametrize("name", LUNS)
+def test_whatever_is_on_a_lun_show_answers_with_0_and_the_others_refuse(image, command, name):
+    change, state, status = LUNS[name]
+    change(image)
+    before = content(image)
+
+    text, facts = command("show", image), command("show", image, "--json")
+
+    assert (text.status, facts.status) == (0, 0)
+    assert text.out.startswith(f"{image}: {state}.\n")
+    assert set(facts.json) == {"state", "device", "problem"}
+    assert facts.json["state"] == state
+    assert facts.json["problem"] in text.out
+    for argv in (["check"], ["resignature", "--dry-run"], ["resignature", "--yes"], ["recover"], ["undo", "--yes"]):
+        ran = command(argv[0], image, "--json", *argv[1:])
+        nothing_to_undo = argv[0] == "undo" and "no resignature that could be undone" in ran.err
+        assert ran.status == (4 if nothing_to_undo else status), argv
+        assert ran.json["state"] == state
+        assert ran.json["error"]["message"] in ran.err
+    assert content(image) == before
+
+
+@pytest.mark.parametrize(
+    "path, status",
+    [("missing", 3), ("clone.img/inside", 3), ("", 2), ("loop", 4)],
+    ids=["missing", "below a file", "directory", "loop"],
+)
+def test_what_is_no_device_is_told(image, command, path, status):
+    (image.parent / "loop").symlink_to("loop")
+
+    for name in ("show", "check", "recover"):
+        ran = command(name, image.parent / path, "--json")
+        assert ran.status == status
+        assert ran.json["state"] is None
+        assert str(image.parent) in ran.err
+
+
+# --- what show never does
+
+
+def test_show_writes_nothing_and_reads_what_is_read_only(image, command):
+    image.chmod(0o400)
+    before = content(image)
+
+    assert command("show", image).status == 0
+
+    assert content(image) == before
+
+
+def test_show_works_while_another_run_has_the_image(image, command):
+    with open_device(str(image), writable=True):
+        assert command("show", image).status == 0
+        assert command("check", image).status == 0
+
+
+def test_labels_with_terminal_sequences_are_shown_and_not_sent(tmp_path, command, type_in):
+    path = tmp_path / "hostile"
+    shell.hostile().disk.to_file(str(path))
+    type_in("yes\n")
+
+    shown = [command("show", path), command("resignature", path), command("show", path, "--json")]
+
+    for ran in shown[:2]:  # that nothing was sent is checked of every run
+        assert "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202e red" in ran.out
+    assert shown[2].json["sr"]["name_label"] == "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e red"
+
+
+def test_a_label_of_the_disk_cannot_break_a_line(tmp_path, command):
+    build_sr([raw("data", label="one\nVDI two")], area=AREA_DEFAULT).disk.to_file(str(tmp_path / "lines"))
+
+    assert "raw   one\\nVDI two\n" in command("show", tmp_path / "lines").out

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The doctor on the pool: a simulated one, asked by XenAPI on the host's own socket; its hosts by our host plugin."""
+
+import json
+import os
+import shutil
+import xmlrpc.client
+
+import pytest
+
+from kit.doctor_world import DRIVER, DRIVER_INFO, PLUGIN, UUID, World
+from kit.pool.simulator import Pool, sm_directory
+from relvmoiscsi import __version__
+from relvmoiscsi.doctor import examine
+from relvmoiscsi.doctor.driver import DriverInfo
+from relvmoiscsi.doctor.finding import Finding, ok, problem, to_json
+from relvmoiscsi.doctor.pool import (
+    examine_hosts,
+    examine_multipathing,
+    examine_pool,
+    examine_record,
+    examine_registration,
+    no_pool,
+    read_pool,
+)
+from relvmoiscsi.host.xapi.api import XapiFailure
+
+pytestmark = pytest.mark.processes  # the simulated xapi runs drivers and plugins
+
+INFO = DriverInfo(DRIVER_INFO["name"], DRIVER_INFO["description"], DRIVER_INFO["driver_version"])
+XS2 = 1
+
+
+@pytest.fixture
+def world():
+    made = World()
+    yield made
+    shutil.rmtree(made.root)
+
+
+@pytest.fixture
+def pool(world):
+    """Two hosts, this one the master; both have the package, and the other is ready."""
+    directory = sm_directory(world.at("/opt/simulated"), world.at("/usr/share/relvmoiscsi/drivers/ReLVMoISCSISR"))
+    with Pool(directory, world.at("/var/lib/xcp/xapi")) as started:
+        started.db.set("host", started.master, "uuid", UUID)
+        started.db.set("SM", started.db.refs("SM", type="relvmoiscsi")[0], "driver_filename", DRIVER)
+        for host in started.hosts:
+            os.makedirs(world.at("/plugins/" + host))
+            started.api.host_plugins.directories[host] = world.at("/plugins/" + host)
+        os.symlink(str(PLUGIN), world.at(f"/plugins/{started.master}/relvmoiscsi"))
+        answers(world, started, to_json(__version__, [ok("executable", "It is there.")]))
+        yield started
+
+
+def answers(world, pool, text, host=XS2):
+    """Let the plugin of a host answer this, whatever it is asked."""
+    answer = {"Status": "Success", "Value": text}
+    says(world, pool, xmlrpc.client.dumps((answer,), methodresponse=True), host)
+
+
+def says(world, pool, document, host=XS2):
+    path = f"/plugins/{pool.hosts[host]}/relvmoiscsi"
+    world.program(path, f"#!/bin/sh\ncat <<'END'\n{document}\nEND\n")
+
+
+def forget(pool, host):
+    """The host has no plugin, as without the package."""
+    del pool.api.host_plugins.directories[pool.hosts[host]]
+
+
+def record(pool):
+    return pool.db.refs("SM", type="relvmoiscsi")[0]
+
+
+def hosts(world):
+    return examine_hosts(read_pool(world.system()))
+
+
+def the_one(findings):
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+# --- asking
+
+
+def test_a_pool_in_which_all_is_well(world, pool):
+    found = examine_pool(world.system(), read_pool(world.system()), INFO)
+
+    assert {finding.status for finding in found} == {"ok"}, found
+    assert [finding.name for finding in found] == ["registration", "sm-record", "hosts", "multipathing"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_sr_that_a_call_has_left_is_named_with_the_command_that_removes_it(world, pool, number):
+    made = [pool.db.create("SR", type="relvmoiscsi", uuid=f"1c3f2ae0-{n}") for n in range(number)]
+    pool.db.create("SR", type="lvmoiscsi", uuid="5b0c")
+    for sr in made:
+        pool.db.create("PBD", SR=sr, host=pool.master, device_config={})
+
+    finding = the_one([each for each in examine_pool(world.system(), read_pool(world.system()), INFO) if each.advice])
+
+    assert (finding.name, finding.status) == ("leftover-srs", "warning")
+    for n in range(number):
+        assert f"`xe sr-forget uuid=1c3f2ae0-{n}`" in finding.advice
+    assert "5b0c" not in finding.advice
+
+
+def test_a_whole_host_and_its_pool_are_ready(world, pool):
+    assert {finding.status for finding in examine(world.system())} == {"ok"}
+
+
+def test_asking_leaves_no_session_and_changes_nothing(world, pool):
+    tables = ("pool", "host", "SM", "SR", "PBD", "secret", "task", "session")
+    before = [pool.db.records(table) for table in tables]
+
+    examine(world.system())
+
+    assert [pool.db.records(table) for table in tables] == before
+
+
+def test_without_xapi_the_pool_is_unknown(world):
+    with pytest.raises(XapiFailure) as caught:
+        read_pool(world.system())
+
+    finding = no_pool(caught.value)
+    assert finding.status == "unknown" and "No such file" in finding.sentence
+    assert examine(world.system())[-1] == finding
+
+
+def test_a_xapi_that_refuses_leaves_the_pool_unknown(world, pool):
+    del pool.api._methods["SR.get_supported_types"]
+
+    finding = examine(world.system())[-1]
+
+    assert finding.name == "pool" and finding.status == "unknown"
+    assert "MESSAGE_METHOD_UNKNOWN" in finding.sentence
+    assert pool.db.refs("session") == []
+
+
+def test_a_socket_in_a_circle_of_links_leaves_the_pool_unknown(world):
+    world.link("/var/lib/xcp/xapi", "xapi")
+
+    assert examine(world.system())[-1].status == "unknown"
+
+
+# --- what xapi has
+
+
+def test_what_the_master_has_not_registered_is_a_problem(world, pool):
+    pool.sm_plugins = "ext nfs"
+    pool.restart_toolstack()
+
+    found = read_pool(world.system())
+
+    assert examine_registration(found).status == "problem"
+    assert "xs1" in examine_registration(found).sentence
+    assert found.is_registered_here is False
+
+
+def test_only_the_master_tells_whether_it_has_the_driver(world, pool):
+    assert read_pool(world.system()).is_registered_here is True
+    pool.db.set("host", pool.master, "uuid", "another")
+    pool.db.set("host", pool.hosts[XS2], "uuid", UUID)
+    answers(world, pool, __version__)
+
+    assert read_pool(world.system()).is_registered_here is None
+
+
+def test_the_record_is_what_cloudstack_finds(world, pool):
+    finding = examine_record(world.system(), read_pool(world.system()), INFO)
+
+    assert finding.status == "ok"
+    words = finding.sentence.split('grep "')[1].split('"')[0]
+    assert [line for line in pool.sm_list().splitlines() if words in line]
+
+
+def test_without_a_record_cloudstack_finds_nothing(world, pool):
+    pool.db.destroy("SM", record(pool))
+
+    finding = examine_record(world.system(), read_pool(world.system()), INFO)
+
+    assert finding.status == "problem" and "prints nothing" in finding.sentence
+    assert "resigning of duplicates" not in pool.sm_list()
+
+
+@pytest.mark.parametrize(
+    "field, value, status",
+    [
+        ("name_label", "LVHD over iSCSI", "problem"),
+        ("driver_filename", "/opt/xensource/sm/gone", "problem"),
+        ("driver_filename", "", "problem"),
+        ("version", "0.9", "warning"),
+        ("type", "ReLVMoISCSI", "ok"),
+        ("vendor", "another", "ok"),
+    ],
+)
+def test_a_record_that_says_something_else(world, pool, field, value, status):
+    pool.db.set("SM", record(pool), field, value)
+
+    finding = examine_record(world.system(), read_pool(world.system()), INFO)
+
+    assert finding.status == status and bool(finding.advice) == (status != "ok")
+
+
+def test_a_record_is_not_compared_with_a_driver_that_does_not_answer(world, pool):
+    pool.db.set("SM", record(pool), "version", "0.9")
+
+    assert examine_record(world.system(), read_pool(world.system()), None).status == "ok"
+
+
+# --- the hosts
+
+
+def test_every_host_has_the_same_version(world, pool):
+    finding = the_one(hosts(world))
+
+    assert finding == ok(
+        "hosts", f"All 2 hosts of the pool have relvmoiscsi {__version__}, and are ready by their own findings."
+    )
+
+
+def test_a_pool_of_one_host(world, pool):
+    pool.db.destroy("host", pool.hosts[XS2])
+
+    assert the_one(hosts(world)).sentence.startswith("The pool has this host only")
+
+
+@pytest.mark.parametrize("host", [0, XS2])
+def test_a_host_without_the_package_is_a_problem(world, pool, host):
+    forget(pool, host)
+
+    finding = the_one(hosts(world))
+
+    assert finding.status == "problem" and finding.sentence.startswith(
+        ("xs1", "xs2")[host] + " does not have relvmoiscsi"
+    )
+    assert finding.host == ("", "xs2")[host]
+
+
+def test_another_version_on_another_host_is_a_problem(world, pool):
+    answers(world, pool, to_json("0.0.9", []))
+
+    finding = the_one(hosts(world))
+
+    assert finding.status == "problem"
+    assert finding.sentence == f"xs2 has relvmoiscsi 0.0.9, and this command is {__version__}."
+
+
+def test_another_version_of_the_plugin_on_this_host_is_a_problem(world, pool):
+    answers(world, pool, "0.0.9", host=0)
+
+    assert "0.0.9" in the_one(hosts(world)).sentence
+
+
+def test_problems_of_another_host_are_told_with_its_name(world, pool):
+    broken = problem("whitelist", "It is not in the list.", "Add it.")
+    answers(world, pool, to_json(__version__, [ok("executable", "It is there."), broken]))
+
+    assert hosts(world) == [broken._replace(host="xs2")]
+
+
+def test_a_host_that_is_away_is_unknown(world, pool):
+    pool.api.host_plugins.offline.add(pool.hosts[XS2])
+
+    finding = the_one(hosts(world))
+
+    assert (finding.status, finding.host) == ("unknown", "xs2") and "offline" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "{}", '{"version": "1", "findings": [1]}', "[" * 100000, json.dumps({"version": 1})]
+)
+def test_an_answer_that_cannot_be_read_is_unknown(world, pool, text):
+    answers(world, pool, text)
+
+    finding = the_one(hosts(world))
+
+    assert (finding.status, finding.host) == ("unknown", "xs2") and len(finding.sentence) < 400
+
+
+@pytest.mark.parametrize("document", ["", "no XML", "<methodResponse/>", "x" * 100000])
+def test_a_plugin_that_fails_is_unknown(world, pool, document):
+    says(world, pool, document)
+
+    finding = the_one(hosts(world))
+
+    assert finding.status == "unknown" and "XENAPI_PLUGIN_FAILURE" in finding.sentence and len(finding.sentence) < 500
+
+
+def test_a_host_that_xapi_does_not_know_is_unknown(world, pool):
+    world.remove("/etc/xensource-inventory")
+    answers(world, pool, to_json(__version__, []), host=0)
+
+    finding = the_one(hosts(world))
+
+    assert finding.status == "unknown" and "INSTALLATION_UUID" in finding.sentence
+
+
+def test_the_real_plugin_tells_what_it_finds_of_its_host(world, pool):
+    os.unlink(world.at(f"/plugins/{pool.hosts[XS2]}/relvmoiscsi"))
+    os.symlink(str(PLUGIN), world.at(f"/plugins/{pool.hosts[XS2]}/relvmoiscsi"))
+
+    found = hosts(world)
+
+    # This machine, which is no XenServer host.
+    assert {finding.host for finding in found} == {"xs2"}
+    assert any(finding.status == "problem" for finding in found)
+    assert not any(finding.name == "pool" for finding in found)
+
+
+def test_many_hosts_are_asked_at_once(world, pool):
+    for number in range(3, 19):
+        host = pool._new_host(number, f"xs{number}")
+        pool.api.host_plugins.directories[host] = world.at("/plugins/" + pool.hosts[XS2])
+
+    assert the_one(hosts(world)).sentence.startswith("All 18 hosts")
+
+
+# --- and what else keeps SR.create or CloudStack from working
+
+
+def names(world, name):
+    found = examine_pool(world.system(), read_pool(world.system()), INFO)
+    return [finding for finding in found if finding.name == name]
+
+
+def test_a_rolling_upgrade_is_a_problem(world, pool):
+    assert names(world, "upgrade") == []
+    pool.db.set("pool", pool.pool, "other_config", {"rolling_upgrade_in_progress": "true"})
+
+    assert the_one(names(world, "upgrade")).status == "problem"
+
+
+def test_disabled_ssh_is_a_warning(world, pool):
+    found = read_pool(world.system())
+    ssh = {ref: dict(host, ssh_enabled=ref != found.own_ref) for ref, host in found.hosts.items()}
+
+    findings = examine_pool(world.system(), found._replace(hosts=ssh), INFO)
+
+    finding = the_one([finding for finding in findings if finding.name == "ssh"])
+    assert finding.status == "warning" and "SSH is disabled on xs1;" in finding.sentence
+
+
+def multipathing(pool, *switches):
+    for host, switch in zip(pool.hosts, switches):
+        pool.db.set("host", host, "other_config", {"multipathing": switch, "multipathhandle": "dmp"})
+
+
+def test_multipathing_on_some_hosts_is_a_warning(world, pool):
+    multipathing(pool, "true", "false")
+
+    finding = the_one(examine_multipathing(world.system(), read_pool(world.system())))
+
+    assert finding.status == "warning" and finding.sentence == "Multipathing is on for xs1, and off for xs2."
+
+
+def test_multipathing_needs_its_programs(world, pool):
+    multipathing(pool, "true", "true")
+    found = read_pool(world.system())
+    assert the_one(examine_multipathing(world.system(), found)).sentence == "Multipathing is on."
+    world.remove("/usr/sbin/multipathd")
+
+    assert the_one(examine_multipathing(world.system(), found)).status == "problem"
+
+
+def test_a_multipathd_that_runs_while_multipathing_is_off_is_a_warning(world, pool):
+    found = read_pool(world.system())
+    assert the_one(examine_multipathing(world.system(), found)).sentence == "Multipathing is off."
+    world.process(50, "multipathd")
+
+    assert the_one(examine_multipathing(world.system(), found)).status == "warning"
+
+
+def test_multipathing_of_an_unknown_host_is_not_judged(world, pool):
+    assert examine_multipathing(world.system(), read_pool(world.system())._replace(own_ref="")) == []
+
+
+def test_a_finding_keeps_its_host():
+    assert Finding("a", "ok", "A.").host == ""

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The doctor on what the driver needs besides xapi, and on what killed calls have left."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+
+import pytest
+
+from kit.doctor_world import TOP, World, failed, hangs, unreadable
+from relvmoiscsi.doctor import programs
+from relvmoiscsi.doctor.finding import OK
+
+RULES = "/etc/udev/rules.d/"
+FIRST, LAST = programs.FIRST_RULES, programs.LAST_RULES
+NOTES = "/var/lib/relvmoiscsi/iscsi/"
+SWITCHES = "/run/relvmoiscsi/hide/"
+SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
+
+
+@pytest.fixture
+def world():
+    made = World()
+    yield made
+    shutil.rmtree(made.root)
+
+
+def udev(world, name):
+    """The worst finding of this name."""
+    found = [finding for finding in programs.examine_udev(world.system()) if finding.name == name]
+    return sorted(found, key=lambda finding: finding.status == OK)[0]
+
+
+# --- iscsiadm
+
+
+def test_the_version_of_open_iscsi_is_told(world):
+    finding = programs.examine_iscsiadm(world.system((["--version"], "iscsiadm version 2.1.8\n")))
+
+    assert finding.status == "ok" and "iscsiadm version 2.1.8" in finding.sentence
+
+
+@pytest.mark.processes
+def test_iscsiadm_is_run(world):
+    assert "iscsiadm version 6.2.0.874" in programs.examine_iscsiadm(world.system()).sentence
+
+
+def test_an_iscsiadm_that_says_nothing_is_there_all_the_same(world):
+    assert programs.examine_iscsiadm(world.system((["--version"], "\n"))).status == "ok"
+
+
+@pytest.mark.parametrize("failure", [failed(), hangs()])
+def test_an_iscsiadm_that_fails_is_a_problem(world, failure):
+    assert programs.examine_iscsiadm(world.system((["--version"], failure))).status == "problem"
+
+
+def test_without_iscsiadm_there_is_a_problem(world):
+    world.directory("/usr/sbin/iscsiadm")
+
+    finding = programs.examine_iscsiadm(world.system())
+
+    assert finding.status == "problem" and finding.advice == "Install the package iscsi-initiator-utils."
+
+
+# --- the host's name
+
+
+def test_the_initiator_name_is_told(world):
+    assert "iqn.2026-01.test:xs1" in programs.examine_initiator(world.system()).sentence
+
+
+@pytest.mark.parametrize("content", ["", "InitiatorName=\n", b"\xff\xfe\n" * 1000])
+def test_without_an_initiator_name_there_is_a_problem(world, content):
+    world.put("/etc/iscsi/initiatorname.iscsi", content)
+
+    finding = programs.examine_initiator(world.system())
+
+    assert finding.status == "problem" and "iscsi_iqn=" in finding.advice
+
+
+def test_without_its_file_there_is_a_problem(world):
+    world.remove("/etc/iscsi")
+
+    assert programs.examine_initiator(world.system()).status == "problem"
+
+
+def test_an_initiator_name_that_cannot_be_read_is_unknown(world):
+    world.directory("/etc/iscsi/initiatorname.iscsi")
+
+    assert programs.examine_initiator(world.system()).status == "unknown"
+
+
+# --- multipath
+
+
+def test_multipath_is_there(world):
+    assert "multipathd does not run" in programs.examine_multipath(world.system()).sentence
+    world.process(50, "multipathd")
+    assert "multipathd runs" in programs.examine_multipath(world.system()).sentence
+
+
+@pytest.mark.parametrize(
+    "gone, sentence",
+    [(("multipath",), "multipath is not"), (("multipath", "multipathd"), "multipath and multipathd are not")],
+)
+def test_without_multipath_there_is_a_warning(world, gone, sentence):
+    for name in gone:
+        os.chmod(world.at("/usr/sbin/" + name), 0o644)
+
+    finding = programs.examine_multipath(world.system())
+
+    assert finding.status == "warning" and finding.sentence.startswith(sentence)
+
+
+# --- udev
+
+
+def test_the_rules_are_those_of_this_release(world):
+    assert {finding.status for finding in programs.examine_udev(world.system())} == {"ok"}
+
+
+@pytest.mark.parametrize("name", sorted(programs.SHIPPED_RULES))
+def test_the_digest_is_of_the_rules_in_this_tree(name):
+    digest = hashlib.sha256((TOP / "udev" / name).read_bytes()).hexdigest()
+
+    assert programs.SHIPPED_RULES[name] == digest, f"udev/{name} has changed; its digest is now {digest}"
+
+
+@pytest.mark.parametrize("name", sorted(programs.SHIPPED_RULES))
+def test_rules_that_are_missing_are_a_problem(world, name):
+    world.remove(RULES + name)
+
+    finding = udev(world, "udev-rules")
+
+    assert finding.status == "problem" and name in finding.sentence
+
+
+@pytest.mark.parametrize("directory", ["/run/udev/rules.d/", "/usr/lib/udev/rules.d/", "/lib/udev/rules.d/"])
+def test_rules_may_be_in_any_directory_of_udev(world, directory):
+    os.makedirs(world.at(directory))
+    os.rename(world.at(RULES + FIRST), world.at(directory + FIRST))
+
+    assert udev(world, "udev-rules").status == "ok"
+
+
+def test_a_file_in_etc_hides_the_others(world):
+    world.copy(TOP / "udev" / FIRST, "/usr/lib/udev/rules.d/" + FIRST)
+    world.put(RULES + FIRST, "# nothing\n")
+
+    assert udev(world, "udev-rules").status == "warning"
+
+
+def test_rules_that_were_edited_are_a_warning(world):
+    with open(world.at(RULES + FIRST), "ab") as rules:
+        rules.write(b"# \xff\n")
+
+    finding = udev(world, "udev-rules")
+
+    assert finding.status == "warning" and FIRST + ".rpmnew" in finding.advice
+
+
+def test_rules_that_are_switched_off_are_a_problem(world):
+    world.put(RULES + FIRST, "\n")
+    assert "switched off" in udev(world, "udev-rules").sentence
+    world.link(RULES + FIRST, "/dev/null")
+    assert "switched off" in udev(world, "udev-rules").sentence
+
+
+def test_rules_that_are_no_file_are_a_problem(world):
+    world.directory(RULES + FIRST)
+    assert udev(world, "udev-rules").status == "problem"
+    world.link(RULES + FIRST, "/nowhere")
+    assert udev(world, "udev-rules").status == "problem"
+    world.remove(RULES + FIRST)
+    os.mkfifo(world.at(RULES + FIRST))
+    assert udev(world, "udev-rules").status == "problem"
+
+
+def test_rules_that_cannot_be_read_are_unknown(world):
+    with unreadable(world.at(RULES + FIRST)):
+        assert udev(world, "udev-rules").status == "unknown"
+
+
+@pytest.mark.parametrize(
+    "name, what",
+    [
+        ("58-dm-mpath.rules", "undoes what it sets"),
+        ("40-multipath.rules", "before that is hidden"),
+        ("56-kpartx.rules", "before that is hidden"),
+        ("99-zzz-x.rules", ""),
+        ("99-zzzz.rules", ""),
+        ("10-dm.rules", ""),
+        ("11-dm-lvm.rules", ""),
+        ("11-dm-mpath.rules", ""),
+        ("13-dm-disk.rules", ""),
+        ("56-dm-mpath.rules", ""),
+        ("56-lvm.rules", ""),
+        ("60-persistent-storage-dm.rules", ""),
+        ("60-multipath.rules", ""),
+        ("40-multipath.rules.rpmsave", ""),
+        ("99-systemd.rules", ""),
+    ],
+)
+def test_rules_that_come_at_the_wrong_time_are_a_warning(world, name, what):
+    world.put("/usr/lib/udev/rules.d/" + name, "")
+
+    finding = udev(world, "udev-order")
+
+    assert finding.status == ("warning" if what else "ok")
+    assert what in finding.sentence and (not what or name in finding.sentence)
+
+
+def test_rules_that_cannot_be_listed_have_an_unknown_order(world):
+    with unreadable(world.at(RULES)):
+        assert udev(world, "udev-order").status == "unknown"
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/flock", "/usr/lib/udev/scsi_id"])
+def test_a_program_that_the_rules_need_is_missed(world, path):
+    os.chmod(world.at(path), 0o644)
+
+    finding = udev(world, "udev-programs")
+
+    assert finding.status == "problem" and path in finding.sentence
+
+
+def test_the_programs_are_those_of_the_rules():
+    rules = (TOP / "udev" / FIRST).read_text(encoding="utf-8")
+
+    assert f'"{programs.FLOCK} --shared' in rules and '"scsi_id ' in rules
+
+
+def test_udev_that_does_not_run_is_a_problem(world):
+    world.remove("/run/udev")
+    assert udev(world, "udev").status == "problem"
+    world.remove("/proc")
+    assert udev(world, "udev").status == "unknown"
+
+
+# --- room to write, and the log
+
+
+def test_there_is_room_for_notes(world):
+    finding = programs.examine_directories(world.system())
+
+    assert finding.status == "ok" and "/run/relvmoiscsi and /var/lib/relvmoiscsi" in finding.sentence
+
+
+@pytest.mark.parametrize("path", ["/run/relvmoiscsi", "/var/lib/relvmoiscsi", "/var/lib"])
+def test_a_file_in_place_of_a_directory_is_a_problem(world, path):
+    world.put(path, "")
+
+    finding = programs.examine_directories(world.system())
+
+    assert finding.status == "problem" and path + " is no directory" in finding.sentence
+
+
+def test_a_link_to_nowhere_in_place_of_a_directory_is_a_problem(world):
+    world.link("/var/lib/relvmoiscsi", "/mnt/gone")
+
+    assert programs.examine_directories(world.system()).status == "problem"
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"f_flag": os.ST_RDONLY}, "cannot be written to"),
+        ({"f_bavail": 0}, "is full"),
+        ({"f_files": 100, "f_favail": 0}, "is full"),
+        ({"f_files": 0, "f_favail": 0}, ""),
+    ],
+)
+def test_a_file_system_without_room_is_a_problem(world, monkeypatch, changes, words):
+    real = os.statvfs(world.root)
+    fields = (
+        "f_bsize",
+        "f_frsize",
+        "f_blocks",
+        "f_bfree",
+        "f_bavail",
+        "f_files",
+        "f_ffree",
+        "f_favail",
+        "f_flag",
+        "f_namemax",
+    )
+    roomy = dict({"f_flag": 0, "f_bavail": 1 << 30, "f_frsize": 4096}, **changes)
+    values = [roomy.get(name, getattr(real, name)) for name in fields]
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
+
+    finding = programs.examine_directories(world.system())
+
+    assert finding.status == ("problem" if words else "ok") and words in finding.sentence
+
+
+def test_who_is_not_root_does_not_know(world):
+    assert programs.examine_directories(world.system(is_superuser=False)).status == "unknown"
+
+
+def test_the_log_is_there(world):
+    assert programs.examine_smlog(world.system()).status == "ok"
+
+
+@pytest.mark.parametrize("break_it", [World.remove, World.directory])
+def test_without_the_log_there_is_a_warning(world, break_it):
+    break_it(world, "/var/log/SMlog")
+    assert "no /var/log/SMlog" in programs.examine_smlog(world.system()).sentence
+
+
+def test_without_syslog_there_is_a_warning(world):
+    world.remove("/dev/log")
+
+    finding = programs.examine_smlog(world.system())
+
+    assert finding.status == "warning" and "no /dev/log" in finding.sentence
+
+
+# --- what killed calls have left
+
+
+def hold(world, path):
+    """This process is at work with the file; the kernel's list says so."""
+    status = os.stat(world.at(path))
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    world.put("/proc/locks", f"1: FLOCK  ADVISORY  WRITE 4711 {place} 0 EOF\n")
+    world.process(4711, "ReLVMoISCSISR")
+
+
+def test_nothing_is_left(world):
+    assert programs.examine_notes(world.system()).status == "ok"
+    assert programs.examine_switches(world.system()).status == "ok"
+
+
+@pytest.mark.parametrize(
+    "path, examine",
+    [(NOTES + "12-0.json", programs.examine_notes), (SWITCHES + SCSI_ID, programs.examine_switches)],
+)
+def test_what_a_killed_call_has_left_is_a_warning(world, path, examine):
+    world.put(path, '{"secret": "hunter2hunter2"}\n')
+
+    finding = examine(world.system())
+
+    assert finding.status == "warning" and os.path.basename(path) in finding.sentence
+    assert "hunter2" not in str(finding)
+    assert "SR.create" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "path, examine",
+    [(NOTES + "12-0.json", programs.examine_notes), (SWITCHES + SCSI_ID, programs.examine_switches)],
+)
+def test_what_a_call_at_work_has_made_is_all_right(world, path, examine):
+    world.put(path, "")
+    hold(world, path)
+
+    finding = examine(world.system())
+
+    assert finding.status == "ok" and "process 4711 (ReLVMoISCSISR)" in finding.sentence
+
+
+def test_looking_takes_no_lock(world):
+    world.put(NOTES + "12-0.json", "")
+    world.put(SWITCHES + SCSI_ID, "")
+
+    with open(world.at(NOTES + "12-0.json"), "r+b") as note, open(world.at(SWITCHES + SCSI_ID), "r+b") as switch:
+        fcntl.flock(note, fcntl.LOCK_EX)
+        fcntl.flock(switch, fcntl.LOCK_EX)
+        programs.examine_notes(world.system())
+        programs.examine_switches(world.system())
+
+
+def test_a_lun_is_told_once(world):
+    for name in ("", "mpath-", "paths-"):
+        world.put(SWITCHES + name + SCSI_ID, "")
+
+    assert f"LUN {SCSI_ID} from udev" in programs.examine_switches(world.system()).sentence
+
+
+def test_hundreds_of_left_overs_make_a_short_sentence(world):
+    for number in range(300):
+        world.put(f"{NOTES}{number}-0.json", b"\xff")
+    world.put(NOTES + "README", "no note")
+    world.link(NOTES + "gone.json", "/nowhere")
+
+    finding = programs.examine_notes(world.system())
+
+    assert "and 296 more" in finding.sentence and len(finding.sentence) < 300
+
+
+@pytest.mark.parametrize("directory, examine", [(NOTES, programs.examine_notes), (SWITCHES, programs.examine_switches)])
+def test_left_overs_that_cannot_be_listed_are_unknown(world, directory, examine):
+    world.put(directory.rstrip("/"), "a file")
+
+    assert examine(world.system()).status == "unknown"

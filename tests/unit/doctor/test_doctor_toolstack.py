@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The doctor on xapi: does it run, and has it started since the driver and its lists changed?"""
+
+import os
+import shutil
+
+import pytest
+
+from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, STOCK, World, unreadable
+from relvmoiscsi.doctor.driver import Driver
+from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
+
+THE_DRIVER = Driver(DRIVER)
+HOUR = 3600
+
+
+@pytest.fixture
+def world():
+    made = World()
+    yield made
+    shutil.rmtree(made.root)
+
+
+def restart(world, is_registered=None):
+    """xapi started an hour from now: nothing is newer unless a test makes it so."""
+    started, finding = xapi_started(world.system())
+    assert finding.status == "ok"
+    return examine_restart(world.system(), started, THE_DRIVER, is_registered)
+
+
+def newer(world, path):
+    """The file gets a time after xapi's start, as a file has that came later."""
+    moment = os.stat(world.root).st_mtime + 2 * HOUR
+    os.utime(world.at(path), (moment, moment))
+
+
+# --- does it run
+
+
+def test_xapi_that_runs(world):
+    started, finding = xapi_started(world.system())
+
+    assert finding.status == "ok" and finding.sentence.startswith("xapi runs since 20")
+    assert abs(started - os.stat(world.root).st_ctime - HOUR) < 60
+
+
+def test_ticks_since_boot_are_counted(world):
+    before, _ = xapi_started(world.system())
+    world.process(100, "xapi", ticks=250 * os.sysconf("SC_CLK_TCK"))
+
+    assert xapi_started(world.system())[0] == before + 250
+
+
+def test_of_a_watchdog_and_its_child_the_older_counts(world):
+    before, _ = xapi_started(world.system())
+    world.process(101, "xapi", ticks=1000 * os.sysconf("SC_CLK_TCK"))
+
+    assert xapi_started(world.system())[0] == before
+
+
+def test_processes_of_similar_names_are_not_xapi(world):
+    world.remove("/proc/100")
+    for number, name in enumerate(("xapi-nbd", "xap", "message-switch"), 200):
+        world.process(number, name)
+
+    started, finding = xapi_started(world.system())
+
+    assert started is None and finding.status == "problem" and finding.sentence == "xapi does not run on this host."
+
+
+@pytest.mark.parametrize("path", ["/proc", "/proc/100"])
+def test_without_proc_it_is_unknown(world, path):
+    world.remove(path)
+
+    started, finding = xapi_started(world.system())
+
+    assert started is None and finding.status == "unknown"
+
+
+@pytest.mark.parametrize(
+    "path, content",
+    [
+        ("/proc/stat", ""),
+        ("/proc/stat", b"btime \xff\n"),
+        ("/proc/100/stat", ""),
+        ("/proc/100/stat", "100 (xapi) S 1"),
+        ("/proc/100/stat", "100 (xapi) " + "x " * 40),
+    ],
+)
+def test_a_start_that_the_kernel_does_not_tell_is_unknown(world, path, content):
+    world.put(path, content)
+
+    started, finding = xapi_started(world.system())
+
+    assert started is None and finding.status == "unknown"
+
+
+def test_a_name_with_a_parenthesis_does_not_confuse(world):
+    before, _ = xapi_started(world.system())
+    stat = world.system().text("/proc/100/stat")
+    world.put("/proc/100/stat", stat.replace("(xapi)", "(xa) 1 2 (pi)"))
+
+    assert xapi_started(world.system())[0] == before
+
+
+# --- has it started since
+
+
+def test_xapi_has_seen_everything(world):
+    assert restart(world).status == "ok"
+
+
+@pytest.mark.parametrize("path", [REAL_DRIVER, DROP_IN, "/etc/xapi.conf"])
+def test_a_file_that_came_after_xapi_started_is_a_problem(world, path):
+    newer(world, path)
+
+    finding = restart(world)
+
+    shown = DRIVER if path == REAL_DRIVER else path
+    assert finding.status == "problem" and shown in finding.sentence
+    assert "xe-toolstack-restart" in finding.advice
+
+
+def test_an_old_file_that_was_installed_after_xapi_started_is_noticed(world):
+    for path in (REAL_DRIVER, DRIVER, DROP_IN, "/etc/xapi.conf", "/etc/xapi.conf.d"):
+        os.utime(world.at(path), (1500000000, 1500000000), follow_symlinks=False)
+    world.xapi_started(-HOUR)
+
+    finding = restart(world)
+
+    assert finding.status == "problem" and DRIVER in finding.sentence
+
+
+def test_a_link_that_was_made_after_xapi_started_is_noticed(world):
+    moment = os.stat(world.root).st_mtime + 2 * HOUR
+    os.utime(world.at(DRIVER), (moment, moment), follow_symlinks=False)
+
+    assert restart(world).status == "problem"
+
+
+def test_files_without_a_list_do_not_matter(world):
+    world.put("/etc/xapi.conf.d/10-other.conf", "log-level=debug\n")
+    newer(world, "/etc/xapi.conf.d/10-other.conf")
+
+    assert restart(world).status == "ok"
+
+
+def test_a_list_that_has_gone_is_a_warning(world):
+    world.put("/etc/xapi.conf.d/10-other.conf", STOCK)
+    world.remove("/etc/xapi.conf.d/10-other.conf")
+    newer(world, "/etc/xapi.conf.d")
+
+    finding = restart(world)
+
+    assert finding.status == "warning" and "/etc/xapi.conf.d" in finding.sentence
+
+
+def test_where_xapi_is_known_to_have_the_driver_a_newer_file_is_a_warning(world):
+    newer(world, REAL_DRIVER)
+
+    assert restart(world, is_registered=True).status == "warning"
+    assert restart(world, is_registered=False).status == "problem"
+
+
+def test_without_a_driver_the_lists_count(world):
+    newer(world, DROP_IN)
+    started, _ = xapi_started(world.system())
+
+    assert examine_restart(world.system(), started, None).status == "problem"
+
+
+def test_a_driver_that_has_just_gone_does_not_confuse(world):
+    world.remove(DRIVER)
+
+    assert restart(world).status == "ok"
+
+
+def test_without_a_start_it_is_unknown(world):
+    assert examine_restart(world.system(), None, THE_DRIVER).status == "unknown"
+
+
+@pytest.mark.parametrize("path", ["/etc/xapi.conf.d", "/opt/xensource/sm"])
+def test_files_that_cannot_be_looked_at_are_unknown(world, path):
+    started, _ = xapi_started(world.system())
+
+    with unreadable(world.at(path)):
+        finding = examine_restart(world.system(), started, THE_DRIVER)
+
+    assert finding.status == "unknown"

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The SCSIid is what scsi_id prints, made from the pages that a disk has in sysfs."""
+
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relvmoiscsi.errors import DeviceError, NotFound
+from relvmoiscsi.host.disk.scsi_id import (
+    Inquiry,
+    id_from_page_80,
+    id_from_page_83,
+    is_scsi_id,
+    names_lun,
+    scsi_id_at,
+    scsi_id_of,
+    scsi_id_of_disk,
+)
+
+LIO = Inquiry(b"LIO-ORG ", b"clone           ")
+
+NAA_6 = bytes.fromhex("01 03 00 10  60 01 40 5a b1 c2 d3 e4 f5 06 17 28 39 4a 5b 6c".replace(" ", ""))
+NAA_5 = bytes.fromhex("01 03 00 08  50 01 40 5a b1 c2 d3 e4".replace(" ", ""))
+NAA_3 = bytes.fromhex("01 03 00 08  30 01 40 5a b1 c2 d3 e4".replace(" ", ""))
+NAA_5_OF_THE_PORT = bytes.fromhex("61 93 00 08  50 00 00 00 00 00 00 01".replace(" ", ""))
+NAA_6_OF_THE_TARGET = bytes.fromhex("61 a3 00 10  60 00 00 00 00 00 00 00 00 00 00 00 00 00 00 02".replace(" ", ""))
+EUI_64 = bytes.fromhex("01 02 00 08  00 25 38 5a b1 c2 d3 e4".replace(" ", ""))
+T10 = b"\x02\x01\x00\x1c" + b"LIO-ORG clone:5ab1c2  d3e4\0\0"
+VENDOR = b"\x02\x00\x00\x08" + b"SER 0042"
+PORT_GROUP = bytes.fromhex("01 15 00 04  00 00 00 07".replace(" ", ""))
+
+NAA_6_ID = "36001405ab1c2d3e4f5061728394a5b6c"
+
+
+def page_83(*designators):
+    body = b"".join(designators)
+    return b"\x00\x83" + len(body).to_bytes(2, "big") + body
+
+
+@pytest.mark.parametrize(
+    "designators, expected",
+    [
+        pytest.param([NAA_6], NAA_6_ID, id="NAA 6"),
+        pytest.param([NAA_5], "35001405ab1c2d3e4", id="NAA 5"),
+        pytest.param([NAA_3], "33001405ab1c2d3e4", id="any other NAA"),
+        pytest.param([EUI_64], "20025385ab1c2d3e4", id="EUI-64"),
+        pytest.param([T10], "1LIO-ORG_clone:5ab1c2_d3e4", id="T10 vendor: to the NUL, each gap an underscore"),
+        pytest.param([VENDOR], "0LIO-ORG_clone_SER_0042", id="vendor specific: with vendor and model"),
+        pytest.param([b"\x02\x03\x00\x05naa.x"], "3naa.x", id="an ASCII designator as it is"),
+        pytest.param([b"\x02\x01\x00\x05a\x01\xff\t "], "1a__", id="what cannot be printed is an underscore"),
+        # As a LIO target lists them: NAA, T10 vendor, the port, its groups, names.
+        pytest.param([NAA_6, T10, PORT_GROUP, NAA_5_OF_THE_PORT, NAA_6_OF_THE_TARGET], NAA_6_ID, id="LIO"),
+    ],
+)
+def test_the_id_is_the_type_and_then_the_designator(designators, expected):
+    assert id_from_page_83(page_83(*designators), LIO) == expected
+
+
+def test_which_designator_is_taken_does_not_depend_on_their_order():
+    best_first = [NAA_6, NAA_5, NAA_3, EUI_64, T10, VENDOR]
+
+    for best in range(len(best_first)):
+        present = best_first[best:]
+        only = id_from_page_83(page_83(present[0]), LIO)
+        assert id_from_page_83(page_83(*present), LIO) == only
+        assert id_from_page_83(page_83(*reversed(present)), LIO) == only
+
+
+def test_binary_comes_before_ascii_of_the_same_type():
+    text = b"\x02\x02\x00\x08" + b"eui.0025"
+
+    assert id_from_page_83(page_83(text, EUI_64), LIO) == "20025385ab1c2d3e4"
+
+
+@pytest.mark.parametrize("other", [NAA_5_OF_THE_PORT, NAA_6_OF_THE_TARGET, PORT_GROUP])
+def test_only_designators_of_the_lun_count(other):
+    assert id_from_page_83(page_83(other), LIO) is None
+    assert id_from_page_83(page_83(other, T10), LIO) == "1LIO-ORG_clone:5ab1c2_d3e4"
+
+
+def test_a_designator_that_is_too_long_for_scsi_id_is_passed_over():
+    fits, too_long = b"\x01\x03\x00\x7f" + b"\x60" * 127, b"\x01\x03\x00\x80" + b"\x60" * 128
+
+    assert id_from_page_83(page_83(too_long, EUI_64), LIO) == "20025385ab1c2d3e4"
+    assert id_from_page_83(page_83(EUI_64, fits), LIO) == "3" + "60" * 127
+
+
+def test_an_old_symmetrix_gives_its_name_without_a_designator():
+    page = bytes.fromhex("00 83 00 10  60 06 04 80 00 01 87 90 00 35 53 30 30 30 39 44".replace(" ", ""))
+
+    assert id_from_page_83(page, LIO) == "360060480000187900035533030303944"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\x00\x83\x00\x00", id="without designators"),
+        pytest.param(b"\x00\x80" + page_83(NAA_6)[2:], id="another page"),
+        pytest.param(page_83(b"\x01\x03\x00\x00"), id="a designator of no length"),
+        pytest.param(page_83(NAA_6)[:-1], id="a designator that goes on past the page"),
+        pytest.param(page_83(b"\x02\x01\x00\x04    "), id="blanks, as of a LUN that is not configured"),
+        pytest.param(page_83(b"\x02\x01\x00\x04\0\0\0\0"), id="NULs"),
+        pytest.param(page_83(b"\x03\x08\x00\x04iqn."), id="a SCSI name string, which scsi_id does not take"),
+    ],
+)
+def test_a_page_without_a_usable_designator_gives_no_id(page):
+    assert id_from_page_83(page, LIO) is None
+
+
+def test_what_lies_behind_the_length_of_the_page_does_not_count():
+    assert id_from_page_83(page_83(EUI_64) + NAA_6, LIO) == "20025385ab1c2d3e4"
+
+
+def test_without_page_83_the_id_is_vendor_model_and_serial_number():
+    assert id_from_page_80(b"\x00\x80\x00\x06 42  A", LIO) == "SLIO-ORG_clone_42_A"
+
+
+@given(st.binary(max_size=300), st.binary(max_size=20), st.booleans())
+def test_no_content_of_a_page_is_a_failure_and_an_id_is_always_printable(body, inquiry, marked):
+    inquiry = Inquiry(inquiry, inquiry)
+    page = b"\x00\x83" + body if marked else body
+
+    for found in (id_from_page_83(page, inquiry), id_from_page_80(b"\x00\x80" + body, inquiry)):
+        assert found is None or all("!" <= letter <= "~" for letter in found)
+
+
+# --- sysfs
+
+
+@pytest.fixture
+def sysfs(tmp_path):
+    return str(tmp_path / "sys")
+
+
+def put(sysfs, path, content):
+    path = os.path.join(sysfs, path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def test_a_disk_has_the_id_of_its_page(sysfs):
+    put(sysfs, "block/sdc/device/vpd_pg83", page_83(VENDOR))
+    put(sysfs, "block/sdc/device/vendor", b"LIO-ORG \n")
+    put(sysfs, "block/sdc/device/model", b"clone           \n")
+
+    assert scsi_id_of_disk("sdc", sysfs) == "0LIO-ORG_clone_SER_0042"
+
+
+def test_a_disk_without_page_83_has_the_id_of_page_80(sysfs):
+    put(sysfs, "block/sdc/device/vpd_pg80", b"\x00\x80\x00\x0242")
+    put(sysfs, "block/sdc/device/vendor", b"ACME\n")
+    put(sysfs, "block/sdc/device/model", b"Rocket\n")
+
+    assert scsi_id_of_disk("sdc", sysfs) == "SACME_Rocket_42"
+
+
+@pytest.mark.parametrize(
+    "uuid, expected",
+    [
+        (b"mpath-" + NAA_6_ID.encode() + b"\n", NAA_6_ID),
+        (b"mpath-\n", None),
+        (b"part1-mpath-" + NAA_6_ID.encode() + b"\n", None),
+        (b"LVM-0hK2bJQ3W2sYYuhNHmhjAXXQ4Wo6Pj1X\n", None),
+        (b"\xff\n", None),
+    ],
+)
+def test_a_multipath_map_has_the_id_in_its_name_and_other_volumes_have_none(sysfs, uuid, expected):
+    put(sysfs, "block/dm-3/dm/uuid", uuid)
+
+    assert scsi_id_of_disk("dm-3", sysfs) == expected
+
+
+def test_a_device_without_pages_has_no_id(sysfs):
+    put(sysfs, "block/loop0/size", b"8\n")
+
+    assert scsi_id_of_disk("loop0", sysfs) is None
+    assert scsi_id_of_disk("sda1", sysfs) is None
+
+
+def test_an_unreadable_page_is_another_answer_than_none(sysfs):
+    os.makedirs(os.path.join(sysfs, "block/sdc/device/vpd_pg83"))
+
+    with pytest.raises(DeviceError, match="Is a directory"):
+        scsi_id_of_disk("sdc", sysfs)
+
+
+def test_an_image_has_no_id(tmp_path):
+    (tmp_path / "image").write_bytes(b"")
+
+    assert scsi_id_of(str(tmp_path / "image")) is None
+
+
+def test_what_is_not_there_is_not_found(tmp_path):
+    with pytest.raises(NotFound):
+        scsi_id_of(str(tmp_path / "nothing"))
+
+
+def test_a_device_node_is_looked_up_by_its_number(sysfs, monkeypatch):
+    put(sysfs, "block/sdc/device/vpd_pg83", page_83(NAA_6))
+    os.makedirs(os.path.join(sysfs, "dev/block"))
+    os.symlink("../../block/sdc", os.path.join(sysfs, "dev/block/8:32"))
+    node = os.stat_result([stat.S_IFBLK, 0, 0, 1, 0, 0, 0, 0, 0, 0], {"st_rdev": os.makedev(8, 32)})
+    monkeypatch.setattr(
+        "relvmoiscsi.host.disk.scsi_id.os.stat", lambda path: node if path == "/dev/by-id" else os.lstat(path)
+    )
+
+    assert scsi_id_of("/dev/by-id", sysfs) == NAA_6_ID
+
+
+# --- ids in texts
+
+
+@given(st.from_regex(r"[!-.0-~]{3,40}", fullmatch=True))
+def test_every_id_is_found_in_what_sm_and_udev_make_of_it_and_not_in_a_longer_one(scsi_id):
+    for text in ("{}", "scsi-{}", "a,{},b", "/dev/disk/by-id/scsi-{}", "/dev/disk/by-scsid/{}/sdb", "/dev/mapper/{}"):
+        assert names_lun(text.format(scsi_id), scsi_id)
+        assert not names_lun(text.format("x" + scsi_id + "y"), scsi_id)
+
+
+def test_an_id_with_odd_letters_is_found_in_the_link_that_udev_makes_of_it():
+    assert names_lun("/dev/disk/by-id/scsi-1ACME_a_b_1-part2", "1ACME_a(b;1")
+
+
+@pytest.mark.parametrize("scsi_id", [NAA_6_ID, "1LIO-ORG_clone:5ab1c2_d3e4", "SATA_disk-5"])
+def test_what_disks_give_can_be_an_id(scsi_id):
+    assert is_scsi_id(scsi_id)
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a b", "a\n", "3" * 256, "\xe9"])
+def test_what_leads_out_of_a_path_or_cannot_be_printed_is_no_id(text):
+    assert not is_scsi_id(text)
+
+
+def test_where_nothing_is_there_is_no_id(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+
+    assert scsi_id_at(str(tmp_path / "file")) is None
+    assert scsi_id_at(str(tmp_path / "gone")) is None
+    assert scsi_id_at(str(tmp_path / "file" / "below")) is None

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""LVM's lock files: which, in which order, for how long, and what is left of them."""
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.locks import lvm_locks as lock
+from relvmoiscsi.host.locks.lvm_locks import LvmLocks, flock_before, lvm_locks
+
+OLD, NEW = "VG_XenStorage-old", "VG_XenStorage-new"
+
+
+@pytest.fixture
+def directory(tmp_path):
+    path = tmp_path / "lvm"
+    path.mkdir()
+    return str(path)
+
+
+@pytest.fixture
+def other(directory):
+    """Another program with LVM's locks: take one, and release it as LVM does."""
+    program = Other(directory)
+    yield program
+    program.end()
+
+
+class Other:
+    def __init__(self, directory):
+        self.directory = directory
+        self.held = {}
+
+    def take(self, name):
+        path = os.path.join(self.directory, name)
+        descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.held[name] = descriptor
+
+    def release(self, name):
+        os.unlink(os.path.join(self.directory, name))
+        os.close(self.held.pop(name))
+
+    def end(self):
+        for name in list(self.held):
+            self.release(name)
+
+
+def test_the_global_lock_comes_first_then_the_groups_by_name(directory):
+    with lvm_locks([OLD, NEW, OLD], directory) as locks:
+        taken = locks.paths
+
+    assert taken == [os.path.join(directory, name) for name in ("P_global", "V_" + NEW, "V_" + OLD)]
+
+
+def test_while_a_lock_is_held_nobody_else_gets_it(directory, other):
+    with lvm_locks([OLD], directory):
+        for name in ("P_global", "V_" + OLD):
+            with pytest.raises(BlockingIOError):
+                other.take(name)
+            os.close(os.open(os.path.join(directory, name), os.O_RDWR))
+
+
+def test_lock_files_that_were_made_go_with_the_locks(directory):
+    with lvm_locks([OLD], directory):
+        assert sorted(os.listdir(directory)) == ["P_global", "V_" + OLD]
+
+    assert os.listdir(directory) == []
+
+
+def test_lock_files_that_were_there_stay(directory):
+    with open(os.path.join(directory, "P_global"), "w", encoding="ascii"):
+        pass
+
+    with lvm_locks([OLD], directory):
+        pass
+
+    assert os.listdir(directory) == ["P_global"]
+
+
+def test_locks_are_released_after_a_failure_too(directory):
+    with pytest.raises(KeyError), lvm_locks([OLD], directory):
+        raise KeyError
+
+    assert os.listdir(directory) == []
+
+
+def test_a_lock_that_stays_taken_is_refused_by_name_and_the_others_are_released(directory, other):
+    other.take("V_" + OLD)
+    begun = time.monotonic()
+
+    with pytest.raises(Refused) as caught, ExitStack() as block:
+        block.enter_context(lvm_locks([NEW, OLD], directory, timeout=0.2))
+
+    assert os.path.join(directory, "V_" + OLD) in str(caught.value)
+    assert str(caught.value).endswith("Nothing was written.")
+    assert 0.2 <= time.monotonic() - begun < 5
+    assert os.listdir(directory) == ["V_" + OLD]
+
+
+def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, other):
+    other.take("V_" + OLD)
+    releaser = threading.Timer(0.2, other.release, ["V_" + OLD])
+    releaser.start()
+
+    with lvm_locks([OLD], directory, timeout=20) as locks:
+        path = locks.paths[-1]
+        # The file that was waited for is gone; a lock on it would keep nobody off.
+        with pytest.raises(BlockingIOError):
+            other.take("V_" + OLD)
+
+    releaser.join()
+    assert not os.path.exists(path)
+
+
+def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, monkeypatch):
+    monkeypatch.setattr(lock, "_is_current", lambda _held: False)
+
+    with pytest.raises(Refused, match="P_global"):
+        LvmLocks().take(os.path.join(directory, "P_global"), time.monotonic() + 0.05)
+
+
+def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
+    opened = []
+
+    def interrupted(descriptor, _deadline):
+        opened.append(descriptor)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lock, "flock_before", interrupted)
+
+    with pytest.raises(KeyboardInterrupt), ExitStack() as block:
+        block.enter_context(lvm_locks([OLD], directory))
+
+    with pytest.raises(OSError):
+        os.fstat(opened[0])
+
+
+def test_at_least_one_attempt_is_made_whatever_the_deadline(directory):
+    descriptor = os.open(os.path.join(directory, "file"), os.O_CREAT | os.O_RDWR)
+
+    assert flock_before(descriptor, time.monotonic() - 5)
+
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "white space", "line\n", "x" * 128, "ü"])
+def test_a_name_that_no_volume_group_can_have_is_refused_before_any_lock_is_taken(directory, name):
+    with pytest.raises(Refused, match="is not a name of a volume group"), ExitStack() as block:
+        block.enter_context(lvm_locks([OLD, name], directory))
+
+    assert os.listdir(directory) == []
+
+
+def test_a_link_in_the_place_of_a_lock_file_is_not_followed(directory, tmp_path):
+    os.symlink(str(tmp_path / "victim"), os.path.join(directory, "P_global"))
+
+    with pytest.raises(Refused, match="cannot be opened"), ExitStack() as block:
+        block.enter_context(lvm_locks([OLD], directory))
+
+    assert not (tmp_path / "victim").exists()
+
+
+def test_a_directory_that_was_asked_for_has_to_be_there(tmp_path):
+    with pytest.raises(NotFound, match="does not exist"), ExitStack() as block:
+        block.enter_context(lvm_locks([OLD], str(tmp_path / "nothing")))
+
+
+def test_the_first_lock_directory_that_exists_is_used(directory, monkeypatch, tmp_path):
+    monkeypatch.setattr(lock, "LOCK_DIRECTORIES", (str(tmp_path / "nothing"), directory))
+
+    with lvm_locks([OLD]) as locks:
+        assert os.path.dirname(locks.paths[0]) == directory
+
+
+def test_where_lvm_never_ran_no_lock_is_needed(monkeypatch, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(lock, "LOCK_DIRECTORIES", (str(tmp_path / "nothing"),))
+
+    with lvm_locks([OLD]) as locks:
+        assert locks.paths == []
+
+    assert "no LVM lock is needed" in caplog.text
+
+
+def test_a_lock_file_that_somebody_removed_or_replaced_is_not_ours_to_remove(directory):
+    with lvm_locks([OLD], directory) as locks:
+        os.unlink(locks.paths[0])
+        os.unlink(locks.paths[1])
+        with open(locks.paths[1], "w", encoding="ascii"):
+            pass
+
+    assert os.listdir(directory) == ["V_" + OLD]
+
+
+def test_a_failing_release_is_logged_and_hides_nothing(directory, monkeypatch, caplog):
+    def fail(*_):
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(KeyError, match="the first error"), lvm_locks([OLD], directory) as locks:
+        os.close(locks._held[0].descriptor)
+        monkeypatch.setattr(lock.os, "unlink", fail)
+        raise KeyError("the first error")
+
+    assert f"V_{OLD} could not be removed: Permission denied" in caplog.text
+    assert "P_global could not be removed: Bad file descriptor" in caplog.text
+    assert "P_global could not be closed: Bad file descriptor" in caplog.text
+
+
+def test_lock_files_of_a_process_that_was_killed_go_with_the_lock(directory):
+    for name in ("P_global", "V_" + OLD):
+        with open(os.path.join(directory, name), "w"):
+            pass
+
+    with lvm_locks([OLD, NEW], directory):
+        pass
+
+    assert os.listdir(directory) == ["P_global"]

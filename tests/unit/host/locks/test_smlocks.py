@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SM's locks are taken so that SM waits, and given back; session reference files lose no line but ours.
+
+The other side of each lock is done as SM does it: fcntl from another process, flock, a server that greets.
+"""
+
+import fcntl
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from relvmoiscsi.errors import CommandFailed, Refused, UsageError
+from relvmoiscsi.host.command import Completed
+from relvmoiscsi.host.locks.sm_locks import SessionReferences, iscsiadm_lock, lun_lock, lvm_lock
+
+IQN = "iqn.2026-01.test:open"
+OURS = "11111111-2222-3333-4444-555555555551"
+THEIRS = "99999999-2222-3333-4444-555555555559"
+ERAS = ["var/lock/sm/iscsiadm/running", "var/lock/sm/iscsiadm/isciadm_running"]
+LVM = "var/lock/sm/.nil/lvm"
+FAIRLOCK = "run/fairlock/devicemapper"
+
+# SM's flock.py, as it locks: a record lock on the whole file, tried once; it prints whether it got it.
+SM_TRIES = """
+import fcntl, struct, sys
+with open(sys.argv[1], "w+") as file:
+    try:
+        fcntl.fcntl(file.fileno(), fcntl.F_SETLK, struct.pack("hhqql", fcntl.F_WRLCK, 0, 0, 0, 0))
+    except (BlockingIOError, PermissionError):
+        print("busy")
+    else:
+        print("free")
+        if len(sys.argv) > 2:
+            sys.stdout.flush()
+            sys.stdin.readline()
+"""
+
+
+def sm_finds(path):
+    return subprocess.check_output([sys.executable, "-c", SM_TRIES, path]).decode().strip()
+
+
+class SmHolder:
+    """SM in another process, which has the lock until the block ends."""
+
+    def __init__(self, path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.path = path
+
+    def __enter__(self):
+        argv = [sys.executable, "-c", SM_TRIES, self.path, "hold"]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout.readline() == b"free\n"
+        return self
+
+    def __exit__(self, *_):
+        self.process.communicate(b"\n")
+
+
+@pytest.fixture
+def root(tmp_path):
+    return str(tmp_path)
+
+
+def in_root(root, name):
+    return os.path.join(root, name)
+
+
+# --- iscsiadm and LVM
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ERAS)
+def test_sm_of_either_era_waits_with_iscsiadm(root, name):
+    with iscsiadm_lock(root):
+        assert sm_finds(in_root(root, name)) == "busy"
+
+    assert sm_finds(in_root(root, name)) == "free"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ERAS)
+def test_we_wait_for_sm_of_either_era(root, name):
+    with SmHolder(in_root(root, name)) as sm, pytest.raises(Refused) as caught, iscsiadm_lock(root, timeout=0.1):
+        pytest.fail("taken twice")
+    assert f"held by process {sm.process.pid} and" in str(caught.value)
+    assert str(caught.value).endswith("Nothing was changed.")
+
+    with iscsiadm_lock(root, timeout=0.1):
+        pass
+
+
+def test_set_iscsi_initiator_waits_and_is_waited_for(root):
+    with iscsiadm_lock(root), open(in_root(root, ERAS[0])) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    with open(in_root(root, ERAS[0])) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with pytest.raises(Refused, match="held by set-iscsi-initiator"), iscsiadm_lock(root, timeout=0.1):
+            pytest.fail("taken twice")
+
+
+def test_two_of_ours_exclude_each_other_even_in_one_process(root):
+    with iscsiadm_lock(root), pytest.raises(Refused, match="held by another program"), iscsiadm_lock(root, timeout=0.1):
+        pytest.fail("taken twice")
+
+
+def test_closing_another_descriptor_of_the_file_keeps_the_lock(root):
+    with iscsiadm_lock(root):
+        with open(in_root(root, ERAS[0])):
+            pass
+        with pytest.raises(Refused), iscsiadm_lock(root, timeout=0):
+            pytest.fail("the lock was lost")
+
+
+def test_the_files_of_sm_stay(root):
+    with iscsiadm_lock(root), lvm_lock(root):
+        pass
+
+    assert all(os.path.exists(in_root(root, name)) for name in [*ERAS, LVM])
+
+
+def test_a_lock_is_given_back_when_the_block_fails(root):
+    with pytest.raises(KeyError), iscsiadm_lock(root):
+        raise KeyError
+    with iscsiadm_lock(root, timeout=0):
+        pass
+
+
+def test_a_lock_that_cannot_be_opened_is_refused(root):
+    os.makedirs(in_root(root, ERAS[0]))
+
+    with pytest.raises(Refused, match="cannot be opened: Is a directory"), iscsiadm_lock(root):
+        pytest.fail("a directory was locked")
+
+
+def test_a_directory_that_cannot_be_made_is_refused(root):
+    with open(in_root(root, "var"), "w"):
+        pass
+
+    with pytest.raises(Refused, match="cannot be made: Not a directory"), iscsiadm_lock(root):
+        pytest.fail("a lock without a file")
+
+
+def test_a_directory_that_sm_removes_in_between_is_made_again(root, monkeypatch):
+    real, removed = os.open, []
+
+    def open_after_sm(path, *arguments):
+        if len(removed) < 3:
+            removed.append(path)
+            raise FileNotFoundError(2, "No such file or directory")
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", open_after_sm)
+    with lvm_lock(root):
+        assert len(removed) == 3
+
+
+def test_a_directory_that_vanishes_for_ever_is_refused(root, monkeypatch):
+    def never(*_):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "open", never)
+    with pytest.raises(Refused, match="again and again"), lvm_lock(root):
+        pytest.fail("a lock without a file")
+
+
+def test_a_kernel_without_such_locks_is_refused(root, monkeypatch):
+    def unknown(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(fcntl, "fcntl", unknown)
+    with pytest.raises(Refused, match="cannot be locked: Invalid argument"), lvm_lock(root):
+        pytest.fail("a lock without a lock")
+
+
+@pytest.mark.processes
+def test_sm_with_a_file_lock_waits_with_lvm(root):
+    with lvm_lock(root):
+        assert sm_finds(in_root(root, LVM)) == "busy"
+
+
+# --- Fairlock
+
+
+class Fairlock:
+    """misc/fairlock/fairlock.c of SM: greets one connection, and the next when that has ended."""
+
+    def __init__(self, root, backlog=64):
+        path = in_root(root, FAIRLOCK)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.server = socket.socket(socket.AF_UNIX)
+        self.server.bind(path)
+        self.server.listen(backlog)
+        self.heard = []
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            connection, _ = self.server.accept()
+            with connection:
+                try:
+                    connection.sendall(b"LOCK\0")
+                    said = connection.recv(128)
+                    self.heard.append(said)
+                    while said != b"stop" and connection.recv(128):
+                        pass  # talk while it is held
+                except ConnectionError:
+                    continue  # it went while it was waiting
+                if said == b"stop":
+                    return
+
+    def stop(self, root):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(in_root(root, FAIRLOCK))
+            client.sendall(b"stop")
+            self.thread.join()
+        self.server.close()
+
+
+@pytest.fixture
+def short_root(tmp_path_factory, monkeypatch):
+    """Names of sockets have at most 107 bytes, so: relative."""
+    monkeypatch.chdir(str(tmp_path_factory.mktemp("r")))
+    return "."
+
+
+def test_a_fairlock_is_held_while_the_block_runs(short_root):
+    service = Fairlock(short_root)
+    try:
+        with lvm_lock(short_root):
+            # The file lock, which would be the first to be waited for, out of the way.
+            os.rename(in_root(short_root, LVM), in_root(short_root, "elsewhere"))
+            with pytest.raises(Refused, match="devicemapper is held by"), lvm_lock(short_root, timeout=0.2):
+                pytest.fail("taken twice")
+        with lvm_lock(short_root):
+            pass
+    finally:
+        service.stop(short_root)
+
+    assert f"{os.getpid()} - relvmoiscsi".encode() in service.heard
+
+
+def test_without_fairlock_nothing_is_started(short_root):
+    def run(argv, **_):
+        pytest.fail(f"ran {argv}")
+
+    with lvm_lock(short_root, run=run):
+        pass
+
+
+def test_a_fairlock_service_that_does_not_run_is_started(short_root):
+    os.makedirs("run/fairlock")
+    services = []
+
+    def run(argv, **_):
+        assert argv == ["systemctl", "start", "fairlock@devicemapper.service"]
+        services.append(Fairlock(short_root))
+        return Completed(0, "", "")
+
+    with lvm_lock(short_root, run=run):
+        pass
+    services[0].stop(short_root)
+
+
+def test_a_fairlock_service_that_cannot_be_started_is_an_error(short_root, caplog):
+    os.makedirs("run/fairlock")
+
+    def run(argv, **_):
+        raise CommandFailed(argv, 5, "Unit not found.")
+
+    with pytest.raises(Refused, match="does not answer: No such file"), lvm_lock(short_root, timeout=0.1, run=run):
+        pytest.fail("locked")
+    assert caplog.text.count("Unit not found") == 1
+
+
+def test_a_fairlock_service_that_ends_is_asked_again(short_root):
+    os.makedirs("run/fairlock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(FAIRLOCK)
+        server.listen(1)
+
+        def end():
+            connection, _ = server.accept()
+            connection.close()
+            connection, _ = server.accept()
+            connection.sendall(b"LOCK\0")
+            connection.recv(128)
+            connection.close()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        with lvm_lock(short_root, timeout=10):
+            pass
+        thread.join()
+
+
+def test_a_full_queue_is_waited_for(short_root):
+    os.makedirs("run/fairlock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(FAIRLOCK)
+        server.listen(0)
+        with socket.socket(socket.AF_UNIX) as first:
+            first.connect(FAIRLOCK)
+            with pytest.raises(Refused, match="too many wait|is held by"), lvm_lock(short_root, timeout=0.2):
+                pytest.fail("locked")
+
+
+def test_other_failures_of_a_fairlock_go_through(short_root, monkeypatch):
+    os.makedirs("run/fairlock")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(socket.socket, "connect", interrupted)
+    with pytest.raises(KeyboardInterrupt), lvm_lock(short_root):
+        pytest.fail("locked")
+
+
+# --- one LUN
+
+
+def test_a_lun_is_for_one_at_a_time(root):
+    with lun_lock("36001405abc", root):
+        with pytest.raises(Refused, match="36001405abc is held by"), lun_lock("36001405abc", root, timeout=0.1):
+            pytest.fail("taken twice")
+        with lun_lock("36001405def", root, timeout=0):
+            pass
+
+    assert os.listdir(in_root(root, "run/lock")) == []
+
+
+def test_who_waited_for_a_lun_locks_the_file_that_is_there_now(root):
+    path = in_root(root, "run/lock/relvmoiscsi/36001405abc")
+    os.makedirs(os.path.dirname(path))
+    with open(path, "w") as stale:
+        record = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(stale, 37, record)
+        taken, done = threading.Event(), threading.Event()
+
+        def wait():
+            with lun_lock("36001405abc", root):
+                taken.set()
+                done.wait(10)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        os.unlink(path)
+    assert taken.wait(10)
+    with pytest.raises(Refused), lun_lock("36001405abc", root, timeout=0.1):
+        pytest.fail("taken twice")
+    done.set()
+    thread.join()
+
+
+def test_a_lun_lock_that_was_removed_meanwhile_is_only_logged(root, caplog):
+    with lun_lock("36001405abc", root):
+        os.unlink(in_root(root, "run/lock/relvmoiscsi/36001405abc"))
+
+    assert "could not be removed" in caplog.text
+
+
+@pytest.mark.parametrize("scsi_id", ["", ".", "..", "a/b", "../x", "a b"])
+def test_what_is_no_scsi_id_is_refused(root, scsi_id):
+    with pytest.raises(UsageError), lun_lock(scsi_id, root):
+        pytest.fail("locked")
+
+
+# --- session reference files
+
+
+@pytest.fixture(params=["one directory", "two directories"])
+def references(root, request):
+    os.makedirs(in_root(root, "var"))
+    os.makedirs(in_root(root, "run"))
+    if request.param == "one directory":
+        os.symlink("../run", in_root(root, "var/run"))
+    return SessionReferences(root)
+
+
+def reference(root):
+    return in_root(root, "var/run/sr-ref/" + IQN)
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def test_nobody_uses_an_iqn_without_a_file(references):
+    assert references.users(IQN) == []
+
+
+def test_users_are_the_lines(root, references):
+    write(reference(root), THEIRS + "\n\n  \nsomething else\n")
+
+    assert references.users(IQN) == [THEIRS, "something else"]
+
+
+def test_our_line_comes_and_goes_and_nothing_is_left(root, references):
+    made = references.missing_directory()
+    references.add(IQN, OURS)
+    references.add(IQN, OURS)
+
+    assert read(reference(root)) == OURS + "\n"
+    assert stat.S_ISDIR(os.stat(os.path.dirname(reference(root))).st_mode)
+    assert references.missing_directory() is None
+    references.remove(IQN, OURS, made)
+    assert not os.path.exists(os.path.dirname(reference(root)))
+
+
+def test_a_directory_of_sm_stays(root, references):
+    os.makedirs(os.path.dirname(reference(root)))
+
+    references.add(IQN, OURS)
+    references.remove(IQN, OURS)
+
+    assert os.listdir(os.path.dirname(reference(root))) == []
+
+
+def test_lines_of_others_stay_byte_for_byte(root, references):
+    write(reference(root), THEIRS + "\n")
+
+    references.add(IQN, OURS)
+    with open(reference(root), "a") as sm:
+        sm.write(THEIRS.replace("9", "8") + "\n")
+    references.remove(IQN, OURS)
+
+    assert references.users(IQN) == [THEIRS, THEIRS.replace("9", "8")]
+    assert len(read(reference(root)).splitlines()) == 3
+    assert THEIRS.replace("9", "8") + "\n" in read(reference(root))
+
+
+def test_what_sm_removed_meanwhile_is_fine(root, references):
+    references.add(IQN, OURS)
+    os.unlink(reference(root))
+
+    references.remove(IQN, OURS)
+
+
+def test_the_directory_that_only_new_sm_has_is_used(root):
+    os.makedirs(in_root(root, "run/sr-ref"))
+
+    SessionReferences(root).add(IQN, OURS)
+
+    assert os.listdir(in_root(root, "run/sr-ref")) == [IQN]
+    assert not os.path.exists(in_root(root, "var/run"))
+
+
+def test_a_file_that_cannot_be_used_is_refused(root, references):
+    os.makedirs(reference(root))
+
+    for use in (references.users, lambda iqn: references.remove(iqn, OURS), lambda iqn: references.add(iqn, OURS)):
+        with pytest.raises(Refused) as caught:
+            use(IQN)
+        assert caught.value.sm_key == "LVMRefCount"
+
+
+def test_a_line_that_cannot_be_added_is_refused(root, references, monkeypatch):
+    os.makedirs(os.path.dirname(reference(root)))
+    monkeypatch.setattr(references, "users", lambda iqn: [])
+    os.makedirs(reference(root))
+
+    with pytest.raises(Refused, match="Is a directory"):
+        references.add(IQN, OURS)
+
+
+@pytest.mark.parametrize("iqn", ["", ".", "..", "iqn.x/../../etc/passwd", "iqn.\0"])
+def test_no_iqn_leads_out_of_the_directory(references, iqn):
+    with pytest.raises(UsageError):
+        references.users(iqn)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Running a program: what comes back, what is a failure, and what never reaches a log."""
+
+import logging
+import os
+import sys
+import time
+
+import pytest
+
+from relvmoiscsi.errors import CommandFailed
+from relvmoiscsi.host import command
+from relvmoiscsi.host.command import NO_SUCH_PROGRAM, NOT_EXECUTABLE, TIMED_OUT, Completed, run
+
+pytestmark = pytest.mark.processes
+
+SECRET = "s3cr'et"
+
+
+def sh(script, *arguments):
+    return ["sh", "-c", script, "sh", *arguments]
+
+
+@pytest.fixture(autouse=True)
+def debug(caplog):
+    caplog.set_level(logging.DEBUG)
+
+
+def test_status_and_both_outputs_come_back():
+    assert run(sh("echo out; echo err >&2")) == Completed(0, "out\n", "err\n")
+
+
+def test_no_shell_looks_at_the_arguments():
+    assert run(["printf", "%s", "$HOME; *"]).stdout == "$HOME; *"
+
+
+def test_an_accepted_status_is_no_failure():
+    assert run(sh("exit 21"), accept=(0, 21)).status == 21
+
+
+def test_zero_is_a_failure_where_it_is_not_accepted():
+    with pytest.raises(CommandFailed):
+        run(sh("exit 0"), accept=(1,))
+
+
+def test_any_other_status_is_a_failure_that_says_what_the_program_said():
+    with pytest.raises(CommandFailed) as caught:
+        run(sh("echo no portal >&2; exit 21"))
+
+    assert (caught.value.status, caught.value.stderr) == (21, "no portal")
+    assert str(caught.value).endswith("failed with exit status 21: no portal")
+
+
+def test_a_message_on_stdout_is_told_when_there_is_none_on_stderr():
+    with pytest.raises(CommandFailed, match="failed with exit status 5: told here"):
+        run(sh("echo told here; exit 5"))
+
+
+def test_a_program_ended_by_a_signal_says_so():
+    with pytest.raises(CommandFailed, match="it was ended by signal 15") as caught:
+        run(sh("kill -TERM $$"))
+
+    assert caught.value.status == -15
+
+
+def test_a_missing_program_is_a_failure_with_status_127():
+    with pytest.raises(CommandFailed, match="there is no such program") as caught:
+        run(["relvmoiscsi-no-such-program", "-v"])
+
+    assert caught.value.status == NO_SUCH_PROGRAM
+
+
+def test_a_file_that_cannot_be_executed_is_a_failure_with_status_126(tmp_path):
+    program = tmp_path / "program"
+    program.write_text("")
+
+    with pytest.raises(CommandFailed, match="it cannot be started: Permission denied") as caught:
+        run([str(program)])
+
+    assert caught.value.status == NOT_EXECUTABLE
+
+
+def test_a_program_that_takes_too_long_is_stopped_with_all_it_started(tmp_path):
+    witness = tmp_path / "witness"
+    begun = time.monotonic()
+
+    with pytest.raises(CommandFailed, match="did not end within 0.3 seconds and was stopped") as caught:
+        # The child holds the outputs open: it would keep us waiting if it went on.
+        run(sh('(sleep 2; echo alive > "$1") & wait', str(witness)), timeout=0.3)
+
+    assert caught.value.status == TIMED_OUT
+    assert time.monotonic() - begun < 1.9
+    time.sleep(2.2)
+    assert not witness.exists()
+
+
+def test_a_program_that_cannot_even_be_killed_is_left_with_a_warning(monkeypatch, caplog):
+    killed = []
+    monkeypatch.setattr(command, "_REAP_SECONDS", 0.1)
+    monkeypatch.setattr(os, "killpg", lambda group, _signal: killed.append(group))
+
+    process = command._start(sh("sleep 1"), ["sh"])
+    command._kill(process)
+
+    assert killed == [process.pid]
+    assert "was killed and has not ended yet" in caplog.text
+    process.communicate()
+
+
+def test_a_program_that_ended_just_before_it_was_killed_is_fine():
+    process = command._start(["true"], ["true"])
+    process.wait()
+
+    command._kill(process)
+
+    assert process.returncode == 0
+
+
+def test_who_interrupts_us_interrupts_the_program(monkeypatch):
+    process = command._start(sh("sleep 60"), ["sh"])
+    waits = [interrupt, process.communicate]
+    monkeypatch.setattr(process, "communicate", lambda timeout: waits.pop(0)(timeout=timeout))
+
+    with pytest.raises(KeyboardInterrupt):
+        command._finish(process, 60)
+
+    assert process.returncode == -9
+
+
+def interrupt(timeout):
+    raise KeyboardInterrupt
+
+
+def test_messages_are_in_english_and_the_rest_of_the_environment_is_kept(monkeypatch):
+    monkeypatch.setenv("LANGUAGE", "de")
+    monkeypatch.setenv("LC_MESSAGES", "de_DE.UTF-8")
+    monkeypatch.setenv("KEPT", "yes")
+
+    assert run(sh('echo "$LC_ALL,$LANGUAGE,$KEPT"')).stdout == "C,,yes\n"
+
+
+def test_system_programs_are_found_where_the_path_lacks_them(monkeypatch):
+    monkeypatch.setenv("PATH", "/opt/x:/bin")
+
+    assert run(["/bin/sh", "-c", 'echo "$PATH"']).stdout == "/opt/x:/bin:/usr/sbin:/usr/bin:/sbin\n"
+
+
+def test_the_program_reads_nothing_and_inherits_no_descriptor():
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+
+    shown = run(
+        [sys.executable, "-c", f"import os, sys; print(sys.stdin.read(), end=''); os.write({write_end}, b'x')"],
+        accept=(1,),
+    )
+
+    assert shown.stdout == ""
+    assert "Bad file descriptor" in shown.stderr
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_output_that_is_no_text_does_not_stop_us():
+    assert run(["printf", r"a\377b"]).stdout == r"a\xffb"
+
+
+def test_command_status_and_output_are_logged(caplog):
+    run(["printf", "%s", "some words"])
+
+    assert "running printf %s 'some words'" in caplog.text
+    assert "printf ended with status 0, stdout 'some words', stderr ''" in caplog.text
+
+
+@pytest.mark.parametrize("script", ["exit 0", "exit 3", "sleep 5"])
+def test_a_secret_reaches_no_log_and_no_message(caplog, script):
+    try:
+        run(sh('echo "$1"; echo "$1" >&2; ' + script, SECRET), timeout=0.5, secrets=("", "cr", SECRET))
+    except CommandFailed as error:
+        assert SECRET not in str(error) and SECRET not in error.stderr
+        assert not any(SECRET in word for word in error.argv)
+        assert error.__cause__ is None and error.__context__ is None
+
+    assert "********" in caplog.text
+    assert not any(SECRET in record.getMessage() or "s3cr" in record.getMessage() for record in caplog.records)
+
+
+def test_the_caller_is_given_the_output_unmasked():
+    assert run(["printf", "%s", SECRET], secrets=(SECRET,)).stdout == SECRET

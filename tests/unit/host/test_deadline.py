@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Every wait of a call takes from one budget; what is taken back has a little more."""
+
+import math
+
+import pytest
+
+from kit.clock import Clock
+from relvmoiscsi.host.command import Completed
+from relvmoiscsi.host.deadline import CLEANUP_SECONDS, NO_DEADLINE, Deadline, OutOfTime, in_time, waiting_in_time
+from relvmoiscsi.smapi.codes import NUMBERS
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def deadline(clock):
+    return Deadline(50, clock)
+
+
+def test_a_wait_gets_what_it_asks_for_or_what_is_left(deadline, clock):
+    assert deadline.within(15) == 15
+    clock.now += 40
+    assert deadline.within(15) == 10
+    clock.now += 40
+    assert (deadline.within(15), deadline.left, deadline.has_passed) == (0, 0, True)
+
+
+def test_without_a_deadline_a_wait_takes_what_it_takes():
+    assert (NO_DEADLINE.within(120.0), NO_DEADLINE.left, NO_DEADLINE.has_passed) == (120.0, math.inf, False)
+    assert NO_DEADLINE.for_cleanup().within(120.0) == 120.0
+    assert NO_DEADLINE.part(8).within(120.0) <= 8
+
+
+def test_a_part_ends_with_the_whole(deadline, clock):
+    part = deadline.part(8)
+    clock.now += 45
+    later = deadline.part(8)
+
+    assert part.has_passed
+    assert later.left == 5
+
+
+def test_after_it_nothing_is_begun_and_the_message_says_what_to_do(deadline, clock):
+    deadline.check("the login")
+    clock.now += 50
+
+    with pytest.raises(OutOfTime) as caught:
+        deadline.check("the login")
+
+    assert str(caught.value) == (
+        "The 50 seconds of this call were over before the login. This call wrote nothing to the LUN. The same call "
+        "again does it, or finishes what an earlier one began."
+    )
+    assert caught.value.sm_key in NUMBERS
+
+
+def test_what_is_taken_back_has_some_seconds_after_it_and_never_none(deadline, clock):
+    assert deadline.for_cleanup().left == 50 + CLEANUP_SECONDS
+    clock.now += 50
+    assert deadline.for_cleanup().left == CLEANUP_SECONDS
+    clock.now += 50
+    assert 0 < deadline.for_cleanup().left < CLEANUP_SECONDS
+
+
+def test_programs_get_the_time_that_is_left_and_none_is_started_after_it(deadline, clock):
+    calls = []
+
+    def run(argv, timeout, accept=(0,)):
+        calls.append((argv, timeout, accept))
+        return Completed(0, "", "")
+
+    runner = in_time(run, deadline)
+    runner(["a"], accept=(0, 1))
+    clock.now += 45
+    runner(["b"], timeout=30)
+    clock.now += 5
+    with pytest.raises(OutOfTime, match="before `c` was started"):
+        runner(["c"])
+
+    assert calls == [(["a"], 50, (0, 1)), (["b"], 5, (0,))]
+
+
+def test_a_wait_for_a_condition_ends_with_it(deadline, clock):
+    wait = waiting_in_time(lambda condition, seconds, subsystem="block": (condition(), seconds, subsystem), deadline)
+
+    clock.now += 40
+
+    assert wait(lambda: "there", 30.0) == ("there", 10.0, "block")
+    assert wait(lambda: "there", 3.0, "scsi") == ("there", 3.0, "scsi")

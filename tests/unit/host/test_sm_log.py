@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SMlog gets one line for each record, in SM's form, and never a secret."""
+
+import logging
+import os
+import syslog
+
+import pytest
+
+from kit.driver_calls import SESSION
+from relvmoiscsi.host import sm_log as module
+from relvmoiscsi.host.sm_log import MASK, SmLogHandler
+
+HEAD = f"[{os.getpid()}] relvmoiscsi: "
+
+
+@pytest.fixture
+def log():
+    """A logger of its own, whose only handler is SMlog's."""
+    logger = logging.Logger("test")  # noqa: LOG001 - not in the tree of loggers, so nothing of it stays
+    logger.addHandler(SmLogHandler())
+    return logger
+
+
+def hide(log, secret):
+    log.handlers[0].hide(secret)
+
+
+def test_a_line_as_sm_writes_it(log, smlog):
+    log.info("the LUN %s is %s", "3600", "sdc")
+
+    assert smlog == [(syslog.LOG_INFO, HEAD + "the LUN 3600 is sdc")]
+
+
+def test_it_is_the_log_of_sm(monkeypatch):
+    opened = []
+    monkeypatch.setattr(syslog, "openlog", lambda *arguments: opened.append(arguments))
+
+    SmLogHandler()
+
+    assert opened == [("SM", 0, syslog.LOG_LOCAL2)]
+
+
+def test_priorities(log, smlog):
+    log.debug("nobody reads this")
+    log.info("a")
+    log.warning("b")
+    log.error("c")
+
+    assert [priority for priority, _ in smlog] == [syslog.LOG_INFO, syslog.LOG_WARNING, syslog.LOG_ERR]
+
+
+def test_several_lines_become_one(log, smlog):
+    log.info("a\nb\r\nc\rd\u2028e\n")
+
+    assert [text for _, text in smlog] == [HEAD + "a | b | c | d | e"]
+
+
+def test_characters_that_syslog_does_not_take(log, smlog):
+    log.info("\x1b[31m \0 \udcff \u65e5")
+
+    assert [text for _, text in smlog] == [HEAD + "?[31m ? ? \u65e5"]
+
+
+def test_a_traceback_is_part_of_the_line(log, smlog):
+    hide(log, "hunter2hunter2")
+    try:
+        raise KeyError("hunter2hunter2")
+    except KeyError:
+        log.exception("a bug")
+
+    ((_, text),) = smlog
+    assert text.startswith(HEAD + "a bug | Traceback (most recent call last): | ")
+    assert text.endswith(f"KeyError: '{MASK}'")
+
+
+@pytest.mark.parametrize(
+    "secret", ["hunter2hunter2", "a'b\\c\"d", "p\u00e4ss w\u00f6rd", "\u65e5\u672c", "two\nlines", "x{}%s"]
+)
+def test_a_secret_is_masked_however_it_is_printed(log, smlog, secret):
+    hide(log, secret)
+
+    log.info("%s, %r, %s, %s", secret, secret, {"chappassword": secret}, ["iscsiadm", "-v", secret])
+    log.error("%s%s", secret, secret)
+
+    assert [text for _, text in smlog if secret in text or repr(secret)[1:-1] in text] == []
+    assert smlog[1][1] == HEAD + MASK + MASK
+
+
+def test_a_secret_within_another_does_not_uncover_it(log, smlog):
+    hide(log, "abc")
+    hide(log, "xxabcyy")
+    hide(log, "")
+
+    log.info("xxabcyy abc")
+
+    assert smlog[0][1] == HEAD + MASK + " " + MASK
+
+
+def test_secrets_given_at_the_start(smlog):
+    assert SmLogHandler(["abc", ""]).masked("abc and d") == MASK + " and d"
+
+
+def test_no_reference_of_a_session_is_written(log, smlog):
+    log.info("session_ref is %s, sr_ref is OpaqueRef:NULL, task DummyRef:|a|SR.create", SESSION)
+
+    assert smlog[0][1] == (
+        HEAD + f"session_ref is OpaqueRef:{MASK}, sr_ref is OpaqueRef:{MASK}, task DummyRef:|a|SR.create"
+    )
+
+
+def test_a_log_that_fails_is_silent(log, monkeypatch, capsys):
+    def fail(*_):
+        raise ValueError("embedded null character")
+
+    monkeypatch.setattr(syslog, "syslog", fail)
+    log.info("a")
+    log.info("%d", "no number")
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_sm_s_own_switch_is_honoured(log, smlog, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "NO_LOG_FILE", str(tmp_path / "no_sm_log"))
+    log.info("a")
+    (tmp_path / "no_sm_log").touch()
+    log.info("b")
+
+    assert [text for _, text in smlog] == [HEAD + "a"]

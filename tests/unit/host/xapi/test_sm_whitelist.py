@@ -1,0 +1,754 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Our drop-in among xapi's configuration: when there is one, what it says, what becomes of it, and of all other files.
+
+A tree here is what lies under a host's root directory: content by path. `sync` and `remove` are asked what they make of
+one, and `xapi_list` is what xapi would read from it.
+"""
+
+import fcntl
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.xapi import whitelist
+from relvmoiscsi.host.xapi.conf import read_whitelist
+from relvmoiscsi.host.xapi.whitelist import remove, sync
+
+CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
+DROP_IN = CONF_D + "zz-relvmoiscsi.conf"
+STOCK = {CONF: b"log=all\nsm-plugins=ext nfs lvmoiscsi\n"}
+DIRECTORY = {CONF_D: None}
+
+
+class Host:
+    """The files under a root directory."""
+
+    def __init__(self, directory, tree=()):
+        self.root = Path(str(directory))
+        (self.root / "etc").mkdir()
+        for path, content in sorted(dict(tree).items()):
+            self.write(path, content)
+
+    def __truediv__(self, path):
+        return self.root / path.lstrip("/")
+
+    def write(self, path, content):
+        """A file; without content, a directory."""
+        target = self / path
+        (target if content is None else target.parent).mkdir(parents=True, exist_ok=True)
+        if content is not None:
+            target.write_bytes(content)
+
+    def tree(self):
+        found = {}
+        for directory, _, files in os.walk(os.fsencode(str(self.root))):
+            path = directory[len(os.fsencode(str(self.root))) :] or b"/"
+            found[path] = None
+            for name in files:
+                with open(os.path.join(directory, name), "rb") as file:
+                    found[os.path.join(path, name)] = file.read()
+        return found
+
+    def conf_d(self):
+        return sorted(os.listdir(str(self / CONF_D)))
+
+    def xapi_list(self):
+        return read_whitelist(str(self.root)).plugins
+
+    def sync(self):
+        return sync(str(self.root))
+
+    def remove(self):
+        return remove(str(self.root))
+
+    def edit(self, path, old, new):
+        """What an administrator does with an editor."""
+        content = (self / path).read_bytes()
+        assert old in content
+        (self / path).write_bytes(content.replace(old, new))
+
+
+@pytest.fixture
+def host(tmp_path):
+    """Make a host with these files: host(tree)."""
+
+    def make(*trees):
+        (tmp_path / "host").mkdir()
+        return Host(tmp_path / "host", {path: content for tree in trees for path, content in tree.items()})
+
+    return make
+
+
+# --- whether there is a drop-in, and what it says
+
+
+def test_the_list_of_xapi_stays_and_ours_is_added(host):
+    dom0 = host(STOCK, DIRECTORY)
+
+    outcome = dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")
+    assert outcome.changed
+    assert outcome.sentences == (DROP_IN + " was written: the drivers of /etc/xapi.conf and relvmoiscsi.",)
+    assert dom0.conf_d() == ["zz-relvmoiscsi.conf"]
+
+
+def test_the_list_of_the_drop_in_that_wins_is_the_one_that_is_repeated(host):
+    dom0 = host(STOCK, {CONF_D + "99-linstor.conf": b"sm-plugins=ext linstor", CONF_D + "00.conf": b"sm-plugins=a"})
+
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "linstor", "relvmoiscsi")
+
+
+@pytest.mark.parametrize("accepting", ["*", "ext * nfs", "ext relvmoiscsi", "ReLVMoISCSI"])
+def test_nothing_is_written_where_xapi_accepts_us_already(host, accepting):
+    dom0 = host({CONF: b"sm-plugins = " + accepting.encode()}, DIRECTORY)
+    before = dom0.tree()
+
+    outcome = dom0.sync()
+
+    assert dom0.tree() == before
+    assert not outcome.changed
+    assert f"`sm-plugins = {accepting}`" in outcome.sentences[0]
+
+
+def test_a_list_of_nothing_is_a_list_to_add_to(host):
+    dom0 = host({CONF: b"sm-plugins=\n"}, DIRECTORY)
+
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("relvmoiscsi",)
+
+
+@pytest.mark.parametrize(
+    "tree, reason",
+    [
+        ({}, "There is no /etc/xapi.conf yet: nothing was written."),
+        (DIRECTORY, "There is no /etc/xapi.conf yet: nothing was written."),
+        ({CONF: b"log=all\n"}, "Neither /etc/xapi.conf nor /etc/xapi.conf.d sets sm-plugins: nothing was written."),
+    ],
+)
+def test_without_any_list_nothing_is_written_for_ours_alone_would_turn_off_all_others(host, tree, reason):
+    dom0 = host(tree)
+    before = dom0.tree()
+
+    outcome = dom0.sync()
+
+    assert dom0.tree() == before
+    assert (outcome.changed, outcome.sentences[0].startswith(reason)) == (False, True)
+
+
+def test_when_xapi_is_installed_after_us_the_next_run_adds_ours(host):
+    dom0 = host()
+    dom0.sync()
+
+    dom0.write(CONF, STOCK[CONF])
+    dom0.write(CONF_D, None)
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")
+
+
+def test_a_missing_directory_is_made_and_goes_with_us(host):
+    dom0 = host(STOCK)
+    before = dom0.tree()
+
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")
+    assert stat.S_IMODE((dom0 / CONF_D).stat().st_mode) == 0o755
+    dom0.sync()
+    dom0.remove()
+    assert dom0.tree() == before
+
+
+def test_a_directory_we_made_stays_while_something_else_is_in_it(host):
+    dom0 = host(STOCK)
+    dom0.sync()
+    dom0.write(CONF_D + "50-mine.conf", b"log=all")
+
+    dom0.remove()
+
+    assert dom0.conf_d() == ["50-mine.conf"]
+
+
+def test_a_directory_we_made_goes_as_soon_as_we_need_it_no_more(host):
+    dom0 = host(STOCK)
+    dom0.sync()
+    dom0.write(CONF, b"sm-plugins=*")
+
+    dom0.sync()
+
+    assert not (dom0 / CONF_D).exists()
+
+
+def test_the_drop_in_is_for_everybody_to_read(host):
+    dom0 = host(STOCK, DIRECTORY)
+
+    dom0.sync()
+
+    assert stat.S_IMODE((dom0 / DROP_IN).stat().st_mode) == 0o644
+
+
+def test_mode_and_owner_given_by_hand_stay(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    (dom0 / DROP_IN).chmod(0o600)
+    dom0.write(CONF, b"sm-plugins=ext")
+
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "relvmoiscsi")
+    assert stat.S_IMODE((dom0 / DROP_IN).stat().st_mode) == 0o600
+
+
+# --- its name
+
+
+@pytest.mark.parametrize("other", ["zz-sorted.conf", "zzz-late.conf", "~", "zz-relvmoiscsi.conf.rpmsave", "\udcff"])
+def test_it_is_read_after_every_other_file_with_a_list(host, other):
+    dom0 = host(STOCK, {CONF_D + other: b"sm-plugins=ext other\n"})
+
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "other", "relvmoiscsi")
+    assert (dom0 / (CONF_D + other)).read_bytes() == b"sm-plugins=ext other\n"
+
+
+def test_files_without_a_list_do_not_matter(host):
+    dom0 = host(STOCK, {CONF_D + "zzz.conf": b"log=all\n#sm-plugins=ext\n"})
+
+    dom0.sync()
+
+    assert dom0.conf_d() == ["zz-relvmoiscsi.conf", "zzz.conf"]
+
+
+def test_it_moves_when_a_file_comes_that_sorts_after_it_and_back_when_that_goes(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.write(CONF_D + "zzz.conf", b"sm-plugins=other")
+
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("other", "relvmoiscsi")
+    assert dom0.conf_d() == ["zzz.conf", "zzz.conf-zz-relvmoiscsi.conf"]
+    (dom0 / (CONF_D + "zzz.conf")).unlink()
+    dom0.sync()
+    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")
+    assert dom0.conf_d() == ["zz-relvmoiscsi.conf"]
+
+
+def test_no_other_file_is_overwritten_for_its_name(host):
+    dom0 = host(STOCK, {CONF_D + "zzz.conf": b"sm-plugins=other"})
+    dom0.sync()
+    dom0.write(DROP_IN, b"# not from us\n")
+    (dom0 / (CONF_D + "zzz.conf")).unlink()
+
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")
+    assert (dom0 / DROP_IN).read_bytes() == b"# not from us\n"
+
+
+def test_where_no_name_can_sort_last_it_says_so(host):
+    dom0 = host(STOCK, {CONF_D + "z" * 250: b"sm-plugins=other"})
+    before = dom0.tree()
+
+    with pytest.raises(Refused, match="Give it a shorter one"):
+        dom0.sync()
+
+    assert dom0.tree() == before
+
+
+# --- when others change
+
+
+@pytest.mark.parametrize(
+    "path, content, plugins",
+    [
+        (CONF, b"sm-plugins=ext nfs lvmoiscsi new\n", ("ext", "nfs", "lvmoiscsi", "new", "relvmoiscsi")),
+        (CONF, b"sm-plugins=ext\n", ("ext", "relvmoiscsi")),
+        (CONF_D + "99-x.conf", b"sm-plugins=x\n", ("x", "relvmoiscsi")),
+        (CONF_D + "99-x.conf.rpmsave", b"sm-plugins=x\n", ("x", "relvmoiscsi")),
+    ],
+)
+def test_it_follows_the_other_files(host, path, content, plugins):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.write(path, content)
+
+    assert dom0.sync().changed
+
+    assert dom0.xapi_list() == plugins
+
+
+@pytest.mark.parametrize("content", [b"sm-plugins=*", b"sm-plugins=ext relvmoiscsi"])
+def test_it_goes_when_it_is_needed_no_more_and_comes_again(host, content):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+
+    dom0.write(CONF_D + "99-x.conf", content)
+    assert dom0.sync().changed
+    assert dom0.conf_d() == ["99-x.conf"]
+
+    (dom0 / (CONF_D + "99-x.conf")).unlink()
+    dom0.sync()
+    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")
+
+
+def test_what_is_up_to_date_is_not_touched(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    before = (dom0 / DROP_IN).stat()
+
+    outcome = dom0.sync()
+
+    assert not outcome.changed
+    assert "is up to date" in outcome.sentences[0]
+    after = (dom0 / DROP_IN).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_while_xapi_has_no_list_the_drop_in_stays_as_it_was(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    (dom0 / CONF).unlink()
+    before = dom0.tree()
+
+    dom0.sync()
+
+    assert dom0.tree() == before
+
+
+# --- when ours is changed by hand
+
+
+def test_a_driver_added_to_our_line_stays(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.edit(DROP_IN, b"\nsm-plugins = ext", b"\nsm-plugins = moosefs ext")
+    dom0.write(CONF, b"sm-plugins=ext new\n")
+
+    dom0.sync()
+
+    assert set(dom0.xapi_list()) == {"ext", "new", "moosefs", "relvmoiscsi"}
+    before = dom0.tree()
+    assert not dom0.sync().changed
+    assert dom0.tree() == before
+
+
+def test_a_driver_taken_out_of_our_line_stays_out(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.edit(DROP_IN, b"\nsm-plugins = ext nfs ", b"\nsm-plugins = ext ")
+    dom0.write(CONF, b"sm-plugins=ext nfs new\n")
+
+    dom0.sync()
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "new", "relvmoiscsi")
+
+
+def test_our_driver_taken_out_by_hand_is_not_put_back(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.edit(DROP_IN, b"lvmoiscsi relvmoiscsi\n# relvmoiscsi end", b"lvmoiscsi\n# relvmoiscsi end")
+
+    for _ in range(2):
+        outcome = dom0.sync()
+        assert f"taken out of {DROP_IN} by hand" in outcome.sentences[0]
+
+    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi")
+
+
+def test_our_line_made_a_comment_is_left_so(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.edit(DROP_IN, b"\nsm-plugins", b"\n#sm-plugins")
+    before = dom0.tree()
+
+    outcome = dom0.sync()
+
+    assert dom0.tree() == before
+    assert "left so" in outcome.sentences[0]
+
+
+def test_a_star_in_our_line_is_kept(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.edit(DROP_IN, b"\nsm-plugins = ext nfs lvmoiscsi relvmoiscsi", b"\nsm-plugins = *")
+
+    dom0.sync()
+    assert dom0.xapi_list() == ("*",)
+
+    dom0.remove()
+    assert dom0.xapi_list() == ("*",)
+
+
+def test_without_our_note_of_the_list_what_is_in_the_line_stays(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.edit(DROP_IN, b"# list: ext nfs lvmoiscsi relvmoiscsi\n", b"")
+    dom0.edit(DROP_IN, b" relvmoiscsi\n", b" moosefs relvmoiscsi\n")
+
+    dom0.sync()
+
+    assert set(dom0.xapi_list()) == {"ext", "nfs", "lvmoiscsi", "moosefs", "relvmoiscsi"}
+    assert b"# list: ext nfs lvmoiscsi relvmoiscsi\n" in (dom0 / DROP_IN).read_bytes()
+
+
+def test_lines_that_are_not_ours_stay_through_changes_and_removal(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    ours = (dom0 / DROP_IN).read_bytes()
+    dom0.write(DROP_IN, b"# mine\n" + ours + b"log=all\nlast line, without an end")
+    dom0.write(CONF, b"sm-plugins=ext\n")
+
+    dom0.sync()
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "relvmoiscsi")
+    outcome = dom0.remove()
+    assert (dom0 / DROP_IN).read_bytes() == b"# mine\nlog=all\nlast line, without an end"
+    assert outcome.sentences == (DROP_IN + " was changed by hand: it stays, without our part.",)
+
+
+def test_a_list_added_to_our_file_is_one_to_add_to(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.write(DROP_IN, (dom0 / DROP_IN).read_bytes() + b"sm-plugins=ext mine")
+
+    dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "mine", "relvmoiscsi")
+    dom0.remove()
+    assert dom0.xapi_list() == ("ext", "mine")
+
+
+def test_a_file_of_our_name_without_our_marks_is_its_editor_s(host):
+    dom0 = host(STOCK, {DROP_IN: b"sm-plugins=ext relvmoiscsi mine\n"})
+    before = dom0.tree()
+
+    dom0.sync()
+    assert dom0.tree() == before
+
+    dom0.remove()
+    assert dom0.xapi_list() == ("ext", "mine")
+
+
+def test_drivers_added_by_hand_outlive_our_removal(host):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.edit(DROP_IN, b" relvmoiscsi\n# relvmoiscsi end", b" relvmoiscsi moosefs\n# relvmoiscsi end")
+
+    dom0.remove()
+
+    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "moosefs")
+    assert (dom0 / DROP_IN).read_bytes() == b"sm-plugins = ext nfs lvmoiscsi moosefs\n"
+    assert not dom0.remove().changed
+
+
+@pytest.mark.parametrize(
+    "copy", ["zz-relvmoiscsi.conf~", "zz-relvmoiscsi.conf.bak", "#zz-relvmoiscsi.conf#", "00-copy"]
+)
+def test_a_copy_of_ours_that_an_editor_left_decides_nothing_and_goes(host, copy):
+    dom0 = host(STOCK, DIRECTORY)
+    dom0.sync()
+    dom0.write(CONF_D + copy, (dom0 / DROP_IN).read_bytes())
+    dom0.write(CONF, b"sm-plugins=ext\n")
+
+    outcome = dom0.sync()
+
+    assert dom0.xapi_list() == ("ext", "relvmoiscsi")
+    assert dom0.conf_d() == ["zz-relvmoiscsi.conf"]
+    assert CONF_D + copy + " was removed." in outcome.sentences
+
+
+def test_removal_takes_copies_of_ours_as_well(host):
+    dom0 = host(STOCK, DIRECTORY)
+    before = dom0.tree()
+    dom0.sync()
+    dom0.write(DROP_IN + "~", (dom0 / DROP_IN).read_bytes())
+
+    dom0.remove()
+
+    assert dom0.tree() == before
+
+
+# --- when something is in the way
+
+
+def test_what_xapi_cannot_read_is_told(host):
+    dom0 = host(STOCK, {CONF_D + "directory": None})
+
+    outcome = dom0.sync()
+
+    assert dom0.xapi_list()[-1] == "relvmoiscsi"
+    assert CONF_D + "directory is not a file: xapi cannot read it and does not start." in outcome.sentences
+
+
+def test_a_list_that_cannot_be_repeated_is_refused(host):
+    dom0 = host({CONF: b"sm-plugins='\\ext nfs'\n"}, DIRECTORY)
+    before = dom0.tree()
+
+    with pytest.raises(Refused, match="cannot be said in another file"):
+        dom0.sync()
+
+    assert dom0.tree() == before
+
+
+def test_a_root_without_etc_is_none(tmp_path):
+    with pytest.raises(NotFound, match="etc cannot be opened"):
+        sync(str(tmp_path / "nowhere"))
+
+
+def test_two_runs_wait_for_each_other(host, monkeypatch):
+    dom0 = host(STOCK, DIRECTORY)
+    monkeypatch.setattr(whitelist, "WAIT_SECONDS", 0.0)
+    other = os.open(str(dom0 / "etc"), os.O_RDONLY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="Another run"):
+            dom0.sync()
+    finally:
+        os.close(other)
+
+    assert dom0.sync().changed
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+CHANGING = ("open", "fsync", "rename", "unlink", "mkdir", "rmdir", "fchmod", "chmod")
+
+
+class Cut:
+    """From operation number `last` on, no operation of the system happens: they fail, or the process is gone."""
+
+    def __init__(self, patch, last, error):
+        self.count = 0
+        for name in CHANGING:
+            patch.setattr(os, name, self.guarded(getattr(os, name), last, error))
+
+    def guarded(self, real, last, error):
+        def operation(*arguments, **options):
+            self.count += 1
+            if self.count >= last:
+                raise error
+            return real(*arguments, **options)
+
+        return operation
+
+
+def cuts(act, host, error):
+    """Do `act` once for every operation it makes, cut there; after each, what xapi would find."""
+    last = 0
+    while True:
+        last += 1
+        with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+            dom0 = host(directory)
+            cut = Cut(patch, last, error)
+            try:
+                act(dom0)
+            except (Killed, Refused, NotFound):
+                assert cut.count >= last
+            else:
+                assert last > 1, "nothing was done"
+                return
+            patch.undo()
+            yield dom0
+
+
+def added(directory):
+    return Host(directory, {**STOCK, **DIRECTORY})
+
+
+def changed(directory):
+    dom0 = added(directory)
+    dom0.sync()
+    dom0.write(CONF_D + "zzz.conf", b"sm-plugins=other\n")
+    return dom0
+
+
+def installed(directory):
+    dom0 = added(directory)
+    dom0.sync()
+    return dom0
+
+
+@pytest.mark.parametrize("error", [Killed(), OSError(28, "No space left on device")], ids=["killed", "failing"])
+@pytest.mark.parametrize(
+    "prepare, act, lists, names",
+    [
+        (added, Host.sync, [("ext", "nfs", "lvmoiscsi"), ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")],
+         ["zz-relvmoiscsi.conf"]),
+        (changed, Host.sync, [("other",), ("other", "relvmoiscsi"), ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")],
+         ["zzz.conf", "zz-relvmoiscsi.conf", "zzz.conf-zz-relvmoiscsi.conf"]),
+        (installed, Host.remove, [("ext", "nfs", "lvmoiscsi", "relvmoiscsi"), ("ext", "nfs", "lvmoiscsi")],
+         ["zz-relvmoiscsi.conf"]),
+    ],
+    ids=["added", "changed", "removed"],
+)  # fmt: skip
+def test_a_run_that_is_cut_leaves_xapi_the_old_list_or_the_new_one(prepare, act, lists, names, error):
+    seen = 0
+    for dom0 in cuts(act, prepare, error):
+        seen += 1
+        assert dom0.xapi_list() in lists
+        assert set(dom0.conf_d()) <= set(names), "xapi would parse something that is not meant for it"
+
+        act(dom0)
+
+        assert dom0.xapi_list() == lists[1]
+        assert sorted(os.listdir(str(dom0 / "etc"))) == ["xapi.conf", "xapi.conf.d"]
+    assert seen > 3
+
+
+def test_the_test_of_cuts_notices_a_file_that_is_written_in_place(monkeypatch):
+    def written_in_place(root, path, content):
+        half = content.index(b"sm-plugins = ext n") + len(b"sm-plugins = ext n")
+        with open(root + path, "wb") as file:
+            file.write(content[:half])
+            file.flush()
+            os.fsync(file.fileno())
+            file.write(content[half:])
+
+    monkeypatch.setattr(whitelist, "_replace", written_in_place)
+
+    assert ("ext", "n") in [dom0.xapi_list() for dom0 in cuts(Host.sync, added, Killed())]
+
+
+# --- whatever there is
+
+PLUGINS = st.lists(
+    st.sampled_from(["ext", "nfs", "EXT", "lvmoiscsi", "x-1", "*", "relvmoiscsi", "'a", "b'"]), max_size=5
+)
+LINES = st.one_of(
+    st.builds("sm-plugins{1}{0}".format, PLUGINS.map(" ".join), st.sampled_from(["=", " = ", "\t="])),
+    st.builds('sm-plugins="{}" # comment'.format, PLUGINS.map(" ".join)),
+    st.sampled_from(["", "log=all", "# sm-plugins=ext", "nonsense", "sm-dir = /usr/libexec/sm/drivers"]),
+)
+CONTENTS = st.builds(
+    lambda lines, end: ("\n".join(lines) + end).encode(), st.lists(LINES, max_size=3), st.sampled_from(["", "\n"])
+)
+FILE_NAMES = st.one_of(
+    st.sampled_from(["99-a.conf", "99-a.conf.rpmsave", "zz-b.conf", "zzz.conf", "~", ".x", "\u00e9.conf"]),
+    st.text("az~-.", min_size=1, max_size=6).filter(lambda name: name not in (".", "..")),
+)
+FILES = st.dictionaries(FILE_NAMES, CONTENTS, max_size=4)
+TREES = st.builds(
+    lambda conf, files, has_directory: {
+        **({CONF: conf} if conf is not None else {}),
+        **(DIRECTORY if has_directory or files else {}),
+        **{CONF_D + name: content for name, content in files.items()},
+    },
+    st.one_of(st.none(), CONTENTS),
+    FILES,
+    st.booleans(),
+)
+
+
+@pytest.fixture(scope="module")
+def on_host():
+    """Make a host in a directory that goes when the block ends; hypothesis needs a new one for each example."""
+
+    class OnHost(tempfile.TemporaryDirectory):
+        def __init__(self, tree):
+            super().__init__()
+            self.tree = tree
+
+        def __enter__(self):
+            return Host(super().__enter__(), self.tree)
+
+    return OnHost
+
+
+@given(TREES)
+def test_what_was_accepted_is_accepted_and_we_are_and_nobody_else_is(on_host, tree):
+    with on_host(tree) as dom0:
+        before = read_whitelist(str(dom0.root))
+
+        dom0.sync()
+
+        after = dom0.xapi_list()
+        if before.source is None:
+            assert after == ()
+        elif before.allows("relvmoiscsi"):
+            assert after == before.plugins
+        else:
+            assert after == (*before.plugins, "relvmoiscsi")
+
+
+@given(TREES)
+def test_doing_it_twice_equals_doing_it_once(on_host, tree):
+    with on_host(tree) as dom0:
+        dom0.sync()
+        once = dom0.tree()
+
+        outcome = dom0.sync()
+
+        assert dom0.tree() == once
+        assert not outcome.changed
+
+
+@given(TREES, st.integers(0, 2), st.integers(1, 2))
+def test_removal_restores_every_byte(on_host, tree, syncs, removals):
+    with on_host(tree) as dom0:
+        before = dom0.tree()
+
+        for _ in range(syncs):
+            dom0.sync()
+        for _ in range(removals):
+            dom0.remove()
+
+        assert dom0.tree() == before
+
+
+@given(TREES, st.lists(FILES, min_size=1, max_size=3))
+def test_it_never_matters_what_was_there_before(on_host, tree, changes):
+    assume(CONF in tree)
+    with on_host({**tree, **DIRECTORY}) as dom0:
+        dom0.sync()
+        for files in changes:
+            for name in dom0.conf_d():
+                if not name.endswith("zz-relvmoiscsi.conf"):
+                    (dom0 / (CONF_D + name)).unlink()
+            for name, content in files.items():
+                dom0.write(CONF_D + name, content)
+            dom0.sync()
+
+        fresh = {CONF: tree[CONF], **DIRECTORY, **{CONF_D + name: content for name, content in changes[-1].items()}}
+        with on_host(fresh) as other:
+            has_list = read_whitelist(str(other.root)).source is not None
+            other.sync()
+            if has_list:
+                assert dom0.tree() == other.tree()
+
+
+@given(TREES, st.binary(max_size=20))
+def test_edits_outlive_any_number_of_runs(on_host, tree, comment):
+    with on_host({**tree, **DIRECTORY}) as dom0:
+        dom0.sync()
+        ours = [name for name in dom0.conf_d() if name.endswith("zz-relvmoiscsi.conf")]
+        assume(ours)
+        path, comment = CONF_D + ours[0], b"# " + comment.replace(b"\n", b"")
+        dom0.edit(path, b"\n# relvmoiscsi end\n", b" added\n# relvmoiscsi end\n" + comment)
+        edited = dom0.xapi_list()
+
+        dom0.sync()
+        dom0.sync()
+
+        assert sorted(dom0.xapi_list()) == sorted(edited)
+        assert comment in (dom0 / path).read_bytes()
+
+        dom0.remove()
+
+        assert sorted((*dom0.xapi_list(), "relvmoiscsi")) == sorted(edited)
+        assert comment in (dom0 / path).read_bytes()

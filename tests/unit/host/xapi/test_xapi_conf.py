@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The list of storage drivers that xapi accepts, read as xapi reads it."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.xapi import conf
+from relvmoiscsi.host.xapi.conf import Setting, read_whitelist, value_of
+
+STOCK = "ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """The root directory of a host whose xapi is configured by files that the test writes."""
+    (tmp_path / "etc" / "xapi.conf.d").mkdir(parents=True)
+    return tmp_path
+
+
+def configure(root, **files):
+    """conf: of xapi.conf; every other name, with _ for -, is a file in xapi.conf.d that ends in .conf."""
+    for name, content in files.items():
+        path = "xapi.conf" if name == "conf" else "xapi.conf.d/{}.conf".format(name.replace("_", "-"))
+        (root / "etc" / path).write_text(content, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "line, plugins",
+    [
+        ("sm-plugins=ext nfs", ("ext", "nfs")),
+        ("sm-plugins = ext nfs", ("ext", "nfs")),
+        ("  sm-plugins\t=\text  nfs \t", ("ext", "nfs")),
+        ('sm-plugins="ext nfs"', ("ext", "nfs")),
+        ("sm-plugins='ext nfs'", ("ext", "nfs")),
+        ("sm-plugins=\"ext nfs'", ('"ext', "nfs'")),
+        ('sm-plugins="', ('"',)),
+        ("sm-plugins=ext # nfs", ("ext",)),
+        ('sm-plugins="ext # nfs"', ('"ext',)),
+        ("sm-plugins=ext nfs\r", ("ext", "nfs")),
+        ("sm-plugins=ext\fnfs\vsmb", ("ext", "nfs\vsmb")),
+        ("sm-plugins=", ()),
+        ("sm-plugins=*", ("*",)),
+        ("sm-plugins=a=b", ("a=b",)),
+        ("sm-plugins==b", ("=b",)),
+        ("sm-plugins=EXT", ("EXT",)),
+        ("set sm-plugins=ext", ("ext",)),
+        ("; sm-plugins=ext", ("ext",)),
+        ("#sm-plugins=ext", None),
+        ("sm-plugins", None),
+        ("sm-plugins ext", None),
+        ("SM-plugins=ext", None),
+        ("my-sm-plugins=ext", None),
+        ("sm-plugins2=ext", None),
+        ("log=sm-plugins=ext", None),
+        ("", None),
+        ("=ext", None),
+    ],
+)
+def test_a_line_is_taken_apart_as_xapi_does_it(line, plugins):
+    assert value_of(line.encode()) == plugins
+
+
+def test_a_name_may_be_any_bytes():
+    (name,) = value_of(b"sm-plugins=\xff\xc3\xa9")
+
+    assert os.fsencode(name) == b"\xff\xc3\xa9"
+
+
+def test_the_last_line_in_the_last_file_is_the_whole_list(root):
+    configure(
+        root, conf="sm-plugins=a\nsm-plugins=b\n", x10="sm-plugins=c\nlog=d", x20="sm-plugins=d\n#\n", x30="log=e"
+    )
+
+    found = read_whitelist(str(root))
+
+    assert found.plugins == ("d",)
+    assert found.source == "/etc/xapi.conf.d/x20.conf"
+    assert found.sources == (
+        Setting("/etc/xapi.conf", ("a",)),
+        Setting("/etc/xapi.conf", ("b",)),
+        Setting("/etc/xapi.conf.d/x10.conf", ("c",)),
+        Setting("/etc/xapi.conf.d/x20.conf", ("d",)),
+    )
+
+
+def test_files_are_read_in_the_byte_order_of_their_names_whatever_their_suffix(root):
+    names = [
+        b"00",
+        b".hidden",
+        b"99-a.conf",
+        b"99-a.conf.rpmsave",
+        b"99-a.conf~",
+        b"B",
+        b"a",
+        b"~",
+        b"\xc3\xa9",
+        b"\xff",
+    ]
+    for name in names:
+        with open(os.path.join(os.fsencode(str(root)), b"etc/xapi.conf.d", name), "wb") as file:
+            file.write(b"sm-plugins=" + name.replace(b"#", b"") + b"\n")
+
+    found = read_whitelist(str(root))
+
+    assert [os.fsencode(os.path.basename(setting.path)) for setting in found.sources] == sorted(names)
+    assert os.fsencode(found.plugins[0]) == b"\xff"
+
+
+def test_a_copy_with_another_suffix_wins_as_it_does_with_xapi(root):
+    configure(root, conf="sm-plugins=" + STOCK)
+    (root / "etc/xapi.conf.d/99-linstor.conf").write_text("sm-plugins=ext linstor")
+    (root / "etc/xapi.conf.d/99-linstor.conf.rpmsave").write_text("sm-plugins=ext")
+
+    found = read_whitelist(str(root))
+
+    assert (found.plugins, found.source) == (("ext",), "/etc/xapi.conf.d/99-linstor.conf.rpmsave")
+
+
+@pytest.mark.parametrize(
+    "plugins, name, accepted",
+    [
+        (STOCK, "lvmoiscsi", True),
+        (STOCK, "relvmoiscsi", False),
+        ("ext ReLVMoISCSI", "relvmoiscsi", True),
+        ("ext relvmoiscsi", "ReLVMoISCSI", True),
+        ("*", "relvmoiscsi", True),
+        ("ext *", "relvmoiscsi", True),
+        ("relvmoiscsi*", "relvmoiscsi", False),
+        ("", "relvmoiscsi", False),
+        ("relvmoi\u017fcsi", "relvmoiscsi", False),
+    ],
+)
+def test_a_driver_is_accepted_by_its_name_in_any_case_or_by_a_star(root, plugins, name, accepted):
+    configure(root, conf="sm-plugins=" + plugins)
+
+    assert read_whitelist(str(root)).allows(name) is accepted
+
+
+def test_without_a_line_no_driver_is_accepted_and_no_file_is_named(root):
+    configure(root, conf="log=all\n")
+
+    found = read_whitelist(str(root))
+
+    assert (found.plugins, found.source, found.sources) == ((), None, ())
+    assert not found.allows("ext")
+
+
+def test_an_empty_list_is_a_list(root):
+    configure(root, conf="sm-plugins=ext", x="sm-plugins=\n")
+
+    assert read_whitelist(str(root))[:2] == ((), "/etc/xapi.conf.d/x.conf")
+
+
+def test_neither_file_nor_directory_need_exist(tmp_path):
+    assert read_whitelist(str(tmp_path)).source is None
+
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/xapi.conf").write_text("sm-plugins=ext")
+
+    assert read_whitelist(str(tmp_path)).plugins == ("ext",)
+
+
+def test_what_xapi_cannot_read_is_named_and_does_not_hide_the_rest(root):
+    configure(root, conf="sm-plugins=ext", y="sm-plugins=nfs")
+    (root / "etc/xapi.conf.d/x").mkdir()
+    (root / "etc/xapi.conf.d/.#y.conf").symlink_to("someone@somewhere")
+    os.mkfifo(str(root / "etc/xapi.conf.d/pipe"))
+
+    names = [".#y.conf", "pipe", "x"]
+    assert conf.obstacles(str(root)) == ["/etc/xapi.conf.d/" + name for name in names]
+    assert read_whitelist(str(root)).plugins == ("nfs",)
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_not_an_empty_file(root):
+    (root / "etc/xapi.conf").mkdir()
+
+    with pytest.raises(NotFound, match=r"xapi\.conf cannot be read: Is a directory"):
+        read_whitelist(str(root))
+
+
+def test_a_file_that_goes_while_it_is_looked_for_is_empty(root):
+    assert conf.read_conf(str(root), "/etc/xapi.conf.d/gone") == b""
+
+
+NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, blacklist_characters="#\"'\\"), min_size=1)
+
+
+@given(st.lists(NAMES), st.sampled_from([" ", "\t", "  "]), st.sampled_from(["", '"', "'"]), st.text(alphabet=" \t"))
+def test_what_is_written_as_a_list_is_read_as_that_list(names, separator, quote, blanks):
+    line = f"{blanks}sm-plugins{blanks}={blanks}{quote}{separator.join(names)}{quote}{blanks}# comment"
+
+    assert value_of(line.encode()) == tuple(names)
+
+
+@given(st.binary())
+def test_any_bytes_are_a_line(line):
+    plugins = value_of(line.replace(b"\n", b""))
+
+    assert plugins is None or all(plugins)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The time of a run is that of its round trips: six flushes, and reads in batches whose number does not grow with the
+number of volumes or the size of the LUN. Nothing is read or written but what the formats ask for."""
+
+import pytest
+
+from kit import builder, reader
+from kit.builder import MIB, SMALL_BAT, raw, vhd
+from kit.cuts import (
+    AREA_DEFAULT,
+    SCSI_ID,
+    entropy,
+    recover,
+    undo,
+)
+from relvmoiscsi import engine
+from relvmoiscsi.device import Device
+
+FLUSHES = 6
+READ_BATCHES = 8
+GIB = 1 << 30
+
+
+class Watched(Device):
+    """Notes every range read and written."""
+
+    def __init__(self, disk):
+        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
+        self.physical_block_size = disk.physical_block_size
+        self.disk = disk
+        self.read_ranges, self.written, self.steps = [], [], []
+
+    def read(self, ranges):
+        self.read_ranges.extend(ranges)
+        self.steps.append("r")
+        return self.disk.read(ranges)
+
+    def write(self, chunks):
+        self.written.extend(chunks)
+        self.steps.append("w")
+        self.disk.write(chunks)
+
+    def flush(self):
+        self.steps.append("f")
+        self.disk.flush()
+
+
+def resignatured(disk):
+    watched = Watched(disk)
+    prepared = engine.prepare(watched, entropy(0), SCSI_ID)
+    assert "w" not in watched.steps and "f" not in watched.steps
+    return watched, engine.resignature(watched, prepared)
+
+
+@pytest.mark.parametrize("count", [1, 50, 500])
+@pytest.mark.parametrize("chained", [False, True])
+def test_batches_and_flushes_do_not_grow_with_the_number_of_vdis(count, chained):
+    disk = builder.many_vdis(count, chained).disk
+
+    watched, result = resignatured(disk)
+
+    steps = "".join(watched.steps)
+    read = f"{result.reads} reads, {sum(part.length for part in watched.read_ranges)} bytes read"
+    written = f"{result.writes} writes, {result.bytes_written} bytes written"
+    print(f"{count} VDIs, chained {chained}: {steps}; {read}, {written}")
+    assert disk.flushes == result.flushes == FLUSHES
+    assert disk.read_batches == result.read_batches <= READ_BATCHES
+    assert disk.write_batches == FLUSHES
+    assert steps.replace("r", "") == "wf" * FLUSHES
+    assert result.writes == len(watched.written) == disk.writes
+    assert result.bytes_written == disk.bytes_written
+    assert result.reads == disk.reads
+
+
+@pytest.mark.parametrize("size", [GIB, 1 << 40, 64 << 40])
+def test_nothing_grows_with_the_size_of_the_lun(size):
+    volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
+    # LVM needs larger extents for more of them than 2 ** 24
+    extent = {"extent_size": max(4 * MIB, size >> 24)}
+    small = builder.build_sr(volumes, **extent)
+    large = builder.build_sr(volumes, size_bytes=size, **extent)
+
+    of_small = resignatured(small.disk)[1]
+    of_large = resignatured(large.disk)[1]
+
+    for field in ("reads", "read_batches", "writes", "flushes"):
+        assert getattr(of_large, field) == getattr(of_small, field), field
+    # the numbers in the text have more digits
+    assert abs(of_large.bytes_written - of_small.bytes_written) <= 4096
+    assert abs(large.disk.bytes_read - small.disk.bytes_read) <= 64 << 10
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        builder.one_vhd,
+        builder.everything,
+        builder.two_metadata_areas,
+        builder.fragmented_locators,
+        builder.wrapped_text,
+        builder.four_k,
+        lambda: builder.four_k(area=AREA_DEFAULT),
+    ],
+)
+def test_the_bounds_hold_for_other_shapes(build):
+    built = build()
+
+    watched, result = resignatured(built.disk)
+
+    # a second area that is not in the first 64 KiB, and locators in other segments, are one batch more each
+    print("{}: {}".format(built.disk.name, "".join(watched.steps)))
+    assert result.flushes == FLUSHES
+    assert result.read_batches <= READ_BATCHES + 1
+
+
+@pytest.mark.parametrize("block_size", [512, 4096])
+def test_only_label_ring_and_identity_fields_are_written(block_size):
+    built = builder.everything(area=AREA_DEFAULT, block_size=block_size)
+    allowed = built.truth.allowed
+
+    watched, _result = resignatured(built.disk)
+
+    for chunk in watched.written:
+        spans = [item for item in allowed if item.offset < chunk.end and chunk.offset < item.end]
+        # a chunk is whole blocks: it begins in the block of a field and ends in the block of one
+        assert spans, f"{len(chunk.data)} bytes at {chunk.offset} hold nothing that may change"
+        assert min(item.offset for item in spans) - chunk.offset < block_size
+        assert chunk.end - max(item.end for item in spans) < block_size + 512
+
+
+def test_guest_data_is_not_read():
+    """But for what shares the first 64 KiB, or a block, with what is: headers, footers, locators, MGT."""
+    built = builder.build_sr([vhd("disk", blocks=2), raw("data", extents=16)], area=AREA_DEFAULT)
+
+    watched, _result = resignatured(built.disk)
+
+    data = built.truth.device_ranges("data", 0, 16 * 4 * MIB)
+    touched = [
+        part for part in watched.read_ranges for item in data if part.offset < item.end and item.offset < part.end
+    ]
+    assert touched == []
+    assert sum(part.length for part in watched.read_ranges) < 256 << 10
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_an_undo_has_the_same_flushes_and_as_few_batches(count):
+    disk = builder.many_vdis(count, chained=True).disk
+    resignatured(disk)
+    disk.reset_counters()
+
+    result = undo(disk)
+
+    print(f"{count} VDIs: undo takes {disk.read_batches} batches of reads")
+    assert disk.flushes == result.flushes == FLUSHES
+    assert disk.read_batches <= 2 * READ_BATCHES
+    assert disk.write_batches == FLUSHES
+
+
+def test_the_batches_of_an_undo_do_not_grow_with_the_number_of_vdis():
+    few, many = (builder.many_vdis(count, chained=True).disk for count in (10, 200))
+
+    batches = []
+    for disk in (few, many):
+        resignatured(disk)
+        disk.reset_counters()
+        undo(disk)
+        batches.append(disk.read_batches)
+
+    assert batches[0] == batches[1]
+
+
+def test_where_nothing_is_unfinished_recovery_reads_the_label_and_writes_nothing():
+    disk = builder.one_vhd().disk
+
+    assert not recover(disk)
+
+    assert (disk.reads, disk.writes, disk.flushes) == (1, 0, 0)
+
+
+def test_already_done_costs_reads_only():
+    disk = builder.many_vdis(20).disk
+    resignatured(disk)
+    before = disk.copy()
+    disk.reset_counters()
+
+    found = engine.prepare(disk, entropy(1), SCSI_ID)
+
+    assert isinstance(found, engine.AlreadyDone)
+    assert (disk.writes, disk.flushes) == (0, 0)
+    assert disk.read_batches <= READ_BATCHES
+    assert disk == before and reader.vg_view(disk) == reader.vg_view(before)

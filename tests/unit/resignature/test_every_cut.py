@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Power is cut at every moment of a resignature, an undo, a roll-back, and a recovery.
+
+What has to hold on each disk that is left is said by `cuts.Judge`. Each test of a run has a twin, in which one flush is
+forgotten and the same judge must find a fault: every flush of the protocol is needed, and here is what it is for.
+
+`pytest -s` or `-rP` shows how many disks were looked at, and of which groups of writes not every subset was taken.
+"""
+
+import pytest
+
+from kit import lvmreader, reader
+from kit.cuts import (
+    IMAGES,
+    SCSI_ID,
+    CrashDisk,
+    Judge,
+    cut_before,
+    done,
+    durable,
+    entropy,
+    every_fault,
+    free_ring,
+    image,
+    lvm_commit,
+    recover,
+    resignature,
+    undo,
+    with_new_volume,
+)
+from relvmoiscsi import engine
+from relvmoiscsi.device import Range
+
+#: how many disks to look at; the images with many volumes write too many blocks for all subsets
+THOROUGH = {"torn": True, "limit": 256, "samples": 16}
+SAMPLED = {"torn": True, "limit": 64, "samples": 8}
+SMALL = ("one VDI", "a chain", "blocks of 4096", "blocks of 4096, text wraps")
+
+
+def how(name, disk):
+    """But for small images, blocks in the free space of the ring are not torn: nobody reads them."""
+    if name in SMALL:
+        return dict(THOROUGH, undo_every=5)
+    return dict(SAMPLED, undo_every=11, never_torn=free_ring(disk))
+
+
+def trial(name):
+    """An image, the same resignatured, and that undone: runs that nobody cut."""
+    original = image(name)
+    resignatured = done(original)
+    return original, resignatured, done(resignatured, run=undo)
+
+
+# --- the runs that nobody cuts, by which the others are judged
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_uncut_runs_lead_to_new_identities_and_back(name):
+    original, resignatured, undone = trial(name)
+
+    ids = engine.inspect(resignatured).run.ids
+    names = dict(ids.uuids)
+    names.update((lvmreader.dashed(old), lvmreader.dashed(new)) for old, new in ids.lvm_ids.items())
+    assert reader.essence(resignatured) == reader.renamed(reader.essence(original), names)
+    assert not reader.identities(resignatured) & reader.identities(original)
+    assert reader.essence(undone) == reader.essence(original)
+    everywhere = [Range(offset, len(data)) for offset, data in original.runs()]
+    assert engine.compare(original, resignatured, everywhere).problems == []
+
+
+# --- every cut
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_cut_resignature_is_the_old_lun_or_the_new_one_or_finishes(name):
+    original, resignatured, _undone = trial(name)
+
+    crash = CrashDisk(original)
+    resignature(crash)
+
+    assert every_fault(Judge(original, resignatured), crash, **how(name, original)) == []
+
+
+UNDONE = ["one VDI", "everything", "fragmented", "two areas", "second area ignored", "blocks of 4096, text wraps"]
+
+
+@pytest.mark.parametrize("name", UNDONE)
+def test_a_cut_undo_is_the_new_lun_or_the_old_one_or_finishes(name):
+    original, resignatured, _undone = trial(name)
+
+    crash = CrashDisk(resignatured)
+    undo(crash)
+
+    judge = Judge(original, resignatured, target=done(resignatured, run=undo))
+    assert every_fault(judge, crash, **how(name, resignatured)) == []
+
+
+@pytest.mark.parametrize("name", ["two areas", "blocks of 4096", "fragmented", "qcow2"])
+@pytest.mark.parametrize("flush, blocks", [(3, 0), (3, 3), (4, 0)])
+def test_a_cut_roll_back_is_still_unfinished_or_the_old_lun(name, flush, blocks):
+    original, resignatured, _undone = trial(name)
+    unfinished = cut_before(original, flush, blocks=blocks)
+
+    crash = CrashDisk(unfinished)
+    undo(crash)
+
+    assert crash.flushes == 2
+    assert every_fault(Judge(original, resignatured), crash, undo_every=3, **SAMPLED) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_cut_in_the_resignature_of_a_later_clone_does_not_bring_the_first_one_back(seed):
+    """The ring then holds the journal of the first run, whose end is the beginning of the second."""
+    first = done(image("a chain"))
+    second = done(first, scsi_id="another", seed=seed)
+
+    crash = CrashDisk(first)
+    resignature(crash, scsi_id="another", seed=seed)
+
+    judge = Judge(first, second, states=("resignatured", "resignatured"))
+    assert every_fault(judge, crash, undo_every=0, **THOROUGH) == []
+
+
+def test_a_cut_in_a_resignature_after_an_undo_leads_to_its_own_ids():
+    """The ring then holds the journals of both earlier runs."""
+    original = done(done(image("a chain"), seed=1), run=undo)
+    resignatured = done(original, seed=2)
+
+    crash = CrashDisk(original)
+    resignature(crash, seed=2)
+
+    assert every_fault(Judge(original, resignatured), crash, undo_every=3, **THOROUGH) == []
+
+
+# --- recovery is cut as well
+
+
+def unfinished_images(name, every, run=resignature, base=None):
+    """Every n-th of the disks that a cut run leaves unfinished, or with a torn label."""
+    crash = CrashDisk(base or image(name))
+    run(crash)
+    cuts = crash.crash_images(torn=True, limit=64, samples=8)
+    found = [(cut, disk) for cut, disk in cuts if engine.inspect(disk).state == engine.UNFINISHED]
+    print(f"{name}: {len(found)} unfinished disks, recovery is cut on {len(found[::every])}")
+    return crash, found[::every]
+
+
+SECOND_LEVEL = {
+    "one VDI": (2, {"torn": True, "limit": 64, "samples": 4}),
+    "blocks of 4096": (17, {"torn": True, "limit": 64, "samples": 4}),
+    "two areas": (71, {"torn": True, "limit": 16, "samples": 4}),
+    "fragmented": (61, {"torn": True, "limit": 16, "samples": 4}),
+    "everything": (211, {"torn": True, "limit": 16, "samples": 4}),
+}
+
+
+@pytest.mark.parametrize("name", SECOND_LEVEL)
+def test_a_recovery_that_is_cut_is_recovered_to_the_same_identity(name):
+    original, resignatured, _undone = trial(name)
+    every, subsets = SECOND_LEVEL[name]
+    crash, unfinished = unfinished_images(name, every)
+    judge = Judge(original, resignatured).watch(crash)
+
+    assert faults_of_cut_recoveries(judge, unfinished, subsets) == []
+
+
+@pytest.mark.parametrize("name, every", [("one VDI", 5), ("blocks of 4096", 23)])
+def test_a_recovery_of_an_undo_that_is_cut_is_recovered_to_the_same_identity(name, every):
+    original, resignatured, undone = trial(name)
+    crash, unfinished = unfinished_images(name, every, undo, resignatured)
+    judge = Judge(original, resignatured, target=undone).watch(crash)
+
+    assert faults_of_cut_recoveries(judge, unfinished, SECOND_LEVEL["one VDI"][1]) == []
+
+
+def faults_of_cut_recoveries(judge, unfinished, subsets):
+    found, states = [], 0
+    for first_cut, disk in unfinished:
+        second = CrashDisk(disk)
+        assert recover(second)
+        assert second.current == judge.target
+        for cut, left in second.crash_images(**subsets):
+            found += judge.faults(f"{first_cut}; then {cut}", left, with_undo=False)
+        states += second.report.states
+    print(f"{states} disks after a second cut")
+    return found
+
+
+@pytest.mark.parametrize("name", ["a chain", "two areas", "second area ignored", "text wraps", "blocks of 4096"])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_cut_recovery_keeps_what_lvm_wrote_after_the_commit(name, wraps):
+    """A text that wraps in the second area is copied before the header at the original place points to it."""
+    original = image(name)
+    went_on = cut_before(original, 5)
+    lvm_commit(went_on, with_new_volume)
+    lvm_commit(went_on, wrap=wraps)
+    finished = done(went_on, run=recover)
+    crash = CrashDisk(went_on)
+    recover(crash)
+
+    judge = Judge(original, finished)
+    assert reader.vg_view(went_on) == reader.vg_view(finished)
+    assert every_fault(judge, crash, undo_every=0, **THOROUGH) == []
+
+
+# --- the twins: without any one of the flushes the judge finds a fault
+
+#: what breaks without the n-th flush
+NEEDED = {
+    1: "recovery",  # the mark is there, and the journal or the second area is not
+    2: "recovery",  # contents are new, and no mark says so
+    3: "recovery",  # the identity is new, contents are torn, and recovery after the commit takes nothing for torn
+    4: "view",  # the header at the original place speaks of the new PV, the label of the old one
+    5: "view",  # the label is the new one, the header at the original place the old one
+    6: "durable",  # success is reported while the label could still fall back to "switched"
+}
+
+
+@pytest.mark.parametrize("flush", NEEDED)
+@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+def test_twin_without_a_flush_a_cut_resignature_breaks(name, flush):
+    original, resignatured, _undone = trial(name)
+
+    crash = CrashDisk(original, dropped_flush=flush)
+    resignature(crash)
+
+    assert crash.flushes == 6
+    faults = every_fault(Judge(original, resignatured), crash, undo_every=0, limit=2048, torn=flush == 3)
+    assert NEEDED[flush] in {fault.claim for fault in faults}
+
+
+@pytest.mark.parametrize("flush", NEEDED)
+def test_twin_without_a_flush_a_cut_undo_breaks(flush):
+    original, resignatured, undone = trial("one VDI")
+
+    crash = CrashDisk(resignatured, dropped_flush=flush)
+    undo(crash)
+
+    assert crash.flushes == 6
+    judge = Judge(original, resignatured, target=undone)
+    faults = every_fault(judge, crash, undo_every=0, limit=2048, torn=flush == 3)
+    assert NEEDED[flush] in {fault.claim for fault in faults}
+
+
+@pytest.mark.parametrize("flush, broken", [(1, "recovery"), (2, "durable")])
+def test_twin_without_a_flush_a_cut_roll_back_breaks(flush, broken):
+    original, resignatured, _undone = trial("one VDI")
+
+    crash = CrashDisk(cut_before(original, 4), dropped_flush=flush)
+    undo(crash)
+
+    faults = every_fault(Judge(original, resignatured), crash, undo_every=0, limit=2048)
+    assert broken in {fault.claim for fault in faults}
+
+
+@pytest.mark.parametrize("flush, broken", [(1, "recovery"), (2, "view"), (3, "view"), (4, "durable")])
+def test_twin_without_a_flush_a_cut_recovery_breaks(flush, broken):
+    """Recovery from "in progress" has the flushes of steps 3 to 6."""
+    original, resignatured, _undone = trial("one VDI")
+
+    crash = CrashDisk(cut_before(original, 3), dropped_flush=flush)
+    recover(crash)
+
+    assert crash.flushes == 4
+    faults = every_fault(Judge(original, resignatured), crash, undo_every=0, limit=2048, torn=flush == 1)
+    assert broken in {fault.claim for fault in faults}
+
+
+@pytest.mark.parametrize("flush, broken", [(1, "view"), (2, "durable")])
+def test_twin_without_a_flush_a_cut_landing_breaks(flush, broken):
+    """A text that LVM wrote round the end of the second area is copied and pointed to, then the label goes back."""
+    original = image("a chain")
+    went_on = cut_before(original, 5)
+    lvm_commit(went_on, wrap=True)
+    finished = done(went_on, run=recover)
+
+    crash = CrashDisk(went_on, dropped_flush=flush)
+    recover(crash)
+
+    assert crash.flushes == 2
+    faults = every_fault(Judge(original, finished), crash, undo_every=0, limit=2048)
+    assert broken in {fault.claim for fault in faults}
+
+
+# --- what a success means
+
+
+@pytest.mark.parametrize("name", ["one VDI", "everything", "blocks of 4096"])
+def test_what_was_reported_as_done_is_on_the_disk(name):
+    crash = CrashDisk(image(name))
+
+    result = engine.resignature(crash, engine.prepare(crash, entropy(0), SCSI_ID))
+
+    assert result.flushes == crash.flushes == 6
+    assert durable(crash) == crash.current
+    assert engine.inspect(durable(crash)).state == result.state == engine.RESIGNATURED

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The n-th read, write or flush fails, once or for good, for n = 1, 2, ... until the run succeeds.
+
+The error is one of ours and says what state the LUN is in; that sentence is true. A person acts on it, so it is
+checked word for word against the disk, as a healthy host would find it afterwards.
+"""
+
+import itertools
+
+import pytest
+
+from kit import reader
+from kit.crash import FailingDisk
+from kit.cuts import (
+    SCSI_ID,
+    Judge,
+    cut_before,
+    done,
+    entropy,
+    free_ring,
+    image,
+    lvm_commit,
+    recover,
+    resignature,
+    same_but_for,
+    undo,
+)
+from relvmoiscsi import engine
+from relvmoiscsi.errors import DeviceError, Refused
+
+IMAGES = ["one VDI", "two areas", "blocks of 4096", "fragmented"]
+ONCE = [(False, leaves) for leaves in ("nothing", "half", "torn", "all")]
+FOR_GOOD = [(True, leaves) for leaves in ("nothing", "torn", "all")]
+AFTERWARDS = [(False, "torn"), (True, "half")]
+
+NOTHING_WRITTEN = "Nothing was written."
+FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
+UNFINISHED = "{0} may hold an unfinished {1}; run `relvmoiscsi recover {0}` once the device answers again."
+FINISHED = "The {1} was finished."
+FINISHED_ONLY = "The {1} was finished; nothing else was written."
+FINISHED_AND_FREE_SPACE = "The {1} was finished; beyond that only free space of the metadata area was written."
+TAKEN_BACK = "The {1} was taken back."
+
+
+def failures(base, run, for_good, leaves, skipped=(), survivable=False):
+    """(n, error, disk) for every operation of a run that can fail; the disk is what is left.
+
+    The error is None where a run that is `survivable` got over the failure.
+    """
+    for n in itertools.count(1):
+        if n in skipped:
+            continue
+        disk = base.copy()
+        failing = FailingDisk(disk, n, for_good, leaves)
+        try:
+            run(failing)
+        except DeviceError as error:
+            assert failing.failed
+            yield n, error, disk
+            continue
+        if failing.failed and survivable:
+            yield n, None, disk
+            continue
+        assert not failing.failed, f"operation {n} failed and the run went on as if it had not"
+        return
+
+
+class Outcome:
+    """What the LUN was, and where finishing and taking back would lead."""
+
+    def __init__(self, original, base, target, kind="resignature"):
+        self.original, self.base, self.target, self.kind = original, base, target, kind
+        self.original_ring = free_ring(original)
+        self.base_ring = free_ring(base) if reader.read_label(base) else self.original_ring
+        self.seen = set()
+
+    def faults(self, n, error, disk):
+        """Why the sentence about the state of the disk is not true."""
+        state = error.disk_state
+        problems = ["it speaks of success"] if "success" in str(error) else []
+        claims = {
+            NOTHING_WRITTEN: self.is_untouched,
+            FREE_SPACE: self.is_as_it_was,
+            UNFINISHED: self.is_finished_by_recover,
+            FINISHED: lambda left: left == self.target,
+            FINISHED_ONLY: lambda left: left == self.target,
+            FINISHED_AND_FREE_SPACE: lambda left: same_but_for(left, self.target, free_ring(self.target)),
+            TAKEN_BACK: self.is_original,
+        }
+        for sentence, claim in claims.items():
+            if state == sentence.format(disk.name, self.kind):
+                self.seen.add(sentence)
+                problems += [] if claim(disk) else [f"{state!r} is not true"]
+                break
+        else:
+            problems.append(f"it does not say what state the disk is in, but {state!r}")
+        return [f"operation {n}: {error}: {problem}" for problem in problems]
+
+    def is_untouched(self, disk):
+        return disk == self.base
+
+    def is_as_it_was(self, disk):
+        return same_but_for(disk, self.base, self.base_ring)
+
+    def is_finished_by_recover(self, disk):
+        """Or nothing has happened: the mark did not get there. Then the run can be repeated."""
+        again = disk.copy()
+        if recover(again) or again == self.target:
+            return again == self.target and self.can_be_undone(disk.copy())
+        return self.is_as_it_was(again)
+
+    def is_original(self, disk):
+        return same_but_for(disk, self.original, self.original_ring)
+
+    def can_be_undone(self, disk):
+        """Undo gives the old LUN back, or has done so already."""
+        try:
+            undo(disk)
+        except Refused:
+            pass
+        return self.is_original(disk)
+
+
+def check(outcome, run, modes, name, survivable=False):
+    problems, count = [], 0
+    reads = {False: set(), True: set()}  # what a failing write leaves makes no difference to them
+    for for_good, leaves in modes:
+        skipped = frozenset(reads[for_good])
+        for n, error, disk in failures(outcome.base, run, for_good, leaves, skipped, survivable):
+            count += 1
+            if error is None:
+                assert disk == outcome.target, f"operation {n} failed, and the run went on to something else"
+                continue
+            problems += outcome.faults(n, error, disk)
+            if error.action == "read":
+                reads[for_good].add(n)
+    print(f"{name}: {count} failures")
+    assert problems == []
+    return outcome.seen
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_resignature_that_fails_once_says_truly_what_it_left(name):
+    original = image(name)
+    outcome = Outcome(original, original, done(original))
+
+    seen = check(outcome, resignature, ONCE, name)
+
+    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_resignature_on_a_device_that_is_gone_says_truly_what_it_left(name):
+    original = image(name)
+    outcome = Outcome(original, original, done(original))
+
+    seen = check(outcome, resignature, FOR_GOOD, name)
+
+    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
+
+
+@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+@pytest.mark.parametrize("flush, blocks", [(3, 2), (4, 0), (5, 0), (6, 0)])
+def test_a_recovery_that_fails_can_be_repeated(name, flush, blocks):
+    original = image(name)
+    unfinished = cut_before(original, flush, blocks=blocks)
+    outcome = Outcome(original, unfinished, done(original))
+
+    seen = check(outcome, recover, AFTERWARDS, name)
+
+    assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED}
+
+
+@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+def test_a_recovery_of_a_torn_label_that_fails_can_be_repeated(name):
+    original = image(name)
+    torn = cut_before(original, 4)
+    label = Judge(original, done(original)).label
+    torn.poke(label.offset + 100, b"torn")
+    outcome = Outcome(original, torn, done(original))
+
+    # A label that cannot be read is no worse than one that reads as garbage.
+    seen = check(outcome, recover, AFTERWARDS, name, survivable=True)
+
+    assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED}
+
+
+@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+def test_an_undo_that_fails_says_truly_what_it_left(name):
+    original = image(name)
+    resignatured = done(original)
+    outcome = Outcome(original, resignatured, done(resignatured, run=undo), kind="undo")
+
+    seen = check(outcome, undo, ONCE[1:] + FOR_GOOD[1:], name)
+
+    assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
+
+
+class OneAfterTheOther:
+    """The outcome of two runs in a row: the error is about the one or the other."""
+
+    def __init__(self, first, second):
+        self.first, self.second, self.base = first, second, first.base
+
+    @property
+    def seen(self):
+        return self.first.seen | self.second.seen
+
+    def faults(self, n, error, disk):
+        return min(self.first.faults(n, error, disk), self.second.faults(n, error, disk))
+
+
+@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+def test_an_undo_after_the_commit_that_fails_says_truly_what_it_left(name):
+    original = image(name)
+    switched, resignatured = cut_before(original, 5), done(original)
+    outcome = OneAfterTheOther(
+        Outcome(original, switched, resignatured),
+        Outcome(original, resignatured, done(resignatured, run=undo), kind="undo"),
+    )
+
+    seen = check(outcome, undo, AFTERWARDS, name)
+
+    assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED, FINISHED_ONLY, FINISHED_AND_FREE_SPACE}
+
+
+class RolledBack(Outcome):
+    """A roll-back leaves the unfinished run or the old LUN; recovery finishes the one and leaves the other."""
+
+    def is_finished_by_recover(self, disk):
+        return super().is_finished_by_recover(disk) or self.is_original(disk)
+
+
+@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+@pytest.mark.parametrize("flush, blocks", [(3, 2), (4, 0)])
+def test_a_roll_back_that_fails_leaves_what_recover_finishes_or_the_old_lun(name, flush, blocks):
+    original = image(name)
+    unfinished = cut_before(original, flush, blocks=blocks)
+    outcome = RolledBack(original, unfinished, done(original))
+
+    seen = check(outcome, undo, AFTERWARDS, name)
+
+    assert seen == {NOTHING_WRITTEN, UNFINISHED, TAKEN_BACK}
+
+
+@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+def test_a_device_that_loses_writes_is_noticed(name):
+    """It takes a write and keeps the old bytes. Of step 1 and 3 this is found at once; nothing is taken back."""
+    original = image(name)
+
+    class Forgetful(FailingDisk):
+        batches = lost = 0
+
+        def write(self, chunks):
+            self.batches += 1
+            super().write(chunks[:-1] if self.batches == self.lost else chunks)
+
+    for lost in (1, 3):
+        disk = original.copy()
+        device = Forgetful(disk)
+        device.lost = lost
+        with pytest.raises(Refused) as caught:
+            resignature(device)
+        sentence = FREE_SPACE if lost == 1 else UNFINISHED
+        assert caught.value.disk_state == sentence.format(disk.name, "resignature")
+        assert caught.value.sm_key == "EIO"
+        outcome = Outcome(original, original, done(original))
+        assert outcome.faults(0, caught.value, disk) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "journal", "contents"])
+def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
+    """From a host that does not see our locks."""
+    original = image("two areas")
+    disk = original.copy()
+    batch = {"before": 0, "journal": 1, "contents": 3}[moment]
+
+    class Shared(FailingDisk):
+        batches = 0
+
+        def flush(self):
+            Shared.batches += 1
+            if Shared.batches == batch:
+                lvm_commit(disk)
+            super().flush()
+
+    device = Shared(disk)
+    prepared = engine.prepare(device, entropy(0), SCSI_ID)
+    if moment == "before":
+        lvm_commit(disk)
+    with pytest.raises(Refused) as caught:
+        engine.resignature(device, prepared)
+
+    if moment == "contents":  # its mark is there, and may not be taken back by itself
+        assert caught.value.disk_state == UNFINISHED.format(disk.name, "resignature")
+        with pytest.raises(Refused, match="LVM has changed the volume group"):
+            recover(disk)
+        undo(disk)
+    assert reader.read_vg(disk).seqno == reader.read_vg(original).seqno + 1
+    assert reader.essence(disk) == reader.essence(original)
+    assert engine.inspect(disk).state == engine.CLEAN

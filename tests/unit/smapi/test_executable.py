@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The executable itself, as xapi runs it: one argument, an environment with nothing but PATH, one document out."""
+
+import os
+import shutil
+
+import pytest
+from test_protocol import BOMB
+
+from kit.driver_calls import (
+    DEVICE_CONFIG,
+    EXECUTABLE,
+    INTERPRETERS,
+    call_of,
+    execute,
+)
+from kit.pool import client, plugins, wire
+from kit.pool.simulator import Pool, sm_directory
+
+pytestmark = pytest.mark.processes
+
+INFO = call_of("sr_get_driver_info", {}, args=[], session_ref=None, sr_ref=None, sr_uuid=None, subtask_of=None)
+NAME = "LVHD over iSCSI with resigning of duplicates"
+DESCRIPTION = "SR plugin which resignatures SRs created on an iSCSI LUN"
+
+by_each_python = pytest.mark.parametrize("python", INTERPRETERS, ids=os.path.basename)
+
+
+def driver_of(answer):
+    assert answer.stderr == b""
+    return plugins.parse_driver_info("relvmoiscsi", str(EXECUTABLE), answer.result)
+
+
+def check_driver(driver):
+    assert (driver.name, driver.description) == (NAME, DESCRIPTION)
+    assert (driver.required_api_version, driver.driver_version) == ("1.0", "1.0")
+    assert (driver.vendor, driver.copyright) == ("relvmoiscsi", "LGPL 2.1")
+    assert set(driver.capabilities) == {"SR_CREATE", "SR_PROBE"}
+    assert {"target", "targetIQN", "SCSIid", "port", "chapuser", "chappassword", "resign"} <= set(driver.configuration)
+    assert {"incoming_chapuser", "incoming_chappassword", "multihomed", "usediscoverynumber"} <= set(
+        driver.configuration
+    )
+
+
+@by_each_python
+def test_driver_info_needs_nothing_but_python(python, tmp_path):
+    alone = tmp_path / "ReLVMoISCSISR"
+    shutil.copy(str(EXECUTABLE), str(alone))
+
+    check_driver(driver_of(execute(python, alone, INFO)))
+
+
+@pytest.mark.skipif(os.path.isdir("/usr/share/relvmoiscsi/relvmoiscsi"), reason="relvmoiscsi is installed here")
+def test_without_its_package_it_says_so(tmp_path):
+    alone = tmp_path / "ReLVMoISCSISR"
+    shutil.copy(str(EXECUTABLE), str(alone))
+    answer = execute(alone, call_of("sr_create"))
+
+    assert answer.result.code == 1200
+    assert "installation is not complete" in answer.result.text
+    assert answer.stderr == b""
+
+
+def test_its_first_line_finds_a_python():
+    check_driver(driver_of(execute(EXECUTABLE, INFO)))
+
+
+@by_each_python
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        ((), 143),
+        (("a", "b"), 143),
+        (("sr_get_driver_info",), 143),
+        ((BOMB.replace("&j;", "sr_get_driver_info"),), 143),
+        (("x" * 102400,), 143),
+        ((call_of("sr_create", dict(DEVICE_CONFIG, target="", novelty="\u65e5" * 34000)),), 95),
+        ((call_of("vdi_attach"),), 38),
+    ],
+    ids=["none", "two", "no XML", "bomb", "100 KiB", "100 KiB of UTF-8", "another command"],
+)
+def test_whatever_comes_one_document_goes(python, arguments, code):
+    answer = execute(python, EXECUTABLE, *arguments)
+
+    assert answer.result.code == code
+    assert answer.stderr == b""
+
+
+@by_each_python
+def test_answers_are_utf_8_without_a_locale(python):
+    answer = execute(python, EXECUTABLE, call_of("sr_create", dict(DEVICE_CONFIG, targetIQN="iqn.\u00fc\u65e5")))
+
+    assert answer.result == wire.Fault(
+        96, "'iqn.\u00fc\u65e5' is no IQN (device-config:targetIQN). [ConfigTargetIQNMissing]"
+    )
+    assert answer.stderr == b""
+
+
+@pytest.mark.skipif(os.path.exists("/var/lib/xcp/xapi"), reason="a xapi runs here")
+@by_each_python
+def test_a_call_without_a_xapi(python):
+    answer = execute(python, EXECUTABLE, call_of("sr_create", dict(DEVICE_CONFIG, chappassword="hunter2hunter2")))
+
+    assert answer.result.code == 151
+    assert "No such file" in answer.result.text
+    assert b"hunter2" not in answer.stdout
+    assert answer.stderr == b""
+
+
+@pytest.mark.parametrize("observer", [None, "/usr/bin/python3"])
+def test_in_a_pool(tmp_path, observer):
+    with Pool(sm_directory(tmp_path / "sm", EXECUTABLE), observer=observer) as pool:
+        check_driver(pool.storage.drivers["relvmoiscsi"])
+        assert "resigning of duplicates" in pool.sm_list()
+        with client.connected(pool) as session:
+            create = (pool.master, {"chapuser": "a", "chappassword": "hunter2hunter2"}, "0", "l", "d")
+            with pytest.raises(client.XenAPI.Failure) as caught:
+                session.xenapi.SR.create(*create, "relvmoiscsi", "user", True, {})
+
+    assert caught.value.details == [
+        "SR_BACKEND_FAILURE_95",
+        "",
+        "The target (device-config:target) is missing. [ConfigTargetMissing]",
+        "",
+    ]
+    assert [(entry.command, entry.status, entry.stderr) for entry in pool.log] == [
+        ("sr_get_driver_info", 0, b""),
+        ("sr_create", 0, b""),
+    ]
+    assert pool.log.grep("hunter2") == []
+    assert pool.db.refs("SR") == []

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The host plugin, as xapi runs it: one argument, an environment with nothing but PATH, one document out."""
+
+import json
+import os
+import runpy
+import shutil
+import xmlrpc.client
+
+import pytest
+
+from kit.driver_calls import EXECUTABLE, INTERPRETERS
+from kit.pool import client, wire
+from kit.pool.runner import PATH
+from relvmoiscsi import __version__
+from relvmoiscsi.doctor.finding import from_json
+from relvmoiscsi.host.command import run
+
+pytestmark = pytest.mark.processes
+
+PLUGIN = EXECUTABLE.parent / "plugins" / "relvmoiscsi"
+
+by_each_python = pytest.mark.parametrize("python", INTERPRETERS, ids=os.path.basename)
+
+
+def call_of(function):
+    return wire.to_string(wire.method_call(function, wire.string("OpaqueRef:session"), wire.strings({})))
+
+
+def answer(*argv):
+    """The struct in the plugin's answer, read as strictly as xapi reads it."""
+    completed = run(["/usr/bin/env", "-i", "PATH=" + PATH, *[str(word) for word in argv]], timeout=60)
+    assert completed.stderr == ""
+    members = dict(wire.as_structure(wire.method_response(wire.parse(completed.stdout))))
+    if wire.as_string(members["Status"]) == "Success":
+        return wire.as_string(members["Value"])
+    return [wire.as_string(item) for item in wire.as_array(members["ErrorDescription"])]
+
+
+@by_each_python
+def test_version(python):
+    assert answer(python, PLUGIN, call_of("version")) == __version__
+
+
+@by_each_python
+def test_doctor(python):
+    version, findings = from_json(answer(python, PLUGIN, call_of("doctor")))
+
+    assert version == __version__
+    assert "whitelist" in [finding.name for finding in findings]
+    assert "pool" not in [finding.name for finding in findings]
+
+
+def test_its_first_line_finds_a_python():
+    assert answer(PLUGIN, call_of("version")) == __version__
+
+
+@by_each_python
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        ((), "XENAPI_PLUGIN_FAILURE"),
+        (("a", "b"), "XENAPI_PLUGIN_FAILURE"),
+        (("version",), "XENAPI_PLUGIN_FAILURE"),
+        (("",), "XENAPI_PLUGIN_FAILURE"),
+        (('<!DOCTYPE x [<!ENTITY a "b">]>' + call_of("version"),), "XENAPI_PLUGIN_FAILURE"),
+        (("x" * 102400,), "XENAPI_PLUGIN_FAILURE"),
+        ((call_of("resignature"),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
+        ((call_of("_doctor"),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
+        ((call_of(""),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
+        ((xmlrpc.client.dumps((1,), methodresponse=True),), "UNKNOWN_XENAPI_PLUGIN_FUNCTION"),
+    ],
+)
+def test_whatever_comes_one_document_goes(python, arguments, code):
+    assert answer(python, PLUGIN, *arguments)[0] == code
+
+
+@pytest.mark.skipif(os.path.isdir("/usr/share/relvmoiscsi/relvmoiscsi"), reason="relvmoiscsi is installed here")
+def test_without_its_package_it_says_so(tmp_path):
+    """A directory of settings of the same name, two levels above, is not taken for the package."""
+    (tmp_path / "etc/xapi.d/plugins").mkdir(parents=True)
+    (tmp_path / "etc/relvmoiscsi").mkdir()
+    alone = tmp_path / "etc/xapi.d/plugins/relvmoiscsi"
+    shutil.copy(str(PLUGIN), str(alone))
+
+    code, function, _, problem = answer(alone, call_of("version"))
+
+    assert (code, function) == ("XENAPI_PLUGIN_FAILURE", "version") and "No module named" in problem
+
+
+def test_it_writes_no_byte_code(tmp_path):
+    package = EXECUTABLE.parents[1] / "relvmoiscsi"
+    shutil.copytree(str(package), str(tmp_path / "relvmoiscsi"), ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "drivers/plugins").mkdir(parents=True)
+    shutil.copy(str(PLUGIN), str(tmp_path / "drivers/plugins"))
+
+    from_json(answer(tmp_path / "drivers/plugins/relvmoiscsi", call_of("doctor")))
+
+    assert [path for path in tmp_path.rglob("*") if path.suffix == ".pyc"] == []
+
+
+def test_it_looks_for_the_package_where_the_driver_does():
+    places = runpy.run_path(str(PLUGIN))["PLACES"]
+    of_driver = runpy.run_path(str(EXECUTABLE))["PLACES"]
+
+    assert [os.path.realpath(place) for place in places] == [os.path.realpath(place) for place in of_driver]
+
+
+def test_in_a_pool(pool):
+    pool.api.host_plugins.directories[pool.master] = PLUGIN.parent
+
+    with client.connected(pool) as session:
+        assert session.xenapi.host.call_plugin(pool.master, "relvmoiscsi", "version", {}) == __version__
+        assert json.loads(session.xenapi.host.call_plugin(pool.master, "relvmoiscsi", "doctor", {}))["findings"]
+        with pytest.raises(client.XenAPI.Failure) as caught:
+            session.xenapi.host.call_plugin(pool.master, "relvmoiscsi", "undo", {})
+
+    assert caught.value.details == ["UNKNOWN_XENAPI_PLUGIN_FUNCTION", "undo"]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the package tells an administrator: the manual page and the commented configuration say what is the case."""
+
+import argparse
+import configparser
+import re
+
+import pytest
+
+from kit.rpm_tools import TOP
+from relvmoiscsi import cli, errors
+from relvmoiscsi.host.deadline import DEFAULT_SECONDS
+
+PAGE = (TOP / "supp-pack/relvmoiscsi.8").read_text(encoding="utf-8")
+CONF = (TOP / "supp-pack/relvmoiscsi.conf").read_text(encoding="utf-8")
+#: the words of the page, without the marks of troff
+WORDS = re.sub(r'^\.[A-Z]+ ?|"', "", PAGE, flags=re.MULTILINE).replace("\\-", "-")
+
+
+def section(title):
+    return re.search(rf"^\.SH {title}\n(.*?)(?=^\.SH|\Z)", PAGE, re.MULTILINE | re.DOTALL).group(1)
+
+
+def parsers(parser=None, names=()):
+    """Every command of the command line and of its commands that help lists: (words, its parser)."""
+    for action in (parser or cli._parser())._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for listed in action._choices_actions:
+                words = (*names, listed.dest)
+                yield " ".join(words), action.choices[listed.dest]
+                yield from parsers(action.choices[listed.dest], words)
+
+
+@pytest.mark.parametrize("name, parser", list(parsers()), ids=[name for name, _ in parsers()])
+def test_the_manual_page_has_every_command_and_every_option_of_it(name, parser):
+    paragraphs = re.findall(r'^\.TP\n\.BI? "?([a-z ]+)', section("COMMANDS"), re.MULTILINE)
+    options = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+
+    assert any(paragraph.split()[: len(name.split())] == name.split() for paragraph in paragraphs)
+    assert {option for option in options if not re.search(re.escape(option) + r"\b", WORDS)} == set()
+
+
+def test_the_manual_page_has_every_exit_status():
+    families = [errors.RelvmoiscsiError] + errors.RelvmoiscsiError.__subclasses__()
+    statuses = {family.exit_status for family in families} | {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED, 0}
+
+    told = re.findall(r"^\.TP\n\.B (\d+)$", section("EXIT STATUS"), re.MULTILINE)
+
+    assert [int(status) for status in told] == sorted(statuses)
+
+
+def test_the_manual_page_has_the_parts_of_one():
+    titles = re.findall(r"^\.SH (.*)$", PAGE, re.MULTILINE)
+
+    assert titles == [
+        "NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "EXIT STATUS", "FILES", "EXAMPLES", "SEE ALSO"
+    ]  # fmt: skip
+    assert re.search(r"^relvmoiscsi \\- .+$", section("NAME"), re.MULTILINE)
+
+
+def test_the_manual_page_has_every_udev_rule():
+    told = section("FILES").replace("\\-", "-")
+
+    assert {path.name for path in (TOP / "udev").glob("*.rules") if path.name not in told} == set()
+
+
+def test_the_configuration_as_shipped_sets_nothing():
+    parser = configparser.ConfigParser()
+    parser.read_string(CONF)
+
+    assert parser.sections() == []
+
+
+def test_the_example_in_the_configuration_is_one_once_its_marks_are_gone():
+    parser = configparser.ConfigParser()
+    parser.read_string("\n".join(line[1:] for line in CONF.split("\n") if re.match("#[^ ]", line)))
+
+    assert parser.sections() == ["driver", "direct"]
+    assert parser.getfloat("driver", "deadline") == DEFAULT_SECONDS
+    assert [re.fullmatch("3[0-9a-f]{32}", scsi_id) is not None for _, scsi_id in parser.items("direct")] == [True]

@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Imports point one way, the core touches nothing, errors and their numbers are those of the table.
+
+The tables below are the rules; the code is read as a syntax tree and not imported.
+"""
+
+import ast
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import relvmoiscsi
+from relvmoiscsi import errors
+
+PACKAGE = "relvmoiscsi"
+ROOT = Path(relvmoiscsi.__file__).resolve().parent
+TESTS = Path(__file__).resolve().parent
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+#: What every room may import from.
+BASE = ("errors", "device", "wording", "__init__")
+
+#: What else a room of the package, or a module at its top, may import from. Imports point one way:
+#:
+#:     cli, smapi -> direct, doctor, report -> procedure -> engine -> resignature -> formats -> device, errors
+#:     cli, smapi -> direct, doctor -> host -> device, errors
+MAY_IMPORT = {
+    "__main__": ("cli",),
+    "cli": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host"),
+    "smapi": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host"),
+    "direct": ("host",),
+    "doctor": ("direct", "host"),
+    "report": ("engine", "resignature", "formats"),
+    "procedure": ("engine", "resignature", "formats"),
+    "engine": ("resignature", "formats"),
+    "resignature": ("formats",),
+    "formats": (),
+    "host": (),
+    "wording": (),
+    "device": (),
+    "errors": (),
+    "__init__": (),
+}
+
+#: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
+MAY_TOUCH_THE_WORLD = ("__main__", "cli", "smapi", "direct", "doctor", "host")
+WORLD = {"os", "subprocess", "time", "random", "socket", "threading", "uuid", "secrets", "tempfile"}
+WORLD |= {"asyncio", "concurrent", "fcntl", "glob", "multiprocessing", "pathlib", "select", "shutil", "signal"}
+WORLD_CALLS = ("open", "input", "exec", "eval", "__import__")
+
+MAY_PRINT = ("__main__", "cli", "report")
+
+#: Exit status of each family of errors; a subclass has the status of its family.
+EXIT_STATUS = {
+    "UsageError": 2,
+    "NotFound": 3,
+    "Refused": 4,
+    "FormatError": 5,
+    "CommandFailed": 6,
+    "DeviceError": 7,
+    "Unfinished": 8,
+}
+EXIT_STATUS_OF_A_BUG = 70
+
+
+class Module:
+    """A module of the package: its name within the package ("formats.lvm.pv", "lvm.__init__"), and its syntax tree."""
+
+    def __init__(self, name, source):
+        self.name = name
+        self.unit = name.split(".")[0]
+        self.tree = ast.parse(source, name)
+
+    def imports(self):
+        """Dotted names of what is imported, absolute, wherever in the module: (line number, name)."""
+        package = [PACKAGE] + self.name.split(".")[:-1]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield node.lineno, alias.name
+            elif isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else []
+                base = base + (node.module.split(".") if node.module else [])
+                for alias in node.names:
+                    yield node.lineno, ".".join([*base, alias.name])
+
+    def units(self):
+        """What is imported from this package: (line number, unit)."""
+        for line, name in self.imports():
+            parts = name.split(".")
+            if parts[0] == PACKAGE:
+                yield line, parts[1] if len(parts) > 1 and known(parts[1]) else "__init__"
+
+    def calls(self):
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                yield node
+
+
+def known(unit):
+    """Whether a name in the package is a module, or something that `__init__` defines."""
+    return unit in MAY_IMPORT or (ROOT / unit).is_dir() or (ROOT / (unit + ".py")).exists()
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        yield Module(name, path.read_text(encoding="utf-8"))
+
+
+MODULES = list(modules())
+every_module = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+
+
+def unplaced(module):
+    """Why a module is in no room, or nothing."""
+    if module.unit not in MAY_IMPORT:
+        yield f"{module.unit} is in no room; decide where it belongs and add it to MAY_IMPORT"
+
+
+def against_the_direction(module):
+    """Imports that point the wrong way, as sentences."""
+    allowed = (module.unit, *BASE, *MAY_IMPORT.get(module.unit, ()))
+    for line, unit in module.units():
+        if unit not in allowed or module.unit not in MAY_IMPORT:
+            yield f"{module.name}:{line} imports {unit}"
+
+
+def without_tests(folders, test_folders):
+    """Folders of the package that tests/unit does not mirror, as sentences."""
+    for folder in sorted(folders - test_folders):
+        yield f"relvmoiscsi/{folder} has no tests/unit/{folder} with tests"
+
+
+def folders_of(root, pattern):
+    return {str(path.parent.relative_to(root)) for path in root.rglob(pattern)} - {"."}
+
+
+def touches_the_world(module):
+    """Imports and calls that reach beyond the program from a module of the core, as sentences."""
+    if module.unit in MAY_TOUCH_THE_WORLD:
+        return
+    for line, name in module.imports():
+        if name.split(".")[0] in WORLD:
+            yield f"{module.name}:{line} imports {name}"
+    for call in module.calls():
+        if isinstance(call.func, ast.Name) and call.func.id in WORLD_CALLS:
+            yield f"{module.name}:{call.lineno} calls {call.func.id}"
+
+
+def prints(module):
+    """Calls of print outside the modules that talk to people, as sentences."""
+    for call in module.calls():
+        if isinstance(call.func, ast.Name) and call.func.id == "print" and module.unit not in MAY_PRINT:
+            yield f"{module.name}:{call.lineno} prints"
+
+
+def foreign(module):
+    """Imports that are neither from this package nor from the standard library, as sentences."""
+    for line, name in module.imports():
+        top = name.split(".")[0]
+        if top != PACKAGE and not in_standard_library(top):
+            yield f"{module.name}:{line} imports {top}"
+
+
+def in_standard_library(top):
+    if top in sys.builtin_module_names:
+        return True
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return False
+    if spec.origin == "frozen":
+        return True
+    parents = Path(os.path.realpath(str(spec.origin))).parents
+    library = Path(os.path.realpath(sysconfig.get_path("stdlib")))
+    return library in parents and not any(parent.name in ("site-packages", "dist-packages") for parent in parents)
+
+
+def sm_keys(module):
+    """SM keys that a module names: (line number, key)."""
+    takes_key_second = {"RelvmoiscsiError", "UsageError", "NotFound", "Refused", "FormatError", "Unfinished"}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            values = [keyword.value for keyword in node.keywords if keyword.arg == "sm_key"]
+            called = getattr(node.func, "id", getattr(node.func, "attr", None))
+            if called in takes_key_second:
+                values += node.args[1:2]
+        elif isinstance(node, ast.Assign):
+            names = [getattr(target, "id", getattr(target, "attr", None)) for target in node.targets]
+            values = [node.value] if "sm_key" in names else []
+        else:
+            continue
+        for value in values:
+            for part in ast.walk(value):
+                text = ast.literal_eval(part) if type(part).__name__ in ("Str", "Constant") else None
+                if isinstance(text, str):
+                    yield node.lineno, text
+
+
+def shipped_keys():
+    lines = (DATA / "sm_error_keys.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split() for line in lines if line and not line.startswith("#")]
+    return {name: int(number) for number, name in pairs}
+
+
+def import_circle(modules):
+    """Module names along a circle of imports at import time; empty if there is none."""
+    names = {module.name for module in modules}
+    edges = {}
+    for module in modules:
+        wanted = set()
+        for _, name in module.imports():
+            if name.split(".")[0] == PACKAGE:
+                parts = name.split(".")[1:]
+                meant = (parts, parts[:-1], [*parts, "__init__"], [*parts[:-1], "__init__"])
+                wanted.update([".".join(way) for way in meant if ".".join(way) in names][:1])
+        edges[module.name] = wanted
+    done, path = set(), []
+
+    def visit(name):
+        if name in path:
+            return path[path.index(name) :]
+        if name in done:
+            return []
+        path.append(name)
+        for wanted in sorted(edges[name]):
+            circle = visit(wanted)
+            if circle:
+                return circle
+        done.add(path.pop())
+        return []
+
+    return next((circle for circle in map(visit, sorted(edges)) if circle), [])
+
+
+def error_classes():
+    found = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
+    return [value for value in found if value.__module__ == errors.__name__]
+
+
+# --- the package keeps the rules
+
+
+@every_module
+def test_every_module_has_a_room(module):
+    assert list(unplaced(module)) == []
+
+
+@every_module
+def test_imports_point_to_the_core(module):
+    assert list(against_the_direction(module)) == []
+
+
+def test_every_folder_of_the_package_has_its_folder_of_tests():
+    assert list(without_tests(folders_of(ROOT, "*.py"), folders_of(TESTS, "test_*.py"))) == []
+
+
+@every_module
+def test_the_core_touches_nothing_but_what_it_is_given(module):
+    assert list(touches_the_world(module)) == []
+
+
+@every_module
+def test_only_the_command_prints(module):
+    assert list(prints(module)) == []
+
+
+@every_module
+def test_only_the_standard_library_is_needed(module):
+    assert list(foreign(module)) == []
+
+
+def test_no_imports_run_in_a_circle():
+    assert import_circle(MODULES) == []
+
+
+@every_module
+def test_every_sm_key_in_the_code_is_one_that_sm_ships(module):
+    keys = shipped_keys()
+
+    assert [(line, key) for line, key in sm_keys(module) if key not in keys] == []
+
+
+@pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
+def test_an_error_has_the_exit_status_of_its_family(error):
+    families = [base for base in error.__mro__ if base.__name__ in EXIT_STATUS]
+
+    if error is errors.RelvmoiscsiError:
+        assert error.exit_status == EXIT_STATUS_OF_A_BUG
+    else:
+        assert [family.__name__ for family in families], f"{error.__name__} is in no family of EXIT_STATUS"
+        assert error.exit_status == EXIT_STATUS[families[-1].__name__]
+
+
+@pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
+def test_an_error_has_an_sm_key_that_sm_ships(error):
+    assert error.sm_key in shipped_keys()
+
+
+def test_exit_statuses_are_not_shared_between_families():
+    families = [error for error in error_classes() if errors.RelvmoiscsiError in error.__bases__]
+
+    assert {family.__name__: family.exit_status for family in families} == EXIT_STATUS
+    assert len({*EXIT_STATUS.values(), EXIT_STATUS_OF_A_BUG, 0}) == len(EXIT_STATUS) + 2
+
+
+# --- the rules notice what breaks them
+
+
+@pytest.mark.parametrize(
+    "rule, name, source",
+    [
+        (unplaced, "novelty", ""),
+        (unplaced, "novelty.layout", ""),
+        (against_the_direction, "formats.lvm.pv", "from relvmoiscsi.resignature.plan import Plan"),
+        (against_the_direction, "formats.lvm.pv", "import relvmoiscsi.resignature.plan"),
+        (against_the_direction, "formats.lvm.pv", "from ...resignature.plan import Plan"),
+        (against_the_direction, "formats.lvm.pv", "from ... import resignature"),
+        (against_the_direction, "formats.lvm.pv", "def late():\n    from relvmoiscsi.resignature import plan"),
+        (against_the_direction, "errors", "from relvmoiscsi.formats.ondisk import Record"),
+        (against_the_direction, "host.disk.block_device", "from relvmoiscsi.formats.ondisk import Record"),
+        (against_the_direction, "engine", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
+        (against_the_direction, "report", "from relvmoiscsi import host"),
+        (against_the_direction, "host.files", "from relvmoiscsi.doctor import finding"),
+        (against_the_direction, "direct.links", "from relvmoiscsi.formats.lvm import pv"),
+        (against_the_direction, "novelty", "from relvmoiscsi import errors"),
+        (touches_the_world, "resignature.plan", "import os.path"),
+        (touches_the_world, "formats.vhd.image", "from uuid import uuid4"),
+        (touches_the_world, "engine", "def late():\n    import time"),
+        (touches_the_world, "resignature.apply", "with open('/dev/sdc') as device: pass"),
+        (prints, "resignature.plan", "print('talk')"),
+        (prints, "host.locks.lvm_locks", "print('talk')"),
+        (foreign, "host.disk.udev", "import pyudev"),
+        (foreign, "cli", "import pytest"),
+        (foreign, "formats.lvm.pv", "from hypothesis import given"),
+    ],
+)
+def test_a_breach_is_noticed(rule, name, source):
+    assert list(rule(Module(name, source)))
+
+
+@pytest.mark.parametrize(
+    "rule, name, source",
+    [
+        (unplaced, "formats.novelty", ""),
+        (unplaced, "host.novelty", ""),
+        (
+            against_the_direction,
+            "formats.lvm.pv",
+            "from relvmoiscsi.formats.lvm import layout\nfrom . import config\nfrom ... import errors",
+        ),
+        (against_the_direction, "resignature.journal", "from relvmoiscsi import __version__"),
+        (
+            against_the_direction,
+            "host.iscsi.login",
+            "from relvmoiscsi.host.command import run\nfrom ...errors import NotFound",
+        ),
+        (against_the_direction, "cli", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
+        (touches_the_world, "cli", "import os"),
+        (touches_the_world, "host.command", "import subprocess"),
+        (touches_the_world, "resignature.survey", "device.open('rb')"),
+        (prints, "cli", "print('result')"),
+        (foreign, "formats.ondisk", "import struct, typing, zlib, sys\nfrom concurrent.futures import Future"),
+    ],
+)
+def test_what_is_allowed_passes(rule, name, source):
+    assert list(rule(Module(name, source))) == []
+
+
+def test_a_folder_without_tests_is_noticed():
+    assert list(without_tests({"host", "host/tape"}, {"host"})) == [
+        "relvmoiscsi/host/tape has no tests/unit/host/tape with tests"
+    ]
+
+
+def test_a_circle_of_imports_is_noticed():
+    circle = [
+        Module("resignature.plan", "from relvmoiscsi.resignature.journal import Journal"),
+        Module("resignature.journal", "from relvmoiscsi.resignature import survey"),
+        Module("resignature.survey", "import relvmoiscsi.resignature.plan"),
+        Module("errors", ""),
+    ]
+
+    assert sorted(import_circle(circle)) == ["resignature.journal", "resignature.plan", "resignature.survey"]
+    assert import_circle(circle[1:]) == []
+
+
+def test_sm_keys_are_found_wherever_they_are_given():
+    source = """
+class Error(Refused):
+    sm_key = "A"
+raise Refused("sentence", sm_key="B" if master else "C")
+raise errors.NotFound("sentence", "D")
+"""
+
+    assert [key for _, key in sm_keys(Module("cli", source))] == ["A", "B", "C", "D"]
+
+
+# --- and unit tests keep to themselves
+
+
+def test_a_unit_test_cannot_start_a_process():
+    with pytest.raises(pytest.fail.Exception, match="subprocess.Popen"):
+        subprocess.call(["true"])
+    with pytest.raises(pytest.fail.Exception, match="os.system"):
+        os.system("true")
+
+
+def test_a_unit_test_cannot_open_a_device(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/zero")
+
+    for attempt in (
+        lambda: open("/dev/zero", "rb"),  # noqa: SIM115 - it must not open
+        lambda: os.open(b"/dev/zero", os.O_RDONLY),
+        lambda: (tmp_path / "link").open("rb"),
+    ):
+        with pytest.raises(pytest.fail.Exception, match="/dev/zero"):
+            attempt()
+    with open("/dev/null", "rb") as harmless:
+        assert harmless.read() == b""
+
+
+@pytest.mark.processes
+def test_a_test_that_is_marked_may_do_both():
+    assert subprocess.call(["true"]) == 0
+    with open("/dev/zero", "rb") as device:
+        assert device.read(1) == b"\0"
