@@ -19,6 +19,7 @@ from relvmoiscsi.smapi.codes import (
     fault_of,
     unmistakable,
 )
+from relvmoiscsi.smapi.config import Config, parse_config
 from relvmoiscsi.smapi.protocol import Call
 from relvmoiscsi.wording import xml_safe
 
@@ -68,23 +69,23 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler) -> Tuple[str, str]:
     for key, value in call.device_config.items():
         if key.endswith("password"):
             smlog.hide(value)
+    if call.command not in ("sr_create", "sr_probe"):
+        text = f"The operation {call.command} is not supported by SRs of type relvmoiscsi"
+        return _failure(UNIMPLEMENTED, text, smlog), ""
+    config = parse_config(call.device_config)  # a call that it refuses needs nothing else
+    deadline = Deadline(deadline_seconds())
     if call.command == "sr_create":
-        return _create(call, smlog)
-    if call.command == "sr_probe":
-        from relvmoiscsi.smapi.probe import sr_probe  # noqa: PLC0415 - each command imports what it needs
+        return _create(call, config, smlog, deadline)
+    from relvmoiscsi.smapi.probe import sr_probe  # noqa: PLC0415 - each command imports what it needs
 
-        deadline = Deadline(deadline_seconds())
-        return protocol.string_response(sr_probe(call, _xapi(call, deadline), smlog, deadline)), ""
-    text = f"The operation {call.command} is not supported by SRs of type relvmoiscsi"
-    return _failure(UNIMPLEMENTED, text, smlog), ""
+    return protocol.string_response(sr_probe(call, config, _xapi(call, deadline), smlog, deadline)), ""
 
 
-def _create(call: Call, smlog: SmLogHandler) -> Tuple[str, str]:
+def _create(call: Call, config: Config, smlog: SmLogHandler, deadline: Deadline) -> Tuple[str, str]:
     from relvmoiscsi.smapi.create import sr_create  # noqa: PLC0415
 
-    deadline = Deadline(deadline_seconds())
     try:
-        sr_uuid = sr_create(call, _xapi(call, deadline), smlog, deadline)
+        sr_uuid = sr_create(call, config, _xapi(call, deadline), smlog, deadline)
     except RelvmoiscsiError as error:
         if deadline.has_passed:
             error.in_state(NOT_BEGUN)  # unless the LUN was written: then that is said already

@@ -16,7 +16,7 @@ from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xapi.xml_rpc import escaped
 from relvmoiscsi.smapi.attach import attached
-from relvmoiscsi.smapi.config import parse_config
+from relvmoiscsi.smapi.config import Config
 from relvmoiscsi.smapi.create import access_of, missing_iqn, missing_scsi_id
 from relvmoiscsi.smapi.protocol import Call
 
@@ -24,9 +24,8 @@ PROBE_SECONDS = 20.0
 BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
 
 
-def sr_probe(call: Call, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
+def sr_probe(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
     """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
-    config = parse_config(call.device_config)
     deadline = deadline.part(PROBE_SECONDS)
     access = access_of(call, config, xapi, smlog, deadline)._replace(lock_seconds=0.0)
     if not config.target_iqn:

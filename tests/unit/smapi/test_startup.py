@@ -68,6 +68,8 @@ def test_create_imports_nothing_that_is_slow_and_not_needed():
     modules, answer = imported("sr_create")
 
     assert "ConfigTargetMissing" in answer
-    assert "relvmoiscsi.smapi.create" in modules
+    assert "relvmoiscsi.smapi.config" in modules
+    needless = ("relvmoiscsi.smapi.create", "relvmoiscsi.engine", "relvmoiscsi.host.disk.block_device")
+    assert [name for name in modules if name in needless] == []
     assert [name for name in modules if name in NEEDLESS] == []
     assert [name for name in modules if name.startswith("relvmoiscsi.cli")] == []
