@@ -58,7 +58,9 @@ def test_it_has_these_files_and_every_module_and_nothing_else(package):
 
     modules = {str(path.relative_to(TOP)) for path in (TOP / "relvmoiscsi").rglob("*.py")}
     wanted = {"/usr/share/relvmoiscsi/" + path: 0o100644 for path in modules}
-    wanted.update({os.path.dirname(path): 0o40755 for path in wanted})
+    folders = {os.path.dirname(path) for path in wanted}
+    wanted.update(dict.fromkeys(folders, 16877))
+    wanted.update({path + "/__pycache__": 0o40755 for path in folders})
     assert {path for path in found if path.startswith(CODE[:-1])} == set(wanted)
     rules = {"/etc/udev/rules.d/" + path.name: 0o100644 for path in (TOP / "udev").glob("*.rules")}
     assert found == {**FILES, **rules, **wanted}
