@@ -48,6 +48,7 @@ check "shellcheck" shellcheck -x tools/*.sh supp-pack/*.sh .ci/run
 check "README.rst" "$bin/docutils" --strict --writer=null README.rst
 check "CHANGES.rst" "$bin/docutils" --strict --writer=null CHANGES.rst
 check "docs" tools/docs.sh
+check "references" "$bin/python" tools/references.py
 check "version" one_version
 
 heading "summary of the checks"
