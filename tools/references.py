@@ -32,9 +32,7 @@ POINTER = re.compile(
     r'(?:::(?P<test>test_\w+)|,\s+"(?P<section>[^"]+)")?'
 )
 MODULE = re.compile(r"`(?P<name>(?:cli|direct|doctor|formats|host|resignature|smapi)(?:\.\w+)+)`")
-OUTSIDE = re.compile(
-    r"\bfacts[/]|\bdesign\.md|\bstyle\.md|\bbrief/|\.\./shared|\b[Ii]ssues? \d+\b"
-)
+OUTSIDE = re.compile(r"\bfacts[/]|\bdesign\.md|\bstyle\.md|\bbrief/|\.\./shared|\b[Ii]ssues? \d+\b")
 #: a line end within a comment or docstring, with what the next line begins with
 LINE_END = re.compile(r"\n[ \t]*(?:#:?|\|)?[ \t]*")
 
@@ -105,7 +103,7 @@ def _of_pointer(match: Match[str], top: Path) -> Iterator[str]:
     elif match.group("test") and match.group("test") not in tests_in(top / name):
         yield f"there is no test {match.group('test')} in {name}"
     elif match.group("section") and " ".join(match.group("section").split()) not in sections_of(top / name):
-        yield f"there is no section \"{match.group('section')}\" in {name}"
+        yield f'there is no section "{match.group("section")}" in {name}'
 
 
 def tests_in(path: Path) -> Set[str]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A drawing of states and transitions as SVG, from their table alone.
 
-    back         ____________
-                |   ______   |          lanes above the row: towards its beginning
-                v  v      |  |
-    row        [a]--->[b]--->[c]        the states that follow each other, from the first one on
-                       |
-    side              [d]               what is reached from one of them only
+back         ____________
+            |   ______   |          lanes above the row: towards its beginning
+            v  v      |  |
+row        [a]--->[b]--->[c]        the states that follow each other, from the first one on
+                   |
+side              [d]               what is reached from one of them only
 """
 
 from html import escape

@@ -148,7 +148,7 @@ def test_a_derived_lvm_id_depends_on_the_new_sr_and_on_the_old_id(new_sr, other_
 
 
 @given(st.uuids(), st.text("0aA9zZ!#", min_size=32, max_size=32))
-def test_a_derived_lvm_id_is_what_the_readme_says_of_it(new_sr, old):
+def test_a_derived_lvm_id_is_what_the_page_for_scripts_says_of_it(new_sr, old):
     """Another way to the same digits: from SHA-256 as a decimal number."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     number = int(hashlib.sha256(f"relvmoiscsi:lvm-id:{new_sr}:{old}".encode()).hexdigest(), 16)

@@ -69,7 +69,8 @@ def test_it_is_told_with_its_file_and_line(repository):
 
 
 def test_of_a_test_only_comments_and_docstrings_are_looked_at():
-    source = '"""docs/a.rst"""\n\nx = [\n    "docs/b.rst",  # docs/c.rst\n]\n\n\ndef f():\n    """docs/d.rst\n\n    docs/e.rst"""\n'
+    source = '"""docs/a.rst"""\n\nx = [\n    "docs/b.rst",  # docs/c.rst\n]\n\n\n'
+    source += 'def f():\n    """docs/d.rst\n\n    docs/e.rst"""\n'
 
     found = remarks(source)
 
