@@ -14,7 +14,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from state_drawing import drawing
 
-from relvmoiscsi.resignature.states import STATES, TRANSITIONS
+from relvmoiscsi.resignature.states import STATES, TRANSITIONS, taken
 from relvmoiscsi.resignature.steps import STEPS
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,14 @@ def grouped(transitions):
         yield state, "; ".join(events), becomes
 
 
+def walk():
+    """The states through which the steps of a run lead."""
+    found = [STATES[0].name]
+    for step in STEPS:
+        found += [way.becomes for way in TRANSITIONS if way[:2] == (found[-1], taken(step))]
+    return list(dict.fromkeys(found))
+
+
 class Steps(SphinxDirective):
     """The steps of a run."""
 
@@ -58,8 +66,9 @@ class States(SphinxDirective):
     def run(self):
         rows = [(state.name, state.mark, state.holds, state.shown) for state in STATES]
         known = table((14, 24, 46, 16), ("state", "mark in the label", "the LUN holds", "in show"), rows)
-        names = [state.name for state in STATES]
-        drawn = nodes.raw("", drawing(names, TRANSITIONS), format="html")
+        row = walk()
+        side = [state.name for state in STATES if state.name not in row]
+        drawn = nodes.raw("", drawing(row, side, TRANSITIONS), format="html")
         said = "What leaves a state as it is is not drawn. What has no row cannot be there, or is refused."
         ways = table((20, 60, 20), ("in the state", "what happens", "leads to"), list(grouped(TRANSITIONS)))
         return [known, drawn, nodes.paragraph("", said), ways]

@@ -26,14 +26,15 @@ class Lane(NamedTuple):
     texts: Tuple[str, ...]
 
 
-def drawing(names: Sequence[str], transitions: Sequence[Tuple[str, str, str]]) -> str:
-    """The SVG element. A transition is (state, event, becomes); those that lead nowhere are left out."""
+def drawing(row: Sequence[str], side: Sequence[str], transitions: Sequence[Tuple[str, str, str]]) -> str:
+    """The SVG element. A transition is (state, event, becomes); those that leave a state as it is are left out.
+
+    `side` are the states beside the row; each is reached from one state of the row, and leads back to the row.
+    """
     ways: Dict[Tuple[str, str], List[str]] = {}
     for state, event, becomes in transitions:
         if state != becomes:
             ways.setdefault((state, becomes), []).append(event)
-    row = _row(names, ways)
-    side = [name for name in names if name not in row]
     lanes = [Lane(row.index(a), row.index(b), tuple(t)) for (a, b), t in ways.items() if a in row and b in row]
     back = sorted((lane for lane in lanes if lane.end < lane.start), key=lambda lane: (lane.start - lane.end, lane))
     skip = sorted((lane for lane in lanes if lane.end > lane.start + 1), key=lambda lane: lane.end - lane.start)
@@ -65,15 +66,6 @@ def drawing(names: Sequence[str], transitions: Sequence[Tuple[str, str, str]]) -
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 L8 4 L0 8 z" fill="currentColor"/></marker></defs>' + "".join(parts) + "</svg>"
     )
-
-
-def _row(names: Sequence[str], ways: Dict[Tuple[str, str], List[str]]) -> List[str]:
-    """The first state, and from each the next one of the table that it leads to and that leads on or ends the row."""
-    row = [names[0]]
-    for name in names[1:]:
-        if any((name, later) in ways for later in names if later != names[0]) and (row[-1], name) in ways:
-            row.append(name)
-    return row
 
 
 def _left(index: int) -> int:
