@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from relvmoiscsi.engine import Comparison, Inspection, Result
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
+from relvmoiscsi.resignature import steps
 from relvmoiscsi.resignature.lun import Lun, Volume, notes
 from relvmoiscsi.resignature.plan import Plan
 from relvmoiscsi.wording import human_size, printable
@@ -293,12 +294,12 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     labels = plan.labels()
     rows = [_write(plan.journal.offset, None, plan.journal.data, "journal")]
     rows += [_write(chunk.offset, None, chunk.data, "second metadata area") for chunk in plan.areas]
-    rows.append(_write(labels.offset, labels.before, labels.in_progress, "label: in progress"))
+    rows.append(_write(labels.offset, labels.before, labels.in_progress, steps.MARK.name))
     rows += [_write(write.offset, write.old, write.new, write.what) for write in plan.run.writes]
-    rows.append(_write(labels.offset, labels.in_progress, labels.switched, "label: switched"))
+    rows.append(_write(labels.offset, labels.in_progress, labels.switched, steps.COMMIT.name))
     for move in plan.run.mdas:
         rows.append(_write(move.original.offset, move.old_header, move.final_header, "metadata area header"))
-    rows.append(_write(labels.offset, labels.switched, labels.final, "label: final"))
+    rows.append(_write(labels.offset, labels.switched, labels.final, steps.FINAL.name))
     return rows
 
 

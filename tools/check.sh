@@ -47,6 +47,8 @@ check "byte-compile, Python 3.6" needs_python36 .venv/py36/bin/python -m compile
 check "shellcheck" shellcheck -x tools/*.sh supp-pack/*.sh .ci/run
 check "README.rst" "$bin/docutils" --strict --writer=null README.rst
 check "CHANGES.rst" "$bin/docutils" --strict --writer=null CHANGES.rst
+check "docs" tools/docs.sh
+check "references" "$bin/python" tools/references.py
 check "version" one_version
 
 heading "summary of the checks"

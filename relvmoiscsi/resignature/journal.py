@@ -10,12 +10,8 @@ between may be written by others while a run is cut; only what is torn is put ri
 version 1 (releases up to 1.0) know blocks only.
 
 The tail lives and dies with the label: LVM keeps it when it updates the VG and erases it when it changes the identity
-of the PV. A run moves the tail through these phases:
-
-    no tail        nothing of ours; or an undo gave the old label back
-    IN_PROGRESS    the identity is the old one; the new one is decided; volumes may be half rewritten
-    SWITCHED       the identity is the new one, its metadata lies in the second area
-    DONE           the identity is the new one, its metadata lies where LVM put it; the journal allows an undo
+of the PV. A run moves the tail through the phases IN_PROGRESS, SWITCHED and DONE; `resignature.states` says what the
+LUN holds in each of them. No tail: nothing of ours, or an undo gave the old label back.
 """
 
 import hashlib
@@ -38,7 +34,7 @@ from relvmoiscsi.formats.ondisk import (
     raw,
     u8,
 )
-from relvmoiscsi.resignature import structure
+from relvmoiscsi.resignature import states, structure
 
 TAIL_MAGIC = b"reLVMtag"
 JOURNAL_MAGIC = b"reLVMjnl"
@@ -47,7 +43,7 @@ VERSION = 2  #: of the journal
 READ_VERSIONS = (1, 2)
 
 IN_PROGRESS, SWITCHED, DONE = 1, 2, 3
-PHASES = {IN_PROGRESS: "in progress", SWITCHED: "switched", DONE: "done"}
+PHASES = {IN_PROGRESS: states.IN_PROGRESS, SWITCHED: states.SWITCHED, DONE: states.DONE}  #: the states they mark
 RESIGNATURE, UNDO = 1, 2
 KINDS = {RESIGNATURE: "resignature", UNDO: "undo"}
 

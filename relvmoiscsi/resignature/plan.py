@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From what is on a LUN and the ids it is to have, to the complete list of writes. Pure: nothing is read or written.
 
-A plan holds every byte of a run before the first one is written:
+A plan holds every byte of a run before the first one is written. What the steps of `resignature.steps` write is in
 
-    prepared       journal and second metadata area, into free ring space
-    label          with the mark "in progress"
+    prepared       journal and second metadata area
     run.writes     contents of volumes
-    label          switched: new PV id, list of areas pointing to the second area      <- the commit
     headers        of the metadata areas at their original place
-    label          with the original list of areas, and the mark "done"
+    labels()       the label sector in every state
 """
 
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple

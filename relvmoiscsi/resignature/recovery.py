@@ -23,7 +23,7 @@ from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, Unfinis
 from relvmoiscsi.formats.lvm import layout, pv, ring
 from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
-from relvmoiscsi.resignature import repair, structure
+from relvmoiscsi.resignature import repair, steps, structure
 from relvmoiscsi.resignature.apply import NOTHING_WRITTEN, cut_sentence, read_back, step
 from relvmoiscsi.resignature.journal import (
     DONE,
@@ -42,6 +42,8 @@ from relvmoiscsi.resignature.plan import Labels, final_label, switched_label
 from relvmoiscsi.resignature.repair import Canvas
 
 log = logging.getLogger(__name__)
+
+TORN = "torn blocks of volumes"  #: the first part of a step that puts contents right: see `resignature.repair`
 
 
 class Mark(NamedTuple):
@@ -71,7 +73,7 @@ def finish(device: Device, mark: Mark) -> None:
             _verify_prepared(device, mark)
             _put_contents(device, run)
             sector = switched_label(label, run, mark.journal.tail(SWITCHED))
-            step(device, 4, "label: switched", [Chunk(label.offset, sector)], *around)
+            step(device, steps.COMMIT, [Chunk(label.offset, sector)], *around)
             label = pv.parse_label(sector, label.number, Place(device.name, label.offset))
             around = Surroundings(around.blocks, set())
             _settle(device, label, mark.journal, around, [])
@@ -134,8 +136,8 @@ def _put_contents(device: Device, run: Run) -> None:
         log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, field.pieces[0].offset)
     chunks = canvas.changes(device.block_size)
     if torn:
-        step(device, 3, "torn blocks of volumes", torn)
-    step(device, 3, "contents of volumes", chunks)
+        step(device, steps.CONTENTS, torn, what=TORN)
+    step(device, steps.CONTENTS, chunks)
     read_back(device, chunks)
 
 
@@ -185,13 +187,13 @@ def _settle(device: Device, label: Label, journal: Journal, around: Surroundings
         headers, copies = [], []  # type: List[Chunk], List[Chunk]
     else:
         headers, copies = landed_headers(device, label, journal)
-    step(device, 5, "metadata area headers", [*late, *copies, *headers], *around)
+    step(device, steps.HEADERS, [*late, *copies, *headers], *around)
     as_planned = [chunk.data for chunk in headers] == planned and label.sector == Labels.of(journal).switched
     if run.kind == UNDO and as_planned:
         sector = run.final_label
     else:
         sector = final_label(label, run, journal.tail(DONE))
-    step(device, 6, "label: final", [Chunk(label.offset, sector)], *around)
+    step(device, steps.FINAL, [Chunk(label.offset, sector)], *around)
     read_back(device, [*late, *headers, Chunk(label.offset, sector)])
 
 
@@ -330,11 +332,11 @@ def roll_back(device: Device, mark: Mark) -> None:
             log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
         chunks = canvas.changes(device.block_size)
         if torn:
-            step(device, 1, "torn blocks of volumes", torn)
-        step(device, 1, "old contents", chunks)
+            step(device, steps.WAY_BACK.contents, torn, what=TORN)
+        step(device, steps.WAY_BACK.contents, chunks)
         read_back(device, chunks)
         label = [Chunk(mark.label.offset, label_before(mark))]
-        step(device, 2, "old label", label, *around)
+        step(device, steps.WAY_BACK.label, label, *around)
         read_back(device, label)
     except (DeviceError, Refused) as error:
         error.in_state(cut_sentence(device.name, run.kind))

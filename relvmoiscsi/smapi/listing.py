@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The lists that lvmoiscsi prints on stderr when a key is missing: orchestrators find targets and LUNs that way.
 
-Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs); facts/xapi-plugin.md 3.2.
+Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs); docs/host.rst, "Lists on stderr".
 """
 
 from typing import Dict, Iterable, List, Sequence, Tuple

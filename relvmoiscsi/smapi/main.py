@@ -25,7 +25,7 @@ from relvmoiscsi.wording import xml_safe
 
 log = logging.getLogger(__name__)
 
-#: CloudStack takes SR.create as done only if it fails with this; code and text are a contract since 2015 (design.md D9)
+#: CloudStack takes SR.create as done only if it fails with this; a contract since 2015 (docs/host.rst)
 SUCCESS = Fault(
     1,
     "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it",

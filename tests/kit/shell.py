@@ -50,7 +50,7 @@ DISK_STATE = re.compile(
     r"|`relvmoiscsi show \S+` tells what state \S+ is in)\.\Z"
 )
 
-#: design.md D9: xapi answers these words for a success, so nothing else may say them
+#: xapi answers these words for a success, so nothing else may say them (docs/host.rst, "CloudStack's contract")
 CONTRACT = "successfully resigned"
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
