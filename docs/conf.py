@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TOP), str(TOP / "docs")]  # the command, and help_pages, which reads it
+sys.path[:0] = [str(TOP / "docs/_ext"), str(TOP)]
 
 project = "relvmoiscsi"
 author = "the developers of relvmoiscsi"
@@ -14,7 +14,7 @@ copyright = "the developers of relvmoiscsi; LGPL 2.1"
 release = version = re.findall('__version__ = "(.+)"', (TOP / "relvmoiscsi/__init__.py").read_text(encoding="utf-8"))[0]
 
 extensions = ["help_pages"]
-exclude_patterns = ["requirements.txt"]
+exclude_patterns = ["_ext", "requirements.txt"]
 #: most literal blocks are sessions and drawings; a block in a language says so itself
 highlight_language = "none"
 #: the pages are written as they shall be read: -- stays --, quotes stay straight
