@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from relvmoiscsi.smapi import codes
+
 TOP = Path(__file__).resolve().parents[3]
 PAGE = (TOP / "docs/troubleshooting.rst").read_text(encoding="utf-8")
 MODULES = sorted((TOP / "relvmoiscsi").rglob("*.py"))
 
 ANY = "…"
 #: errors whose message is their first argument
-SENTENCES = {"UsageError", "NotFound", "Refused", "Uncertain", "Unfinished", "Busy", "OutOfTime"}
+SENTENCES = {"UsageError", "NotFound", "Refused", "Uncertain", "Unfinished", "Listed", "Busy", "OutOfTime"}
 #: errors whose first argument is what the structure is called, and whose second says where it is
 STRUCTURES = {"BadMagic", "BadChecksum", "Truncated", "Malformed", "Unsupported"}
 
@@ -101,6 +103,15 @@ def test_a_structure_of_the_code_is_on_the_page(module):
     beginnings = tuple(re.sub(" (at )?" + ANY + "$", "", sentence) for sentence in listed())
 
     assert sorted(what for what in raised(module, STRUCTURES) if not what.startswith(beginnings)) == []
+
+
+def test_the_numbers_on_the_page_are_those_that_the_driver_answers_with():
+    rows = re.findall(r"^   \* - (\d+)\n     - (\w+)$", PAGE, re.MULTILINE)
+    used = set().union(*(all_texts(tree) for path, tree in zip(MODULES, TREES) if path.name != "codes.py"))
+
+    assert rows == [
+        (str(number), key) for key, number in codes.NUMBERS.items() if key in used and number not in codes._SILENT
+    ]
 
 
 def test_what_raises_is_found():
