@@ -15,6 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from relvmoiscsi import __version__
 from relvmoiscsi.device import Chunk, CountingDevice, Device, Range
 from relvmoiscsi.errors import (
+    NOTHING_WRITTEN,
     DeviceError,
     FormatError,
     NotFound,
@@ -23,6 +24,7 @@ from relvmoiscsi.errors import (
     RelvmoiscsiError,
     Truncated,
     Unfinished,
+    in_state,
 )
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
@@ -63,8 +65,6 @@ log = logging.getLogger(__name__)
 
 EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
 UNFINISHED, RESIGNATURED, DAMAGED = "unfinished", "resignatured", "damaged"
-
-_NOTHING_WRITTEN = "Nothing was written."
 
 
 class Inspection(NamedTuple):
@@ -255,7 +255,7 @@ def prepare(
     LUN that will not be resignatured, UsageError for a choice that cannot be.
     """
     counting = CountingDevice(device)
-    try:
+    with in_state(NOTHING_WRITTEN):
         cache = ReadCache(counting)
         label = _label_to_change(cache)
         tail = read_tail(label, Place(device.name, label.offset))
@@ -271,9 +271,6 @@ def prepare(
         made = plan.plan_resignature(lun, _known(cache), block_bytes, ids, entropy(16), scsi_id, __version__)
         made = made._replace(label_now=label.sector)
         _check_plan(cache, lun, made)
-    except RelvmoiscsiError as error:
-        error.in_state(_NOTHING_WRITTEN)
-        raise
     return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches)
 
 
@@ -433,11 +430,8 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 
     A label that the cut has torn is no label any more; then the journal is looked for in the metadata area.
     """
-    try:
+    with in_state(NOTHING_WRITTEN):
         return _find_unfinished(device)
-    except RelvmoiscsiError as error:
-        error.in_state(_NOTHING_WRITTEN)
-        raise
 
 
 def _find_unfinished(device: Device) -> Optional[Mark]:
@@ -479,7 +473,7 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
             f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {mark.journal.run.scsi_id}). Run "
             f"`relvmoiscsi undo {device.name}`, then "
             "resignature it."
-        ).in_state(_NOTHING_WRITTEN)
+        ).in_state(NOTHING_WRITTEN)
     is_undo = mark.tail.kind == UNDO and mark.tail.phase == IN_PROGRESS
     if is_undo and not recovery.is_prepared(device, mark.journal.run):
         return _roll_back(device, mark)
@@ -491,13 +485,10 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
 
 def _inspect_after(device: Device, done: str) -> Inspection:
     """What is on a device whose unfinished run is over; `done` says so, should the rest be unreadable."""
-    try:
+    with in_state(done):
         found = inspect(device)
         if found.lun is None:
             raise found.problem or Unfinished(f"{device.name} is still unfinished.")
-    except RelvmoiscsiError as error:
-        error.in_state(done)
-        raise
     return found
 
 
@@ -522,12 +513,12 @@ def undo(device: Device, entropy: Entropy) -> Result:
     return _reverse(device, read_undoable(device, apply.nothing_written(finished)), entropy, finished)
 
 
-def read_undoable(device: Device, untouched: str = _NOTHING_WRITTEN) -> Mark:
+def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> Mark:
     """The run that `undo` would take back. Raises as `undo` does, before anything is written.
 
     `untouched` is the sentence about the device until then.
     """
-    try:
+    with in_state(untouched):
         try:
             return _find_unfinished(device) or _finished_mark(device)
         except FormatError:
@@ -535,9 +526,6 @@ def read_undoable(device: Device, untouched: str = _NOTHING_WRITTEN) -> Mark:
             if mark is None:
                 raise
             return mark
-    except RelvmoiscsiError as error:
-        error.in_state(untouched)
-        raise
 
 
 def _roll_back(device: Device, mark: Mark) -> Result:
@@ -586,11 +574,8 @@ def _finished_mark(device: Device) -> Mark:
 
 def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> Result:
     """Undo a finished run, by a run of its own. `before` begins the sentence on what has been done already."""
-    try:
+    with in_state(apply.nothing_written(before)):
         made, old = _prepare_undo(device, mark, entropy)
-    except RelvmoiscsiError as error:
-        error.in_state(apply.nothing_written(before))
-        raise
     counting = CountingDevice(device)
     apply.carry_out(counting, made, before)
     return _result(counting, CLEAN, old, made.run)

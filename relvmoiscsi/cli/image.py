@@ -14,7 +14,7 @@ from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import Adder, Answer, say, write_line
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
-from relvmoiscsi.errors import Refused, RelvmoiscsiError, Unfinished, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished, UsageError, in_state
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import HostDevice, data_ranges, open_device, same_device
@@ -136,7 +136,7 @@ def _compare(arguments: argparse.Namespace, clone: HostDevice, facts: Dict[str, 
         found = engine.compare(original, clone, data)
     facts.update(report.comparison_facts(arguments.device, arguments.original, found))
     if found.problems:
-        refused = Refused(found.problems[0]).in_state("Nothing was written.")
+        refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)
         facts.update(error_facts(refused))
         return Answer(facts, "\n".join(printable(problem) for problem in found.problems), refused.exit_status)
     compared = human_size(found.bytes_compared)
@@ -159,7 +159,7 @@ def _joined(ranges: Sequence[Range]) -> List[Range]:
 
 def _resignature(arguments: argparse.Namespace) -> Answer:
     path = arguments.device
-    with _nothing_written():
+    with in_state(NOTHING_WRITTEN):
         _must_be_able_to_ask(arguments)
         chosen = _chosen(arguments)
     finished = None if arguments.again else _finished_before(arguments, chosen)
@@ -181,7 +181,7 @@ def _finished_before(arguments: argparse.Namespace, chosen: IdMap) -> Optional[A
     """The answer where the same was done before. The LUN may be in use by now: it is read only."""
     with _opened(arguments, False) as (device, ids):
         scsi_id = ids[0] if ids else None
-        with _nothing_written():
+        with in_state(NOTHING_WRITTEN):
             done = engine.find_done(device, scsi_id)
         return None if done is None else _already_done(arguments, chosen, done, engine.inspect(device).lun, scsi_id)
 
@@ -191,7 +191,7 @@ def _refuse_contradictions(arguments: argparse.Namespace, chosen: IdMap, ids: Id
     found = mapfile.contradictions(chosen, arguments.sr_uuid, ids)
     if found:
         problem = f"{arguments.device} was given other ids before: {found[0]}. {instead}"
-        raise Refused(problem).in_state("Nothing was written.")
+        raise Refused(problem).in_state(NOTHING_WRITTEN)
 
 
 _NEW = "{} was resignatured."
@@ -249,12 +249,12 @@ def _kind(result: Result) -> str:
 
 def _recover(arguments: argparse.Namespace) -> Answer:
     with _opened(arguments, writable=True) as (device, ids):
-        with _nothing_written():
+        with in_state(NOTHING_WRITTEN):
             mark = engine.find_unfinished(device)
         if mark is not None:
             guard.verify_not_in_use(arguments, ids)
             return _finished(arguments.device, device, mark, ids[0] if ids else None)
-        with _nothing_written():
+        with in_state(NOTHING_WRITTEN):
             found = engine.inspect(device)
             if found.problem is not None:
                 raise found.problem
@@ -263,7 +263,7 @@ def _recover(arguments: argparse.Namespace) -> Answer:
 
 
 def _undo(arguments: argparse.Namespace) -> Answer:
-    with _nothing_written():
+    with in_state(NOTHING_WRITTEN):
         _must_be_able_to_ask(arguments)
     with _opened(arguments, writable=True) as (device, ids):
         mark = engine.read_undoable(device)
@@ -280,20 +280,10 @@ def _undo(arguments: argparse.Namespace) -> Answer:
 
 
 @contextmanager
-def _nothing_written() -> Iterator[None]:
-    """Around what comes before the first write: an error from there says that there was none."""
-    try:
-        yield
-    except RelvmoiscsiError as error:
-        error.in_state("Nothing was written.")
-        raise
-
-
-@contextmanager
 def _opened(arguments: argparse.Namespace, writable: bool) -> Iterator[Tuple[HostDevice, List[str]]]:
     """The device, for us alone if it is to be written; and its SCSIids, the one that was given first."""
     with ExitStack() as held:
-        with _nothing_written():
+        with in_state(NOTHING_WRITTEN):
             ids = guard.scsi_ids(arguments.device, getattr(arguments, "scsi_id", None))
             if writable:
                 held.enter_context(guard.lun_lock(arguments.device, ids))
@@ -314,7 +304,7 @@ def _ask(arguments: argparse.Namespace, question: str) -> None:
     sys.stderr.write(question + " [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refused("Not confirmed.").in_state("Nothing was written.")
+        raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
 
 
 def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:

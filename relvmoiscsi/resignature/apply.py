@@ -26,15 +26,13 @@ import logging
 from typing import Container, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
-from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
 from relvmoiscsi.resignature import repair, steps
 from relvmoiscsi.resignature.journal import KINDS, Journal, Run
 from relvmoiscsi.resignature.plan import Plan
 from relvmoiscsi.resignature.steps import STEPS, Step
 
 log = logging.getLogger(__name__)
-
-NOTHING_WRITTEN = "Nothing was written."
 
 
 def carry_out(device: Device, plan: Plan, before: str = "") -> None:
@@ -43,21 +41,15 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
     Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
     the device is in. `before` begins that sentence, where something has been done to it already.
     """
-    try:
+    with in_state(nothing_written(before), DeviceError, Refused):
         _compare_with_plan(device, plan)
-    except (DeviceError, Refused) as error:
-        error.in_state(nothing_written(before))
-        raise
     run, labels = plan.run, plan.labels()
     headers = _old_headers(plan.journal)
     in_progress = [Chunk(labels.offset, labels.in_progress)]
-    try:
+    with in_state(_only_free_space(device.name, before), DeviceError, Refused):
         step(device, steps.JOURNAL, plan.prepared)
         read_back(device, [*plan.prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
-    except (DeviceError, Refused) as error:
-        error.in_state(_only_free_space(device.name, before))
-        raise
-    try:
+    with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         step(device, steps.MARK, in_progress, run.blocks)
         contents = content_chunks(run, device.block_size)
         step(device, steps.CONTENTS, contents)
@@ -66,9 +58,6 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
         step(device, steps.HEADERS, plan.headers, run.blocks)
         step(device, steps.FINAL, [Chunk(labels.offset, labels.final)], run.blocks)
         read_back(device, [Chunk(labels.offset, labels.final), *plan.headers, *plan.areas])
-    except (DeviceError, Refused) as error:
-        error.in_state(cut_sentence(device.name, run.kind))
-        raise
 
 
 def nothing_written(before: str = "") -> str:

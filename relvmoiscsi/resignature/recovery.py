@@ -19,12 +19,12 @@ import logging
 from typing import List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
-from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, Unfinished
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, FormatError, Place, Refused, Unfinished, in_state
 from relvmoiscsi.formats.lvm import layout, pv, ring
 from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.resignature import repair, steps, structure
-from relvmoiscsi.resignature.apply import NOTHING_WRITTEN, cut_sentence, read_back, step
+from relvmoiscsi.resignature.apply import cut_sentence, read_back, step
 from relvmoiscsi.resignature.journal import (
     DONE,
     IN_PROGRESS,
@@ -67,7 +67,8 @@ def finish(device: Device, mark: Mark) -> None:
     Raises Refused when LVM has changed the VG behind an unfinished run, DeviceError when an operation fails.
     """
     run, label = mark.journal.run, mark.label
-    try:
+    unfinished_still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
+    with in_state(unfinished_still, FormatError), in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         around = _surroundings(device, run)
         if mark.tail.phase == IN_PROGRESS:
             _verify_prepared(device, mark)
@@ -79,12 +80,6 @@ def finish(device: Device, mark: Mark) -> None:
             _settle(device, label, mark.journal, around, [])
         else:
             _settle(device, label, mark.journal, around, _late_contents(device, run))
-    except FormatError as error:
-        error.in_state(f"{device.name} still holds an unfinished {KINDS[run.kind]}.")
-        raise
-    except (DeviceError, Refused) as error:
-        error.in_state(cut_sentence(device.name, run.kind))
-        raise
 
 
 # --- contents
@@ -321,7 +316,7 @@ def roll_back(device: Device, mark: Mark) -> None:
     ours is touched. What others have written stays, in the label too.
     """
     run = mark.journal.run
-    try:
+    with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         around = _surroundings(device, run)
         headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
         careful = headers != [move.old_header for move in run.mdas]
@@ -338,9 +333,6 @@ def roll_back(device: Device, mark: Mark) -> None:
         label = [Chunk(mark.label.offset, label_before(mark))]
         step(device, steps.WAY_BACK.label, label, *around)
         read_back(device, label)
-    except (DeviceError, Refused) as error:
-        error.in_state(cut_sentence(device.name, run.kind))
-        raise
 
 
 def label_before(mark: Mark) -> bytes:

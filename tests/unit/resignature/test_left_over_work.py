@@ -128,10 +128,10 @@ def test_an_undo_brings_the_newer_text_of_two_areas_back(cut_at, monkeypatch):
     class Cut(Exception):
         pass
 
-    def step(device, number, *rest):
-        if number == cut_at:
+    def step(device, taken, *rest):
+        if taken.number == cut_at:
             raise Cut
-        whole(device, number, *rest)
+        whole(device, taken, *rest)
 
     monkeypatch.setattr(apply, "step", step)
     with pytest.raises(Cut):
