@@ -40,26 +40,23 @@ from relvmoiscsi.resignature import (
     repair,
     survey,
 )
-from relvmoiscsi.resignature.journal import (
+from relvmoiscsi.resignature.canvas import read_canvas
+from relvmoiscsi.resignature.journal import Journal, Mark, decode, read_journal
+from relvmoiscsi.resignature.lun import Lun
+from relvmoiscsi.resignature.plan import Plan
+from relvmoiscsi.resignature.read_cache import ReadCache
+from relvmoiscsi.resignature.run import MdaMove, Run, verify_run
+from relvmoiscsi.resignature.tail import (
     DONE,
     IN_PROGRESS,
     KINDS,
     RESIGNATURE,
     UNDO,
-    Journal,
-    MdaMove,
-    Run,
     Tail,
-    decode,
     read_tail,
     scsi_id_digest,
-    verify_run,
     with_tail,
 )
-from relvmoiscsi.resignature.lun import Lun
-from relvmoiscsi.resignature.plan import Plan
-from relvmoiscsi.resignature.recovery import Mark
-from relvmoiscsi.resignature.survey import ReadCache
 
 log = logging.getLogger(__name__)
 
@@ -230,7 +227,7 @@ def _run_or_none(device: Device, tail: Optional[Tail], label: Label) -> Optional
     if tail is None:
         return None
     try:
-        return journal_search.read_journal(device, tail, label).run
+        return read_journal(device, tail, label).run
     except FormatError as problem:
         log.debug("%s: the journal is gone: %s", device.name, problem)
         return None
@@ -422,7 +419,7 @@ def read_mark(device: Device) -> Optional[Mark]:
     """The mark of a run and its journal; None without a mark. Raises FormatError for a journal that is damaged."""
     label = survey.read_label(device)
     tail = read_tail(label, Place(device.name, label.offset))
-    return None if tail is None else Mark(label, tail, journal_search.read_journal(device, tail, label))
+    return None if tail is None else Mark(label, tail, read_journal(device, tail, label))
 
 
 def find_unfinished(device: Device) -> Optional[Mark]:
@@ -454,7 +451,7 @@ def _find_unfinished(device: Device) -> Optional[Mark]:
 def _raise_journal_lost(device: Device, label: Label, tail: Tail) -> None:
     lost = _forgotten if _forgotten_lun(device, label, tail) is not None else _lost
     try:
-        journal_search.read_journal(device, tail, label)
+        read_journal(device, tail, label)
     except FormatError as error:
         error.message += " " + lost(device.name, tail)
         raise
@@ -567,7 +564,7 @@ def _finished_mark(device: Device) -> Mark:
     if tail is None or tail.kind == UNDO:
         raise Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg")
     try:
-        return Mark(label, tail, journal_search.read_journal(device, tail, label))
+        return Mark(label, tail, read_journal(device, tail, label))
     except FormatError as error:
         raise Refused(f"{device.name} cannot be undone: LVM has reclaimed the space of the journal.") from error
 
@@ -596,7 +593,7 @@ def _prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, L
 
 def _contents_undone(cache: ReadCache, run: Run) -> plan.Undone:
     """What an undo writes to volumes. Raises Refused naming the first identity that somebody has changed."""
-    canvas = recovery.read_canvas(cache, run)
+    canvas = read_canvas(cache, run)
     changed = repair.first_changed(run, canvas)
     if changed is not None:
         raise Refused(

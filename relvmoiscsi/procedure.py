@@ -19,8 +19,9 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.identity import Entropy, IdMap
-from relvmoiscsi.resignature.journal import IN_PROGRESS, RESIGNATURE, Run
-from relvmoiscsi.resignature.recovery import Mark
+from relvmoiscsi.resignature.journal import Mark
+from relvmoiscsi.resignature.run import Run
+from relvmoiscsi.resignature.tail import IN_PROGRESS, RESIGNATURE
 
 
 class Voice(ABC):

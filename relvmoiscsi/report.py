@@ -7,7 +7,8 @@ from relvmoiscsi.engine import Comparison, Inspection, Result
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
 from relvmoiscsi.resignature import steps
-from relvmoiscsi.resignature.lun import Lun, Volume, notes
+from relvmoiscsi.resignature.lun import Lun, Volume
+from relvmoiscsi.resignature.notes import notes
 from relvmoiscsi.resignature.plan import Plan
 from relvmoiscsi.wording import human_size, printable
 

@@ -20,9 +20,11 @@ from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import HostDevice, data_ranges, open_device, same_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.resignature import mapfile
-from relvmoiscsi.resignature.journal import RESIGNATURE, Run
-from relvmoiscsi.resignature.lun import Lun, notes
-from relvmoiscsi.resignature.recovery import Mark
+from relvmoiscsi.resignature.journal import Mark
+from relvmoiscsi.resignature.lun import Lun
+from relvmoiscsi.resignature.notes import notes
+from relvmoiscsi.resignature.run import Run
+from relvmoiscsi.resignature.tail import RESIGNATURE
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 

@@ -27,10 +27,13 @@ from typing import Container, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
-from relvmoiscsi.resignature import repair, steps
-from relvmoiscsi.resignature.journal import KINDS, Journal, Run
+from relvmoiscsi.resignature import steps
+from relvmoiscsi.resignature.canvas import changed_chunks
+from relvmoiscsi.resignature.journal import Journal
 from relvmoiscsi.resignature.plan import Plan
+from relvmoiscsi.resignature.run import Run
 from relvmoiscsi.resignature.steps import STEPS, Step
+from relvmoiscsi.resignature.tail import KINDS
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +83,7 @@ def content_chunks(run: Run, block_size: int) -> List[Chunk]:
     """What the contents step writes: of the journalled blocks those that change."""
     chunks: List[Chunk] = []
     for write in run.writes:
-        chunks += repair.changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
+        chunks += changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
     return chunks
 
 

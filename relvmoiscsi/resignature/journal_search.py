@@ -25,22 +25,20 @@ from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused
 from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature import recovery, repair
+from relvmoiscsi.resignature.canvas import read_canvas
 from relvmoiscsi.resignature.journal import (
     ALIGNMENT,
-    IN_PROGRESS,
     JOURNAL_MAGIC,
     MAX_JOURNAL_BYTES,
-    SWITCHED,
     Journal,
     JournalHeader,
-    Tail,
+    Mark,
     decode,
-    journal_range,
-    read_tail,
-    verify_run,
+    read_journal,
 )
 from relvmoiscsi.resignature.plan import switched_label
-from relvmoiscsi.resignature.recovery import Mark
+from relvmoiscsi.resignature.run import verify_run
+from relvmoiscsi.resignature.tail import IN_PROGRESS, SWITCHED, Tail, read_tail
 
 log = logging.getLogger(__name__)
 
@@ -175,17 +173,6 @@ def _is_torn(device: Device, label: Label) -> bool:
 # --- a label that may be late
 
 
-def read_journal(device: Device, tail: Tail, label: Label) -> Journal:
-    """The journal that a mark points to. Raises FormatError."""
-    where = Place(device.name, label.offset)
-    found = journal_range(tail, where, device.size_bytes)
-    data = device.read([found])[0]
-    place = Place(device.name, found.offset)
-    run = decode(data, place, tail.journal_digest)
-    verify_run(run, device.size_bytes, place)
-    return Journal(run, found.offset, data)
-
-
 def whose_turn(device: Device, label: Label, tail: Tail) -> Optional[Mark]:
     """The run that an unfinished mark leads to, which need not be the one it speaks of.
 
@@ -230,7 +217,7 @@ def _rivals(device: Device, label: Label) -> Iterable[Journal]:
 
 
 def _has_begun(device: Device, journal: Journal) -> bool:
-    return repair.shows_new(journal.run, recovery.read_canvas(device, journal.run))
+    return repair.shows_new(journal.run, read_canvas(device, journal.run))
 
 
 def _switched(label: Label, journal: Journal) -> Mark:

@@ -34,24 +34,12 @@ from relvmoiscsi.formats.qcow2 import image as qcow2
 from relvmoiscsi.formats.qcow2.image import Qcow2
 from relvmoiscsi.formats.vhd import image as vhd
 from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.resignature import pending, repair, structure
-from relvmoiscsi.resignature.journal import (
-    DONE,
-    IN_PROGRESS,
-    RESIGNATURE,
-    SWITCHED,
-    UNDO,
-    Field,
-    Journal,
-    MdaMove,
-    Run,
-    Tail,
-    Write,
-    encode,
-    with_tail,
-)
+from relvmoiscsi.resignature import repair, sm_journals, structure
+from relvmoiscsi.resignature.canvas import Canvas
+from relvmoiscsi.resignature.journal import Journal, encode
 from relvmoiscsi.resignature.lun import Lun, Volume, VolumeChange
-from relvmoiscsi.resignature.repair import Canvas
+from relvmoiscsi.resignature.run import Field, MdaMove, Run, Write
+from relvmoiscsi.resignature.tail import DONE, IN_PROGRESS, RESIGNATURE, SWITCHED, UNDO, Tail, with_tail
 
 #: the bytes of a range, which a survey has read
 Known = Callable[[Range], bytes]
@@ -133,7 +121,7 @@ def old_uuids(lun: Lun) -> List[str]:
         for record in mgt.records:
             found += [record.uuid, record.snapshot_of]
         found += [link.uuid for slot in mgt.unread for link in slot.links]
-    found += pending.old_uuids(lun)
+    found += sm_journals.old_uuids(lun)
     return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 

@@ -25,33 +25,15 @@ from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.resignature import repair, steps, structure
 from relvmoiscsi.resignature.apply import cut_sentence, read_back, step
-from relvmoiscsi.resignature.journal import (
-    DONE,
-    IN_PROGRESS,
-    KINDS,
-    RESIGNATURE,
-    SWITCHED,
-    TAIL_AT,
-    UNDO,
-    Journal,
-    MdaMove,
-    Run,
-    Tail,
-)
+from relvmoiscsi.resignature.canvas import read_canvas
+from relvmoiscsi.resignature.journal import Journal, Mark
 from relvmoiscsi.resignature.plan import Labels, final_label, switched_label
-from relvmoiscsi.resignature.repair import Canvas
+from relvmoiscsi.resignature.run import MdaMove, Run
+from relvmoiscsi.resignature.tail import DONE, IN_PROGRESS, KINDS, RESIGNATURE, SWITCHED, TAIL_AT, UNDO, Tail
 
 log = logging.getLogger(__name__)
 
 TORN = "torn blocks of volumes"  #: the first part of a step that puts contents right: see `resignature.repair`
-
-
-class Mark(NamedTuple):
-    """A label with the mark of a run, and the run's journal."""
-
-    label: Label
-    tail: Tail
-    journal: Journal
 
 
 class Surroundings(NamedTuple):
@@ -83,37 +65,6 @@ def finish(device: Device, mark: Mark) -> None:
 
 
 # --- contents
-
-
-def read_canvas(device: Device, run: Run) -> Canvas:
-    """What is where a run writes to contents. Blocks of which the disk says that they are lost are torn.
-
-    Raises DeviceError for any other failure: what a path that is gone does not give may still be there.
-    """
-    spans = repair.spans_of(run, device.block_size)
-    try:
-        return Canvas(map(Chunk, (span.offset for span in spans), device.read(spans)))
-    except DeviceError as error:
-        if error.errno != errno.ENODATA:
-            raise
-    lost: List[Range] = []
-    found = [Chunk(span.offset, _what_is_left(device, span, lost)) for span in spans]
-    return Canvas(found, lost)
-
-
-def _what_is_left(device: Device, span: Range, lost: List[Range]) -> bytes:
-    """The bytes of a span, block by block; zeros for those that are added to `lost`."""
-    found = []
-    for at in range(span.offset, span.end, device.block_size):
-        block = Range(at, device.block_size)
-        try:
-            found.append(device.read([block])[0])
-        except DeviceError as error:
-            if error.errno != errno.ENODATA:
-                raise
-            lost.append(block)
-            found.append(bytes(block.length))
-    return b"".join(found)
 
 
 def _put_contents(device: Device, run: Run) -> None:

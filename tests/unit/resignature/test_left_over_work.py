@@ -18,7 +18,7 @@ from kit.live import (
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Unsupported
 from relvmoiscsi.resignature import apply, survey
-from relvmoiscsi.resignature.survey import ReadCache
+from relvmoiscsi.resignature.read_cache import ReadCache
 
 DATA, LATER = (4, 5, 9000), (4, 6, 9000, 12000)
 

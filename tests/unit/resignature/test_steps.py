@@ -11,9 +11,9 @@ from kit.cuts import cut_before, done, image, lvm_commit, recover, resignature, 
 from relvmoiscsi import engine
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.resignature import states
-from relvmoiscsi.resignature.journal import DONE, KINDS, PHASES, UNDO
 from relvmoiscsi.resignature.states import STATES, TRANSITIONS, Transition
 from relvmoiscsi.resignature.steps import HEADERS, MARK, STEPS, WAY_BACK
+from relvmoiscsi.resignature.tail import DONE, KINDS, PHASES, UNDO
 
 SHAPES = ["one VDI", "two areas", "second area ignored", "blocks of 4096"]
 RUNS = {"resignature": resignature, "undo": undo}

@@ -29,7 +29,7 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 """
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Place, Unsupported
 from relvmoiscsi.formats import naming
@@ -78,16 +78,23 @@ def parse_clone(text: JournalText) -> Optional[CloneJournal]:
     return CloneJournal(match.group("base"), match.group("clone"))
 
 
-def half_made(name: LvName, text: JournalText) -> List[str]:
-    """The VDIs whose volumes a journal excuses from holding a disk image yet."""
-    found = parse_clone(text) if name.journal == naming.CLONE else None
-    return [str(name.uuid), *([found.clone] if found.clone else [])] if found else []
+class UnderWay(NamedTuple):
+    """The VDIs of snapshots that were under way."""
+
+    half_made: Set[str]  #: a journal excuses their volumes from holding a disk image yet
+    to_look_into: Set[str]  #: of whose volumes it has to be known whether they hold a block: those, and the base copies
 
 
-def to_look_into(name: LvName, text: JournalText) -> List[str]:
-    """The VDIs of whose volumes it has to be known whether they hold a block: those, and the base copy."""
-    found = parse_clone(text) if name.journal == naming.CLONE else None
-    return [*half_made(name, text), found.base] if found else []
+def under_way(texts: Iterable[Tuple[LvName, JournalText]]) -> UnderWay:
+    """What the journals of snapshots say before anything else of the volumes is known."""
+    half_made: Set[str] = set()
+    bases: Set[str] = set()
+    for name, text in texts:
+        found = parse_clone(text) if name.journal == naming.CLONE else None
+        if found is not None:
+            half_made.update(filter(None, (name.uuid, found.clone)))
+            bases.add(found.base)
+    return UnderWay(half_made, half_made | bases)
 
 
 def old_uuids(lun: Lun) -> List[str]:
