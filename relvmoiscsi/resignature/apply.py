@@ -14,7 +14,7 @@ nothing is taken back and nothing is erased:
                    next run uses other places (`formats.lvm.ring`)
     from step 2    the label is unmarked, or marked; `recover` does what it says. A later run may overwrite the
                    journal of one that never got its mark. Should the mark land then, the journals on the LUN and what
-                   the metadata areas and the contents hold tell whose turn it is (`resignature.journal_search`)
+                   the metadata areas and the contents hold tell whose turn it is (`resignature.late_label`)
 
 Two things nobody can mend. A late write of a block that others have written to since brings its old bytes along; that
 is why no more than the blocks that change are written. And a header or label of step 5 or 6 that lands behind an undo,
@@ -26,14 +26,14 @@ import logging
 from typing import Container, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
+from relvmoiscsi.errors import DeviceError, Refused, in_state
 from relvmoiscsi.resignature import steps
 from relvmoiscsi.resignature.canvas import changed_chunks
 from relvmoiscsi.resignature.journal import Journal
 from relvmoiscsi.resignature.plan import Plan
 from relvmoiscsi.resignature.run import Run
+from relvmoiscsi.resignature.sentences import cut_sentence, nothing_written, only_free_space
 from relvmoiscsi.resignature.steps import STEPS, Step
-from relvmoiscsi.resignature.tail import KINDS
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
     run, labels = plan.run, plan.labels()
     headers = _old_headers(plan.journal)
     in_progress = [Chunk(labels.offset, labels.in_progress)]
-    with in_state(_only_free_space(device.name, before), DeviceError, Refused):
+    with in_state(only_free_space(device.name, before), DeviceError, Refused):
         step(device, steps.JOURNAL, plan.prepared)
         read_back(device, [*plan.prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
@@ -61,22 +61,6 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
         step(device, steps.HEADERS, plan.headers, run.blocks)
         step(device, steps.FINAL, [Chunk(labels.offset, labels.final)], run.blocks)
         read_back(device, [Chunk(labels.offset, labels.final), *plan.headers, *plan.areas])
-
-
-def nothing_written(before: str = "") -> str:
-    """The sentence about a device that is as it was; or as it has been since what `before` says."""
-    return before + "; nothing else was written." if before else NOTHING_WRITTEN
-
-
-def _only_free_space(name: str, before: str) -> str:
-    start = before or f"{name} is as it was"
-    return start + "; beyond that only free space of the metadata area was written."
-
-
-def cut_sentence(name: str, kind: int) -> str:
-    return (
-        f"{name} may hold an unfinished {KINDS[kind]}; run `relvmoiscsi recover {name}` once the device answers again."
-    )
 
 
 def content_chunks(run: Run, block_size: int) -> List[Chunk]:

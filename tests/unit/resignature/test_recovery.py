@@ -34,7 +34,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.resignature import journal, journal_search
+from relvmoiscsi.resignature import journal, torn_label
 from relvmoiscsi.resignature.tail import TAIL_AT, Tail, with_tail
 
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN = 3, 4, 5, 6
@@ -604,4 +604,4 @@ def test_a_run_survives_encoding():
 
     assert again == run
     assert isinstance(again.ids, IdMap) and isinstance(again.blocks[0], Chunk)
-    assert Judge(image("one VDI"), done(image("one VDI"))).allowed[1].offset == journal_search.USUAL_AREA
+    assert Judge(image("one VDI"), done(image("one VDI"))).allowed[1].offset == torn_label.USUAL_AREA
