@@ -62,7 +62,7 @@ example:
   relvmoiscsi direct list"""
 
 
-def add_commands(add: Adder) -> None:
+def add_command(add: Adder) -> None:
     """Describe the commands and their arguments."""
     group = add("direct", _no_command, "give LUNs to VMs as they are: add, remove, list", _DIRECT)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
