@@ -48,19 +48,18 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
         _compare_with_plan(device, plan)
     run, labels = plan.run, plan.labels()
     headers = _old_headers(plan.journal)
-    in_progress = [Chunk(labels.offset, labels.in_progress)]
     with in_state(only_free_space(device.name, before), DeviceError, Refused):
-        step(device, steps.JOURNAL, plan.prepared)
-        read_back(device, [*plan.prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
+        prepared = plan.chunks_of(steps.JOURNAL)
+        step(device, steps.JOURNAL, prepared)
+        read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
-        step(device, steps.MARK, in_progress, run.blocks)
+        step(device, steps.MARK, plan.chunks_of(steps.MARK), run.blocks)
         contents = content_chunks(run, device.block_size)
         step(device, steps.CONTENTS, contents)
-        read_back(device, [*contents, *in_progress, *headers])
-        step(device, steps.COMMIT, [Chunk(labels.offset, labels.switched)], run.blocks)
-        step(device, steps.HEADERS, plan.headers, run.blocks)
-        step(device, steps.FINAL, [Chunk(labels.offset, labels.final)], run.blocks)
-        read_back(device, [Chunk(labels.offset, labels.final), *plan.headers, *plan.areas])
+        read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
+        for taken in (steps.COMMIT, steps.HEADERS, steps.FINAL):
+            step(device, taken, plan.chunks_of(taken), run.blocks)
+        read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 
 def content_chunks(run: Run, block_size: int) -> List[Chunk]:

@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From what is on a LUN and the ids it is to have, to the complete list of writes. Pure: nothing is read or written.
 
-A plan holds every byte of a run before the first one is written. What the steps of `resignature.steps` write is in
-
-    prepared       journal and second metadata area
-    run.writes     contents of volumes
-    headers        of the metadata areas at their original place
-    labels()       the label sector in every state
+A plan holds every byte of a run before the first one is written, step by step (`writes_of`).
 """
 
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -14,18 +9,27 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.identity import (
-    IdMap,
-)
+from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import layout, pv, ring
 from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
+from relvmoiscsi.resignature import steps
 from relvmoiscsi.resignature.contents import Known, content_fields, content_writes, volume_changes
 from relvmoiscsi.resignature.journal import Journal, encode
 from relvmoiscsi.resignature.labels import Labels
 from relvmoiscsi.resignature.lun import Lun
 from relvmoiscsi.resignature.run import MdaMove, Run
+from relvmoiscsi.resignature.steps import Step
 from relvmoiscsi.resignature.tail import RESIGNATURE
+
+
+class Planned(NamedTuple):
+    """A range that a step writes."""
+
+    offset: int
+    old: Optional[bytes]  #: None where free space is written
+    new: bytes
+    what: str
 
 
 class Plan(NamedTuple):
@@ -40,22 +44,30 @@ class Plan(NamedTuple):
     def run(self) -> Run:
         return self.journal.run
 
-    @property
-    def prepared(self) -> Tuple[Chunk, ...]:
-        return (self.journal.chunk, *self.areas)
-
-    @property
-    def headers(self) -> Tuple[Chunk, ...]:
-        return tuple(Chunk(move.original.offset, move.final_header) for move in self.run.mdas if move.moves)
-
-    def labels(self) -> "Labels":
+    def labels(self) -> Labels:
         return Labels.of(self.journal)
 
+    def writes_of(self, step: Step) -> List[Planned]:
+        """What a step of the protocol writes, in this order; of the contents, whole blocks as the journal has them."""
+        if step == steps.JOURNAL:
+            areas = [Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas]
+            return [Planned(self.journal.offset, None, self.journal.data, "journal"), *areas]
+        if step == steps.CONTENTS:
+            return [Planned(*write) for write in self.run.writes]
+        if step == steps.HEADERS:
+            moving = [move for move in self.run.mdas if move.moves]
+            what = "metadata area header"
+            return [Planned(move.original.offset, move.old_header, move.final_header, what) for move in moving]
+        labels = self.labels()
+        old, new = {
+            steps.MARK: (labels.before, labels.in_progress),
+            steps.COMMIT: (labels.in_progress, labels.switched),
+            steps.FINAL: (labels.switched, labels.final),
+        }[step]
+        return [Planned(labels.offset, old, new, step.name)]
 
-# --- ids
-
-
-# --- the plan of a resignature
+    def chunks_of(self, step: Step) -> List[Chunk]:
+        return [Chunk(planned.offset, planned.new) for planned in self.writes_of(step)]
 
 
 def block_bytes_of(lun: Lun, device: Device) -> int:
@@ -200,6 +212,3 @@ def _area_chunks(moves: Sequence[MdaMove], text: bytes) -> Iterable[Chunk]:
         if move.moves:
             data = move.second_header + text
             yield Chunk(move.second.offset, data.ljust(align_up(len(data), ring.ALIGNMENT), b"\0"))
-
-
-# --- the plan of an undo

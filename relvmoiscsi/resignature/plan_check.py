@@ -3,9 +3,9 @@
 
 from typing import Optional
 
-from relvmoiscsi.device import Chunk, Device
+from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Place, Refused
-from relvmoiscsi.resignature import apply, check, survey
+from relvmoiscsi.resignature import apply, check, steps, survey
 from relvmoiscsi.resignature.journal import decode
 from relvmoiscsi.resignature.lun import Lun
 from relvmoiscsi.resignature.plan import Plan
@@ -17,22 +17,20 @@ from relvmoiscsi.resignature.tail import IN_PROGRESS
 def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
     _check_journal(made, cache)
-    labels = made.labels()
-    written = [*made.prepared, *(Chunk(write.offset, write.new) for write in made.run.writes)]
+    written = made.chunks_of(steps.JOURNAL) + made.chunks_of(steps.CONTENTS)
+    ends = made.chunks_of(steps.FINAL) + made.chunks_of(steps.HEADERS)
     after: Optional[Lun] = None
-    for sector, headers in ((labels.switched, ()), (labels.final, made.headers)):
-        chunks = apply.whole_blocks(cache, [Chunk(labels.offset, sector), *headers], made.run.blocks)
-        result = cache.with_chunks([*written, *chunks])
+    for then in (made.chunks_of(steps.COMMIT), ends):
+        result = cache.with_chunks([*written, *apply.whole_blocks(cache, then, made.run.blocks)])
         after = survey.read_lun(result, survey.read_label(result), after)
         check.verify_result(lun, after, made.run.ids)
 
 
 def check_undo(cache: ReadCache, made: Plan) -> Lun:
     _check_journal(made, cache)
-    labels = made.labels()
-    chunks = [*made.prepared, *(Chunk(write.offset, write.new) for write in made.run.writes)]
-    ends = apply.whole_blocks(cache, [Chunk(labels.offset, labels.final), *made.headers], made.run.blocks)
-    result = cache.with_chunks([*chunks, *ends])
+    written = made.chunks_of(steps.JOURNAL) + made.chunks_of(steps.CONTENTS)
+    ends = made.chunks_of(steps.FINAL) + made.chunks_of(steps.HEADERS)
+    result = cache.with_chunks([*written, *apply.whole_blocks(cache, ends, made.run.blocks)])
     return survey.read_lun(result, survey.read_label(result))
 
 

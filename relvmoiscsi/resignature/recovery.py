@@ -4,14 +4,15 @@
 What recovery does follows from the label:
 
     no mark        nothing: nothing happened
-    in progress    steps 3 to 6 again; identities are put right in what is on the disk now (`resignature.repair`)
-    switched       steps 5 and 6, with the text that is committed *then*: LVM may have gone on in the second area
+    in progress    the contents and what comes behind them once more; identities are put right in what is on the disk
+                   now (`resignature.repair`)
+    switched       headers and label, with the text that is committed *then*: LVM may have gone on in the second area
     done           nothing
 
 A label may be older than the rest, where a write that was reported as failed has landed late. The metadata areas tell:
-once one of them holds the new PV id where only LVM, or step 5, can have put it, the commit has been (`evident_phase`).
-After the commit contents that are still old are put right as well: a label "switched" may come late onto a LUN whose
-run was taken back.
+once one of them holds the new PV id where only LVM, or the step of the headers, can have put it, the commit has been
+(`resignature.evidence`). After the commit contents that are still old are put right as well: a label "switched" may
+come late onto a LUN whose run was taken back.
 """
 
 import logging
@@ -37,13 +38,13 @@ TORN = "torn blocks of volumes"  #: the first part of a step that puts contents 
 
 
 def finish(device: Device, mark: Mark) -> None:
-    """Steps 3 to 6 from wherever the run was cut. Doing it twice equals doing it once.
+    """All steps from the contents on, wherever the run was cut. Doing it twice equals doing it once.
 
     Raises Refused when LVM has changed the VG behind an unfinished run, DeviceError when an operation fails.
     """
     run, label = mark.journal.run, mark.label
-    unfinished_still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
-    with in_state(unfinished_still, FormatError), in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
+    still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
+    with in_state(still, FormatError), in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         around = read_surroundings(device, run)
         if mark.tail.phase == IN_PROGRESS:
             _verify_prepared(device, mark)
@@ -61,7 +62,10 @@ def finish(device: Device, mark: Mark) -> None:
 
 
 def _put_contents(device: Device, run: Run) -> None:
-    """Step 3 again. Raises Refused, and writes nothing, where somebody else has given a volume another identity."""
+    """The contents once more.
+
+    Raises Refused, and writes nothing, where somebody else has given a volume another identity.
+    """
     canvas = read_canvas(device, run)
     torn = repair.torn_blocks(run, canvas, forward=True)
     for field in repair.put_right(run, canvas, forward=True):
@@ -89,15 +93,11 @@ def _late_contents(device: Device, run: Run) -> List[Chunk]:
     return canvas.changes(device.block_size)
 
 
-# --- label and headers
-
-
 def _verify_prepared(device: Device, mark: Mark) -> None:
     if not is_prepared(device, mark.journal.run):
         raise Refused(
             f"LVM has changed the volume group on {device.name} since the {KINDS[mark.journal.run.kind]} was cut. "
-            f"`relvmoiscsi undo {device.name}` takes the "
-            f"{KINDS[mark.journal.run.kind]} back and keeps LVM's change.",
+            f"`relvmoiscsi undo {device.name}` takes the {KINDS[mark.journal.run.kind]} back and keeps LVM's change.",
             sm_key="SRUnavailable",
         ).in_state(NOTHING_WRITTEN)
 
@@ -145,7 +145,6 @@ def cut(device: Device, tail: Tail, run: Run) -> Unfinished:
     if tail.phase == IN_PROGRESS and tail.kind == RESIGNATURE and not is_prepared(device, run):
         return Unfinished(
             f"{device.name} holds an unfinished resignature, cut before its commit, and LVM has changed the volume "
-            "group since. "
-            f"`relvmoiscsi undo {device.name}` takes it back and keeps LVM's change."
+            f"group since. `relvmoiscsi undo {device.name}` takes it back and keeps LVM's change."
         )
     return unfinished(device.name, tail)
