@@ -47,16 +47,7 @@ from relvmoiscsi.resignature.plan import Plan
 from relvmoiscsi.resignature.plan_check import check_plan
 from relvmoiscsi.resignature.read_cache import ReadCache
 from relvmoiscsi.resignature.run import Run
-from relvmoiscsi.resignature.tail import (
-    DONE,
-    IN_PROGRESS,
-    KINDS,
-    RESIGNATURE,
-    UNDO,
-    Tail,
-    read_tail,
-    scsi_id_digest,
-)
+from relvmoiscsi.resignature.tail import DONE, IN_PROGRESS, KINDS, RESIGNATURE, UNDO, Tail, read_tail, scsi_id_digest
 from relvmoiscsi.resignature.torn_label import is_torn, label_to_change
 from relvmoiscsi.resignature.undo import prepare_undo
 

@@ -19,13 +19,7 @@ from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.layout import MdaHeader
 from relvmoiscsi.formats.lvm.pv import Area, Label
-from relvmoiscsi.formats.ondisk import (
-    Record,
-    expect_magic,
-    le32,
-    le64,
-    raw,
-)
+from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
 from relvmoiscsi.resignature.run import Field, MdaMove, Run, Write, verify_run
 from relvmoiscsi.resignature.tail import KINDS, TAIL_MAGIC, TAIL_VERSION, Tail, scsi_id_digest
 

@@ -6,14 +6,7 @@ from typing import Iterable, List
 
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import FormatError, Place, Refused
-from relvmoiscsi.resignature.journal import (
-    ALIGNMENT,
-    JOURNAL_MAGIC,
-    MAX_JOURNAL_BYTES,
-    Journal,
-    JournalHeader,
-    decode,
-)
+from relvmoiscsi.resignature.journal import ALIGNMENT, JOURNAL_MAGIC, MAX_JOURNAL_BYTES, Journal, JournalHeader, decode
 from relvmoiscsi.resignature.run import verify_run
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ Lun
  +-- mgt                  SM's records, None when the SR has no MGT volume
  +-- work                 what SM had begun, and the LUN that it leads to; None when SM was at rest
 
-Only what nobody could read is refused. What real programs tolerate is a note (`notes`).
+Only what nobody could read is refused. What real programs tolerate is a note (`resignature.notes`).
 """
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union

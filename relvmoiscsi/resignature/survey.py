@@ -16,11 +16,7 @@ from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.resignature import sm_journals
-from relvmoiscsi.resignature.lun import (
-    Lun,
-    refuse_unknown_volumes,
-    verify_lun,
-)
+from relvmoiscsi.resignature.lun import Lun, refuse_unknown_volumes, verify_lun
 from relvmoiscsi.resignature.volumes import read_all_volumes
 
 FIRST_READ_BYTES = 64 << 10
