@@ -14,7 +14,7 @@ nothing is taken back and nothing is erased:
                    next run uses other places (`formats.lvm.ring`)
     from step 2    the label is unmarked, or marked; `recover` does what it says. A later run may overwrite the
                    journal of one that never got its mark. Should the mark land then, the journals on the LUN and what
-                   the metadata areas and the contents hold tell whose turn it is (`resignature.journal_search`)
+                   the metadata areas and the contents hold tell whose turn it is (`resignature.late_label`)
 
 Two things nobody can mend. A late write of a block that others have written to since brings its old bytes along; that
 is why no more than the blocks that change are written. And a header or label of step 5 or 6 that lands behind an undo,
@@ -26,15 +26,16 @@ import logging
 from typing import Container, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
-from relvmoiscsi.errors import DeviceError, Refused
-from relvmoiscsi.resignature import repair, steps
-from relvmoiscsi.resignature.journal import KINDS, Journal, Run
+from relvmoiscsi.errors import DeviceError, Refused, in_state
+from relvmoiscsi.resignature import steps
+from relvmoiscsi.resignature.canvas import changed_chunks
+from relvmoiscsi.resignature.journal import Journal
 from relvmoiscsi.resignature.plan import Plan
+from relvmoiscsi.resignature.run import Run
+from relvmoiscsi.resignature.sentences import cut_sentence, nothing_written, only_free_space
 from relvmoiscsi.resignature.steps import STEPS, Step
 
 log = logging.getLogger(__name__)
-
-NOTHING_WRITTEN = "Nothing was written."
 
 
 def carry_out(device: Device, plan: Plan, before: str = "") -> None:
@@ -43,55 +44,29 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
     Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
     the device is in. `before` begins that sentence, where something has been done to it already.
     """
-    try:
+    with in_state(nothing_written(before), DeviceError, Refused):
         _compare_with_plan(device, plan)
-    except (DeviceError, Refused) as error:
-        error.in_state(nothing_written(before))
-        raise
     run, labels = plan.run, plan.labels()
     headers = _old_headers(plan.journal)
-    in_progress = [Chunk(labels.offset, labels.in_progress)]
-    try:
-        step(device, steps.JOURNAL, plan.prepared)
-        read_back(device, [*plan.prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
-    except (DeviceError, Refused) as error:
-        error.in_state(_only_free_space(device.name, before))
-        raise
-    try:
-        step(device, steps.MARK, in_progress, run.blocks)
+    with in_state(only_free_space(device.name, before), DeviceError, Refused):
+        prepared = plan.chunks_of(steps.JOURNAL)
+        step(device, steps.JOURNAL, prepared)
+        read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
+    with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
+        step(device, steps.MARK, plan.chunks_of(steps.MARK), run.blocks)
         contents = content_chunks(run, device.block_size)
         step(device, steps.CONTENTS, contents)
-        read_back(device, [*contents, *in_progress, *headers])
-        step(device, steps.COMMIT, [Chunk(labels.offset, labels.switched)], run.blocks)
-        step(device, steps.HEADERS, plan.headers, run.blocks)
-        step(device, steps.FINAL, [Chunk(labels.offset, labels.final)], run.blocks)
-        read_back(device, [Chunk(labels.offset, labels.final), *plan.headers, *plan.areas])
-    except (DeviceError, Refused) as error:
-        error.in_state(cut_sentence(device.name, run.kind))
-        raise
-
-
-def nothing_written(before: str = "") -> str:
-    """The sentence about a device that is as it was; or as it has been since what `before` says."""
-    return before + "; nothing else was written." if before else NOTHING_WRITTEN
-
-
-def _only_free_space(name: str, before: str) -> str:
-    start = before or f"{name} is as it was"
-    return start + "; beyond that only free space of the metadata area was written."
-
-
-def cut_sentence(name: str, kind: int) -> str:
-    return (
-        f"{name} may hold an unfinished {KINDS[kind]}; run `relvmoiscsi recover {name}` once the device answers again."
-    )
+        read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
+        for taken in (steps.COMMIT, steps.HEADERS, steps.FINAL):
+            step(device, taken, plan.chunks_of(taken), run.blocks)
+        read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 
 def content_chunks(run: Run, block_size: int) -> List[Chunk]:
     """What the contents step writes: of the journalled blocks those that change."""
     chunks: List[Chunk] = []
     for write in run.writes:
-        chunks += repair.changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
+        chunks += changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
     return chunks
 
 

@@ -6,7 +6,7 @@ import sys
 from typing import Sequence, TextIO, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import RelvmoiscsiError, in_state
 from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.host.settings import deadline_seconds
 from relvmoiscsi.host.sm_log import SmLogHandler
@@ -84,12 +84,8 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler) -> Tuple[str, str]:
 def _create(call: Call, config: Config, smlog: SmLogHandler, deadline: Deadline) -> Tuple[str, str]:
     from relvmoiscsi.smapi.create import sr_create  # noqa: PLC0415
 
-    try:
+    with in_state(lambda: NOT_BEGUN if deadline.has_passed else ""):  # if the LUN was written, that is said already
         sr_uuid = sr_create(call, config, _xapi(call, deadline), smlog, deadline)
-    except RelvmoiscsiError as error:
-        if deadline.has_passed:
-            error.in_state(NOT_BEGUN)  # unless the LUN was written: then that is said already
-        raise
     log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
     return protocol.fault_response(SUCCESS.code, SUCCESS.text), SUCCESS.stderr
 

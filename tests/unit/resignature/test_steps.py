@@ -3,17 +3,19 @@
 
 import logging
 import re
+from itertools import islice
 
 import pytest
 
 from kit.crash import CrashDisk, garbage
-from kit.cuts import cut_before, done, image, lvm_commit, recover, resignature, undo, with_new_volume
-from relvmoiscsi import engine
+from kit.cuts import cut_before, done, entropy, image, lvm_commit, recover, resignature, undo, with_new_volume
+from relvmoiscsi import engine, report
+from relvmoiscsi.device import Range
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.resignature import states
-from relvmoiscsi.resignature.journal import DONE, KINDS, PHASES, UNDO
 from relvmoiscsi.resignature.states import STATES, TRANSITIONS, Transition
 from relvmoiscsi.resignature.steps import HEADERS, MARK, STEPS, WAY_BACK
+from relvmoiscsi.resignature.tail import DONE, KINDS, PHASES, UNDO
 
 SHAPES = ["one VDI", "two areas", "second area ignored", "blocks of 4096"]
 RUNS = {"resignature": resignature, "undo": undo}
@@ -109,6 +111,23 @@ def test_a_run_takes_the_steps_of_the_table_in_order_and_flushes_once_each(caplo
 
     assert steps == in_log(STEPS)
     assert crash.flushes == len(STEPS)
+
+
+@pytest.mark.parametrize("name", ["one VDI", "two areas", "second area ignored"])
+def test_a_dry_run_reports_what_each_step_then_writes(name):
+    crash = CrashDisk(image(name))
+    prepared = engine.prepare(crash, entropy(0))
+    rows = iter(report.plan_facts(prepared.plan))
+
+    engine.resignature(crash, prepared)
+
+    for step, group in zip(STEPS, crash.groups):
+        ranges = [Range(row["offset"], row["length"]) for row in islice(rows, len(prepared.plan.writes_of(step)))]
+        written = {block.offset for block in group}
+        allowed = {at for part in ranges for at in range(part.offset, part.end, 512)}
+        assert written <= allowed, step
+        assert all(any(part.offset <= at < part.end for at in written) for part in ranges), step
+    assert list(rows) == []
 
 
 def test_the_log_says():
