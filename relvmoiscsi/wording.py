@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """How single things are said: sizes, text that nobody here has chosen, errors. Pure, and quick to import."""
 
-import re
 from typing import Any, Dict
 
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -33,12 +32,3 @@ def error_facts(error: RelvmoiscsiError) -> Dict[str, Any]:
             "disk_state": error.disk_state,
         },
     }
-
-
-#: what XML 1.0 cannot hold, however it is written
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def xml_safe(text: str) -> str:
-    """The text with a question mark for each character that would make a document unreadable."""
-    return _NOT_XML.sub("?", text)

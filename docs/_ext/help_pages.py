@@ -19,7 +19,7 @@ class Commands(SphinxDirective):
     """Each command with its usage, its description, its arguments and its options."""
 
     def run(self):
-        text = "\n\n".join(_command(name, parser) for name, parser in parsers(cli._parser()))
+        text = "\n\n".join(_command(name, parser) for name, parser in parsers(cli.make_parser()))
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 

@@ -7,12 +7,9 @@ the module of its name here, which adds its parser and runs it; `on_lun` is what
 
 import argparse
 import importlib
-import json
-import logging
 import sys
-import traceback
 from types import ModuleType
-from typing import List, Optional, Sequence
+from typing import Iterable, List, Optional, Sequence
 
 from relvmoiscsi import __version__
 from relvmoiscsi.cli.output import Answer, Command, print_result, say
@@ -23,8 +20,17 @@ EXIT_BUG = 70
 EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like 70
 EXIT_INTERRUPTED = 130
 
-#: The commands, in the order of --help; each is the module of that name.
-_COMMANDS = ("show", "check", "resignature", "recover", "undo", "map", "doctor", "direct")
+#: The commands and what each does, in the order of --help; each is the module of that name, which --help does not need.
+COMMANDS = {
+    "show": "what is on it: SR, VDIs as a tree of chains, state",
+    "check": "verify every structure on it",
+    "resignature": "give it new identities",
+    "recover": "finish a run that was cut",
+    "undo": "give the old identities back, while that is possible",
+    "map": "tell what old ids became, from the new SR's UUID",
+    "doctor": "tell whether this host and its pool are ready for the SR driver",
+    "direct": "give LUNs to VMs as they are: add, remove, list",
+}
 
 _DESCRIPTION = """\
 Give an array clone of a XenServer or XCP-ng SR (lvmoiscsi, lvmohba, lvm) new identities, so that it can be used
@@ -47,16 +53,29 @@ exit status:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command; gives its exit status."""
     words = sys.argv[1:] if argv is None else argv
-    parser = _parser(words)
+    parser = make_parser(_named(words))
     arguments = parser.parse_args(words)
     if arguments.run is None:
         parser.print_help()
         return UsageError.exit_status
-    logging.basicConfig(level=_log_level(arguments.verbose), format="relvmoiscsi: %(message)s", stream=sys.stderr)
+    return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import json  # noqa: PLC0415 - --help needs none of these
+    import logging  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
+    logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
     try:
         answer: Answer = arguments.run(arguments)
     except RelvmoiscsiError as error:
-        return _failed(arguments, error)
+        if arguments.json:
+            facts = _module("on_lun").failure_facts(arguments.device) if hasattr(arguments, "device") else {}
+            print_result(json.dumps(dict(facts, **error_facts(error)), indent=2))
+        say(printable(str(error)))
+        return error.exit_status
     except KeyboardInterrupt:
         say("Interrupted." + _how_to_tell(arguments))
         return EXIT_INTERRUPTED
@@ -68,35 +87,24 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return answer.status if is_printed else EXIT_NOT_PRINTED
 
 
-def _log_level(verbose: int) -> int:
-    return (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-
-
 def _how_to_tell(arguments: argparse.Namespace) -> str:
     if not hasattr(arguments, "device"):
         return ""
     return f" `relvmoiscsi show {arguments.device}` tells what state {arguments.device} is in."
 
 
-def _failed(arguments: argparse.Namespace, error: RelvmoiscsiError) -> int:
-    if arguments.json:
-        facts = _module("on_lun").failure_facts(arguments.device) if hasattr(arguments, "device") else {}
-        print_result(json.dumps(dict(facts, **error_facts(error)), indent=2))
-    say(printable(str(error)))
-    return error.exit_status
-
-
 def _module(name: str) -> ModuleType:
     return importlib.import_module("relvmoiscsi.cli." + name)
 
 
-def _modules(words: Sequence[str]) -> List[ModuleType]:
-    """The module of the command that `words` names, for udev waits for one of them; all, if it names none."""
-    command = next((word for word in words if not word.startswith("-")), None)
-    return [_module(name) for name in _COMMANDS if name == command or command not in _COMMANDS]
+def _named(words: Sequence[str]) -> List[str]:
+    """The command that is to be run; none if the words name none."""
+    return [word for word in words if not word.startswith("-")][:1]
 
 
-def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+def make_parser(whole: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser, with the arguments of the commands in `whole`. The others are listed: udev waits for one of them."""
+
     def plain(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100)
 
@@ -105,13 +113,19 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
 
-    def add(name: str, run: Command, what: str, more: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=what, description=what + ".\n\n" + more, formatter_class=plain)
+    for name, what in COMMANDS.items():
+        sub = commands.add_parser(name, help=what, formatter_class=plain)
+        if name in whole:
+            _describe(sub, what, _module(name))
+    return parser
+
+
+def _describe(sub: argparse.ArgumentParser, what: str, module: ModuleType) -> None:
+    def command(run: Command, more: str) -> argparse.ArgumentParser:
+        sub.description = what + ".\n\n" + more
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
         sub.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; twice: everything")
         return sub
 
-    for module in _modules(words):
-        module.add_command(add)
-    return parser
+    module.add_command(command)

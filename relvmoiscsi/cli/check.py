@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import takes_device
-from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 from relvmoiscsi.host.disk.block_device import HostDevice, data_ranges, open_device, same_device
@@ -20,9 +20,9 @@ example:
   relvmoiscsi check /dev/sdc --original /dev/sdb"""
 
 
-def add_command(add: Adder) -> None:
+def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    check = takes_device(add("check", _check, "verify every structure on it", _CHECK))
+    check = takes_device(make(_check, _CHECK))
     check.add_argument("--original", metavar="DEVICE", help="prove that the two share no identity and all data")
     check.add_argument("--identities-only", action="store_true", help="with --original: do not compare guest data")
 

@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.direct import links as direct
 from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_section, with_entry, without_entry
 from relvmoiscsi.direct.links import Status
@@ -62,9 +62,9 @@ example:
   relvmoiscsi direct list"""
 
 
-def add_command(add: Adder) -> None:
+def add_command(make: Maker) -> None:
     """Describe the commands and their arguments."""
-    group = add("direct", _no_command, "give LUNs to VMs as they are: add, remove, list", _DIRECT)
+    group = make(_no_command, _DIRECT)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
     def command(name: str, run: Any, what: str, more: str) -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, List, Sequence
 
 from relvmoiscsi import __version__
-from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.wording import printable
 
@@ -25,9 +25,9 @@ example:
   relvmoiscsi doctor"""
 
 
-def add_command(add: Adder) -> None:
+def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    doctor = add("doctor", _doctor, "tell whether this host and its pool are ready for the SR driver", _DOCTOR)
+    doctor = make(_doctor, _DOCTOR)
     doctor.add_argument("--root", metavar="DIR", default="/", help="look at the host whose files are in DIR, a chroot")
 
 

@@ -3,7 +3,7 @@
 
 import argparse
 
-from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.resignature.mapfile import derived_ids
 
@@ -16,9 +16,9 @@ example:
   relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b"""
 
 
-def add_command(add: Adder) -> None:
+def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    parser = add("map", _map, "tell what old ids became, from the new SR's UUID", _MAP)
+    parser = make(_map, _MAP)
     parser.add_argument("--sr", metavar="NEW", required=True, help="UUID of the new SR")
     parser.add_argument("old", metavar="OLD", nargs="+", help="UUID of a VDI, or LVM id, as it was before")
 

@@ -16,8 +16,8 @@ class Answer(NamedTuple):
 
 
 Command = Callable[[Namespace], Answer]
-#: Makes the parser of a command: its name, what runs it, what it does in a line, and more with an example.
-Adder = Callable[[str, Command, str, str], ArgumentParser]
+#: Gives the parser of a command what runs it, and what it says beyond the line in --help: more, with an example.
+Maker = Callable[[Command, str], ArgumentParser]
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Optional
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.on_lun import FINISHED, answer, opened, writes
-from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
@@ -21,11 +21,9 @@ example:
   relvmoiscsi recover /dev/sdc"""
 
 
-def add_command(add: Adder) -> None:
+def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    parser = writes(
-        add("recover", _recover, "finish a run that was cut", _RECOVER), "accepted for scripts; recover never asks"
-    )
+    parser = writes(make(_recover, _RECOVER), "accepted for scripts; recover never asks")
     parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
 
 

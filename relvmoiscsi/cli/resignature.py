@@ -10,7 +10,7 @@ from typing import Any, ContextManager, Optional, Sequence
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.on_lun import FINISHED, answer, ask, must_be_able_to_ask, opened, writes
-from relvmoiscsi.cli.output import Adder, Answer, say, write_line
+from relvmoiscsi.cli.output import Answer, Maker, say, write_line
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
 from relvmoiscsi.formats.identity import IdMap
@@ -32,9 +32,9 @@ example:
   relvmoiscsi resignature /dev/sdc --yes --json >map.json"""
 
 
-def add_command(add: Adder) -> None:
+def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    parser = writes(add("resignature", _resignature, "give it new identities", _RESIGNATURE), "do not ask")
+    parser = writes(make(_resignature, _RESIGNATURE), "do not ask")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--sr-uuid", metavar="UUID", help="the new SR UUID; a random one otherwise")
     parser.add_argument("--map", metavar="FILE", help="old-to-new map (JSON, as --json prints it) to take ids from")

@@ -6,7 +6,7 @@ import sys
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import takes_device
-from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.host.disk.block_device import open_device
 
 _SHOW = """\
@@ -16,9 +16,9 @@ example:
   relvmoiscsi show /dev/sdc"""
 
 
-def add_command(add: Adder) -> None:
+def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    takes_device(add("show", _show, "what is on it: SR, VDIs as a tree of chains, state", _SHOW))
+    takes_device(make(_show, _SHOW))
 
 
 def _show(arguments: argparse.Namespace) -> Answer:

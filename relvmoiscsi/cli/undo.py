@@ -7,7 +7,7 @@ import os
 from relvmoiscsi import engine
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.on_lun import answer, ask, must_be_able_to_ask, opened, writes
-from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.resignature.tail import RESIGNATURE
 from relvmoiscsi.wording import printable
@@ -19,9 +19,9 @@ example:
   relvmoiscsi undo /dev/sdc"""
 
 
-def add_command(add: Adder) -> None:
+def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    writes(add("undo", _undo, "give the old identities back, while that is possible", _UNDO), "do not ask")
+    writes(make(_undo, _UNDO), "do not ask")
 
 
 def _undo(arguments: argparse.Namespace) -> Answer:

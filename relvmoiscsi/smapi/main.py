@@ -11,6 +11,7 @@ from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.host.settings import deadline_seconds
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.host.xapi.xml_rpc import xml_safe
 from relvmoiscsi.smapi import protocol
 from relvmoiscsi.smapi.codes import (
     GENERIC_EXCEPTION,
@@ -21,7 +22,6 @@ from relvmoiscsi.smapi.codes import (
 )
 from relvmoiscsi.smapi.config import Config, parse_config
 from relvmoiscsi.smapi.protocol import Call
-from relvmoiscsi.wording import xml_safe
 
 log = logging.getLogger(__name__)
 

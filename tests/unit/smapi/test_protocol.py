@@ -14,6 +14,7 @@ from kit.driver_calls import (
 )
 from kit.pool import wire
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.xapi.xml_rpc import xml_safe
 from relvmoiscsi.smapi.protocol import (
     fault_response,
     parse_call,
@@ -21,7 +22,6 @@ from relvmoiscsi.smapi.protocol import (
     struct_response,
     usage,
 )
-from relvmoiscsi.wording import xml_safe
 
 BOMB = (
     '<?xml version="1.0"?><!DOCTYPE bomb [<!ENTITY a "aaaaaaaaaa">'

@@ -28,7 +28,7 @@ def plain(troff):
 
 def parsers(parser=None, names=()):
     """Every command of the command line and of its commands that help lists: (words, its parser)."""
-    for action in (parser or cli._parser())._actions:
+    for action in (parser or cli.make_parser())._actions:
         if isinstance(action, argparse._SubParsersAction):
             for listed in action._choices_actions:
                 words = (*names, listed.dest)
