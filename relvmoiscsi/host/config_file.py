@@ -19,7 +19,6 @@ from relvmoiscsi.host.locks.lvm_locks import flock_before
 
 log = logging.getLogger(__name__)
 
-CONFIG = "/etc/relvmoiscsi.conf"  #: known to the rules in udev/
 LOCK_SECONDS = 30.0  #: for a command that asks xapi and has a map made
 
 NOT_CHANGED = "Nothing was changed."

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relvmoiscsi.doctor import programs
-from relvmoiscsi.doctor.system import XAPI_PATH, System
+from relvmoiscsi.doctor.inside import XAPI_PATH
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import TIMED_OUT, Completed, run
+from relvmoiscsi.host.this_host import Host
 
 TOP = Path(__file__).resolve().parents[2]
 EXECUTABLE = TOP / "drivers" / "ReLVMoISCSISR"
@@ -97,9 +98,9 @@ class World:
         self.put("/dev/log", "")
         os.makedirs(self.at("/var/lib/xcp"))
 
-    def system(self, *programs, **options):
+    def host(self, *programs, **options):
         """The host as the doctor sees it; its programs end as `programs` say. Without any, they are run."""
-        return System(self.root, Transcript(*programs) if programs else run, **options)
+        return Host(self.root, Transcript(*programs) if programs else run, **options)
 
     def xapi_started(self, seconds_from_now, number=100):
         self.put("/proc/stat", f"cpu 1 2 3\nbtime {int(time.time()) + seconds_from_now}\nprocesses 7\n")

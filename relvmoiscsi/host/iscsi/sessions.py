@@ -17,6 +17,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 LOGGED_IN = "LOGGED_IN"
 FAILED = "FAILED"  #: the connection is lost and open-iscsi tries to get it back
@@ -76,31 +77,31 @@ class LunFacts(NamedTuple):
     scsi_id: str
 
 
-def sessions(sysfs: str = "/sys") -> List[Session]:
+def sessions(host: Host = THIS_HOST) -> List[Session]:
     """All sessions of this host, by number. Empty as well while the iSCSI modules are not loaded."""
     found = []
-    for path in glob(os.path.join(escape(sysfs), "class/iscsi_session/session*")):
+    for path in glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*")):
         session = _session(path)
         if session is not None:
             found.append(session)
     return sorted(found, key=lambda session: session.sid)
 
 
-def session_by_id(sid: int, sysfs: str = "/sys") -> Optional[Session]:
+def session_by_id(sid: int, host: Host = THIS_HOST) -> Optional[Session]:
     """The session with this number; None if it is gone."""
-    return _session(os.path.join(sysfs, f"class/iscsi_session/session{sid}"))
+    return _session(os.path.join(host.sysfs, f"class/iscsi_session/session{sid}"))
 
 
-def sessions_of(iqn: str, portal: Optional[Portal] = None, sysfs: str = "/sys") -> List[Session]:
+def sessions_of(iqn: str, portal: Optional[Portal] = None, host: Host = THIS_HOST) -> List[Session]:
     """The sessions to a target, of one (numeric) portal or of all."""
-    return [session for session in sessions(sysfs) if session.iqn == iqn and (portal is None or session.is_at(portal))]
+    return [session for session in sessions(host) if session.iqn == iqn and (portal is None or session.is_at(portal))]
 
 
-def facts_of(lun: Lun, sysfs: str = "/sys") -> Optional[LunFacts]:
+def facts_of(lun: Lun, host: Host = THIS_HOST) -> Optional[LunFacts]:
     """What is known of a LUN; None while its disk is not there."""
     if lun.disk is None:
         return None
-    block = os.path.join(sysfs, "block", lun.disk)
+    block = os.path.join(host.sysfs, "block", lun.disk)
     sectors = _text(os.path.join(block, "size"))
     if not sectors:
         return None
@@ -110,26 +111,26 @@ def facts_of(lun: Lun, sysfs: str = "/sys") -> Optional[LunFacts]:
         model=_text(os.path.join(block, "device/model")),
         serial=_unit_serial(os.path.join(block, "device/vpd_pg80")),
         size_bytes=int(sectors) * _SECTOR,
-        scsi_id=scsi_id_of_disk(lun.disk, sysfs) or "",
+        scsi_id=scsi_id_of_disk(lun.disk, host) or "",
     )
 
 
-def error_timeouts(session: Session, sysfs: str = "/sys") -> List[int]:
+def error_timeouts(session: Session, host: Host = THIS_HOST) -> List[int]:
     """Seconds that the session gives the reset of a LUN, and of the target, as its login had them; [] if unknown.
 
     They are node.session.err_timeo.lu_reset_timeout and tgt_reset_timeout of the record that it was made with.
     """
-    directory = os.path.join(sysfs, f"class/iscsi_session/session{session.sid}")
+    directory = os.path.join(host.sysfs, f"class/iscsi_session/session{session.sid}")
     found = [_text(os.path.join(directory, name)) for name in ("lu_reset_tmo", "tgt_reset_tmo")]
     return [int(text) for text in found] if all(text.isdigit() for text in found) else []
 
 
-def set_patience(session: Session, seconds: int, sysfs: str = "/sys") -> bool:
+def set_patience(session: Session, seconds: int, host: Host = THIS_HOST) -> bool:
     """How long I/O of this session waits when the connection is lost, before it fails; False if it cannot be set now.
 
     It is what node.session.timeo.replacement_timeout is at a login. The kernel refuses while there is no connection.
     """
-    path = os.path.join(sysfs, f"class/iscsi_session/session{session.sid}/recovery_tmo")
+    path = os.path.join(host.sysfs, f"class/iscsi_session/session{session.sid}/recovery_tmo")
     try:
         descriptor = os.open(path, os.O_WRONLY)
     except OSError:

@@ -30,9 +30,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
-from relvmoiscsi.host.command import Runner, run
+from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk.scsi_id import is_scsi_id
 from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS, flock_before, undo_flock
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Busy(Refused):
 
 
 @contextmanager
-def iscsiadm_lock(root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[None]:
+def iscsiadm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
     """Keep SM from running iscsiadm while the block runs, whichever SM it is: the locks of all eras are taken.
 
     `timeout` is in seconds, for all of them. Raises Refused, before the block, when one stays taken.
@@ -63,14 +64,14 @@ def iscsiadm_lock(root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[No
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
         for number, name in enumerate(ISCSIADM_LOCKS):
-            descriptor = held.enter_context(_sm_lock(os.path.join(root, name), deadline))
+            descriptor = held.enter_context(_sm_lock(host.at(name), deadline))
             if number == 0 and not flock_before(descriptor, deadline):
-                raise _taken(os.path.join(root, name), "set-iscsi-initiator")
+                raise _taken(host.at(name), "set-iscsi-initiator")
         yield
 
 
 @contextmanager
-def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) -> Iterator[List[int]]:
+def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[List[int]]:
     """Keep SM from running LVM commands while the block runs; `timeout` in seconds. Raises Refused if it cannot.
 
     Gives the descriptors of what is held, for `undo`. The locks of LVM itself are in `lock.py`; they keep every LVM
@@ -78,8 +79,8 @@ def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) 
     """
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
-        descriptor = held.enter_context(_sm_lock(os.path.join(root, LVM_LOCK), deadline))
-        fairlock = held.enter_context(_fairlock(os.path.join(root, FAIRLOCK), deadline, run))
+        descriptor = held.enter_context(_sm_lock(host.at(LVM_LOCK), deadline))
+        fairlock = held.enter_context(_fairlock(host.at(FAIRLOCK), deadline, host.runner))
         yield [descriptor, *fairlock]
 
 
@@ -92,20 +93,20 @@ def undo(descriptor: int) -> None:
         _unlock(descriptor, "of a process that was given up")
 
 
-def is_sm_here(root: str = "/") -> bool:
+def is_sm_here(host: Host = THIS_HOST) -> bool:
     """Has a storage manager taken locks on this host since it started? One takes some when it attaches the first SR."""
-    return any(os.path.isdir(os.path.join(root, name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
+    return any(os.path.isdir(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
 
 
 @contextmanager
-def lun_lock(scsi_id: str, root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[None]:
+def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
     """Only one of us on this host works on the LUN with this SCSIid at a time; `timeout` in seconds.
 
     The file goes with the lock. Raises Refused, before the block, when another one is at work on it.
     """
     if not is_scsi_id(scsi_id):
         raise UsageError(f"{scsi_id!r} is no SCSIid.", "ConfigSCSIid")
-    path = os.path.join(root, LUN_LOCKS, scsi_id)
+    path = os.path.join(host.at(LUN_LOCKS), scsi_id)
     deadline = time.monotonic() + timeout
     while True:
         with _sm_lock(path, deadline) as descriptor:
@@ -127,8 +128,8 @@ class SessionReferences:
     of what it has logged in to, and of what SM has left to it.
     """
 
-    def __init__(self, root: str = "/") -> None:
-        paths = [os.path.join(root, name) for name in REFERENCES]
+    def __init__(self, host: Host = THIS_HOST) -> None:
+        paths = [host.at(name) for name in REFERENCES]
         # One directory by two names nearly everywhere, as /var/run is a symbolic link.
         self._directories = [paths[0]] if os.path.realpath(paths[0]) == os.path.realpath(paths[1]) else paths
 

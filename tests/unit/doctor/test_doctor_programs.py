@@ -28,7 +28,7 @@ def world():
 
 def udev(world, name):
     """The worst finding of this name."""
-    found = [finding for finding in programs.examine_udev(world.system()) if finding.name == name]
+    found = [finding for finding in programs.examine_udev(world.host()) if finding.name == name]
     return sorted(found, key=lambda finding: finding.status == OK)[0]
 
 
@@ -36,29 +36,29 @@ def udev(world, name):
 
 
 def test_the_version_of_open_iscsi_is_told(world):
-    finding = programs.examine_iscsiadm(world.system((["--version"], "iscsiadm version 2.1.8\n")))
+    finding = programs.examine_iscsiadm(world.host((["--version"], "iscsiadm version 2.1.8\n")))
 
     assert finding.status == "ok" and "iscsiadm version 2.1.8" in finding.sentence
 
 
 @pytest.mark.processes
 def test_iscsiadm_is_run(world):
-    assert "iscsiadm version 6.2.0.874" in programs.examine_iscsiadm(world.system()).sentence
+    assert "iscsiadm version 6.2.0.874" in programs.examine_iscsiadm(world.host()).sentence
 
 
 def test_an_iscsiadm_that_says_nothing_is_there_all_the_same(world):
-    assert programs.examine_iscsiadm(world.system((["--version"], "\n"))).status == "ok"
+    assert programs.examine_iscsiadm(world.host((["--version"], "\n"))).status == "ok"
 
 
 @pytest.mark.parametrize("failure", [failed(), hangs()])
 def test_an_iscsiadm_that_fails_is_a_problem(world, failure):
-    assert programs.examine_iscsiadm(world.system((["--version"], failure))).status == "problem"
+    assert programs.examine_iscsiadm(world.host((["--version"], failure))).status == "problem"
 
 
 def test_without_iscsiadm_there_is_a_problem(world):
     world.directory("/usr/sbin/iscsiadm")
 
-    finding = programs.examine_iscsiadm(world.system())
+    finding = programs.examine_iscsiadm(world.host())
 
     assert finding.status == "problem" and finding.advice == "Install the package iscsi-initiator-utils."
 
@@ -67,14 +67,14 @@ def test_without_iscsiadm_there_is_a_problem(world):
 
 
 def test_the_initiator_name_is_told(world):
-    assert "iqn.2026-01.test:xs1" in programs.examine_initiator(world.system()).sentence
+    assert "iqn.2026-01.test:xs1" in programs.examine_initiator(world.host()).sentence
 
 
 @pytest.mark.parametrize("content", ["", "InitiatorName=\n", b"\xff\xfe\n" * 1000])
 def test_without_an_initiator_name_there_is_a_problem(world, content):
     world.put("/etc/iscsi/initiatorname.iscsi", content)
 
-    finding = programs.examine_initiator(world.system())
+    finding = programs.examine_initiator(world.host())
 
     assert finding.status == "problem" and "iscsi_iqn=" in finding.advice
 
@@ -82,22 +82,22 @@ def test_without_an_initiator_name_there_is_a_problem(world, content):
 def test_without_its_file_there_is_a_problem(world):
     world.remove("/etc/iscsi")
 
-    assert programs.examine_initiator(world.system()).status == "problem"
+    assert programs.examine_initiator(world.host()).status == "problem"
 
 
 def test_an_initiator_name_that_cannot_be_read_is_unknown(world):
     world.directory("/etc/iscsi/initiatorname.iscsi")
 
-    assert programs.examine_initiator(world.system()).status == "unknown"
+    assert programs.examine_initiator(world.host()).status == "unknown"
 
 
 # --- multipath
 
 
 def test_multipath_is_there(world):
-    assert "multipathd does not run" in programs.examine_multipath(world.system()).sentence
+    assert "multipathd does not run" in programs.examine_multipath(world.host()).sentence
     world.process(50, "multipathd")
-    assert "multipathd runs" in programs.examine_multipath(world.system()).sentence
+    assert "multipathd runs" in programs.examine_multipath(world.host()).sentence
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_without_multipath_there_is_a_warning(world, gone, sentence):
     for name in gone:
         os.chmod(world.at("/usr/sbin/" + name), 0o644)
 
-    finding = programs.examine_multipath(world.system())
+    finding = programs.examine_multipath(world.host())
 
     assert finding.status == "warning" and finding.sentence.startswith(sentence)
 
@@ -117,7 +117,7 @@ def test_without_multipath_there_is_a_warning(world, gone, sentence):
 
 
 def test_the_rules_are_those_of_this_release(world):
-    assert {finding.status for finding in programs.examine_udev(world.system())} == {"ok"}
+    assert {finding.status for finding in programs.examine_udev(world.host())} == {"ok"}
 
 
 @pytest.mark.parametrize("name", sorted(programs.SHIPPED_RULES))
@@ -242,7 +242,7 @@ def test_udev_that_does_not_run_is_a_problem(world):
 
 
 def test_there_is_room_for_notes(world):
-    finding = programs.examine_directories(world.system())
+    finding = programs.examine_directories(world.host())
 
     assert finding.status == "ok" and "/run/relvmoiscsi and /var/lib/relvmoiscsi" in finding.sentence
 
@@ -251,7 +251,7 @@ def test_there_is_room_for_notes(world):
 def test_a_file_in_place_of_a_directory_is_a_problem(world, path):
     world.put(path, "")
 
-    finding = programs.examine_directories(world.system())
+    finding = programs.examine_directories(world.host())
 
     assert finding.status == "problem" and path + " is no directory" in finding.sentence
 
@@ -259,7 +259,7 @@ def test_a_file_in_place_of_a_directory_is_a_problem(world, path):
 def test_a_link_to_nowhere_in_place_of_a_directory_is_a_problem(world):
     world.link("/var/lib/relvmoiscsi", "/mnt/gone")
 
-    assert programs.examine_directories(world.system()).status == "problem"
+    assert programs.examine_directories(world.host()).status == "problem"
 
 
 @pytest.mark.parametrize(
@@ -289,29 +289,29 @@ def test_a_file_system_without_room_is_a_problem(world, monkeypatch, changes, wo
     values = [roomy.get(name, getattr(real, name)) for name in fields]
     monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
 
-    finding = programs.examine_directories(world.system())
+    finding = programs.examine_directories(world.host())
 
     assert finding.status == ("problem" if words else "ok") and words in finding.sentence
 
 
 def test_who_is_not_root_does_not_know(world):
-    assert programs.examine_directories(world.system(is_superuser=False)).status == "unknown"
+    assert programs.examine_directories(world.host(is_superuser=False)).status == "unknown"
 
 
 def test_the_log_is_there(world):
-    assert programs.examine_smlog(world.system()).status == "ok"
+    assert programs.examine_smlog(world.host()).status == "ok"
 
 
 @pytest.mark.parametrize("break_it", [World.remove, World.directory])
 def test_without_the_log_there_is_a_warning(world, break_it):
     break_it(world, "/var/log/SMlog")
-    assert "no /var/log/SMlog" in programs.examine_smlog(world.system()).sentence
+    assert "no /var/log/SMlog" in programs.examine_smlog(world.host()).sentence
 
 
 def test_without_syslog_there_is_a_warning(world):
     world.remove("/dev/log")
 
-    finding = programs.examine_smlog(world.system())
+    finding = programs.examine_smlog(world.host())
 
     assert finding.status == "warning" and "no /dev/log" in finding.sentence
 
@@ -328,8 +328,8 @@ def hold(world, path):
 
 
 def test_nothing_is_left(world):
-    assert programs.examine_notes(world.system()).status == "ok"
-    assert programs.examine_switches(world.system()).status == "ok"
+    assert programs.examine_notes(world.host()).status == "ok"
+    assert programs.examine_switches(world.host()).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_nothing_is_left(world):
 def test_what_a_killed_call_has_left_is_a_warning(world, path, examine):
     world.put(path, '{"secret": "hunter2hunter2"}\n')
 
-    finding = examine(world.system())
+    finding = examine(world.host())
 
     assert finding.status == "warning" and os.path.basename(path) in finding.sentence
     assert "hunter2" not in str(finding)
@@ -354,7 +354,7 @@ def test_what_a_call_at_work_has_made_is_all_right(world, path, examine):
     world.put(path, "")
     hold(world, path)
 
-    finding = examine(world.system())
+    finding = examine(world.host())
 
     assert finding.status == "ok" and "process 4711 (ReLVMoISCSISR)" in finding.sentence
 
@@ -366,15 +366,15 @@ def test_looking_takes_no_lock(world):
     with open(world.at(NOTES + "12-0.json"), "r+b") as note, open(world.at(SWITCHES + SCSI_ID), "r+b") as switch:
         fcntl.flock(note, fcntl.LOCK_EX)
         fcntl.flock(switch, fcntl.LOCK_EX)
-        programs.examine_notes(world.system())
-        programs.examine_switches(world.system())
+        programs.examine_notes(world.host())
+        programs.examine_switches(world.host())
 
 
 def test_a_lun_is_told_once(world):
     for name in ("", "mpath-", "paths-"):
         world.put(SWITCHES + name + SCSI_ID, "")
 
-    assert f"LUN {SCSI_ID} from udev" in programs.examine_switches(world.system()).sentence
+    assert f"LUN {SCSI_ID} from udev" in programs.examine_switches(world.host()).sentence
 
 
 def test_hundreds_of_left_overs_make_a_short_sentence(world):
@@ -383,7 +383,7 @@ def test_hundreds_of_left_overs_make_a_short_sentence(world):
     world.put(NOTES + "README", "no note")
     world.link(NOTES + "gone.json", "/nowhere")
 
-    finding = programs.examine_notes(world.system())
+    finding = programs.examine_notes(world.host())
 
     assert "and 296 more" in finding.sentence and len(finding.sentence) < 300
 
@@ -392,4 +392,4 @@ def test_hundreds_of_left_overs_make_a_short_sentence(world):
 def test_left_overs_that_cannot_be_listed_are_unknown(world, directory, examine):
     world.put(directory.rstrip("/"), "a file")
 
-    assert examine(world.system()).status == "unknown"
+    assert examine(world.host()).status == "unknown"
