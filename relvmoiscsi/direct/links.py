@@ -29,6 +29,7 @@ from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.config_file import read_config
 from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
+from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import lun_users
 
@@ -100,14 +101,14 @@ def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Will multipath take the LUN? It is listed as one that had a map, and multipathing is on."""
     if not multipath.look(scsi_id, host).had_wwid:
         return False
-    sockets = _text(os.path.join(host.proc, "net/unix")).split()
+    sockets = text_of(os.path.join(host.proc, "net/unix")).split()
     links = [os.path.join(host.etc, "systemd/system", target, "multipathd.service") for target in _ENABLED]
     signs = [*links, os.path.join(host.run_dir, _MULTIPATH_FLAG)]
     return _DAEMON_SOCKET in sockets or any(os.path.lexists(sign) for sign in signs)
 
 
 def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
-    sectors = _text(os.path.join(host.sysfs, "block", kernel_name, "size")).strip()
+    sectors = text_of(os.path.join(host.sysfs, "block", kernel_name, "size")).strip()
     return int(sectors) * 512 if sectors.isdigit() else 0
 
 
@@ -116,7 +117,7 @@ def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
 
 def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, seconds: float = LOOK_SECONDS) -> Owner:
     """What is on the device. Raises Refused for what must not be given to a VM, Uncertain when it does not answer."""
-    if _text(os.path.join(host.sysfs, "block", kernel_name, "dm/suspended")).strip() == "1":
+    if text_of(os.path.join(host.sysfs, "block", kernel_name, "dm/suspended")).strip() == "1":
         raise Uncertain(f"The map {kernel_name} is suspended; whose the LUN is cannot be read.")
     owner = in_time(look, host.node(kernel_name), seconds)
     if owner.is_sr:
@@ -275,7 +276,7 @@ def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_H
         device = ""
     for other in devices_of(entry.scsi_id, host):
         if other not in (kernel_name, device) and marked(other, host):
-            make_event(other, host)
+            udev.make_event(other, host)
     if device != kernel_name:
         return ""
     try:
@@ -297,18 +298,9 @@ def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
 
 def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
     """The name of the link that udev last gave the device; empty if it has none."""
-    number = _text(os.path.join(host.sysfs, "block", kernel_name, "dev")).strip()
-    lines = _text(os.path.join(host.udev_run, "data", "b" + number)).splitlines()
+    number = text_of(os.path.join(host.sysfs, "block", kernel_name, "dev")).strip()
+    lines = text_of(os.path.join(host.udev_run, "data", "b" + number)).splitlines()
     return next((line[len("E:" + MARK + "=") :] for line in lines if line.startswith("E:" + MARK + "=")), "")
-
-
-def make_event(kernel_name: str, host: Host = THIS_HOST) -> None:
-    """Have udev go through its rules for the device once more."""
-    try:
-        with open(os.path.join(host.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
-            uevent.write("change")
-    except OSError as error:
-        log.debug("no event for %s: %s", kernel_name, error.strerror)  # on its way out
 
 
 def leads_to(name: str, host: Host = THIS_HOST) -> str:
@@ -320,7 +312,7 @@ def leads_to(name: str, host: Host = THIS_HOST) -> str:
 def renew_link(entry: Entry, device: str, host: Host = THIS_HOST) -> bool:
     """Have udev make the link of a LUN that is there; is it there then?"""
     for name in devices_of(entry.scsi_id, host):
-        make_event(name, host)
+        udev.make_event(name, host)
     return bool(host.wait_for(lambda: leads_to(entry.name, host) == device, LINK_SECONDS))
 
 
@@ -329,7 +321,7 @@ def remove_link(entry: Entry, host: Host = THIS_HOST) -> bool:
     names = devices_of(entry.scsi_id, host)
     for name in dict.fromkeys([*names, leads_to(entry.name, host)]):
         if name:
-            make_event(name, host)
+            udev.make_event(name, host)
     return bool(host.wait_for(lambda: not leads_to(entry.name, host), LINK_SECONDS))
 
 
@@ -366,12 +358,3 @@ def status_of(entry: Entry, look: Looker, host: Host = THIS_HOST) -> Status:
             f"{entry.name} {entry.scsi_id}` asks it again."
         )
     )
-
-
-def _text(path: str) -> str:
-    """A file of the kernel or of udev; empty if it is not there."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            return lines.read()
-    except OSError:
-        return ""

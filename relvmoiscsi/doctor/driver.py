@@ -26,6 +26,7 @@ from relvmoiscsi.doctor.finding import (
 )
 from relvmoiscsi.doctor.inside import why
 from relvmoiscsi.errors import CommandFailed, NotFound
+from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 
@@ -222,7 +223,7 @@ def package_of(host: Host, driver: Driver) -> Tuple[str, str]:
     beside = os.path.dirname(os.path.dirname(real))
     for shown, path in ((beside, beside), (PACKAGE_DIRECTORY, inside.path_of(host, PACKAGE_DIRECTORY))):
         if os.path.isdir(os.path.join(path, "relvmoiscsi")):
-            found = _VERSION.search(_text(os.path.join(path, "relvmoiscsi", "__init__.py")))
+            found = _VERSION.search(text_of(os.path.join(path, "relvmoiscsi", "__init__.py")))
             return shown, found.group(1) if found else ""
     return "", ""
 
@@ -251,14 +252,6 @@ def examine_python(host: Host, driver: Driver) -> Finding:
         sentence = f"The driver is run by {found.group(0)}; it needs Python 3.6 or later."
         return problem("python", sentence, f"Install Python 3.6 or later as `{python}`.")
     return ok("python", f"The driver is run by {found.group(0)}.")
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536)
-    except OSError:
-        return ""
 
 
 # --- whether xapi would take it

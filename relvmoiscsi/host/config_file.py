@@ -15,6 +15,7 @@ from typing import Dict, Iterator, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.holders import owners_of_flock
+from relvmoiscsi.host.files import content_of, replace, sync_directory
 from relvmoiscsi.host.locks.lvm_locks import flock_before
 
 log = logging.getLogger(__name__)
@@ -64,10 +65,7 @@ def said(line: str) -> str:
 def read_config(path: str) -> str:
     """The text of the file, whatever bytes it has; empty if there is none. Raises Refused when it does not read."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
+        return (content_of(path) or b"").decode("utf-8", "surrogateescape")
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}.").in_state(NOT_CHANGED) from error
 
@@ -101,36 +99,8 @@ def replace_config(path: str, text: str) -> None:
     directory, name = os.path.split(path)
     new = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-                _take_over_mode(path, file.fileno())
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(new, path)
-        except BaseException:
-            os.unlink(new)
-            raise
+        replace(path, text.encode("utf-8", "surrogateescape"), new)
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}.").in_state(NOT_CHANGED) from error
-    _sync_directory(directory)
+    sync_directory(directory)
     log.info("wrote %s", path)
-
-
-def _take_over_mode(path: str, descriptor: int) -> None:
-    try:
-        old = os.stat(path)
-    except FileNotFoundError:
-        os.fchmod(descriptor, 0o644)
-        return
-    os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, old.st_mode & 0o7777)
-
-
-def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ import stat
 from glob import escape, glob
 from typing import Dict, Iterator, List, Sequence
 
+from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: Programs that keep disks open, or open them again and again, only to watch them: they lose nothing when a disk goes.
@@ -227,9 +228,5 @@ def _process(number: str, host: Host) -> str:
 
 
 def _text(path: str) -> str:
-    """A line or table of the kernel; empty if it is not there or not for us."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            return lines.read().rstrip("\n")
-    except OSError:
-        return ""
+    """A line or table of the kernel."""
+    return text_of(path).rstrip("\n")

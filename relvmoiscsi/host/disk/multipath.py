@@ -20,6 +20,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -258,8 +259,4 @@ def _named_paths(disks: Sequence[str], host: Host) -> str:
 
 def _text(path: str) -> str:
     """A file of the kernel or of multipath; empty if it is not there."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            return lines.read().strip()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
+    return (content_of(path) or b"").decode("utf-8", "replace").strip()

@@ -155,9 +155,18 @@ def hidden_target(iqn: str, host: Host = THIS_HOST) -> Iterator[None]:
             for lun in session.luns:
                 try:
                     if lun.disk is not None and is_hidden(lun.disk, host):
-                        _change_event(lun.disk, host)
+                        make_event(lun.disk, host)
                 except RelvmoiscsiError as error:
                     log.warning("udev was not asked to look at %s again: %s", lun.disk, error)
+
+
+def make_event(kernel_name: str, host: Host = THIS_HOST) -> None:
+    """Have udev go through its rules for the block device once more."""
+    try:
+        with open(os.path.join(host.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
+            uevent.write("change")
+    except OSError as error:
+        log.debug("no change event for %s: %s", kernel_name, error.strerror)  # it is on its way out
 
 
 def switch_name(scsi_id: str) -> str:
@@ -286,15 +295,7 @@ def _show(scsi_id: str, host: Host) -> None:
     maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), host) == scsi_id]
     for name in disks_of(scsi_id, host) + [os.path.basename(path) for path in maps]:
         if is_hidden(name, host):
-            _change_event(name, host)
-
-
-def _change_event(name: str, host: Host) -> None:
-    try:
-        with open(os.path.join(host.sysfs, "block", name, "uevent"), "w", encoding="ascii") as uevent:
-            uevent.write("change")
-    except OSError as error:
-        log.debug("no change event for %s: %s", name, error.strerror)  # it is on its way out
+            make_event(name, host)
 
 
 def _is_handled(name: str, since: float, host: Host) -> bool:

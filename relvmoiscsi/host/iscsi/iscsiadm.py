@@ -9,6 +9,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
 from relvmoiscsi.host.iscsi.status import IscsiFailed
 from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS
@@ -116,11 +117,8 @@ class Iscsiadm:
 
     def daemon_listens(self) -> bool:
         """Asking the kernel does not disturb iscsid, as a connection would."""
-        try:
-            with open(os.path.join(self._host.proc, "net/unix"), encoding="utf-8", errors="replace") as file:
-                return any(line.split()[-1:] == [_DAEMON_SOCKET] for line in file)
-        except OSError:
-            return False
+        sockets = text_of(os.path.join(self._host.proc, "net/unix"))
+        return any(line.split()[-1:] == [_DAEMON_SOCKET] for line in sockets.splitlines())
 
 
 def targets_in(stdout: str) -> List[Target]:

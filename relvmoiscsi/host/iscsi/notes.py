@@ -27,6 +27,7 @@ import os
 from typing import Any, Dict, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.files import sync_directory, text_of
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.this_host import Host
 
@@ -104,7 +105,7 @@ def new_note(host: Host, **facts: Any) -> Note:
         if os.fstat(descriptor).st_nlink:
             note = Note(path, descriptor, {})
             note.add(boot=boot_id(host), **facts)
-            _sync_directory(directory)
+            sync_directory(directory)
             return note
         os.close(descriptor)
 
@@ -132,11 +133,7 @@ def noted_users(host: Host, iqn: str) -> Set[str]:
 
 def boot_id(host: Host) -> str:
     """What differs after a reboot, when no session of before is left."""
-    try:
-        with open(os.path.join(host.proc, "sys/kernel/random/boot_id"), encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return text_of(os.path.join(host.proc, "sys/kernel/random/boot_id")).strip()
 
 
 def packed(content: Optional[bytes]) -> Optional[str]:
@@ -190,14 +187,6 @@ def _read(descriptor: int) -> Dict[str, Any]:
         except ValueError:
             log.warning("A note on an iSCSI login has a line that cannot be read; it is passed over.")
     return facts
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unusable(path: str, error: OSError) -> Refused:

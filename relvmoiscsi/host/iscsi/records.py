@@ -21,6 +21,7 @@ from glob import escape, glob
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
 from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS
 from relvmoiscsi.host.this_host import Host
@@ -132,10 +133,7 @@ def settings_in(text: bytes, names: Sequence[str]) -> Dict[str, Optional[str]]:
 def read_record(path: str) -> Optional[bytes]:
     """The bytes of the record; None if there is no such file any more."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return content_of(path)
     except OSError as error:
         raise _unusable(path, error) from error
 

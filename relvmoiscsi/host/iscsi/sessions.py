@@ -16,6 +16,7 @@ from glob import escape, glob
 from typing import List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -210,8 +211,4 @@ def _names(directory: str) -> List[str]:
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return text_of(path).strip()

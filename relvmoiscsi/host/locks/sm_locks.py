@@ -32,6 +32,7 @@ from typing import Iterator, List, Optional, Sequence
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk.scsi_id import is_scsi_id
+from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS, flock_before, undo_flock
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -204,11 +205,9 @@ def _file_name(iqn: str) -> str:
 
 
 def _content(path: str) -> str:
+    """The lines of a file; none where nobody uses the IQN."""
     try:
-        with open(path, encoding="utf-8", errors="backslashreplace") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""  # nobody uses the IQN
+        return (content_of(path) or b"").decode("utf-8", "backslashreplace")
     except OSError as error:
         raise _no_reference(path, error) from error
 

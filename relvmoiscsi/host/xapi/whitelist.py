@@ -23,12 +23,12 @@ removes. Two runs at a time wait for each other, by an flock on /etc.
 
 import os
 import re
-import stat
 import time
 from contextlib import contextmanager
 from typing import Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host import files
 from relvmoiscsi.host.locks.lvm_locks import flock_before
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.host.xapi.conf import (
@@ -329,7 +329,7 @@ def _leave(root: str, path: str, content: bytes) -> bool:
         _replace(root, path, content)
         return True
     _changing(path, lambda: os.unlink(under(root, path)))
-    _changing(CONF_D, lambda: _flush_directory(under(root, CONF_D)))
+    _changing(CONF_D, lambda: files.sync_directory(under(root, CONF_D)))
     return False
 
 
@@ -338,44 +338,17 @@ def _replace(root: str, path: str, content: bytes) -> None:
     target, new = under(root, path), under(root, NEW_FILE)
 
     def change() -> None:
-        try:
-            _write_new(new, content, target)
-            os.rename(new, target)
-        finally:
-            _discard(new)
-        _flush_directory(under(root, CONF_D))
+        files.replace(target, content, new)
+        files.sync_directory(under(root, CONF_D))
 
     _changing(path, change)
-
-
-def _write_new(new: str, content: bytes, like: str) -> None:
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        try:
-            old = os.stat(like)
-        except FileNotFoundError:
-            os.fchmod(descriptor, 0o644)
-        else:
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-            os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
 
 
 def _make_directory(root: str) -> None:
     directory = under(root, CONF_D)
     os.mkdir(directory)
     os.chmod(directory, 0o755)
-    _flush_directory(os.path.dirname(directory))
-
-
-def _flush_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync_directory(os.path.dirname(directory))
 
 
 def _discard(path: str) -> None:

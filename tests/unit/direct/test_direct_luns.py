@@ -626,7 +626,7 @@ def test_a_link_that_does_not_come_or_does_not_go_is_told(world):
 
 
 def test_a_device_that_goes_at_that_moment_is_no_failure(world):
-    links.make_event("sdx", world.host)
+    links.udev.make_event("sdx", world.host)
     assert links.marked("sdx", world.host) == ""
 
 
