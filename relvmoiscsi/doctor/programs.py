@@ -18,7 +18,7 @@ from relvmoiscsi.doctor.finding import (
 )
 from relvmoiscsi.doctor.inside import why
 from relvmoiscsi.errors import CommandFailed, Refused
-from relvmoiscsi.host.disk import holders
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
@@ -298,7 +298,7 @@ def _flocked(host: Host, directory: str, is_meant: Callable[[str], bool]) -> Tup
             status = os.lstat(os.path.join(inside.path_of(host, directory), name))
         except FileNotFoundError:
             continue  # its owner has just removed it
-        owners = holders.owners_of_flock(status, host)
+        owners = flock.owners_of(status, host)
         working += owners
         left += [] if owners else [name]
     return left, sorted(set(working))

@@ -9,14 +9,12 @@ so).
 import logging
 import os
 import re
-import time
 from contextlib import contextmanager
 from typing import Dict, Iterator, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.disk.holders import owners_of_flock
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.files import content_of, replace, sync_directory
-from relvmoiscsi.host.locks.lvm_locks import flock_before
 
 log = logging.getLogger(__name__)
 
@@ -77,17 +75,15 @@ def only_one(path: str) -> Iterator[None]:
     The lock is on the directory: the file itself is replaced.
     """
     directory = os.path.dirname(os.path.realpath(path))
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Refused(f"{directory} cannot be opened: {error.strerror}.").in_state(NOT_CHANGED) from error
-    try:
-        if not flock_before(descriptor, time.monotonic() + LOCK_SECONDS):
-            owners = ", ".join(owners_of_flock(os.fstat(descriptor))) or "another process"
-            raise Refused(f"{path} is being changed by {owners}. Try again.").in_state(NOT_CHANGED)
+
+    def taken(owner: str) -> Refused:
+        return Refused(f"{path} is being changed by {owner}. Try again.").in_state(NOT_CHANGED)
+
+    def unusable(error: OSError) -> Refused:
+        return Refused(f"{directory} cannot be opened: {error.strerror}.").in_state(NOT_CHANGED)
+
+    with flock.directory(directory, LOCK_SECONDS, taken, unusable):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def replace_config(path: str, text: str) -> None:

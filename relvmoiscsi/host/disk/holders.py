@@ -56,17 +56,6 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     return _loops(status, host) + _processes(status, own_descriptor, host)
 
 
-def owners_of_flock(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
-    """Which processes hold an flock on the file or device node of this stat."""
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    owners = []
-    for line in _text(os.path.join(host.proc, "locks")).splitlines():
-        words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 08:01:12345 0 EOF
-        if len(words) >= 6 and words[1] == "FLOCK" and words[5] == place:
-            owners.append(_process(words[4], host))
-    return owners
-
-
 def _holders(device: str, advice: str = " (use that instead)") -> Iterator[str]:
     """The devices the kernel has stacked on this one: device-mapper, md, bcache."""
     for path in sorted(glob(os.path.join(escape(device), "holders", "*"))):
@@ -129,7 +118,7 @@ def _processes_with(numbers: Dict[str, str], host: Host) -> List[str]:
             found[link.split(os.sep)[-3]] = None
     processes = sorted(found, key=int)
     watched = [one for one in processes if _text(os.path.join(host.proc, one, "comm")) in WATCHERS]
-    return [_process(one, host) for one in processes if one not in watched]
+    return [named_process(one, host) for one in processes if one not in watched]
 
 
 def writers_of_block(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
@@ -144,7 +133,7 @@ def writers_of_block(status: os.stat_result, own_descriptor: int, host: Host = T
         if link != own and "/dev/" in _link(link) and _number(link) == wanted and _is_for_writing(link):
             found[link.split(os.sep)[-3]] = None
     return [
-        _process(one, host)
+        named_process(one, host)
         for one in sorted(found, key=int)
         if _text(os.path.join(host.proc, one, "comm")) not in WATCHERS
     ]
@@ -207,7 +196,7 @@ def _processes(status: os.stat_result, own_descriptor: int, host: Host) -> List[
         number = link.split(os.sep)[-3]
         if link != own and number not in numbers and _is_same(link, status):
             numbers.append(number)
-    return [_process(number, host) for number in sorted(numbers, key=int)]
+    return [named_process(number, host) for number in sorted(numbers, key=int)]
 
 
 def _is_same(link: str, status: os.stat_result) -> bool:
@@ -220,7 +209,8 @@ def _is_same(link: str, status: os.stat_result) -> bool:
     return os.path.samestat(there, status)
 
 
-def _process(number: str, host: Host) -> str:
+def named_process(number: str, host: Host) -> str:
+    """A process for a sentence."""
     command = _text(os.path.join(host.proc, number, "comm"))
     if number == str(os.getpid()):
         return "this very process"

@@ -31,16 +31,14 @@ import fcntl
 import logging
 import os
 import re
-import time
 from contextlib import contextmanager
 from glob import escape, glob
 from typing import Any, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.disk.holders import owners_of_flock
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.scsi_id import in_udev, scsi_id_of_disk
 from relvmoiscsi.host.iscsi.sessions import sessions_of
-from relvmoiscsi.host.locks.lvm_locks import flock_before
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -232,7 +230,7 @@ def _check_free(scsi_id: str, path: str) -> None:
         status = os.stat(path)
     except FileNotFoundError:
         return
-    owner = ", ".join(owners_of_flock(status)) or "another process"
+    owner = flock.owner_of(status)
     raise Refused(f"LUN {scsi_id} is being worked on by {owner}. Try again when that has ended.")
 
 
@@ -254,17 +252,12 @@ def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:
 @contextmanager
 def _only_one(run_dir: str) -> Iterator[None]:
     """No other process of ours changes the switches meanwhile."""
-    descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not flock_before(descriptor, time.monotonic() + LOCK_SECONDS):
-            raise Refused(
-                "{} is locked by {} and was not free within {:g} seconds.".format(
-                    run_dir, ", ".join(owners_of_flock(os.fstat(descriptor))) or "another process", LOCK_SECONDS
-                )
-            )
+
+    def taken(owner: str) -> Refused:
+        return Refused(f"{run_dir} is locked by {owner} and was not free within {LOCK_SECONDS:g} seconds.")
+
+    with flock.directory(run_dir, LOCK_SECONDS, taken):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _clear_stale(directory: str) -> None:

@@ -10,9 +10,9 @@ from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
 from relvmoiscsi.host.iscsi.status import IscsiFailed
-from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ import os
 from typing import Any, Dict, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.files import sync_directory, text_of
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.this_host import Host
@@ -160,9 +161,7 @@ def _dead_note(path: str) -> Optional[Note]:
         return None  # its owner has just removed it
     except OSError as error:
         raise _unusable(path, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not flock.take(descriptor):
         os.close(descriptor)
         return None  # its owner is alive
     note = Note(path, descriptor, _read(descriptor))

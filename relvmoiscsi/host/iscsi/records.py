@@ -22,8 +22,8 @@ from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.host.files import content_of
+from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
-from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS
 from relvmoiscsi.host.this_host import Host
 
 log = logging.getLogger(__name__)

@@ -30,10 +30,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk.scsi_id import is_scsi_id
 from relvmoiscsi.host.files import content_of
-from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS, flock_before, undo_flock
+from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def iscsiadm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iter
     with ExitStack() as held:
         for number, name in enumerate(ISCSIADM_LOCKS):
             descriptor = held.enter_context(_sm_lock(host.at(name), deadline))
-            if number == 0 and not flock_before(descriptor, deadline):
+            if number == 0 and not flock.take_before(descriptor, deadline):
                 raise _taken(host.at(name), "set-iscsi-initiator")
         yield
 
@@ -112,7 +113,7 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
     while True:
         with _sm_lock(path, deadline) as descriptor:
             # As the holder removes the file, its name may lead elsewhere by the time the lock is ours.
-            if not _is_current(path, descriptor):
+            if not flock.is_current(path, descriptor):
                 continue
             try:
                 yield
@@ -270,7 +271,7 @@ def _unlock(descriptor: int, path: str) -> None:
         fcntl.fcntl(descriptor, _F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
     except OSError as error:
         log.warning("The lock %s could not be undone: %s.", path, error.strerror)
-    undo_flock(descriptor, path)
+    flock.undo(descriptor, path)
 
 
 def _holder(descriptor: int) -> str:
@@ -283,14 +284,6 @@ def _holder(descriptor: int) -> str:
 def _taken(path: str, holder: str) -> Busy:
     problem = "The lock {} is held by {} and did not become free in time. Try again when that has ended."
     return Busy(problem.format(path, holder)).in_state("Nothing was changed.")
-
-
-def _is_current(path: str, descriptor: int) -> bool:
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(descriptor))
 
 
 def _remove(path: str) -> None:

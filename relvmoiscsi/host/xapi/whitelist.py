@@ -23,13 +23,11 @@ removes. Two runs at a time wait for each other, by an flock on /etc.
 
 import os
 import re
-import time
 from contextlib import contextmanager
 from typing import Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host import files
-from relvmoiscsi.host.locks.lvm_locks import flock_before
+from relvmoiscsi.host import files, flock
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.host.xapi.conf import (
     CONF,
@@ -369,18 +367,17 @@ def _changing(path: str, change: Callable[[], None]) -> None:
 def _alone(root: str) -> Iterator[None]:
     """Nobody else is at work on these files; what a killed run left is gone."""
     etc = under(root, "/etc")
-    try:
-        descriptor = os.open(etc, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NotFound(f"{etc} cannot be opened: {error.strerror}.") from error
-    try:
-        if not flock_before(descriptor, time.monotonic() + WAIT_SECONDS):
-            raise Refused(f"Another run of sm-whitelist did not end within {WAIT_SECONDS:g} seconds.")
+
+    def taken(_owner: str) -> Refused:
+        return Refused(f"Another run of sm-whitelist did not end within {WAIT_SECONDS:g} seconds.")
+
+    def unusable(error: OSError) -> NotFound:
+        return NotFound(f"{etc} cannot be opened: {error.strerror}.")
+
+    with flock.directory(etc, WAIT_SECONDS, taken, unusable):
         if os.path.lexists(under(root, NEW_FILE)):
             _changing(NEW_FILE, lambda: _discard(under(root, NEW_FILE)))
         yield
-    finally:
-        os.close(descriptor)
 
 
 # --- sentences

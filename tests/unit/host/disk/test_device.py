@@ -13,6 +13,7 @@ import pytest
 
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated, UsageError
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import batch, claim, holders
 from relvmoiscsi.host.disk.block_device import (
     Counts,
@@ -633,7 +634,7 @@ def test_who_holds_a_lock_is_named(system, image):
     )
     put(system.proc + "/6/comm", "udev-worker\n")
 
-    assert holders.owners_of_flock(status, system) == ["process 6 (udev-worker)"]
+    assert flock.owners_of(status, system) == ["process 6 (udev-worker)"]
 
 
 # --- the same device; where data is

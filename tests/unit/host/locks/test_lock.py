@@ -11,8 +11,9 @@ from contextlib import ExitStack
 import pytest
 
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.locks import lvm_locks as lock
-from relvmoiscsi.host.locks.lvm_locks import LvmLocks, flock_before, lvm_locks
+from relvmoiscsi.host.locks.lvm_locks import LvmLocks, lvm_locks
 
 OLD, NEW = "VG_XenStorage-old", "VG_XenStorage-new"
 
@@ -120,7 +121,7 @@ def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, oth
 
 
 def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, monkeypatch):
-    monkeypatch.setattr(lock, "_is_current", lambda _held: False)
+    monkeypatch.setattr(flock, "is_current", lambda _path, _descriptor: False)
 
     with pytest.raises(Refused, match="P_global"):
         LvmLocks().take(os.path.join(directory, "P_global"), time.monotonic() + 0.05)
@@ -133,7 +134,7 @@ def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
         opened.append(descriptor)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lock, "flock_before", interrupted)
+    monkeypatch.setattr(flock, "take_before", interrupted)
 
     with pytest.raises(KeyboardInterrupt), ExitStack() as block:
         block.enter_context(lvm_locks([OLD], directory))
@@ -145,7 +146,7 @@ def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
 def test_at_least_one_attempt_is_made_whatever_the_deadline(directory):
     descriptor = os.open(os.path.join(directory, "file"), os.O_CREAT | os.O_RDWR)
 
-    assert flock_before(descriptor, time.monotonic() - 5)
+    assert flock.take_before(descriptor, time.monotonic() - 5)
 
     os.close(descriptor)
 
