@@ -81,9 +81,9 @@ def is_program(host: Host, name: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-def run(host: Host, program: str, *arguments: str) -> Completed:
-    """Run a program of the root. Raises CommandFailed."""
-    return _run(host, [], program, arguments)
+def run(host: Host, program: str, *arguments: str, accept: Sequence[int] = (0,)) -> Completed:
+    """Run a program of the root. Raises CommandFailed for an exit status that is not in `accept`."""
+    return _run(host, [], program, arguments, accept)
 
 
 def run_as_xapi(host: Host, program: str, *arguments: str, setting: str = "") -> Completed:
@@ -91,13 +91,15 @@ def run_as_xapi(host: Host, program: str, *arguments: str, setting: str = "") ->
     return _run(host, ["/usr/bin/env", "-i", "PATH=" + XAPI_PATH] + [setting] * bool(setting), program, arguments)
 
 
-def _run(host: Host, before: List[str], program: str, arguments: Sequence[str]) -> Completed:
+def _run(
+    host: Host, before: List[str], program: str, arguments: Sequence[str], accept: Sequence[int] = (0,)
+) -> Completed:
     if os.path.realpath(host.root) != "/":
         if host.is_superuser and is_program(host, "/usr/bin/env"):
             before = ["chroot", host.root, *before]
         elif is_program(host, program):  # files of a host, without a system to run programs in
             program = path_of(host, program)
-    return host.runner([*before, program, *arguments], timeout=COMMAND_SECONDS)
+    return host.runner([*before, program, *arguments], accept=accept, timeout=COMMAND_SECONDS)
 
 
 def processes(host: Host, name: str) -> Optional[List[int]]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the driver needs of its host besides xapi: programs, udev rules, room to write, a log; what runs have left."""
 
-import hashlib
 import os
 import re
 import stat
@@ -35,13 +34,10 @@ SCSI_ID = ("/usr/lib/udev/scsi_id", "/lib/udev/scsi_id")  #: where udev looks fo
 RULES_DIRECTORIES = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 FIRST_RULES, LAST_RULES = "57-relvmoiscsi.rules", "99-zz-relvmoiscsi.rules"
 DIRECT_RULES = ("58-relvmoiscsi-direct.rules", "99-zz-relvmoiscsi-direct.rules")
-#: SHA-256 of the rules that belong to this release; tests/unit/doctor/test_doctor_programs.py compares them with udev/
-SHIPPED_RULES = {
-    FIRST_RULES: "5ff38eb7af7153cefdc1b515ba23b779d1f4c91e9529381f3ab3de556e9d89c3",
-    DIRECT_RULES[0]: "b23a61280fca7e01652c222f6700224a7e0c5b9fe13bde9f29c16f589f4f520c",
-    LAST_RULES: "69a97cf66cf67a47bed26afb946543a9f75f0b577da4104a29f7334b80bc7424",
-    DIRECT_RULES[1]: "a7c60bedee89703ca62bcff5526c229a1dbeff0ecbc7e9514356cb7ff9a38f0a",
-}
+OUR_RULES = (FIRST_RULES, *DIRECT_RULES, LAST_RULES)
+PACKAGE = "relvmoiscsi"
+#: A line of `rpm -V`: "missing" or what differs, 5 for the content; maybe the kind of file; the path.
+_VERIFIED = re.compile(r"(missing|[A-Z0-9.?]{8,})\s+(?:[a-z]\s+)?(/.*)")
 #: Rules that set anew what FIRST_RULES set, and so have to come before it.
 _SETTERS = re.compile(r"\d+-dm-mpath\.rules\Z")
 #: Rules that act on what it sets, and so have to come between the two.
@@ -108,14 +104,36 @@ def examine_multipath(host: Host) -> Finding:
 
 
 def examine_udev(host: Host) -> List[Finding]:
-    findings = [_rules(host, name) for name in sorted(SHIPPED_RULES)]
+    changed, doubt = _changed_files(host)
+    findings = [_rules(host, name, changed) for name in sorted(OUR_RULES)]
     if all(finding.status == "ok" for finding in findings):
         sentence = "The udev rules, which hide a LUN while it changes and link direct LUNs, are those of this release."
-        findings = [ok("udev-rules", sentence)]
+        findings = [_unverified(doubt) if doubt else ok("udev-rules", sentence)]
     return [*findings, _order(host), _rule_programs(host), _daemon(host)]
 
 
-def _rules(host: Host, name: str) -> Finding:
+def _changed_files(host: Host) -> Tuple[Set[str], str]:
+    """The files of our package that are missing or have another content, by rpm; and why it cannot tell, if so."""
+    rpm = inside.program_of(host, "rpm")
+    if rpm is None:
+        return set(), "there is no rpm here"
+    try:
+        completed = inside.run(host, rpm, "-V", "--nodeps", PACKAGE, accept=range(256))
+    except CommandFailed as error:
+        return set(), "rpm fails: {}".format(why(error).rstrip("."))
+    lines = [_VERIFIED.match(line) for line in completed.stdout.splitlines()]
+    if completed.status and not any(lines):
+        said = " ".join((completed.stderr + " " + completed.stdout).split())[:200]
+        return set(), f"`rpm -V {PACKAGE}` says: {said or 'nothing'}"
+    return {line.group(2) for line in lines if line and (line.group(1) == "missing" or "5" in line.group(1))}, ""
+
+
+def _unverified(doubt: str) -> Finding:
+    sentence = f"The udev rules are there; whether they are those of this release is not known: {doubt.rstrip('.')}."
+    return warning("udev-rules", sentence, "Compare them with those in udev/ of this release, if you installed it so.")
+
+
+def _rules(host: Host, name: str, changed: Set[str]) -> Finding:
     path = _rules_file(host, name)
     if path is None:
         harm = "direct LUNs have no links" if name in DIRECT_RULES else "a LUN could not be hidden while it changes"
@@ -131,7 +149,7 @@ def _rules(host: Host, name: str) -> Finding:
         return problem("udev-rules", sentence, _INSTALL_RULES)
     if not content.strip():
         return problem("udev-rules", f"{path} is switched off: it is empty.", _INSTALL_RULES)
-    if hashlib.sha256(content).hexdigest() != SHIPPED_RULES[name]:
+    if name in map(os.path.basename, changed):
         sentence = f"{path} is not the file of this release: it was edited, or is of another one."
         advice = "Compare it with {0}.rpmnew, if that is there; otherwise remove it and install the package again."
         return warning("udev-rules", sentence, advice.format(path))

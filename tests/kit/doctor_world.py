@@ -37,7 +37,7 @@ AS_XAPI = ("/usr/bin/env", "-i", "PATH=" + XAPI_PATH)
 
 
 class Transcript:
-    """Programs that end as the test says: `(words of the command line, output or CommandFailed)`, in order."""
+    """Programs that end as the test says: `(words of the command line, output or how it ends)`, in order."""
 
     def __init__(self, *expected):
         self.expected = list(expected)
@@ -51,7 +51,7 @@ class Transcript:
         self.calls.append(tuple(argv))
         if isinstance(outcome, Exception):
             raise outcome
-        return Completed(0, outcome, "")
+        return outcome if isinstance(outcome, Completed) else Completed(0, outcome, "")
 
 
 def failed(status=1, stderr="it broke"):
@@ -88,7 +88,8 @@ class World:
         for name in ("/usr/sbin/iscsiadm", "/usr/sbin/multipath", "/usr/sbin/multipathd", "/usr/bin/flock"):
             self.program(name, f"#!/bin/sh\necho {os.path.basename(name)} version 6.2.0.874\n")
         self.program("/usr/lib/udev/scsi_id", "#!/bin/sh\n")
-        for name in programs.SHIPPED_RULES:
+        self.program("/usr/bin/rpm", "#!/bin/sh\n")
+        for name in programs.OUR_RULES:
             self.copy(TOP / "udev" / name, "/etc/udev/rules.d/" + name)
         self.put("/run/udev/control", "")
 

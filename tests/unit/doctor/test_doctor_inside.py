@@ -164,7 +164,7 @@ def test_a_root_without_anything_has_findings_only(tmp_path):
 def test_without_an_executable_the_driver_is_not_asked(world):
     os.chmod(world.at(REAL_DRIVER), 0o644)
 
-    found = doctor.examine_host(world.host((["--version"], "iscsiadm version 2.1.8\n")))
+    found = doctor.examine_host(world.host((["--version"], "iscsiadm version 2.1.8\n"), (["-V", "relvmoiscsi"], "")))
 
     assert [finding.name for finding in found][:2] == ["executable", "whitelist"]
 
