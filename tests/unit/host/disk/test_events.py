@@ -9,14 +9,13 @@ import errno
 import os
 import socket
 import time
-import types
 
 import pytest
 
 from kit.scripted_events import Scripted
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.disk import events as events_module
-from relvmoiscsi.host.disk.events import NoEvents, PyudevEvents, SocketEvents, listen, wait_for
+from relvmoiscsi.host.disk.events import NoEvents, SocketEvents, listen, wait_for
 
 #: received from the kernel (group 1): a workqueue, then a disk; and from udev (group 2), with its header
 OF_A_WORKQUEUE = (
@@ -191,66 +190,13 @@ def test_a_socket_that_cannot_be_bound_is_closed():
     assert fake.calls[-1] == ("close",)
 
 
-class Pyudev:
-    """pyudev as it is used, with devices that have come."""
-
-    def __init__(self, *devices):
-        self.devices = list(devices)
-        self.asked = []
-        self.Monitor = self
-
-    def Context(self):
-        return "context"
-
-    def from_netlink(self, context, source):
-        assert (context, source) == ("context", "udev")
-        return self
-
-    def filter_by(self, subsystem):
-        self.asked.append(subsystem)
-
-    def start(self):
-        self.asked.append("start")
-
-    def poll(self, timeout):
-        self.asked.append(timeout)
-        return self.devices.pop(0) if self.devices else None
-
-
-def test_pyudev_is_asked_for_what_udev_has_handled_until_nothing_is_left():
-    pyudev = Pyudev("sda", "sdb")
-    events = PyudevEvents(pyudev, "block")
-
-    events.wait(5)
-    events.close()
-
-    assert pyudev.asked == ["block", "start", 5, 0, 0]
-
-
-@pytest.mark.parametrize(
-    "library, kind",
-    [
-        pytest.param(Pyudev(), PyudevEvents, id="pyudev"),
-        pytest.param(ImportError("No module named pyudev"), SocketEvents, id="without pyudev"),
-        pytest.param(ImportError("No library named udev"), SocketEvents, id="pyudev without libudev"),
-        pytest.param(types.SimpleNamespace(), SocketEvents, id="another pyudev"),
-    ],
-)
-def test_the_best_way_to_listen_is_taken(library, kind, monkeypatch):
-    monkeypatch.setattr(events_module.importlib, "import_module", lambda _: library_or_failure(library))
+def test_the_kernel_is_listened_to_where_it_gives_events(monkeypatch):
     monkeypatch.setattr(SocketEvents, "__init__", lambda _self, _subsystem: None)
 
-    assert type(listen("block")) is kind
-
-
-def library_or_failure(library):
-    if isinstance(library, Exception):
-        raise library
-    return library
+    assert type(listen("block")) is SocketEvents
 
 
 def test_without_any_events_there_are_short_waits(monkeypatch):
-    monkeypatch.setattr(events_module.importlib, "import_module", lambda _: library_or_failure(ImportError()))
     monkeypatch.setattr(SocketEvents, "__init__", lambda _self, _subsystem: fail(PermissionError(errno.EPERM, "no")))
 
     events = listen("block")
