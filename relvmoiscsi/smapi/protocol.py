@@ -66,10 +66,6 @@ def string_response(text: str) -> str:
     return xmlrpc.client.dumps((xml_safe(text),), methodresponse=True)
 
 
-def struct_response(value: Mapping[str, Any]) -> str:
-    return xmlrpc.client.dumps((dict(value),), methodresponse=True)
-
-
 def fault_response(code: int, text: str) -> str:
     return xmlrpc.client.dumps(xmlrpc.client.Fault(code, xml_safe(text)))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The iSCSI sessions of this host and their LUNs, as the kernel shows them in sysfs; no process is started.
 
-    /sys/class/iscsi_session/session4/          targetname, state, ifacename, initiatorname, tpgt
+    /sys/class/iscsi_session/session4/          targetname, state, tpgt
                              session4/device -> /sys/devices/platform/host7/session4
         connection4:0/iscsi_connection/connection4:0/   address, port, persistent_address, persistent_port
         target7:0:0/7:0:0:12/                           a LUN: type, vendor, vpd_pg80; block/sdc
@@ -36,11 +36,6 @@ class Lun(NamedTuple):
     scsi_address: str  #: "7:0:0:12": host, channel, target, LUN
     disk: Optional[str]  #: the kernel's name, "sdc"; None while the disk driver is not done with it
 
-    @property
-    def path(self) -> Optional[str]:
-        """Its device node, by the kernel's name."""
-        return "/dev/" + self.disk if self.disk else None
-
 
 class Session(NamedTuple):
     """A login to one portal of a target."""
@@ -51,8 +46,6 @@ class Session(NamedTuple):
     persistent_portal: Portal  #: where it logged in first
     state: str  #: LOGGED_IN, FAILED, or FREE while it comes or goes
     host: int  #: number of its SCSI host
-    interface: str  #: open-iscsi's iface, "default"
-    initiator: str  #: the IQN that this host used
     luns: Tuple[Lun, ...]
 
     @property
@@ -159,8 +152,6 @@ def _session(path: str) -> Optional[Session]:
         persistent_portal=persistent,
         state=_text(os.path.join(path, "state")) or "FREE",
         host=int(host.group(1)),
-        interface=_text(os.path.join(path, "ifacename")),
-        initiator=_text(os.path.join(path, "initiatorname")),
         luns=tuple(_luns(device)),
     )
 

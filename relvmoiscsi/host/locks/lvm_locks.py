@@ -44,13 +44,8 @@ class LvmLocks:
         self._held: List[_Held] = []
 
     @property
-    def paths(self) -> List[str]:
-        """The lock files held, in the order in which they were taken."""
-        return [held.path for held in self._held]
-
-    @property
     def descriptors(self) -> List[int]:
-        """Those of the lock files held, in that order."""
+        """Those of the lock files held, in the order in which they were taken."""
         return [held.descriptor for held in self._held]
 
     def take(self, path: str, deadline: float) -> None:

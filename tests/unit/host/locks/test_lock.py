@@ -33,6 +33,11 @@ def other(directory):
     program.end()
 
 
+def paths_of(locks):
+    """The lock files held, in the order in which they were taken."""
+    return [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in locks.descriptors]
+
+
 class Other:
     def __init__(self, directory):
         self.directory = directory
@@ -55,7 +60,7 @@ class Other:
 
 def test_the_global_lock_comes_first_then_the_groups_by_name(directory):
     with lvm_locks([OLD, NEW, OLD], directory) as locks:
-        taken = locks.paths
+        taken = paths_of(locks)
 
     assert taken == [os.path.join(directory, name) for name in ("P_global", "V_" + NEW, "V_" + OLD)]
 
@@ -111,7 +116,7 @@ def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, oth
     releaser.start()
 
     with lvm_locks([OLD], directory, timeout=20) as locks:
-        path = locks.paths[-1]
+        path = paths_of(locks)[-1]
         # The file that was waited for is gone; a lock on it would keep nobody off.
         with pytest.raises(BlockingIOError):
             other.take("V_" + OLD)
@@ -177,7 +182,7 @@ def test_the_first_lock_directory_that_exists_is_used(directory, monkeypatch, tm
     monkeypatch.setattr(lock, "LOCK_DIRECTORIES", (str(tmp_path / "nothing"), directory))
 
     with lvm_locks([OLD]) as locks:
-        assert os.path.dirname(locks.paths[0]) == directory
+        assert os.path.dirname(paths_of(locks)[0]) == directory
 
 
 def test_where_lvm_never_ran_no_lock_is_needed(monkeypatch, tmp_path, caplog):
@@ -185,16 +190,17 @@ def test_where_lvm_never_ran_no_lock_is_needed(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(lock, "LOCK_DIRECTORIES", (str(tmp_path / "nothing"),))
 
     with lvm_locks([OLD]) as locks:
-        assert locks.paths == []
+        assert paths_of(locks) == []
 
     assert "no LVM lock is needed" in caplog.text
 
 
 def test_a_lock_file_that_somebody_removed_or_replaced_is_not_ours_to_remove(directory):
     with lvm_locks([OLD], directory) as locks:
-        os.unlink(locks.paths[0])
-        os.unlink(locks.paths[1])
-        with open(locks.paths[1], "w", encoding="ascii"):
+        of_all, of_group = paths_of(locks)
+        os.unlink(of_all)
+        os.unlink(of_group)
+        with open(of_group, "w", encoding="ascii"):
             pass
 
     assert os.listdir(directory) == ["V_" + OLD]
