@@ -161,7 +161,9 @@ class _SgIoHdr(ctypes.Structure):
 def live_scsi_id(path: str) -> Optional[str]:
     """The SCSIid that the LUN behind the disk `path` gives now, by page 0x83; None when it gives none.
 
-    What sysfs has is from when the kernel found the disk. An array may have mapped another LUN at its place since.
+    What sysfs has is from when the kernel found the disk. An array may have mapped another LUN at its place since. And
+    udev's scsi_id, which asks the disk as well, ends with status 1 and says nothing both for a disk that has no id and
+    for one that does not answer or is not there; so the command is given here.
 
     Raises DeviceError when the disk does not answer.
     """
