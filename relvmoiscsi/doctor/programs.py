@@ -149,7 +149,7 @@ def _rules(host: Host, name: str, changed: Set[str]) -> Finding:
         return problem("udev-rules", sentence, _INSTALL_RULES)
     if not content.strip():
         return problem("udev-rules", f"{path} is switched off: it is empty.", _INSTALL_RULES)
-    if name in map(os.path.basename, changed):
+    if name in [os.path.basename(each) for each in changed]:
         sentence = f"{path} is not the file of this release: it was edited, or is of another one."
         advice = "Compare it with {0}.rpmnew, if that is there; otherwise remove it and install the package again."
         return warning("udev-rules", sentence, advice.format(path))
