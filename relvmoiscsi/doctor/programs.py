@@ -21,7 +21,7 @@ from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
-from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.this_host import UDEV_RULES, Host
 
 STATE_DIRECTORY = "/var/lib/relvmoiscsi"
 LEAST_BYTES = 1 << 20  #: of room for notes and switches; they need a few KiB
@@ -31,7 +31,6 @@ SYSLOG_SOCKET = "/dev/log"
 FLOCK = "/usr/bin/flock"  #: as the rules have it
 SCSI_ID = ("/usr/lib/udev/scsi_id", "/lib/udev/scsi_id")  #: where udev looks for it
 
-RULES_DIRECTORIES = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 FIRST_RULES, LAST_RULES = "57-relvmoiscsi.rules", "99-zz-relvmoiscsi.rules"
 DIRECT_RULES = ("58-relvmoiscsi-direct.rules", "99-zz-relvmoiscsi-direct.rules")
 OUR_RULES = (FIRST_RULES, *DIRECT_RULES, LAST_RULES)
@@ -140,7 +139,7 @@ def _rules(host: Host, name: str, changed: Set[str]) -> Finding:
         sentence = f"The udev rules {name} are not installed; {harm}."
         return problem("udev-rules", sentence, _INSTALL_RULES)
     try:
-        masked = (os.path.join(host.root, os.devnull[1:]), os.devnull)  # a link to it, as udev has it
+        masked = (host.at(os.devnull), os.devnull)  # a link to it, as udev has it
         content = b"" if os.path.realpath(inside.path_of(host, path)) in masked else inside.read(host, path)
     except OSError as error:
         sentence = f"{path} cannot be read: {error.strerror}."
@@ -158,7 +157,7 @@ def _rules(host: Host, name: str, changed: Set[str]) -> Finding:
 
 def _rules_file(host: Host, name: str) -> Optional[str]:
     """The file of this name that udev takes; one in /etc hides all others."""
-    for directory in RULES_DIRECTORIES:
+    for directory in UDEV_RULES:
         if _is_there(host, os.path.join(directory, name)):
             return os.path.join(directory, name)
     return None
@@ -166,7 +165,7 @@ def _rules_file(host: Host, name: str) -> Optional[str]:
 
 def _order(host: Host) -> Finding:
     names: Set[str] = set()
-    for directory in RULES_DIRECTORIES:
+    for directory in UDEV_RULES:
         try:
             names.update(name for name in inside.names_in(host, directory) if name.endswith(".rules"))
         except (FileNotFoundError, NotADirectoryError):
@@ -210,7 +209,7 @@ def _path(host: Host, name: str) -> str:
     try:
         return inside.path_of(host, name)
     except OSError:
-        return os.path.join(host.root, name[1:])
+        return host.at(name)
 
 
 # --- room to write, and the log

@@ -103,7 +103,7 @@ def _changes(host: Host, driver: Optional[Driver]) -> List[Change]:
 def _change(host: Host, path: str) -> Optional[Change]:
     """None if it is not there. An installed file may have any mtime; ctime is when it came here."""
     found = []
-    for name in (os.path.join(host.root, path[1:]), inside.path_of(host, path)):
+    for name in (host.at(path), inside.path_of(host, path)):
         try:
             status = os.lstat(name)
         except FileNotFoundError:

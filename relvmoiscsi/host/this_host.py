@@ -12,6 +12,8 @@ from relvmoiscsi.host.command import Runner, run
 from relvmoiscsi.host.disk.events import Waiter, wait_for
 
 XAPI_SOCKET = "/var/lib/xcp/xapi"
+#: where udev looks for rules; a file hides those of the same name in the directories behind
+UDEV_RULES = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 
 
 class Host(NamedTuple):
@@ -57,8 +59,7 @@ class Host(NamedTuple):
 
     @property
     def udev_rules(self) -> Tuple[str, ...]:
-        """The directories of udev's rules; a file hides those of the same name in the directories behind."""
-        return tuple(map(self.at, ("etc/udev/rules.d", "run/udev/rules.d", "usr/lib/udev/rules.d", "lib/udev/rules.d")))
+        return tuple(map(self.at, UDEV_RULES))
 
     @property
     def config(self) -> str:

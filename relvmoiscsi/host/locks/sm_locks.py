@@ -76,7 +76,7 @@ def iscsiadm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iter
 def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[List[int]]:
     """Keep SM from running LVM commands while the block runs; `timeout` in seconds. Raises Refused if it cannot.
 
-    Gives the descriptors of what is held, for `undo`. The locks of LVM itself are in `lock.py`; they keep every LVM
+    Gives the descriptors of what is held, for `undo`. The locks of LVM itself are in lvm_locks.py; they keep every LVM
     command away, not only those of SM.
     """
     deadline = time.monotonic() + timeout

@@ -13,8 +13,8 @@ from xml.parsers.expat import ExpatError
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.this_host import THIS_HOST
 
-SOCKET_PATH = "/var/lib/xcp/xapi"
 TIMEOUT_SECONDS = 20.0
 _SHORTEST = 0.1  # seconds
 
@@ -68,7 +68,7 @@ class Xapi:
     def __init__(
         self,
         session_ref: str,
-        socket_path: str = SOCKET_PATH,
+        socket_path: str = THIS_HOST.xapi_socket,
         subtask_of: str = "",
         timeout: float = TIMEOUT_SECONDS,
         deadline: Deadline = NO_DEADLINE,
@@ -114,7 +114,7 @@ class Xapi:
 
 
 @contextmanager
-def local_session(socket_path: str = SOCKET_PATH, timeout: float = TIMEOUT_SECONDS) -> Iterator[str]:
+def local_session(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOUT_SECONDS) -> Iterator[str]:
     """A session of our own, for a command that xapi has not started; `timeout` is for each answer, in seconds.
 
     Raises XapiFailure.
