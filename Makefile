@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges e2e bench rpm pack clean
+.PHONY: help demo test check unit unit36 judges e2e bench docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -30,6 +30,9 @@ e2e:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multip
 
 bench:  ## what a resignature costs, beside vgimportclone and others; as root: on loop devices
 	@bash tools/bench.sh
+
+docs:  ## the pages of docs/ as HTML, in build/docs; warnings are errors
+	@bash tools/docs.sh
 
 rpm:  ## the package for dom0, in build/rpm
 	@bash tools/need-packages.sh

@@ -7,7 +7,10 @@ The state the disk is in is a sentence of its own, added by whoever knows it (`i
 Anything that is not a `RelvmoiscsiError` is a bug; its traceback goes through and the command exits with 70.
 """
 
-from typing import Any, NamedTuple, Optional, Sequence, TypeVar
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Type, TypeVar, Union
+
+NOTHING_WRITTEN = "Nothing was written."
 
 SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")
 
@@ -50,6 +53,20 @@ class RelvmoiscsiError(Exception):
 
     def __str__(self) -> str:
         return (self.message + " " + self.disk_state).strip()
+
+
+@contextmanager
+def in_state(sentence: Union[str, Callable[[], str]], *kinds: Type[RelvmoiscsiError]) -> Iterator[None]:
+    """Errors of these kinds, of any kind by default, that come from within say that the disk is in this state.
+
+    As with the method, a sentence that was given further in stays. One that is not known yet is called for.
+    """
+    try:
+        yield
+    except RelvmoiscsiError as error:
+        if not kinds or isinstance(error, kinds):
+            error.in_state(sentence if isinstance(sentence, str) else sentence())
+        raise
 
 
 class UsageError(RelvmoiscsiError):

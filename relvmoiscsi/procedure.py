@@ -17,12 +17,11 @@ from typing import Any, ContextManager, Iterator, NamedTuple, Optional, Union
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
-from relvmoiscsi.errors import RelvmoiscsiError, Unfinished
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.identity import Entropy, IdMap
-from relvmoiscsi.resignature.journal import IN_PROGRESS, RESIGNATURE, Run
-from relvmoiscsi.resignature.recovery import Mark
-
-_NOTHING_WRITTEN = "Nothing was written."
+from relvmoiscsi.resignature.journal import Mark
+from relvmoiscsi.resignature.run import Run
+from relvmoiscsi.resignature.tail import IN_PROGRESS, RESIGNATURE
 
 
 class Voice(ABC):
@@ -96,7 +95,7 @@ def _since(settled: str) -> Iterator[None]:
     try:
         yield
     except RelvmoiscsiError as error:
-        if settled and error.disk_state in ("", _NOTHING_WRITTEN):
+        if settled and error.disk_state in ("", NOTHING_WRITTEN):
             error.disk_state = f"{settled}; nothing else was written."
         raise
 

@@ -6,8 +6,10 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from relvmoiscsi.engine import Comparison, Inspection, Result
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
-from relvmoiscsi.resignature.lun import Lun, Volume, notes
+from relvmoiscsi.resignature.lun import Lun, Volume
+from relvmoiscsi.resignature.notes import notes
 from relvmoiscsi.resignature.plan import Plan
+from relvmoiscsi.resignature.steps import STEPS
 from relvmoiscsi.wording import human_size, printable
 
 
@@ -290,16 +292,7 @@ def map_text(lun: Optional[Lun], ids: IdMap) -> str:
 
 def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     """Every write of a plan in its order; bytes as hexadecimal, `old` null where free space is written."""
-    labels = plan.labels()
-    rows = [_write(plan.journal.offset, None, plan.journal.data, "journal")]
-    rows += [_write(chunk.offset, None, chunk.data, "second metadata area") for chunk in plan.areas]
-    rows.append(_write(labels.offset, labels.before, labels.in_progress, "label: in progress"))
-    rows += [_write(write.offset, write.old, write.new, write.what) for write in plan.run.writes]
-    rows.append(_write(labels.offset, labels.in_progress, labels.switched, "label: switched"))
-    for move in plan.run.mdas:
-        rows.append(_write(move.original.offset, move.old_header, move.final_header, "metadata area header"))
-    rows.append(_write(labels.offset, labels.switched, labels.final, "label: final"))
-    return rows
+    return [_write(*planned) for step in STEPS for planned in plan.writes_of(step)]
 
 
 def _write(offset: int, old: Optional[bytes], new: bytes, what: str) -> Dict[str, Any]:

@@ -25,6 +25,7 @@ sources() {
     printf '%s\0' supp-pack/{relvmoiscsi,relvmoiscsi.8,relvmoiscsi.conf,sm-whitelist,xapi.service.conf}
     printf '%s\0' udev/*.rules
     find relvmoiscsi -name '*.py' -print0
+    find docs -name '*.rst' -print0
 }
 
 version=$(sed -n 's/^__version__ = "\([^"]*\)"$/\1/p' relvmoiscsi/__init__.py)

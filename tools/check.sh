@@ -46,7 +46,10 @@ check "vermin, Python 3.6" "$bin/vermin" --no-tips --violations -t=3.6- relvmois
 check "byte-compile, Python 3.6" needs_python36 .venv/py36/bin/python -m compileall -q relvmoiscsi tests setup.py
 check "shellcheck" shellcheck -x tools/*.sh supp-pack/*.sh .ci/run
 check "README.rst" "$bin/docutils" --strict --writer=null README.rst
+check "CONTRIBUTING.rst" "$bin/docutils" --strict --writer=null CONTRIBUTING.rst
 check "CHANGES.rst" "$bin/docutils" --strict --writer=null CHANGES.rst
+check "docs" tools/docs.sh
+check "references" "$bin/python" tools/references.py
 check "version" one_version
 
 heading "summary of the checks"

@@ -20,7 +20,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 NO_VERDICT=70
 CANNOT_RUN=77
 boot_limit=${E2E_BOOT_LIMIT:-240}
-suite_limit=${E2E_SUITE_LIMIT:-1200}
+suite_limit=${E2E_SUITE_LIMIT:-2400}
 results=$(realpath -m "${E2E_RESULTS:-build/e2e}")
 PATH=$PATH:/usr/sbin:/sbin
 

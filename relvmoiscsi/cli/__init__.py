@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The command: relvmoiscsi show | check | resignature | recover | undo, on a LUN; doctor and direct, on a host; map.
 
-Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py. Each group of
-commands has a module of its own here, which adds their parsers and runs them.
+Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py. Each command has
+the module of its name here, which adds its parser and runs it; `on_lun` is what those on a LUN share.
 """
 
 import argparse
@@ -23,13 +23,8 @@ EXIT_BUG = 70
 EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like 70
 EXIT_INTERRUPTED = 130
 
-#: Which module has which commands, in the order of --help.
-_ROOMS = (
-    ("image", ("show", "check", "resignature", "recover", "undo")),
-    ("map", ("map",)),
-    ("doctor", ("doctor",)),
-    ("direct", ("direct",)),
-)
+#: The commands, in the order of --help; each is the module of that name.
+_COMMANDS = ("show", "check", "resignature", "recover", "undo", "map", "doctor", "direct")
 
 _DESCRIPTION = """\
 Give an array clone of a XenServer or XCP-ng SR (lvmoiscsi, lvmohba, lvm) new identities, so that it can be used
@@ -85,21 +80,20 @@ def _how_to_tell(arguments: argparse.Namespace) -> str:
 
 def _failed(arguments: argparse.Namespace, error: RelvmoiscsiError) -> int:
     if arguments.json:
-        facts = _room("image").failure_facts(arguments.device) if hasattr(arguments, "device") else {}
+        facts = _module("on_lun").failure_facts(arguments.device) if hasattr(arguments, "device") else {}
         print_result(json.dumps(dict(facts, **error_facts(error)), indent=2))
     say(printable(str(error)))
     return error.exit_status
 
 
-def _room(name: str) -> ModuleType:
+def _module(name: str) -> ModuleType:
     return importlib.import_module("relvmoiscsi.cli." + name)
 
 
-def _rooms(words: Sequence[str]) -> List[ModuleType]:
+def _modules(words: Sequence[str]) -> List[ModuleType]:
     """The module of the command that `words` names, for udev waits for one of them; all, if it names none."""
     command = next((word for word in words if not word.startswith("-")), None)
-    named = [name for name, commands in _ROOMS if command in commands]
-    return [_room(name) for name in named or [name for name, _ in _ROOMS]]
+    return [_module(name) for name in _COMMANDS if name == command or command not in _COMMANDS]
 
 
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -118,6 +112,6 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         sub.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; twice: everything")
         return sub
 
-    for room in _rooms(words):
-        room.add_commands(add)
+    for module in _modules(words):
+        module.add_command(add)
     return parser

@@ -10,7 +10,7 @@ from relvmoiscsi.cli.output import Adder, Answer
 from relvmoiscsi.direct import links as direct
 from relvmoiscsi.direct.config import Entry, check_name, check_scsi_id, read_section, with_entry, without_entry
 from relvmoiscsi.direct.links import Status
-from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.formats.lvm.owner import read_owner
 from relvmoiscsi.host.config_file import NOT_CHANGED, only_one, read_config, replace_config
 from relvmoiscsi.host.disk import multipath, udev
@@ -63,7 +63,7 @@ example:
   relvmoiscsi direct list"""
 
 
-def add_commands(add: Adder) -> None:
+def add_command(add: Adder) -> None:
     """Describe the commands and their arguments."""
     group = add("direct", _no_command, "give LUNs to VMs as they are: add, remove, list", _DIRECT)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
@@ -102,7 +102,7 @@ def _add(arguments: argparse.Namespace) -> Answer:
     entry = Entry(check_name(arguments.name), check_scsi_id(arguments.scsi_id))
     notes: List[str] = []
     with only_one(HOST.config):
-        with _nothing_changed(), _pool() as pool:
+        with in_state(NOT_CHANGED), _pool() as pool:
             text = read_config(HOST.config)
             is_new = read_section(text).named(entry.name) != entry
             new_text = with_entry(text, entry) if is_new else text
@@ -123,16 +123,6 @@ def _add(arguments: argparse.Namespace) -> Answer:
             "{} did not appear: {}".format(direct.link_of(entry.name, HOST), status.problem or "udev was too slow.")
         ).in_state(f"{entry.name} has LUN {entry.scsi_id} in {HOST.config}.")
     return _answer(entry, status, _vdi(entry, notes), notes)
-
-
-@contextmanager
-def _nothing_changed() -> Iterator[None]:
-    """Around what comes before the first change: an error from there says that there was none."""
-    try:
-        yield
-    except RelvmoiscsiError as error:
-        error.in_state(NOT_CHANGED)
-        raise
 
 
 def _check_pool(entry: Entry, pool: "_Pool") -> None:
@@ -164,8 +154,8 @@ def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
         direct.check_unused(device, HOST)
     owner = direct.check_content(device, look, HOST)
     if owner.vg_name:
-        note = "It holds the volume group {}, which LVM commands of this host see as well; README.rst has a filter."
-        note = note.format(ascii(owner.vg_name))
+        note = "It holds the volume group {}, which LVM commands of this host see as well; {}."
+        note = note.format(ascii(owner.vg_name), "docs/direct-luns.rst has a filter")
         if note not in notes:
             notes.append(note)
 
@@ -263,7 +253,7 @@ def _remove(arguments: argparse.Namespace) -> Answer:
     with only_one(HOST.config):
         text = read_config(HOST.config)
         entry = read_section(text).named(arguments.name)
-        with _nothing_changed():
+        with in_state(NOT_CHANGED):
             if entry is None:
                 raise NotFound(f"There is no direct LUN of the name {arguments.name!r}.")
             for device in _devices(entry):

@@ -25,7 +25,7 @@ example:
   relvmoiscsi doctor"""
 
 
-def add_commands(add: Adder) -> None:
+def add_command(add: Adder) -> None:
     """Describe the command and its arguments."""
     doctor = add("doctor", _doctor, "tell whether this host and its pool are ready for the SR driver", _DOCTOR)
     doctor.add_argument("--root", metavar="DIR", default="/", help="look at the host whose files are in DIR, a chroot")

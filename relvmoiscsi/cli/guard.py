@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from typing import ContextManager, Iterable, List, Optional
 
 from relvmoiscsi.cli.output import say
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.host.disk.claim import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
@@ -28,8 +28,6 @@ from relvmoiscsi.wording import printable
 HOST = THIS_HOST
 XAPI_SECONDS = 10.0  #: for each answer
 LOCK_SECONDS = 45.0  #: the SR driver is done by then
-
-_NOTHING_WRITTEN = "Nothing was written."
 
 
 def scsi_ids(path: str, given: Optional[str]) -> List[str]:
@@ -60,7 +58,7 @@ def verify_not_in_use(arguments: argparse.Namespace, ids: Iterable[str]) -> None
         say("note: this would be refused: " + printable(found.message))
     else:
         found.message += " If you know better, --not-in-use overrides that."
-        raise found.in_state(_NOTHING_WRITTEN)
+        raise found.in_state(NOTHING_WRITTEN)
 
 
 def _objection(ids: List[str]) -> Optional[Refused]:
@@ -132,5 +130,5 @@ def _take(held: ExitStack, lock: ContextManager[object]) -> None:
         held.enter_context(lock)
     except Refused as error:
         held.close()
-        error.disk_state = _NOTHING_WRITTEN  # in the words of a command on a LUN
+        error.disk_state = NOTHING_WRITTEN  # in the words of a command on a LUN
         raise

@@ -16,7 +16,7 @@ example:
   relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b"""
 
 
-def add_commands(add: Adder) -> None:
+def add_command(add: Adder) -> None:
     """Describe the command and its arguments."""
     parser = add("map", _map, "tell what old ids became, from the new SR's UUID", _MAP)
     parser.add_argument("--sr", metavar="NEW", required=True, help="UUID of the new SR")

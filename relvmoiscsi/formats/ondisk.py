@@ -14,6 +14,7 @@
 When a Record class is made, its fields are checked to tile [0, size) without a gap or an overlap.
 """
 
+from struct import Struct, error
 from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Type, TypeVar, Union, overload
 
 from relvmoiscsi.errors import BadMagic, Place, Truncated
@@ -25,7 +26,7 @@ NOWHERE = Place("a buffer", 0)
 
 
 class Field(Generic[T]):
-    """Bytes [offset, offset + size) of a record, and how they stand for a value."""
+    """Bytes [offset, offset + size) of a record, and how they stand for a value; `decode` is given the whole record."""
 
     def __init__(self, offset: int, size: int, decode: Callable[[bytes], T], encode: Callable[[T], bytes]) -> None:
         self.offset = offset
@@ -50,7 +51,7 @@ class Field(Generic[T]):
     def __get__(self, record: "Optional[Record]", owner: type) -> "Union[Field[T], T]":
         if record is None:
             return self
-        return self._decode(record._bytes[self.offset : self.end])
+        return self._decode(record._bytes)
 
     def encode(self, value: T) -> bytes:
         """The field's bytes for a value. Raises ValueError when it does not fit."""
@@ -133,38 +134,46 @@ def _check_tiling(name: str, fields: "List[Field[Any]]", size: int) -> None:
         raise TypeError(f"the fields of {name} end at {position}, its size is {size}")
 
 
-def _integer(offset: int, size: int, order: str) -> "Field[int]":
-    def decode(data: bytes) -> int:
-        return int.from_bytes(data, order)  # type: ignore[arg-type]
+def _integer(offset: int, form: str) -> "Field[int]":
+    layout = Struct(form)
+    unpack = layout.unpack_from
+
+    def decode(record: bytes) -> int:
+        value: int = unpack(record, offset)[0]
+        return value
 
     def encode(value: int) -> bytes:
-        return value.to_bytes(size, order)  # type: ignore[arg-type]
+        try:
+            return layout.pack(value)
+        except error as problem:
+            raise OverflowError(f"{value} does not fit into {layout.size} bytes") from problem
 
-    return Field(offset, size, decode, encode)
+    return Field(offset, layout.size, decode, encode)
 
 
 def u8(offset: int) -> "Field[int]":
-    return _integer(offset, 1, "big")
+    return _integer(offset, "B")
 
 
 def le32(offset: int) -> "Field[int]":
-    return _integer(offset, 4, "little")
+    return _integer(offset, "<I")
 
 
 def le64(offset: int) -> "Field[int]":
-    return _integer(offset, 8, "little")
+    return _integer(offset, "<Q")
 
 
 def be32(offset: int) -> "Field[int]":
-    return _integer(offset, 4, "big")
+    return _integer(offset, ">I")
 
 
 def be64(offset: int) -> "Field[int]":
-    return _integer(offset, 8, "big")
+    return _integer(offset, ">Q")
 
 
 def raw(offset: int, size: int) -> "Field[bytes]":
-    return Field(offset, size, bytes, bytes)
+    end = offset + size
+    return Field(offset, size, lambda record: record[offset:end], bytes)
 
 
 def expect_magic(what: str, where: Place, found: bytes, expected: bytes) -> None:

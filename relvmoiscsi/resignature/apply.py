@@ -1,14 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Carry a plan out: the protocol, step by step. `resignature.recovery` finishes what was cut, or takes it back.
+"""Carry a plan out: the protocol, in the steps of the table `resignature.steps`.
 
-    step  writes                                   after the flush the LUN holds
-    1     journal, second metadata area (free      the old identity
-          ring space)
-    2     label: mark "in progress"                the old identity, and a journal that decides the new one
-    3     contents of volumes                      the same
-    4     label: new PV id, second area            the new identity                      <- the commit
-    5     metadata area header(s)                  the same
-    6     label: original area, mark "done"        the same, where LVM put it
+`resignature.recovery` finishes what was cut, or takes it back.
 
 Each step ends in one flush. Before step 1 the device is compared with what was read; after step 1 and after step 3
 what was written is read back; after step 6 all of it.
@@ -21,7 +14,7 @@ nothing is taken back and nothing is erased:
                    next run uses other places (`formats.lvm.ring`)
     from step 2    the label is unmarked, or marked; `recover` does what it says. A later run may overwrite the
                    journal of one that never got its mark. Should the mark land then, the journals on the LUN and what
-                   the metadata areas and the contents hold tell whose turn it is (`resignature.journal_search`)
+                   the metadata areas and the contents hold tell whose turn it is (`resignature.late_label`)
 
 Two things nobody can mend. A late write of a block that others have written to since brings its old bytes along; that
 is why no more than the blocks that change are written. And a header or label of step 5 or 6 that lands behind an undo,
@@ -33,86 +26,61 @@ import logging
 from typing import Container, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
-from relvmoiscsi.errors import DeviceError, Refused
-from relvmoiscsi.resignature import repair
-from relvmoiscsi.resignature.journal import KINDS, Journal, Run
+from relvmoiscsi.errors import DeviceError, Refused, in_state
+from relvmoiscsi.resignature import steps
+from relvmoiscsi.resignature.canvas import changed_chunks
+from relvmoiscsi.resignature.journal import Journal
 from relvmoiscsi.resignature.plan import Plan
+from relvmoiscsi.resignature.run import Run
+from relvmoiscsi.resignature.sentences import cut_sentence, nothing_written, only_free_space
+from relvmoiscsi.resignature.steps import STEPS, Step
 
 log = logging.getLogger(__name__)
 
-STEPS = 6
-
-NOTHING_WRITTEN = "Nothing was written."
-
 
 def carry_out(device: Device, plan: Plan, before: str = "") -> None:
-    """All six steps, on a device that is as it was when the plan was made.
+    """All steps, on a device that is as it was when the plan was made.
 
     Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
     the device is in. `before` begins that sentence, where something has been done to it already.
     """
-    try:
+    with in_state(nothing_written(before), DeviceError, Refused):
         _compare_with_plan(device, plan)
-    except (DeviceError, Refused) as error:
-        error.in_state(nothing_written(before))
-        raise
     run, labels = plan.run, plan.labels()
     headers = _old_headers(plan.journal)
-    in_progress = [Chunk(labels.offset, labels.in_progress)]
-    try:
-        step(device, 1, "journal and second metadata area", plan.prepared)
-        read_back(device, [*plan.prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
-    except (DeviceError, Refused) as error:
-        error.in_state(_only_free_space(device.name, before))
-        raise
-    try:
-        step(device, 2, "label: in progress", in_progress, run.blocks)
+    with in_state(only_free_space(device.name, before), DeviceError, Refused):
+        prepared = plan.chunks_of(steps.JOURNAL)
+        step(device, steps.JOURNAL, prepared)
+        read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
+    with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
+        step(device, steps.MARK, plan.chunks_of(steps.MARK), run.blocks)
         contents = content_chunks(run, device.block_size)
-        step(device, 3, "contents of volumes", contents)
-        read_back(device, [*contents, *in_progress, *headers])
-        step(device, 4, "label: switched", [Chunk(labels.offset, labels.switched)], run.blocks)
-        step(device, 5, "metadata area headers", plan.headers, run.blocks)
-        step(device, 6, "label: final", [Chunk(labels.offset, labels.final)], run.blocks)
-        read_back(device, [Chunk(labels.offset, labels.final), *plan.headers, *plan.areas])
-    except (DeviceError, Refused) as error:
-        error.in_state(cut_sentence(device.name, run.kind))
-        raise
-
-
-def nothing_written(before: str = "") -> str:
-    """The sentence about a device that is as it was; or as it has been since what `before` says."""
-    return before + "; nothing else was written." if before else NOTHING_WRITTEN
-
-
-def _only_free_space(name: str, before: str) -> str:
-    start = before or f"{name} is as it was"
-    return start + "; beyond that only free space of the metadata area was written."
-
-
-def cut_sentence(name: str, kind: int) -> str:
-    return (
-        f"{name} may hold an unfinished {KINDS[kind]}; run `relvmoiscsi recover {name}` once the device answers again."
-    )
+        step(device, steps.CONTENTS, contents)
+        read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
+        for taken in (steps.COMMIT, steps.HEADERS, steps.FINAL):
+            step(device, taken, plan.chunks_of(taken), run.blocks)
+        read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 
 def content_chunks(run: Run, block_size: int) -> List[Chunk]:
-    """What step 3 writes: of the journalled blocks those that change."""
+    """What the contents step writes: of the journalled blocks those that change."""
     chunks: List[Chunk] = []
     for write in run.writes:
-        chunks += repair.changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
+        chunks += changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
     return chunks
 
 
 def step(
     device: Device,
-    number: int,
-    what: str,
+    taken: Step,
     chunks: Sequence[Chunk],
     blocks: Sequence[Chunk] = (),
     torn: Container[int] = (),
+    what: str = "",
 ) -> None:
-    """Write and flush; `blocks` and `torn` are for `whole_blocks`."""
-    log.info("step %d of %d: %s, %d writes to %s", number, STEPS, what, len(chunks), device.name)
+    """Write and flush; `blocks` and `torn` are for `whole_blocks`. `what` names a part of a step."""
+    what = what or taken.name
+    log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), what, len(chunks), device.name)
     device.write(whole_blocks(device, chunks, blocks, torn))
     device.flush()
 

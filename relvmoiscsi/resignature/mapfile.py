@@ -13,14 +13,7 @@ Where nothing is chosen, `derived_ids` tells the map of any LUN, from its new SR
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import FormatError, Place, UsageError
-from relvmoiscsi.formats.identity import (
-    IdMap,
-    dashed,
-    derived_lvm_id,
-    derived_uuid,
-    is_uuid,
-    parse_lvm_id,
-)
+from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid, is_uuid, parse_lvm_id
 
 
 def derived_ids(new_sr: str, old_ids: Iterable[str]) -> Dict[str, str]:

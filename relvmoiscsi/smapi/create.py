@@ -19,7 +19,7 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.host.xapi.lun_users import read_pool, verify_unused
 from relvmoiscsi.smapi import listing
 from relvmoiscsi.smapi.attach import Access, attached, log_out
-from relvmoiscsi.smapi.config import Chap, Config, parse_config
+from relvmoiscsi.smapi.config import Chap, Config
 from relvmoiscsi.smapi.protocol import Call
 
 log = logging.getLogger(__name__)
@@ -33,12 +33,11 @@ class Listed(UsageError):
         self.xml = xml
 
 
-def sr_create(call: Call, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
+def sr_create(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
     """Give the LUN new identities; gives the new SR UUID. Raises RelvmoiscsiError.
 
     No write begins after the deadline; what has begun goes on to its end.
     """
-    config = parse_config(call.device_config)
     if not config.is_master:
         raise Refused("A resignature runs on the pool's master.", "LVMMaster").in_state("Nothing was written.")
     access = access_of(call, config, xapi, smlog, deadline)

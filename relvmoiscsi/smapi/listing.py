@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The lists that lvmoiscsi prints on stderr when a key is missing: orchestrators find targets and LUNs that way.
 
-Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs); facts/xapi-plugin.md 3.2.
+Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs); docs/host.rst, "Lists on stderr".
 """
 
 from typing import Dict, Iterable, List, Sequence, Tuple
@@ -9,8 +9,8 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.sessions import LunFacts, Session, facts_of
+from relvmoiscsi.host.xapi.xml_rpc import escaped
 from relvmoiscsi.smapi.config import ANY_IQN, DEFAULT_PORT
-from relvmoiscsi.smapi.protocol import xml_text
 
 
 def luns_of(sessions: Iterable[Session]) -> List[LunFacts]:
@@ -62,7 +62,7 @@ def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -
     for row in rows:
         lines.append(f"\t<{item}>")
         for name, text in row:
-            lines += [f"\t\t<{name}>", "\t\t\t" + xml_text(text), f"\t\t</{name}>"]
+            lines += [f"\t\t<{name}>", "\t\t\t" + escaped(text), f"\t\t</{name}>"]
         lines.append(f"\t</{item}>")
     lines.append(f"</{root}>")
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ import sys
 from typing import Sequence, TextIO, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import RelvmoiscsiError, in_state
 from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.host.settings import deadline_seconds
 from relvmoiscsi.host.sm_log import SmLogHandler
@@ -19,12 +19,13 @@ from relvmoiscsi.smapi.codes import (
     fault_of,
     unmistakable,
 )
+from relvmoiscsi.smapi.config import Config, parse_config
 from relvmoiscsi.smapi.protocol import Call
 from relvmoiscsi.wording import xml_safe
 
 log = logging.getLogger(__name__)
 
-#: CloudStack takes SR.create as done only if it fails with this; code and text are a contract since 2015 (design.md D9)
+#: CloudStack takes SR.create as done only if it fails with this; a contract since 2015 (docs/host.rst)
 SUCCESS = Fault(
     1,
     "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it",
@@ -68,27 +69,23 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler) -> Tuple[str, str]:
     for key, value in call.device_config.items():
         if key.endswith("password"):
             smlog.hide(value)
+    if call.command not in ("sr_create", "sr_probe"):
+        text = f"The operation {call.command} is not supported by SRs of type relvmoiscsi"
+        return _failure(UNIMPLEMENTED, text, smlog), ""
+    config = parse_config(call.device_config)  # a call that it refuses needs nothing else
+    deadline = Deadline(deadline_seconds())
     if call.command == "sr_create":
-        return _create(call, smlog)
-    if call.command == "sr_probe":
-        from relvmoiscsi.smapi.probe import sr_probe  # noqa: PLC0415 - each command imports what it needs
+        return _create(call, config, smlog, deadline)
+    from relvmoiscsi.smapi.probe import sr_probe  # noqa: PLC0415 - each command imports what it needs
 
-        deadline = Deadline(deadline_seconds())
-        return protocol.string_response(sr_probe(call, _xapi(call, deadline), smlog, deadline)), ""
-    text = f"The operation {call.command} is not supported by SRs of type relvmoiscsi"
-    return _failure(UNIMPLEMENTED, text, smlog), ""
+    return protocol.string_response(sr_probe(call, config, _xapi(call, deadline), smlog, deadline)), ""
 
 
-def _create(call: Call, smlog: SmLogHandler) -> Tuple[str, str]:
+def _create(call: Call, config: Config, smlog: SmLogHandler, deadline: Deadline) -> Tuple[str, str]:
     from relvmoiscsi.smapi.create import sr_create  # noqa: PLC0415
 
-    deadline = Deadline(deadline_seconds())
-    try:
-        sr_uuid = sr_create(call, _xapi(call, deadline), smlog, deadline)
-    except RelvmoiscsiError as error:
-        if deadline.has_passed:
-            error.in_state(NOT_BEGUN)  # unless the LUN was written: then that is said already
-        raise
+    with in_state(lambda: NOT_BEGUN if deadline.has_passed else ""):  # if the LUN was written, that is said already
+        sr_uuid = sr_create(call, config, _xapi(call, deadline), smlog, deadline)
     log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
     return protocol.fault_response(SUCCESS.code, SUCCESS.text), SUCCESS.stderr
 

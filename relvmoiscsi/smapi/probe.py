@@ -14,18 +14,18 @@ from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.host.xapi.xml_rpc import escaped
 from relvmoiscsi.smapi.attach import attached
-from relvmoiscsi.smapi.config import parse_config
+from relvmoiscsi.smapi.config import Config
 from relvmoiscsi.smapi.create import access_of, missing_iqn, missing_scsi_id
-from relvmoiscsi.smapi.protocol import Call, xml_text
+from relvmoiscsi.smapi.protocol import Call
 
 PROBE_SECONDS = 20.0
 BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
 
 
-def sr_probe(call: Call, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
+def sr_probe(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
     """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
-    config = parse_config(call.device_config)
     deadline = deadline.part(PROBE_SECONDS)
     access = access_of(call, config, xapi, smlog, deadline)._replace(lock_seconds=0.0)
     if not config.target_iqn:
@@ -59,5 +59,5 @@ def _xml(found: engine.Inspection, scsi_id: str) -> str:
 
 
 def _document(rows: Sequence[Tuple[str, str]]) -> str:
-    lines = [f"\t\t<{name}>{xml_text(text)}</{name}>" for name, text in rows]
+    lines = [f"\t\t<{name}>{escaped(text)}</{name}>" for name, text in rows]
     return "\n".join(['<?xml version="1.0" ?>', "<SRlist>", "\t<SR>", *lines, "\t</SR>", "</SRlist>"]) + "\n"

@@ -8,10 +8,10 @@ call that gives nothing exactly <nil/>.
 Source: xen-api ocaml/xapi/sm_exec.ml, ocaml/libs/http-lib/xMLRPC.ml.
 """
 
-import xmlrpc.client
 from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.xapi import xml_rpc
 from relvmoiscsi.wording import xml_safe
 
 
@@ -32,8 +32,8 @@ def parse_call(text: str) -> Call:
     if "<!" in text:  # xapi writes no document type; where one comes with entities, they could fill the memory
         raise UsageError("The argument is no XML-RPC call of xapi: it has a declaration.", "BadRequest")
     try:
-        params, method = xmlrpc.client.loads(text)
-    except Exception as error:
+        method, params = xml_rpc.parse_call(text)
+    except ValueError as error:
         raise UsageError(f"The argument is no XML-RPC call: {error}.", "BadRequest") from error
     if len(params) != 1 or not isinstance(params[0], dict):
         raise UsageError("The XML-RPC call has no struct as its only parameter.", "BadRequest")
@@ -42,7 +42,7 @@ def parse_call(text: str) -> Call:
     if not isinstance(config, dict):
         raise UsageError("device_config is no struct.", "BadRequest")
     return Call(
-        command=_string(members, "command") or str(method or ""),
+        command=_string(members, "command") or method,
         device_config={str(key): str(value) for key, value in config.items()},
         session_ref=_string(members, "session_ref"),
         sr_ref=_string(members, "sr_ref"),
@@ -57,17 +57,12 @@ def _string(members: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def xml_text(text: str) -> str:
-    """The text as it stands between two tags."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def string_response(text: str) -> str:
-    return xmlrpc.client.dumps((xml_safe(text),), methodresponse=True)
+    return xml_rpc.response_text(xml_safe(text))
 
 
 def fault_response(code: int, text: str) -> str:
-    return xmlrpc.client.dumps(xmlrpc.client.Fault(code, xml_safe(text)))
+    return xml_rpc.fault_text(code, xml_safe(text))
 
 
 def usage(argv: Sequence[str]) -> str:

@@ -15,9 +15,10 @@ from relvmoiscsi.host.apart import lend
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
-from relvmoiscsi.resignature.journal import Run
-from relvmoiscsi.resignature.lun import Lun, notes
-from relvmoiscsi.resignature.recovery import Mark
+from relvmoiscsi.resignature.journal import Mark
+from relvmoiscsi.resignature.lun import Lun
+from relvmoiscsi.resignature.notes import notes
+from relvmoiscsi.resignature.run import Run
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""LVM structures for the builder: label, metadata area header, metadata text. From facts/lvm2-ondisk.md alone."""
+"""LVM structures for the builder: label, metadata area header, metadata text. From docs/formats/lvm.rst alone."""
 
 import struct
 from typing import List, NamedTuple, Sequence, Tuple

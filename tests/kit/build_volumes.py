@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Contents of logical volumes for the builder: VHD, QCOW2, CBT log, journal, MGT. From facts/sm-ondisk.md alone."""
+"""Contents of logical volumes for the builder: VHD, QCOW2, CBT log, journal, MGT. From docs/formats alone."""
 
 import hashlib
 import struct

@@ -6,8 +6,8 @@
     built.truth.volume("disk").name     "VHD-..."
 
 Volumes are called by keys; UUIDs and LVM ids follow from key and seed. Everything is written from the descriptions in
-facts/ with code of its own, so it can judge the engine; real LVM, qemu-img and libvhdi judge it
-(tests/judged/test_builder_judged.py).
+docs/formats with code of its own, so it can judge the engine; real LVM, qemu-img and libvhdi judge it
+(tests/judged/luns/test_builder_judged.py).
 """
 
 import uuid

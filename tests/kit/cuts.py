@@ -2,7 +2,7 @@
 """What the tests of cuts, failures, recovery and undo share: images, entropy that repeats, and a judge.
 
 A `Judge` knows what a LUN was before a run and what it is after one that nobody cut, both read with the independent
-reader. `Judge.faults` says what is wrong with a disk that a power cut left; an empty list is the claim of design.md 4:
+reader. `Judge.faults` says what is wrong with a disk that a power cut left; none is the claim of docs/protocol.rst:
 
     view        before any recovery LVM sees exactly the old VG or exactly the new one
     state       `inspect` calls it clean, unfinished or resignatured; a torn label is unfinished

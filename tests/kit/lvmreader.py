@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What LVM would see on a disk: label, metadata areas, the committed text, the volume group.
 
-Written for judging, from facts/lvm2-ondisk.md and not from the engine. It accepts exactly what LVM accepts and lists
+Written for judging, from docs/formats/lvm.rst and not from the engine. It accepts exactly what LVM accepts and lists
 everything that LVM would complain about as `warnings`, so that "exactly the old VG or exactly the new VG" is one
 comparison of two `vg_view`s.
 """
@@ -408,7 +408,7 @@ _PV_STATUS = {"ALLOCATABLE", "EXPORTED", "MISSING"}
 
 
 def _refusals(vg: Vg) -> Iterator[str]:
-    """What makes LVM 2.03 refuse a text as a whole (tests/judged/test_builder_judged.py asks a real one)."""
+    """What makes LVM 2.03 refuse a text as a whole (tests/judged/luns/test_builder_judged.py asks a real one)."""
     for lvm_id in _ids(vg):
         if not re.match(r"[0-9A-Za-z!#]{6}(-[0-9A-Za-z!#]{4}){5}-[0-9A-Za-z!#]{6}$", lvm_id):
             yield f"{lvm_id!r} is not an LVM id"
@@ -459,7 +459,7 @@ def _pv_complaints(vg: Vg, disk: SparseDisk) -> Iterator[str]:
 
 
 def _text_complaints(text: bytes) -> Iterator[str]:
-    """Rules that LVM's fast scan relies on (facts/lvm2-ondisk.md 3.2)."""
+    """Rules that LVM's fast scan relies on (docs/formats/lvm.rst, "The text")."""
     end_of_vg = text.find(b"\ncontents = ")
     last_brace = text.rfind(b"\n}\n")
     if not 0 <= last_brace < end_of_vg or b"}" in text[last_brace + 2 : end_of_vg]:

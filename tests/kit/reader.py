@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What LVM and the storage manager would read on a LUN: the VG, MGT, VHDs, QCOW2 images, CBT logs and journals.
 
-Written for judging, from facts/sm-ondisk.md and not from the engine. `read_sr` gives plain values; `essence` gives all
+Written for judging, from docs/formats and not from the engine. `read_sr` gives plain values; `essence` gives all
 of them that a resignature must carry over, `renamed` what they should be afterwards, `identities` every identity
 string, `sightings` every place of the disk where one of them still stands, `guest_digest` one digest of all the rest.
 """

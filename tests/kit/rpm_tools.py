@@ -10,7 +10,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent.parent
 
 #: what the package is built from
-SOURCES = ("relvmoiscsi", "drivers", "udev", "supp-pack", "COPYING", "README.rst", "CHANGES.rst")
+SOURCES = ("relvmoiscsi", "drivers", "udev", "supp-pack", "docs", "COPYING", "README.rst", "CHANGES.rst")
 
 
 def build_rpm(output, source=TOP, **environment) -> str:

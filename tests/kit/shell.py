@@ -27,7 +27,7 @@ from kit.builder import (
 )
 from kit.sparse import SparseDisk
 from relvmoiscsi import cli
-from relvmoiscsi.cli import image as cli_image
+from relvmoiscsi.host.disk.block_device import HostDevice
 
 TOP = Path(__file__).resolve().parent.parent.parent
 
@@ -50,7 +50,7 @@ DISK_STATE = re.compile(
     r"|`relvmoiscsi show \S+` tells what state \S+ is in)\.\Z"
 )
 
-#: design.md D9: xapi answers these words for a success, so nothing else may say them
+#: xapi answers these words for a success, so nothing else may say them (docs/host.rst, "CloudStack's contract")
 CONTRACT = "successfully resigned"
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -180,7 +180,7 @@ def flipped(path, offset):
 def cut(monkeypatch, writes, then=KeyboardInterrupt):
     """From now on, the command does not live to see a write after the first `writes` ones."""
     left = [writes]
-    real = cli_image.HostDevice.write
+    real = HostDevice.write
 
     def write(device, chunks):
         for chunk in chunks:
@@ -189,4 +189,4 @@ def cut(monkeypatch, writes, then=KeyboardInterrupt):
             left[0] -= 1
             real(device, [chunk])
 
-    monkeypatch.setattr(cli_image.HostDevice, "write", write)
+    monkeypatch.setattr(HostDevice, "write", write)

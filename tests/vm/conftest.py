@@ -34,6 +34,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker("processes")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report):
+    """A failure is told at once: a VM that is given up later tells nothing any more."""
+    if report.failed:
+        print(f"\n=== {report.nodeid}, {report.when}\n{report.longreprtext}\n===", flush=True)
+
+
 @pytest.fixture(scope="session")
 def guest():
     """The host, set up once."""

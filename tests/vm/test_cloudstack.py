@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""CloudStack's ResignatureCommand, call by call as its Java code makes them (facts/orchestrators.md 1.2)."""
+"""CloudStack's ResignatureCommand, call by call as its Java code makes them (docs/host.rst)."""
 
 import json
 import os

@@ -2,7 +2,7 @@
 """The label of a physical volume and its metadata areas: find, verify, and make them anew.
 
 The label sector holds the PV id and the list of metadata areas under one checksum. That is what makes the switch
-of design.md 4 possible: one 512-byte write changes who the PV is and which metadata speaks for it.
+possible (docs/protocol.rst): one 512-byte write changes who the PV is and which metadata speaks for it.
 """
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
@@ -73,7 +73,7 @@ class Label(NamedTuple):
         """The label with the extension that LVM 2.02.143 and later give it: version 2, marked as used.
 
         An older label is written anew, and without what lies behind it, by the first such LVM that changes the VG.
-        Every release reads the new one. Source: LVM2 WHATS_NEW 2.02.143; facts/lvm2-ondisk.md 1.1.
+        Every release reads the new one. Source: LVM2 WHATS_NEW 2.02.143; docs/formats/lvm.rst, "The label".
         """
         extension = ExtensionHeader.at(self.sector, self.extension_at, where)
         today = extension.replace(version=2, flags=extension.flags | layout.EXTENSION_USED)

@@ -85,10 +85,11 @@ def read_vhd(footer_copy: bytes, header_bytes: bytes, last_sector: bytes, volume
     """
     start = Place(volume, 0)
     footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
-    end_footer = _end_footer(last_sector, Place(volume, volume_size - Footer.SIZE))
+    is_copy = last_sector == footer_copy
+    end_footer = footer if is_copy else _end_footer(last_sector, Place(volume, volume_size - Footer.SIZE))
     killed = last_sector == layout.KILLED_FOOTER
     stale_end = None
-    if end_footer is not None and not _of_one_vhd(footer, end_footer):
+    if end_footer is not None and not (is_copy or _of_one_vhd(footer, end_footer)):
         end_footer, stale_end = None, end_footer
     if footer.type not in (layout.TYPE_DYNAMIC, layout.TYPE_DIFFERENCING):
         kind = layout.TYPE_NAMES.get(footer.type, str(footer.type))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Telling the LVM of this host that a device has another identity now.
 
-Two of its memories do not notice by themselves (measured on ten releases, facts/lvm2-ondisk.md 6.3):
+Two of its memories do not notice by themselves (docs/formats/lvm.rst, "What the LVM of a host remembers"):
 
     lvmetad, up to 2.02.188       shows the old volume group; a command that changes it would write the old metadata
     devices file, IDTYPE=devname  ties the name of the device to the old PV UUID; the PV is not found at all

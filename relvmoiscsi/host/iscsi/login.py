@@ -5,9 +5,9 @@ A login, step by step. All of it happens under SM's iscsiadm lock, so SM never s
 before it, which tells whether the portal answers and offers the target, has the lock for itself: SM waits for neither
 longer than for a call of its own.
 
-    1. a note of what is there now, and of what will be made            (iscsi_notes)
+    1. a note of what is there now, and of what will be made            (`host.iscsi.notes`)
     2. a node record, unless there is one: iscsiadm -m node -o new
-    3. credentials and time-outs into the record's file                 (iscsi_records)
+    3. credentials and time-outs into the record's file                 (`host.iscsi.records`)
     4. iscsiadm -m node -l; iscsid gets the record's content and needs the file no more
     5. a record that was there before is put back at once; one that we made goes with the logout, as an iscsid that is
        started anew takes over only sessions that have a record
@@ -106,7 +106,7 @@ class Login(NamedTuple):
 class OpenIscsi:
     """open-iscsi on a host, whose runner starts programs.
 
-    Portals are numeric ones, from `iscsi_portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM,
+    Portals are numeric ones, from `host.iscsi.portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM,
     `answer_seconds` how long for a portal, each time. Nothing is begun after `deadline`; what a failure leaves is
     cleaned up shortly after it.
     """

@@ -4,19 +4,18 @@
 A reply is a struct: Status, and Value or ErrorDescription. Nothing is logged here: arguments hold the session.
 """
 
-import http.client
 import socket
-import xmlrpc.client
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
-from xml.parsers.expat import ExpatError
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.xapi import xml_rpc
 
 TIMEOUT_SECONDS = 20.0
 _SHORTEST = 0.1  # seconds
+_LONGEST_LINE = 1 << 16  #: bytes, of a header
 
 
 class XapiFailure(RelvmoiscsiError):
@@ -37,31 +36,6 @@ class XapiFailure(RelvmoiscsiError):
         return self.description[0] if self.description else ""
 
 
-class _SocketConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-class _SocketTransport(xmlrpc.client.Transport):
-    def __init__(self, path: str, timeout: Callable[[], float], headers: Mapping[str, str]) -> None:
-        super().__init__()
-        self._path, self._timeout, self._extra = path, timeout, dict(headers)
-
-    def make_connection(self, host: Any) -> _SocketConnection:
-        # Kept where the base class closes it.
-        self._connection = host, _SocketConnection(self._path, self._timeout())
-        return self._connection[1]
-
-    def send_headers(self, connection: Any, headers: List[Tuple[str, str]]) -> None:
-        super().send_headers(connection, [*headers, *self._extra.items()])
-
-
 class Xapi:
     """A session that somebody else has opened and will close."""
 
@@ -73,11 +47,9 @@ class Xapi:
         timeout: float = TIMEOUT_SECONDS,
         deadline: Deadline = NO_DEADLINE,
     ) -> None:
-        headers = {"Subtask-of": subtask_of} if subtask_of else {}
-        # 0 would mean not to wait at all, for what is answered in a millisecond
-        transport = _SocketTransport(socket_path, lambda: max(_SHORTEST, deadline.within(timeout)), headers)
         self._session_ref = session_ref
-        self._proxy = xmlrpc.client.ServerProxy("http://localhost/", transport=transport)
+        self._socket_path, self._subtask_of = socket_path, subtask_of
+        self._timeout, self._deadline = timeout, deadline
 
     def call(self, method: str, *arguments: Any) -> Any:
         """The Value of xapi's answer to, say, "PBD.get_all_records". Raises XapiFailure."""
@@ -89,15 +61,28 @@ class Xapi:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
-            reply = getattr(self._proxy, method)(*arguments)
-        except (OSError, http.client.HTTPException, xmlrpc.client.Error, ExpatError, ValueError) as error:
+            reply = xml_rpc.parse_response(self._post(xml_rpc.call_text(method, list(arguments)).encode("utf-8")))
+        except (OSError, ValueError, xml_rpc.Fault) as error:
             raise XapiFailure(method, [], str(error) or type(error).__name__) from error
-        finally:
-            self._proxy("close")()  # xapi ends a connection that is idle for as long as a LUN may take
         if not isinstance(reply, dict) or reply.get("Status") != "Success":
             description = reply.get("ErrorDescription", []) if isinstance(reply, dict) else []
             raise XapiFailure(method, [str(item) for item in description])
         return reply.get("Value")
+
+    def _post(self, body: bytes) -> bytes:
+        """The body of the answer. A connection for each: xapi ends one that is idle for as long as a LUN may take.
+
+        Raises OSError, and ValueError for what is no answer.
+        """
+        head = ["POST / HTTP/1.1", "Host: localhost", "Content-Type: text/xml", f"Content-Length: {len(body)}"]
+        head += ["Connection: close", *([f"Subtask-of: {_header_value(self._subtask_of)}"] if self._subtask_of else [])]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            # 0 would mean not to wait at all, for what is answered in a millisecond
+            connection.settimeout(max(_SHORTEST, self._deadline.within(self._timeout)))
+            connection.connect(self._socket_path)
+            connection.sendall("\r\n".join([*head, "", ""]).encode("ascii") + body)
+            with connection.makefile("rb") as answer:
+                return _body(answer)
 
     def records(self, kind: str) -> Dict[str, Dict[str, Any]]:
         """All records of a class, by reference."""
@@ -111,6 +96,38 @@ class Xapi:
         except XapiFailure as failure:
             failure.sm_key = "InvalidSecret"
             raise
+
+
+def _header_value(text: str) -> str:
+    """The text, if a header can hold it. Raises ValueError."""
+    if not all(" " <= char <= "~" for char in text):
+        raise ValueError(f"{text!a} is no value of a header")
+    return text
+
+
+def _body(answer: BinaryIO) -> bytes:
+    """What an HTTP answer of success brings. Raises OSError, ValueError for any other."""
+    status = _line(answer).split(None, 2)
+    if len(status) < 2 or not status[0].startswith("HTTP/1.") or status[1] != "200":
+        raise ValueError("it answered {!a}".format(" ".join(status)[:80]))
+    length = None
+    for line in iter(lambda: _line(answer), ""):
+        name, _, value = line.partition(":")
+        if name.strip().lower() == "content-length":
+            length = int(value)
+        elif name.strip().lower() == "transfer-encoding":
+            raise ValueError(f"its answer is {value.strip()[:40]!a}")
+    body = answer.read() if length is None else answer.read(length)
+    if length is not None and len(body) < length:
+        raise ValueError(f"its answer ends after {len(body)} of {length} bytes")
+    return body
+
+
+def _line(answer: BinaryIO) -> str:
+    line = answer.readline(_LONGEST_LINE)
+    if not line.endswith(b"\n"):
+        raise ValueError("its answer is cut" if line else "it gave no answer")
+    return line.decode("latin-1").rstrip("\r\n")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Our place among the storage drivers that xapi accepts: one drop-in, which repeats what all other files say.
 
-xapi takes the last sm-plugins line as the whole list (host/xapi_conf.py). Who adds a driver must say the list once more
+xapi takes the last sm-plugins line as the whole list (conf.py). Who adds a driver must say the list once more
 and say it last, so the list is computed anew whenever another file may have changed it:
 
     base      the list that wins without us: every file of xapi, our blocks taken out of them

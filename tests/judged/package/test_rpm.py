@@ -17,7 +17,7 @@ pytestmark = pytest.mark.root
 
 CODE = "/usr/share/relvmoiscsi/relvmoiscsi/"
 
-#: everything in the package but the modules; kind and mode
+#: everything in the package but the modules and the pages; kind and mode
 FILES = {
     "/etc/relvmoiscsi.conf": 0o100644,
     "/etc/udev/rules.d/57-relvmoiscsi.rules": 0o100644,
@@ -52,16 +52,20 @@ def test_the_name_tells_the_one_version_and_no_distribution_or_architecture(pack
     ]
 
 
-def test_it_has_these_files_and_every_module_and_nothing_else(package):
+def test_it_has_these_files_every_module_every_page_and_nothing_else(package):
     listed = dict(line.rsplit(" ", 1) for line in query(package, "[%{FILENAMES} %{FILEMODES}\n]"))
     found = {path: int(mode) & 0xFFFF for path, mode in listed.items()}
 
     modules = {str(path.relative_to(TOP)) for path in (TOP / "relvmoiscsi").rglob("*.py")}
     wanted = {"/usr/share/relvmoiscsi/" + path: 0o100644 for path in modules}
-    wanted.update({os.path.dirname(path): 0o40755 for path in wanted})
+    folders = {os.path.dirname(path) for path in wanted}
+    wanted.update(dict.fromkeys(folders, 16877))
+    wanted.update({path + "/__pycache__": 0o40755 for path in folders})
     assert {path for path in found if path.startswith(CODE[:-1])} == set(wanted)
     rules = {"/etc/udev/rules.d/" + path.name: 0o100644 for path in (TOP / "udev").glob("*.rules")}
-    assert found == {**FILES, **rules, **wanted}
+    pages = {"/usr/share/doc/relvmoiscsi/" + str(path.relative_to(TOP)) for path in (TOP / "docs").rglob("*.rst")}
+    rooms = {os.path.dirname(path): 0o40755 for path in pages}
+    assert found == {**FILES, **rules, **wanted, **dict.fromkeys(pages, 0o100644), **rooms}
 
 
 def test_everything_is_root_s_and_as_old_as_the_version(package):

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.root
 STOCK = "ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
 XCP_NG = STOCK + " cephfs glusterfs xfs zfs largeblock"
 OURS = "relvmoiscsi"
+CODE = "/usr/share/relvmoiscsi/relvmoiscsi/"
 CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
 DROP_IN = CONF_D + "zz-relvmoiscsi.conf"
 NEXT = "0.9.9"
@@ -98,6 +99,10 @@ class Packages:
         }
         kind = {"noreplace": [CONF]} if noreplace else {"config": [CONF]}
         return self._make("xapi-core", version, files, directories=[CONF_D] if conf_d else [], **kind)
+
+    def python(self):
+        """An update of the interpreter; the file itself is borrowed."""
+        return self._make("python3", 2, {})
 
     def driver(self, name, file, plugins, version=1, **kind):
         """Another driver's package, with a drop-in of its own."""
@@ -213,6 +218,13 @@ def difference(before, after):
     return set(after.keys() - before.keys()), set(before.keys() - after.keys()), changed
 
 
+def compiled(dom0):
+    """What the host's Python makes of every module of the package."""
+    tag = dom0.run(["/usr/bin/python3", "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip()
+    modules = [path for path in dom0.tree() if path.startswith(CODE) and path.endswith(".py")]
+    return {os.path.join(os.path.dirname(m), "__pycache__", os.path.basename(m)[:-3] + f".{tag}.pyc") for m in modules}
+
+
 # --- install, upgrade, reinstall, remove
 
 
@@ -227,7 +239,7 @@ def test_every_host_accepts_us_while_we_are_there_and_is_as_it_was_when_we_are_g
 
     dom0.rpm("-i", packages.ours())
 
-    assert difference(before, dom0.tree()) == (files | added, set(), set())
+    assert difference(before, dom0.tree()) == (files | added | compiled(dom0), set(), set())
     assert xapi_list(dom0) == with_us
     installed = dom0.tree()
 
@@ -611,7 +623,7 @@ def test_xapi_finds_the_driver_in_either_directory_and_it_answers(dom0_of_any_py
     assert dom0.tree() == before
 
 
-def test_the_command_runs_and_leaves_no_compiled_files(dom0_of_any_python, packages):
+def test_what_runs_is_compiled_already_and_leaves_nothing(dom0_of_any_python, packages):
     dom0 = dom0_of_any_python
     stock(dom0, packages)
     dom0.rpm("-i", packages.ours())
@@ -624,21 +636,35 @@ def test_the_command_runs_and_leaves_no_compiled_files(dom0_of_any_python, packa
     assert version == f"relvmoiscsi {__version__}\n"
     assert json.loads(shown)["state"] == "empty"
     assert dom0.tree() == installed
+    assert used(dom0) <= compiled(dom0) <= set(installed)
 
 
-def test_compiled_files_that_a_python_left_go_with_the_code(dom0, packages):
+def used(dom0):
+    """The files that modules of a command came from, as Python says."""
+    program = "import sys; sys.path.insert(0, '/usr/share/relvmoiscsi'); import relvmoiscsi.engine"
+    said = dom0.run(["/usr/bin/python3", "-IBvc", program]).stderr
+    found = set(re.findall(rf"code object from '?({CODE}\S+?\.pyc?)'?$", said, re.MULTILINE))
+    assert found
+    return found
+
+
+def test_compiled_files_follow_the_code_and_the_python(dom0, packages):
     stock(dom0, packages)
     before = dom0.tree()
-    dom0.rpm("-i", packages.ours())
-    compile_all = "import compileall; compileall.compile_dir('/usr/share/relvmoiscsi', quiet=1)"
-    dom0.run(["/usr/bin/python3", "-c", compile_all])
-    assert dom0.exists("/usr/share/relvmoiscsi/relvmoiscsi/__pycache__")
+    dom0.rpm("-i", packages.earlier())
+    dom0.write(CODE + "__pycache__/left.cpython-27.pyc", "somebody's")
+    dom0.rpm("-U", packages.ours())
 
-    dom0.rpm("-U", packages.later())
-    assert not any("__pycache__" in path for path in dom0.tree())
+    assert {path for path in dom0.tree() if path.endswith(".pyc")} == compiled(dom0)
+    assert not dom0.exists(CODE + "gone.py")
 
-    dom0.run(["/usr/bin/python3", "-c", compile_all])
-    dom0.rpm("-e", OURS)
+    dom0.write(CODE + "__pycache__/errors.cpython-27.pyc", "of the release before")
+    os.unlink(dom0.path(min(compiled(dom0))))
+    dom0.rpm("-i", packages.python())
+
+    assert {path for path in dom0.tree() if path.endswith(".pyc")} == compiled(dom0)
+
+    dom0.rpm("-e", OURS, "python3")
     assert dom0.tree() == before
 
 

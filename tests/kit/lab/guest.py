@@ -53,7 +53,7 @@ node.session.err_timeo.lu_reset_timeout = 30
 node.session.scan = auto
 """
 
-#: dom0's (facts/xapi-plugin.md 7.5), with a shorter queue when all paths are gone
+#: dom0's, with a shorter queue when all paths are gone
 MULTIPATH_CONF = """defaults {
     user_friendly_names no
     find_multipaths yes

@@ -25,7 +25,7 @@ class Image:
 
     @property
     def sr(self):
-        """The SR on it, by tests/kit/reader; None if there is none."""
+        """The SR on it, by tests/kit/reader.py; None if there is none."""
         return read_sr(SparseDisk.from_file(self.path))
 
     def clone(self, name):

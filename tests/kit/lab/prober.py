@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 
 
 class DeviceView(SparseDisk):
-    """A block device as tests/kit/reader wants it: read when asked, not before."""
+    """A block device as tests/kit/reader.py wants it: read when asked, not before."""
 
     def __init__(self, path):
         self._descriptor = os.open(path, os.O_RDONLY)

@@ -16,7 +16,7 @@ from kit.pool import client
 TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, os.pardir))
 DRIVER = os.path.join(TOP, "drivers/ReLVMoISCSISR")
 
-#: the answer of a call that has done its work (facts/orchestrators.md 7)
+#: the answer of a call that has done its work (docs/host.rst, "CloudStack's contract")
 SUCCESS = [
     "SR_BACKEND_FAILURE_1",
     "",

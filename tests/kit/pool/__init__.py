@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A simulated XenServer / XCP-ng pool: a XenAPI server that runs storage drivers exactly as xapi does.
 
-It judges the driver and imports nothing of relvmoiscsi. What it knows comes from facts/xapi-plugin.md and the sources
+It judges the driver and imports nothing of relvmoiscsi. What it knows comes from docs/host.rst and the sources
 named there; a module says where it is simpler than the real thing.
 
     wire.py        the XML that xapi writes to a driver, and how strictly it reads the answer

@@ -7,7 +7,7 @@
 and its habits where they are odd, are kept: it takes a failure whose text has "successfully resigned" for success, it
 never looks at the LUN's number in an SR it finds by label, and nothing is rolled back when one host cannot plug.
 Source: apache/cloudstack, XenServerStorageProcessor.resignature, CitrixResourceBase.getIscsiSR and removeSR
-(facts/orchestrators.md 1.2).
+(docs/host.rst, "CloudStack's contract").
 """
 
 import logging

@@ -20,7 +20,7 @@ pool's extra_env). Its keys:
 
 Commands are lists of words; {target}, {port}, {portal}, {targetIQN}, {SCSIid}, {LUNid}, {device} are replaced in them.
 Faults are SM's: 95, 96, 107 with the lists of sm on stderr, 68 for wrong CHAP, 47 for another SR on the LUN.
-Source: facts/xapi-plugin.md 3.2 to 3.4, sm-ondisk.md 9; sm LVHDoISCSISR.py print_LUNs_XML, print_entries; BaseISCSI.py
+Source: docs/host.rst; SM LVHDoISCSISR.py print_LUNs_XML, print_entries; BaseISCSI.py
 attach, detach; util.py _incr_iscsiSR_refcount, _decr_iscsiSR_refcount (behaviour only).
 """
 

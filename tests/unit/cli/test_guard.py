@@ -13,9 +13,9 @@ from kit import shell
 from kit.pool.simulator import Pool, sm_directory
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
 from relvmoiscsi.cli import guard
-from relvmoiscsi.cli import image as cli_image
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import sm_log
+from relvmoiscsi.host.disk.block_device import HostDevice
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
 
@@ -231,7 +231,7 @@ def test_both_are_held_at_each_write(lun, command, root, monkeypatch, argv):
             shell.cut(patch, 4)
             command("resignature", "--yes", lun)
     writes = []
-    real = cli_image.HostDevice.write
+    real = HostDevice.write
 
     def write(device, chunks):
         for lock in (sm_locks.lvm_lock(Host(root), 0), sm_locks.lun_lock(SCSI_ID, Host(root), 0)):
@@ -240,7 +240,7 @@ def test_both_are_held_at_each_write(lun, command, root, monkeypatch, argv):
         writes.append(chunks)
         real(device, chunks)
 
-    monkeypatch.setattr(cli_image.HostDevice, "write", write)
+    monkeypatch.setattr(HostDevice, "write", write)
     assert command(*argv, lun).status == 0
 
     assert len(writes) >= 2

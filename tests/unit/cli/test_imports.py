@@ -40,26 +40,31 @@ def test_what_udev_asks_is_answered_without_engine_and_images():
         "formats.vhd",
         "formats.qcow2",
         "formats.mgt",
-        "cli.image",
+        "cli.show",
+        "cli.resignature",
         "cli.doctor",
         "host.xapi.api",
     )
     assert [name for name in modules if name.startswith(tuple("relvmoiscsi." + each for each in needless))] == []
 
 
+ON_A_LUN = ("show", "check", "resignature", "recover", "undo")
+
+
 @pytest.mark.parametrize("words", [("show", "/nowhere"), ("resignature", "/nowhere", "--yes"), ("check", "/nowhere")])
-def test_a_command_on_a_lun_comes_without_the_commands_on_a_host(words):
+def test_a_command_on_a_lun_comes_without_the_other_commands(words):
     modules = imported(*words)
 
     assert "relvmoiscsi.engine" in modules
-    assert [name for name in modules if name in ("relvmoiscsi.cli.doctor", "relvmoiscsi.cli.direct")] == []
+    others = ["relvmoiscsi.cli." + name for name in (*ON_A_LUN, "map", "doctor", "direct") if name != words[0]]
+    assert [name for name in modules if name in others] == []
 
 
 @pytest.mark.parametrize("words", [("--help",), ("no-such-command",), ()])
 def test_where_no_command_is_named_all_are_listed(words):
     modules = imported(*words)
 
-    assert {"relvmoiscsi.cli.image", "relvmoiscsi.cli.doctor", "relvmoiscsi.cli.direct"} <= set(modules)
+    assert {"relvmoiscsi.cli." + name for name in (*ON_A_LUN, "map", "doctor", "direct")} <= set(modules)
 
 
 def test_the_map_needs_neither_engine_nor_host():

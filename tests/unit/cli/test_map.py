@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""`map`: what old ids became, from the UUID of the new SR alone. README.rst promises the rule, with an example."""
+"""`map`: what old ids became, from the UUID of the new SR alone. docs/scripting.rst promises it, with an example."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def test_the_example_of_the_contract(command):
     assert ran.out == "".join(f"{old}  becomes  {new}\n" for old, new in VECTOR.items())
 
 
-@pytest.mark.parametrize("page", ["README.rst", "supp-pack/relvmoiscsi.8"])
+@pytest.mark.parametrize("page", ["docs/scripting.rst", "supp-pack/relvmoiscsi.8"])
 def test_the_documents_have_that_example(page):
     text = (TOP / page).read_text(encoding="utf-8").replace("\\-", "-")
 

@@ -22,7 +22,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import cli
 from relvmoiscsi.engine import read_mark
 from relvmoiscsi.host.disk.block_device import open_device
-from relvmoiscsi.resignature import journal
+from relvmoiscsi.resignature import journal, tail
 
 
 def writes_of_a_run(image, command):
@@ -260,7 +260,7 @@ def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinish
     data = journal.encode(mark.journal.run._replace(ids=ids))
     forged = journal.Journal(mark.journal.run._replace(ids=ids), mark.journal.offset, data)
     shell.patched(unfinished, forged.offset, data)
-    label = journal.with_tail(mark.label.sector, forged.tail(journal.IN_PROGRESS))
+    label = tail.with_tail(mark.label.sector, forged.tail(tail.IN_PROGRESS))
     shell.patched(unfinished, mark.label.offset, label)
     type_in("n\n")
 

@@ -21,7 +21,7 @@ from kit.shell import (
     tree,
 )
 from kit.sparse import SparseDisk
-from relvmoiscsi.cli import image as cli_image
+from relvmoiscsi import engine
 from relvmoiscsi.engine import read_mark
 from relvmoiscsi.host.disk.block_device import ImageFile, open_device
 
@@ -37,7 +37,7 @@ def entropy(monkeypatch):
         drawn[0] += 1
         return noise(length, f"drawn {drawn[0]}")
 
-    monkeypatch.setattr(cli_image.os, "urandom", urandom)
+    monkeypatch.setattr(os, "urandom", urandom)
 
 
 # --- the plan
@@ -689,7 +689,7 @@ def test_a_bug_is_70_with_its_traceback(finished, command, monkeypatch, name, fu
     def broken(*_):
         raise RuntimeError("cannot happen")
 
-    monkeypatch.setattr(cli_image.engine, function, broken)
+    monkeypatch.setattr(engine, function, broken)
 
     ran = command(name, finished, *(["--yes"] if name != "show" else []))
 

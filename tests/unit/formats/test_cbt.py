@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Changed-block logs: two links between VDIs, in binary (facts/sm-ondisk.md 5)."""
+"""Changed-block logs: two links between VDIs, in binary (docs/formats/cbt.rst)."""
 
 import pytest
 from hypothesis import given

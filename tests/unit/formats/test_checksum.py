@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Checksums, against values that real LVM and vhd-util wrote (facts/lvm2-ondisk.md 1.1, facts/sm-ondisk.md 3.3)."""
+"""Checksums, against values that real LVM and vhd-util wrote (docs/formats/lvm.rst, docs/formats/vhd.rst)."""
 
 import struct
 

@@ -29,7 +29,7 @@ WHERE = Place("/dev/sdc", 512)
 ONE = "0a0b0c0d-0000-4000-8000-000000000001"
 TWO = "0a0b0c0d-0000-4000-8000-000000000002"
 NEW = "11111111-2222-4333-8444-555555555555"
-LVM_ID = "nXFYJpoRBjLp75i94cqU3vVrUa3sLAf9"  # of the worked label of facts/lvm2-ondisk.md 1.1
+LVM_ID = "nXFYJpoRBjLp75i94cqU3vVrUa3sLAf9"  # of the label in test_label.py
 
 
 # --- UUIDs
@@ -148,7 +148,7 @@ def test_a_derived_lvm_id_depends_on_the_new_sr_and_on_the_old_id(new_sr, other_
 
 
 @given(st.uuids(), st.text("0aA9zZ!#", min_size=32, max_size=32))
-def test_a_derived_lvm_id_is_what_the_readme_says_of_it(new_sr, old):
+def test_a_derived_lvm_id_is_what_the_page_for_scripts_says_of_it(new_sr, old):
     """Another way to the same digits: from SHA-256 as a decimal number."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     number = int(hashlib.sha256(f"relvmoiscsi:lvm-id:{new_sr}:{old}".encode()).hexdigest(), 16)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Names of VGs and LVs, and how a differencing image names its parent (facts/sm-ondisk.md 1.3, 3.6, 4, 6.1)."""
+"""Names of VGs and LVs, and how a differencing image names its parent (docs/formats/sm.rst)."""
 
 import pytest
 from hypothesis import given

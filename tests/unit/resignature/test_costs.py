@@ -5,6 +5,9 @@
 resignature costs, and says so here.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 
 from bench import luns
@@ -38,6 +41,14 @@ def test_a_resignature_costs_exactly_so_many_operations(kind, count):
     assert (cost.reads, cost.dependent_reads, cost.writes) == COSTS[kind, count]
     assert (cost.dependent_writes, cost.flushes) == (WRITE_BATCHES, FLUSHES)
     assert cost.dependent_reads <= DEPENDENT_READS
+
+
+def test_the_page_has_these_numbers():
+    page = (Path(__file__).resolve().parents[3] / "docs/costs.rst").read_text(encoding="utf-8")
+    rows = re.findall(r"\* - (.+)\n((?:     - \d+ / \d+ / \d+\n)+)", page)
+    told = [(kind, tuple(map(int, row))) for kind, text in rows for row in re.findall(r"(\d+) / (\d+) / (\d+)", text)]
+
+    assert told == [(kind, cost) for (kind, _), cost in COSTS.items()]
 
 
 @pytest.mark.parametrize("kind", luns.KINDS)

@@ -36,6 +36,7 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.errors import DeviceError, FormatError, Refused
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature import journal
+from relvmoiscsi.resignature.tail import TAIL_AT, Tail, with_tail
 
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED = 3, 4, 5
 LOGICAL_AND_PHYSICAL = [(512, 512), (512, 4096), (4096, 4096)]
@@ -374,8 +375,8 @@ def version_1(disk):
     disk.poke(mark.journal.offset, old)
     label = label_range(disk)
     sector = disk.peek(label.offset, 512)
-    tail = journal.Tail.at(sector[journal.TAIL_AT :]).replace(journal_digest=hashlib.sha256(bytes(header)).digest())
-    disk.poke(label.offset, journal.with_tail(sector, tail))
+    tail = Tail.at(sector[TAIL_AT:]).replace(journal_digest=hashlib.sha256(bytes(header)).digest())
+    disk.poke(label.offset, with_tail(sector, tail))
     assert engine.read_mark(disk).journal.run.fields == ()
     return disk
 

@@ -18,25 +18,18 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.resignature import journal
-from relvmoiscsi.resignature.journal import (
+from relvmoiscsi.resignature.journal import Journal, JournalHeader, decode, encode, journal_range
+from relvmoiscsi.resignature.run import MdaMove, Run, Write, verify_run
+from relvmoiscsi.resignature.tail import (
     DONE,
     IN_PROGRESS,
     RESIGNATURE,
     SWITCHED,
     TAIL_AT,
     UNDO,
-    Journal,
-    JournalHeader,
-    MdaMove,
-    Run,
     Tail,
-    Write,
-    decode,
-    encode,
-    journal_range,
     read_tail,
     scsi_id_digest,
-    verify_run,
     with_tail,
 )
 

@@ -18,7 +18,7 @@ from kit.live import (
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Unsupported
 from relvmoiscsi.resignature import apply, survey
-from relvmoiscsi.resignature.survey import ReadCache
+from relvmoiscsi.resignature.read_cache import ReadCache
 
 DATA, LATER = (4, 5, 9000), (4, 6, 9000, 12000)
 
@@ -128,10 +128,10 @@ def test_an_undo_brings_the_newer_text_of_two_areas_back(cut_at, monkeypatch):
     class Cut(Exception):
         pass
 
-    def step(device, number, *rest):
-        if number == cut_at:
+    def step(device, taken, *rest):
+        if taken.number == cut_at:
             raise Cut
-        whole(device, number, *rest)
+        whole(device, taken, *rest)
 
     monkeypatch.setattr(apply, "step", step)
     with pytest.raises(Cut):

@@ -34,7 +34,8 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.resignature import journal, journal_search
+from relvmoiscsi.resignature import journal, torn_label
+from relvmoiscsi.resignature.tail import TAIL_AT, Tail, with_tail
 
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN = 3, 4, 5, 6
 NEW_VOLUME = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
@@ -362,8 +363,8 @@ def with_mark(disk, **fields):
     mark = engine.read_mark(disk) if not fields.get("journal_digest") else None
     label = label_range(disk)
     sector = disk.peek(label.offset, 512)
-    tail = journal.Tail.at(sector[journal.TAIL_AT :]).replace(**fields)
-    disk.poke(label.offset, journal.with_tail(sector, tail))
+    tail = Tail.at(sector[TAIL_AT:]).replace(**fields)
+    disk.poke(label.offset, with_tail(sector, tail))
     assert mark is None or mark.tail != tail
     return disk
 
@@ -603,4 +604,4 @@ def test_a_run_survives_encoding():
 
     assert again == run
     assert isinstance(again.ids, IdMap) and isinstance(again.blocks[0], Chunk)
-    assert Judge(image("one VDI"), done(image("one VDI"))).allowed[1].offset == journal_search.USUAL_AREA
+    assert Judge(image("one VDI"), done(image("one VDI"))).allowed[1].offset == torn_label.USUAL_AREA

@@ -2,7 +2,7 @@
 """Everything that is refused: with which error, in which words, and without a write.
 
 Each row spoils a LUN in one way and says what `prepare` answers: the class of the error, hence the exit status, and
-words of its sentence, the offset where there is one. Sources: design.md D6, facts/sm-ondisk.md 6.3 and 8, issue 2.
+words of its sentence, the offset where there is one. Why: docs/formats.
 """
 
 import struct

@@ -15,9 +15,10 @@ from kit.cuts import SCSI_ID, entropy, image
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.formats.checksum import vhd_checksum
-from relvmoiscsi.resignature import recovery, repair, structure
-from relvmoiscsi.resignature.journal import Field, Write
-from relvmoiscsi.resignature.repair import Canvas, put_right, torn_blocks
+from relvmoiscsi.resignature import repair, structure
+from relvmoiscsi.resignature.canvas import Canvas, changed_chunks, read_canvas, spans_of
+from relvmoiscsi.resignature.repair import put_right, torn_blocks
+from relvmoiscsi.resignature.run import Field, Write
 
 NAMES = ["everything", "blocks of 4096", "512e", "fragmented"]
 
@@ -30,7 +31,7 @@ def run_on(name):
 
 
 def canvas_of(disk, run):
-    return recovery.read_canvas(disk, run)
+    return read_canvas(disk, run)
 
 
 def with_writes(disk, run, new):
@@ -54,7 +55,7 @@ def repaired(disk, run, forward=True, careful=False):
     return written(written(disk, first), canvas.changes(disk.block_size)), strange
 
 
-def spans_of(run):
+def identity_bytes(run):
     """Bytes that a repair may change: fields and checksums."""
     found = [piece for field in run.fields for piece in field.pieces]
     for field in run.fields:
@@ -130,7 +131,7 @@ def histories(draw):
 
 def guarded(run):
     """Bytes that a stranger does not write here: fields, checksums, and what stands in a structure with a checksum."""
-    found = spans_of(run)
+    found = identity_bytes(run)
     return found + [part for field in run.fields if field.kind for part in field.around]
 
 
@@ -323,7 +324,7 @@ def test_a_lost_block_is_written_where_the_journal_has_it_and_left_where_it_has_
     journalled = Range(field.around[0].offset, 512)
     behind = Range(field.around[0].offset + 512, 512)
     canvas = canvas_of(disk, run)
-    found = [Chunk(span.offset, disk.peek(*span)) for span in repair.spans_of(run, 512)]
+    found = [Chunk(span.offset, disk.peek(*span)) for span in spans_of(run, 512)]
 
     for lost, is_written in ((journalled, True), (behind, False)):
         canvas = Canvas(found, [lost])
@@ -340,10 +341,10 @@ def test_only_blocks_that_change_are_written_and_neighbours_together():
     after = bytearray(8 * 512)
     after[0] = after[512] = after[3 * 512] = after[7 * 512 + 511] = 1
 
-    chunks = repair.changed_chunks(before, bytes(after), 512)
+    chunks = changed_chunks(before, bytes(after), 512)
 
     assert [(chunk.offset, len(chunk.data)) for chunk in chunks] == [(4096, 1024), (5632, 512), (7680, 512)]
-    assert repair.changed_chunks(before, before.data, 512) == []
+    assert changed_chunks(before, before.data, 512) == []
 
 
 def test_a_footer_of_an_old_creator_is_whole_with_the_checksum_that_ignores_the_hidden_byte():

@@ -26,7 +26,7 @@ def creating(monkeypatch, answer):
     """The answer to an sr_create that ends in this: a UUID, or an error."""
 
     def ends_in(outcome, device_config=None):
-        def sr_create(_call, _xapi, _smlog, _deadline):
+        def sr_create(_call, _config, _xapi, _smlog, _deadline):
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome
@@ -60,7 +60,7 @@ def test_success_is_logged_with_the_new_sr(creating, smlog):
 
 def test_the_call_gets_what_xapi_gave(monkeypatch, answer):
     calls = []
-    monkeypatch.setattr(create, "sr_create", lambda call, xapi, _, __: calls.append((call, xapi)) or SR_UUID)
+    monkeypatch.setattr(create, "sr_create", lambda call, _config, xapi, *_: calls.append((call, xapi)) or SR_UUID)
 
     answer(call_of("sr_create"))
 

@@ -35,7 +35,9 @@ def probing(monkeypatch):
 
         monkeypatch.setattr(probe, "attached", attached)
         monkeypatch.setattr(probe, "access_of", access_of)
-        return probe.sr_probe(Call("sr_probe", DEVICE_CONFIG), None, None, Deadline(50, Clock())), found[0]
+        return probe.sr_probe(
+            Call("sr_probe", {}), parse_config(DEVICE_CONFIG), None, None, Deadline(50, Clock())
+        ), found[0]
 
     return ends_in
 

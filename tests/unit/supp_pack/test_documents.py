@@ -13,12 +13,17 @@ from relvmoiscsi.host.deadline import DEFAULT_SECONDS
 
 PAGE = (TOP / "supp-pack/relvmoiscsi.8").read_text(encoding="utf-8")
 CONF = (TOP / "supp-pack/relvmoiscsi.conf").read_text(encoding="utf-8")
-#: the words of the page, without the marks of troff
-WORDS = re.sub(r'^\.[A-Z]+ ?|"', "", PAGE, flags=re.MULTILINE).replace("\\-", "-")
+#: options of every command, which have a section of their own
+COMMON = ("help", "json", "verbose")
 
 
 def section(title):
     return re.search(rf"^\.SH {title}\n(.*?)(?=^\.SH|\Z)", PAGE, re.MULTILINE | re.DOTALL).group(1)
+
+
+def plain(troff):
+    """The words, without fonts; a macro of fonts is gone from its line."""
+    return re.sub(r"^\.BI? +|\\f[BIP]", "", troff, flags=re.MULTILINE).replace("\\ ", " ").replace("\\-", "-")
 
 
 def parsers(parser=None, names=()):
@@ -33,18 +38,21 @@ def parsers(parser=None, names=()):
 
 @pytest.mark.parametrize("name, parser", list(parsers()), ids=[name for name, _ in parsers()])
 def test_the_manual_page_has_every_command_and_every_option_of_it(name, parser):
-    paragraphs = re.findall(r'^\.TP\n\.BI? "?([a-z ]+)', section("COMMANDS"), re.MULTILINE)
-    options = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+    actions = [action for action in parser._actions if action.help]
+    told = re.search(rf"^\.SS {name}\n(.*?)(?=^\.S[SH] )", PAGE, re.MULTILINE | re.DOTALL).group(1)
+    everywhere = plain(section("OPTIONS"))
 
-    assert any(paragraph.split()[: len(name.split())] == name.split() for paragraph in paragraphs)
-    assert {option for option in options if not re.search(re.escape(option) + r"\b", WORDS)} == set()
+    for action in actions:
+        for option in action.option_strings:
+            assert re.search(rf"(^| ){option}( |,|$)", plain(told) + everywhere, re.MULTILINE)
+        assert "".join(action.help.split()).replace("`", "") in "".join(plain(told).split()) or action.dest in COMMON
 
 
 def test_the_manual_page_has_every_exit_status():
     families = [errors.RelvmoiscsiError] + errors.RelvmoiscsiError.__subclasses__()
     statuses = {family.exit_status for family in families} | {cli.EXIT_NOT_PRINTED, cli.EXIT_INTERRUPTED, 0}
 
-    told = re.findall(r"^\.TP\n\.B (\d+)$", section("EXIT STATUS"), re.MULTILINE)
+    told = re.findall(r"^\.TP\n(\d+)$", plain(section("EXIT STATUS")), re.MULTILINE)
 
     assert [int(status) for status in told] == sorted(statuses)
 
@@ -53,13 +61,14 @@ def test_the_manual_page_has_the_parts_of_one():
     titles = re.findall(r"^\.SH (.*)$", PAGE, re.MULTILINE)
 
     assert titles == [
-        "NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "EXIT STATUS", "FILES", "EXAMPLES", "SEE ALSO"
+        "NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "THE MAP", "EXIT STATUS", "FILES", "EXAMPLES",
+        "SEE ALSO", "Copyright",
     ]  # fmt: skip
     assert re.search(r"^relvmoiscsi \\- .+$", section("NAME"), re.MULTILINE)
 
 
 def test_the_manual_page_has_every_udev_rule():
-    told = section("FILES").replace("\\-", "-")
+    told = plain(section("FILES"))
 
     assert {path.name for path in (TOP / "udev").glob("*.rules") if path.name not in told} == set()
 

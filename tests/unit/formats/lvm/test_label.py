@@ -25,7 +25,7 @@ def unhex(dump):
     return bytes.fromhex("".join("".join(row) for row in rows)).ljust(512, b"\0")
 
 
-# a 10 GiB LUN that LVM 2.03.16 made with a metadata area of 10 MiB (facts/lvm2-ondisk.md 1.1)
+# a 10 GiB LUN that LVM 2.03.16 made with a metadata area of 10 MiB (docs/formats/lvm.rst)
 SECTOR = unhex("""
 0200: 4c 41 42 45 4c 4f 4e 45 01 00 00 00 00 00 00 00  LABELONE | sector 1
 0210: 46 32 2f 6e 20 00 00 00 4c 56 4d 32 20 30 30 31  CRC 0x6e2f3246 | contents at 32 | LVM2 001

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Metadata area headers and the text in the ring behind them (facts/lvm2-ondisk.md 2.2 to 2.4)."""
+"""Metadata area headers and the text in the ring behind them (docs/formats/lvm.rst)."""
 
 import struct
 

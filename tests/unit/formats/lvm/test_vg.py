@@ -20,7 +20,7 @@ WHERE = Place("/dev/sdc", 4608)
 MIB = 1 << 20
 SR = "f0351b7a-1726-4201-9d84-792f2dd894f4"
 
-# XenServer's geometry: first extent at 22528 sectors, extents of 8192 (facts/lvm2-ondisk.md 3.5)
+# XenServer's geometry: first extent at 22528 sectors, extents of 8192 (docs/formats/lvm.rst)
 TEXT = """VG_XenStorage-f0351b7a-1726-4201-9d84-792f2dd894f4 {
 id = "rZFKhv-iR0f-uRM4-3uEC-qX2I-80Ix-Nx16K1"
 seqno = 5
@@ -156,7 +156,7 @@ def test_extent_k_of_a_xenserver_lun_lies_at_11534336_plus_k_times_4_mib(vg):
     assert vg.ranges(vg.lvs[0], 0, 4 * MIB) == [Range(11534336, 4194304)]
 
 
-def test_the_worked_example_of_the_facts(vg):
+def test_a_worked_example_lies_where_it_was_worked_out(vg):
     """A linear segment at extent 100: its first byte is (22528 + 100 * 8192) * 512."""
     assert vg.ranges(vg.lvs[1], 0, 1) == [Range(430964736, 1)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""MGT, as every release since 6.0 wrote it: found tag by tag, changed in place (facts/sm-ondisk.md 2)."""
+"""MGT, as every release since 6.0 wrote it: found tag by tag, changed in place (docs/formats/sm.rst)."""
 
 import re
 

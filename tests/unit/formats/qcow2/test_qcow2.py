@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""QCOW2 images in a volume: the header is verified, the backing file's path changes (facts/sm-ondisk.md 4)."""
+"""QCOW2 images in a volume: the header is verified, the backing file's path changes (docs/formats/qcow2.rst)."""
 
 import struct
 

@@ -29,22 +29,16 @@ Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), dri
 """
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import Place, Unsupported
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import UUID_PATTERN
-from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_records, without_record
+from relvmoiscsi.formats.mgt.records import NewRecord
 from relvmoiscsi.formats.naming import LvName
-from relvmoiscsi.formats.qcow2.image import Qcow2
 from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.resignature.lun import (
-    JournalText,
-    Lun,
-    Unreadable,
-    Volume,
-    Work,
-)
+from relvmoiscsi.resignature.lun import JournalText, Lun, Unreadable, Volume, Work
+from relvmoiscsi.resignature.workbench import Bench
 
 _CLONE = re.compile(f"(?P<base>{UUID_PATTERN})_(?P<clone>{UUID_PATTERN})?")
 _LEAF = re.compile(UUID_PATTERN)
@@ -78,16 +72,23 @@ def parse_clone(text: JournalText) -> Optional[CloneJournal]:
     return CloneJournal(match.group("base"), match.group("clone"))
 
 
-def half_made(name: LvName, text: JournalText) -> List[str]:
-    """The VDIs whose volumes a journal excuses from holding a disk image yet."""
-    found = parse_clone(text) if name.journal == naming.CLONE else None
-    return [str(name.uuid), *([found.clone] if found.clone else [])] if found else []
+class UnderWay(NamedTuple):
+    """The VDIs of snapshots that were under way."""
+
+    half_made: Set[str]  #: a journal excuses their volumes from holding a disk image yet
+    to_look_into: Set[str]  #: of whose volumes it has to be known whether they hold a block: those, and the base copies
 
 
-def to_look_into(name: LvName, text: JournalText) -> List[str]:
-    """The VDIs of whose volumes it has to be known whether they hold a block: those, and the base copy."""
-    found = parse_clone(text) if name.journal == naming.CLONE else None
-    return [*half_made(name, text), found.base] if found else []
+def under_way(texts: Iterable[Tuple[LvName, JournalText]]) -> UnderWay:
+    """What the journals of snapshots say before anything else of the volumes is known."""
+    half_made: Set[str] = set()
+    bases: Set[str] = set()
+    for name, text in texts:
+        found = parse_clone(text) if name.journal == naming.CLONE else None
+        if found is not None:
+            half_made.update(filter(None, (name.uuid, found.clone)))
+            bases.add(found.base)
+    return UnderWay(half_made, half_made | bases)
 
 
 def old_uuids(lun: Lun) -> List[str]:
@@ -104,7 +105,7 @@ def unfinished_work(lun: Lun) -> Optional[Work]:
 
     Raises Unsupported, naming the journal, for work that nobody could finish.
     """
-    bench = _Bench(lun)
+    bench = Bench(lun)
     if not bench.journals:
         return None
     for kind, settle in ((naming.INFLATE, _inflate), (naming.CLONE, _clone), (naming.LEAF, _leaf)):
@@ -113,90 +114,6 @@ def unfinished_work(lun: Lun) -> Optional[Work]:
                 settle(bench, journal)
                 bench.drop(journal)
     return bench.result()
-
-
-class _Bench:
-    """The volumes of a LUN while they are worked on, by LV id."""
-
-    def __init__(self, lun: Lun) -> None:
-        self.lun = lun
-        self.sentences: List[str] = []
-        self.new_records: List[NewRecord] = []
-        self.freed_records: List[str] = []
-        self._volumes: Dict[str, Volume] = {volume.lv.id: volume for volume in lun.volumes}
-        self.journals = [
-            volume
-            for volume in lun.volumes
-            if volume.name.kind == naming.JOURNAL and volume.name.journal in naming.FINISHED_JOURNALS
-        ]
-
-    def say(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-    def disk(self, uuid: Optional[str], is_old: bool = False) -> Optional[Volume]:
-        """The volume that is named for a VDI, or for the leaf of one that waits for deletion."""
-        for volume in self._volumes.values():
-            name = volume.name
-            if name.uuid == uuid and name.kind in naming.DISK_KINDS and name.is_old == is_old:
-                return volume
-        return None
-
-    def children(self, volume: Volume) -> List[Volume]:
-        return [
-            child
-            for child in self._volumes.values()
-            if child.parent and (child.parent.kind, child.parent.uuid) == (volume.name.kind, volume.name.uuid)
-        ]
-
-    def drop(self, volume: Volume) -> None:
-        del self._volumes[volume.lv.id]
-
-    def rename(self, volume: Volume, uuid: str) -> Volume:
-        """A volume under the plain name of a VDI; the kind stays."""
-        name = naming.disk_name(volume.name.kind, uuid)
-        return self._put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
-
-    def set_read_only(self, volume: Volume, read_only: bool) -> Volume:
-        status = volume.lv.status - {"WRITE"} if read_only else volume.lv.status | {"WRITE"}
-        return self._put(volume._replace(lv=volume.lv._replace(status=status)))
-
-    def set_hidden(self, volume: Volume, hidden: bool) -> Volume:
-        """In the image; for a raw volume, which has no place for it, in a tag of the LV. Raises Unsupported."""
-        if volume.hidden == hidden and not isinstance(volume.content, Vhd):
-            return volume
-        if isinstance(volume.content, Vhd):
-            return self._put(volume._replace(content=volume.content.with_hidden(hidden)))
-        if isinstance(volume.content, Qcow2):
-            return self._put(volume._replace(content=volume.content.with_hidden(hidden, volume.name.text)))
-        tags = tuple(tag for tag in volume.lv.tags if tag != naming.HIDDEN_TAG)
-        return self._put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
-
-    def heal_end_footer(self, volume: Volume) -> None:
-        """Where the enlarged volume ends in the footer of another VHD, the VHD's own takes its place."""
-        if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
-            self._put(volume._replace(content=volume.content.with_own_end_footer()))
-
-    def _put(self, volume: Volume) -> Volume:
-        self._volumes[volume.lv.id] = volume
-        return volume
-
-    def result(self) -> Work:
-        volumes = tuple(self._volumes[v.lv.id] for v in self.lun.volumes if v.lv.id in self._volumes)
-        return Work(self.lun._replace(volumes=volumes, mgt=self._mgt()), tuple(self.sentences))
-
-    def _mgt(self) -> Optional[Mgt]:
-        mgt, holder = self.lun.mgt, next((v for v in self.lun.volumes if v.name.kind == naming.MGT), None)
-        if mgt is None or holder is None:
-            return mgt
-        for uuid in self.freed_records:
-            mgt = without_record(mgt, uuid, naming.MGT)
-        known = mgt.live()
-        wanted = [record for record in self.new_records if record.uuid not in known]
-        if wanted:
-            mgt, left_over = with_records(mgt, wanted, holder.size, naming.MGT)
-            for record in left_over:
-                self.say(f"MGT is full: VDI {record.uuid} gets no record, and so no label.")
-        return mgt
 
 
 def _refuse(journal: Volume, problem: str) -> Unsupported:
@@ -208,7 +125,7 @@ def _refuse(journal: Volume, problem: str) -> Unsupported:
 # --- inflate
 
 
-def _inflate(bench: _Bench, journal: Volume) -> None:
+def _inflate(bench: Bench, journal: Volume) -> None:
     if not journal.name.value.isdigit():
         raise _refuse(journal, f"the size in its name is {journal.name.value!r}")
     uuid = str(journal.name.uuid)
@@ -223,7 +140,7 @@ def _inflate(bench: _Bench, journal: Volume) -> None:
 # --- snapshot and clone
 
 
-def _clone(bench: _Bench, journal: Volume) -> None:
+def _clone(bench: Bench, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
     text = parse_clone(_text_of(journal))
     if text is None:
@@ -258,7 +175,7 @@ def _clone(bench: _Bench, journal: Volume) -> None:
         raise _refuse(journal, problem)
 
 
-def _clone_without_text(bench: _Bench, journal: Volume) -> None:
+def _clone_without_text(bench: Bench, journal: Volume) -> None:
     """The text is written after the volume is made, and before anything else is done.
 
     Whether something was done shows: the base copy would be a visible disk that MGT does not know.
@@ -275,7 +192,7 @@ def _text_of(journal: Volume) -> JournalText:
     return journal.content if isinstance(journal.content, JournalText) else JournalText(None)
 
 
-def _is_leaf(bench: _Bench, leaf: Volume, base: Volume) -> bool:
+def _is_leaf(bench: Bench, leaf: Volume, base: Volume) -> bool:
     """A leaf of this very snapshot, complete: as `vhd-util check` sees it, which SM asks, and no deleted disk's."""
     if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None:
         return False
@@ -287,7 +204,7 @@ def _is_leaf(bench: _Bench, leaf: Volume, base: Volume) -> bool:
     return bool(base.empty) and (base.hidden or bool(leaf.empty))
 
 
-def _ancestry(bench: _Bench, base: Volume) -> Set[str]:
+def _ancestry(bench: Bench, base: Volume) -> Set[str]:
     """The LV ids of the base and of what is above it. Stops where a chain comes back to itself."""
     found: Set[str] = set()
     volume: Optional[Volume] = base
@@ -297,7 +214,7 @@ def _ancestry(bench: _Bench, base: Volume) -> Set[str]:
     return found
 
 
-def _may_go(bench: _Bench, leaf: Volume, base: Volume) -> bool:
+def _may_go(bench: Bench, leaf: Volume, base: Volume) -> bool:
     """Whether no guest has written to it. Raises Unsupported where that cannot be told.
 
     That the base is not hidden proves nothing: SM shows it when it begins to take a snapshot back, which then fails
@@ -314,7 +231,7 @@ def _may_go(bench: _Bench, leaf: Volume, base: Volume) -> bool:
     return True
 
 
-def _complete(bench: _Bench, journal: Volume, base: Volume, clone: Optional[Volume]) -> None:
+def _complete(bench: Bench, journal: Volume, base: Volume, clone: Optional[Volume]) -> None:
     uuid = str(journal.name.uuid)
     bench.set_read_only(bench.set_hidden(base, True), True)
     record = bench.lun.records().get(uuid)
@@ -339,7 +256,7 @@ def _record(volume: Volume, label: str, kind: str) -> NewRecord:
     )
 
 
-def _take_back(bench: _Bench, uuid: str, base: Volume, leaves: Sequence[Volume]) -> None:
+def _take_back(bench: Bench, uuid: str, base: Volume, leaves: Sequence[Volume]) -> None:
     for leaf in leaves:
         bench.drop(leaf)
     base = bench.set_read_only(bench.set_hidden(base, False), False)
@@ -350,7 +267,7 @@ def _take_back(bench: _Bench, uuid: str, base: Volume, leaves: Sequence[Volume])
 # --- leaf coalesce
 
 
-def _leaf(bench: _Bench, journal: Volume) -> None:
+def _leaf(bench: Bench, journal: Volume) -> None:
     uuid = str(journal.name.uuid)
     leaf, old = bench.disk(uuid), bench.disk(uuid, is_old=True)
     parent_uuid = _parent_uuid(journal, leaf, old)
@@ -391,7 +308,7 @@ def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume])
     raise _refuse(journal, problem)
 
 
-def _has_been_open(bench: _Bench, leaf: Volume) -> bool:
+def _has_been_open(bench: Bench, leaf: Volume) -> bool:
     """Whether tapdisk has a VHD open for a VM, or had when its host died: then it has overwritten the end footer.
 
     The end of a volume that is being inflated may hold what somebody else's tapdisk left there.

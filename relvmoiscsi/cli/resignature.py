@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The command that gives a LUN new identities."""
+
+import argparse
+import json
+import os
+import sys
+from typing import Any, ContextManager, Optional, Sequence
+
+from relvmoiscsi import engine, procedure, report
+from relvmoiscsi.cli import guard
+from relvmoiscsi.cli.on_lun import FINISHED, answer, ask, must_be_able_to_ask, opened, writes
+from relvmoiscsi.cli.output import Adder, Answer, say, write_line
+from relvmoiscsi.engine import AlreadyDone, Prepared, Result
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.resignature import mapfile
+from relvmoiscsi.resignature.journal import Mark
+from relvmoiscsi.resignature.lun import Lun
+from relvmoiscsi.resignature.notes import notes
+from relvmoiscsi.resignature.run import Run
+from relvmoiscsi.resignature.tail import RESIGNATURE
+from relvmoiscsi.wording import printable
+
+_RESIGNATURE = """\
+DEVICE must be the clone. Everything is read, planned and checked before the first byte is written; then a journal
+on the LUN makes the change one atomic step. Snapshots, chains, labels and CBT survive.
+In dom0, a LUN that an SR or a VDI of the pool uses is refused, attached or not.
+
+example:
+  relvmoiscsi resignature /dev/sdc --dry-run
+  relvmoiscsi resignature /dev/sdc --yes --json >map.json"""
+
+
+def add_command(add: Adder) -> None:
+    """Describe the command and its arguments."""
+    parser = writes(add("resignature", _resignature, "give it new identities", _RESIGNATURE), "do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--sr-uuid", metavar="UUID", help="the new SR UUID; a random one otherwise")
+    parser.add_argument("--map", metavar="FILE", help="old-to-new map (JSON, as --json prints it) to take ids from")
+    parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
+    parser.add_argument("--again", action="store_true", help="resignature it although that was done before")
+
+
+def _resignature(arguments: argparse.Namespace) -> Answer:
+    path = arguments.device
+    with in_state(NOTHING_WRITTEN):
+        must_be_able_to_ask(arguments)
+        chosen = _chosen(arguments)
+    finished = None if arguments.again or arguments.dry_run else _finished_before(arguments, chosen)
+    if finished is not None:
+        return finished
+    with opened(arguments, not arguments.dry_run) as (device, ids):
+        scsi_id = ids[0] if ids else None
+        voice = _Terminal(arguments, ids, chosen)
+        done = procedure.resignature(device, os.urandom, voice, scsi_id, chosen, arguments.again, arguments.sr_uuid)
+        lun = engine.inspect(device).lun if isinstance(done, AlreadyDone) else None
+    if isinstance(done, AlreadyDone):
+        return _already_done(arguments, chosen, done, lun, scsi_id)
+    if isinstance(done, Prepared):
+        return _planned(path, done, scsi_id)
+    return answer(path, done.result, FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path))
+
+
+def _finished_before(arguments: argparse.Namespace, chosen: IdMap) -> Optional[Answer]:
+    """The answer where the same was done before.
+
+    The LUN may be in use by now, so it is opened for reading: for writing it would be refused, and udev would look at
+    it anew when it is closed.
+    """
+    with opened(arguments, False) as (device, ids):
+        scsi_id = ids[0] if ids else None
+        with in_state(NOTHING_WRITTEN):
+            done = engine.find_done(device, scsi_id)
+        return None if done is None else _already_done(arguments, chosen, done, engine.inspect(device).lun, scsi_id)
+
+
+def _already_done(
+    arguments: argparse.Namespace, chosen: IdMap, done: AlreadyDone, lun: Optional[Lun], scsi_id: Optional[str]
+) -> Answer:
+    """`lun` is what is on it, as far as that reads now: it may be in use.
+
+    Raises Refused where other ids were chosen than it has.
+    """
+    path, ids = arguments.device, done.run.ids if done.run else None
+    known = ids or IdMap("", {"": done.sr_uuid}, {})
+    _refuse_contradictions(arguments, chosen, known, "With --again it is resignatured once more.")
+    result = Result(engine.RESIGNATURED, lun, ids, scsi_id, already_done=True)
+    text = f"{path} was resignatured already, as SR {done.sr_uuid}. Nothing was written."
+    facts = report.result_facts(path, result)
+    facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
+    return Answer(facts, text)
+
+
+def _planned(path: str, prepared: Prepared, scsi_id: Optional[str]) -> Answer:
+    result = Result(prepared.state, prepared.lun, prepared.plan.run.ids, scsi_id)
+    facts = report.result_facts(path, result)
+    facts["plan"] = report.plan_facts(prepared.plan)
+    lines = [f"{path}: this would be written; nothing was."]
+    lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
+    return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
+
+
+# --- whom it asks
+
+_NEW = "{} was resignatured."
+_OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first."
+_LATE = "{}: a write of a run that was taken back has landed late; it is taken back here first."
+
+
+class _Terminal(procedure.Voice):
+    """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
+
+    def __init__(self, arguments: argparse.Namespace, ids: Sequence[str], chosen: IdMap) -> None:
+        self._arguments, self._ids, self._chosen = arguments, ids, chosen
+
+    def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
+        """A cut undo is the user's to finish; a dry run finishes nothing."""
+        if self._arguments.dry_run or mark.tail.kind != RESIGNATURE:
+            raise problem
+        guard.verify_not_in_use(self._arguments, self._ids)
+        path = self._arguments.device
+        if take_back:
+            is_copy = mark.journal.run.scsi_id not in (None, *self._ids)
+            say((_OF_A_COPY if is_copy else _LATE).format(path, printable(str(mark.journal.run.scsi_id))))
+            ask(self._arguments, "Take it back?")
+        else:
+            instead = f"`relvmoiscsi recover {path}` finishes that, `relvmoiscsi undo {path}` takes it back."
+            _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
+            say(f"{path} holds a resignature that was cut; it is finished with the ids it had chosen.")
+            ask(self._arguments, "Finish it?")
+
+    def agrees_to(self, prepared: Prepared) -> bool:
+        guard.verify_not_in_use(self._arguments, self._ids)
+        if self._arguments.dry_run:
+            return False
+        _say_plan(self._arguments, prepared)
+        ask(self._arguments, f"Give {self._arguments.device} these new identities?")
+        return True
+
+    def locks(self, run: Run) -> ContextManager[Any]:
+        return guard.write_locks(self._arguments.device, engine.vg_names(run))
+
+    def has_settled(self, mark: Mark, result: Result) -> None:
+        """What is finished is the result; what was taken back is as the message before had it."""
+
+
+def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
+    if not arguments.yes:
+        lun, run = prepared.lun, prepared.plan.run
+        say(f"{arguments.device}: {len(lun.disks())} VDIs, {len(lun.volumes)} volumes")
+        write_line(sys.stderr, report.map_text(lun, run.ids))
+    for sentence in notes(prepared.lun):
+        say("note: " + printable(sentence))
+
+
+# --- chosen ids
+
+
+def _chosen(arguments: argparse.Namespace) -> IdMap:
+    """The ids of --map. Raises UsageError."""
+    if arguments.sr_uuid is not None:
+        mapfile.checked_uuid(arguments.sr_uuid)
+    if arguments.map is None:
+        return IdMap("", {}, {})
+    try:
+        with open(arguments.map, encoding="utf-8") as file:
+            return mapfile.read_map(json.load(file), arguments.map)
+    except OSError as error:
+        raise UsageError(f"{arguments.map}: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{arguments.map} does not read as JSON: {error}.") from error
+
+
+def _refuse_contradictions(arguments: argparse.Namespace, chosen: IdMap, ids: IdMap, instead: str) -> None:
+    """A script that has chosen ids must not take others for them."""
+    found = mapfile.contradictions(chosen, arguments.sr_uuid, ids)
+    if found:
+        problem = f"{arguments.device} was given other ids before: {found[0]}. {instead}"
+        raise Refused(problem).in_state(NOTHING_WRITTEN)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The command that tells what is on a LUN."""
+
+import argparse
+import sys
+
+from relvmoiscsi import engine, report
+from relvmoiscsi.cli.on_lun import takes_device
+from relvmoiscsi.cli.output import Adder, Answer
+from relvmoiscsi.host.disk.block_device import open_device
+
+_SHOW = """\
+Nothing is written, and the device may be in use.
+
+example:
+  relvmoiscsi show /dev/sdc"""
+
+
+def add_command(add: Adder) -> None:
+    """Describe the command and its arguments."""
+    takes_device(add("show", _show, "what is on it: SR, VDIs as a tree of chains, state", _SHOW))
+
+
+def _show(arguments: argparse.Namespace) -> Answer:
+    with open_device(arguments.device, writable=False) as device:
+        found = engine.inspect(device)
+    return Answer(
+        report.inspection_facts(arguments.device, found),
+        report.inspection_text(arguments.device, found, _branches()),
+    )
+
+
+def _branches() -> report.Branches:
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+    return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The code map has every room and no other. What pages point to: tests/unit/tools/test_references.py."""
+
+import re
+
+from kit.rpm_tools import TOP
+
+ARCHITECTURE = (TOP / "docs/architecture.rst").read_text(encoding="utf-8")
+#: made by make, Python or pip
+MADE = re.compile(r"\.|build$|dist$|htmlcov$|__pycache__$|.*\.egg-info$")
+
+
+def map_of(page):
+    """The rooms of the map, and what it says of each."""
+    table = page[page.index("\nThe rooms\n") : page.index("\nImports\n")]
+    rows = re.findall(r"^   \* - ``(\S+)/``\n     - (.*\n(?:       .*\n)*)", table, re.MULTILINE)
+    return dict(rows)
+
+
+def folders(place):
+    return [path for path in sorted(place.iterdir()) if path.is_dir() and not MADE.match(path.name)]
+
+
+def rooms(top):
+    """The package and its folders at any depth, those of the tests, and whatever else is at the top."""
+    places = [path for path in folders(top) if path.name != "tests"] + folders(top / "tests")
+    for place in places:
+        if top / "relvmoiscsi" in [place, *place.parents]:
+            places += folders(place)
+    return {path.relative_to(top).as_posix() for path in places}
+
+
+def test_the_code_map_has_every_room_and_no_other():
+    assert set(map_of(ARCHITECTURE)) == rooms(TOP)
+
+
+def test_what_the_map_finds_in_a_room_is_there():
+    named = [(room, name) for room, text in map_of(ARCHITECTURE).items() for name in re.findall(r"``(\w+\.py)``", text)]
+
+    assert [(room, name) for room, name in named if not (TOP / room / name).is_file()] == []
+    assert ("relvmoiscsi", "engine.py") in named
+
+
+def test_a_room_that_comes_or_goes_is_noticed(tmp_path):
+    for name in ("relvmoiscsi/host/tape", "tests/unit", "tests/__pycache__", "docs/_ext", "build", ".venv/current"):
+        (tmp_path / name).mkdir(parents=True)
+
+    assert rooms(tmp_path) == {"relvmoiscsi", "relvmoiscsi/host", "relvmoiscsi/host/tape", "tests/unit", "docs"}
+
+
+def test_every_module_of_the_package_says_first_what_it_knows():
+    silent = []
+    for path in (TOP / "relvmoiscsi").rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if source.strip() and not re.match(r'# SPDX.*\n(?:# fmt: off\n)?r?"""\S', source):
+            silent.append(path.name)
+
+    assert silent == []

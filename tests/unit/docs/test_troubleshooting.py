@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""docs/troubleshooting.rst has every sentence that an error is raised with, and none that the code does not have."""
+
+import ast
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from relvmoiscsi.smapi import codes
+
+TOP = Path(__file__).resolve().parents[3]
+PAGE = (TOP / "docs/troubleshooting.rst").read_text(encoding="utf-8")
+MODULES = sorted((TOP / "relvmoiscsi").rglob("*.py"))
+
+ANY = "…"
+#: errors whose message is their first argument
+SENTENCES = {"UsageError", "NotFound", "Refused", "Uncertain", "Unfinished", "Listed", "Busy", "OutOfTime"}
+#: errors whose first argument is what the structure is called, and whose second says where it is
+STRUCTURES = {"BadMagic", "BadChecksum", "Truncated", "Malformed", "Unsupported"}
+
+
+def listed():
+    """What the page has as a term, or as an item of a list, in `` ``; a line may have several."""
+    for line in re.findall(r"^(?:- )?``(.*)``$", PAGE, re.MULTILINE):
+        yield from line.split("``, ``")
+
+
+def texts(node, names):
+    """The texts that an expression may give, with ANY for what is known only when it runs."""
+    if isinstance(node, ast.JoinedStr):
+        return combined([texts(part, names) for part in node.values])
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return combined([texts(node.left, names), texts(node.right, names)])
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        return {re.sub(r"\{[^}]*\}", ANY, text) for text in texts(node.func.value, names)}
+    if isinstance(node, ast.Name):
+        return names.get(node.id, {ANY})
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return {ANY}
+    return {value} if isinstance(value, str) else {ANY}
+
+
+def combined(parts):
+    return {"".join(chosen) for chosen in itertools.product(*parts)}
+
+
+def names_in(function):
+    """What is assigned to the names in a function, where it is text."""
+    found = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, set()).update(texts(node.value, {}))
+    return found
+
+
+def raised(tree, kinds):
+    """The texts of the first argument of each error of these kinds that a module makes."""
+    found = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and node.args]
+            made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in kinds]
+            names = names_in(function) if made else {}
+            found.update(*(texts(call.args[0], names) for call in made))
+    return {one_gap(text) for text in found if re.search(r"\w", text)}
+
+
+def one_gap(text):
+    """What differs may be of several parts, which nobody sees."""
+    return re.sub(ANY + "+", ANY, text)
+
+
+def all_texts(tree):
+    """Every text in a module, whatever it is for."""
+    found = set().union(*(texts(node, {}) for node in ast.walk(tree) if isinstance(node, ast.expr)))
+    return {one_gap(re.sub(r"\{[^}]*\}", ANY, text)) for text in found}
+
+
+TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES]
+TEXTS = set().union(*map(all_texts, TREES))
+
+
+@pytest.mark.parametrize("sentence", sorted(set(listed())))
+def test_a_sentence_on_the_page_is_the_beginning_of_one_in_the_code(sentence):
+    structure = re.sub(" (at )?" + ANY + "$", "", sentence)
+
+    assert any(text.startswith((sentence.rstrip(ANY), structure)) for text in TEXTS)
+
+
+@pytest.mark.parametrize("module", TREES, ids=[str(path.relative_to(TOP)) for path in MODULES])
+def test_a_sentence_of_the_code_is_on_the_page(module):
+    beginnings = tuple(sentence.rstrip(ANY) for sentence in listed())
+
+    assert sorted(text for text in raised(module, SENTENCES) if not text.startswith(beginnings)) == []
+
+
+@pytest.mark.parametrize("module", TREES, ids=[str(path.relative_to(TOP)) for path in MODULES])
+def test_a_structure_of_the_code_is_on_the_page(module):
+    beginnings = tuple(re.sub(" (at )?" + ANY + "$", "", sentence) for sentence in listed())
+
+    assert sorted(what for what in raised(module, STRUCTURES) if not what.startswith(beginnings)) == []
+
+
+def test_the_numbers_on_the_page_are_those_that_the_driver_answers_with():
+    rows = re.findall(r"^   \* - (\d+)\n     - (\w+)$", PAGE, re.MULTILINE)
+    used = set().union(*(all_texts(tree) for path, tree in zip(MODULES, TREES) if path.name != "codes.py"))
+
+    assert rows == [
+        (str(number), key) for key, number in codes.NUMBERS.items() if key in used and number not in codes._SILENT
+    ]
+
+
+def test_what_raises_is_found():
+    tree = ast.parse(
+        "def f(x):\n    problem = 'Not {}.'\n    raise Refused(problem.format(x))\n"
+        "def g(x):\n    raise NotFound(f'{x} is ' + 'gone.') from x\n"
+        "def h(x):\n    raise Refused(x)\n"
+    )
+
+    assert raised(tree, SENTENCES) == {"Not ….", "… is gone."}

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What comments, docstrings and pages point to exists; and what points nowhere is noticed."""
+
+import pytest
+
+from kit.rpm_tools import TOP
+from tools.references import problems, problems_in, remarks
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository of a page, a module and a test."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/host.rst").write_text("Host\n====\n\nSM on the same host\n-------------------\n\ntext\n----no\n")
+    (tmp_path / "relvmoiscsi/host/disk").mkdir(parents=True)
+    (tmp_path / "relvmoiscsi/host/disk/claim.py").write_text("")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_claim.py").write_text("def test_it_is_so():\n    pass\n")
+    return tmp_path
+
+
+def told(text, top):
+    return [says for _line, says in problems_in(text, text, top)]
+
+
+def test_everything_that_this_repository_points_to_exists():
+    assert [str(problem) for problem in problems(TOP)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see docs/host.rst.",
+        'docs/host.rst, "SM on the same host"',
+        '# docs/host.rst, "SM on\n    # the same host"',
+        "relvmoiscsi/host/disk/claim.py, relvmoiscsi/host, relvmoiscsi/*/disk/*.py",
+        "``tests/test_claim.py::test_it_is_so``",
+        "`host.disk.claim`, `host.disk.claim.open_file`, `host.disk`",
+        "QEMU docs/interop/qcow2.rst, SM\n    drivers/util.py",
+        "/usr/share/doc/relvmoiscsi/tools/nothing.py and <root>/docs/nothing.rst",
+    ],
+)
+def test_what_exists_is_fine(text, repository):
+    assert told(text, repository) == []
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("see docs/hosts.rst", "there is no docs/hosts.rst"),
+        ('docs/host.rst, "text"', 'there is no section "text" in docs/host.rst'),
+        ("(relvmoiscsi/host/claim.py)", "there is no relvmoiscsi/host/claim.py"),
+        ("relvmoiscsi/*/layout.py", "there is no relvmoiscsi/*/layout.py"),
+        ("``tests/test_claim.py::test_it_is_not``", "there is no test test_it_is_not in tests/test_claim.py"),
+        ("`host.claim`", "there is no module host.claim"),
+        ("facts" + "/sm.md", "'facts" + "/' leads out of the repository"),
+        ("the rule of " + "design" + ".md", "'design" + ".md' leads out of the repository"),
+        ("as in " + "issue" + " 2", "'issue" + " 2' leads out of the repository"),
+    ],
+)
+def test_what_leads_nowhere_is_told(text, says, repository):
+    assert told(text, repository) == [says]
+
+
+def test_it_is_told_with_its_file_and_line(repository):
+    (repository / "docs/more.rst").write_text("More\n====\n\nfine\nsee docs/hosts.rst\n")
+
+    assert [str(problem) for problem in problems(repository)] == ["docs/more.rst:5: there is no docs/hosts.rst"]
+
+
+def test_of_a_test_only_comments_and_docstrings_are_looked_at():
+    source = '"""docs/a.rst"""\n\nx = [\n    "docs/b.rst",  # docs/c.rst\n]\n\n\n'
+    source += 'def f():\n    """docs/d.rst\n\n    docs/e.rst"""\n'
+
+    found = remarks(source)
+
+    assert found.split() == ['"""docs/a.rst"""', "#", "docs/c.rst", '"""docs/d.rst', 'docs/e.rst"""']
+    assert [len(line.rstrip()) <= len(kept) for line, kept in zip(found.split("\n"), source.split("\n"))] == [True] * 12
+    assert found.count("\n") == source.count("\n")
