@@ -15,13 +15,14 @@ from relvmoiscsi.formats.lvm.owner import read_owner
 from relvmoiscsi.host.config_file import NOT_CHANGED, only_one, read_config, replace_config
 from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.lun_users import read_pool
 from relvmoiscsi.wording import human_size, printable
 
 if TYPE_CHECKING:
     from relvmoiscsi.host.xapi.api import Xapi
 
-SITE = direct.HERE
+HOST = THIS_HOST
 
 #: sm's own program for what appears in /dev/xapi/block: it introduces a VDI in the host's udev SR
 _INTRODUCER = "opt/xensource/libexec/local-device-change"
@@ -100,58 +101,58 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
 def _add(arguments: argparse.Namespace) -> Answer:
     entry = Entry(check_name(arguments.name), check_scsi_id(arguments.scsi_id))
     notes: List[str] = []
-    with only_one(SITE.config):
+    with only_one(HOST.config):
         with in_state(NOT_CHANGED), _pool() as pool:
-            text = read_config(SITE.config)
+            text = read_config(HOST.config)
             is_new = read_section(text).named(entry.name) != entry
             new_text = with_entry(text, entry) if is_new else text
             _check_pool(entry, pool)
             if is_new and not arguments.iscsi:
-                direct.check_transport(udev.disks_of(entry.scsi_id, SITE.for_udev), SITE)
+                direct.check_transport(udev.disks_of(entry.scsi_id, HOST), HOST)
             device = _checked_device(entry, pool.has_multipathing(), is_new, notes)
         if is_new:
-            replace_config(SITE.config, new_text)
+            replace_config(HOST.config, new_text)
     if not device:
         if is_new and not arguments.iscsi:
             notes.append(_WITHOUT_SESSION)
-        return _answer(entry, direct.status_of(entry, look, SITE), "", notes)
-    is_linked = direct.renew_link(entry, device, SITE)
-    status = direct.status_of(entry, look, SITE)
+        return _answer(entry, direct.status_of(entry, look, HOST), "", notes)
+    is_linked = direct.renew_link(entry, device, HOST)
+    status = direct.status_of(entry, look, HOST)
     if not (is_linked and status.is_linked):
         raise Refused(
-            "{} did not appear: {}".format(SITE.link(entry.name), status.problem or "udev was too slow.")
-        ).in_state(f"{entry.name} has LUN {entry.scsi_id} in {SITE.config}.")
+            "{} did not appear: {}".format(direct.link_of(entry.name, HOST), status.problem or "udev was too slow.")
+        ).in_state(f"{entry.name} has LUN {entry.scsi_id} in {HOST.config}.")
     return _answer(entry, status, _vdi(entry, notes), notes)
 
 
 def _check_pool(entry: Entry, pool: "_Pool") -> None:
-    direct.check_no_user(entry.scsi_id, read_pool(pool), SITE.link(entry.name), SITE)
+    direct.check_no_user(entry.scsi_id, read_pool(pool), direct.link_of(entry.name, HOST), HOST)
 
 
 def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: List[str]) -> str:
     """The device of the LUN, which nothing uses and which may be given to a VM; "" if the LUN is not there."""
-    disks = udev.disks_of(entry.scsi_id, SITE.for_udev)
-    before = multipath.look(entry.scsi_id, SITE.for_multipath)
+    disks = udev.disks_of(entry.scsi_id, HOST)
+    before = multipath.look(entry.scsi_id, HOST)
     if not disks and not before.had_map:
         return ""
     if before.had_map or not has_multipathing:
-        device = direct.device_of(entry.scsi_id, SITE)
+        device = direct.device_of(entry.scsi_id, HOST)
         _check_device(device, is_new, notes)
         return device
     for disk in disks:  # a VM that writes through one of them must not get a map beside it
         _check_device(disk, True, notes)
     try:
-        made = multipath.ensure_map(before, disks, system=SITE.for_multipath)
+        made = multipath.ensure_map(before, disks, host=HOST)
     except RelvmoiscsiError:
-        multipath.flush_map(before, system=SITE.for_multipath)
+        multipath.flush_map(before, host=HOST)
         raise
     return made.kernel_name
 
 
 def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
     if is_new:  # else a VM may use it by now
-        direct.check_unused(device, SITE)
-    owner = direct.check_content(device, look, SITE)
+        direct.check_unused(device, HOST)
+    owner = direct.check_content(device, look, HOST)
     if owner.vg_name:
         note = "It holds the volume group {}, which LVM commands of this host see as well; {}."
         note = note.format(ascii(owner.vg_name), "docs/direct-luns.rst has a filter")
@@ -174,22 +175,22 @@ def _pool() -> "Iterator[_Pool]":
     """The pool, by a session of our own. Raises XapiFailure when xapi does not answer."""
     from relvmoiscsi.host.xapi.api import Xapi, local_session  # noqa: PLC0415 - slow to import, and udev waits
 
-    with local_session(SITE.socket) as session_ref:
-        yield _Pool(Xapi(session_ref, SITE.socket), SITE.root)
+    with local_session(HOST.xapi_socket) as session_ref:
+        yield _Pool(Xapi(session_ref, HOST.xapi_socket), HOST)
 
 
 class _Pool:
     """What xapi knows, and what this host is to it."""
 
-    def __init__(self, xapi: "Xapi", root: str) -> None:
-        self._xapi, self._root = xapi, root
+    def __init__(self, xapi: "Xapi", host: Host) -> None:
+        self._xapi, self._host = xapi, host
         self.call, self.records = xapi.call, xapi.records
 
     def host(self) -> str:
         """The reference of this host; "" if xapi does not know it."""
-        from relvmoiscsi.doctor.system import System, inventory  # noqa: PLC0415
+        from relvmoiscsi.doctor.inside import inventory  # noqa: PLC0415
 
-        uuid = inventory(System(self._root)).get("INSTALLATION_UUID", "")
+        uuid = inventory(self._host).get("INSTALLATION_UUID", "")
         return next((ref for ref, host in self.records("host").items() if uuid and host.get("uuid") == uuid), "")
 
     def has_multipathing(self) -> bool:
@@ -216,7 +217,7 @@ class _Pool:
 
 def _vdi(entry: Entry, notes: List[str]) -> str:
     """The UUID of the VDI that the link is; introduced if need be. What is in the way becomes a note."""
-    link = SITE.link(entry.name)
+    link = direct.link_of(entry.name, HOST)
     try:
         with _pool() as pool:
             found = pool.vdis(link) or _introduced(entry, link, pool, notes)
@@ -231,9 +232,9 @@ def _introduced(entry: Entry, link: str, pool: "_Pool", notes: List[str]) -> Dic
     if not srs:
         notes.append("This host has no udev SR for disks, so the LUN is no VDI yet.")
         return {}
-    program = os.path.join(SITE.root, _INTRODUCER)
+    program = HOST.at(_INTRODUCER)
     try:
-        SITE.runner(["env", "ACTION=add", program, entry.name])
+        HOST.runner(["env", "ACTION=add", program, entry.name])
     except CommandFailed as error:
         notes.append(str(error))
     found = pool.vdis(link)
@@ -249,23 +250,23 @@ def _introduced(entry: Entry, link: str, pool: "_Pool", notes: List[str]) -> Dic
 
 def _remove(arguments: argparse.Namespace) -> Answer:
     notes: List[str] = []
-    with only_one(SITE.config):
-        text = read_config(SITE.config)
+    with only_one(HOST.config):
+        text = read_config(HOST.config)
         entry = read_section(text).named(arguments.name)
         with in_state(NOT_CHANGED):
             if entry is None:
                 raise NotFound(f"There is no direct LUN of the name {arguments.name!r}.")
             for device in _devices(entry):
-                direct.check_unused(device, SITE)
+                direct.check_unused(device, HOST)
             _check_no_vm(entry, notes)
             new_text = without_entry(text, entry.name)
-        replace_config(SITE.config, new_text)
-    if not direct.remove_link(entry, SITE):
-        raise Refused(f"{SITE.link(entry.name)} is still there; udev did not take it away.").in_state(
-            f"{SITE.config} has {entry.name} no longer."
+        replace_config(HOST.config, new_text)
+    if not direct.remove_link(entry, HOST):
+        raise Refused(f"{direct.link_of(entry.name, HOST)} is still there; udev did not take it away.").in_state(
+            f"{HOST.config} has {entry.name} no longer."
         )
     _forget(entry, notes)
-    facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": SITE.link(entry.name), "notes": notes}
+    facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": direct.link_of(entry.name, HOST), "notes": notes}
     text = f"{entry.name} (LUN {entry.scsi_id}) is no direct LUN any more."
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
@@ -275,9 +276,9 @@ def _devices(entry: Entry) -> List[str]:
 
     The paths of a map are held by the map.
     """
-    the_map = multipath.find_map(entry.scsi_id, SITE.for_multipath)
-    of_lun = [the_map.kernel_name] if the_map else udev.disks_of(entry.scsi_id, SITE.for_udev)
-    leads = direct.leads_to(entry.name, SITE)
+    the_map = multipath.find_map(entry.scsi_id, HOST)
+    of_lun = [the_map.kernel_name] if the_map else udev.disks_of(entry.scsi_id, HOST)
+    leads = direct.leads_to(entry.name, HOST)
     paths = the_map.paths if the_map else ()
     return list(dict.fromkeys(of_lun + ([leads] if leads and leads not in paths else [])))
 
@@ -288,7 +289,7 @@ def _check_no_vm(entry: Entry, notes: List[str]) -> None:
 
     try:
         with _pool() as pool:
-            vbds = [vbd for vdi in pool.vdis(SITE.link(entry.name)).values() for vbd in vdi.get("VBDs", [])]
+            vbds = [vbd for vdi in pool.vdis(direct.link_of(entry.name, HOST)).values() for vbd in vdi.get("VBDs", [])]
             if vbds:
                 vm = pool.call("VM.get_record", pool.call("VBD.get_record", vbds[0])["VM"])
                 raise Refused(
@@ -302,7 +303,7 @@ def _check_no_vm(entry: Entry, notes: List[str]) -> None:
 def _forget(entry: Entry, notes: List[str]) -> None:
     try:
         with _pool() as pool:
-            for ref in pool.vdis(SITE.link(entry.name)):
+            for ref in pool.vdis(direct.link_of(entry.name, HOST)):
                 pool.call("VDI.forget", ref)
     except RelvmoiscsiError as error:
         notes.append(f"Its VDI could not be forgotten: {error.message} `xe vdi-forget` does it.")
@@ -312,11 +313,11 @@ def _forget(entry: Entry, notes: List[str]) -> None:
 
 
 def _list(_arguments: argparse.Namespace) -> Answer:
-    section = read_section(read_config(SITE.config))
-    found = [(entry, direct.status_of(entry, look, SITE)) for entry in section.entries]
+    section = read_section(read_config(HOST.config))
+    found = [(entry, direct.status_of(entry, look, HOST)) for entry in section.entries]
     facts = {"luns": [_facts(entry, status) for entry, status in found], "problems": list(section.problems)}
     lines = _table(found) if found else ["There are no direct LUNs."]
-    lines += [f"{SITE.config}: {printable(problem)}" for problem in section.problems]
+    lines += [f"{HOST.config}: {printable(problem)}" for problem in section.problems]
     return Answer(facts, "\n".join(lines))
 
 
@@ -350,9 +351,9 @@ def _facts(entry: Entry, status: Status) -> Dict[str, Any]:
     return {
         "name": entry.name,
         "scsi_id": entry.scsi_id,
-        "link": SITE.link(entry.name),
+        "link": direct.link_of(entry.name, HOST),
         "is_linked": status.is_linked,
-        "device": SITE.node(status.device) if status.device else None,
+        "device": HOST.node(status.device) if status.device else None,
         "size_bytes": status.size_bytes if status.device else None,
         "problem": status.problem or None,
     }
@@ -362,9 +363,9 @@ def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
     facts = dict(_facts(entry, status), vdi=vdi or None, notes=notes)
     if status.is_linked:
         size = human_size(status.size_bytes)
-        lines = [f"{SITE.link(entry.name)} leads to {SITE.node(status.device)} ({size})."]
+        lines = [f"{direct.link_of(entry.name, HOST)} leads to {HOST.node(status.device)} ({size})."]
     else:
-        lines = [f"{SITE.link(entry.name)} will appear with its LUN. {printable(status.problem)}"]
+        lines = [f"{direct.link_of(entry.name, HOST)} will appear with its LUN. {printable(status.problem)}"]
     if vdi:
         lines.append(f"It is the VDI {vdi}.")
     return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
@@ -375,5 +376,5 @@ def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
 
 def _udev(arguments: argparse.Namespace) -> Answer:
     """What the rule asks; it runs at each event of a configured LUN, and udev waits."""
-    name = direct.link_name(arguments.kernel_name, os.environ.get(direct.MARK, ""), look, SITE)
+    name = direct.link_name(arguments.kernel_name, os.environ.get(direct.MARK, ""), look, HOST)
     return Answer({"link": name}, name)

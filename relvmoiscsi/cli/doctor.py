@@ -35,11 +35,11 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     # Only this command needs what follows, and the others should start quickly.
     from relvmoiscsi import doctor as health  # noqa: PLC0415
     from relvmoiscsi.doctor.finding import is_ready  # noqa: PLC0415
-    from relvmoiscsi.doctor.system import System  # noqa: PLC0415
+    from relvmoiscsi.host.this_host import THIS_HOST  # noqa: PLC0415
 
     if not os.path.isdir(arguments.root):
         raise UsageError(f"{arguments.root} is no directory.")
-    found = health.examine(System(os.path.abspath(arguments.root), is_superuser=os.geteuid() == 0))
+    found = health.examine(THIS_HOST._replace(root=os.path.abspath(arguments.root), is_superuser=os.geteuid() == 0))
     ready, verdict = is_ready(found), _verdict(found)
     facts = {
         "ready": ready,

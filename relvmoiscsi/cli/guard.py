@@ -21,11 +21,11 @@ from relvmoiscsi.host.disk.claim import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
+from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi.lun_users import read_pool, verify_unused
 from relvmoiscsi.wording import printable
 
-ROOT = "/"
-XAPI_SOCKET = "var/lib/xcp/xapi"
+HOST = THIS_HOST
 XAPI_SECONDS = 10.0  #: for each answer
 LOCK_SECONDS = 45.0  #: the SR driver is done by then
 
@@ -63,7 +63,7 @@ def verify_not_in_use(arguments: argparse.Namespace, ids: Iterable[str]) -> None
 
 def _objection(ids: List[str]) -> Optional[Refused]:
     """Why the LUN must not be written to, as far as the pool is concerned."""
-    socket = os.path.join(ROOT, XAPI_SOCKET)
+    socket = HOST.xapi_socket
     if not ids or not os.path.exists(socket):
         return None
     from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session  # noqa: PLC0415 - slow to import
@@ -104,7 +104,7 @@ def lun_lock(path: str, ids: Iterable[str]) -> ContextManager[object]:
     held = ExitStack()
     if _is_block_device(path):
         for scsi_id in sorted(ids):
-            _take(held, sm_locks.lun_lock(scsi_id, ROOT, LOCK_SECONDS))
+            _take(held, sm_locks.lun_lock(scsi_id, HOST, LOCK_SECONDS))
     return held
 
 
@@ -115,8 +115,8 @@ def write_locks(path: str, vg_names: Iterable[str]) -> ContextManager[object]:
     """
     held = ExitStack()
     if _is_block_device(path):
-        if sm_locks.is_sm_here(ROOT):
-            _take(held, sm_locks.lvm_lock(ROOT, LOCK_SECONDS))
+        if sm_locks.is_sm_here(HOST):
+            _take(held, sm_locks.lvm_lock(HOST, LOCK_SECONDS))
         _take(held, lvm_locks(vg_names))
     return held
 

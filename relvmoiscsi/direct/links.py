@@ -26,10 +26,11 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 from relvmoiscsi.direct.config import Entry, read_section
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host.command import Runner, run
-from relvmoiscsi.host.config_file import CONFIG, read_config
+from relvmoiscsi.host.config_file import read_config
 from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import lun_users
 
 log = logging.getLogger(__name__)
@@ -62,38 +63,9 @@ class Owner(NamedTuple):
 Looker = Callable[[str], Owner]
 
 
-class Site(NamedTuple):
-    """Where everything is found; a test has its own."""
-
-    config: str = CONFIG
-    root: str = "/"
-    sysfs: str = "/sys"
-    dev: str = "/dev"
-    udev_run: str = "/run/udev"
-    proc: str = "/proc"
-    etc: str = "/etc"
-    run_dir: str = "/run"
-    socket: str = "/var/lib/xcp/xapi"
-    runner: Runner = run
-    wait_for: udev.Waiter = udev.wait_for
-    link_seconds: float = LINK_SECONDS
-
-    @property
-    def for_multipath(self) -> multipath.System:
-        return multipath.System(self.sysfs, self.dev, self.etc, self.runner, self.wait_for)
-
-    @property
-    def for_udev(self) -> udev.System:
-        return udev.System(self.sysfs, self.dev, self.udev_run)
-
-    def link(self, name: str) -> str:
-        return os.path.join(self.dev, LINKS, name)
-
-    def node(self, kernel_name: str) -> str:
-        return os.path.join(self.dev, kernel_name)
-
-
-HERE = Site()
+def link_of(name: str, host: Host = THIS_HOST) -> str:
+    """The link of a direct LUN; its path is the location of the VDI."""
+    return os.path.join(host.dev, LINKS, name)
 
 
 class Uncertain(Refused):
@@ -103,16 +75,16 @@ class Uncertain(Refused):
 # --- which device
 
 
-def device_of(scsi_id: str, site: Site = HERE) -> str:
+def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
     """The kernel's name of the device that the link of a LUN leads to: "dm-3", "sdc".
 
     Raises NotFound when the LUN has no disk here, Refused when it has several or is multipath's.
     """
-    the_map = multipath.find_map(scsi_id, site.for_multipath)
+    the_map = multipath.find_map(scsi_id, host)
     if the_map is not None:
         return the_map.kernel_name
-    disks = udev.disks_of(scsi_id, site.for_udev)
-    if disks and is_for_multipath(scsi_id, site):
+    disks = udev.disks_of(scsi_id, host)
+    if disks and is_for_multipath(scsi_id, host):
         raise Refused(
             f"Multipathing is on and LUN {scsi_id} was multipathed before, but it has no map yet; `multipath -v3 -d "
             f"{scsi_id}` may "
@@ -122,32 +94,32 @@ def device_of(scsi_id: str, site: Site = HERE) -> str:
         return disks[0]  # in whatever state: a path that is down comes back, and the VM's disk with it
     if not disks:
         raise NotFound(f"No disk of this host has the SCSIid {scsi_id}.")
-    return multipath.single_path(scsi_id, disks, site.sysfs)
+    return multipath.single_path(scsi_id, disks, host)
 
 
-def is_for_multipath(scsi_id: str, site: Site = HERE) -> bool:
+def is_for_multipath(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Will multipath take the LUN? It is listed as one that had a map, and multipathing is on."""
-    if not multipath.look(scsi_id, site.for_multipath).had_wwid:
+    if not multipath.look(scsi_id, host).had_wwid:
         return False
-    sockets = _text(os.path.join(site.proc, "net/unix")).split()
-    links = [os.path.join(site.etc, "systemd/system", target, "multipathd.service") for target in _ENABLED]
-    signs = [*links, os.path.join(site.run_dir, _MULTIPATH_FLAG)]
+    sockets = text_of(os.path.join(host.proc, "net/unix")).split()
+    links = [os.path.join(host.etc, "systemd/system", target, "multipathd.service") for target in _ENABLED]
+    signs = [*links, os.path.join(host.run_dir, _MULTIPATH_FLAG)]
     return _DAEMON_SOCKET in sockets or any(os.path.lexists(sign) for sign in signs)
 
 
-def size_bytes(kernel_name: str, site: Site = HERE) -> int:
-    sectors = _text(os.path.join(site.sysfs, "block", kernel_name, "size")).strip()
+def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
+    sectors = text_of(os.path.join(host.sysfs, "block", kernel_name, "size")).strip()
     return int(sectors) * 512 if sectors.isdigit() else 0
 
 
 # --- what is on it
 
 
-def check_content(kernel_name: str, look: Looker, site: Site = HERE, seconds: float = LOOK_SECONDS) -> Owner:
+def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, seconds: float = LOOK_SECONDS) -> Owner:
     """What is on the device. Raises Refused for what must not be given to a VM, Uncertain when it does not answer."""
-    if _text(os.path.join(site.sysfs, "block", kernel_name, "dm/suspended")).strip() == "1":
+    if text_of(os.path.join(host.sysfs, "block", kernel_name, "dm/suspended")).strip() == "1":
         raise Uncertain(f"The map {kernel_name} is suspended; whose the LUN is cannot be read.")
-    owner = in_time(look, site.node(kernel_name), seconds)
+    owner = in_time(look, host.node(kernel_name), seconds)
     if owner.is_sr:
         raise Refused(
             f"{kernel_name} holds an SR (volume group {ascii(owner.vg_name)}), or a clone of one. Introduce that SR, "
@@ -224,14 +196,14 @@ def _read_until(descriptor: int, deadline: float) -> Optional[bytes]:
         parts.append(part)
 
 
-def check_transport(disks: Iterable[str], site: Site = HERE) -> None:
+def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
     """Raises Refused for a disk behind an iSCSI session, which nobody keeps for a VM.
 
     SM logs out of a target when its last SR on it is detached, whoever else uses the session; and a host of XenServer
     or XCP-ng logs in to nothing by itself when it starts.
     """
     for disk in disks:
-        session = _SESSION.search(os.path.realpath(os.path.join(site.sysfs, "block", disk)))
+        session = _SESSION.search(os.path.realpath(os.path.join(host.sysfs, "block", disk)))
         if session is not None:
             raise Refused(
                 f"{disk} is behind the iSCSI {session.group(1)}, and nothing keeps that for a VM: SM ends it with its "
@@ -241,34 +213,34 @@ def check_transport(disks: Iterable[str], site: Site = HERE) -> None:
             )
 
 
-def check_unused(kernel_name: str, site: Site = HERE) -> None:
+def check_unused(kernel_name: str, host: Host = THIS_HOST) -> None:
     """Raises Refused when anything has the device open or stacked on it; programs that look at every disk apart."""
-    users = users_of(kernel_name, site)
+    users = users_of(kernel_name, host)
     if users:
         raise Refused("{} is in use by {}.".format(kernel_name, ", ".join(dict.fromkeys(users))))
 
 
-def users_of(kernel_name: str, site: Site = HERE) -> List[str]:
+def users_of(kernel_name: str, host: Host = THIS_HOST) -> List[str]:
     """Who has the device open or stacked on it, in words."""
     try:
-        status = os.stat(site.node(kernel_name))
+        status = os.stat(host.node(kernel_name))
     except FileNotFoundError:
         return []  # gone in the meantime, so nobody uses it
-    users = holders.users_of_block(status, holders.System(site.sysfs, site.proc))
+    users = holders.users_of_block(status, host)
     return [user for user in users if not _ONLOOKERS.match(user)]
 
 
 # --- SRs
 
 
-def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", site: Site = HERE) -> None:
+def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host = THIS_HOST) -> None:
     """Raises Refused when anybody in the pool has the LUN, attached or not, or an SR was made on it once.
 
     `link` is what leads to the LUN, or will: the VDI that it is, is no obstacle.
     """
 
     def look(path: str) -> Optional[str]:
-        return scsi_id_at(path, site.sysfs)
+        return scsi_id_at(path, host)
 
     for user in [*lun_users.users_of(scsi_id, pool, look), *lun_users.made_on(scsi_id, pool)]:
         if not user.vdi:
@@ -288,27 +260,27 @@ def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", site: Site
 # --- udev
 
 
-def link_name(kernel_name: str, previous: str, look: Looker, site: Site = HERE) -> str:
+def link_name(kernel_name: str, previous: str, look: Looker, host: Host = THIS_HOST) -> str:
     """The name of the link that udev is to give this device now; empty for none. For the rule.
 
     `previous` is what it has. Other devices of the LUN whose links are to go or to come have an event made for it.
     """
-    scsi_id = scsi_id_of_disk(kernel_name, site.sysfs)
-    entry = read_section(read_config(site.config)).of_lun(scsi_id) if scsi_id else None
+    scsi_id = scsi_id_of_disk(kernel_name, host)
+    entry = read_section(read_config(host.config)).of_lun(scsi_id) if scsi_id else None
     if entry is None:
         return ""
     try:
-        device = device_of(entry.scsi_id, site)
+        device = device_of(entry.scsi_id, host)
     except RelvmoiscsiError as reason:
         log.info("%s: no link for %s: %s", entry.name, kernel_name, reason)
         device = ""
-    for other in devices_of(entry.scsi_id, site):
-        if other not in (kernel_name, device) and marked(other, site):
-            make_event(other, site)
+    for other in devices_of(entry.scsi_id, host):
+        if other not in (kernel_name, device) and marked(other, host):
+            udev.make_event(other, host)
     if device != kernel_name:
         return ""
     try:
-        check_content(kernel_name, look, site)
+        check_content(kernel_name, look, host)
     except Uncertain as reason:
         log.info("%s: %s stays as it is: %s", entry.name, kernel_name, reason)
         return entry.name if previous == entry.name else ""
@@ -318,48 +290,39 @@ def link_name(kernel_name: str, previous: str, look: Looker, site: Site = HERE) 
     return entry.name
 
 
-def devices_of(scsi_id: str, site: Site = HERE) -> List[str]:
+def devices_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     """Everything the kernel has of a LUN: its disks and its map."""
-    the_map = multipath.find_map(scsi_id, site.for_multipath)
-    return udev.disks_of(scsi_id, site.for_udev) + ([the_map.kernel_name] if the_map else [])
+    the_map = multipath.find_map(scsi_id, host)
+    return udev.disks_of(scsi_id, host) + ([the_map.kernel_name] if the_map else [])
 
 
-def marked(kernel_name: str, site: Site = HERE) -> str:
+def marked(kernel_name: str, host: Host = THIS_HOST) -> str:
     """The name of the link that udev last gave the device; empty if it has none."""
-    number = _text(os.path.join(site.sysfs, "block", kernel_name, "dev")).strip()
-    lines = _text(os.path.join(site.udev_run, "data", "b" + number)).splitlines()
+    number = text_of(os.path.join(host.sysfs, "block", kernel_name, "dev")).strip()
+    lines = text_of(os.path.join(host.udev_run, "data", "b" + number)).splitlines()
     return next((line[len("E:" + MARK + "=") :] for line in lines if line.startswith("E:" + MARK + "=")), "")
 
 
-def make_event(kernel_name: str, site: Site = HERE) -> None:
-    """Have udev go through its rules for the device once more."""
-    try:
-        with open(os.path.join(site.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
-            uevent.write("change")
-    except OSError as error:
-        log.debug("no event for %s: %s", kernel_name, error.strerror)  # on its way out
-
-
-def leads_to(name: str, site: Site = HERE) -> str:
+def leads_to(name: str, host: Host = THIS_HOST) -> str:
     """The kernel's name of the device that the link leads to; empty if there is no such link."""
-    link = site.link(name)
+    link = link_of(name, host)
     return os.path.basename(os.path.realpath(link)) if os.path.islink(link) else ""
 
 
-def renew_link(entry: Entry, device: str, site: Site = HERE) -> bool:
+def renew_link(entry: Entry, device: str, host: Host = THIS_HOST) -> bool:
     """Have udev make the link of a LUN that is there; is it there then?"""
-    for name in devices_of(entry.scsi_id, site):
-        make_event(name, site)
-    return bool(site.wait_for(lambda: leads_to(entry.name, site) == device, site.link_seconds))
+    for name in devices_of(entry.scsi_id, host):
+        udev.make_event(name, host)
+    return bool(host.wait_for(lambda: leads_to(entry.name, host) == device, LINK_SECONDS))
 
 
-def remove_link(entry: Entry, site: Site = HERE) -> bool:
+def remove_link(entry: Entry, host: Host = THIS_HOST) -> bool:
     """Have udev take the link away, the entry being gone; is it gone then?"""
-    names = devices_of(entry.scsi_id, site)
-    for name in dict.fromkeys([*names, leads_to(entry.name, site)]):
+    names = devices_of(entry.scsi_id, host)
+    for name in dict.fromkeys([*names, leads_to(entry.name, host)]):
         if name:
-            make_event(name, site)
-    return bool(site.wait_for(lambda: not leads_to(entry.name, site), site.link_seconds))
+            udev.make_event(name, host)
+    return bool(host.wait_for(lambda: not leads_to(entry.name, host), LINK_SECONDS))
 
 
 class Status(NamedTuple):
@@ -371,22 +334,22 @@ class Status(NamedTuple):
     problem: str = ""  #: why it is not linked
 
 
-def status_of(entry: Entry, look: Looker, site: Site = HERE) -> Status:
+def status_of(entry: Entry, look: Looker, host: Host = THIS_HOST) -> Status:
     """How it stands with a direct LUN, and why there is no link if there is none."""
     try:
-        device = device_of(entry.scsi_id, site)
+        device = device_of(entry.scsi_id, host)
     except (NotFound, Refused, DeviceError) as problem:
         return Status(problem=problem.message)
-    found = Status(device, size_bytes(device, site))
-    leads = leads_to(entry.name, site)
+    found = Status(device, size_bytes(device, host))
+    leads = leads_to(entry.name, host)
     if leads == device:
         return found._replace(is_linked=True)
     if leads:
-        return found._replace(problem=f"{site.link(entry.name)} leads to {leads}.")
-    if udev.is_hidden(device, site.for_udev):
+        return found._replace(problem=f"{link_of(entry.name, host)} leads to {leads}.")
+    if udev.is_hidden(device, host):
         return found._replace(problem="relvmoiscsi is giving the LUN new identities.")
     try:
-        check_content(device, look, site)
+        check_content(device, look, host)
     except Refused as problem:
         return found._replace(problem=problem.message)
     return found._replace(
@@ -395,12 +358,3 @@ def status_of(entry: Entry, look: Looker, site: Site = HERE) -> Status:
             f"{entry.name} {entry.scsi_id}` asks it again."
         )
     )
-
-
-def _text(path: str) -> str:
-    """A file of the kernel or of udev; empty if it is not there."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            return lines.read()
-    except OSError:
-        return ""

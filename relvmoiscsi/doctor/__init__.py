@@ -2,7 +2,7 @@
 """Is a host ready for SR.create type=relvmoiscsi? Each check looks at one thing and gives a Finding; none changes any.
 
 finding.py      a Finding; JSON from host to host
-system.py       the host that is looked at
+inside.py       looking at a host, or at its files in a directory
 driver.py       the driver as xapi finds, starts and understands it; the list of drivers that xapi accepts
 toolstack.py    whether xapi runs, and has started since
 pool.py         what xapi knows; the other hosts
@@ -31,42 +31,42 @@ from relvmoiscsi.doctor.programs import (
     examine_switches,
     examine_udev,
 )
-from relvmoiscsi.doctor.system import System
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.this_host import Host
 
 
-def examine(system: System) -> List[Finding]:
+def examine(host: Host) -> List[Finding]:
     """All there is to say of this host, of xapi, of the pool's other hosts; causes before what follows from them."""
     try:
-        pool = read_pool(system)
+        pool = read_pool(host)
     except (RelvmoiscsiError, OSError) as error:
-        return [*examine_host(system), no_pool(error)]
-    found, info = _examine_host(system, pool.is_registered_here)
-    return found + examine_pool(system, pool, info)
+        return [*examine_host(host), no_pool(error)]
+    found, info = _examine_host(host, pool.is_registered_here)
+    return found + examine_pool(host, pool, info)
 
 
-def examine_host(system: System) -> List[Finding]:
+def examine_host(host: Host) -> List[Finding]:
     """What there is to say of this host without XenAPI; the host plugin answers this."""
-    return _examine_host(system, None)[0]
+    return _examine_host(host, None)[0]
 
 
-def _examine_host(system: System, is_registered: Optional[bool]) -> Tuple[List[Finding], Optional[DriverInfo]]:
-    found, info = _examine_user(system), None
-    driver, executable = find_driver(system)
+def _examine_host(host: Host, is_registered: Optional[bool]) -> Tuple[List[Finding], Optional[DriverInfo]]:
+    found, info = _examine_user(host), None
+    driver, executable = find_driver(host)
     found.append(executable)
     if driver is not None and executable.status == OK:
-        info, answer = ask_driver(system, driver)
-        found += [examine_python(system, driver), answer, examine_package(system, driver)]
-    started, runs = xapi_started(system)
-    found += [examine_whitelist(system), runs, examine_restart(system, started, driver, is_registered)]
-    found += [examine_iscsiadm(system), examine_initiator(system), examine_multipath(system), *examine_udev(system)]
-    found += [examine_directories(system), examine_smlog(system), examine_notes(system), examine_switches(system)]
+        info, answer = ask_driver(host, driver)
+        found += [examine_python(host, driver), answer, examine_package(host, driver)]
+    started, runs = xapi_started(host)
+    found += [examine_whitelist(host), runs, examine_restart(host, started, driver, is_registered)]
+    found += [examine_iscsiadm(host), examine_initiator(host), examine_multipath(host), *examine_udev(host)]
+    found += [examine_directories(host), examine_smlog(host), examine_notes(host), examine_switches(host)]
     return found, info
 
 
-def _examine_user(system: System) -> List[Finding]:
-    if system.is_superuser:
+def _examine_user(host: Host) -> List[Finding]:
+    if host.is_superuser:
         return []
     sentence = "Who is not root cannot look at everything."
     return [unknown("user", sentence, "Run `relvmoiscsi doctor` as root.")]

@@ -15,6 +15,7 @@ import xmlrpc.client
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi import __version__
+from relvmoiscsi.doctor import inside
 from relvmoiscsi.doctor.finding import (
     Finding,
     listed,
@@ -23,8 +24,10 @@ from relvmoiscsi.doctor.finding import (
     unknown,
     warning,
 )
-from relvmoiscsi.doctor.system import System, why
+from relvmoiscsi.doctor.inside import why
 from relvmoiscsi.errors import CommandFailed, NotFound
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 
 TYPE = "relvmoiscsi"
@@ -61,23 +64,23 @@ class DriverInfo(NamedTuple):
     version: str
 
 
-def find_driver(system: System) -> Tuple[Optional[Driver], Finding]:
+def find_driver(host: Host) -> Tuple[Optional[Driver], Finding]:
     """The driver, None if xapi has none to take; and what there is to say about that."""
     try:
-        directory = sm_directory(system.root)
+        directory = sm_directory(host.root)
     except NotFound as error:
         return None, unknown("executable", str(error), "Run `relvmoiscsi doctor` as root.")
     try:
-        names = [name for name in system.names(directory) if name[-2:] == "SR" and name[:-2].lower() == TYPE]
+        names = [name for name in inside.names_in(host, directory) if name[-2:] == "SR" and name[:-2].lower() == TYPE]
     except OSError as error:
         sentence = f"The directory of storage drivers, {directory}, cannot be read: {error.strerror}."
         if isinstance(error, PermissionError):
             return None, unknown("executable", sentence, "Run `relvmoiscsi doctor` as root.")
         return None, problem("executable", sentence, "Look at sm-dir in /etc/xapi.conf and /etc/xapi.conf.d.")
     if not names:
-        return None, _no_driver(system, directory)
+        return None, _no_driver(host, directory)
     driver = Driver(os.path.join(directory, names[-1]), tuple(os.path.join(directory, name) for name in names[:-1]))
-    return driver, _executable(system, driver)
+    return driver, _executable(host, driver)
 
 
 def sm_directory(root: str) -> str:
@@ -91,26 +94,26 @@ def sm_directory(root: str) -> str:
     return found if found.startswith("/") else "/" + found
 
 
-def _no_driver(system: System, directory: str) -> Finding:
-    elsewhere = [other for other in SM_DIRS if other != directory and _has_driver(system, other)]
+def _no_driver(host: Host, directory: str) -> Finding:
+    elsewhere = [other for other in SM_DIRS if other != directory and _has_driver(host, other)]
     sentence = f"xapi looks for drivers in {directory}, and there is no {EXECUTABLE} there."
     if elsewhere:
         sentence += f" There is one in {elsewhere[0]}, where this xapi does not look."
     return problem("executable", sentence, INSTALL)
 
 
-def _has_driver(system: System, directory: str) -> bool:
-    return system.is_program(os.path.join(directory, EXECUTABLE))
+def _has_driver(host: Host, directory: str) -> bool:
+    return inside.is_program(host, os.path.join(directory, EXECUTABLE))
 
 
-def _executable(system: System, driver: Driver) -> Finding:
+def _executable(host: Host, driver: Driver) -> Finding:
     if driver.others:
         sentence = "{} and {} differ by case only; xapi takes the one that the directory lists last, now {}.".format(
             ", ".join(driver.others), driver.path, driver.path
         )
         return problem("executable", sentence, "Remove what is not from the package: `rpm -qf FILE` tells.")
     try:
-        path = system.path(driver.path)
+        path = inside.path_of(host, driver.path)
         is_file = os.path.isfile(path)
         os.stat(path)
     except OSError as error:
@@ -125,10 +128,10 @@ def _executable(system: System, driver: Driver) -> Finding:
 # --- what it answers
 
 
-def ask_driver(system: System, driver: Driver) -> Tuple[Optional[DriverInfo], Finding]:
+def ask_driver(host: Host, driver: Driver) -> Tuple[Optional[DriverInfo], Finding]:
     """What the driver says of itself, None if xapi would not take it; and what there is to say about that."""
     try:
-        completed = system.run_as_xapi(driver.path, _call("sr_get_driver_info"))
+        completed = inside.run_as_xapi(host, driver.path, _call("sr_get_driver_info"))
         info = parse_driver_info(completed.stdout)
     except CommandFailed as error:
         sentence = "{} does not answer xapi: {}. xapi would skip it, or wait for it for good.".format(
@@ -189,12 +192,12 @@ def _response(document: str) -> Any:
 # --- what is behind it
 
 
-def examine_package(system: System, driver: Driver) -> Finding:
+def examine_package(host: Host, driver: Driver) -> Finding:
     """Can the driver do more than speak of itself? A command that no driver knows is answered by all of it."""
-    directory, version = package_of(system, driver)
+    directory, version = package_of(host, driver)
     try:
         # To look is not to write.
-        completed = system.run_as_xapi(driver.path, _call("sr_doctor"), setting="PYTHONDONTWRITEBYTECODE=1")
+        completed = inside.run_as_xapi(host, driver.path, _call("sr_doctor"), setting="PYTHONDONTWRITEBYTECODE=1")
         _response(completed.stdout)
         said = "it does not refuse a command that there is not"
     except CommandFailed as error:
@@ -211,24 +214,24 @@ def examine_package(system: System, driver: Driver) -> Finding:
     return ok("package", f"The driver loads relvmoiscsi {version} from {directory}.")
 
 
-def package_of(system: System, driver: Driver) -> Tuple[str, str]:
+def package_of(host: Host, driver: Driver) -> Tuple[str, str]:
     """The directory from which the driver loads relvmoiscsi, and the version there. Both may be empty."""
     try:
-        real = os.path.realpath(system.path(driver.path))
+        real = os.path.realpath(inside.path_of(host, driver.path))
     except OSError:
         return "", ""
     beside = os.path.dirname(os.path.dirname(real))
-    for shown, path in ((beside, beside), (PACKAGE_DIRECTORY, system.path(PACKAGE_DIRECTORY))):
+    for shown, path in ((beside, beside), (PACKAGE_DIRECTORY, inside.path_of(host, PACKAGE_DIRECTORY))):
         if os.path.isdir(os.path.join(path, "relvmoiscsi")):
-            found = _VERSION.search(_text(os.path.join(path, "relvmoiscsi", "__init__.py")))
+            found = _VERSION.search(text_of(os.path.join(path, "relvmoiscsi", "__init__.py")))
             return shown, found.group(1) if found else ""
     return "", ""
 
 
-def examine_python(system: System, driver: Driver) -> Finding:
+def examine_python(host: Host, driver: Driver) -> Finding:
     """The Python that the driver's first line asks for, found as xapi's environment has it found."""
     try:
-        first = system.read(driver.path).split(b"\n")[0].decode("utf-8", "replace")
+        first = inside.read(host, driver.path).split(b"\n")[0].decode("utf-8", "replace")
     except OSError as error:
         sentence = f"{driver.path} cannot be read: {error.strerror}."
         return unknown("python", sentence, "Run `relvmoiscsi doctor` as root.")
@@ -237,7 +240,7 @@ def examine_python(system: System, driver: Driver) -> Finding:
     if "python" not in os.path.basename(python):
         return problem("python", f"The first line of {driver.path} names no Python.", INSTALL)
     try:
-        completed = system.run_as_xapi(*words, "--version")
+        completed = inside.run_as_xapi(host, *words, "--version")
     except CommandFailed as error:
         sentence = "`{}`, which is to run the driver, fails: {}.".format(" ".join(words), why(error).rstrip("."))
         return problem("python", sentence, f"Install Python 3.6 or later as `{python}`.")
@@ -251,22 +254,14 @@ def examine_python(system: System, driver: Driver) -> Finding:
     return ok("python", f"The driver is run by {found.group(0)}.")
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536)
-    except OSError:
-        return ""
-
-
 # --- whether xapi would take it
 
 
-def examine_whitelist(system: System) -> Finding:
+def examine_whitelist(host: Host) -> Finding:
     """Is the type in the list that xapi would have if it started now; who says so, and who else wants a say?"""
     try:
-        obstacles = conf.obstacles(system.root)
-        whitelist = conf.read_whitelist(system.root)
+        obstacles = conf.obstacles(host.root)
+        whitelist = conf.read_whitelist(host.root)
     except (NotFound, OSError) as error:
         return unknown("whitelist", str(error), "Run `relvmoiscsi doctor` as root.")
     if obstacles:

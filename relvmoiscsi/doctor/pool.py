@@ -10,6 +10,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import finding as findings_
+from relvmoiscsi.doctor import inside
 from relvmoiscsi.doctor.driver import PHRASE, TYPE, DriverInfo
 from relvmoiscsi.doctor.finding import (
     Finding,
@@ -19,8 +20,9 @@ from relvmoiscsi.doctor.finding import (
     unknown,
     warning,
 )
-from relvmoiscsi.doctor.system import XAPI_SOCKET, System, inventory
+from relvmoiscsi.doctor.inside import inventory
 from relvmoiscsi.host.disk import multipath
+from relvmoiscsi.host.this_host import XAPI_SOCKET, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 
 PLUGIN = "relvmoiscsi"
@@ -56,14 +58,14 @@ class Pool(NamedTuple):
         return TYPE in self.types if self.own_ref and self.own_ref == self.master_ref else None
 
 
-def read_pool(system: System) -> Pool:
+def read_pool(here: Host) -> Pool:
     """Ask xapi, and the other hosts through it. Raises XapiFailure when xapi does not answer."""
-    socket = system.path(XAPI_SOCKET)
+    socket = inside.path_of(here, XAPI_SOCKET)
     with local_session(socket) as session_ref:
         xapi = Xapi(session_ref, socket)
         hosts = xapi.records("host")
         pool: Mapping[str, Any] = next(iter(xapi.records("pool").values()), {})
-        uuid = inventory(system).get("INSTALLATION_UUID", "")
+        uuid = inventory(here).get("INSTALLATION_UUID", "")
         own = next((ref for ref, host in hosts.items() if uuid and host.get("uuid") == uuid), "")
 
         def ask(ref: str) -> Answer:
@@ -99,15 +101,15 @@ def no_pool(failure: Exception) -> Finding:
     return unknown("pool", sentence, "Run `relvmoiscsi doctor` again, as root, when xapi runs.")
 
 
-def examine_pool(system: System, pool: Pool, info: Optional[DriverInfo]) -> List[Finding]:
+def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Finding]:
     """What there is to say about the pool; `info` is what the driver of this host says of itself."""
     return [
         examine_registration(pool),
-        examine_record(system, pool, info),
+        examine_record(here, pool, info),
         *examine_hosts(pool),
         *examine_upgrade(pool),
         *examine_ssh(pool),
-        *examine_multipathing(system, pool),
+        *examine_multipathing(here, pool),
         *examine_leftovers(pool),
     ]
 
@@ -120,7 +122,7 @@ def examine_registration(pool: Pool) -> Finding:
     return problem("registration", sentence, _ON_MASTER)
 
 
-def examine_record(system: System, pool: Pool, info: Optional[DriverInfo]) -> Finding:
+def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Finding:
     """The SM record, which is all that `xe sm-list` shows, on any host."""
     if not pool.drivers:
         sentence = '`xe sm-list | grep "{}"`, by which CloudStack detects it, prints nothing: {}.'.format(
@@ -136,7 +138,7 @@ def examine_record(system: System, pool: Pool, info: Optional[DriverInfo]) -> Fi
         return problem(
             "sm-record", sentence.format(PHRASE, name), "Restart the toolstack of every host, the master first."
         )
-    if not system.is_program(file):
+    if not inside.is_program(here, file):
         sentence = "The SM record names {}, and this host has no such program; its next start removes the record."
         return problem("sm-record", sentence.format(file), "Install the same package on every host of the pool.")
     if info is not None and (info.name, info.version) != (name, version):
@@ -220,7 +222,7 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
     return [warning("leftover-srs", sentence, f"If no SR.create is under way: {listed(commands)}.")]
 
 
-def examine_multipathing(system: System, pool: Pool) -> List[Finding]:
+def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:
     """Is it on for all hosts or for none, and does this host have what it takes?"""
     on = {ref: multipath.is_on({}, host.get("other_config", {})) for ref, host in pool.hosts.items()}
     if len(set(on.values())) > 1:
@@ -232,11 +234,11 @@ def examine_multipathing(system: System, pool: Pool) -> List[Finding]:
     if pool.own_ref not in on:
         return []
     if not on[pool.own_ref]:
-        if system.processes("multipathd"):
+        if inside.processes(here, "multipathd"):
             sentence = "multipathd runs, and multipathing is off for this host: it may take disks that SM uses."
             return [warning("multipathing", sentence, "Stop it, unless this host boots from a SAN.")]
         return [ok("multipathing", "Multipathing is off.")]
-    if system.program("multipath") is None or system.program("multipathd") is None:
+    if inside.program_of(here, "multipath") is None or inside.program_of(here, "multipathd") is None:
         sentence = "Multipathing is on for this host, and it lacks multipath or multipathd."
         return [problem("multipathing", sentence, "Install the package device-mapper-multipath.")]
     return [ok("multipathing", "Multipathing is on.")]

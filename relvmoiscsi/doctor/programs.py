@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the driver needs of its host besides xapi: programs, udev rules, room to write, a log; what runs have left."""
 
-import hashlib
 import os
 import re
 import stat
 from typing import Callable, List, NamedTuple, Optional, Set, Tuple
 
+from relvmoiscsi.doctor import inside
 from relvmoiscsi.doctor.finding import (
     Finding,
     listed,
@@ -15,12 +15,13 @@ from relvmoiscsi.doctor.finding import (
     unknown,
     warning,
 )
-from relvmoiscsi.doctor.system import System, why
+from relvmoiscsi.doctor.inside import why
 from relvmoiscsi.errors import CommandFailed, Refused
-from relvmoiscsi.host.disk import holders
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
+from relvmoiscsi.host.this_host import UDEV_RULES, Host
 
 STATE_DIRECTORY = "/var/lib/relvmoiscsi"
 LEAST_BYTES = 1 << 20  #: of room for notes and switches; they need a few KiB
@@ -30,16 +31,12 @@ SYSLOG_SOCKET = "/dev/log"
 FLOCK = "/usr/bin/flock"  #: as the rules have it
 SCSI_ID = ("/usr/lib/udev/scsi_id", "/lib/udev/scsi_id")  #: where udev looks for it
 
-RULES_DIRECTORIES = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
 FIRST_RULES, LAST_RULES = "57-relvmoiscsi.rules", "99-zz-relvmoiscsi.rules"
 DIRECT_RULES = ("58-relvmoiscsi-direct.rules", "99-zz-relvmoiscsi-direct.rules")
-#: SHA-256 of the rules that belong to this release; tests/unit/doctor/test_doctor_programs.py compares them with udev/
-SHIPPED_RULES = {
-    FIRST_RULES: "5ff38eb7af7153cefdc1b515ba23b779d1f4c91e9529381f3ab3de556e9d89c3",
-    DIRECT_RULES[0]: "b23a61280fca7e01652c222f6700224a7e0c5b9fe13bde9f29c16f589f4f520c",
-    LAST_RULES: "69a97cf66cf67a47bed26afb946543a9f75f0b577da4104a29f7334b80bc7424",
-    DIRECT_RULES[1]: "a7c60bedee89703ca62bcff5526c229a1dbeff0ecbc7e9514356cb7ff9a38f0a",
-}
+OUR_RULES = (FIRST_RULES, *DIRECT_RULES, LAST_RULES)
+PACKAGE = "relvmoiscsi"
+#: A line of `rpm -V`: "missing" or what differs, 5 for the content; maybe the kind of file; the path.
+_VERIFIED = re.compile(r"(missing|[A-Z0-9.?]{8,})\s+(?:[a-z]\s+)?(/.*)")
 #: Rules that set anew what FIRST_RULES set, and so have to come before it.
 _SETTERS = re.compile(r"\d+-dm-mpath\.rules\Z")
 #: Rules that act on what it sets, and so have to come between the two.
@@ -64,13 +61,13 @@ ISCSIADM = Program("iscsiadm", "iscsi-initiator-utils")
 # --- programs
 
 
-def examine_iscsiadm(system: System) -> Finding:
-    path = system.program(ISCSIADM.name)
+def examine_iscsiadm(host: Host) -> Finding:
+    path = inside.program_of(host, ISCSIADM.name)
     advice = f"Install the package {ISCSIADM.package}."
     if path is None:
         return problem("iscsiadm", "There is no iscsiadm, so no target can be logged in to.", advice)
     try:
-        completed = system.run(path, "--version")
+        completed = inside.run(host, path, "--version")
     except CommandFailed as error:
         sentence = "iscsiadm does not work: {}.".format(why(error).rstrip("."))
         return problem("iscsiadm", sentence, "Look at what `iscsiadm --version` says.")
@@ -78,10 +75,10 @@ def examine_iscsiadm(system: System) -> Finding:
     return ok("iscsiadm", "open-iscsi is there: {}.".format(said[0][:80] if said else "of a version it does not tell"))
 
 
-def examine_initiator(system: System) -> Finding:
+def examine_initiator(host: Host) -> Finding:
     """The driver refuses to log in without a name of the host."""
     try:
-        name = Iscsiadm(system.root, system.runner).initiator_name()
+        name = Iscsiadm(host).initiator_name()
     except Refused as error:
         return unknown("initiator", str(error), _AS_ROOT)
     if name is None:
@@ -90,14 +87,14 @@ def examine_initiator(system: System) -> Finding:
     return ok("initiator", f"The host's iSCSI initiator name is {name}.")
 
 
-def examine_multipath(system: System) -> Finding:
-    missing = [name for name in ("multipath", "multipathd") if system.program(name) is None]
+def examine_multipath(host: Host) -> Finding:
+    missing = [name for name in ("multipath", "multipathd") if inside.program_of(host, name) is None]
     if missing:
         sentence = "{} not there: LUNs of an SR with multipathing cannot be resignatured on this host.".format(
             " and ".join(missing) + (" is" if len(missing) == 1 else " are")
         )
         return warning("multipath", sentence, "Install the package device-mapper-multipath.")
-    runs = system.processes("multipathd")
+    runs = inside.processes(host, "multipathd")
     state = "" if runs is None else "; multipathd runs" if runs else "; multipathd does not run"
     return ok("multipath", f"multipath and multipathd are there{state}.")
 
@@ -105,23 +102,45 @@ def examine_multipath(system: System) -> Finding:
 # --- udev
 
 
-def examine_udev(system: System) -> List[Finding]:
-    findings = [_rules(system, name) for name in sorted(SHIPPED_RULES)]
+def examine_udev(host: Host) -> List[Finding]:
+    changed, doubt = _changed_files(host)
+    findings = [_rules(host, name, changed) for name in sorted(OUR_RULES)]
     if all(finding.status == "ok" for finding in findings):
         sentence = "The udev rules, which hide a LUN while it changes and link direct LUNs, are those of this release."
-        findings = [ok("udev-rules", sentence)]
-    return [*findings, _order(system), _rule_programs(system), _daemon(system)]
+        findings = [_unverified(doubt) if doubt else ok("udev-rules", sentence)]
+    return [*findings, _order(host), _rule_programs(host), _daemon(host)]
 
 
-def _rules(system: System, name: str) -> Finding:
-    path = _rules_file(system, name)
+def _changed_files(host: Host) -> Tuple[Set[str], str]:
+    """The files of our package that are missing or have another content, by rpm; and why it cannot tell, if so."""
+    rpm = inside.program_of(host, "rpm")
+    if rpm is None:
+        return set(), "there is no rpm here"
+    try:
+        completed = inside.run(host, rpm, "-V", "--nodeps", PACKAGE, accept=range(256))
+    except CommandFailed as error:
+        return set(), "rpm fails: {}".format(why(error).rstrip("."))
+    lines = [_VERIFIED.match(line) for line in completed.stdout.splitlines()]
+    if completed.status and not any(lines):
+        said = " ".join((completed.stderr + " " + completed.stdout).split())[:200]
+        return set(), f"`rpm -V {PACKAGE}` says: {said or 'nothing'}"
+    return {line.group(2) for line in lines if line and (line.group(1) == "missing" or "5" in line.group(1))}, ""
+
+
+def _unverified(doubt: str) -> Finding:
+    sentence = f"The udev rules are there; whether they are those of this release is not known: {doubt.rstrip('.')}."
+    return warning("udev-rules", sentence, "Compare them with those in udev/ of this release, if you installed it so.")
+
+
+def _rules(host: Host, name: str, changed: Set[str]) -> Finding:
+    path = _rules_file(host, name)
     if path is None:
         harm = "direct LUNs have no links" if name in DIRECT_RULES else "a LUN could not be hidden while it changes"
         sentence = f"The udev rules {name} are not installed; {harm}."
         return problem("udev-rules", sentence, _INSTALL_RULES)
     try:
-        masked = (os.path.join(system.root, os.devnull[1:]), os.devnull)  # a link to it, as udev has it
-        content = b"" if os.path.realpath(system.path(path)) in masked else system.read(path)
+        masked = (host.at(os.devnull), os.devnull)  # a link to it, as udev has it
+        content = b"" if os.path.realpath(inside.path_of(host, path)) in masked else inside.read(host, path)
     except OSError as error:
         sentence = f"{path} cannot be read: {error.strerror}."
         if isinstance(error, PermissionError):
@@ -129,26 +148,26 @@ def _rules(system: System, name: str) -> Finding:
         return problem("udev-rules", sentence, _INSTALL_RULES)
     if not content.strip():
         return problem("udev-rules", f"{path} is switched off: it is empty.", _INSTALL_RULES)
-    if hashlib.sha256(content).hexdigest() != SHIPPED_RULES[name]:
+    if name in [os.path.basename(each) for each in changed]:
         sentence = f"{path} is not the file of this release: it was edited, or is of another one."
         advice = "Compare it with {0}.rpmnew, if that is there; otherwise remove it and install the package again."
         return warning("udev-rules", sentence, advice.format(path))
     return ok("udev-rules", f"{path} is that of this release.")
 
 
-def _rules_file(system: System, name: str) -> Optional[str]:
+def _rules_file(host: Host, name: str) -> Optional[str]:
     """The file of this name that udev takes; one in /etc hides all others."""
-    for directory in RULES_DIRECTORIES:
-        if _is_there(system, os.path.join(directory, name)):
+    for directory in UDEV_RULES:
+        if _is_there(host, os.path.join(directory, name)):
             return os.path.join(directory, name)
     return None
 
 
-def _order(system: System) -> Finding:
+def _order(host: Host) -> Finding:
     names: Set[str] = set()
-    for directory in RULES_DIRECTORIES:
+    for directory in UDEV_RULES:
         try:
-            names.update(name for name in system.names(directory) if name.endswith(".rules"))
+            names.update(name for name in inside.names_in(host, directory) if name.endswith(".rules"))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -167,79 +186,79 @@ def _order(system: System) -> Finding:
     return warning("udev-order", sentence, "Rename it, if it is yours: udev goes by the names.")
 
 
-def _rule_programs(system: System) -> Finding:
-    missing = [] if system.is_program(FLOCK) else [FLOCK]
-    missing += [] if any(system.is_program(path) for path in SCSI_ID) else [SCSI_ID[0]]
+def _rule_programs(host: Host) -> Finding:
+    missing = [] if inside.is_program(host, FLOCK) else [FLOCK]
+    missing += [] if any(inside.is_program(host, path) for path in SCSI_ID) else [SCSI_ID[0]]
     if missing:
         sentence = "The udev rules need {}, which is not there; so they hide nothing.".format(" and ".join(missing))
         return problem("udev-programs", sentence, "Install util-linux (flock) and systemd-udev (scsi_id).")
     return ok("udev-programs", "flock and scsi_id are where the udev rules want them.")
 
 
-def _daemon(system: System) -> Finding:
-    if _is_there(system, "/run/udev/control"):
+def _daemon(host: Host) -> Finding:
+    if _is_there(host, "/run/udev/control"):
         return ok("udev", "udev runs; it reads rules that change by itself.")
-    if system.processes("xapi") is None:
+    if inside.processes(host, "xapi") is None:
         return unknown(
             "udev", "Whether udev runs cannot be told here.", "Run `relvmoiscsi doctor` on the running host."
         )
     return problem("udev", "udev does not run on this host.", "Start it: `systemctl start systemd-udevd`.")
 
 
-def _path(system: System, name: str) -> str:
+def _path(host: Host, name: str) -> str:
     try:
-        return system.path(name)
+        return inside.path_of(host, name)
     except OSError:
-        return os.path.join(system.root, name[1:])
+        return host.at(name)
 
 
 # --- room to write, and the log
 
 
-def examine_directories(system: System) -> Finding:
-    checked = (_writable(system, directory) for directory in (RUN_DIRECTORY, STATE_DIRECTORY))
+def examine_directories(host: Host) -> Finding:
+    checked = (_writable(host, directory) for directory in (RUN_DIRECTORY, STATE_DIRECTORY))
     troubles = [trouble for trouble in checked if trouble]
     if troubles:
         sentence = " ".join(sentence for sentence, _ in troubles)
         return problem("directories", sentence, " ".join(advice for _, advice in troubles))
-    if not system.is_superuser:
+    if not host.is_superuser:
         return unknown("directories", "Whether root may write is not known to others.", _AS_ROOT)
     return ok("directories", f"There is room for notes in {RUN_DIRECTORY} and {STATE_DIRECTORY}.")
 
 
-def _writable(system: System, directory: str) -> Optional[Tuple[str, str]]:
+def _writable(host: Host, directory: str) -> Optional[Tuple[str, str]]:
     """What keeps the driver from writing there, and what to do; None if nothing does. It makes what is missing."""
-    while directory != "/" and not _is_there(system, directory):
+    while directory != "/" and not _is_there(host, directory):
         directory = os.path.dirname(directory)
-    path = _path(system, directory)
+    path = _path(host, directory)
     try:
         room = os.statvfs(path)
     except OSError as error:
         return f"{directory} cannot be used: {error.strerror}.", "Remove it."
     if not os.path.isdir(path):
         return f"{directory} is no directory.", "Remove it."
-    if room.f_flag & os.ST_RDONLY or (system.is_superuser and not os.access(path, os.W_OK | os.X_OK)):
+    if room.f_flag & os.ST_RDONLY or (host.is_superuser and not os.access(path, os.W_OK | os.X_OK)):
         return f"{directory} cannot be written to.", "Mount it for writing."
     if room.f_bavail * room.f_frsize < LEAST_BYTES or (room.f_files and not room.f_favail):
         return f"The file system of {directory} is full.", "Make room on it."
     return None
 
 
-def _is_there(system: System, path: str) -> bool:
+def _is_there(host: Host, path: str) -> bool:
     """Also what only leads nowhere, and so is in the way."""
-    return os.path.lexists(os.path.join(_path(system, os.path.dirname(path)), os.path.basename(path)))
+    return os.path.lexists(os.path.join(_path(host, os.path.dirname(path)), os.path.basename(path)))
 
 
-def examine_smlog(system: System) -> Finding:
+def examine_smlog(host: Host) -> Finding:
     try:
-        is_file = stat.S_ISREG(os.stat(system.path(SMLOG)).st_mode)
+        is_file = stat.S_ISREG(os.stat(inside.path_of(host, SMLOG)).st_mode)
         is_missing = False
     except OSError:
         is_file, is_missing = False, True
     if is_missing or not is_file:
         sentence = f"There is no {SMLOG}: what the driver does is not logged there."
         return warning("smlog", sentence, f"See that rsyslog runs and writes local2 to {SMLOG}.")
-    if not os.path.exists(_path(system, SYSLOG_SOCKET)):
+    if not os.path.exists(_path(host, SYSLOG_SOCKET)):
         sentence = f"There is no {SYSLOG_SOCKET}: nothing reaches {SMLOG}."
         return warning("smlog", sentence, "Start the system's log: `systemctl start rsyslog`.")
     return ok("smlog", f"The driver logs to {SMLOG}.")
@@ -248,11 +267,11 @@ def examine_smlog(system: System) -> Finding:
 # --- what runs have left
 
 
-def examine_notes(system: System) -> Finding:
+def examine_notes(host: Host) -> Finding:
     """Notes of calls that were killed: an iSCSI session or record of theirs may still be there."""
     directory = "/" + notes.DIRECTORY
     try:
-        left, working = _flocked(system, directory, lambda name: name.endswith(".json"))
+        left, working = _flocked(host, directory, lambda name: name.endswith(".json"))
     except OSError as error:
         return _unreadable("notes", directory, error)
     if left:
@@ -266,11 +285,11 @@ def examine_notes(system: System) -> Finding:
     return ok("notes", "No call that was killed has left a session behind.")
 
 
-def examine_switches(system: System) -> Finding:
+def examine_switches(host: Host) -> Finding:
     """What hides a LUN from event handlers; without an owner it hides nothing."""
     directory = RUN_DIRECTORY + "/hide"
     try:
-        left, working = _flocked(system, directory, lambda name: not name.startswith(("mpath-", "paths-")))
+        left, working = _flocked(host, directory, lambda name: not name.startswith(("mpath-", "paths-")))
     except OSError as error:
         return _unreadable("switches", directory, error)
     if left:
@@ -281,22 +300,22 @@ def examine_switches(system: System) -> Finding:
     return ok("switches", "No LUN is hidden from event handlers.")
 
 
-def _flocked(system: System, directory: str, is_meant: Callable[[str], bool]) -> Tuple[List[str], List[str]]:
+def _flocked(host: Host, directory: str, is_meant: Callable[[str], bool]) -> Tuple[List[str], List[str]]:
     """The files there that nobody holds an flock on, and who holds one on the others. Raises OSError.
 
     The kernel's list is read, as even a shared lock of ours would for a moment be in somebody's way.
     """
     try:
-        names = sorted(name for name in system.names(directory) if is_meant(name))
+        names = sorted(name for name in inside.names_in(host, directory) if is_meant(name))
     except FileNotFoundError:
         return [], []
     left, working = [], []
     for name in names:
         try:
-            status = os.lstat(os.path.join(system.path(directory), name))
+            status = os.lstat(os.path.join(inside.path_of(host, directory), name))
         except FileNotFoundError:
             continue  # its owner has just removed it
-        owners = holders.owners_of_flock(status, holders.System(proc=_path(system, "/proc")))
+        owners = flock.owners_of(status, host)
         working += owners
         left += [] if owners else [name]
     return left, sorted(set(working))

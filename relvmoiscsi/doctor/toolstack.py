@@ -6,6 +6,7 @@ import re
 import time
 from typing import List, NamedTuple, Optional, Tuple
 
+from relvmoiscsi.doctor import inside
 from relvmoiscsi.doctor.driver import Driver
 from relvmoiscsi.doctor.finding import (
     Finding,
@@ -15,8 +16,8 @@ from relvmoiscsi.doctor.finding import (
     unknown,
     warning,
 )
-from relvmoiscsi.doctor.system import System
 from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
 
 RESTART = "Run `xe-toolstack-restart` on this host; running VMs are not touched."
@@ -33,16 +34,16 @@ class Change(NamedTuple):
     seconds: float  #: since the epoch
 
 
-def xapi_started(system: System) -> Tuple[Optional[float], Finding]:
+def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     """When xapi started (seconds since the epoch), None if that is not known; and what there is to say about it."""
-    numbers = system.processes("xapi")
+    numbers = inside.processes(host, "xapi")
     if numbers is None:
-        sentence = f"Whether xapi runs cannot be told: there is no /proc in {system.root}."
+        sentence = f"Whether xapi runs cannot be told: there is no /proc in {host.root}."
         return None, unknown("xapi", sentence, "Run `relvmoiscsi doctor` on the running host.")
     if not numbers:
         return None, problem("xapi", "xapi does not run on this host.", "Start it: `xe-toolstack-restart`.")
-    boot = re.search(r"^btime (\d+)$", system.text("/proc/stat"), re.MULTILINE)
-    ticks = [_start_ticks(system, number) for number in numbers]
+    boot = re.search(r"^btime (\d+)$", inside.text_of(host, "/proc/stat"), re.MULTILINE)
+    ticks = [_start_ticks(host, number) for number in numbers]
     known = [found for found in ticks if found is not None]
     if boot is None or not known:
         sentence = "xapi runs; since when, the kernel does not say."
@@ -52,13 +53,13 @@ def xapi_started(system: System) -> Tuple[Optional[float], Finding]:
     return started, ok("xapi", f"xapi runs since {_moment(started)}.")
 
 
-def _start_ticks(system: System, number: int) -> Optional[int]:
-    words = system.text(f"/proc/{number}/stat").rpartition(")")[2].split()
+def _start_ticks(host: Host, number: int) -> Optional[int]:
+    words = inside.text_of(host, f"/proc/{number}/stat").rpartition(")")[2].split()
     return int(words[_START_TIME]) if len(words) > _START_TIME and words[_START_TIME].isdigit() else None
 
 
 def examine_restart(
-    system: System, started: Optional[float], driver: Optional[Driver], is_registered: Optional[bool] = None
+    host: Host, started: Optional[float], driver: Optional[Driver], is_registered: Optional[bool] = None
 ) -> Finding:
     """Has xapi started since the driver and the lists changed?
 
@@ -69,8 +70,8 @@ def examine_restart(
         sentence = "Whether xapi has seen the driver and its settings is not known."
         return unknown("restart", sentence, RESTART)
     try:
-        changes = _changes(system, driver)
-        directory = _change(system, conf.CONF_D)
+        changes = _changes(host, driver)
+        directory = _change(host, conf.CONF_D)
     except (NotFound, OSError) as error:
         return unknown("restart", f"When files of xapi changed is not known: {error}.", RESTART)
     late = [change for change in changes if change.seconds > started + _TOLERANCE_SECONDS]
@@ -91,18 +92,18 @@ def examine_restart(
     return ok("restart", "xapi has started since the driver and the lists of drivers last changed.")
 
 
-def _changes(system: System, driver: Optional[Driver]) -> List[Change]:
+def _changes(host: Host, driver: Optional[Driver]) -> List[Change]:
     """The driver, and the files with a list of drivers. Raises NotFound and OSError."""
     paths = [driver.path] if driver else []
-    paths += [setting.path for setting in conf.read_whitelist(system.root).sources]
-    changes = (_change(system, path) for path in dict.fromkeys(paths))
+    paths += [setting.path for setting in conf.read_whitelist(host.root).sources]
+    changes = (_change(host, path) for path in dict.fromkeys(paths))
     return [change for change in changes if change is not None]
 
 
-def _change(system: System, path: str) -> Optional[Change]:
+def _change(host: Host, path: str) -> Optional[Change]:
     """None if it is not there. An installed file may have any mtime; ctime is when it came here."""
     found = []
-    for name in (os.path.join(system.root, path[1:]), system.path(path)):
+    for name in (host.at(path), inside.path_of(host, path)):
         try:
             status = os.lstat(name)
         except FileNotFoundError:

@@ -9,17 +9,15 @@ so).
 import logging
 import os
 import re
-import time
 from contextlib import contextmanager
 from typing import Dict, Iterator, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.disk.holders import owners_of_flock
-from relvmoiscsi.host.locks.lvm_locks import flock_before
+from relvmoiscsi.host import flock
+from relvmoiscsi.host.files import content_of, replace, sync_directory
 
 log = logging.getLogger(__name__)
 
-CONFIG = "/etc/relvmoiscsi.conf"  #: known to the rules in udev/
 LOCK_SECONDS = 30.0  #: for a command that asks xapi and has a map made
 
 NOT_CHANGED = "Nothing was changed."
@@ -65,10 +63,7 @@ def said(line: str) -> str:
 def read_config(path: str) -> str:
     """The text of the file, whatever bytes it has; empty if there is none. Raises Refused when it does not read."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
+        return (content_of(path) or b"").decode("utf-8", "surrogateescape")
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}.").in_state(NOT_CHANGED) from error
 
@@ -80,17 +75,15 @@ def only_one(path: str) -> Iterator[None]:
     The lock is on the directory: the file itself is replaced.
     """
     directory = os.path.dirname(os.path.realpath(path))
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Refused(f"{directory} cannot be opened: {error.strerror}.").in_state(NOT_CHANGED) from error
-    try:
-        if not flock_before(descriptor, time.monotonic() + LOCK_SECONDS):
-            owners = ", ".join(owners_of_flock(os.fstat(descriptor))) or "another process"
-            raise Refused(f"{path} is being changed by {owners}. Try again.").in_state(NOT_CHANGED)
+
+    def taken(owner: str) -> Refused:
+        return Refused(f"{path} is being changed by {owner}. Try again.").in_state(NOT_CHANGED)
+
+    def unusable(error: OSError) -> Refused:
+        return Refused(f"{directory} cannot be opened: {error.strerror}.").in_state(NOT_CHANGED)
+
+    with flock.directory(directory, LOCK_SECONDS, taken, unusable):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def replace_config(path: str, text: str) -> None:
@@ -102,36 +95,8 @@ def replace_config(path: str, text: str) -> None:
     directory, name = os.path.split(path)
     new = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-                _take_over_mode(path, file.fileno())
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(new, path)
-        except BaseException:
-            os.unlink(new)
-            raise
+        replace(path, text.encode("utf-8", "surrogateescape"), new)
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}.").in_state(NOT_CHANGED) from error
-    _sync_directory(directory)
+    sync_directory(directory)
     log.info("wrote %s", path)
-
-
-def _take_over_mode(path: str, descriptor: int) -> None:
-    try:
-        old = os.stat(path)
-    except FileNotFoundError:
-        os.fchmod(descriptor, 0o644)
-        return
-    os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, old.st_mode & 0o7777)
-
-
-def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

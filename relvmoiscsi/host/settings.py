@@ -12,8 +12,9 @@ import logging
 import math
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.config_file import CONFIG, read_config, settings_of
+from relvmoiscsi.host.config_file import read_config, settings_of
 from relvmoiscsi.host.deadline import DEFAULT_SECONDS
+from relvmoiscsi.host.this_host import THIS_HOST
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ SECTION = "driver"
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
 
 
-def deadline_seconds(path: str = CONFIG) -> float:
+def deadline_seconds(path: str = THIS_HOST.config) -> float:
     """The setting; the default where there is none, or one that cannot be meant, which is logged."""
     try:
         text = settings_of(read_config(path), SECTION).get("deadline", "")

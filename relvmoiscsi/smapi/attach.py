@@ -32,6 +32,7 @@ from relvmoiscsi.host.iscsi.login import Login, OpenIscsi
 from relvmoiscsi.host.iscsi.portals import PORTAL_SECONDS, Portal, in_turn, reach
 from relvmoiscsi.host.iscsi.sessions import Session, sessions, sessions_of
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.smapi.config import Config
 from relvmoiscsi.smapi.listing import luns_of
 
@@ -79,23 +80,22 @@ def attached(access: Access, meanwhile: Callable[[], None] = lambda: None) -> It
         _warn_if_seen([disk for disk in disks if disk not in there])
         if access.multipathing:
             stack.callback(_quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
-            yield multipath.ensure_map(before, disks, system=_multipath(deadline)).device
+            yield multipath.ensure_map(before, disks, host=_multipath(deadline)).device
         else:
             _verify_unused([disk for disk in udev.disks_of(scsi_id) if disk not in disks])
             yield "/dev/" + multipath.single_path(scsi_id, disks)
 
 
-def _multipath(deadline: Deadline) -> multipath.System:
+def _multipath(deadline: Deadline) -> Host:
     """multipath-tools of this host, kept to the deadline."""
-    here = multipath.HERE
-    return here._replace(
-        runner=in_time(here.runner, deadline),
-        wait_for=waiting_in_time(here.wait_for, deadline),
+    return THIS_HOST._replace(
+        runner=in_time(THIS_HOST.runner, deadline),
+        wait_for=waiting_in_time(THIS_HOST.wait_for, deadline),
     )
 
 
 def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
-    multipath.flush_map(before, system=_multipath(deadline.for_cleanup()))
+    multipath.flush_map(before, host=_multipath(deadline.for_cleanup()))
 
 
 def _verify_unused(dead: Sequence[str]) -> None:
@@ -198,7 +198,7 @@ def _disks(access: Access, logins: Sequence[Login]) -> List[str]:
     scsi_id = access.config.scsi_id
     found = _rescanned(access, logins)
     seconds = access.deadline.within(LUN_SECONDS)
-    disks: Optional[List[str]] = udev.wait_for(lambda: _disks_of_all(scsi_id, len(found)), seconds)
+    disks: Optional[List[str]] = THIS_HOST.wait_for(lambda: _disks_of_all(scsi_id, len(found)), seconds)
     disks = disks or _live_disks(scsi_id)
     if not disks:
         access.deadline.check(f"the LUN {scsi_id} appeared")

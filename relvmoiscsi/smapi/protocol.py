@@ -61,10 +61,6 @@ def string_response(text: str) -> str:
     return xml_rpc.response_text(xml_safe(text))
 
 
-def struct_response(value: Mapping[str, Any]) -> str:
-    return xml_rpc.response_text(dict(value))
-
-
 def fault_response(code: int, text: str) -> str:
     return xml_rpc.fault_text(code, xml_safe(text))
 

@@ -4,14 +4,15 @@
 import os
 
 from relvmoiscsi.direct import links as direct
-from relvmoiscsi.direct.links import Owner, Site, Uncertain
+from relvmoiscsi.direct.links import Owner, Uncertain
 from relvmoiscsi.errors import DeviceError
+from relvmoiscsi.host import this_host
 
 LUN = "36001405993c87c37fa84d02b7fa62c40"
 OTHER = "36001405993c87c37fa84d02b7fa62c41"
 
 
-class Host:
+class World:
     """What sysfs, /dev and udev's database would hold, and what is on the disks."""
 
     def __init__(self, root):
@@ -20,8 +21,7 @@ class Host:
         self.steps = []
         for directory in ("sys/block", "dev/mapper", "dev/xapi/block", "etc/multipath", "proc/net", "run"):
             (root / directory).mkdir(parents=True)
-        places = [str(root / name) for name in ("sys", "dev", "run/udev", "proc", "etc", "run")]
-        self.site = Site(str(root / "etc/relvmoiscsi.conf"), str(root), *places, wait_for=self.wait_for)
+        self.host = this_host.Host(str(root), wait_for=self.wait_for)
         self.configure(f"[direct]\ndisk = {LUN}\n")
 
     def configure(self, text):
@@ -91,7 +91,7 @@ class Host:
             self.steps.pop(0)()
 
     def link_name(self, device, previous=""):
-        return direct.link_name(device, previous, self.look, self.site)
+        return direct.link_name(device, previous, self.look, self.host)
 
 
 def in_process(look, path, _seconds):

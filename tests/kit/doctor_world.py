@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relvmoiscsi.doctor import programs
-from relvmoiscsi.doctor.system import XAPI_PATH, System
+from relvmoiscsi.doctor.inside import XAPI_PATH
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import TIMED_OUT, Completed, run
+from relvmoiscsi.host.this_host import Host
 
 TOP = Path(__file__).resolve().parents[2]
 EXECUTABLE = TOP / "drivers" / "ReLVMoISCSISR"
@@ -36,7 +37,7 @@ AS_XAPI = ("/usr/bin/env", "-i", "PATH=" + XAPI_PATH)
 
 
 class Transcript:
-    """Programs that end as the test says: `(words of the command line, output or CommandFailed)`, in order."""
+    """Programs that end as the test says: `(words of the command line, output or how it ends)`, in order."""
 
     def __init__(self, *expected):
         self.expected = list(expected)
@@ -50,7 +51,7 @@ class Transcript:
         self.calls.append(tuple(argv))
         if isinstance(outcome, Exception):
             raise outcome
-        return Completed(0, outcome, "")
+        return outcome if isinstance(outcome, Completed) else Completed(0, outcome, "")
 
 
 def failed(status=1, stderr="it broke"):
@@ -87,7 +88,8 @@ class World:
         for name in ("/usr/sbin/iscsiadm", "/usr/sbin/multipath", "/usr/sbin/multipathd", "/usr/bin/flock"):
             self.program(name, f"#!/bin/sh\necho {os.path.basename(name)} version 6.2.0.874\n")
         self.program("/usr/lib/udev/scsi_id", "#!/bin/sh\n")
-        for name in programs.SHIPPED_RULES:
+        self.program("/usr/bin/rpm", "#!/bin/sh\n")
+        for name in programs.OUR_RULES:
             self.copy(TOP / "udev" / name, "/etc/udev/rules.d/" + name)
         self.put("/run/udev/control", "")
 
@@ -97,9 +99,9 @@ class World:
         self.put("/dev/log", "")
         os.makedirs(self.at("/var/lib/xcp"))
 
-    def system(self, *programs, **options):
+    def host(self, *programs, **options):
         """The host as the doctor sees it; its programs end as `programs` say. Without any, they are run."""
-        return System(self.root, Transcript(*programs) if programs else run, **options)
+        return Host(self.root, Transcript(*programs) if programs else run, **options)
 
     def xapi_started(self, seconds_from_now, number=100):
         self.put("/proc/stat", f"cpu 1 2 3\nbtime {int(time.time()) + seconds_from_now}\nprocesses 7\n")

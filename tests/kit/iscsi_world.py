@@ -14,6 +14,7 @@ from pathlib import Path
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.iscsi.portals import Portal
+from relvmoiscsi.host.this_host import Host
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "transcripts"
 IQN = "iqn.2026-01.test:open"
@@ -132,6 +133,7 @@ class World:
 
     def __init__(self, root, database="etc/iscsi"):
         self.root = str(root)
+        self.host = Host(self.root, self.run)
         self.database = database
         self.calls = []
         self.answers = {}  # label of a transcript, exception or callable, by "login", "logout", ...

@@ -11,6 +11,7 @@ from kit.lab import initiator
 from kit.lab.command import run
 from kit.lab.xapi import SUCCESS, Call, created
 from relvmoiscsi.host.iscsi.notes import DIRECTORY, new_note
+from relvmoiscsi.host.this_host import Host
 
 SR_REF = "/var/run/sr-ref"
 NOTES = os.path.join("/", DIRECTORY)
@@ -84,7 +85,7 @@ def test_what_a_scan_brings_is_hidden_and_goes_again(lab, pool, image, original)
 def test_a_note_of_a_killed_call_does_not_end_a_session_of_others(lab, pool, clone, data, mount):
     array = lab.target(data, clone)
     address, port = array.portal.split(":")
-    new_note("/", iqn=array.iqn, portal=[address, int(port)], user=None, created=True).close()
+    new_note(Host("/"), iqn=array.iqn, portal=[address, int(port)], user=None, created=True).close()
     initiator.login(array.iqn, array.portal)
     user = mount(initiator.device_of(data.scsi_id))
     session = lab.world()["sessions"]

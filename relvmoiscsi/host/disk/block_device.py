@@ -8,6 +8,10 @@ Whoever opens one for writing has it alone until `close`:
     image file     nobody else has it open (a lease tells, and is given back at once), then an flock
 
 Closing a block device that was open for writing makes udev look at it anew, so it comes last.
+
+Logical blocks have 512 bytes, or 4096 where a LUN is 4Kn. LVM puts the same layout on such a one, its label at byte 512
+(ten releases tried, on loop devices with these blocks), so it can hold a volume group as any other. Loop devices are
+where that is tested; no array was at hand that gives such LUNs.
 """
 
 import ctypes

@@ -14,8 +14,9 @@ import time
 from typing import Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host.disk.holders import owners_of_flock, users_of_block, users_of_file, writers_of_block
-from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS, flock_before
+from relvmoiscsi.host import flock
+from relvmoiscsi.host.disk.holders import users_of_block, users_of_file, writers_of_block
+from relvmoiscsi.host.flock import POLL_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -81,16 +82,16 @@ def lock_against_udev(path: str, descriptor: int, seconds: float) -> None:
 
     Raises Refused when it stays taken. The lock goes when the descriptor is closed.
     """
-    if not flock_before(descriptor, time.monotonic() + seconds):
-        owners = _listing(owners_of_flock(os.fstat(descriptor)))
+    if not flock.take_before(descriptor, time.monotonic() + seconds):
+        owners = _listing(flock.owners_of(os.fstat(descriptor)))
         problem = f"{path} is locked by {owners}, and was not free within {seconds:g} seconds."
         raise Refused(problem + " Try again when that has ended.").in_state(NOT_WRITTEN)
 
 
 def lock_image(path: str, descriptor: int) -> None:
     """Take the flock that keeps a second run off an image file. Raises Refused when it is taken."""
-    if not flock_before(descriptor, time.monotonic()):
-        owners = _listing(owners_of_flock(os.fstat(descriptor)))
+    if not flock.take(descriptor):
+        owners = _listing(flock.owners_of(os.fstat(descriptor)))
         problem = f"{path} is locked by {owners}: another relvmoiscsi is at work on it."
         raise Refused(problem).in_state(NOT_WRITTEN)
 

@@ -8,71 +8,52 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Dict, Iterator, List, NamedTuple, Sequence
+from typing import Dict, Iterator, List, Sequence
+
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 #: Programs that keep disks open, or open them again and again, only to watch them: they lose nothing when a disk goes.
 WATCHERS = ("multipathd", "systemd-udevd", "(udev-worker)", "udevd")
 
 
-class System(NamedTuple):
-    """Where the kernel tells about itself; a test has its own."""
-
-    sysfs: str = "/sys"
-    proc: str = "/proc"
-    dev: str = "/dev"
-
-
-HERE = System()
-
-
-def users_of_block(status: os.stat_result, system: System = HERE) -> List[str]:
+def users_of_block(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
     """Who has a claim on the block device of this stat, or on one of its partitions."""
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    directory = os.path.realpath(os.path.join(system.sysfs, "dev/block", number))
+    directory = os.path.realpath(os.path.join(host.sysfs, "dev/block", number))
     parts = [os.path.dirname(path) for path in sorted(glob(os.path.join(escape(directory), "*/partition")))]
     users: List[str] = []
     for device in [directory, *parts]:
         users += _holders(device)
-        users += _mounts(_text(os.path.join(device, "dev")), system)
-    return users + _processes(status, -1, system)
+        users += _mounts(_text(os.path.join(device, "dev")), host)
+    return users + _processes(status, -1, host)
 
 
-def users_of_disks(names: Sequence[str], system: System = HERE, answering: bool = True) -> List[str]:
+def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool = True) -> List[str]:
     """Who would lose something if these disks ("sdb") went, in whatever mount namespace. Partitions count as well.
 
     `answering`: the disks are within reach, so that opening them does not hang. Only then are claims within the kernel
     seen that are shown nowhere: a target's backstore, a file system mounted where this process cannot look.
     """
-    directories = [os.path.join(system.sysfs, "block", name) for name in names]
+    directories = [os.path.join(host.sysfs, "block", name) for name in names]
     parts = [path for one in directories for path in sorted(glob(os.path.join(escape(one), "*/partition")))]
     directories += [os.path.dirname(part) for part in parts]
     devices = {os.path.basename(path): path for path in directories}
     numbers = {_text(os.path.join(path, "dev")): name for name, path in devices.items()}
     numbers.pop("", None)  # gone
     users = [user for path in devices.values() for user in _holders(path, advice="")]
-    users += _mounts_anywhere(numbers, system)
-    users += _swaps(devices, system)
-    users += _loops_over(devices, system)
-    users += _processes_with(numbers, system)
+    users += _mounts_anywhere(numbers, host)
+    users += _swaps(devices, host)
+    users += _loops_over(devices, host)
+    users += _processes_with(numbers, host)
     if answering and not users:
-        users += _claims(devices, system)
+        users += _claims(devices, host)
     return users
 
 
-def users_of_file(status: os.stat_result, own_descriptor: int, system: System = HERE) -> List[str]:
+def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
     """Which loop devices and processes have the file of this stat open, `own_descriptor` apart."""
-    return _loops(status, system) + _processes(status, own_descriptor, system)
-
-
-def owners_of_flock(status: os.stat_result, system: System = HERE) -> List[str]:
-    """Which processes hold an flock on the file or device node of this stat."""
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    owners = []
-    for line in _text(os.path.join(system.proc, "locks")).splitlines():
-        words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 08:01:12345 0 EOF
-        if len(words) >= 6 and words[1] == "FLOCK" and words[5] == place:
-            owners.append(_process(words[4], system))
-    return owners
+    return _loops(status, host) + _processes(status, own_descriptor, host)
 
 
 def _holders(device: str, advice: str = " (use that instead)") -> Iterator[str]:
@@ -87,18 +68,18 @@ def _holders(device: str, advice: str = " (use that instead)") -> Iterator[str]:
             yield f"block device {os.path.basename(path)}"
 
 
-def _mounts(number: str, system: System) -> Iterator[str]:
-    for line in _text(os.path.join(system.proc, "self/mountinfo")).splitlines():
+def _mounts(number: str, host: Host) -> Iterator[str]:
+    for line in _text(os.path.join(host.proc, "self/mountinfo")).splitlines():
         words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime ...
         if number and len(words) > 4 and words[2] == number:
             yield f"the file system mounted at {words[4]}"
 
 
-def _mounts_anywhere(numbers: Dict[str, str], system: System) -> List[str]:
+def _mounts_anywhere(numbers: Dict[str, str], host: Host) -> List[str]:
     """File systems on these devices (major:minor to name) in every mount namespace that some process is in."""
     found: Dict[str, None] = {}
     seen = set()
-    for process in sorted(glob(os.path.join(escape(system.proc), "[0-9]*"))):
+    for process in sorted(glob(os.path.join(escape(host.proc), "[0-9]*"))):
         namespace = _link(os.path.join(process, "ns/mnt"))
         if namespace and namespace in seen:
             continue
@@ -113,48 +94,48 @@ def _mounts_anywhere(numbers: Dict[str, str], system: System) -> List[str]:
     return list(found)
 
 
-def _swaps(devices: Dict[str, str], system: System) -> List[str]:
-    lines = _text(os.path.join(system.proc, "swaps")).splitlines()[1:]  # /dev/sdb1  partition  1048572  0  -2
+def _swaps(devices: Dict[str, str], host: Host) -> List[str]:
+    lines = _text(os.path.join(host.proc, "swaps")).splitlines()[1:]  # /dev/sdb1  partition  1048572  0  -2
     paths = [line.split()[0] for line in lines if line.strip()]
     return [f"swap space {path}" for path in paths if os.path.basename(path) in devices]
 
 
-def _loops_over(devices: Dict[str, str], system: System) -> List[str]:
+def _loops_over(devices: Dict[str, str], host: Host) -> List[str]:
     found = []
-    for path in sorted(glob(os.path.join(escape(system.sysfs), "block/loop*/loop/backing_file"))):
+    for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
         backing = _text(path)
         if os.path.dirname(backing) == "/dev" and os.path.basename(backing) in devices:
             found.append(f"loop device /dev/{path.split(os.sep)[-3]}")
     return found
 
 
-def _processes_with(numbers: Dict[str, str], system: System) -> List[str]:
+def _processes_with(numbers: Dict[str, str], host: Host) -> List[str]:
     """Processes with an open descriptor of one of these devices (major:minor to name); watchers left out."""
     found: Dict[str, None] = {}
-    for link in glob(os.path.join(escape(system.proc), "[0-9]*/fd/*")):
+    for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
         # A file on a server that does not answer would hang: only what lies in a /dev is asked for its number.
         if "/dev/" in _link(link) and _number(link) in numbers:
             found[link.split(os.sep)[-3]] = None
     processes = sorted(found, key=int)
-    watched = [one for one in processes if _text(os.path.join(system.proc, one, "comm")) in WATCHERS]
-    return [_process(one, system) for one in processes if one not in watched]
+    watched = [one for one in processes if _text(os.path.join(host.proc, one, "comm")) in WATCHERS]
+    return [named_process(one, host) for one in processes if one not in watched]
 
 
-def writers_of_block(status: os.stat_result, own_descriptor: int, system: System = HERE) -> List[str]:
+def writers_of_block(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
     """Processes that have the block device of this stat open for writing, `own_descriptor` apart; watchers left out.
 
     The kernel lets two of them write, unless one asks to be alone.
     """
     wanted = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    own = os.path.join(system.proc, str(os.getpid()), "fd", str(own_descriptor))
+    own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
     found: Dict[str, None] = {}
-    for link in glob(os.path.join(escape(system.proc), "[0-9]*/fd/*")):
+    for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
         if link != own and "/dev/" in _link(link) and _number(link) == wanted and _is_for_writing(link):
             found[link.split(os.sep)[-3]] = None
     return [
-        _process(one, system)
+        named_process(one, host)
         for one in sorted(found, key=int)
-        if _text(os.path.join(system.proc, one, "comm")) not in WATCHERS
+        if _text(os.path.join(host.proc, one, "comm")) not in WATCHERS
     ]
 
 
@@ -175,12 +156,12 @@ def _number(path: str) -> str:
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""
 
 
-def _claims(devices: Dict[str, str], system: System) -> List[str]:
+def _claims(devices: Dict[str, str], host: Host) -> List[str]:
     """Devices that the kernel gives to nobody else, whoever has them. Opened to read only: udev takes no notice."""
     found = []
     for name in devices:
         try:
-            os.close(os.open(os.path.join(system.dev, name), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
+            os.close(os.open(host.node(name), os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError as error:
             if error.errno == errno.EBUSY:
                 found.append(f"something in the kernel that has claimed {name}")
@@ -194,9 +175,9 @@ def _link(path: str) -> str:
         return ""  # gone, or not for us
 
 
-def _loops(status: os.stat_result, system: System) -> List[str]:
+def _loops(status: os.stat_result, host: Host) -> List[str]:
     loops = []
-    for path in sorted(glob(os.path.join(escape(system.sysfs), "block/loop*/loop/backing_file"))):
+    for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
         backing = _text(path)
         try:
             same = os.path.samestat(os.stat(backing), status)
@@ -207,15 +188,15 @@ def _loops(status: os.stat_result, system: System) -> List[str]:
     return loops
 
 
-def _processes(status: os.stat_result, own_descriptor: int, system: System) -> List[str]:
+def _processes(status: os.stat_result, own_descriptor: int, host: Host) -> List[str]:
     """Processes with an open descriptor of this very file, or of a node of this device."""
-    own = os.path.join(system.proc, str(os.getpid()), "fd", str(own_descriptor))
+    own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
     numbers = []
-    for link in glob(os.path.join(escape(system.proc), "[0-9]*/fd/*")):
+    for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
         number = link.split(os.sep)[-3]
         if link != own and number not in numbers and _is_same(link, status):
             numbers.append(number)
-    return [_process(number, system) for number in sorted(numbers, key=int)]
+    return [named_process(number, host) for number in sorted(numbers, key=int)]
 
 
 def _is_same(link: str, status: os.stat_result) -> bool:
@@ -228,17 +209,14 @@ def _is_same(link: str, status: os.stat_result) -> bool:
     return os.path.samestat(there, status)
 
 
-def _process(number: str, system: System) -> str:
-    command = _text(os.path.join(system.proc, number, "comm"))
+def named_process(number: str, host: Host) -> str:
+    """A process for a sentence."""
+    command = _text(os.path.join(host.proc, number, "comm"))
     if number == str(os.getpid()):
         return "this very process"
     return f"process {number} ({command})" if command else f"process {number}"
 
 
 def _text(path: str) -> str:
-    """A line or table of the kernel; empty if it is not there or not for us."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            return lines.read().rstrip("\n")
-    except OSError:
-        return ""
+    """A line or table of the kernel."""
+    return text_of(path).rstrip("\n")

@@ -19,9 +19,9 @@ from glob import escape, glob
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
-from relvmoiscsi.host.command import Runner, run
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.disk.udev import Waiter, wait_for
+from relvmoiscsi.host.files import content_of
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
@@ -34,19 +34,6 @@ WWIDS = "multipath/wwids"  #: below /etc: LUNs that were multipathed before, "/<
 
 #: States of a SCSI disk in which nothing can reach the LUN through it. "blocked" is not among them: it may come back.
 _DEAD_STATES = ("offline", "transport-offline", "cancel", "deleted")
-
-
-class System(NamedTuple):
-    """Where maps are found and how multipath-tools are talked to; a test has its own."""
-
-    sysfs: str = "/sys"
-    dev: str = "/dev"
-    etc: str = "/etc"
-    runner: Runner = run
-    wait_for: Waiter = wait_for
-
-
-HERE = System()
 
 
 class Map(NamedTuple):
@@ -76,12 +63,12 @@ def is_on(device_config: Mapping[str, str], other_config: Mapping[str, str]) -> 
     return other_config.get("multipathing") == "true" and other_config.get("multipathhandle", "dmp") == "dmp"
 
 
-def single_path(scsi_id: str, disks: Sequence[str], sysfs: str = "/sys") -> str:
+def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> str:
     """The one of `disks` ("sdb") to use without multipathing: the only one through which the LUN can be reached.
 
     Raises Refused when there are several, NotFound when there is none.
     """
-    states = {disk: _text(os.path.join(sysfs, "block", disk, "device/state")) for disk in disks}
+    states = {disk: _text(os.path.join(host.sysfs, "block", disk, "device/state")) for disk in disks}
     usable = [disk for disk in disks if states[disk] and states[disk] not in _DEAD_STATES]
     if len(usable) == 1:
         return usable[0]
@@ -89,30 +76,30 @@ def single_path(scsi_id: str, disks: Sequence[str], sysfs: str = "/sys") -> str:
         listed = ", ".join("{} is {}".format(disk, states[disk] or "gone") for disk in disks) or "no disk has its id"
         raise NotFound(f"LUN {scsi_id} cannot be reached: {listed}.", sm_key="ISCSIDevice")
     raise Refused(
-        f"LUN {scsi_id} has {len(usable)} paths ({_named_paths(usable, sysfs)}) and multipathing is off on this host. "
+        f"LUN {scsi_id} has {len(usable)} paths ({_named_paths(usable, host)}) and multipathing is off on this host. "
         "Turn multipathing on, or log out of all "
         "portals but one, then try again.",
         sm_key="MultipathGenericFailure",
     )
 
 
-def find_map(scsi_id: str, system: System = HERE) -> Optional[Map]:
+def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:
     """The map of a LUN; None if it has none."""
-    for directory in sorted(glob(os.path.join(escape(system.sysfs), "block/dm-*"))):
-        if scsi_id_of_disk(os.path.basename(directory), system.sysfs) == scsi_id:
+    for directory in sorted(glob(os.path.join(escape(host.sysfs), "block/dm-*"))):
+        if scsi_id_of_disk(os.path.basename(directory), host) == scsi_id:
             name = _text(os.path.join(directory, "dm/name"))
             paths = tuple(sorted(os.path.basename(path) for path in glob(os.path.join(escape(directory), "slaves/*"))))
-            return Map(os.path.basename(directory), name, paths, os.path.join(system.dev, "mapper", name))
+            return Map(os.path.basename(directory), name, paths, os.path.join(host.dev, "mapper", name))
     return None
 
 
-def look(scsi_id: str, system: System = HERE) -> Before:
+def look(scsi_id: str, host: Host = THIS_HOST) -> Before:
     """What there is of a LUN's map now. To be called before the login: multipathd may make a map by itself then."""
-    return Before(scsi_id, find_map(scsi_id, system) is not None, _is_listed(scsi_id, system))
+    return Before(scsi_id, find_map(scsi_id, host) is not None, _is_listed(scsi_id, host))
 
 
 def ensure_map(
-    before: Before, disks: Sequence[str], timeout_seconds: float = MAP_SECONDS, system: System = HERE
+    before: Before, disks: Sequence[str], timeout_seconds: float = MAP_SECONDS, host: Host = THIS_HOST
 ) -> Map:
     """The map of a LUN, with each of `disks` ("sdb") as a path, ready to be opened; made if need be.
 
@@ -120,14 +107,14 @@ def ensure_map(
 
     Raises NotFound or Refused, with the keys of multipath errors. However it ends, `flush_map` is to follow.
     """
-    ensure_daemon(system)
-    ready = _ready(before.scsi_id, disks, system)
+    ensure_daemon(host)
+    ready = _ready(before.scsi_id, disks, host)
     the_map = ready()
     if the_map is None:
-        _ask_for_map(before, disks, system)
-        the_map = system.wait_for(ready, timeout_seconds)
+        _ask_for_map(before, disks, host)
+        the_map = host.wait_for(ready, timeout_seconds)
     if the_map is None:
-        raise _not_made(before.scsi_id, disks, timeout_seconds, system)
+        raise _not_made(before.scsi_id, disks, timeout_seconds, host)
     log.info(
         "LUN %s: %s multipath map %s with paths %s",
         before.scsi_id,
@@ -138,7 +125,7 @@ def ensure_map(
     return the_map
 
 
-def flush_map(before: Before, timeout_seconds: float = FLUSH_SECONDS, system: System = HERE) -> None:
+def flush_map(before: Before, timeout_seconds: float = FLUSH_SECONDS, host: Host = THIS_HOST) -> None:
     """Take away the map that was not there before, and the LUN from the list of those to multipath.
 
     Whoever made it: without us there would be none. A map that is in use gets `timeout_seconds` to be let go of.
@@ -151,33 +138,33 @@ def flush_map(before: Before, timeout_seconds: float = FLUSH_SECONDS, system: Sy
 
     def is_gone() -> bool:
         nonlocal said
-        the_map = find_map(before.scsi_id, system)
+        the_map = find_map(before.scsi_id, host)
         if the_map is not None:
-            said = _run(("multipath", "-f", the_map.name), system)
-        return find_map(before.scsi_id, system) is None
+            said = _run(("multipath", "-f", the_map.name), host)
+        return find_map(before.scsi_id, host) is None
 
-    if not system.wait_for(is_gone, timeout_seconds):
+    if not host.wait_for(is_gone, timeout_seconds):
         raise Refused(
             "The multipath map of LUN {0} is still there after {1:g} seconds: {2}. When nothing uses it any more, run "
             "`multipath -f {0}`.".format(before.scsi_id, timeout_seconds, said or "multipath gave no reason"),
             sm_key="MultipathGenericFailure",
         )
-    if not before.had_wwid and _is_listed(before.scsi_id, system):
-        _run(("multipath", "-w", before.scsi_id), system)
-        _drop_crossed_out(before.scsi_id, os.path.join(system.etc, WWIDS))
+    if not before.had_wwid and _is_listed(before.scsi_id, host):
+        _run(("multipath", "-w", before.scsi_id), host)
+        _drop_crossed_out(before.scsi_id, os.path.join(host.etc, WWIDS))
 
 
-def ensure_daemon(system: System = HERE, timeout_seconds: float = DAEMON_SECONDS) -> None:
+def ensure_daemon(host: Host = THIS_HOST, timeout_seconds: float = DAEMON_SECONDS) -> None:
     """See that multipathd answers; start it if it does not. Raises Refused."""
 
     def answers() -> bool:
-        return re.match(r"pid \d+", _ask("show daemon", system)) is not None
+        return re.match(r"pid \d+", _ask("show daemon", host)) is not None
 
     if answers():
         return
     log.info("multipathd does not answer; starting it")
-    said = _run(("systemctl", "start", "multipathd.service"), system)
-    if not system.wait_for(answers, timeout_seconds):
+    said = _run(("systemctl", "start", "multipathd.service"), host)
+    if not host.wait_for(answers, timeout_seconds):
         raise Refused(
             "Multipathing is on, and multipathd does not answer{}. Start it, then try again.".format(
                 ", nor could it be started: " + said if said else ""
@@ -186,43 +173,43 @@ def ensure_daemon(system: System = HERE, timeout_seconds: float = DAEMON_SECONDS
         )
 
 
-def _ready(scsi_id: str, disks: Sequence[str], system: System) -> Callable[[], Optional[Map]]:
+def _ready(scsi_id: str, disks: Sequence[str], host: Host) -> Callable[[], Optional[Map]]:
     def ready() -> Optional[Map]:
-        the_map = find_map(scsi_id, system)
-        if the_map is None or _missing(disks, the_map, system):
+        the_map = find_map(scsi_id, host)
+        if the_map is None or _missing(disks, the_map, host):
             return None
-        suspended = _text(os.path.join(system.sysfs, "block", the_map.kernel_name, "dm/suspended"))
+        suspended = _text(os.path.join(host.sysfs, "block", the_map.kernel_name, "dm/suspended"))
         return the_map if suspended == "0" and os.path.exists(the_map.device) else None
 
     return ready
 
 
-def _missing(disks: Sequence[str], the_map: Map, system: System) -> Sequence[str]:
+def _missing(disks: Sequence[str], the_map: Map, host: Host) -> Sequence[str]:
     """Disks that are there and no paths of the map: what is written through it would pass by them."""
-    there = [disk for disk in disks if os.path.exists(os.path.join(system.sysfs, "block", disk))]
+    there = [disk for disk in disks if os.path.exists(os.path.join(host.sysfs, "block", disk))]
     return [disk for disk in there if disk not in the_map.paths]
 
 
-def _ask_for_map(before: Before, disks: Sequence[str], system: System) -> None:
+def _ask_for_map(before: Before, disks: Sequence[str], host: Host) -> None:
     """Have multipathd take the disks. What it and multipath say is logged; what counts is whether the map comes."""
-    if not _is_listed(before.scsi_id, system):
+    if not _is_listed(before.scsi_id, host):
         # Listed, the LUN is multipathed with one path, and whatever find_multipaths is set to.
-        _run(("multipath", "-a", before.scsi_id), system)
+        _run(("multipath", "-a", before.scsi_id), host)
     for disk in disks:
-        _ask("add path " + disk, system)
-    if find_map(before.scsi_id, system) is None:
+        _ask("add path " + disk, host)
+    if find_map(before.scsi_id, host) is None:
         # The old multipathd knows a disk that it has not taken before, and leaves it at that.
-        _run(("multipath", before.scsi_id), system)
+        _run(("multipath", before.scsi_id), host)
 
 
-def _not_made(scsi_id: str, disks: Sequence[str], timeout_seconds: float, system: System) -> NotFound:
-    the_map = find_map(scsi_id, system)
+def _not_made(scsi_id: str, disks: Sequence[str], timeout_seconds: float, host: Host) -> NotFound:
+    the_map = find_map(scsi_id, host)
     if the_map is None:
         problem = "LUN {} has no multipath map after {:g} seconds; its paths are {}.".format(
             scsi_id, timeout_seconds, ", ".join(disks)
         )
     else:
-        missing = ", ".join(_missing(disks, the_map, system))
+        missing = ", ".join(_missing(disks, the_map, host))
         problem = "The multipath map {} of LUN {} is not ready after {:g} seconds{}.".format(
             the_map.name, scsi_id, timeout_seconds, "; not among its paths: " + missing if missing else ""
         )
@@ -230,8 +217,8 @@ def _not_made(scsi_id: str, disks: Sequence[str], timeout_seconds: float, system
     return NotFound(problem + " " + advice, sm_key="MultipathGenericFailure")
 
 
-def _is_listed(scsi_id: str, system: System) -> bool:
-    lines = _text(os.path.join(system.etc, WWIDS)).splitlines()
+def _is_listed(scsi_id: str, host: Host) -> bool:
+    lines = _text(os.path.join(host.etc, WWIDS)).splitlines()
     return f"/{scsi_id}/" in [line.strip() for line in lines]
 
 
@@ -248,15 +235,15 @@ def _drop_crossed_out(scsi_id: str, path: str) -> None:
         log.debug("%s keeps the line %s: %s", path, line, error)  # a comment, and nobody reads it
 
 
-def _ask(question: str, system: System) -> str:
+def _ask(question: str, host: Host) -> str:
     """What multipathd answers; nothing if it does not. In this form every release understands it."""
-    return _run(("multipathd", "-k" + question), system)
+    return _run(("multipathd", "-k" + question), host)
 
 
-def _run(argv: Sequence[str], system: System) -> str:
+def _run(argv: Sequence[str], host: Host) -> str:
     """Run a program whose success shows elsewhere. What it said, its errors last; nothing if there is none."""
     try:
-        completed: Any = system.runner(argv, accept=range(-64, 256), timeout=COMMAND_SECONDS)
+        completed: Any = host.runner(argv, accept=range(-64, 256), timeout=COMMAND_SECONDS)
     except CommandFailed as error:  # not installed, or it hangs
         log.warning("%s", error)
         return ""
@@ -265,15 +252,11 @@ def _run(argv: Sequence[str], system: System) -> str:
     return said
 
 
-def _named_paths(disks: Sequence[str], sysfs: str) -> str:
-    places = [os.path.basename(os.path.realpath(os.path.join(sysfs, "block", disk, "device"))) for disk in disks]
+def _named_paths(disks: Sequence[str], host: Host) -> str:
+    places = [os.path.basename(os.path.realpath(os.path.join(host.sysfs, "block", disk, "device"))) for disk in disks]
     return ", ".join(f"{disk} at {place}" for disk, place in zip(disks, places))
 
 
 def _text(path: str) -> str:
     """A file of the kernel or of multipath; empty if it is not there."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            return lines.read().strip()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
+    return (content_of(path) or b"").decode("utf-8", "replace").strip()

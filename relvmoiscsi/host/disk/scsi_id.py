@@ -29,6 +29,7 @@ import stat
 from typing import Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Inquiry(NamedTuple):
     model: bytes
 
 
-def scsi_id_of(path: str, sysfs: str = "/sys") -> Optional[str]:
+def scsi_id_of(path: str, host: Host = THIS_HOST) -> Optional[str]:
     """The SCSIid of the disk or multipath map at `path`; None for what has none (partition, loop device, image).
 
     Raises NotFound when there is nothing at `path`.
@@ -116,13 +117,13 @@ def scsi_id_of(path: str, sysfs: str = "/sys") -> Optional[str]:
     if not stat.S_ISBLK(status.st_mode):
         return None
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    return scsi_id_of_disk(os.path.basename(os.path.realpath(os.path.join(sysfs, "dev/block", number))), sysfs)
+    return scsi_id_of_disk(os.path.basename(os.path.realpath(os.path.join(host.sysfs, "dev/block", number))), host)
 
 
-def scsi_id_at(path: str, sysfs: str = "/sys") -> Optional[str]:
+def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:
     """The same, of what may not be there, or not tell: then None."""
     try:
-        return scsi_id_of(path, sysfs)
+        return scsi_id_of(path, host)
     except (NotFound, DeviceError, OSError) as error:
         log.debug("%s: no SCSIid: %s", path, error)
         return None
@@ -160,7 +161,9 @@ class _SgIoHdr(ctypes.Structure):
 def live_scsi_id(path: str) -> Optional[str]:
     """The SCSIid that the LUN behind the disk `path` gives now, by page 0x83; None when it gives none.
 
-    What sysfs has is from when the kernel found the disk. An array may have mapped another LUN at its place since.
+    What sysfs has is from when the kernel found the disk. An array may have mapped another LUN at its place since. And
+    udev's scsi_id, which asks the disk as well, ends with status 1 and says nothing both for a disk that has no id and
+    for one that does not answer or is not there; so the command is given here.
 
     Raises DeviceError when the disk does not answer.
     """
@@ -193,9 +196,9 @@ def live_scsi_id(path: str) -> Optional[str]:
     return id_from_page_83(page.raw[: _LIVE_PAGE - command.resid], Inquiry(b"", b""))
 
 
-def scsi_id_of_disk(name: str, sysfs: str = "/sys") -> Optional[str]:
+def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:
     """The SCSIid of a block device by the kernel's name for it: "sdc", "dm-3"."""
-    disk = os.path.join(sysfs, "block", name)
+    disk = os.path.join(host.sysfs, "block", name)
     if os.path.isdir(os.path.join(disk, "dm")):
         return _id_of_map(os.path.join(disk, "dm/uuid"))
     return _id_of_device(os.path.join(disk, "device"))
@@ -289,18 +292,18 @@ def _content(path: str) -> bytes:
         return b""
 
 
-def scsi_id_of_address(address: str, sysfs: str = "/sys") -> Optional[str]:
+def scsi_id_of_address(address: str, host: Host = THIS_HOST) -> Optional[str]:
     """The SCSIid of what is at a SCSI address ("7:0:0:12"), whether the disk driver is done with it or not."""
-    return _id_of_device(os.path.join(sysfs, "bus/scsi/devices", address))
+    return _id_of_device(os.path.join(host.sysfs, "bus/scsi/devices", address))
 
 
-def remove_lun(address: str, sysfs: str = "/sys") -> None:
+def remove_lun(address: str, host: Host = THIS_HOST) -> None:
     """Take the LUN at a SCSI address ("7:0:0:12") off this host; the LUN itself is not touched.
 
     Does nothing when it is gone already. That nobody uses it is for the caller to know. Raises Refused when it stays.
     """
     try:
-        with open(os.path.join(sysfs, "bus/scsi/devices", address, "delete"), "w", encoding="ascii") as switch:
+        with open(os.path.join(host.sysfs, "bus/scsi/devices", address, "delete"), "w", encoding="ascii") as switch:
             switch.write("1")
     except OSError as error:
         if error.errno not in _ABSENT:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Block devices as they come: waiting for them by events, and hiding one from whatever acts on events.
+"""Block devices as they come: finding them, and hiding one from whatever acts on events.
 
 A disk becomes visible in three steps, and each has its reader here:
 
     the kernel adds it to sysfs       disks_of, which needs no link that udev has yet to make
-    the kernel's event                wait_for wakes up
+    the kernel's event                wait_for wakes up (events)
     udev has gone through its rules   wait_for wakes up; settle returns: the disk is in udev's database
 
 While `hidden` lasts, the rules in udev/ keep LVM's event activation, multipath and the like off the LUN. Its switch:
@@ -28,187 +28,40 @@ A switch without that flock is left over from a process that was killed: it hide
 
 import errno
 import fcntl
-import importlib
 import logging
 import os
 import re
-import select
-import socket
-import time
-from abc import ABC, abstractmethod
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from glob import escape, glob
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
+from typing import Any, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.disk.holders import owners_of_flock
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.scsi_id import in_udev, scsi_id_of_disk
 from relvmoiscsi.host.iscsi.sessions import sessions_of
-from relvmoiscsi.host.locks.lvm_locks import flock_before
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
 RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
 RULES = "57-relvmoiscsi.rules"  #: of those, the one that hides
-RECHECK_SECONDS = 1.0  #: between two looks without an event: not everything in sysfs has one
-POLL_SECONDS = 0.1  #: the same, where there are no events at all
 SETTLE_SECONDS = 30.0
 LOCK_SECONDS = 5.0  #: for what others do with the switches, which takes a millisecond
-
-_KERNEL_EVENTS, _UDEV_EVENTS = 1, 2  #: multicast groups of the socket
-_UEVENTS = 15  #: NETLINK_KOBJECT_UEVENT of linux/netlink.h
-_RECEIVE_BUFFER = 1 << 20  #: bytes; a login to a target with many LUNs makes many events at once
-_MAX_EVENT = 1 << 16  #: bytes
 
 _MARK = "RELVMOISCSI_HIDDEN"  #: what the rules set in udev's database
 _LONGEST_NAME = 255 - len("mpath-")  #: characters of a file name
 
-Value = TypeVar("Value")
 
-
-class System(NamedTuple):
-    """Where the kernel and udev tell about block devices; a test has its own."""
-
-    sysfs: str = "/sys"
-    dev: str = "/dev"
-    udev: str = "/run/udev"
-    rules: Sequence[str] = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
-
-
-HERE = System()
-
-
-class Events(ABC):
-    """Something to wait on that ends when a block device may have changed."""
-
-    #: how long a wait may last when nothing happens
-    recheck_seconds = RECHECK_SECONDS
-
-    @abstractmethod
-    def wait(self, seconds: float) -> None:
-        """Return at the next event, all that came until then included; without one after `seconds`."""
-
-    def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """Listen no longer."""
-
-
-class PyudevEvents(Events):
-    """Events that udev has handled, through the library that dom0 has."""
-
-    def __init__(self, pyudev: Any, subsystem: str) -> None:
-        self._monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="udev")
-        self._monitor.filter_by(subsystem)
-        self._monitor.start()
-
-    def wait(self, seconds: float) -> None:
-        device = self._monitor.poll(timeout=seconds)
-        while device is not None:
-            device = self._monitor.poll(timeout=0)
-
-
-class SocketEvents(Events):
-    """Events of the kernel, and the same ones again when udev has handled them.
-
-    Both come as NUL-terminated words, "SUBSYSTEM=block" among them; udev puts a binary header before them.
-    """
-
-    def __init__(self, subsystem: str, make_socket: Callable[..., socket.socket] = socket.socket) -> None:
-        self._wanted = f"\0SUBSYSTEM={subsystem}\0".encode("ascii")
-        self._socket = make_socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _UEVENTS)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-            self._socket.bind((0, _KERNEL_EVENTS | _UDEV_EVENTS))
-        except OSError:
-            self._socket.close()
-            raise
-
-    def wait(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self._socket.fileno(), select.POLLIN)
-        while not self._take_all():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            poll.poll(left * 1000)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _take_all(self) -> bool:
-        """Read whatever has come; was one of the wanted subsystem among it?"""
-        found = False
-        while True:
-            try:
-                found = self._wanted in self._socket.recv(_MAX_EVENT) or found
-            except BlockingIOError:
-                return found
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                found = True  # more came than the buffer holds: anything may have happened
-
-
-class NoEvents(Events):
-    """For where the kernel gives no events, as in a container: short waits."""
-
-    recheck_seconds = POLL_SECONDS
-
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-
-def listen(subsystem: str) -> Events:
-    """Listen from now on, by the best means there is."""
-    try:
-        # By name: tests/unit/test_architecture.py wants the standard library only, and this is optional.
-        return PyudevEvents(importlib.import_module("pyudev"), subsystem)
-    except (ImportError, AttributeError, OSError) as error:  # not installed, another API, no libudev
-        log.debug("pyudev is not used: %s", error)
-    try:
-        return SocketEvents(subsystem)
-    except OSError as error:
-        log.debug("there are no events of devices: %s", error)
-    return NoEvents()
-
-
-def wait_for(
-    condition: Callable[[], Optional[Value]],
-    timeout_seconds: float,
-    subsystem: str = "block",
-    listen: Callable[[str], Events] = listen,
-) -> Optional[Value]:
-    """What `condition` gives as soon as that is true; None if it is not within `timeout_seconds`.
-
-    It is asked at least once, then after each event of the subsystem, and about once a second in between. Listening
-    begins before it is asked for the first time. Its exceptions go through.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    with closing(listen(subsystem)) as events:
-        while True:
-            value = condition()
-            if value:
-                return value
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            events.wait(min(left, events.recheck_seconds))
-
-
-#: Called like `wait_for`; a test gives one that does not wait.
-Waiter = Callable[..., Any]
-
-
-def disks_of(scsi_id: str, system: System = HERE) -> List[str]:
+def disks_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     """The kernel's names of all SCSI disks with this SCSIid that can be opened: ["sdb", "sdc"]. One each per path.
 
     The kernel keeps the pages that this reads from when it found the disk. Where an array may have put another LUN in
     its place since, the session has to be rescanned before.
     """
-    names = [os.path.basename(path) for path in glob(os.path.join(escape(system.sysfs), "block/sd*"))]
-    found = [name for name in names if scsi_id_of_disk(name, system.sysfs) == scsi_id]
+    names = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/sd*"))]
+    found = [name for name in names if scsi_id_of_disk(name, host) == scsi_id]
     # sysfs has a disk a moment before devtmpfs has its node.
-    return sorted((name for name in found if os.path.exists(os.path.join(system.dev, name))), key=_by_age)
+    return sorted((name for name in found if os.path.exists(host.node(name))), key=_by_age)
 
 
 def settle(
@@ -216,8 +69,7 @@ def settle(
     timeout_seconds: float = SETTLE_SECONDS,
     since: float = 0.0,
     known: Sequence[str] = (),
-    system: System = HERE,
-    wait_for: Waiter = wait_for,
+    host: Host = THIS_HOST,
 ) -> None:
     """Wait until udev has gone through its rules for these block devices ("sdb").
 
@@ -229,15 +81,15 @@ def settle(
 
     Raises Refused when the time is up.
     """
-    if not os.path.exists(os.path.join(system.udev, "control")):
+    if not os.path.exists(os.path.join(host.udev_run, "control")):
         log.debug("udev does not run here")
         return
     earliest = {name: 0.0 if name in known else since for name in devices}
 
     def unhandled() -> List[str]:
-        return [name for name, moment in earliest.items() if not _is_handled(name, moment, system)]
+        return [name for name, moment in earliest.items() if not _is_handled(name, moment, host)]
 
-    if not wait_for(lambda: not unhandled(), timeout_seconds):
+    if not host.wait_for(lambda: not unhandled(), timeout_seconds):
         raise Refused(
             "udev did not handle {} within {:g} seconds. Either the disk does not answer, so look at the array and the "
             "kernel's log, or something keeps udev busy, which `udevadm monitor` shows. Then try again.".format(
@@ -247,15 +99,13 @@ def settle(
         )
 
 
-def is_hidden(name: str, system: System = HERE) -> bool:
+def is_hidden(name: str, host: Host = THIS_HOST) -> bool:
     """Did the rules in udev/ hide this device ("sdb", "dm-3") when udev last handled it?"""
-    return any(line.startswith("E:" + _MARK + "=") for line in _database(name, system))
+    return any(line.startswith("E:" + _MARK + "=") for line in _database(name, host))
 
 
 @contextmanager
-def hidden(
-    scsi_id: str, run_dir: str = RUN_DIRECTORY, multipath: bool = False, system: System = HERE
-) -> Iterator[None]:
+def hidden(scsi_id: str, multipath: bool = False, host: Host = THIS_HOST) -> Iterator[None]:
     """Keep event handlers off the LUN `scsi_id` while the block runs, its disks that appear meanwhile included.
 
     To be entered before the login. With `multipath` the LUN's map is wanted, and only what would act on the map is
@@ -265,23 +115,23 @@ def hidden(
     UsageError if this cannot be a SCSIid.
     """
     name = switch_name(scsi_id)
-    _check_rules(scsi_id, system)
+    _check_rules(scsi_id, host)
     names = [name, "mpath-" + name] + (["paths-" + name] if multipath else [])
-    descriptor = _switch_on(scsi_id, names, run_dir)
+    descriptor = _switch_on(scsi_id, names, host.at(RUN_DIRECTORY))
     log.debug("LUN %s is hidden from event handlers", scsi_id)
     try:
         yield
     finally:
-        _switch_off(names, run_dir, descriptor)
+        _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
         try:
-            _show(scsi_id, system)
+            _show(scsi_id, host)
         except RelvmoiscsiError as error:  # whatever the block ended with says more
             log.warning("udev was not asked to look at LUN %s again: %s", scsi_id, error)
         log.debug("LUN %s is hidden no longer", scsi_id)
 
 
 @contextmanager
-def hidden_target(iqn: str, run_dir: str = RUN_DIRECTORY, system: System = HERE) -> Iterator[None]:
+def hidden_target(iqn: str, host: Host = THIS_HOST) -> Iterator[None]:
     """Keep event handlers off every disk that appears behind the target `iqn` while the block runs.
 
     To be entered before the login or the scan, and left when what they have brought is gone. The disks that were there
@@ -292,20 +142,29 @@ def hidden_target(iqn: str, run_dir: str = RUN_DIRECTORY, system: System = HERE)
     """
     if not re.match(r"[^\s/\\'\"*?\[\]]{1,223}\Z", iqn):
         raise UsageError(f"{iqn!r} is no IQN.", "ConfigTargetIQNMissing")
-    _check_rules("behind " + iqn, system)
+    _check_rules("behind " + iqn, host)
     names = [f"target-{os.urandom(4).hex()}-{iqn}"]
-    descriptor = _switch_on("behind " + iqn, names, run_dir)
+    descriptor = _switch_on("behind " + iqn, names, host.at(RUN_DIRECTORY))
     try:
         yield
     finally:
-        _switch_off(names, run_dir, descriptor)
-        for session in sessions_of(iqn, sysfs=system.sysfs):
+        _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
+        for session in sessions_of(iqn, host=host):
             for lun in session.luns:
                 try:
-                    if lun.disk is not None and is_hidden(lun.disk, system):
-                        _change_event(lun.disk, system)
+                    if lun.disk is not None and is_hidden(lun.disk, host):
+                        make_event(lun.disk, host)
                 except RelvmoiscsiError as error:
                     log.warning("udev was not asked to look at %s again: %s", lun.disk, error)
+
+
+def make_event(kernel_name: str, host: Host = THIS_HOST) -> None:
+    """Have udev go through its rules for the block device once more."""
+    try:
+        with open(os.path.join(host.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
+            uevent.write("change")
+    except OSError as error:
+        log.debug("no change event for %s: %s", kernel_name, error.strerror)  # it is on its way out
 
 
 def switch_name(scsi_id: str) -> str:
@@ -352,16 +211,16 @@ def _make(names: Sequence[str], run_dir: str) -> int:
     return descriptor
 
 
-def _check_rules(scsi_id: str, system: System) -> None:
+def _check_rules(scsi_id: str, host: Host) -> None:
     """Without the rules the switch hides nothing: what acts on events would open the clone at once."""
-    if not os.path.exists(os.path.join(system.udev, "control")):
+    if not os.path.exists(os.path.join(host.udev_run, "control")):
         return  # without udev there are no events to hide from
-    paths = [os.path.join(directory, RULES) for directory in system.rules]
+    paths = [os.path.join(directory, RULES) for directory in host.udev_rules]
     counts = next((path for path in paths if os.path.exists(path)), None)  # it hides those of the same name behind it
     if counts is None or not os.path.getsize(counts):  # an empty one, or /dev/null, switches the rules off
         raise Refused(
             "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
-                scsi_id, counts or "no " + RULES, "is empty" if counts else "in " + system.rules[0]
+                scsi_id, counts or "no " + RULES, "is empty" if counts else "in " + host.udev_rules[0]
             )
         ).in_state("Nothing was written.")
 
@@ -371,7 +230,7 @@ def _check_free(scsi_id: str, path: str) -> None:
         status = os.stat(path)
     except FileNotFoundError:
         return
-    owner = ", ".join(owners_of_flock(status)) or "another process"
+    owner = flock.owner_of(status)
     raise Refused(f"LUN {scsi_id} is being worked on by {owner}. Try again when that has ended.")
 
 
@@ -393,17 +252,12 @@ def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:
 @contextmanager
 def _only_one(run_dir: str) -> Iterator[None]:
     """No other process of ours changes the switches meanwhile."""
-    descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not flock_before(descriptor, time.monotonic() + LOCK_SECONDS):
-            raise Refused(
-                "{} is locked by {} and was not free within {:g} seconds.".format(
-                    run_dir, ", ".join(owners_of_flock(os.fstat(descriptor))) or "another process", LOCK_SECONDS
-                )
-            )
+
+    def taken(owner: str) -> Refused:
+        return Refused(f"{run_dir} is locked by {owner} and was not free within {LOCK_SECONDS:g} seconds.")
+
+    with flock.directory(run_dir, LOCK_SECONDS, taken):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _clear_stale(directory: str) -> None:
@@ -428,36 +282,28 @@ def _remove_if_empty(directory: str) -> None:
         os.rmdir(directory)
 
 
-def _show(scsi_id: str, system: System) -> None:
+def _show(scsi_id: str, host: Host) -> None:
     """Let udev have another look at the LUN's disks and map, as far as they are still there and marked."""
-    maps = glob(os.path.join(escape(system.sysfs), "block/dm-*"))
-    maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), system.sysfs) == scsi_id]
-    for name in disks_of(scsi_id, system) + [os.path.basename(path) for path in maps]:
-        if is_hidden(name, system):
-            _change_event(name, system)
+    maps = glob(os.path.join(escape(host.sysfs), "block/dm-*"))
+    maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), host) == scsi_id]
+    for name in disks_of(scsi_id, host) + [os.path.basename(path) for path in maps]:
+        if is_hidden(name, host):
+            make_event(name, host)
 
 
-def _change_event(name: str, system: System) -> None:
-    try:
-        with open(os.path.join(system.sysfs, "block", name, "uevent"), "w", encoding="ascii") as uevent:
-            uevent.write("change")
-    except OSError as error:
-        log.debug("no change event for %s: %s", name, error.strerror)  # it is on its way out
-
-
-def _is_handled(name: str, since: float, system: System) -> bool:
-    if not os.path.exists(os.path.join(system.sysfs, "block", name)):
+def _is_handled(name: str, since: float, host: Host) -> bool:
+    if not os.path.exists(os.path.join(host.sysfs, "block", name)):
         return True
     # "I:" is when udev had gone through the rules for the first time, in microseconds of CLOCK_MONOTONIC.
-    stamps = [line[2:] for line in _database(name, system) if line.startswith("I:")]
+    stamps = [line[2:] for line in _database(name, host) if line.startswith("I:")]
     return any(stamp.isdigit() and int(stamp) >= since * 1000000 for stamp in stamps)
 
 
-def _database(name: str, system: System) -> List[str]:
+def _database(name: str, host: Host) -> List[str]:
     """What udev keeps about a device, in lines; none if it has not handled it yet."""
     try:
-        with open(os.path.join(system.sysfs, "block", name, "dev"), encoding="ascii") as number:
-            path = os.path.join(system.udev, "data", "b" + number.read().strip())
+        with open(os.path.join(host.sysfs, "block", name, "dev"), encoding="ascii") as number:
+            path = os.path.join(host.udev_run, "data", "b" + number.read().strip())
         with open(path, encoding="utf-8", errors="replace") as entry:
             return entry.read().splitlines()
     except OSError as error:

@@ -23,6 +23,7 @@ from relvmoiscsi.host.iscsi.records import (
     with_settings,
     write_record,
 )
+from relvmoiscsi.host.this_host import Host
 
 #: Seconds that iscsid goes on trying a first login; it cannot be told to stop, so iscsiadm is given some more.
 LOGIN_SECONDS = 15
@@ -38,24 +39,24 @@ _SCAN = "node.session.scan"  # unknown to old releases
 
 
 class RecordChanges:
-    """The records of the host whose files are in `root`, changed with a note and undone by it.
+    """The records of a host, changed with a note and undone by it.
 
     Facts in the note: `path`, `before` and `mode` of a record that was there; `lasting` directories
     and `made`, the record, for one that was made; `names` of the settings changed; `locked`, `undone`.
     """
 
-    def __init__(self, root: str, iscsiadm: Iscsiadm) -> None:
-        self._root = root
+    def __init__(self, host: Host, iscsiadm: Iscsiadm) -> None:
+        self._host = host
         self._iscsiadm = iscsiadm
 
     def for_node(self, note: Note, iqn: str, portal: Portal, settings: Settings) -> List[str]:
         """Have a node record with these settings; the arguments of iscsiadm that select it."""
         node = ["-m", "node", "-T", iqn, "-p", str(portal)]
-        records = node_records(self._root, iqn, portal)
+        records = node_records(self._host, iqn, portal)
         self._note(note, records[0].path if records else None, "nodes")
         if not records:
             self._iscsiadm([*node, "-I", "default", "-o", "new"], "No node record could be made", "ISCSILogin")
-            records = node_records(self._root, iqn, portal)
+            records = node_records(self._host, iqn, portal)
             note.add(made=self._made(records[0].path if records else None))
         self._set(note, records[0].path, settings)
         return node + records[0].selection
@@ -63,11 +64,11 @@ class RecordChanges:
     def for_discovery(self, note: Note, portal: Portal, settings: Settings) -> List[str]:
         """Have a SendTargets record with these settings; the arguments of iscsiadm that select it."""
         discovery = ["-m", "discoverydb", "-t", "st", "-p", str(portal)]
-        path = discovery_record(self._root, portal)
+        path = discovery_record(self._host, portal)
         self._note(note, path, "send_targets")
         if path is None:
             self._iscsiadm([*discovery, "-o", "new"], "No discovery record could be made", "ISCSIDiscovery")
-            path = self._made(discovery_record(self._root, portal))
+            path = self._made(discovery_record(self._host, portal))
             note.add(made=path)
         self._set(note, path, settings)
         return discovery
@@ -76,7 +77,7 @@ class RecordChanges:
         """Put the record back or remove it; once done, doing it again changes nothing."""
         if note["undone"] or (note["path"] is None and note["lasting"] is None):
             return
-        with database_lock(self._root, changed=lambda held: note.add(durable=False, locked=held)):
+        with database_lock(self._host, changed=lambda held: note.add(durable=False, locked=held)):
             before = unpacked(note["before"])
             if before is not None:
                 put_back(note["path"], before, note["mode"], note["names"] or [])
@@ -88,7 +89,7 @@ class RecordChanges:
 
     def _note(self, note: Note, path: Optional[str], kind: str) -> None:
         if path is None:
-            note.add(lasting=lasting_directories(self._root, kind))
+            note.add(lasting=lasting_directories(self._host, kind))
             return
         before = read_record(path)
         if before is None:
@@ -103,21 +104,21 @@ class RecordChanges:
         wanted = {name: value for name, value in settings.items() if name != _SCAN or present[name] is not None}
         changed = with_settings(text, wanted)
         note.add(names=sorted(wanted))
-        with database_lock(self._root, changed=lambda held: note.add(durable=False, locked=held)):
+        with database_lock(self._host, changed=lambda held: note.add(durable=False, locked=held)):
             write_record(path, changed)
 
     def _made(self, path: Optional[str]) -> str:
         if path is None:
             problem = "iscsiadm has made a record, and it is in none of the known databases: {}."
-            names = [os.path.join(self._root, name) for name in DATABASES]
+            names = [self._host.at(name) for name in DATABASES]
             raise NotFound(problem.format(", ".join(names)), "ISCSIQueryDaemon")
         return path
 
     def _made_before_the_kill(self, note: Note) -> Optional[str]:
         """The record that `-o new` may have made just before the note could say so."""
         if note["discovery"]:
-            return discovery_record(self._root, note.portal)
-        records = node_records(self._root, note["iqn"], note.portal)
+            return discovery_record(self._host, note.portal)
+        records = node_records(self._host, note["iqn"], note.portal)
         return next((record.path for record in records if record.tpgt is None), None)
 
 

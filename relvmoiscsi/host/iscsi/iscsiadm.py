@@ -7,11 +7,13 @@ import time
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
-from relvmoiscsi.host.command import Completed, Runner, run
+from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
 from relvmoiscsi.host.iscsi.status import IscsiFailed
-from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +44,11 @@ class Target(NamedTuple):
 
 
 class Iscsiadm:
-    """iscsiadm and iscsid of the host whose files are in `root`; `run` starts programs, before `deadline`."""
+    """iscsiadm and iscsid of a host, whose runner starts programs, before `deadline`."""
 
-    def __init__(self, root: str = "/", run: Runner = run, deadline: Deadline = NO_DEADLINE) -> None:
-        self._root = root
-        self._run = run
+    def __init__(self, host: Host = THIS_HOST, deadline: Deadline = NO_DEADLINE) -> None:
+        self._host = host
+        self._run = host.runner
         self._deadline = deadline
 
     def __call__(
@@ -72,7 +74,7 @@ class Iscsiadm:
         """Start iscsid unless it runs. Raises CommandFailed or NotFound, ISCSIDaemon both, when it does not start."""
         if self.daemon_listens():
             return
-        systemd = os.path.isdir(os.path.join(self._root, "run/systemd/system"))
+        systemd = os.path.isdir(os.path.join(self._host.run_dir, "systemd/system"))
         argv = ["systemctl", "start", "iscsid.service"] if systemd else ["service", "iscsid", "start"]
         log.info("starting iscsid")
         try:
@@ -87,7 +89,7 @@ class Iscsiadm:
     def initiator_name(self) -> Optional[str]:
         """The IQN by which iscsid calls this host; None if it has none."""
         try:
-            with open(os.path.join(self._root, INITIATOR_FILE), encoding="utf-8", errors="replace") as file:
+            with open(self._host.at(INITIATOR_FILE), encoding="utf-8", errors="replace") as file:
                 lines = file.read().splitlines()
         except FileNotFoundError:
             return None
@@ -115,11 +117,8 @@ class Iscsiadm:
 
     def daemon_listens(self) -> bool:
         """Asking the kernel does not disturb iscsid, as a connection would."""
-        try:
-            with open(os.path.join(self._root, "proc/net/unix"), encoding="utf-8", errors="replace") as file:
-                return any(line.split()[-1:] == [_DAEMON_SOCKET] for line in file)
-        except OSError:
-            return False
+        sockets = text_of(os.path.join(self._host.proc, "net/unix"))
+        return any(line.split()[-1:] == [_DAEMON_SOCKET] for line in sockets.splitlines())
 
 
 def targets_in(stdout: str) -> List[Target]:

@@ -31,13 +31,12 @@ Secrets are never in an argv: iscsiadm -v would show them to every user of the h
 
 import logging
 import math
-import os
 import time
 from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.apart import apart, still_there
-from relvmoiscsi.host.command import TIMED_OUT, Completed, Runner, run
+from relvmoiscsi.host.command import TIMED_OUT, Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
 from relvmoiscsi.host.iscsi import status as iscsi_status
 from relvmoiscsi.host.iscsi.changes import (
@@ -78,6 +77,7 @@ from relvmoiscsi.host.iscsi.sessions import (
 )
 from relvmoiscsi.host.iscsi.status import IscsiFailed
 from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, SessionReferences, iscsiadm_lock
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Login(NamedTuple):
 
 
 class OpenIscsi:
-    """open-iscsi on this host; `root` is where the host's files are, `run` starts programs.
+    """open-iscsi on a host, whose runner starts programs.
 
     Portals are numeric ones, from `host.iscsi.portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM,
     `answer_seconds` how long for a portal, each time. Nothing is begun after `deadline`; what a failure leaves is
@@ -113,21 +113,18 @@ class OpenIscsi:
 
     def __init__(
         self,
-        root: str = "/",
-        run: Runner = run,
+        host: Host = THIS_HOST,
         lock_seconds: float = WAIT_SECONDS,
         deadline: Deadline = NO_DEADLINE,
         answer_seconds: float = math.inf,
     ) -> None:
-        self._root = root
-        self._sysfs = os.path.join(root, "sys")
-        self._run = run
+        self._host = host
         self._deadline = deadline
         self._answer_seconds = answer_seconds
-        self.iscsiadm = Iscsiadm(root, self._run_in_time, deadline)
-        self._changes = RecordChanges(root, self.iscsiadm)
-        self._references = SessionReferences(root)
-        self._luns = Luns(root, self._in_time)
+        self.iscsiadm = Iscsiadm(host._replace(runner=self._run_in_time), deadline)
+        self._changes = RecordChanges(host, self.iscsiadm)
+        self._references = SessionReferences(host)
+        self._luns = Luns(host, self._in_time)
         self._lock_seconds = lock_seconds
 
     def discover(self, portal: Portal, chap: Optional[Credentials] = None) -> List[Target]:
@@ -151,7 +148,7 @@ class OpenIscsi:
         return targets_in(completed.stdout)
 
     def _discover_with_chap(self, portal: Portal, chap: Credentials) -> List[Target]:
-        note = new_note(self._root, iqn="", portal=list(portal), discovery=True)
+        note = new_note(self._host, iqn="", portal=list(portal), discovery=True)
         try:
             arguments = self._changes.for_discovery(note, portal, chap_settings(DISCOVERY_CHAP, chap, None))
             completed = self.iscsiadm(
@@ -290,7 +287,7 @@ class OpenIscsi:
                 self._changes.undo(note)
             log.info("%s: %s", "logged in" if ours else "another program has just logged in", session)
             patience = min(_PATIENCE_SECONDS, int(settings["node.session.timeo.replacement_timeout"] or 0))
-            if ours and not set_patience(session, patience, self._sysfs):
+            if ours and not set_patience(session, patience, self._host):
                 log.debug("%s keeps its time-out", session)
             return self._use(session, note)
         except BaseException:
@@ -300,7 +297,7 @@ class OpenIscsi:
     def _give_up(self, note: Note) -> None:
         """Undo what failed; a further failure is logged and does not hide the first one."""
         try:
-            OpenIscsi(self._root, self._run, self._lock_seconds, self._deadline.for_cleanup())._finish(note)
+            OpenIscsi(self._host, self._lock_seconds, self._deadline.for_cleanup())._finish(note)
         except RelvmoiscsiError as error:
             log.warning("After a failure: %s A later run will try again.", error)
             note.close()
@@ -321,10 +318,10 @@ class OpenIscsi:
         return Login(session, bool(note["created"]), note)
 
     def _new_note(self, iqn: str, portal: Portal, user: Optional[str], created: bool, **facts: Any) -> Note:
-        there = [session.sid for session in sessions_of(iqn, sysfs=self._sysfs)]
-        of_sm = self._others(iqn, user) - noted_users(self._root, iqn)
+        there = [session.sid for session in sessions_of(iqn, host=self._host)]
+        of_sm = self._others(iqn, user) - noted_users(self._host, iqn)
         facts.update(iqn=iqn, portal=list(portal), user=user, created=created, sids=there)
-        return new_note(self._root, inherited=there if of_sm else [], **facts)
+        return new_note(self._host, inherited=there if of_sm else [], **facts)
 
     def _others(self, iqn: str, user: Optional[str]) -> Set[str]:
         """Whose lines are in SM's file, but for our own."""
@@ -356,7 +353,7 @@ class OpenIscsi:
         session = self._session_of(note)
         own = session if note["created"] else None
         others = self._others(note["iqn"], note["user"]) if note["iqn"] else set()
-        runs = noted_users(self._root, note["iqn"])
+        runs = noted_users(self._host, note["iqn"])
         owed = self._owed(note, own)
         if others and (own is not None or owed and others <= runs):
             self._leave(note, own, others)
@@ -374,9 +371,9 @@ class OpenIscsi:
 
     def _owed(self, note: Note, own: Optional[Session]) -> List[Session]:
         """The sessions to end once nobody has a line in SM's file: `own`, and those that SM has left to us."""
-        if note["boot"] != boot_id(self._root):
+        if note["boot"] != boot_id(self._host):
             return []
-        inherited = [session_by_id(sid, self._sysfs) for sid in note["inherited"] or []]
+        inherited = [session_by_id(sid, self._host) for sid in note["inherited"] or []]
         return [one for one in [own, *inherited] if one is not None and one.iqn == note["iqn"]]
 
     def _leave(self, note: Note, session: Optional[Session], others: Set[str]) -> None:
@@ -404,7 +401,7 @@ class OpenIscsi:
 
     def _be_patient(self, session: Session) -> None:
         """I/O of a session that others use now waits for a lost connection as SM has it."""
-        if not set_patience(session, REPLACEMENT_SECONDS, self._sysfs):
+        if not set_patience(session, REPLACEMENT_SECONDS, self._host):
             log.warning("the I/O of %s fails after %d seconds without a connection", session, _PATIENCE_SECONDS)
 
     def _release(self, note: Note) -> None:
@@ -441,11 +438,11 @@ class OpenIscsi:
         None of the others gets much time: what an array that does not answer has left is no reason to fail this call.
         """
         adopted = None
-        for note in dead_notes(self._root):
+        for note in dead_notes(self._host):
             log.info("an earlier run did not clean up after %s at %s", note["iqn"] or "a discovery", note.portal)
             try:
                 if note["locked"]:
-                    break_stale_lock(self._root)
+                    break_stale_lock(self._host)
                 wanted = adopted is None and note["iqn"] == iqn and same_portal(note.portal, portal)
                 session = self._session_of(note) if wanted else None
                 if session is not None and note["created"]:
@@ -470,11 +467,11 @@ class OpenIscsi:
 
     def _session_of(self, note: Note) -> Optional[Session]:
         """The session that the note speaks of; None when it has ended."""
-        if note["boot"] != boot_id(self._root) or not note["iqn"]:
+        if note["boot"] != boot_id(self._host) or not note["iqn"]:
             return None
         if note["sid"] is None:
             return self._session_made_by(note) if note["created"] else None
-        session = session_by_id(note["sid"], self._sysfs)
+        session = session_by_id(note["sid"], self._host)
         return session if session is not None and session.iqn == note["iqn"] else None
 
     def _session_made_by(self, note: Note) -> Optional[Session]:
@@ -485,13 +482,13 @@ class OpenIscsi:
         if note["sids"] is None or not note["marker"]:
             return None
         self._settled(note["iqn"], note.portal)
-        for session in sessions_of(note["iqn"], note.portal, self._sysfs):
-            if session.sid not in note["sids"] and error_timeouts(session, self._sysfs) == note["marker"]:
+        for session in sessions_of(note["iqn"], note.portal, self._host):
+            if session.sid not in note["sids"] and error_timeouts(session, self._host) == note["marker"]:
                 return session
         return None
 
     def _same(self, session: Session) -> Optional[Session]:
-        current = session_by_id(session.sid, self._sysfs)
+        current = session_by_id(session.sid, self._host)
         return current if current is not None and current.iqn == session.iqn else None
 
     def _settled(self, iqn: str, portal: Portal) -> Optional[Session]:
@@ -507,13 +504,13 @@ class OpenIscsi:
         wait_for(settled, self._deadline.within(seconds))
 
     def _found(self, iqn: str, portal: Portal) -> Optional[Session]:
-        found = sessions_of(iqn, portal, self._sysfs)
+        found = sessions_of(iqn, portal, self._host)
         return next((one for one in found if one.is_logged_in), found[0] if found else None)
 
     # --- the time
 
     def _locked(self) -> ContextManager[None]:
-        return iscsiadm_lock(self._root, self._deadline.within(self._lock_seconds))
+        return iscsiadm_lock(self._host, self._deadline.within(self._lock_seconds))
 
     def _in_time(self, work: Callable[[], List[str]], session: Session, what: str) -> List[str]:
         """What the work on the disks of the session gives. One that does not answer hangs whoever opens or removes it.
@@ -532,13 +529,13 @@ class OpenIscsi:
     def _within(self, seconds: float) -> "OpenIscsi":
         """The same with less time, if there is a limit at all."""
         deadline = self._deadline if math.isinf(self._deadline.left) else self._deadline.part(seconds)
-        return OpenIscsi(self._root, self._run, self._lock_seconds, deadline, self._answer_seconds)
+        return OpenIscsi(self._host, self._lock_seconds, deadline, self._answer_seconds)
 
     def _for_answer(self, seconds: float) -> float:
         return min(seconds, self._answer_seconds)
 
     def _run_in_time(self, argv: Sequence[str], **more: Any) -> Completed:
-        return in_time(self._run, self._deadline)(argv, **more)
+        return in_time(self._host.runner, self._deadline)(argv, **more)
 
     def _ending_in_time(self, settings: Dict[str, Optional[str]]) -> Dict[str, Optional[str]]:
         """A login goes on in iscsid when iscsiadm is stopped; so iscsid has to give up by itself, a little before."""

@@ -10,7 +10,6 @@ A disk that does not answer hangs whoever opens it, and whoever removes it; so b
 """
 
 import logging
-import os
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -23,6 +22,7 @@ from relvmoiscsi.host.iscsi.iscsiadm import wait_for
 from relvmoiscsi.host.iscsi.notes import Note
 from relvmoiscsi.host.iscsi.sessions import Lun, Session
 from relvmoiscsi.host.locks.sm_locks import lun_lock
+from relvmoiscsi.host.this_host import Host
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +34,11 @@ InTime = Callable[[Callable[[], List[str]], Session, str], List[str]]
 
 
 class Luns:
-    """The LUNs of the host whose files are in `root`. SM's iscsiadm lock is held, so that nobody else scans."""
+    """The LUNs of a host. SM's iscsiadm lock is held, so that nobody else scans."""
 
-    def __init__(self, root: str, in_time: InTime) -> None:
+    def __init__(self, host: Host, in_time: InTime) -> None:
         self._in_time = in_time
-        self._root = root
-        self._sysfs = os.path.join(root, "sys")
-        self._system = holders.System(self._sysfs, os.path.join(root, "proc"), os.path.join(root, "dev"))
+        self._host = host
 
     def users(self, session: Session, luns: Sequence[Lun], seconds: Optional[float] = None) -> List[str]:
         """Who uses these LUNs of the session, once those that only look at them have had time to end: LOOK_SECONDS."""
@@ -48,7 +46,7 @@ class Luns:
         users: List[str] = []
 
         def are_free() -> bool:
-            users[:] = holders.users_of_disks(disks, self._system, session.is_logged_in)
+            users[:] = holders.users_of_disks(disks, self._host, session.is_logged_in)
             return not users
 
         wait_for(are_free, LOOK_SECONDS if seconds is None else seconds)
@@ -99,7 +97,7 @@ class Luns:
         """Take the lock of a LUN; False if another run of ours works on it."""
         if scsi_id is not None and scsi_id != done_with:
             try:
-                locks.enter_context(lun_lock(scsi_id, self._root, timeout=0))
+                locks.enter_context(lun_lock(scsi_id, self._host, timeout=0))
             except Refused:
                 return False
         return True
@@ -115,8 +113,8 @@ class Luns:
                 names = (self._scsi_id(lun), lun.scsi_address, ", ".join(users))
                 log.warning("the LUN %s at %s stays, as it is in use: %s", *names)
             else:
-                scsi.remove_lun(lun.scsi_address, self._sysfs)
+                scsi.remove_lun(lun.scsi_address, self._host)
         return stay
 
     def _scsi_id(self, lun: Lun) -> Optional[str]:
-        return scsi.scsi_id_of_address(lun.scsi_address, self._sysfs)
+        return scsi.scsi_id_of_address(lun.scsi_address, self._host)

@@ -27,7 +27,10 @@ import os
 from typing import Any, Dict, List, Optional, Set
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.host import flock
+from relvmoiscsi.host.files import sync_directory, text_of
 from relvmoiscsi.host.iscsi.portals import Portal
+from relvmoiscsi.host.this_host import Host
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +84,9 @@ class Note:
             self._descriptor = -1
 
 
-def new_note(root: str, **facts: Any) -> Note:
+def new_note(host: Host, **facts: Any) -> Note:
     """A note of our own with these first facts."""
-    directory = os.path.join(root, DIRECTORY)
+    directory = host.at(DIRECTORY)
     number = 0
     while True:
         path = os.path.join(directory, f"{os.getpid()}-{number}.json")
@@ -102,22 +105,22 @@ def new_note(root: str, **facts: Any) -> Note:
         # Whoever looks for notes of dead runs may have found it in between, empty, and removed it.
         if os.fstat(descriptor).st_nlink:
             note = Note(path, descriptor, {})
-            note.add(boot=boot_id(root), **facts)
-            _sync_directory(directory)
+            note.add(boot=boot_id(host), **facts)
+            sync_directory(directory)
             return note
         os.close(descriptor)
 
 
-def dead_notes(root: str) -> List[Note]:
+def dead_notes(host: Host) -> List[Note]:
     """The notes that runs have left which were killed; whoever gets them holds them."""
-    notes = [_dead_note(path) for path in _paths(root)]
+    notes = [_dead_note(path) for path in _paths(host)]
     return [note for note in notes if note is not None]
 
 
-def noted_users(root: str, iqn: str) -> Set[str]:
+def noted_users(host: Host, iqn: str) -> Set[str]:
     """The SR UUIDs that runs of ours, alive or killed, have put into SM's session reference file of this IQN."""
     found = set()
-    for path in _paths(root):
+    for path in _paths(host):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -129,13 +132,9 @@ def noted_users(root: str, iqn: str) -> Set[str]:
     return found
 
 
-def boot_id(root: str) -> str:
+def boot_id(host: Host) -> str:
     """What differs after a reboot, when no session of before is left."""
-    try:
-        with open(os.path.join(root, "proc/sys/kernel/random/boot_id"), encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return text_of(os.path.join(host.proc, "sys/kernel/random/boot_id")).strip()
 
 
 def packed(content: Optional[bytes]) -> Optional[str]:
@@ -147,8 +146,8 @@ def unpacked(fact: Optional[str]) -> Optional[bytes]:
     return None if fact is None else base64.b64decode(fact)
 
 
-def _paths(root: str) -> List[str]:
-    directory = os.path.join(root, DIRECTORY)
+def _paths(host: Host) -> List[str]:
+    directory = host.at(DIRECTORY)
     try:
         return sorted(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".json"))
     except OSError:
@@ -162,9 +161,7 @@ def _dead_note(path: str) -> Optional[Note]:
         return None  # its owner has just removed it
     except OSError as error:
         raise _unusable(path, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not flock.take(descriptor):
         os.close(descriptor)
         return None  # its owner is alive
     note = Note(path, descriptor, _read(descriptor))
@@ -189,14 +186,6 @@ def _read(descriptor: int) -> Dict[str, Any]:
         except ValueError:
             log.warning("A note on an iSCSI login has a line that cannot be read; it is passed over.")
     return facts
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unusable(path: str, error: OSError) -> Refused:

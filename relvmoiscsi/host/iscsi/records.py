@@ -21,8 +21,10 @@ from glob import escape, glob
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.host.files import content_of
+from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
-from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS
+from relvmoiscsi.host.this_host import Host
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +55,11 @@ class Record(NamedTuple):
         return ["-I", self.iface or DEFAULT_IFACE]
 
 
-def node_records(root: str, iqn: str, portal: Portal) -> List[Record]:
+def node_records(host: Host, iqn: str, portal: Portal) -> List[Record]:
     """The records for this target at this (numeric) portal; those for the default interface first."""
     found = []
     for database in DATABASES:
-        for path in glob(os.path.join(escape(os.path.join(root, database, "nodes", iqn)), "*,*")):
+        for path in glob(os.path.join(escape(os.path.join(host.root, database, "nodes", iqn)), "*,*")):
             address, port, *tpgt = os.path.basename(path).split(",")
             if not port.isdigit() or not same_portal(Portal(address, int(port)), portal):
                 continue
@@ -69,24 +71,24 @@ def node_records(root: str, iqn: str, portal: Portal) -> List[Record]:
     return sorted(found, key=lambda record: (record.iface not in ("", DEFAULT_IFACE), record.path))
 
 
-def discovery_record(root: str, portal: Portal) -> Optional[str]:
+def discovery_record(host: Host, portal: Portal) -> Optional[str]:
     """The file of the SendTargets record of this (numeric) portal; None if there is none."""
     for database in DATABASES:
-        for path in glob(os.path.join(escape(os.path.join(root, database, "send_targets")), "*,*", "st_config")):
+        for path in glob(os.path.join(escape(os.path.join(host.root, database, "send_targets")), "*,*", "st_config")):
             address, port = os.path.basename(os.path.dirname(path)).split(",")[:2]
             if port.isdigit() and same_portal(Portal(address, int(port)), portal):
                 return path
     return None
 
 
-def lasting_directories(root: str, kind: str) -> List[str]:
+def lasting_directories(host: Host, kind: str) -> List[str]:
     """The directories that `remove_record` leaves even when they are empty; `kind` is "nodes" or "send_targets".
 
     Those of the database itself, and any that are empty now. Others go with their last record, as with open-iscsi.
     """
     found = []
     for database in DATABASES:
-        top = os.path.join(root, database, kind)
+        top = os.path.join(host.root, database, kind)
         found += [path for path in (os.path.dirname(top), top) if os.path.isdir(path)]
         found += [directory for directory, names, files in os.walk(top) if not names and not files]
     return found
@@ -131,10 +133,7 @@ def settings_in(text: bytes, names: Sequence[str]) -> Dict[str, Optional[str]]:
 def read_record(path: str) -> Optional[bytes]:
     """The bytes of the record; None if there is no such file any more."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return content_of(path)
     except OSError as error:
         raise _unusable(path, error) from error
 
@@ -195,7 +194,7 @@ def remove_record(path: str, lasting: Sequence[str]) -> None:
 
 @contextmanager
 def database_lock(
-    root: str,
+    host: Host,
     timeout: float = LOCK_WAIT_SECONDS,
     changed: Callable[[bool], None] = lambda held: None,
 ) -> Iterator[None]:
@@ -206,7 +205,7 @@ def database_lock(
 
     Raises Refused when the lock stays taken.
     """
-    path = _lock_path(root)
+    path = _lock_path(host)
     deadline = time.monotonic() + timeout
     changed(True)
     while not _link(path):
@@ -225,12 +224,12 @@ def database_lock(
         changed(False)
 
 
-def break_stale_lock(root: str, seconds: float = STALE_SECONDS) -> None:
+def break_stale_lock(host: Host, seconds: float = STALE_SECONDS) -> None:
     """Free open-iscsi's lock if it is one that a dead run of ours may have held, and stays as it is for this long.
 
     Whether that run had it or still waited for it is not known; iscsiadm has it for milliseconds.
     """
-    path = _lock_path(root)
+    path = _lock_path(host)
     taken = _taken_at(path)
     deadline = time.monotonic() + seconds
     while taken is not None and time.monotonic() < deadline:
@@ -257,9 +256,9 @@ def _unlink(path: str) -> None:
         pass  # what was wanted
 
 
-def _lock_path(root: str) -> str:
+def _lock_path(host: Host) -> str:
     """/run/lock and /var/lock are one directory nearly everywhere; where not, it is where open-iscsi has been."""
-    paths = [os.path.join(root, name) for name in LOCK_DIRECTORIES]
+    paths = [host.at(name) for name in LOCK_DIRECTORIES]
     there = [path for path in paths if os.path.isdir(path)]
     there += [path for path in paths if os.path.isdir(os.path.dirname(path))]
     return os.path.join((there or paths)[0], "lock")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The iSCSI sessions of this host and their LUNs, as the kernel shows them in sysfs; no process is started.
 
-    /sys/class/iscsi_session/session4/          targetname, state, ifacename, initiatorname, tpgt
+    /sys/class/iscsi_session/session4/          targetname, state, tpgt
                              session4/device -> /sys/devices/platform/host7/session4
         connection4:0/iscsi_connection/connection4:0/   address, port, persistent_address, persistent_port
         target7:0:0/7:0:0:12/                           a LUN: type, vendor, vpd_pg80; block/sdc
@@ -16,7 +16,9 @@ from glob import escape, glob
 from typing import List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 LOGGED_IN = "LOGGED_IN"
 FAILED = "FAILED"  #: the connection is lost and open-iscsi tries to get it back
@@ -34,11 +36,6 @@ class Lun(NamedTuple):
     scsi_address: str  #: "7:0:0:12": host, channel, target, LUN
     disk: Optional[str]  #: the kernel's name, "sdc"; None while the disk driver is not done with it
 
-    @property
-    def path(self) -> Optional[str]:
-        """Its device node, by the kernel's name."""
-        return "/dev/" + self.disk if self.disk else None
-
 
 class Session(NamedTuple):
     """A login to one portal of a target."""
@@ -49,8 +46,6 @@ class Session(NamedTuple):
     persistent_portal: Portal  #: where it logged in first
     state: str  #: LOGGED_IN, FAILED, or FREE while it comes or goes
     host: int  #: number of its SCSI host
-    interface: str  #: open-iscsi's iface, "default"
-    initiator: str  #: the IQN that this host used
     luns: Tuple[Lun, ...]
 
     @property
@@ -76,31 +71,31 @@ class LunFacts(NamedTuple):
     scsi_id: str
 
 
-def sessions(sysfs: str = "/sys") -> List[Session]:
+def sessions(host: Host = THIS_HOST) -> List[Session]:
     """All sessions of this host, by number. Empty as well while the iSCSI modules are not loaded."""
     found = []
-    for path in glob(os.path.join(escape(sysfs), "class/iscsi_session/session*")):
+    for path in glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*")):
         session = _session(path)
         if session is not None:
             found.append(session)
     return sorted(found, key=lambda session: session.sid)
 
 
-def session_by_id(sid: int, sysfs: str = "/sys") -> Optional[Session]:
+def session_by_id(sid: int, host: Host = THIS_HOST) -> Optional[Session]:
     """The session with this number; None if it is gone."""
-    return _session(os.path.join(sysfs, f"class/iscsi_session/session{sid}"))
+    return _session(os.path.join(host.sysfs, f"class/iscsi_session/session{sid}"))
 
 
-def sessions_of(iqn: str, portal: Optional[Portal] = None, sysfs: str = "/sys") -> List[Session]:
+def sessions_of(iqn: str, portal: Optional[Portal] = None, host: Host = THIS_HOST) -> List[Session]:
     """The sessions to a target, of one (numeric) portal or of all."""
-    return [session for session in sessions(sysfs) if session.iqn == iqn and (portal is None or session.is_at(portal))]
+    return [session for session in sessions(host) if session.iqn == iqn and (portal is None or session.is_at(portal))]
 
 
-def facts_of(lun: Lun, sysfs: str = "/sys") -> Optional[LunFacts]:
+def facts_of(lun: Lun, host: Host = THIS_HOST) -> Optional[LunFacts]:
     """What is known of a LUN; None while its disk is not there."""
     if lun.disk is None:
         return None
-    block = os.path.join(sysfs, "block", lun.disk)
+    block = os.path.join(host.sysfs, "block", lun.disk)
     sectors = _text(os.path.join(block, "size"))
     if not sectors:
         return None
@@ -110,26 +105,26 @@ def facts_of(lun: Lun, sysfs: str = "/sys") -> Optional[LunFacts]:
         model=_text(os.path.join(block, "device/model")),
         serial=_unit_serial(os.path.join(block, "device/vpd_pg80")),
         size_bytes=int(sectors) * _SECTOR,
-        scsi_id=scsi_id_of_disk(lun.disk, sysfs) or "",
+        scsi_id=scsi_id_of_disk(lun.disk, host) or "",
     )
 
 
-def error_timeouts(session: Session, sysfs: str = "/sys") -> List[int]:
+def error_timeouts(session: Session, host: Host = THIS_HOST) -> List[int]:
     """Seconds that the session gives the reset of a LUN, and of the target, as its login had them; [] if unknown.
 
     They are node.session.err_timeo.lu_reset_timeout and tgt_reset_timeout of the record that it was made with.
     """
-    directory = os.path.join(sysfs, f"class/iscsi_session/session{session.sid}")
+    directory = os.path.join(host.sysfs, f"class/iscsi_session/session{session.sid}")
     found = [_text(os.path.join(directory, name)) for name in ("lu_reset_tmo", "tgt_reset_tmo")]
     return [int(text) for text in found] if all(text.isdigit() for text in found) else []
 
 
-def set_patience(session: Session, seconds: int, sysfs: str = "/sys") -> bool:
+def set_patience(session: Session, seconds: int, host: Host = THIS_HOST) -> bool:
     """How long I/O of this session waits when the connection is lost, before it fails; False if it cannot be set now.
 
     It is what node.session.timeo.replacement_timeout is at a login. The kernel refuses while there is no connection.
     """
-    path = os.path.join(sysfs, f"class/iscsi_session/session{session.sid}/recovery_tmo")
+    path = os.path.join(host.sysfs, f"class/iscsi_session/session{session.sid}/recovery_tmo")
     try:
         descriptor = os.open(path, os.O_WRONLY)
     except OSError:
@@ -157,8 +152,6 @@ def _session(path: str) -> Optional[Session]:
         persistent_portal=persistent,
         state=_text(os.path.join(path, "state")) or "FREE",
         host=int(host.group(1)),
-        interface=_text(os.path.join(path, "ifacename")),
-        initiator=_text(os.path.join(path, "initiatorname")),
         luns=tuple(_luns(device)),
     )
 
@@ -209,8 +202,4 @@ def _names(directory: str) -> List[str]:
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return text_of(path).strip()

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Advisory locks: waiting for one with a bound, and the lock files of LVM.
+"""The lock files of LVM.
 
 LVM guards a volume group by flock on `<dir>/V_<name of the group>` and its scan of all devices by `<dir>/P_global`.
-The holder unlinks the file when it lets go, so whoever was given the lock must look whether the name still leads to
-the file that was locked, and begin anew where it does not:
-
-    open(O_CREAT | O_APPEND | O_RDWR)  ->  flock(LOCK_EX)  ->  fstat == stat ?  ->  the lock is ours
+The holder unlinks the file when it lets go (flock.py has the loop that this takes).
 
 P_global comes before V_, and the V_ files in the order of their names, as LVM takes them: so nobody waits in a circle.
 An LVM command that waited while the groups were rewritten reads them anew and does not write what it read before.
@@ -13,21 +10,20 @@ Locks of this host only; other hosts know nothing of them.
 Source: LVM2 lib/misc/lvm-flock.c, _do_flock and _undo_flock.
 """
 
-import fcntl
 import logging
 import os
 import re
 import time
 from contextlib import contextmanager
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host import flock
 
 log = logging.getLogger(__name__)
 
 LOCK_DIRECTORIES = ("/run/lock/lvm", "/var/lock/lvm")
 GLOBAL_LOCK = "P_global"
-POLL_SECONDS = 0.05
 WAIT_SECONDS = 30.0  #: an LVM command on a host with many LUNs scans for that long
 
 _VG_NAME = re.compile(r"[A-Za-z0-9+_.-]{1,127}\Z")
@@ -41,30 +37,6 @@ class _Held(NamedTuple):
     goes: bool  #: it goes with the lock: it was not there before, or nobody held it, as after a kill
 
 
-def flock_before(descriptor: int, deadline: float) -> bool:
-    """Take LOCK_EX on an open file: True once it is ours, False if it was not free until `deadline`.
-
-    `deadline` is a value of time.monotonic(). At least one attempt is made. Raises OSError where locks are not
-    supported.
-    """
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-        time.sleep(POLL_SECONDS)
-
-
-def undo_flock(descriptor: int, path: str) -> None:
-    """Give up an flock for whoever has a copy of the descriptor: a child that was forked and hangs would keep it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    except OSError as error:
-        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
-
-
 class LvmLocks:
     """The lock files held by a run; `release` gives them back, in the reverse order."""
 
@@ -72,35 +44,27 @@ class LvmLocks:
         self._held: List[_Held] = []
 
     @property
-    def paths(self) -> List[str]:
-        """The lock files held, in the order in which they were taken."""
-        return [held.path for held in self._held]
-
-    @property
     def descriptors(self) -> List[int]:
-        """Those of the lock files held, in that order."""
+        """Those of the lock files held, in the order in which they were taken."""
         return [held.descriptor for held in self._held]
 
     def take(self, path: str, deadline: float) -> None:
         """Hold the lock file `path`. Raises Refused when it is not free until `deadline` (time.monotonic())."""
-        while True:
-            held = _open(path)
-            try:
-                free = flock_before(held.descriptor, deadline)
-                current = free and _is_current(held)
-            except BaseException:
-                os.close(held.descriptor)
-                raise
-            if current:
-                self._held.append(held)
-                log.debug("took the LVM lock %s", path)
-                return
-            os.close(held.descriptor)
-            if not free or time.monotonic() >= deadline:
-                raise Refused(
-                    f"The LVM lock {path} is held by another program and did not become free in time. "
-                    "Let the LVM commands on this host end, then try again."
-                ).in_state("Nothing was written.")
+        goes = False
+
+        def opened() -> int:
+            nonlocal goes
+            descriptor, goes = _open(path)
+            return descriptor
+
+        descriptor = flock.take_file(path, opened, deadline)
+        if descriptor is None:
+            raise Refused(
+                f"The LVM lock {path} is held by another program and did not become free in time. "
+                "Let the LVM commands on this host end, then try again."
+            ).in_state("Nothing was written.")
+        self._held.append(_Held(path, descriptor, goes))
+        log.debug("took the LVM lock %s", path)
 
     def release(self) -> None:
         """Give all locks back. What fails is logged: the work that the locks guarded is over and its outcome stands."""
@@ -150,14 +114,15 @@ def _checked(name: str) -> str:
     return name
 
 
-def _open(path: str) -> _Held:
+def _open(path: str) -> Tuple[int, bool]:
+    """The descriptor of a lock file, and whether the file goes with the lock."""
     flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         try:
-            return _Held(path, os.open(path, flags | os.O_EXCL, 0o600), goes=True)
+            return os.open(path, flags | os.O_EXCL, 0o600), True
         except FileExistsError:
             # LVM removes a V_ file with every lock it gives back; one that is there without a holder was left behind.
-            return _Held(path, os.open(path, flags, 0o600), goes=os.path.basename(path) != GLOBAL_LOCK)
+            return os.open(path, flags, 0o600), os.path.basename(path) != GLOBAL_LOCK
     except FileNotFoundError as error:
         raise NotFound(f"The directory of the LVM lock {path} does not exist.") from error
     except OSError as error:
@@ -165,23 +130,14 @@ def _open(path: str) -> _Held:
         raise Refused(problem).in_state("Nothing was written.") from error
 
 
-def _is_current(held: _Held) -> bool:
-    """Does the path still lead to the file that was locked?"""
-    try:
-        there = os.stat(held.path)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(held.descriptor))
-
-
 def _let_go(held: _Held) -> None:
     try:
         # While the lock is held nobody else may unlink the file, so what the path leads to cannot change in between.
-        if held.goes and _is_current(held):
+        if held.goes and flock.is_current(held.path, held.descriptor):
             os.unlink(held.path)
     except OSError as error:
         log.warning("The LVM lock file %s could not be removed: %s.", held.path, error.strerror)
-    undo_flock(held.descriptor, held.path)
+    flock.undo(held.descriptor, held.path)
     try:
         os.close(held.descriptor)
     except OSError as error:

@@ -30,9 +30,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
-from relvmoiscsi.host.command import Runner, run
+from relvmoiscsi.host import flock
+from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk.scsi_id import is_scsi_id
-from relvmoiscsi.host.locks.lvm_locks import POLL_SECONDS, flock_before, undo_flock
+from relvmoiscsi.host.files import content_of
+from relvmoiscsi.host.flock import POLL_SECONDS
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ class Busy(Refused):
 
 
 @contextmanager
-def iscsiadm_lock(root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[None]:
+def iscsiadm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
     """Keep SM from running iscsiadm while the block runs, whichever SM it is: the locks of all eras are taken.
 
     `timeout` is in seconds, for all of them. Raises Refused, before the block, when one stays taken.
@@ -63,23 +66,23 @@ def iscsiadm_lock(root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[No
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
         for number, name in enumerate(ISCSIADM_LOCKS):
-            descriptor = held.enter_context(_sm_lock(os.path.join(root, name), deadline))
-            if number == 0 and not flock_before(descriptor, deadline):
-                raise _taken(os.path.join(root, name), "set-iscsi-initiator")
+            descriptor = held.enter_context(_sm_lock(host.at(name), deadline))
+            if number == 0 and not flock.take_before(descriptor, deadline):
+                raise _taken(host.at(name), "set-iscsi-initiator")
         yield
 
 
 @contextmanager
-def lvm_lock(root: str = "/", timeout: float = WAIT_SECONDS, run: Runner = run) -> Iterator[List[int]]:
+def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[List[int]]:
     """Keep SM from running LVM commands while the block runs; `timeout` in seconds. Raises Refused if it cannot.
 
-    Gives the descriptors of what is held, for `undo`. The locks of LVM itself are in `lock.py`; they keep every LVM
+    Gives the descriptors of what is held, for `undo`. The locks of LVM itself are in lvm_locks.py; they keep every LVM
     command away, not only those of SM.
     """
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
-        descriptor = held.enter_context(_sm_lock(os.path.join(root, LVM_LOCK), deadline))
-        fairlock = held.enter_context(_fairlock(os.path.join(root, FAIRLOCK), deadline, run))
+        descriptor = held.enter_context(_sm_lock(host.at(LVM_LOCK), deadline))
+        fairlock = held.enter_context(_fairlock(host.at(FAIRLOCK), deadline, host.runner))
         yield [descriptor, *fairlock]
 
 
@@ -92,25 +95,25 @@ def undo(descriptor: int) -> None:
         _unlock(descriptor, "of a process that was given up")
 
 
-def is_sm_here(root: str = "/") -> bool:
+def is_sm_here(host: Host = THIS_HOST) -> bool:
     """Has a storage manager taken locks on this host since it started? One takes some when it attaches the first SR."""
-    return any(os.path.isdir(os.path.join(root, name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
+    return any(os.path.isdir(host.at(name)) for name in [*SM_LOCKS, os.path.dirname(FAIRLOCK)])
 
 
 @contextmanager
-def lun_lock(scsi_id: str, root: str = "/", timeout: float = WAIT_SECONDS) -> Iterator[None]:
+def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
     """Only one of us on this host works on the LUN with this SCSIid at a time; `timeout` in seconds.
 
     The file goes with the lock. Raises Refused, before the block, when another one is at work on it.
     """
     if not is_scsi_id(scsi_id):
         raise UsageError(f"{scsi_id!r} is no SCSIid.", "ConfigSCSIid")
-    path = os.path.join(root, LUN_LOCKS, scsi_id)
+    path = os.path.join(host.at(LUN_LOCKS), scsi_id)
     deadline = time.monotonic() + timeout
     while True:
         with _sm_lock(path, deadline) as descriptor:
             # As the holder removes the file, its name may lead elsewhere by the time the lock is ours.
-            if not _is_current(path, descriptor):
+            if not flock.is_current(path, descriptor):
                 continue
             try:
                 yield
@@ -127,8 +130,8 @@ class SessionReferences:
     of what it has logged in to, and of what SM has left to it.
     """
 
-    def __init__(self, root: str = "/") -> None:
-        paths = [os.path.join(root, name) for name in REFERENCES]
+    def __init__(self, host: Host = THIS_HOST) -> None:
+        paths = [host.at(name) for name in REFERENCES]
         # One directory by two names nearly everywhere, as /var/run is a symbolic link.
         self._directories = [paths[0]] if os.path.realpath(paths[0]) == os.path.realpath(paths[1]) else paths
 
@@ -203,11 +206,9 @@ def _file_name(iqn: str) -> str:
 
 
 def _content(path: str) -> str:
+    """The lines of a file; none where nobody uses the IQN."""
     try:
-        with open(path, encoding="utf-8", errors="backslashreplace") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""  # nobody uses the IQN
+        return (content_of(path) or b"").decode("utf-8", "backslashreplace")
     except OSError as error:
         raise _no_reference(path, error) from error
 
@@ -270,7 +271,7 @@ def _unlock(descriptor: int, path: str) -> None:
         fcntl.fcntl(descriptor, _F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
     except OSError as error:
         log.warning("The lock %s could not be undone: %s.", path, error.strerror)
-    undo_flock(descriptor, path)
+    flock.undo(descriptor, path)
 
 
 def _holder(descriptor: int) -> str:
@@ -283,14 +284,6 @@ def _holder(descriptor: int) -> str:
 def _taken(path: str, holder: str) -> Busy:
     problem = "The lock {} is held by {} and did not become free in time. Try again when that has ended."
     return Busy(problem.format(path, holder)).in_state("Nothing was changed.")
-
-
-def _is_current(path: str, descriptor: int) -> bool:
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(descriptor))
 
 
 def _remove(path: str) -> None:

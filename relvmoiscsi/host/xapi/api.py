@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import xml_rpc
 
-SOCKET_PATH = "/var/lib/xcp/xapi"
 TIMEOUT_SECONDS = 20.0
 _SHORTEST = 0.1  # seconds
 _LONGEST_LINE = 1 << 16  #: bytes, of a header
@@ -42,7 +42,7 @@ class Xapi:
     def __init__(
         self,
         session_ref: str,
-        socket_path: str = SOCKET_PATH,
+        socket_path: str = THIS_HOST.xapi_socket,
         subtask_of: str = "",
         timeout: float = TIMEOUT_SECONDS,
         deadline: Deadline = NO_DEADLINE,
@@ -131,7 +131,7 @@ def _line(answer: BinaryIO) -> str:
 
 
 @contextmanager
-def local_session(socket_path: str = SOCKET_PATH, timeout: float = TIMEOUT_SECONDS) -> Iterator[str]:
+def local_session(socket_path: str = THIS_HOST.xapi_socket, timeout: float = TIMEOUT_SECONDS) -> Iterator[str]:
     """A session of our own, for a command that xapi has not started; `timeout` is for each answer, in seconds.
 
     Raises XapiFailure.

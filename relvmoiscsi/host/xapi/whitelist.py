@@ -23,13 +23,11 @@ removes. Two runs at a time wait for each other, by an flock on /etc.
 
 import os
 import re
-import stat
-import time
 from contextlib import contextmanager
 from typing import Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.locks.lvm_locks import flock_before
+from relvmoiscsi.host import files, flock
 from relvmoiscsi.host.xapi import conf
 from relvmoiscsi.host.xapi.conf import (
     CONF,
@@ -329,7 +327,7 @@ def _leave(root: str, path: str, content: bytes) -> bool:
         _replace(root, path, content)
         return True
     _changing(path, lambda: os.unlink(under(root, path)))
-    _changing(CONF_D, lambda: _flush_directory(under(root, CONF_D)))
+    _changing(CONF_D, lambda: files.sync_directory(under(root, CONF_D)))
     return False
 
 
@@ -338,44 +336,17 @@ def _replace(root: str, path: str, content: bytes) -> None:
     target, new = under(root, path), under(root, NEW_FILE)
 
     def change() -> None:
-        try:
-            _write_new(new, content, target)
-            os.rename(new, target)
-        finally:
-            _discard(new)
-        _flush_directory(under(root, CONF_D))
+        files.replace(target, content, new)
+        files.sync_directory(under(root, CONF_D))
 
     _changing(path, change)
-
-
-def _write_new(new: str, content: bytes, like: str) -> None:
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        try:
-            old = os.stat(like)
-        except FileNotFoundError:
-            os.fchmod(descriptor, 0o644)
-        else:
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-            os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
 
 
 def _make_directory(root: str) -> None:
     directory = under(root, CONF_D)
     os.mkdir(directory)
     os.chmod(directory, 0o755)
-    _flush_directory(os.path.dirname(directory))
-
-
-def _flush_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync_directory(os.path.dirname(directory))
 
 
 def _discard(path: str) -> None:
@@ -396,18 +367,17 @@ def _changing(path: str, change: Callable[[], None]) -> None:
 def _alone(root: str) -> Iterator[None]:
     """Nobody else is at work on these files; what a killed run left is gone."""
     etc = under(root, "/etc")
-    try:
-        descriptor = os.open(etc, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NotFound(f"{etc} cannot be opened: {error.strerror}.") from error
-    try:
-        if not flock_before(descriptor, time.monotonic() + WAIT_SECONDS):
-            raise Refused(f"Another run of sm-whitelist did not end within {WAIT_SECONDS:g} seconds.")
+
+    def taken(_owner: str) -> Refused:
+        return Refused(f"Another run of sm-whitelist did not end within {WAIT_SECONDS:g} seconds.")
+
+    def unusable(error: OSError) -> NotFound:
+        return NotFound(f"{etc} cannot be opened: {error.strerror}.")
+
+    with flock.directory(etc, WAIT_SECONDS, taken, unusable):
         if os.path.lexists(under(root, NEW_FILE)):
             _changing(NEW_FILE, lambda: _discard(under(root, NEW_FILE)))
         yield
-    finally:
-        os.close(descriptor)
 
 
 # --- sentences

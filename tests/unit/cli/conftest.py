@@ -10,6 +10,7 @@ import pytest
 from kit import shell
 from relvmoiscsi import cli
 from relvmoiscsi.cli import guard
+from relvmoiscsi.host.this_host import Host
 
 
 class Terminal(io.StringIO):
@@ -28,7 +29,7 @@ def no_waiting_for_the_disk(monkeypatch):
 @pytest.fixture(autouse=True)
 def no_pool_and_no_sm(monkeypatch, tmp_path):
     """Whatever else this machine is: a host without xapi and SM, unless a test makes it one."""
-    monkeypatch.setattr(guard, "ROOT", str(tmp_path / "no host"))
+    monkeypatch.setattr(guard, "HOST", Host(str(tmp_path / "no host")))
 
 
 @pytest.fixture

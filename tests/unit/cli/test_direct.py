@@ -4,11 +4,12 @@
 import json
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from kit import builder, shell
-from kit.direct_world import LUN, OTHER, Host, in_process
+from kit.direct_world import LUN, OTHER, World, in_process
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import cli
 from relvmoiscsi.cli import direct as cli_direct
@@ -16,12 +17,13 @@ from relvmoiscsi.direct import links
 from relvmoiscsi.direct.links import Owner
 from relvmoiscsi.errors import CommandFailed, DeviceError
 from relvmoiscsi.host.command import Completed
+from relvmoiscsi.host.this_host import Host
 
 ADMINISTRATORS = "# mine\n[other]\nkey = value\n"
 INTRODUCER = "opt/xensource/libexec/local-device-change"
 
 
-class Scene(Host):
+class Scene(World):
     """A host in a simulated pool, with programs that do what they are for."""
 
     def __init__(self, root, pool):
@@ -31,7 +33,7 @@ class Scene(Host):
         self.fails = set()
         self.users = []
         self.udev_works = True
-        self.site = self.site._replace(socket=str(pool.socket_path), runner=self.run, wait_for=self.wait_for)
+        self.host = self.host._replace(runner=self.run, wait_for=self.wait_for)
         self.put("etc/xensource-inventory", "INSTALLATION_UUID='{}'\n".format(pool.db.get("host", pool.master, "uuid")))
         self.configure(ADMINISTRATORS)
 
@@ -45,7 +47,7 @@ class Scene(Host):
         return sr
 
     def has_vdi(self, sr, name="disk", **fields):
-        location = self.site.link(name)
+        location = links.link_of(name, self.host)
         return self.pool.db.create("VDI", SR=sr, location=location, name_label="direct", **fields)
 
     def run(self, argv, accept=(0,), timeout=None):
@@ -71,7 +73,7 @@ class Scene(Host):
 
     def follow_the_rules(self):
         for device in self.events() if self.udev_works else ():
-            previous = "disk" if links.leads_to("disk", self.site) == device else ""
+            previous = "disk" if links.leads_to("disk", self.host) == device else ""
             name = self.link_name(device, previous)
             if name:
                 self.links(device, name)
@@ -81,15 +83,16 @@ class Scene(Host):
 
 @pytest.fixture
 def scene(tmp_path, monkeypatch):
-    sockets = tempfile.mkdtemp(prefix="xapi", dir="/tmp")
-    with Pool(sm_directory(tmp_path / "sm"), sockets + "/xapi") as pool:
-        scene = Scene(tmp_path / "host", pool)
-        monkeypatch.setattr(cli_direct, "SITE", scene.site)
+    root = Path(tempfile.mkdtemp(prefix="direct", dir="/tmp"))  # short: a unix socket is to be in it
+    (root / "var/lib/xcp").mkdir(parents=True)
+    with Pool(sm_directory(tmp_path / "sm"), root / "var/lib/xcp/xapi") as pool:
+        scene = Scene(root, pool)
+        monkeypatch.setattr(cli_direct, "HOST", scene.host)
         monkeypatch.setattr(cli_direct, "look", scene.look)
         monkeypatch.setattr(links, "in_time", in_process)
         monkeypatch.setattr(links, "users_of", lambda device, _site: scene.users if device in ("sda", "dm-0") else [])
         yield scene
-    shutil.rmtree(sockets)
+    shutil.rmtree(str(root))
 
 
 @pytest.fixture
@@ -134,9 +137,9 @@ def test_a_lun_that_is_there_is_linked_and_introduced(scene, run):
     assert ran.json == {
         "name": "disk",
         "scsi_id": LUN,
-        "link": scene.site.link("disk"),
+        "link": links.link_of("disk", scene.host),
         "is_linked": True,
-        "device": scene.site.node("sda"),
+        "device": scene.host.node("sda"),
         "size_bytes": 64 << 20,
         "problem": None,
         "vdi": scene.pool.db.get("VDI", vdi, "uuid"),
@@ -184,7 +187,7 @@ def test_it_is_told_in_words(scene, run):
     vdi = scene.has_vdi(sr)
 
     assert run("add", "disk", LUN).out == "{} leads to {} (64 MiB).\nIt is the VDI {}.\n".format(
-        scene.site.link("disk"), scene.site.node("sda"), scene.pool.db.get("VDI", vdi, "uuid")
+        links.link_of("disk", scene.host), scene.host.node("sda"), scene.pool.db.get("VDI", vdi, "uuid")
     )
 
 
@@ -216,7 +219,9 @@ def test_how_to_introduce_it_is_told_where_that_fails(scene, run):
     assert ran.status == 0
     assert "note: `env ACTION=add" in ran.out
     assert (
-        "sr-uuid={} type=user location={}".format(scene.pool.db.get("SR", sr, "uuid"), scene.site.link("disk"))
+        "sr-uuid={} type=user location={}".format(
+            scene.pool.db.get("SR", sr, "uuid"), links.link_of("disk", scene.host)
+        )
         in ran.out
     )
 
@@ -226,7 +231,7 @@ def test_a_xapi_that_goes_away_in_between_is_no_failure(scene, run, monkeypatch)
     real = scene.link_name
 
     def link_name(*arguments):
-        monkeypatch.setattr(cli_direct, "SITE", cli_direct.SITE._replace(socket="/nowhere"))
+        monkeypatch.setattr(Host, "xapi_socket", "/nowhere")
         return real(*arguments)
 
     scene.link_name = link_name
@@ -251,7 +256,7 @@ def test_a_lun_that_is_not_there_yet_is_noted(scene, run):
     ran = run("add", "disk", LUN)
 
     assert ran.status == 0
-    assert ran.out.startswith("{} will appear with its LUN.".format(scene.site.link("disk")))
+    assert ran.out.startswith("{} will appear with its LUN.".format(links.link_of("disk", scene.host)))
     assert f"\ndisk = {LUN}\n" in scene.config
 
 
@@ -270,7 +275,7 @@ def test_with_multipathing_on_the_map_is_made_first(scene, run):
     scene.pool.db.set("host", scene.pool.master, "other_config", {"multipathing": "true"})
     scene.has_disk("sda")
 
-    assert run("add", "disk", LUN, "--json").json["device"] == scene.site.node("dm-0")
+    assert run("add", "disk", LUN, "--json").json["device"] == scene.host.node("dm-0")
     assert scene.programs[:3] == ["multipathd -kshow daemon", "multipath -a " + LUN, "multipathd -kadd path sda"]
 
 
@@ -278,7 +283,7 @@ def test_newer_xapi_says_otherwise_that_multipathing_is_on(scene, run):
     scene.pool.db.set("host", scene.pool.master, "multipathing", True)
     scene.has_disk("sda")
 
-    assert run("add", "disk", LUN, "--json").json["device"] == scene.site.node("dm-0")
+    assert run("add", "disk", LUN, "--json").json["device"] == scene.host.node("dm-0")
 
 
 def test_a_map_that_cannot_be_made_is_a_refusal_and_leaves_no_trace(scene, run):
@@ -365,7 +370,7 @@ def test_what_cannot_be_meant_is_a_usage_error(scene, run, name, scsi_id):
 
 
 def test_without_xapi_nothing_is_added(scene, run, monkeypatch):
-    monkeypatch.setattr(cli_direct, "SITE", scene.site._replace(socket="/nowhere"))
+    monkeypatch.setattr(Host, "xapi_socket", "/nowhere")
 
     refused(scene, run("add", "disk", LUN), 6, "could not be asked of xapi")
 
@@ -377,7 +382,7 @@ def test_a_link_that_does_not_come_is_told_with_the_state(scene, run):
     ran = run("add", "disk", LUN)
 
     assert ran.status == 4 and "did not appear" in ran.err and "are the rules of relvmoiscsi installed?" in ran.err
-    assert ran.err.endswith(f"disk has LUN {LUN} in {scene.site.config}.\n")
+    assert ran.err.endswith(f"disk has LUN {LUN} in {scene.host.config}.\n")
 
 
 def test_lvm_of_a_guest_is_noted(scene, run):
@@ -419,7 +424,7 @@ def test_what_was_added_is_removed_without_a_trace(linked, run):
 
     assert (ran.status, ran.json["notes"]) == (0, [])
     assert linked.config == ADMINISTRATORS
-    assert links.leads_to("disk", linked.site) == ""
+    assert links.leads_to("disk", linked.host) == ""
     assert linked.pool.db.refs("VDI", SR=linked.sr) == []
 
 
@@ -438,7 +443,7 @@ def test_what_is_in_use_stays(linked, run):
     assert ran.status == 4
     assert ran.err == "relvmoiscsi: sda is in use by process 4711 (tapdisk). Nothing was changed.\n"
     assert linked.config == linked.text
-    assert links.leads_to("disk", linked.site) == "sda"
+    assert links.leads_to("disk", linked.host) == "sda"
 
 
 def test_a_disk_of_a_vm_stays_though_the_vm_is_halted(linked, run):
@@ -455,7 +460,7 @@ def test_a_disk_of_a_vm_stays_though_the_vm_is_halted(linked, run):
 
 
 def test_without_xapi_it_is_removed_and_what_is_left_is_told(linked, run, monkeypatch):
-    monkeypatch.setattr(cli_direct, "SITE", linked.site._replace(socket="/nowhere"))
+    monkeypatch.setattr(Host, "xapi_socket", "/nowhere")
 
     ran = run("remove", "disk")
 
@@ -490,7 +495,7 @@ def test_the_list_tells_how_it_stands_with_each(linked, run):
         "NAME  SCSIID                             DEVICE  SIZE    LINK",
         f"disk  {LUN}  sda     64 MiB  linked",
         f"away  {OTHER}  -       -       not linked: No disk of this host has the SCSIid {OTHER}.",
-        f"{linked.site.config}: Line 9: 'sda' cannot be the name of a direct LUN: the kernel calls its disks so.",
+        f"{linked.host.config}: Line 9: 'sda' cannot be the name of a direct LUN: the kernel calls its disks so.",
     ]
     assert ran.status == 0
 
@@ -500,7 +505,7 @@ def test_the_list_has_the_same_for_programs(linked, run):
 
     assert found["problems"] == []
     (disk,) = found["luns"]
-    assert (disk["name"], disk["is_linked"], disk["device"]) == ("disk", True, linked.site.node("sda"))
+    assert (disk["name"], disk["is_linked"], disk["device"]) == ("disk", True, linked.host.node("sda"))
 
 
 def test_no_direct_luns_is_an_answer(scene, run):

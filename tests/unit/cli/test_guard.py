@@ -17,6 +17,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk.block_device import HostDevice
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.this_host import Host
 
 RESIGNATURE = ("resignature", "--yes", "--scsi-id", SCSI_ID)
 
@@ -26,7 +27,7 @@ def root(monkeypatch):
     """The root directory of a host; its path is short, for it is to hold a socket."""
     path = tempfile.mkdtemp(prefix="host", dir="/tmp")
     os.makedirs(path + "/var/lib/xcp")
-    monkeypatch.setattr(guard, "ROOT", path)
+    monkeypatch.setattr(guard, "HOST", Host(path))
     yield path
     shutil.rmtree(path)
 
@@ -34,7 +35,7 @@ def root(monkeypatch):
 @pytest.fixture
 def pool(root, tmp_path):
     """The host is one of a pool."""
-    with Pool(sm_directory(tmp_path / "sm"), os.path.join(root, guard.XAPI_SOCKET)) as pool:
+    with Pool(sm_directory(tmp_path / "sm"), Host(root).xapi_socket) as pool:
         yield pool
 
 
@@ -43,7 +44,7 @@ def mute(root, monkeypatch):
     """xapi's socket is there, and whoever connects waits."""
     monkeypatch.setattr(guard, "XAPI_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.path.join(root, guard.XAPI_SOCKET))
+        listener.bind(Host(root).xapi_socket)
         listener.listen(8)
         yield
 
@@ -147,7 +148,7 @@ def test_a_xapi_that_does_not_answer_is_4_within_a_moment(image, command, mute):
 
 def test_a_socket_that_nobody_listens_on_is_4(image, command, root):
     with socket.socket(socket.AF_UNIX) as nobody:
-        nobody.bind(os.path.join(root, guard.XAPI_SOCKET))
+        nobody.bind(Host(root).xapi_socket)
 
     assert command(*RESIGNATURE, image).status == 4
 
@@ -204,7 +205,7 @@ def test_what_was_cut_is_not_finished_on_a_lun_in_use(lun, command, pool, monkey
 def test_the_sr_driver_s_work_on_the_lun_is_waited_for(lun, command, root):
     before = content(lun)
 
-    with sm_locks.lun_lock(SCSI_ID, root):
+    with sm_locks.lun_lock(SCSI_ID, Host(root)):
         ran = command("resignature", "--yes", lun)
 
     assert ran.status == 4 and "held by another program" in ran.err
@@ -215,7 +216,7 @@ def test_the_sr_driver_s_work_on_the_lun_is_waited_for(lun, command, root):
 def test_sm_s_lvm_lock_is_waited_for(lun, command, root):
     before = content(lun)
 
-    with sm_locks.lvm_lock(root):
+    with sm_locks.lvm_lock(Host(root)):
         ran = command("resignature", "--yes", lun)
 
     assert ran.status == 4 and sm_locks.LVM_LOCK in ran.err
@@ -233,7 +234,7 @@ def test_both_are_held_at_each_write(lun, command, root, monkeypatch, argv):
     real = HostDevice.write
 
     def write(device, chunks):
-        for lock in (sm_locks.lvm_lock(root, 0), sm_locks.lun_lock(SCSI_ID, root, 0)):
+        for lock in (sm_locks.lvm_lock(Host(root), 0), sm_locks.lun_lock(SCSI_ID, Host(root), 0)):
             with pytest.raises(Refused), lock:
                 pytest.fail("it was free")
         writes.append(chunks)
@@ -243,7 +244,7 @@ def test_both_are_held_at_each_write(lun, command, root, monkeypatch, argv):
     assert command(*argv, lun).status == 0
 
     assert len(writes) >= 2
-    with sm_locks.lvm_lock(root, 0), sm_locks.lun_lock(SCSI_ID, root, 0):
+    with sm_locks.lvm_lock(Host(root), 0), sm_locks.lun_lock(SCSI_ID, Host(root), 0):
         pass
 
 
@@ -256,7 +257,7 @@ def test_where_sm_is_not_its_locks_are_not_made(lun, command, root):
 def test_an_image_file_needs_no_locks(image, command, root):
     os.makedirs(os.path.join(root, "var/lock/sm"))
 
-    with sm_locks.lvm_lock(root), sm_locks.lun_lock(SCSI_ID, root):
+    with sm_locks.lvm_lock(Host(root)), sm_locks.lun_lock(SCSI_ID, Host(root)):
         assert command(*RESIGNATURE, image).status == 0
 
 

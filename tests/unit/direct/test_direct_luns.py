@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kit.direct_world import LUN, OTHER, Host, in_process
+from kit.direct_world import LUN, OTHER, World, in_process
 from relvmoiscsi.direct import config, links
 from relvmoiscsi.direct.config import (
     Entry,
@@ -28,6 +28,7 @@ from relvmoiscsi.direct.links import Owner, Status, Uncertain
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host import config_file
 from relvmoiscsi.host.config_file import only_one, read_config, replace_config
+from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi.lun_users import Pool
 
 DISK = Entry("disk", LUN)
@@ -336,60 +337,60 @@ def test_a_directory_that_cannot_be_opened_is_a_refusal(tmp_path):
 
 
 @pytest.fixture
-def host(tmp_path, monkeypatch):
+def world(tmp_path, monkeypatch):
     # No child: what is on a disk is in a dictionary. `in_time` itself is tested below.
-    host = Host(tmp_path)
+    world = World(tmp_path)
     monkeypatch.setattr(links, "in_time", in_process)
-    return host
+    return world
 
 
-def test_the_only_disk_of_a_lun_has_the_link(host):
-    host.has_disk("sda")
-    host.has_disk("sdb", "8:16", OTHER)
+def test_the_only_disk_of_a_lun_has_the_link(world):
+    world.has_disk("sda")
+    world.has_disk("sdb", "8:16", OTHER)
 
-    assert (host.link_name("sda"), host.link_name("sdb")) == ("disk", "")
+    assert (world.link_name("sda"), world.link_name("sdb")) == ("disk", "")
 
 
-def test_a_map_has_the_link_and_its_paths_have_none(host):
-    host.has_disk("sda")
-    host.has_disk("sdb", "8:16")
-    host.has_map()
+def test_a_map_has_the_link_and_its_paths_have_none(world):
+    world.has_disk("sda")
+    world.has_disk("sdb", "8:16")
+    world.has_map()
 
-    assert [host.link_name(name) for name in ("dm-0", "sda", "sdb")] == ["disk", "", ""]
+    assert [world.link_name(name) for name in ("dm-0", "sda", "sdb")] == ["disk", "", ""]
 
 
 @pytest.mark.parametrize("state", ["offline", "transport-offline", "blocked", "running"])
-def test_an_only_disk_keeps_its_link_while_it_is_down(host, state):
-    host.has_disk("sda", state=state)
+def test_an_only_disk_keeps_its_link_while_it_is_down(world, state):
+    world.has_disk("sda", state=state)
 
-    assert host.link_name("sda", "disk") == "disk"
-
-
-def test_several_disks_without_a_map_have_no_link(host):
-    host.has_disk("sda")
-    host.has_disk("sdb", "8:16")
-
-    assert (host.link_name("sda", "disk"), host.link_name("sdb")) == ("", "")
-    assert "has 2 paths" in links.status_of(DISK, host.look, host.site).problem
+    assert world.link_name("sda", "disk") == "disk"
 
 
-def test_a_second_disk_takes_the_link_from_the_first(host):
-    host.has_disk("sda")
-    host.marks("8:0")
-    host.has_disk("sdb", "8:16")
+def test_several_disks_without_a_map_have_no_link(world):
+    world.has_disk("sda")
+    world.has_disk("sdb", "8:16")
 
-    assert host.link_name("sdb") == ""
-    assert host.events() == ["sda"]
+    assert (world.link_name("sda", "disk"), world.link_name("sdb")) == ("", "")
+    assert "has 2 paths" in links.status_of(DISK, world.look, world.host).problem
 
 
-def test_a_new_map_takes_the_link_from_its_paths(host):
-    host.has_disk("sda")
-    host.marks("8:0")
-    host.has_disk("sdb", "8:16")
-    host.has_map()
+def test_a_second_disk_takes_the_link_from_the_first(world):
+    world.has_disk("sda")
+    world.marks("8:0")
+    world.has_disk("sdb", "8:16")
 
-    assert host.link_name("dm-0") == "disk"
-    assert host.events() == ["sda"]
+    assert world.link_name("sdb") == ""
+    assert world.events() == ["sda"]
+
+
+def test_a_new_map_takes_the_link_from_its_paths(world):
+    world.has_disk("sda")
+    world.marks("8:0")
+    world.has_disk("sdb", "8:16")
+    world.has_map()
+
+    assert world.link_name("dm-0") == "disk"
+    assert world.events() == ["sda"]
 
 
 @pytest.mark.parametrize(
@@ -401,42 +402,42 @@ def test_a_new_map_takes_the_link_from_its_paths(host):
         None,
     ],
 )
-def test_a_disk_that_multipath_will_take_has_no_link(host, sign):
-    host.has_disk("sda")
-    host.lists()
-    host.put(sign) if sign else host.runs_multipathd()
+def test_a_disk_that_multipath_will_take_has_no_link(world, sign):
+    world.has_disk("sda")
+    world.lists()
+    world.put(sign) if sign else world.runs_multipathd()
 
-    assert host.link_name("sda") == ""
-    assert "has no map yet" in links.status_of(DISK, host.look, host.site).problem
-
-
-def test_a_lun_that_was_multipathed_once_has_its_link_where_multipathing_is_off(host):
-    host.has_disk("sda")
-    host.lists()
-
-    assert host.link_name("sda") == "disk"
+    assert world.link_name("sda") == ""
+    assert "has no map yet" in links.status_of(DISK, world.look, world.host).problem
 
 
-def test_a_lun_that_multipath_never_took_has_its_link_while_it_runs(host):
-    host.has_disk("sda")
-    host.lists(OTHER)
-    host.runs_multipathd()
+def test_a_lun_that_was_multipathed_once_has_its_link_where_multipathing_is_off(world):
+    world.has_disk("sda")
+    world.lists()
 
-    assert host.link_name("sda") == "disk"
+    assert world.link_name("sda") == "disk"
+
+
+def test_a_lun_that_multipath_never_took_has_its_link_while_it_runs(world):
+    world.has_disk("sda")
+    world.lists(OTHER)
+    world.runs_multipathd()
+
+    assert world.link_name("sda") == "disk"
 
 
 @pytest.mark.parametrize("text", ["", "[direct]\n", "disk = {0}\n", "[other]\ndisk = {0}\n", "[direct]\nsda = {0}\n"])
-def test_what_is_not_configured_has_no_link(host, text):
-    host.configure(text.format(LUN))
-    host.has_disk("sda")
+def test_what_is_not_configured_has_no_link(world, text):
+    world.configure(text.format(LUN))
+    world.has_disk("sda")
 
-    assert host.link_name("sda", "disk") == ""
+    assert world.link_name("sda", "disk") == ""
 
 
-def test_a_device_without_a_scsi_id_has_no_link(host):
-    host.put("sys/block/dm-7/dm/uuid", "LVM-abc\n")
+def test_a_device_without_a_scsi_id_has_no_link(world):
+    world.put("sys/block/dm-7/dm/uuid", "LVM-abc\n")
 
-    assert host.link_name("dm-7") == host.link_name("gone") == ""
+    assert world.link_name("dm-7") == world.link_name("gone") == ""
 
 
 # --- what is on it
@@ -453,34 +454,34 @@ def test_a_device_without_a_scsi_id_has_no_link(host):
         (Owner(problem="LVM label at byte 512: bad."), "may be an SR's: LVM label at byte 512"),
     ],
 )
-def test_an_sr_or_what_may_be_one_has_no_link_whatever_there_was(host, owner, sentence):
-    host.has_disk("sda")
-    host.content["sda"] = owner
+def test_an_sr_or_what_may_be_one_has_no_link_whatever_there_was(world, owner, sentence):
+    world.has_disk("sda")
+    world.content["sda"] = owner
 
-    assert host.link_name("sda") == host.link_name("sda", "disk") == ""
-    assert re.search(sentence, links.status_of(DISK, host.look, host.site).problem)
+    assert world.link_name("sda") == world.link_name("sda", "disk") == ""
+    assert re.search(sentence, links.status_of(DISK, world.look, world.host).problem)
 
 
-def test_lvm_of_a_guest_is_no_reason_against_a_link(host):
-    host.has_disk("sda")
-    host.content["sda"] = Owner("guest")
+def test_lvm_of_a_guest_is_no_reason_against_a_link(world):
+    world.has_disk("sda")
+    world.content["sda"] = Owner("guest")
 
-    assert host.link_name("sda") == "disk"
+    assert world.link_name("sda") == "disk"
 
 
 @pytest.mark.parametrize("previous, kept", [("disk", "disk"), ("", ""), ("renamed", "")])
-def test_a_lun_that_does_not_answer_keeps_what_it_has(host, previous, kept):
-    host.has_disk("sda")
-    host.content["sda"] = DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
+def test_a_lun_that_does_not_answer_keeps_what_it_has(world, previous, kept):
+    world.has_disk("sda")
+    world.content["sda"] = DeviceError("/dev/sda", "read", 0, 4608, "Input/output error")
 
-    assert host.link_name("sda", previous) == kept
+    assert world.link_name("sda", previous) == kept
 
 
-def test_a_suspended_map_keeps_its_link_and_is_not_read(host):
-    host.has_map(suspended="1")
-    host.content["dm-0"] = AssertionError("it would hang")
+def test_a_suspended_map_keeps_its_link_and_is_not_read(world):
+    world.has_map(suspended="1")
+    world.content["dm-0"] = AssertionError("it would hang")
 
-    assert (host.link_name("dm-0", "disk"), host.link_name("dm-0")) == ("disk", "")
+    assert (world.link_name("dm-0", "disk"), world.link_name("dm-0")) == ("disk", "")
 
 
 @pytest.mark.processes
@@ -584,71 +585,71 @@ def test_a_lun_that_is_a_vdi_is_refused():
         (["multipath map /dev/mapper/x (use that instead)"], ["multipath map /dev/mapper/x (use that instead)"]),
     ],
 )
-def test_who_looks_at_every_disk_does_not_use_it(host, monkeypatch, users, left):
-    host.has_disk("sda")
+def test_who_looks_at_every_disk_does_not_use_it(world, monkeypatch, users, left):
+    world.has_disk("sda")
     monkeypatch.setattr(links.holders, "users_of_block", lambda _status, _system: users)
 
-    assert links.users_of("sda", host.site) == left
+    assert links.users_of("sda", world.host) == left
     if left:
         with pytest.raises(Refused, match="sda is in use by " + re.escape(left[0])):
-            links.check_unused("sda", host.site)
+            links.check_unused("sda", world.host)
     else:
-        links.check_unused("sda", host.site)
+        links.check_unused("sda", world.host)
 
 
-def test_what_is_gone_is_used_by_nobody(host):
-    assert links.users_of("sdx", host.site) == []
+def test_what_is_gone_is_used_by_nobody(world):
+    assert links.users_of("sdx", world.host) == []
 
 
 # --- udev
 
 
-def test_a_link_is_renewed_by_an_event_of_everything_the_lun_has(host):
-    host.has_disk("sda")
-    host.has_disk("sdb", "8:16")
-    host.has_map()
-    host.has_disk("sdc", "8:32", OTHER)
-    host.steps = [lambda: host.links("sda"), lambda: host.links("dm-0")]
+def test_a_link_is_renewed_by_an_event_of_everything_the_lun_has(world):
+    world.has_disk("sda")
+    world.has_disk("sdb", "8:16")
+    world.has_map()
+    world.has_disk("sdc", "8:32", OTHER)
+    world.steps = [lambda: world.links("sda"), lambda: world.links("dm-0")]
 
-    assert links.renew_link(DISK, "dm-0", host.site)
-    assert host.events() == ["dm-0", "sda", "sdb"]
-
-
-def test_a_link_that_does_not_come_or_does_not_go_is_told(host):
-    host.has_disk("sda")
-    assert not links.renew_link(DISK, "sda", host.site)
-
-    host.links("sda")
-    assert not links.remove_link(DISK, host.site)
-    host.steps = [(host.root / "dev/xapi/block/disk").unlink]
-    assert links.remove_link(DISK, host.site)
+    assert links.renew_link(DISK, "dm-0", world.host)
+    assert world.events() == ["dm-0", "sda", "sdb"]
 
 
-def test_a_device_that_goes_at_that_moment_is_no_failure(host):
-    links.make_event("sdx", host.site)
-    assert links.marked("sdx", host.site) == ""
+def test_a_link_that_does_not_come_or_does_not_go_is_told(world):
+    world.has_disk("sda")
+    assert not links.renew_link(DISK, "sda", world.host)
+
+    world.links("sda")
+    assert not links.remove_link(DISK, world.host)
+    world.steps = [(world.root / "dev/xapi/block/disk").unlink]
+    assert links.remove_link(DISK, world.host)
+
+
+def test_a_device_that_goes_at_that_moment_is_no_failure(world):
+    links.udev.make_event("sdx", world.host)
+    assert links.marked("sdx", world.host) == ""
 
 
 # --- how it stands
 
 
-def test_a_linked_lun_is_linked_and_not_read(host):
-    host.has_disk("sda")
-    host.links("sda")
-    host.content["sda"] = AssertionError("no need to")
+def test_a_linked_lun_is_linked_and_not_read(world):
+    world.has_disk("sda")
+    world.links("sda")
+    world.content["sda"] = AssertionError("no need to")
 
-    assert links.status_of(DISK, host.look, host.site) == Status("sda", 64 << 20, is_linked=True)
+    assert links.status_of(DISK, world.look, world.host) == Status("sda", 64 << 20, is_linked=True)
 
 
-def test_every_lun_without_a_link_has_a_reason(host):
-    assert "No disk of this host has the SCSIid" in links.status_of(DISK, host.look, host.site).problem
+def test_every_lun_without_a_link_has_a_reason(world):
+    assert "No disk of this host has the SCSIid" in links.status_of(DISK, world.look, world.host).problem
 
-    host.has_disk("sda")
-    assert "are the rules of relvmoiscsi installed?" in links.status_of(DISK, host.look, host.site).problem
-    host.put("run/udev/data/b8:0", "E:RELVMOISCSI_HIDDEN=all\n")
-    assert "giving the LUN new identities" in links.status_of(DISK, host.look, host.site).problem
-    host.links("sdz")
-    assert "disk leads to sdz." in links.status_of(DISK, host.look, host.site).problem
+    world.has_disk("sda")
+    assert "are the rules of relvmoiscsi installed?" in links.status_of(DISK, world.look, world.host).problem
+    world.put("run/udev/data/b8:0", "E:RELVMOISCSI_HIDDEN=all\n")
+    assert "giving the LUN new identities" in links.status_of(DISK, world.look, world.host).problem
+    world.links("sdz")
+    assert "disk leads to sdz." in links.status_of(DISK, world.look, world.host).problem
 
 
 # --- the rules
@@ -660,7 +661,7 @@ FIRST, LAST = UDEV / "58-relvmoiscsi-direct.rules", UDEV / "99-zz-relvmoiscsi-di
 def test_the_rules_know_the_file_the_section_the_links_and_the_mark():
     text = FIRST.read_text(encoding="utf-8")
 
-    assert set(re.findall(r"/etc/[a-z./]*[a-z]", text)) == {config_file.CONFIG}
+    assert set(re.findall(r"/etc/[a-z./]*[a-z]", text)) == {THIS_HOST.config}
     assert f"[[]{config.SECTION}[]]" in text
     assert f'SYMLINK+="{links.LINKS}/$env{{{links.MARK}}}"' in text
     assert links.MARK + "}" in LAST.read_text(encoding="utf-8")

@@ -49,7 +49,7 @@ def world():
 
 
 def test_the_driver_is_where_xapi_looks(world):
-    driver, finding = find_driver(world.system())
+    driver, finding = find_driver(world.host())
 
     assert driver == THE_DRIVER
     assert finding.status == "ok" and DRIVER in finding.sentence
@@ -59,7 +59,7 @@ def test_the_driver_is_where_xapi_looks(world):
 def test_upper_and_lower_case_of_the_stem_do_not_matter(world, name):
     os.rename(world.at(DRIVER), world.at("/opt/xensource/sm/" + name))
 
-    driver, finding = find_driver(world.system())
+    driver, finding = find_driver(world.host())
 
     assert driver.path == "/opt/xensource/sm/" + name and finding.status == "ok"
 
@@ -68,7 +68,7 @@ def test_upper_and_lower_case_of_the_stem_do_not_matter(world, name):
 def test_another_name_is_no_driver_of_this_type(world, name):
     os.rename(world.at(DRIVER), world.at("/opt/xensource/sm/" + name))
 
-    driver, finding = find_driver(world.system())
+    driver, finding = find_driver(world.host())
 
     assert driver is None
     assert finding.status == "problem" and "Install the package" in finding.advice
@@ -78,7 +78,7 @@ def test_a_driver_in_the_directory_of_another_release_is_named(world):
     world.remove(DRIVER)
     world.link("/usr/libexec/sm/drivers/ReLVMoISCSISR", REAL_DRIVER)
 
-    driver, finding = find_driver(world.system())
+    driver, finding = find_driver(world.host())
 
     assert driver is None and finding.status == "problem"
     assert "There is one in /usr/libexec/sm/drivers, where this xapi does not look." in finding.sentence
@@ -96,7 +96,7 @@ def test_sm_dir_moves_the_directory(world, line):
     world.link("/usr/libexec/sm/drivers/ReLVMoISCSISR", REAL_DRIVER)
     world.put("/etc/xapi.conf.d/10-sm-dir.conf", "# sm-dir=/nowhere\n" + line + "\n")
 
-    driver, finding = find_driver(world.system())
+    driver, finding = find_driver(world.host())
 
     assert driver.path == "/usr/libexec/sm/drivers/ReLVMoISCSISR" and finding.status == "ok"
 
@@ -104,7 +104,7 @@ def test_sm_dir_moves_the_directory(world, line):
 def test_two_files_that_differ_by_case_only_are_a_problem(world):
     world.link("/opt/xensource/sm/relvmoiscsiSR", REAL_DRIVER)
 
-    driver, finding = find_driver(world.system())
+    driver, finding = find_driver(world.host())
 
     assert finding.status == "problem"
     assert driver.path == "/opt/xensource/sm/" + os.listdir(world.at("/opt/xensource/sm"))[-1]
@@ -114,19 +114,19 @@ def test_two_files_that_differ_by_case_only_are_a_problem(world):
 def test_a_link_to_nowhere_is_a_problem(world):
     world.remove(REAL_DRIVER)
 
-    assert find_driver(world.system())[1].status == "problem"
+    assert find_driver(world.host())[1].status == "problem"
 
 
 def test_a_link_to_itself_is_a_problem(world):
     world.link(DRIVER, DRIVER)
 
-    assert find_driver(world.system())[1].status == "problem"
+    assert find_driver(world.host())[1].status == "problem"
 
 
 def test_a_directory_in_its_place_is_a_problem(world):
     world.directory(DRIVER)
 
-    finding = find_driver(world.system())[1]
+    finding = find_driver(world.host())[1]
 
     assert finding.status == "problem" and "is not a file" in finding.sentence
 
@@ -134,7 +134,7 @@ def test_a_directory_in_its_place_is_a_problem(world):
 def test_a_file_that_is_not_executable_is_a_problem(world):
     os.chmod(world.at(REAL_DRIVER), 0o644)
 
-    finding = find_driver(world.system())[1]
+    finding = find_driver(world.host())[1]
 
     assert finding.status == "problem" and finding.advice == f"Run `chmod 755 {DRIVER}`."
 
@@ -142,13 +142,13 @@ def test_a_file_that_is_not_executable_is_a_problem(world):
 def test_without_the_directory_there_is_a_problem(world):
     world.remove("/opt/xensource/sm")
 
-    assert find_driver(world.system())[1].status == "problem"
+    assert find_driver(world.host())[1].status == "problem"
 
 
 @pytest.mark.parametrize("path", ["/opt/xensource/sm", "/etc/xapi.conf"])
 def test_what_cannot_be_read_is_unknown(world, path):
     with unreadable(world.at(path)):
-        driver, finding = find_driver(world.system())
+        driver, finding = find_driver(world.host())
 
     assert driver is None and finding.status == "unknown" and "as root" in finding.advice
 
@@ -156,22 +156,22 @@ def test_what_cannot_be_read_is_unknown(world, path):
 def test_a_configuration_that_is_no_text_is_read_all_the_same(world):
     world.put("/etc/xapi.conf", b"\xff\xfe=\x00\nsm-dir=/opt/\xe9\n" * 5000 + b"sm-dir=/opt/xensource/sm\n")
 
-    assert find_driver(world.system())[1].status == "ok"
+    assert find_driver(world.host())[1].status == "ok"
 
 
 # --- what it answers
 
 
 def answered(world, output):
-    return ask_driver(world.system((AS_XAPI, output)), THE_DRIVER)
+    return ask_driver(world.host((AS_XAPI, output)), THE_DRIVER)
 
 
 def test_the_driver_is_asked_as_xapi_asks(world):
-    system = world.system((AS_XAPI, INFO))
+    host = world.host((AS_XAPI, INFO))
 
-    info, finding = ask_driver(system, THE_DRIVER)
+    info, finding = ask_driver(host, THE_DRIVER)
 
-    *environment, path, argument = system.runner.calls[0]
+    *environment, path, argument = host.runner.calls[0]
     params, method = xmlrpc.client.loads(argument)
     assert tuple(environment) == AS_XAPI and path == world.at(REAL_DRIVER)
     assert method == params[0]["command"] == "sr_get_driver_info" and params[0]["device_config"] == {}
@@ -180,7 +180,7 @@ def test_the_driver_is_asked_as_xapi_asks(world):
 
 @pytest.mark.processes
 def test_the_real_driver_answers(world):
-    info, finding = ask_driver(world.system(), THE_DRIVER)
+    info, finding = ask_driver(world.host(), THE_DRIVER)
 
     assert finding.status == "ok" and driver_.PHRASE in info.name
 
@@ -192,17 +192,17 @@ def test_the_real_driver_answers(world):
 def test_a_driver_that_does_not_run_is_a_problem(world, script):
     world.program(REAL_DRIVER, script)
 
-    info, finding = ask_driver(world.system(), THE_DRIVER)
+    info, finding = ask_driver(world.host(), THE_DRIVER)
 
     assert info is None and finding.status == "problem"
 
 
 @pytest.mark.processes
 def test_a_driver_that_hangs_is_stopped_with_its_children(world, monkeypatch):
-    monkeypatch.setattr("relvmoiscsi.doctor.system.COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr("relvmoiscsi.doctor.inside.COMMAND_SECONDS", 0.5)
     world.program(REAL_DRIVER, "#!/bin/sh\nsleep 300 &\nsleep 300\n")
 
-    info, finding = ask_driver(world.system(), THE_DRIVER)
+    info, finding = ask_driver(world.host(), THE_DRIVER)
 
     assert info is None and finding.status == "problem"
     assert "did not end within 0.5 seconds" in finding.sentence
@@ -270,7 +270,7 @@ def test_an_answer_that_xapi_rejects_is_rejected(world, document):
 
 
 def package(world, outcome):
-    return examine_package(world.system((AS_XAPI + ("PYTHONDONTWRITEBYTECODE=1",), outcome)), THE_DRIVER)
+    return examine_package(world.host((AS_XAPI + ("PYTHONDONTWRITEBYTECODE=1",), outcome)), THE_DRIVER)
 
 
 def test_a_driver_that_refuses_an_unknown_command_has_all_of_its_package(world):
@@ -281,7 +281,7 @@ def test_a_driver_that_refuses_an_unknown_command_has_all_of_its_package(world):
 
 @pytest.mark.processes
 def test_the_real_driver_loads_its_package(world):
-    assert examine_package(world.system(), THE_DRIVER).status == "ok"
+    assert examine_package(world.host(), THE_DRIVER).status == "ok"
 
 
 @pytest.mark.processes
@@ -289,7 +289,7 @@ def test_the_real_driver_loads_its_package(world):
 def test_the_real_driver_without_its_package_is_a_problem(world):
     world.remove("/usr/share/relvmoiscsi/relvmoiscsi")
 
-    finding = examine_package(world.system(), THE_DRIVER)
+    finding = examine_package(world.host(), THE_DRIVER)
 
     assert finding.status == "problem" and "fault 1200" in finding.sentence
 
@@ -334,7 +334,7 @@ def test_the_package_of_an_installed_driver_is_in_usr_share(world):
 
 
 def python(world, outcome):
-    return examine_python(world.system((AS_XAPI + ("/usr/bin/env", "python3", "--version"), outcome)), THE_DRIVER)
+    return examine_python(world.host((AS_XAPI + ("/usr/bin/env", "python3", "--version"), outcome)), THE_DRIVER)
 
 
 @pytest.mark.parametrize("version", ["3.6.8", "3.12.0rc1", "4.0"])
@@ -347,9 +347,9 @@ def test_python_3_6_and_later_will_do(world, version):
 def test_the_python_of_the_package_is_asked_with_its_options(world):
     world.program(REAL_DRIVER, "#!/usr/bin/python3 -IB\n")
 
-    system = world.system((AS_XAPI + ("/usr/bin/python3", "-IB", "--version"), "Python 3.6.8\n"))
+    host = world.host((AS_XAPI + ("/usr/bin/python3", "-IB", "--version"), "Python 3.6.8\n"))
 
-    assert examine_python(system, THE_DRIVER).status == "ok"
+    assert examine_python(host, THE_DRIVER).status == "ok"
 
 
 @pytest.mark.parametrize("version", ["2.7.5", "3.5.10", "3.4"])
@@ -372,24 +372,24 @@ def test_a_python_that_does_not_tell_its_version_is_unknown(world):
 def test_a_driver_that_names_no_python_is_a_problem(world, content):
     world.program(REAL_DRIVER, content)
 
-    assert examine_python(world.system(), THE_DRIVER).status == "problem"
+    assert examine_python(world.host(), THE_DRIVER).status == "problem"
 
 
 def test_a_driver_that_cannot_be_read_has_an_unknown_python(world):
     with unreadable(world.at(REAL_DRIVER)):
-        assert examine_python(world.system(), THE_DRIVER).status == "unknown"
+        assert examine_python(world.host(), THE_DRIVER).status == "unknown"
 
 
 @pytest.mark.processes
 def test_the_real_python(world):
-    assert examine_python(world.system(), THE_DRIVER).status == "ok"
+    assert examine_python(world.host(), THE_DRIVER).status == "ok"
 
 
 # --- who accepts it
 
 
 def test_the_file_that_lists_the_driver_is_named(world):
-    finding = examine_whitelist(world.system())
+    finding = examine_whitelist(world.host())
 
     assert finding.status == "ok"
     assert (
@@ -401,13 +401,13 @@ def test_the_file_that_lists_the_driver_is_named(world):
 def test_a_star_accepts_every_driver(world):
     world.put(DROP_IN, "sm-plugins = *\n")
 
-    assert "accepts every driver" in examine_whitelist(world.system()).sentence
+    assert "accepts every driver" in examine_whitelist(world.host()).sentence
 
 
 def test_a_later_file_of_somebody_else_is_a_problem_that_names_both(world):
     world.put("/etc/xapi.conf.d/zzz-linstor.conf", STOCK + " linstor\n")
 
-    finding = examine_whitelist(world.system())
+    finding = examine_whitelist(world.host())
 
     assert finding.status == "problem"
     assert "/etc/xapi.conf.d/zzz-linstor.conf, the last such line" in finding.sentence
@@ -419,7 +419,7 @@ def test_a_host_without_any_list_accepts_nothing(world):
     world.remove("/etc/xapi.conf")
     world.remove("/etc/xapi.conf.d")
 
-    finding = examine_whitelist(world.system())
+    finding = examine_whitelist(world.host())
 
     assert finding.status == "problem" and "accepts no driver" in finding.sentence
 
@@ -427,7 +427,7 @@ def test_a_host_without_any_list_accepts_nothing(world):
 @pytest.mark.parametrize("path", ["/etc/xapi.conf", "/etc/xapi.conf.d"])
 def test_a_list_that_cannot_be_read_is_unknown(world, path):
     with unreadable(world.at(path)):
-        finding = examine_whitelist(world.system())
+        finding = examine_whitelist(world.host())
 
     assert finding.status == "unknown" and finding.advice
 
@@ -436,7 +436,7 @@ def test_what_keeps_xapi_from_starting_is_a_problem(world):
     world.directory("/etc/xapi.conf.d/backup")
     world.link("/etc/xapi.conf.d/gone.conf", "/nowhere")
 
-    finding = examine_whitelist(world.system())
+    finding = examine_whitelist(world.host())
 
     assert finding.status == "problem"
     assert "/etc/xapi.conf.d/backup, /etc/xapi.conf.d/gone.conf" in finding.sentence
@@ -446,6 +446,6 @@ def test_thousands_of_lists_make_a_short_sentence(world):
     for number in range(500):
         world.put(f"/etc/xapi.conf.d/{number}.conf", b"\xff\xfe = \x00\n" * 20 + STOCK.encode() + b"\n")
 
-    finding = examine_whitelist(world.system())
+    finding = examine_whitelist(world.host())
 
     assert finding.status == "ok" and "and 496 more" in finding.sentence and len(finding.sentence) < 500

@@ -74,7 +74,7 @@ def record(pool):
 
 
 def hosts(world):
-    return examine_hosts(read_pool(world.system()))
+    return examine_hosts(read_pool(world.host()))
 
 
 def the_one(findings):
@@ -86,7 +86,7 @@ def the_one(findings):
 
 
 def test_a_pool_in_which_all_is_well(world, pool):
-    found = examine_pool(world.system(), read_pool(world.system()), INFO)
+    found = examine_pool(world.host(), read_pool(world.host()), INFO)
 
     assert {finding.status for finding in found} == {"ok"}, found
     assert [finding.name for finding in found] == ["registration", "sm-record", "hosts", "multipathing"]
@@ -99,7 +99,7 @@ def test_an_sr_that_a_call_has_left_is_named_with_the_command_that_removes_it(wo
     for sr in made:
         pool.db.create("PBD", SR=sr, host=pool.master, device_config={})
 
-    finding = the_one([each for each in examine_pool(world.system(), read_pool(world.system()), INFO) if each.advice])
+    finding = the_one([each for each in examine_pool(world.host(), read_pool(world.host()), INFO) if each.advice])
 
     assert (finding.name, finding.status) == ("leftover-srs", "warning")
     for n in range(number):
@@ -108,31 +108,31 @@ def test_an_sr_that_a_call_has_left_is_named_with_the_command_that_removes_it(wo
 
 
 def test_a_whole_host_and_its_pool_are_ready(world, pool):
-    assert {finding.status for finding in examine(world.system())} == {"ok"}
+    assert {finding.status for finding in examine(world.host())} == {"ok"}
 
 
 def test_asking_leaves_no_session_and_changes_nothing(world, pool):
     tables = ("pool", "host", "SM", "SR", "PBD", "secret", "task", "session")
     before = [pool.db.records(table) for table in tables]
 
-    examine(world.system())
+    examine(world.host())
 
     assert [pool.db.records(table) for table in tables] == before
 
 
 def test_without_xapi_the_pool_is_unknown(world):
     with pytest.raises(XapiFailure) as caught:
-        read_pool(world.system())
+        read_pool(world.host())
 
     finding = no_pool(caught.value)
     assert finding.status == "unknown" and "No such file" in finding.sentence
-    assert examine(world.system())[-1] == finding
+    assert examine(world.host())[-1] == finding
 
 
 def test_a_xapi_that_refuses_leaves_the_pool_unknown(world, pool):
     del pool.api._methods["SR.get_supported_types"]
 
-    finding = examine(world.system())[-1]
+    finding = examine(world.host())[-1]
 
     assert finding.name == "pool" and finding.status == "unknown"
     assert "MESSAGE_METHOD_UNKNOWN" in finding.sentence
@@ -142,7 +142,7 @@ def test_a_xapi_that_refuses_leaves_the_pool_unknown(world, pool):
 def test_a_socket_in_a_circle_of_links_leaves_the_pool_unknown(world):
     world.link("/var/lib/xcp/xapi", "xapi")
 
-    assert examine(world.system())[-1].status == "unknown"
+    assert examine(world.host())[-1].status == "unknown"
 
 
 # --- what xapi has
@@ -152,7 +152,7 @@ def test_what_the_master_has_not_registered_is_a_problem(world, pool):
     pool.sm_plugins = "ext nfs"
     pool.restart_toolstack()
 
-    found = read_pool(world.system())
+    found = read_pool(world.host())
 
     assert examine_registration(found).status == "problem"
     assert "xs1" in examine_registration(found).sentence
@@ -160,16 +160,16 @@ def test_what_the_master_has_not_registered_is_a_problem(world, pool):
 
 
 def test_only_the_master_tells_whether_it_has_the_driver(world, pool):
-    assert read_pool(world.system()).is_registered_here is True
+    assert read_pool(world.host()).is_registered_here is True
     pool.db.set("host", pool.master, "uuid", "another")
     pool.db.set("host", pool.hosts[XS2], "uuid", UUID)
     answers(world, pool, __version__)
 
-    assert read_pool(world.system()).is_registered_here is None
+    assert read_pool(world.host()).is_registered_here is None
 
 
 def test_the_record_is_what_cloudstack_finds(world, pool):
-    finding = examine_record(world.system(), read_pool(world.system()), INFO)
+    finding = examine_record(world.host(), read_pool(world.host()), INFO)
 
     assert finding.status == "ok"
     words = finding.sentence.split('grep "')[1].split('"')[0]
@@ -179,7 +179,7 @@ def test_the_record_is_what_cloudstack_finds(world, pool):
 def test_without_a_record_cloudstack_finds_nothing(world, pool):
     pool.db.destroy("SM", record(pool))
 
-    finding = examine_record(world.system(), read_pool(world.system()), INFO)
+    finding = examine_record(world.host(), read_pool(world.host()), INFO)
 
     assert finding.status == "problem" and "prints nothing" in finding.sentence
     assert "resigning of duplicates" not in pool.sm_list()
@@ -199,7 +199,7 @@ def test_without_a_record_cloudstack_finds_nothing(world, pool):
 def test_a_record_that_says_something_else(world, pool, field, value, status):
     pool.db.set("SM", record(pool), field, value)
 
-    finding = examine_record(world.system(), read_pool(world.system()), INFO)
+    finding = examine_record(world.host(), read_pool(world.host()), INFO)
 
     assert finding.status == status and bool(finding.advice) == (status != "ok")
 
@@ -207,7 +207,7 @@ def test_a_record_that_says_something_else(world, pool, field, value, status):
 def test_a_record_is_not_compared_with_a_driver_that_does_not_answer(world, pool):
     pool.db.set("SM", record(pool), "version", "0.9")
 
-    assert examine_record(world.system(), read_pool(world.system()), None).status == "ok"
+    assert examine_record(world.host(), read_pool(world.host()), None).status == "ok"
 
 
 # --- the hosts
@@ -322,7 +322,7 @@ def test_many_hosts_are_asked_at_once(world, pool):
 
 
 def names(world, name):
-    found = examine_pool(world.system(), read_pool(world.system()), INFO)
+    found = examine_pool(world.host(), read_pool(world.host()), INFO)
     return [finding for finding in found if finding.name == name]
 
 
@@ -334,10 +334,10 @@ def test_a_rolling_upgrade_is_a_problem(world, pool):
 
 
 def test_disabled_ssh_is_a_warning(world, pool):
-    found = read_pool(world.system())
+    found = read_pool(world.host())
     ssh = {ref: dict(host, ssh_enabled=ref != found.own_ref) for ref, host in found.hosts.items()}
 
-    findings = examine_pool(world.system(), found._replace(hosts=ssh), INFO)
+    findings = examine_pool(world.host(), found._replace(hosts=ssh), INFO)
 
     finding = the_one([finding for finding in findings if finding.name == "ssh"])
     assert finding.status == "warning" and "SSH is disabled on xs1;" in finding.sentence
@@ -351,30 +351,30 @@ def multipathing(pool, *switches):
 def test_multipathing_on_some_hosts_is_a_warning(world, pool):
     multipathing(pool, "true", "false")
 
-    finding = the_one(examine_multipathing(world.system(), read_pool(world.system())))
+    finding = the_one(examine_multipathing(world.host(), read_pool(world.host())))
 
     assert finding.status == "warning" and finding.sentence == "Multipathing is on for xs1, and off for xs2."
 
 
 def test_multipathing_needs_its_programs(world, pool):
     multipathing(pool, "true", "true")
-    found = read_pool(world.system())
-    assert the_one(examine_multipathing(world.system(), found)).sentence == "Multipathing is on."
+    found = read_pool(world.host())
+    assert the_one(examine_multipathing(world.host(), found)).sentence == "Multipathing is on."
     world.remove("/usr/sbin/multipathd")
 
-    assert the_one(examine_multipathing(world.system(), found)).status == "problem"
+    assert the_one(examine_multipathing(world.host(), found)).status == "problem"
 
 
 def test_a_multipathd_that_runs_while_multipathing_is_off_is_a_warning(world, pool):
-    found = read_pool(world.system())
-    assert the_one(examine_multipathing(world.system(), found)).sentence == "Multipathing is off."
+    found = read_pool(world.host())
+    assert the_one(examine_multipathing(world.host(), found)).sentence == "Multipathing is off."
     world.process(50, "multipathd")
 
-    assert the_one(examine_multipathing(world.system(), found)).status == "warning"
+    assert the_one(examine_multipathing(world.host(), found)).status == "warning"
 
 
 def test_multipathing_of_an_unknown_host_is_not_judged(world, pool):
-    assert examine_multipathing(world.system(), read_pool(world.system())._replace(own_ref="")) == []
+    assert examine_multipathing(world.host(), read_pool(world.host())._replace(own_ref="")) == []
 
 
 def test_a_finding_keeps_its_host():

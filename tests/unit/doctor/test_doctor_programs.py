@@ -2,7 +2,6 @@
 """The doctor on what the driver needs besides xapi, and on what killed calls have left."""
 
 import fcntl
-import hashlib
 import os
 import shutil
 
@@ -11,6 +10,7 @@ import pytest
 from kit.doctor_world import TOP, World, failed, hangs, unreadable
 from relvmoiscsi.doctor import programs
 from relvmoiscsi.doctor.finding import OK
+from relvmoiscsi.host.command import Completed
 
 RULES = "/etc/udev/rules.d/"
 FIRST, LAST = programs.FIRST_RULES, programs.LAST_RULES
@@ -26,9 +26,10 @@ def world():
     shutil.rmtree(made.root)
 
 
-def udev(world, name):
-    """The worst finding of this name."""
-    found = [finding for finding in programs.examine_udev(world.system()) if finding.name == name]
+def udev(world, name, verified=""):
+    """The worst finding of this name; `verified` is what `rpm -V` finds, or how it ends."""
+    found = programs.examine_udev(world.host((["-V", "relvmoiscsi"], verified)))
+    found = [finding for finding in found if finding.name == name]
     return sorted(found, key=lambda finding: finding.status == OK)[0]
 
 
@@ -36,29 +37,29 @@ def udev(world, name):
 
 
 def test_the_version_of_open_iscsi_is_told(world):
-    finding = programs.examine_iscsiadm(world.system((["--version"], "iscsiadm version 2.1.8\n")))
+    finding = programs.examine_iscsiadm(world.host((["--version"], "iscsiadm version 2.1.8\n")))
 
     assert finding.status == "ok" and "iscsiadm version 2.1.8" in finding.sentence
 
 
 @pytest.mark.processes
 def test_iscsiadm_is_run(world):
-    assert "iscsiadm version 6.2.0.874" in programs.examine_iscsiadm(world.system()).sentence
+    assert "iscsiadm version 6.2.0.874" in programs.examine_iscsiadm(world.host()).sentence
 
 
 def test_an_iscsiadm_that_says_nothing_is_there_all_the_same(world):
-    assert programs.examine_iscsiadm(world.system((["--version"], "\n"))).status == "ok"
+    assert programs.examine_iscsiadm(world.host((["--version"], "\n"))).status == "ok"
 
 
 @pytest.mark.parametrize("failure", [failed(), hangs()])
 def test_an_iscsiadm_that_fails_is_a_problem(world, failure):
-    assert programs.examine_iscsiadm(world.system((["--version"], failure))).status == "problem"
+    assert programs.examine_iscsiadm(world.host((["--version"], failure))).status == "problem"
 
 
 def test_without_iscsiadm_there_is_a_problem(world):
     world.directory("/usr/sbin/iscsiadm")
 
-    finding = programs.examine_iscsiadm(world.system())
+    finding = programs.examine_iscsiadm(world.host())
 
     assert finding.status == "problem" and finding.advice == "Install the package iscsi-initiator-utils."
 
@@ -67,14 +68,14 @@ def test_without_iscsiadm_there_is_a_problem(world):
 
 
 def test_the_initiator_name_is_told(world):
-    assert "iqn.2026-01.test:xs1" in programs.examine_initiator(world.system()).sentence
+    assert "iqn.2026-01.test:xs1" in programs.examine_initiator(world.host()).sentence
 
 
 @pytest.mark.parametrize("content", ["", "InitiatorName=\n", b"\xff\xfe\n" * 1000])
 def test_without_an_initiator_name_there_is_a_problem(world, content):
     world.put("/etc/iscsi/initiatorname.iscsi", content)
 
-    finding = programs.examine_initiator(world.system())
+    finding = programs.examine_initiator(world.host())
 
     assert finding.status == "problem" and "iscsi_iqn=" in finding.advice
 
@@ -82,22 +83,22 @@ def test_without_an_initiator_name_there_is_a_problem(world, content):
 def test_without_its_file_there_is_a_problem(world):
     world.remove("/etc/iscsi")
 
-    assert programs.examine_initiator(world.system()).status == "problem"
+    assert programs.examine_initiator(world.host()).status == "problem"
 
 
 def test_an_initiator_name_that_cannot_be_read_is_unknown(world):
     world.directory("/etc/iscsi/initiatorname.iscsi")
 
-    assert programs.examine_initiator(world.system()).status == "unknown"
+    assert programs.examine_initiator(world.host()).status == "unknown"
 
 
 # --- multipath
 
 
 def test_multipath_is_there(world):
-    assert "multipathd does not run" in programs.examine_multipath(world.system()).sentence
+    assert "multipathd does not run" in programs.examine_multipath(world.host()).sentence
     world.process(50, "multipathd")
-    assert "multipathd runs" in programs.examine_multipath(world.system()).sentence
+    assert "multipathd runs" in programs.examine_multipath(world.host()).sentence
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_without_multipath_there_is_a_warning(world, gone, sentence):
     for name in gone:
         os.chmod(world.at("/usr/sbin/" + name), 0o644)
 
-    finding = programs.examine_multipath(world.system())
+    finding = programs.examine_multipath(world.host())
 
     assert finding.status == "warning" and finding.sentence.startswith(sentence)
 
@@ -117,17 +118,16 @@ def test_without_multipath_there_is_a_warning(world, gone, sentence):
 
 
 def test_the_rules_are_those_of_this_release(world):
-    assert {finding.status for finding in programs.examine_udev(world.system())} == {"ok"}
+    found = programs.examine_udev(world.host((["-V", "relvmoiscsi"], "")))
+
+    assert {finding.status for finding in found} == {"ok"}
 
 
-@pytest.mark.parametrize("name", sorted(programs.SHIPPED_RULES))
-def test_the_digest_is_of_the_rules_in_this_tree(name):
-    digest = hashlib.sha256((TOP / "udev" / name).read_bytes()).hexdigest()
-
-    assert programs.SHIPPED_RULES[name] == digest, f"udev/{name} has changed; its digest is now {digest}"
+def test_our_rules_are_those_in_this_tree():
+    assert sorted(programs.OUR_RULES) == sorted(path.name for path in (TOP / "udev").glob("*.rules"))
 
 
-@pytest.mark.parametrize("name", sorted(programs.SHIPPED_RULES))
+@pytest.mark.parametrize("name", sorted(programs.OUR_RULES))
 def test_rules_that_are_missing_are_a_problem(world, name):
     world.remove(RULES + name)
 
@@ -146,18 +146,33 @@ def test_rules_may_be_in_any_directory_of_udev(world, directory):
 
 def test_a_file_in_etc_hides_the_others(world):
     world.copy(TOP / "udev" / FIRST, "/usr/lib/udev/rules.d/" + FIRST)
-    world.put(RULES + FIRST, "# nothing\n")
+    world.put(RULES + FIRST, "\n")
 
-    assert udev(world, "udev-rules").status == "warning"
+    assert "switched off" in udev(world, "udev-rules").sentence
 
 
-def test_rules_that_were_edited_are_a_warning(world):
-    with open(world.at(RULES + FIRST), "ab") as rules:
-        rules.write(b"# \xff\n")
+#: what rpm 4.18 finds of rules that were edited, of an older file that a person put there, of one that is elsewhere
+@pytest.mark.parametrize("found", ["S.5....T.", "..5......", "missing  "])
+def test_rules_that_rpm_finds_changed_are_a_warning(world, found):
+    others = ".......T.  c /etc/relvmoiscsi.conf\nS.5....T.    /usr/share/x\n"
 
-    finding = udev(world, "udev-rules")
+    finding = udev(world, "udev-rules", Completed(1, f"{found}  c {RULES}{FIRST}\n" + others, ""))
 
     assert finding.status == "warning" and FIRST + ".rpmnew" in finding.advice
+
+
+@pytest.mark.parametrize("found", [".......T.", "....L....", ".M...UG.."])
+def test_rules_of_the_same_content_are_those_of_the_release(world, found):
+    assert udev(world, "udev-rules", Completed(1, f"{found}  c {RULES}{FIRST}\n", "")).status == "ok"
+
+
+def test_without_the_package_nobody_knows_whose_rules_they_are(world):
+    finding = udev(world, "udev-rules", Completed(1, "package relvmoiscsi is not installed\n", ""))
+    assert finding.status == "warning" and "says: package relvmoiscsi is not installed." in finding.sentence
+    assert "rpm fails: exit status 127" in udev(world, "udev-rules", failed(127)).sentence
+
+    world.remove("/usr/bin/rpm")
+    assert "there is no rpm here" in udev(world, "udev-rules").sentence
 
 
 def test_rules_that_are_switched_off_are_a_problem(world):
@@ -242,7 +257,7 @@ def test_udev_that_does_not_run_is_a_problem(world):
 
 
 def test_there_is_room_for_notes(world):
-    finding = programs.examine_directories(world.system())
+    finding = programs.examine_directories(world.host())
 
     assert finding.status == "ok" and "/run/relvmoiscsi and /var/lib/relvmoiscsi" in finding.sentence
 
@@ -251,7 +266,7 @@ def test_there_is_room_for_notes(world):
 def test_a_file_in_place_of_a_directory_is_a_problem(world, path):
     world.put(path, "")
 
-    finding = programs.examine_directories(world.system())
+    finding = programs.examine_directories(world.host())
 
     assert finding.status == "problem" and path + " is no directory" in finding.sentence
 
@@ -259,7 +274,7 @@ def test_a_file_in_place_of_a_directory_is_a_problem(world, path):
 def test_a_link_to_nowhere_in_place_of_a_directory_is_a_problem(world):
     world.link("/var/lib/relvmoiscsi", "/mnt/gone")
 
-    assert programs.examine_directories(world.system()).status == "problem"
+    assert programs.examine_directories(world.host()).status == "problem"
 
 
 @pytest.mark.parametrize(
@@ -289,29 +304,29 @@ def test_a_file_system_without_room_is_a_problem(world, monkeypatch, changes, wo
     values = [roomy.get(name, getattr(real, name)) for name in fields]
     monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
 
-    finding = programs.examine_directories(world.system())
+    finding = programs.examine_directories(world.host())
 
     assert finding.status == ("problem" if words else "ok") and words in finding.sentence
 
 
 def test_who_is_not_root_does_not_know(world):
-    assert programs.examine_directories(world.system(is_superuser=False)).status == "unknown"
+    assert programs.examine_directories(world.host(is_superuser=False)).status == "unknown"
 
 
 def test_the_log_is_there(world):
-    assert programs.examine_smlog(world.system()).status == "ok"
+    assert programs.examine_smlog(world.host()).status == "ok"
 
 
 @pytest.mark.parametrize("break_it", [World.remove, World.directory])
 def test_without_the_log_there_is_a_warning(world, break_it):
     break_it(world, "/var/log/SMlog")
-    assert "no /var/log/SMlog" in programs.examine_smlog(world.system()).sentence
+    assert "no /var/log/SMlog" in programs.examine_smlog(world.host()).sentence
 
 
 def test_without_syslog_there_is_a_warning(world):
     world.remove("/dev/log")
 
-    finding = programs.examine_smlog(world.system())
+    finding = programs.examine_smlog(world.host())
 
     assert finding.status == "warning" and "no /dev/log" in finding.sentence
 
@@ -328,8 +343,8 @@ def hold(world, path):
 
 
 def test_nothing_is_left(world):
-    assert programs.examine_notes(world.system()).status == "ok"
-    assert programs.examine_switches(world.system()).status == "ok"
+    assert programs.examine_notes(world.host()).status == "ok"
+    assert programs.examine_switches(world.host()).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -339,7 +354,7 @@ def test_nothing_is_left(world):
 def test_what_a_killed_call_has_left_is_a_warning(world, path, examine):
     world.put(path, '{"secret": "hunter2hunter2"}\n')
 
-    finding = examine(world.system())
+    finding = examine(world.host())
 
     assert finding.status == "warning" and os.path.basename(path) in finding.sentence
     assert "hunter2" not in str(finding)
@@ -354,7 +369,7 @@ def test_what_a_call_at_work_has_made_is_all_right(world, path, examine):
     world.put(path, "")
     hold(world, path)
 
-    finding = examine(world.system())
+    finding = examine(world.host())
 
     assert finding.status == "ok" and "process 4711 (ReLVMoISCSISR)" in finding.sentence
 
@@ -366,15 +381,15 @@ def test_looking_takes_no_lock(world):
     with open(world.at(NOTES + "12-0.json"), "r+b") as note, open(world.at(SWITCHES + SCSI_ID), "r+b") as switch:
         fcntl.flock(note, fcntl.LOCK_EX)
         fcntl.flock(switch, fcntl.LOCK_EX)
-        programs.examine_notes(world.system())
-        programs.examine_switches(world.system())
+        programs.examine_notes(world.host())
+        programs.examine_switches(world.host())
 
 
 def test_a_lun_is_told_once(world):
     for name in ("", "mpath-", "paths-"):
         world.put(SWITCHES + name + SCSI_ID, "")
 
-    assert f"LUN {SCSI_ID} from udev" in programs.examine_switches(world.system()).sentence
+    assert f"LUN {SCSI_ID} from udev" in programs.examine_switches(world.host()).sentence
 
 
 def test_hundreds_of_left_overs_make_a_short_sentence(world):
@@ -383,7 +398,7 @@ def test_hundreds_of_left_overs_make_a_short_sentence(world):
     world.put(NOTES + "README", "no note")
     world.link(NOTES + "gone.json", "/nowhere")
 
-    finding = programs.examine_notes(world.system())
+    finding = programs.examine_notes(world.host())
 
     assert "and 296 more" in finding.sentence and len(finding.sentence) < 300
 
@@ -392,4 +407,4 @@ def test_hundreds_of_left_overs_make_a_short_sentence(world):
 def test_left_overs_that_cannot_be_listed_are_unknown(world, directory, examine):
     world.put(directory.rstrip("/"), "a file")
 
-    assert examine(world.system()).status == "unknown"
+    assert examine(world.host()).status == "unknown"

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, STOCK, World, unreadable
+from relvmoiscsi.doctor import inside
 from relvmoiscsi.doctor.driver import Driver
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 
@@ -23,9 +24,9 @@ def world():
 
 def restart(world, is_registered=None):
     """xapi started an hour from now: nothing is newer unless a test makes it so."""
-    started, finding = xapi_started(world.system())
+    started, finding = xapi_started(world.host())
     assert finding.status == "ok"
-    return examine_restart(world.system(), started, THE_DRIVER, is_registered)
+    return examine_restart(world.host(), started, THE_DRIVER, is_registered)
 
 
 def newer(world, path):
@@ -38,24 +39,24 @@ def newer(world, path):
 
 
 def test_xapi_that_runs(world):
-    started, finding = xapi_started(world.system())
+    started, finding = xapi_started(world.host())
 
     assert finding.status == "ok" and finding.sentence.startswith("xapi runs since 20")
     assert abs(started - os.stat(world.root).st_ctime - HOUR) < 60
 
 
 def test_ticks_since_boot_are_counted(world):
-    before, _ = xapi_started(world.system())
+    before, _ = xapi_started(world.host())
     world.process(100, "xapi", ticks=250 * os.sysconf("SC_CLK_TCK"))
 
-    assert xapi_started(world.system())[0] == before + 250
+    assert xapi_started(world.host())[0] == before + 250
 
 
 def test_of_a_watchdog_and_its_child_the_older_counts(world):
-    before, _ = xapi_started(world.system())
+    before, _ = xapi_started(world.host())
     world.process(101, "xapi", ticks=1000 * os.sysconf("SC_CLK_TCK"))
 
-    assert xapi_started(world.system())[0] == before
+    assert xapi_started(world.host())[0] == before
 
 
 def test_processes_of_similar_names_are_not_xapi(world):
@@ -63,7 +64,7 @@ def test_processes_of_similar_names_are_not_xapi(world):
     for number, name in enumerate(("xapi-nbd", "xap", "message-switch"), 200):
         world.process(number, name)
 
-    started, finding = xapi_started(world.system())
+    started, finding = xapi_started(world.host())
 
     assert started is None and finding.status == "problem" and finding.sentence == "xapi does not run on this host."
 
@@ -72,7 +73,7 @@ def test_processes_of_similar_names_are_not_xapi(world):
 def test_without_proc_it_is_unknown(world, path):
     world.remove(path)
 
-    started, finding = xapi_started(world.system())
+    started, finding = xapi_started(world.host())
 
     assert started is None and finding.status == "unknown"
 
@@ -90,17 +91,17 @@ def test_without_proc_it_is_unknown(world, path):
 def test_a_start_that_the_kernel_does_not_tell_is_unknown(world, path, content):
     world.put(path, content)
 
-    started, finding = xapi_started(world.system())
+    started, finding = xapi_started(world.host())
 
     assert started is None and finding.status == "unknown"
 
 
 def test_a_name_with_a_parenthesis_does_not_confuse(world):
-    before, _ = xapi_started(world.system())
-    stat = world.system().text("/proc/100/stat")
+    before, _ = xapi_started(world.host())
+    stat = inside.text_of(world.host(), "/proc/100/stat")
     world.put("/proc/100/stat", stat.replace("(xapi)", "(xa) 1 2 (pi)"))
 
-    assert xapi_started(world.system())[0] == before
+    assert xapi_started(world.host())[0] == before
 
 
 # --- has it started since
@@ -164,9 +165,9 @@ def test_where_xapi_is_known_to_have_the_driver_a_newer_file_is_a_warning(world)
 
 def test_without_a_driver_the_lists_count(world):
     newer(world, DROP_IN)
-    started, _ = xapi_started(world.system())
+    started, _ = xapi_started(world.host())
 
-    assert examine_restart(world.system(), started, None).status == "problem"
+    assert examine_restart(world.host(), started, None).status == "problem"
 
 
 def test_a_driver_that_has_just_gone_does_not_confuse(world):
@@ -176,14 +177,14 @@ def test_a_driver_that_has_just_gone_does_not_confuse(world):
 
 
 def test_without_a_start_it_is_unknown(world):
-    assert examine_restart(world.system(), None, THE_DRIVER).status == "unknown"
+    assert examine_restart(world.host(), None, THE_DRIVER).status == "unknown"
 
 
 @pytest.mark.parametrize("path", ["/etc/xapi.conf.d", "/opt/xensource/sm"])
 def test_files_that_cannot_be_looked_at_are_unknown(world, path):
-    started, _ = xapi_started(world.system())
+    started, _ = xapi_started(world.host())
 
     with unreadable(world.at(path)):
-        finding = examine_restart(world.system(), started, THE_DRIVER)
+        finding = examine_restart(world.host(), started, THE_DRIVER)
 
     assert finding.status == "unknown"

@@ -25,6 +25,7 @@ from relvmoiscsi.host.locks.sm_locks import (
     lun_lock,
     lvm_lock,
 )
+from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.processes
 
@@ -218,7 +219,7 @@ def is_free(how, path):
 
 @pytest.mark.parametrize("name", ISCSIADM_LOCKS)
 def test_who_was_given_up_keeps_no_lock_of_iscsiadm(tmp_path, stuck, name):
-    with iscsiadm_lock(str(tmp_path), 1):
+    with iscsiadm_lock(Host(str(tmp_path)), 1):
         give_one_up()
         assert not is_free("lockf", tmp_path / name)
 
@@ -227,7 +228,7 @@ def test_who_was_given_up_keeps_no_lock_of_iscsiadm(tmp_path, stuck, name):
 
 def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
     path = tmp_path / LUN_LOCKS / "36001405b8f1d4c2a3e5f60718293a4b5"
-    with lun_lock(path.name, str(tmp_path), 1):
+    with lun_lock(path.name, Host(str(tmp_path)), 1):
         give_one_up()
         os.link(str(path), str(tmp_path / "same"))  # the file goes with the lock, but for whoever waits for it
         assert not is_free("lockf", tmp_path / "same")
@@ -238,7 +239,7 @@ def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
 def test_who_was_given_up_keeps_no_lock_of_lvm(tmp_path, stuck):
     (tmp_path / "lvm").mkdir()
     (tmp_path / "lvm/P_global").touch()
-    with lvm_lock(str(tmp_path), 1), lvm_locks([], str(tmp_path / "lvm"), 1):
+    with lvm_lock(Host(str(tmp_path)), 1), lvm_locks([], str(tmp_path / "lvm"), 1):
         give_one_up()
         assert not is_free("lockf", tmp_path / LVM_LOCK)
         assert not is_free("flock", tmp_path / "lvm/P_global")
@@ -281,7 +282,7 @@ def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, f
     hear, tell = os.pipe()
 
     def work(_begin):
-        with lvm_lock(str(tmp_path), 20) as of_sm, lvm_locks(
+        with lvm_lock(Host(str(tmp_path)), 20) as of_sm, lvm_locks(
             ["VG_XenStorage-old"], str(tmp_path / "lvm"), 20
         ) as of_lvm:
             lend([*of_sm, *of_lvm.descriptors])

@@ -13,6 +13,7 @@ import pytest
 
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated, UsageError
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import batch, claim, holders
 from relvmoiscsi.host.disk.block_device import (
     Counts,
@@ -21,6 +22,7 @@ from relvmoiscsi.host.disk.block_device import (
     open_device,
     same_device,
 )
+from relvmoiscsi.host.this_host import Host
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -488,7 +490,7 @@ def no_leases(_descriptor):
 
 @pytest.fixture
 def system(tmp_path):
-    return holders.System(sysfs=str(tmp_path / "sys"), proc=str(tmp_path / "proc"))
+    return Host(str(tmp_path))
 
 
 def put(path, text):
@@ -527,7 +529,6 @@ def test_volumes_on_a_disk_and_on_its_partitions_are_named(system):
 @pytest.fixture
 def host(system):
     """sdb with a partition sdb1, and nobody who uses them."""
-    system = system._replace(dev=os.path.join(os.path.dirname(system.sysfs), "dev"))
     put(system.sysfs + "/block/sdb/dev", "8:16\n")
     put(system.sysfs + "/block/sdb/sdb1/dev", "8:17\n")
     put(system.sysfs + "/block/sdb/sdb1/partition", "1\n")
@@ -633,7 +634,7 @@ def test_who_holds_a_lock_is_named(system, image):
     )
     put(system.proc + "/6/comm", "udev-worker\n")
 
-    assert holders.owners_of_flock(status, system) == ["process 6 (udev-worker)"]
+    assert flock.owners_of(status, system) == ["process 6 (udev-worker)"]
 
 
 # --- the same device; where data is

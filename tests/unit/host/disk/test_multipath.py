@@ -16,7 +16,6 @@ from relvmoiscsi.host.disk import multipath
 from relvmoiscsi.host.disk.multipath import (
     Before,
     Map,
-    System,
     ensure_daemon,
     ensure_map,
     find_map,
@@ -25,6 +24,7 @@ from relvmoiscsi.host.disk.multipath import (
     look,
     single_path,
 )
+from relvmoiscsi.host.this_host import Host
 
 LUN = "3600140593f176bc54ff48f3bcc0d0073"
 OTHER = "3600140593f176bc54ff48f3bcc0d0074"
@@ -54,7 +54,7 @@ CREATED = (
 )
 
 
-class Host:
+class World:
     """A host whose programs end as the test says, and change it as the test says: `(call, what it does)`."""
 
     def __init__(self, root):
@@ -63,11 +63,11 @@ class Host:
         self.waits = []
         for directory in ("sys/block", "dev/mapper", "etc/multipath"):
             (root / directory).mkdir(parents=True)
-        self.system = System(str(root / "sys"), str(root / "dev"), str(root / "etc"), self.run, self.wait_for)
+        self.host = Host(str(root), self.run, self.wait_for)
 
     def expects(self, *calls):
         self.calls += calls
-        return self.system
+        return self.host
 
     def run(self, argv, accept=(0,), timeout=None):
         assert self.calls, f"not expected: {list(argv)}"
@@ -124,10 +124,10 @@ def call_and_effects(entry):
 
 
 @pytest.fixture
-def host(tmp_path):
-    host = Host(tmp_path)
-    yield host
-    assert host.calls == []
+def world(tmp_path):
+    world = World(tmp_path)
+    yield world
+    assert world.calls == []
 
 
 THE_MAP = Map("dm-0", LUN, ("sda",), "/dev/mapper/" + LUN)
@@ -159,158 +159,158 @@ def test_device_config_counts_with_both_keys_only_and_then_before_the_host(devic
 # --- without
 
 
-def test_the_only_path_is_used(host):
-    host.has_disk("sda")
+def test_the_only_path_is_used(world):
+    world.has_disk("sda")
 
-    assert single_path(LUN, ["sda"], host.system.sysfs) == "sda"
+    assert single_path(LUN, ["sda"], world.host) == "sda"
 
 
 @pytest.mark.parametrize("dead", ["offline", "transport-offline", "cancel", "deleted"])
-def test_a_dead_path_does_not_count(host, dead):
-    host.has_disk("sda", dead)
-    host.has_disk("sdb", place="7:0:0:0")
+def test_a_dead_path_does_not_count(world, dead):
+    world.has_disk("sda", dead)
+    world.has_disk("sdb", place="7:0:0:0")
 
-    assert single_path(LUN, ["sda", "sdb", "sdgone"], host.system.sysfs) == "sdb"
+    assert single_path(LUN, ["sda", "sdb", "sdgone"], world.host) == "sdb"
 
 
 @pytest.mark.parametrize("second", ["running", "blocked", "quiesce"])
-def test_several_paths_are_refused_by_name(host, second):
-    host.has_disk("sda")
-    host.has_disk("sdb", second, place="7:0:0:0")
+def test_several_paths_are_refused_by_name(world, second):
+    world.has_disk("sda")
+    world.has_disk("sdb", second, place="7:0:0:0")
 
     with pytest.raises(Refused, match=r"has 2 paths \(sda at 6:0:0:0, sdb at 7:0:0:0\) and multipathing is off"):
-        single_path(LUN, ["sda", "sdb"], host.system.sysfs)
+        single_path(LUN, ["sda", "sdb"], world.host)
 
 
-def test_no_usable_path_says_what_became_of_each(host):
-    host.has_disk("sda", "offline")
+def test_no_usable_path_says_what_became_of_each(world):
+    world.has_disk("sda", "offline")
 
     with pytest.raises(NotFound, match="cannot be reached: sda is offline, sdb is gone"):
-        single_path(LUN, ["sda", "sdb"], host.system.sysfs)
+        single_path(LUN, ["sda", "sdb"], world.host)
     with pytest.raises(NotFound, match="no disk has its id"):
-        single_path(LUN, [], host.system.sysfs)
+        single_path(LUN, [], world.host)
 
 
 # --- finding
 
 
-def test_the_map_of_exactly_this_lun_is_found(host):
-    host.has_map(["sdc"], OTHER, "dm-0")
-    host.put("sys/block/dm-1/dm/uuid", f"part1-mpath-{LUN}\n")
-    host.put("sys/block/dm-2/dm/uuid", "\n")
-    host.has_map(["sdb", "sda"], LUN, "dm-3", name="mpatha")
+def test_the_map_of_exactly_this_lun_is_found(world):
+    world.has_map(["sdc"], OTHER, "dm-0")
+    world.put("sys/block/dm-1/dm/uuid", f"part1-mpath-{LUN}\n")
+    world.put("sys/block/dm-2/dm/uuid", "\n")
+    world.has_map(["sdb", "sda"], LUN, "dm-3", name="mpatha")
 
-    assert find_map(LUN, host.system) == Map(
-        "dm-3", "mpatha", ("sda", "sdb"), os.path.join(host.system.dev, "mapper/mpatha")
+    assert find_map(LUN, world.host) == Map(
+        "dm-3", "mpatha", ("sda", "sdb"), os.path.join(world.host.dev, "mapper/mpatha")
     )
-    assert find_map(LUN[:-1], host.system) is None
+    assert find_map(LUN[:-1], world.host) is None
 
 
-def test_what_there_was_is_remembered(host):
-    assert look(LUN, host.system) == Before(LUN, False, False)
+def test_what_there_was_is_remembered(world):
+    assert look(LUN, world.host) == Before(LUN, False, False)
 
-    host.lists(LUN)
-    assert look(LUN, host.system) == Before(LUN, False, True)
-    assert look(OTHER, host.system) == Before(OTHER, False, False)
+    world.lists(LUN)
+    assert look(LUN, world.host) == Before(LUN, False, True)
+    assert look(OTHER, world.host) == Before(OTHER, False, False)
 
-    host.has_map(["sda"])
-    assert look(LUN, host.system) == Before(LUN, True, True)
+    world.has_map(["sda"])
+    assert look(LUN, world.host) == Before(LUN, True, True)
 
 
-def test_an_entry_that_was_removed_from_the_list_is_a_comment(host):
-    host.put("etc/multipath/wwids", WWIDS + f"#{LUN}/\n")
+def test_an_entry_that_was_removed_from_the_list_is_a_comment(world):
+    world.put("etc/multipath/wwids", WWIDS + f"#{LUN}/\n")
 
-    assert not look(LUN, host.system).had_wwid
+    assert not look(LUN, world.host).had_wwid
 
 
 # --- making
 
 
-def test_a_lun_that_was_never_multipathed_is_listed_and_its_path_given_to_the_daemon(host):
-    host.has_disk("sda")
-    system = host.expects(RUNS, LISTED, (SDA_TAKEN, lambda: host.has_map(["sda"])))
+def test_a_lun_that_was_never_multipathed_is_listed_and_its_path_given_to_the_daemon(world):
+    world.has_disk("sda")
+    system = world.expects(RUNS, LISTED, (SDA_TAKEN, lambda: world.has_map(["sda"])))
 
-    the_map = ensure_map(FIRST_TIME, ["sda"], system=system)
+    the_map = ensure_map(FIRST_TIME, ["sda"], host=system)
 
     assert the_map == THE_MAP._replace(device=os.path.join(system.dev, "mapper", LUN))
 
 
-def test_a_map_that_has_all_paths_is_used_as_it_is(host):
-    host.has_disk("sda")
-    host.has_map(["sda"])
+def test_a_map_that_has_all_paths_is_used_as_it_is(world):
+    world.has_disk("sda")
+    world.has_map(["sda"])
 
-    assert ensure_map(Before(LUN, True, True), ["sda"], system=host.expects(RUNS)).paths == ("sda",)
-    assert host.waits == []
-
-
-def test_a_path_that_the_map_lacks_is_added(host):
-    host.has_disk("sda")
-    host.has_disk("sdb", place="7:0:0:0")
-    host.has_map(["sda"])
-    host.lists(LUN)
-    system = host.expects(RUNS, SDA_TAKEN, (SDB_TAKEN, lambda: host.has_map(["sdb"])))
-
-    assert ensure_map(Before(LUN, True, True), ["sda", "sdb"], system=system).paths == ("sda", "sdb")
+    assert ensure_map(Before(LUN, True, True), ["sda"], host=world.expects(RUNS)).paths == ("sda",)
+    assert world.waits == []
 
 
-def test_a_daemon_that_says_ok_and_does_nothing_is_helped(host):
-    host.has_disk("sda")
-    host.lists(LUN)
-    system = host.expects(RUNS, SDA_TAKEN, (CREATED, lambda: host.has_map(["sda"])))
+def test_a_path_that_the_map_lacks_is_added(world):
+    world.has_disk("sda")
+    world.has_disk("sdb", place="7:0:0:0")
+    world.has_map(["sda"])
+    world.lists(LUN)
+    system = world.expects(RUNS, SDA_TAKEN, (SDB_TAKEN, lambda: world.has_map(["sdb"])))
 
-    assert ensure_map(FIRST_TIME, ["sda"], system=system).name == LUN
+    assert ensure_map(Before(LUN, True, True), ["sda", "sdb"], host=system).paths == ("sda", "sdb")
 
 
-def test_a_map_is_ready_when_it_is_not_suspended_and_has_its_node(host):
-    host.has_disk("sda")
-    host.lists(LUN)
-    host.has_map(["sda"], suspended="1")
-    host.happens = lambda: host.has_map(["sda"])
-    node = host.root / "dev/mapper" / LUN
+def test_a_daemon_that_says_ok_and_does_nothing_is_helped(world):
+    world.has_disk("sda")
+    world.lists(LUN)
+    system = world.expects(RUNS, SDA_TAKEN, (CREATED, lambda: world.has_map(["sda"])))
+
+    assert ensure_map(FIRST_TIME, ["sda"], host=system).name == LUN
+
+
+def test_a_map_is_ready_when_it_is_not_suspended_and_has_its_node(world):
+    world.has_disk("sda")
+    world.lists(LUN)
+    world.has_map(["sda"], suspended="1")
+    world.happens = lambda: world.has_map(["sda"])
+    node = world.root / "dev/mapper" / LUN
     node.unlink()
 
-    assert ensure_map(FIRST_TIME, ["sda"], system=host.expects(RUNS, SDA_TAKEN)) and node.exists()
-    assert host.waits == [multipath.MAP_SECONDS]
+    assert ensure_map(FIRST_TIME, ["sda"], host=world.expects(RUNS, SDA_TAKEN)) and node.exists()
+    assert world.waits == [multipath.MAP_SECONDS]
 
 
-def test_a_map_that_does_not_come_is_reported_with_what_to_look_at(host):
-    host.has_disk("sda")
+def test_a_map_that_does_not_come_is_reported_with_what_to_look_at(world):
+    world.has_disk("sda")
     unlistable = (["multipath", "-a", LUN], 1, "", "")
     refusing = (["multipathd", "-kadd path sda"], 0, "blacklisted\n", "")
     nothing = (["multipath", LUN], 1, "", "")
 
     with pytest.raises(NotFound, match="has no multipath map after 5 seconds; its paths are sda.*blacklist") as caught:
-        ensure_map(FIRST_TIME, ["sda"], 5, host.expects(RUNS, unlistable, refusing, nothing))
+        ensure_map(FIRST_TIME, ["sda"], 5, world.expects(RUNS, unlistable, refusing, nothing))
 
-    assert caught.value.sm_key == "MultipathGenericFailure" and host.waits == [5]
+    assert caught.value.sm_key == "MultipathGenericFailure" and world.waits == [5]
 
 
-def test_a_map_without_one_of_the_paths_is_not_written_through(host):
-    host.has_disk("sda")
-    host.has_disk("sdb", place="7:0:0:0")
-    host.has_map(["sda"])
-    host.lists(LUN)
+def test_a_map_without_one_of_the_paths_is_not_written_through(world):
+    world.has_disk("sda")
+    world.has_disk("sdb", place="7:0:0:0")
+    world.has_map(["sda"])
+    world.lists(LUN)
 
     with pytest.raises(NotFound, match="is not ready after 5 seconds; not among its paths: sdb"):
-        ensure_map(FIRST_TIME, ["sda", "sdb"], 5, host.expects(RUNS, SDA_TAKEN, SDB_TAKEN))
+        ensure_map(FIRST_TIME, ["sda", "sdb"], 5, world.expects(RUNS, SDA_TAKEN, SDB_TAKEN))
 
 
-def test_a_suspended_map_is_not_ready(host):
-    host.has_map(["sda"], suspended="1")
-    host.lists(LUN)
+def test_a_suspended_map_is_not_ready(world):
+    world.has_map(["sda"], suspended="1")
+    world.lists(LUN)
 
     with pytest.raises(NotFound, match=r"is not ready after 5 seconds\. Look"):
-        ensure_map(FIRST_TIME, ["sda"], 5, host.expects(RUNS, SDA_TAKEN))
+        ensure_map(FIRST_TIME, ["sda"], 5, world.expects(RUNS, SDA_TAKEN))
 
 
 # --- the daemon
 
 
-def test_a_daemon_that_does_not_run_is_started(host):
-    ensure_daemon(host.expects(DOES_NOT_RUN, STARTED, DOES_NOT_RUN, RUNS))
+def test_a_daemon_that_does_not_run_is_started(world):
+    ensure_daemon(world.expects(DOES_NOT_RUN, STARTED, DOES_NOT_RUN, RUNS))
 
 
-def test_a_daemon_that_cannot_be_started_is_a_refusal_that_says_why(host):
+def test_a_daemon_that_cannot_be_started_is_a_refusal_that_says_why(world):
     failed = (
         ["systemctl", "start", "multipathd.service"],
         1,
@@ -322,98 +322,100 @@ def test_a_daemon_that_cannot_be_started_is_a_refusal_that_says_why(host):
     silent = (["multipathd", "-kshow daemon"], 0, "ux_socket_connect: Connection refused\n", "")
 
     with pytest.raises(Refused, match="nor could it be started: System has not been booted") as caught:
-        ensure_daemon(host.expects(DOES_NOT_RUN, failed, silent, silent, silent))
+        ensure_daemon(world.expects(DOES_NOT_RUN, failed, silent, silent, silent))
 
     assert caught.value.sm_key == "MultipathdCommsFailure"
 
 
-def test_without_the_programs_there_is_no_multipathing(host):
+def test_without_the_programs_there_is_no_multipathing(world):
     absent = (["multipathd", "-kshow daemon"], 127, "", "")
 
     with pytest.raises(Refused, match="multipathd does not answer. Start it"):
-        ensure_daemon(host.expects(absent, (["systemctl", "start", "multipathd.service"], 127), absent, absent, absent))
+        ensure_daemon(
+            world.expects(absent, (["systemctl", "start", "multipathd.service"], 127), absent, absent, absent)
+        )
 
 
 # --- taking away
 
 
-def test_our_map_goes_and_its_entry_in_the_list(host):
-    host.has_map(["sda"])
-    host.lists(OTHER, LUN)
+def test_our_map_goes_and_its_entry_in_the_list(world):
+    world.has_map(["sda"])
+    world.lists(OTHER, LUN)
 
-    flush_map(FIRST_TIME, system=host.expects((FLUSHED, host.loses_map), UNLISTED))
+    flush_map(FIRST_TIME, host=world.expects((FLUSHED, world.loses_map), UNLISTED))
 
 
-def crosses_out(host, *after):
+def crosses_out(world, *after):
     """What `multipath -w` does to the file: a # over the slash."""
 
     def cross_out():
-        path = host.root / "etc/multipath/wwids"
+        path = world.root / "etc/multipath/wwids"
         path.write_text(path.read_text().replace(f"/{LUN}/", f"#{LUN}/") + "".join(after))
 
     return cross_out
 
 
-def test_the_list_of_luns_to_multipath_is_as_it_was(host):
-    host.has_map(["sda"])
-    host.lists(OTHER, LUN)
+def test_the_list_of_luns_to_multipath_is_as_it_was(world):
+    world.has_map(["sda"])
+    world.lists(OTHER, LUN)
 
-    flush_map(FIRST_TIME, system=host.expects((FLUSHED, host.loses_map), (UNLISTED, crosses_out(host))))
+    flush_map(FIRST_TIME, host=world.expects((FLUSHED, world.loses_map), (UNLISTED, crosses_out(world))))
 
-    assert (host.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
+    assert (world.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
 
 
-def test_what_others_have_added_to_the_list_meanwhile_stays(host):
-    host.has_map(["sda"])
-    host.lists(LUN)
+def test_what_others_have_added_to_the_list_meanwhile_stays(world):
+    world.has_map(["sda"])
+    world.lists(LUN)
     others = f"/{OTHER}/\n"
 
-    flush_map(FIRST_TIME, system=host.expects((FLUSHED, host.loses_map), (UNLISTED, crosses_out(host, others))))
+    flush_map(FIRST_TIME, host=world.expects((FLUSHED, world.loses_map), (UNLISTED, crosses_out(world, others))))
 
-    assert (host.root / "etc/multipath/wwids").read_text() == WWIDS + f"#{LUN}/\n" + others
-
-
-def test_a_map_is_taken_away_by_its_own_name(host):
-    host.has_map(["sda"], name="mpatha")
-
-    flush_map(FIRST_TIME, system=host.expects(((["multipath", "-f", "mpatha"], 0, "", ""), host.loses_map)))
+    assert (world.root / "etc/multipath/wwids").read_text() == WWIDS + f"#{LUN}/\n" + others
 
 
-def test_a_map_and_an_entry_that_were_there_before_stay(host):
-    host.has_map(["sda", "sdb"])
-    host.lists(LUN)
-    flush_map(Before(LUN, True, True), system=host.expects())
-    flush_map(Before(LUN, True, False), system=host.expects())
+def test_a_map_is_taken_away_by_its_own_name(world):
+    world.has_map(["sda"], name="mpatha")
 
-    flush_map(Before(LUN, False, True), system=host.expects((FLUSHED, host.loses_map)))
+    flush_map(FIRST_TIME, host=world.expects(((["multipath", "-f", "mpatha"], 0, "", ""), world.loses_map)))
 
 
-def test_where_nothing_came_nothing_is_run(host):
-    flush_map(FIRST_TIME, system=host.expects())
+def test_a_map_and_an_entry_that_were_there_before_stay(world):
+    world.has_map(["sda", "sdb"])
+    world.lists(LUN)
+    flush_map(Before(LUN, True, True), host=world.expects())
+    flush_map(Before(LUN, True, False), host=world.expects())
+
+    flush_map(Before(LUN, False, True), host=world.expects((FLUSHED, world.loses_map)))
 
 
-def test_the_map_of_another_lun_is_not_touched(host):
-    host.has_map(["sdc"], OTHER)
-
-    flush_map(FIRST_TIME, system=host.expects())
+def test_where_nothing_came_nothing_is_run(world):
+    flush_map(FIRST_TIME, host=world.expects())
 
 
-def test_a_map_that_is_in_use_for_a_moment_is_tried_again(host):
-    host.has_map(["sda"])
+def test_the_map_of_another_lun_is_not_touched(world):
+    world.has_map(["sdc"], OTHER)
 
-    flush_map(FIRST_TIME, system=host.expects(IN_USE, (FLUSHED, host.loses_map)))
+    flush_map(FIRST_TIME, host=world.expects())
 
 
-def test_a_map_that_stays_in_use_is_reported_and_stays_listed(host):
-    host.has_map(["sda"])
-    host.lists(LUN)
+def test_a_map_that_is_in_use_for_a_moment_is_tried_again(world):
+    world.has_map(["sda"])
+
+    flush_map(FIRST_TIME, host=world.expects(IN_USE, (FLUSHED, world.loses_map)))
+
+
+def test_a_map_that_stays_in_use_is_reported_and_stays_listed(world):
+    world.has_map(["sda"])
+    world.lists(LUN)
 
     with pytest.raises(Refused, match=f"still there after 20 seconds: .*map in use.*`multipath -f {LUN}`"):
-        flush_map(FIRST_TIME, system=host.expects(IN_USE, IN_USE, IN_USE))
+        flush_map(FIRST_TIME, host=world.expects(IN_USE, IN_USE, IN_USE))
 
 
-def test_a_map_that_multipathd_took_away_itself_is_gone(host):
-    host.has_map(["sda"])
+def test_a_map_that_multipathd_took_away_itself_is_gone(world):
+    world.has_map(["sda"])
     gone = (
         ["multipath", "-f", LUN],
         1,
@@ -422,4 +424,4 @@ def test_a_map_that_multipathd_took_away_itself_is_gone(host):
         f"No such device or address\n135.919140 | {LUN} is not a multipath device\n",
     )
 
-    flush_map(FIRST_TIME, system=host.expects((gone, host.loses_map)))
+    flush_map(FIRST_TIME, host=world.expects((gone, world.loses_map)))

@@ -19,6 +19,7 @@ from relvmoiscsi.host.disk.scsi_id import (
     scsi_id_of,
     scsi_id_of_disk,
 )
+from relvmoiscsi.host.this_host import Host
 
 LIO = Inquiry(b"LIO-ORG ", b"clone           ")
 
@@ -132,8 +133,8 @@ def test_no_content_of_a_page_is_a_failure_and_an_id_is_always_printable(body, i
 
 
 @pytest.fixture
-def sysfs(tmp_path):
-    return str(tmp_path / "sys")
+def host(tmp_path):
+    return Host(str(tmp_path))
 
 
 def put(sysfs, path, content):
@@ -143,20 +144,20 @@ def put(sysfs, path, content):
         file.write(content)
 
 
-def test_a_disk_has_the_id_of_its_page(sysfs):
-    put(sysfs, "block/sdc/device/vpd_pg83", page_83(VENDOR))
-    put(sysfs, "block/sdc/device/vendor", b"LIO-ORG \n")
-    put(sysfs, "block/sdc/device/model", b"clone           \n")
+def test_a_disk_has_the_id_of_its_page(host):
+    put(host.sysfs, "block/sdc/device/vpd_pg83", page_83(VENDOR))
+    put(host.sysfs, "block/sdc/device/vendor", b"LIO-ORG \n")
+    put(host.sysfs, "block/sdc/device/model", b"clone           \n")
 
-    assert scsi_id_of_disk("sdc", sysfs) == "0LIO-ORG_clone_SER_0042"
+    assert scsi_id_of_disk("sdc", host) == "0LIO-ORG_clone_SER_0042"
 
 
-def test_a_disk_without_page_83_has_the_id_of_page_80(sysfs):
-    put(sysfs, "block/sdc/device/vpd_pg80", b"\x00\x80\x00\x0242")
-    put(sysfs, "block/sdc/device/vendor", b"ACME\n")
-    put(sysfs, "block/sdc/device/model", b"Rocket\n")
+def test_a_disk_without_page_83_has_the_id_of_page_80(host):
+    put(host.sysfs, "block/sdc/device/vpd_pg80", b"\x00\x80\x00\x0242")
+    put(host.sysfs, "block/sdc/device/vendor", b"ACME\n")
+    put(host.sysfs, "block/sdc/device/model", b"Rocket\n")
 
-    assert scsi_id_of_disk("sdc", sysfs) == "SACME_Rocket_42"
+    assert scsi_id_of_disk("sdc", host) == "SACME_Rocket_42"
 
 
 @pytest.mark.parametrize(
@@ -169,24 +170,24 @@ def test_a_disk_without_page_83_has_the_id_of_page_80(sysfs):
         (b"\xff\n", None),
     ],
 )
-def test_a_multipath_map_has_the_id_in_its_name_and_other_volumes_have_none(sysfs, uuid, expected):
-    put(sysfs, "block/dm-3/dm/uuid", uuid)
+def test_a_multipath_map_has_the_id_in_its_name_and_other_volumes_have_none(host, uuid, expected):
+    put(host.sysfs, "block/dm-3/dm/uuid", uuid)
 
-    assert scsi_id_of_disk("dm-3", sysfs) == expected
-
-
-def test_a_device_without_pages_has_no_id(sysfs):
-    put(sysfs, "block/loop0/size", b"8\n")
-
-    assert scsi_id_of_disk("loop0", sysfs) is None
-    assert scsi_id_of_disk("sda1", sysfs) is None
+    assert scsi_id_of_disk("dm-3", host) == expected
 
 
-def test_an_unreadable_page_is_another_answer_than_none(sysfs):
-    os.makedirs(os.path.join(sysfs, "block/sdc/device/vpd_pg83"))
+def test_a_device_without_pages_has_no_id(host):
+    put(host.sysfs, "block/loop0/size", b"8\n")
+
+    assert scsi_id_of_disk("loop0", host) is None
+    assert scsi_id_of_disk("sda1", host) is None
+
+
+def test_an_unreadable_page_is_another_answer_than_none(host):
+    os.makedirs(os.path.join(host.sysfs, "block/sdc/device/vpd_pg83"))
 
     with pytest.raises(DeviceError, match="Is a directory"):
-        scsi_id_of_disk("sdc", sysfs)
+        scsi_id_of_disk("sdc", host)
 
 
 def test_an_image_has_no_id(tmp_path):
@@ -200,16 +201,16 @@ def test_what_is_not_there_is_not_found(tmp_path):
         scsi_id_of(str(tmp_path / "nothing"))
 
 
-def test_a_device_node_is_looked_up_by_its_number(sysfs, monkeypatch):
-    put(sysfs, "block/sdc/device/vpd_pg83", page_83(NAA_6))
-    os.makedirs(os.path.join(sysfs, "dev/block"))
-    os.symlink("../../block/sdc", os.path.join(sysfs, "dev/block/8:32"))
+def test_a_device_node_is_looked_up_by_its_number(host, monkeypatch):
+    put(host.sysfs, "block/sdc/device/vpd_pg83", page_83(NAA_6))
+    os.makedirs(os.path.join(host.sysfs, "dev/block"))
+    os.symlink("../../block/sdc", os.path.join(host.sysfs, "dev/block/8:32"))
     node = os.stat_result([stat.S_IFBLK, 0, 0, 1, 0, 0, 0, 0, 0, 0], {"st_rdev": os.makedev(8, 32)})
     monkeypatch.setattr(
         "relvmoiscsi.host.disk.scsi_id.os.stat", lambda path: node if path == "/dev/by-id" else os.lstat(path)
     )
 
-    assert scsi_id_of("/dev/by-id", sysfs) == NAA_6_ID
+    assert scsi_id_of("/dev/by-id", host) == NAA_6_ID
 
 
 # --- ids in texts

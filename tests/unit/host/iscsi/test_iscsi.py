@@ -57,7 +57,7 @@ class Killed(BaseException):
 def in_no_time(monkeypatch):
     monkeypatch.setattr(iscsi_module, "_DAEMON_PAUSE", 0)
     monkeypatch.setattr(iscsi_module, "_RETURN_SECONDS", 0)
-    monkeypatch.setattr(iscsi_module, "break_stale_lock", lambda root: break_stale_lock(root, 0.01))
+    monkeypatch.setattr(iscsi_module, "break_stale_lock", lambda host: break_stale_lock(host, 0.01))
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -68,7 +68,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def iscsi(world):
-    return OpenIscsi(world.root, world.run, lock_seconds=1.0)
+    return OpenIscsi(world.host, lock_seconds=1.0)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def use_by_sm(world, iqn=IQN):
 
 
 def sids(world):
-    return [session.sid for session in sessions(os.path.join(world.root, "sys"))]
+    return [session.sid for session in sessions(world.host)]
 
 
 # --- credentials
@@ -413,7 +413,7 @@ def clock():
 @pytest.fixture
 def hurried(world, clock):
     """open-iscsi with ten seconds."""
-    return OpenIscsi(world.root, world.run, lock_seconds=1.0, deadline=Deadline(10, clock))
+    return OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(10, clock))
 
 
 def test_no_program_gets_more_time_than_is_left(world, hurried, clock):
@@ -439,7 +439,7 @@ def test_no_program_gets_more_time_than_is_left(world, hurried, clock):
 
 def test_a_portal_that_is_one_of_several_gets_less_time_to_answer(world, clock):
     seen = {}
-    iscsi = OpenIscsi(world.root, world.run, 1.0, Deadline(50, clock), answer_seconds=8)
+    iscsi = OpenIscsi(world.host, 1.0, Deadline(50, clock), answer_seconds=8)
     world.answers["discovery"] = lambda argv: (
         seen.update(discovery=world.timeout) or transcript("discovery nonpersistent")
     )
@@ -462,7 +462,7 @@ def test_waiting_for_sm_is_not_the_time_of_the_portal(world, clock, monkeypatch)
 
     monkeypatch.setattr(iscsi_module, "iscsiadm_lock", lock)
 
-    assert OpenIscsi(world.root, world.run, 45.0, Deadline(50, clock), answer_seconds=8).login(PORTAL, IQN).created
+    assert OpenIscsi(world.host, 45.0, Deadline(50, clock), answer_seconds=8).login(PORTAL, IQN).created
     assert waits == [45.0, 35.0, 20.0]
 
 
@@ -513,7 +513,7 @@ def test_sm_may_run_iscsiadm_between_our_discovery_and_our_login(world, monkeypa
         return world.run(argv, **more)
 
     monkeypatch.setattr(iscsi_module, "iscsiadm_lock", lock)
-    OpenIscsi(world.root, run).login(PORTAL, IQN)
+    OpenIscsi(world.host._replace(runner=run)).login(PORTAL, IQN)
 
     at = events.index("discovery")
     assert events[at - 1 : at + 2] == ["locked", "discovery", "free"]
@@ -665,7 +665,7 @@ def test_who_removes_the_last_line_ends_the_sessions_that_sm_has_left(world, isc
     assert iscsi.logout(login) is True
 
     assert sids(world) == [6]
-    assert reference(world) is None and dead_notes(world.root) == []
+    assert reference(world) is None and dead_notes(world.host) == []
 
 
 def test_a_session_that_sm_has_left_and_somebody_uses_stays(world, iscsi, no_patience, caplog):
@@ -688,7 +688,7 @@ def test_of_several_runs_the_last_one_ends_what_sm_has_left(world, iscsi):
 
     assert iscsi.logout(first) is False and sids(world) == [4]
     assert iscsi.logout(second) is True and sids(world) == []
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
 
 
 def test_a_run_that_was_killed_ends_what_sm_has_left_by_the_next_one(world, iscsi):
@@ -708,7 +708,7 @@ def test_a_session_that_never_had_a_line_of_sm_outlives_all_runs(world, iscsi):
     second = iscsi.login(PORTAL, IQN, user="third")
 
     assert iscsi.logout(first) is False and iscsi.logout(second) is False
-    assert sids(world) == [4] and dead_notes(world.root) == []
+    assert sids(world) == [4] and dead_notes(world.host) == []
 
 
 def test_of_two_runs_the_last_one_logs_out(world, iscsi):
@@ -841,7 +841,7 @@ def killed_after(world, number, monkeypatch, chap):
         # What a killed process does not do.
         patch.setattr(OpenIscsi, "_give_up", lambda self, note: None)
         patch.setattr("relvmoiscsi.host.iscsi.records._unlink", step(os.unlink))
-        run = OpenIscsi(world.root, world.run, lock_seconds=1.0)
+        run = OpenIscsi(world.host, lock_seconds=1.0)
         login = None
         try:
             login = run.login(PORTAL, IQN, chap, user=OURS)
@@ -873,7 +873,7 @@ def test_after_a_kill_anywhere_the_next_run_leaves_the_host_as_it_was(tmp_path, 
         before = world.tree()
         finished = killed_after(world, number, monkeypatch, ALICE)
 
-        iscsi = OpenIscsi(world.root, world.run, lock_seconds=1.0)
+        iscsi = OpenIscsi(world.host, lock_seconds=1.0)
         if again == "recover":
             iscsi.recover()
         else:
@@ -892,7 +892,7 @@ def test_after_a_kill_anywhere_the_next_run_leaves_the_host_as_it_was(tmp_path, 
 
 def dead_note(world, **facts):
     """The note of a run that was killed."""
-    note = new_note(world.root, iqn=IQN, portal=list(PORTAL), user=None, created=True)
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL), user=None, created=True)
     note.add(**facts)
     note.close()
 
@@ -936,7 +936,7 @@ def test_a_session_in_use_is_handed_over_and_never_ended(world, iscsi, caplog, n
     iscsi.recover()
 
     assert sids(world) == [1] and USERS[how] in caplog.text and "stays, as its disks are in use" in caplog.text
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
     assert patience(world) == "144"
 
 
@@ -983,7 +983,7 @@ def test_a_session_of_ours_that_got_users_is_handed_over_at_the_logout(world, is
 
     assert sids(world) == [1] and USERS[how] in caplog.text
     assert list(world.records()) == [PLAIN_RECORD.format(IQN)], "an iscsid that is started anew needs it"
-    assert reference(world) is None and dead_notes(world.root) == []
+    assert reference(world) is None and dead_notes(world.host) == []
 
 
 def test_a_record_that_was_there_is_back_when_a_session_in_use_is_handed_over(world, iscsi, no_patience):
@@ -995,7 +995,7 @@ def test_a_record_that_was_there_is_back_when_a_session_in_use_is_handed_over(wo
 
     with open(path) as file:
         assert file.read() == THERE
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
 
 
 def test_who_only_looks_at_a_disk_is_waited_for(world, iscsi, monkeypatch):
@@ -1015,7 +1015,7 @@ def test_a_session_of_an_earlier_boot_is_not_ours(world, iscsi):
     iscsi.recover()
 
     assert sids(world) == [1]
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
 
 
 MARKER = [47, 93]
@@ -1051,7 +1051,7 @@ def test_a_session_that_does_not_provably_come_from_the_login_is_somebody_elses(
     iscsi.recover()
 
     assert sids(world) == [3] and world.calls == []
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
 
 
 def test_each_login_is_marked_in_its_own_way(world, iscsi):
@@ -1088,7 +1088,7 @@ def test_the_lock_of_the_database_that_a_killed_run_held_is_freed(world, iscsi):
 
 
 def test_notes_of_live_runs_are_left_alone(world, iscsi):
-    note = new_note(world.root, iqn=IQN, portal=list(PORTAL), user=None, created=True)
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL), user=None, created=True)
 
     iscsi.recover()
 
@@ -1183,7 +1183,7 @@ def test_a_discovery_that_was_killed_is_cleaned_up(world, iscsi):
 
 
 def test_a_discovery_record_that_a_killed_run_had_just_made_is_found(world, iscsi):
-    note = new_note(world.root, iqn="", portal=list(PORTAL), discovery=True)
+    note = new_note(world.host, iqn="", portal=list(PORTAL), discovery=True)
     note.add(lasting=[os.path.join(world.root, "etc/iscsi")])
     note.close()
     world.put_discovery_record()
@@ -1243,7 +1243,7 @@ def test_what_our_scan_has_brought_goes_again_and_what_was_there_stays(world, is
     assert iscsi.logout(scanned) is False
 
     assert removed(world, 0, 1, 7) == [1, 7]
-    assert sids(world) == [1] and dead_notes(world.root) == []
+    assert sids(world) == [1] and dead_notes(world.host) == []
 
 
 def test_after_a_second_scan_all_that_both_have_brought_goes(world, iscsi):
@@ -1264,7 +1264,7 @@ def test_a_lun_that_somebody_uses_by_then_stays(world, iscsi, scanned, no_patien
     iscsi.logout(scanned)
 
     assert removed(world, 1, 7) == [1] and USERS[how] in caplog.text
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
 
 
 @pytest.fixture
@@ -1279,13 +1279,13 @@ def silent_removal(world, scanned):
 
 @pytest.mark.processes
 def test_a_lun_that_does_not_answer_is_left_to_a_later_run(world, scanned, silent_removal):
-    hurried = OpenIscsi(world.root, world.run, lock_seconds=1.0, deadline=Deadline(0.5))
+    hurried = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(0.5))
 
     with pytest.raises(OutOfTime, match="before what a scan of session 1 .* has brought was removed"):
         hurried.logout(scanned)
 
     assert scanned.note["brought"] and reference(world) is None
-    with iscsiadm_lock(world.root, 0):
+    with iscsiadm_lock(world.host, 0):
         pass
 
 
@@ -1296,12 +1296,12 @@ def test_what_a_killed_run_has_left_on_a_lun_that_does_not_answer_takes_little_t
     monkeypatch.setattr(iscsi_module, "_RECOVERY_SECONDS", 0.2)
     scanned.note.close()
     world.put_session_of_record(9, CHAP_IQN)
-    caller = OpenIscsi(world.root, world.run, lock_seconds=1.0, deadline=Deadline(3600))
+    caller = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(3600))
 
     caller.logout(caller.login(PORTAL, CHAP_IQN, user=OURS))
 
     assert "After an earlier run: The 0.2 seconds of this call were over before what a scan" in caplog.text
-    assert len(dead_notes(world.root)) == 1
+    assert len(dead_notes(world.host)) == 1
 
 
 def test_luns_stay_once_another_sr_is_attached(world, iscsi, scanned, caplog):
@@ -1339,18 +1339,18 @@ def test_a_lun_that_another_call_works_on_is_removed_by_that(world, iscsi):
     first, second = (iscsi.login(PORTAL, IQN, user=user) for user in (OURS, "another call"))
     scsi_id = lun_id(world, 1)
     iscsi.rescan(first)
-    with lun_lock(scsi_id, world.root, timeout=1):
+    with lun_lock(scsi_id, world.host, timeout=1):
         iscsi.logout(first)
         assert removed(world, 1, 7) == [7]
 
         iscsi.logout(second, done_with=scsi_id)
         assert removed(world, 1, 7) == [1, 7]
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
 
 
 def lun_id(world, number):
     put_session(world.root, 2, luns=(number,))
-    found = scsi_id_of_address(f"7:0:0:{number}", os.path.join(world.root, "sys"))
+    found = scsi_id_of_address(f"7:0:0:{number}", world.host)
     remove_session(world.root, 2)
     return found
 
@@ -1375,7 +1375,7 @@ def test_what_the_scan_of_a_killed_run_has_brought_goes_with_the_next_run(world,
     login.note.close()
 
     iscsi.recover()
-    assert removed(world, 1) == [1] and dead_notes(world.root) == []
+    assert removed(world, 1) == [1] and dead_notes(world.host) == []
 
 
 def test_a_lun_that_cannot_be_removed_is_tried_again(world, iscsi, scanned, caplog):
@@ -1388,7 +1388,7 @@ def test_a_lun_that_cannot_be_removed_is_tried_again(world, iscsi, scanned, capl
     scanned.note.close()
     os.rmdir(switch)
     iscsi.recover()
-    assert removed(world, 7) == [7] and dead_notes(world.root) == []
+    assert removed(world, 7) == [7] and dead_notes(world.host) == []
 
 
 def test_a_session_that_is_gone_cannot_be_rescanned(world, iscsi):
@@ -1427,7 +1427,7 @@ def test_a_session_that_ends_during_the_rescan_is_an_error(world, iscsi):
 def test_iscsiadm_runs_under_the_lock_of_sm(world, iscsi):
     def locked(argv):
         with pytest.raises(Refused, match="isciadm_running|running"):
-            OpenIscsi(world.root, world.run, lock_seconds=0.0).discover(PORTAL)
+            OpenIscsi(world.host, lock_seconds=0.0).discover(PORTAL)
         return transcript("discovery nonpersistent")
 
     world.answers["discovery"] = locked
@@ -1517,13 +1517,13 @@ def test_a_name_that_cannot_be_read_is_refused(world, iscsi):
 
 
 def test_a_line_that_was_cut_does_not_count(world, caplog):
-    note = new_note(world.root, iqn=IQN, portal=list(PORTAL))
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL))
     note.add(sid=4)
     note.close()
     with open(note.path, "a") as file:
         file.write("not json\n" + '{"sid": 5')
 
-    (found,) = dead_notes(world.root)
+    (found,) = dead_notes(world.host)
     assert (found["iqn"], found["sid"], found.portal) == (IQN, 4, PORTAL)
     assert "cannot be read" in caplog.text
     found.remove()
@@ -1532,12 +1532,12 @@ def test_a_line_that_was_cut_does_not_count(world, caplog):
 def test_a_note_that_was_cut_in_its_first_line_goes(world):
     path = put(world.root, "var/lib/relvmoiscsi/iscsi/1-0.json", '{"iqn": "iq')
 
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
     assert not os.path.exists(path)
 
 
 def test_a_note_is_for_root_alone(world):
-    note = new_note(world.root, iqn=IQN, portal=list(PORTAL))
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL))
 
     assert os.stat(note.path).st_mode & 0o777 == 0o600
     assert os.stat(os.path.dirname(note.path)).st_mode & 0o777 == 0o700
@@ -1546,7 +1546,7 @@ def test_a_note_is_for_root_alone(world):
 
 
 def test_each_login_has_its_own_note(world):
-    notes = [new_note(world.root, iqn=IQN, portal=list(PORTAL)) for _ in range(3)]
+    notes = [new_note(world.host, iqn=IQN, portal=list(PORTAL)) for _ in range(3)]
 
     assert len({note.path for note in notes}) == 3
     for note in notes:
@@ -1554,7 +1554,7 @@ def test_each_login_has_its_own_note(world):
 
 
 def test_a_note_that_somebody_removed_is_only_logged(world, caplog):
-    note = new_note(world.root, iqn=IQN, portal=list(PORTAL))
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL))
     os.unlink(note.path)
 
     note.remove()
@@ -1572,7 +1572,7 @@ def test_notes_that_cannot_be_written_stop_everything(world, iscsi):
 
 
 def test_a_note_that_cannot_be_added_to_is_refused(world, monkeypatch):
-    note = new_note(world.root, iqn=IQN, portal=list(PORTAL))
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL))
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
@@ -1584,19 +1584,19 @@ def test_a_note_that_cannot_be_added_to_is_refused(world, monkeypatch):
 
 
 def test_a_note_that_goes_while_it_is_looked_for_is_passed_over(world, monkeypatch):
-    note = new_note(world.root, iqn=IQN, portal=list(PORTAL))
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL))
     names = os.listdir(os.path.dirname(note.path))
     note.remove()
     monkeypatch.setattr(os, "listdir", lambda path: names)
 
-    assert dead_notes(world.root) == []
+    assert dead_notes(world.host) == []
 
 
 def test_a_note_that_cannot_be_opened_is_refused(world):
     os.makedirs(os.path.join(world.root, "var/lib/relvmoiscsi/iscsi/1-0.json"))
 
     with pytest.raises(Refused, match="Is a directory"):
-        dead_notes(world.root)
+        dead_notes(world.host)
 
 
 def test_a_directory_of_notes_that_another_run_removes_is_made_again(world, monkeypatch):
@@ -1609,7 +1609,7 @@ def test_a_directory_of_notes_that_another_run_removes_is_made_again(world, monk
         return real(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", open_after_another)
-    new_note(world.root, iqn=IQN, portal=list(PORTAL)).remove()
+    new_note(world.host, iqn=IQN, portal=list(PORTAL)).remove()
 
     assert removed
 
@@ -1620,11 +1620,11 @@ def test_a_note_that_was_taken_for_a_dead_one_before_its_first_line_is_made_agai
     def flock(descriptor, operation):
         if not first:
             first.append(descriptor)
-            assert dead_notes(world.root) == []
+            assert dead_notes(world.host) == []
         real(descriptor, operation)
 
     monkeypatch.setattr(iscsi_notes.fcntl, "flock", flock)
-    note = new_note(world.root, iqn=IQN, portal=list(PORTAL))
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL))
 
     assert os.path.exists(note.path) and first
     note.remove()

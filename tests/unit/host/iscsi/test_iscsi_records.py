@@ -26,6 +26,7 @@ from relvmoiscsi.host.iscsi.records import (
     with_settings,
     write_record,
 )
+from relvmoiscsi.host.this_host import Host
 
 RECORD = record_text().encode()
 METHOD, USER, SECRET = ("node.session.auth." + name for name in ("authmethod", "username", "password"))
@@ -51,7 +52,7 @@ def test_both_forms_of_a_record_are_found_in_either_database(root, database):
     bound = put(root, nodes("", "127.0.0.1,3260,1/default", database), RECORD)
     other = put(root, nodes("", "127.0.0.1,3260,1/c_eth1", database), RECORD)
 
-    assert node_records(root, IQN, PORTAL) == [
+    assert node_records(Host(root), IQN, PORTAL) == [
         Record(plain, None, ""),
         Record(bound, 1, "default"),
         Record(other, 1, "c_eth1"),
@@ -69,13 +70,13 @@ def test_records_of_other_portals_and_targets_are_not_found(root):
     put(root, nodes("", "127.0.0.1,x"), RECORD)
     put(root, "etc/iscsi/nodes/iqn.other/127.0.0.1,3260", RECORD)
 
-    assert node_records(root, IQN, PORTAL) == []
+    assert node_records(Host(root), IQN, PORTAL) == []
 
 
 def test_an_ipv6_record_is_found_however_the_address_is_written(root):
     path = put(root, nodes("", "fd00::1,3260,2/default"), RECORD)
 
-    assert node_records(root, IQN, Portal("FD00:0::1", 3260)) == [Record(path, 2, "default")]
+    assert node_records(Host(root), IQN, Portal("FD00:0::1", 3260)) == [Record(path, 2, "default")]
 
 
 def test_the_discovery_record_of_a_portal_is_found(root):
@@ -83,8 +84,8 @@ def test_the_discovery_record_of_a_portal_is_found(root):
     put(root, "etc/iscsi/send_targets/127.0.0.1,3261/st_config", "")
     put(root, "etc/iscsi/send_targets/127.0.0.1,x/st_config", "")
 
-    assert discovery_record(root, PORTAL) == path
-    assert discovery_record(root, Portal("127.0.0.9", 3260)) is None
+    assert discovery_record(Host(root), PORTAL) == path
+    assert discovery_record(Host(root), Portal("127.0.0.9", 3260)) is None
 
 
 # --- editing
@@ -209,7 +210,7 @@ def test_a_record_that_another_program_removed_is_not_made_again(root):
 
 def test_a_record_goes_with_the_directories_it_came_with(root):
     os.makedirs(os.path.join(root, "etc/iscsi"))
-    lasting = lasting_directories(root, "nodes")
+    lasting = lasting_directories(Host(root), "nodes")
     path = put(root, nodes("", "127.0.0.1,3260,1/default"), RECORD)
 
     remove_record(path, lasting)
@@ -219,7 +220,7 @@ def test_a_record_goes_with_the_directories_it_came_with(root):
 
 def test_directories_of_the_database_and_such_as_are_used_stay(root):
     os.makedirs(os.path.join(root, "etc/iscsi/nodes/iqn.empty"))
-    lasting = lasting_directories(root, "nodes")
+    lasting = lasting_directories(Host(root), "nodes")
     ours, other = (put(root, nodes("", name), RECORD) for name in ("127.0.0.1,3260", "127.0.0.2,3260"))
 
     remove_record(ours, lasting)
@@ -231,7 +232,7 @@ def test_directories_of_the_database_and_such_as_are_used_stay(root):
 def test_a_directory_goes_with_its_last_record_whoever_made_it(root):
     os.makedirs(os.path.join(root, "etc/iscsi/nodes"))
     other = put(root, nodes("", "127.0.0.2,3260"), RECORD)
-    lasting = lasting_directories(root, "nodes")
+    lasting = lasting_directories(Host(root), "nodes")
     ours = put(root, nodes("", "127.0.0.1,3260"), RECORD)
     os.unlink(other)
 
@@ -271,7 +272,7 @@ def lock_files(root):
 
 def test_the_lock_is_a_link_as_open_iscsi_makes_it(root):
     told = []
-    with database_lock(root, changed=told.append):
+    with database_lock(Host(root), changed=told.append):
         assert lock_files(root) == ["lock", "lock.write"]
         assert told == [True]
 
@@ -280,11 +281,11 @@ def test_the_lock_is_a_link_as_open_iscsi_makes_it(root):
 
 
 def test_iscsiadm_is_waited_for(root):
-    with database_lock(root):
+    with database_lock(Host(root)):
         taken = threading.Event()
 
         def wait():
-            with database_lock(root):
+            with database_lock(Host(root)):
                 taken.set()
 
         thread = threading.Thread(target=wait)
@@ -295,7 +296,7 @@ def test_iscsiadm_is_waited_for(root):
 
 
 def test_a_lock_that_stays_taken_is_refused(root):
-    with database_lock(root), pytest.raises(Refused) as caught, database_lock(root, timeout=0.05):
+    with database_lock(Host(root)), pytest.raises(Refused) as caught, database_lock(Host(root), timeout=0.05):
         pytest.fail("taken twice")
     assert "lock.write of open-iscsi's database is taken" in str(caught.value)
     assert caught.value.sm_key == "ISCSIQueryDaemon"
@@ -304,10 +305,10 @@ def test_a_lock_that_stays_taken_is_refused(root):
 def test_a_stale_lock_is_broken(root):
     put(root, "run/lock/iscsi/lock.write", "")
 
-    break_stale_lock(root, 0.06)
-    break_stale_lock(root, 0.06)
+    break_stale_lock(Host(root), 0.06)
+    break_stale_lock(Host(root), 0.06)
 
-    with database_lock(root, timeout=0):
+    with database_lock(Host(root), timeout=0):
         pass
 
 
@@ -321,7 +322,7 @@ def test_a_lock_that_changes_hands_is_not_stale(root):
 
     thread = threading.Thread(target=busy)
     thread.start()
-    break_stale_lock(root, 0.5)
+    break_stale_lock(Host(root), 0.5)
     done.set()
     thread.join()
 
@@ -330,7 +331,7 @@ def test_a_lock_that_changes_hands_is_not_stale(root):
 
 def test_who_did_not_get_the_lock_does_not_hold_it(root):
     told = []
-    with database_lock(root), pytest.raises(Refused), database_lock(root, 0.0, told.append):
+    with database_lock(Host(root)), pytest.raises(Refused), database_lock(Host(root), 0.0, told.append):
         pytest.fail("taken twice")
 
     assert told == [True, False]
@@ -340,14 +341,14 @@ def test_an_older_open_iscsi_has_its_lock_elsewhere(root):
     os.makedirs(os.path.join(root, "run/lock"))
     os.makedirs(os.path.join(root, "var/lock/iscsi"))
 
-    with database_lock(root):
+    with database_lock(Host(root)):
         assert sorted(os.listdir(os.path.join(root, "var/lock/iscsi"))) == ["lock", "lock.write"]
 
 
 def test_a_lock_that_cannot_be_made_is_refused(root):
     put(root, "run", "")
 
-    with pytest.raises(Refused, match="Not a directory"), database_lock(root):
+    with pytest.raises(Refused, match="Not a directory"), database_lock(Host(root)):
         pytest.fail("locked")
 
 

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 import pytest
 
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.locks import lvm_locks as lock
-from relvmoiscsi.host.locks.lvm_locks import LvmLocks, flock_before, lvm_locks
+from relvmoiscsi.host.locks.lvm_locks import LvmLocks, lvm_locks
 
 OLD, NEW = "VG_XenStorage-old", "VG_XenStorage-new"
 
@@ -30,6 +31,11 @@ def other(directory):
     program = Other(directory)
     yield program
     program.end()
+
+
+def paths_of(locks):
+    """The lock files held, in the order in which they were taken."""
+    return [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in locks.descriptors]
 
 
 class Other:
@@ -54,7 +60,7 @@ class Other:
 
 def test_the_global_lock_comes_first_then_the_groups_by_name(directory):
     with lvm_locks([OLD, NEW, OLD], directory) as locks:
-        taken = locks.paths
+        taken = paths_of(locks)
 
     assert taken == [os.path.join(directory, name) for name in ("P_global", "V_" + NEW, "V_" + OLD)]
 
@@ -110,7 +116,7 @@ def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, oth
     releaser.start()
 
     with lvm_locks([OLD], directory, timeout=20) as locks:
-        path = locks.paths[-1]
+        path = paths_of(locks)[-1]
         # The file that was waited for is gone; a lock on it would keep nobody off.
         with pytest.raises(BlockingIOError):
             other.take("V_" + OLD)
@@ -120,7 +126,7 @@ def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, oth
 
 
 def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, monkeypatch):
-    monkeypatch.setattr(lock, "_is_current", lambda _held: False)
+    monkeypatch.setattr(flock, "is_current", lambda _path, _descriptor: False)
 
     with pytest.raises(Refused, match="P_global"):
         LvmLocks().take(os.path.join(directory, "P_global"), time.monotonic() + 0.05)
@@ -133,7 +139,7 @@ def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
         opened.append(descriptor)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lock, "flock_before", interrupted)
+    monkeypatch.setattr(flock, "take_before", interrupted)
 
     with pytest.raises(KeyboardInterrupt), ExitStack() as block:
         block.enter_context(lvm_locks([OLD], directory))
@@ -145,7 +151,7 @@ def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
 def test_at_least_one_attempt_is_made_whatever_the_deadline(directory):
     descriptor = os.open(os.path.join(directory, "file"), os.O_CREAT | os.O_RDWR)
 
-    assert flock_before(descriptor, time.monotonic() - 5)
+    assert flock.take_before(descriptor, time.monotonic() - 5)
 
     os.close(descriptor)
 
@@ -176,7 +182,7 @@ def test_the_first_lock_directory_that_exists_is_used(directory, monkeypatch, tm
     monkeypatch.setattr(lock, "LOCK_DIRECTORIES", (str(tmp_path / "nothing"), directory))
 
     with lvm_locks([OLD]) as locks:
-        assert os.path.dirname(locks.paths[0]) == directory
+        assert os.path.dirname(paths_of(locks)[0]) == directory
 
 
 def test_where_lvm_never_ran_no_lock_is_needed(monkeypatch, tmp_path, caplog):
@@ -184,16 +190,17 @@ def test_where_lvm_never_ran_no_lock_is_needed(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(lock, "LOCK_DIRECTORIES", (str(tmp_path / "nothing"),))
 
     with lvm_locks([OLD]) as locks:
-        assert locks.paths == []
+        assert paths_of(locks) == []
 
     assert "no LVM lock is needed" in caplog.text
 
 
 def test_a_lock_file_that_somebody_removed_or_replaced_is_not_ours_to_remove(directory):
     with lvm_locks([OLD], directory) as locks:
-        os.unlink(locks.paths[0])
-        os.unlink(locks.paths[1])
-        with open(locks.paths[1], "w", encoding="ascii"):
+        of_all, of_group = paths_of(locks)
+        os.unlink(of_all)
+        os.unlink(of_group)
+        with open(of_group, "w", encoding="ascii"):
             pass
 
     assert os.listdir(directory) == ["V_" + OLD]

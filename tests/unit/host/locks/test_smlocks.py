@@ -18,6 +18,7 @@ import pytest
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.locks.sm_locks import SessionReferences, iscsiadm_lock, lun_lock, lvm_lock
+from relvmoiscsi.host.this_host import Host
 
 IQN = "iqn.2026-01.test:open"
 OURS = "11111111-2222-3333-4444-555555555551"
@@ -78,7 +79,7 @@ def in_root(root, name):
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ERAS)
 def test_sm_of_either_era_waits_with_iscsiadm(root, name):
-    with iscsiadm_lock(root):
+    with iscsiadm_lock(Host(root)):
         assert sm_finds(in_root(root, name)) == "busy"
 
     assert sm_finds(in_root(root, name)) == "free"
@@ -87,56 +88,58 @@ def test_sm_of_either_era_waits_with_iscsiadm(root, name):
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ERAS)
 def test_we_wait_for_sm_of_either_era(root, name):
-    with SmHolder(in_root(root, name)) as sm, pytest.raises(Refused) as caught, iscsiadm_lock(root, timeout=0.1):
+    with SmHolder(in_root(root, name)) as sm, pytest.raises(Refused) as caught, iscsiadm_lock(Host(root), timeout=0.1):
         pytest.fail("taken twice")
     assert f"held by process {sm.process.pid} and" in str(caught.value)
     assert str(caught.value).endswith("Nothing was changed.")
 
-    with iscsiadm_lock(root, timeout=0.1):
+    with iscsiadm_lock(Host(root), timeout=0.1):
         pass
 
 
 def test_set_iscsi_initiator_waits_and_is_waited_for(root):
-    with iscsiadm_lock(root), open(in_root(root, ERAS[0])) as file, pytest.raises(BlockingIOError):
+    with iscsiadm_lock(Host(root)), open(in_root(root, ERAS[0])) as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     with open(in_root(root, ERAS[0])) as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        with pytest.raises(Refused, match="held by set-iscsi-initiator"), iscsiadm_lock(root, timeout=0.1):
+        with pytest.raises(Refused, match="held by set-iscsi-initiator"), iscsiadm_lock(Host(root), timeout=0.1):
             pytest.fail("taken twice")
 
 
 def test_two_of_ours_exclude_each_other_even_in_one_process(root):
-    with iscsiadm_lock(root), pytest.raises(Refused, match="held by another program"), iscsiadm_lock(root, timeout=0.1):
+    with iscsiadm_lock(Host(root)), pytest.raises(Refused, match="held by another program"), iscsiadm_lock(
+        Host(root), timeout=0.1
+    ):
         pytest.fail("taken twice")
 
 
 def test_closing_another_descriptor_of_the_file_keeps_the_lock(root):
-    with iscsiadm_lock(root):
+    with iscsiadm_lock(Host(root)):
         with open(in_root(root, ERAS[0])):
             pass
-        with pytest.raises(Refused), iscsiadm_lock(root, timeout=0):
+        with pytest.raises(Refused), iscsiadm_lock(Host(root), timeout=0):
             pytest.fail("the lock was lost")
 
 
 def test_the_files_of_sm_stay(root):
-    with iscsiadm_lock(root), lvm_lock(root):
+    with iscsiadm_lock(Host(root)), lvm_lock(Host(root)):
         pass
 
     assert all(os.path.exists(in_root(root, name)) for name in [*ERAS, LVM])
 
 
 def test_a_lock_is_given_back_when_the_block_fails(root):
-    with pytest.raises(KeyError), iscsiadm_lock(root):
+    with pytest.raises(KeyError), iscsiadm_lock(Host(root)):
         raise KeyError
-    with iscsiadm_lock(root, timeout=0):
+    with iscsiadm_lock(Host(root), timeout=0):
         pass
 
 
 def test_a_lock_that_cannot_be_opened_is_refused(root):
     os.makedirs(in_root(root, ERAS[0]))
 
-    with pytest.raises(Refused, match="cannot be opened: Is a directory"), iscsiadm_lock(root):
+    with pytest.raises(Refused, match="cannot be opened: Is a directory"), iscsiadm_lock(Host(root)):
         pytest.fail("a directory was locked")
 
 
@@ -144,7 +147,7 @@ def test_a_directory_that_cannot_be_made_is_refused(root):
     with open(in_root(root, "var"), "w"):
         pass
 
-    with pytest.raises(Refused, match="cannot be made: Not a directory"), iscsiadm_lock(root):
+    with pytest.raises(Refused, match="cannot be made: Not a directory"), iscsiadm_lock(Host(root)):
         pytest.fail("a lock without a file")
 
 
@@ -158,7 +161,7 @@ def test_a_directory_that_sm_removes_in_between_is_made_again(root, monkeypatch)
         return real(path, *arguments)
 
     monkeypatch.setattr(os, "open", open_after_sm)
-    with lvm_lock(root):
+    with lvm_lock(Host(root)):
         assert len(removed) == 3
 
 
@@ -167,7 +170,7 @@ def test_a_directory_that_vanishes_for_ever_is_refused(root, monkeypatch):
         raise FileNotFoundError(2, "No such file or directory")
 
     monkeypatch.setattr(os, "open", never)
-    with pytest.raises(Refused, match="again and again"), lvm_lock(root):
+    with pytest.raises(Refused, match="again and again"), lvm_lock(Host(root)):
         pytest.fail("a lock without a file")
 
 
@@ -176,13 +179,13 @@ def test_a_kernel_without_such_locks_is_refused(root, monkeypatch):
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(fcntl, "fcntl", unknown)
-    with pytest.raises(Refused, match="cannot be locked: Invalid argument"), lvm_lock(root):
+    with pytest.raises(Refused, match="cannot be locked: Invalid argument"), lvm_lock(Host(root)):
         pytest.fail("a lock without a lock")
 
 
 @pytest.mark.processes
 def test_sm_with_a_file_lock_waits_with_lvm(root):
-    with lvm_lock(root):
+    with lvm_lock(Host(root)):
         assert sm_finds(in_root(root, LVM)) == "busy"
 
 
@@ -235,12 +238,12 @@ def short_root(tmp_path_factory, monkeypatch):
 def test_a_fairlock_is_held_while_the_block_runs(short_root):
     service = Fairlock(short_root)
     try:
-        with lvm_lock(short_root):
+        with lvm_lock(Host(short_root)):
             # The file lock, which would be the first to be waited for, out of the way.
             os.rename(in_root(short_root, LVM), in_root(short_root, "elsewhere"))
-            with pytest.raises(Refused, match="devicemapper is held by"), lvm_lock(short_root, timeout=0.2):
+            with pytest.raises(Refused, match="devicemapper is held by"), lvm_lock(Host(short_root), timeout=0.2):
                 pytest.fail("taken twice")
-        with lvm_lock(short_root):
+        with lvm_lock(Host(short_root)):
             pass
     finally:
         service.stop(short_root)
@@ -252,7 +255,7 @@ def test_without_fairlock_nothing_is_started(short_root):
     def run(argv, **_):
         pytest.fail(f"ran {argv}")
 
-    with lvm_lock(short_root, run=run):
+    with lvm_lock(Host(short_root, run)):
         pass
 
 
@@ -265,7 +268,7 @@ def test_a_fairlock_service_that_does_not_run_is_started(short_root):
         services.append(Fairlock(short_root))
         return Completed(0, "", "")
 
-    with lvm_lock(short_root, run=run):
+    with lvm_lock(Host(short_root, run)):
         pass
     services[0].stop(short_root)
 
@@ -276,7 +279,7 @@ def test_a_fairlock_service_that_cannot_be_started_is_an_error(short_root, caplo
     def run(argv, **_):
         raise CommandFailed(argv, 5, "Unit not found.")
 
-    with pytest.raises(Refused, match="does not answer: No such file"), lvm_lock(short_root, timeout=0.1, run=run):
+    with pytest.raises(Refused, match="does not answer: No such file"), lvm_lock(Host(short_root, run), timeout=0.1):
         pytest.fail("locked")
     assert caplog.text.count("Unit not found") == 1
 
@@ -297,7 +300,7 @@ def test_a_fairlock_service_that_ends_is_asked_again(short_root):
 
         thread = threading.Thread(target=end)
         thread.start()
-        with lvm_lock(short_root, timeout=10):
+        with lvm_lock(Host(short_root), timeout=10):
             pass
         thread.join()
 
@@ -309,7 +312,7 @@ def test_a_full_queue_is_waited_for(short_root):
         server.listen(0)
         with socket.socket(socket.AF_UNIX) as first:
             first.connect(FAIRLOCK)
-            with pytest.raises(Refused, match="too many wait|is held by"), lvm_lock(short_root, timeout=0.2):
+            with pytest.raises(Refused, match="too many wait|is held by"), lvm_lock(Host(short_root), timeout=0.2):
                 pytest.fail("locked")
 
 
@@ -320,7 +323,7 @@ def test_other_failures_of_a_fairlock_go_through(short_root, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(socket.socket, "connect", interrupted)
-    with pytest.raises(KeyboardInterrupt), lvm_lock(short_root):
+    with pytest.raises(KeyboardInterrupt), lvm_lock(Host(short_root)):
         pytest.fail("locked")
 
 
@@ -328,10 +331,10 @@ def test_other_failures_of_a_fairlock_go_through(short_root, monkeypatch):
 
 
 def test_a_lun_is_for_one_at_a_time(root):
-    with lun_lock("36001405abc", root):
-        with pytest.raises(Refused, match="36001405abc is held by"), lun_lock("36001405abc", root, timeout=0.1):
+    with lun_lock("36001405abc", Host(root)):
+        with pytest.raises(Refused, match="36001405abc is held by"), lun_lock("36001405abc", Host(root), timeout=0.1):
             pytest.fail("taken twice")
-        with lun_lock("36001405def", root, timeout=0):
+        with lun_lock("36001405def", Host(root), timeout=0):
             pass
 
     assert os.listdir(in_root(root, "run/lock")) == []
@@ -346,7 +349,7 @@ def test_who_waited_for_a_lun_locks_the_file_that_is_there_now(root):
         taken, done = threading.Event(), threading.Event()
 
         def wait():
-            with lun_lock("36001405abc", root):
+            with lun_lock("36001405abc", Host(root)):
                 taken.set()
                 done.wait(10)
 
@@ -354,14 +357,14 @@ def test_who_waited_for_a_lun_locks_the_file_that_is_there_now(root):
         thread.start()
         os.unlink(path)
     assert taken.wait(10)
-    with pytest.raises(Refused), lun_lock("36001405abc", root, timeout=0.1):
+    with pytest.raises(Refused), lun_lock("36001405abc", Host(root), timeout=0.1):
         pytest.fail("taken twice")
     done.set()
     thread.join()
 
 
 def test_a_lun_lock_that_was_removed_meanwhile_is_only_logged(root, caplog):
-    with lun_lock("36001405abc", root):
+    with lun_lock("36001405abc", Host(root)):
         os.unlink(in_root(root, "run/lock/relvmoiscsi/36001405abc"))
 
     assert "could not be removed" in caplog.text
@@ -369,7 +372,7 @@ def test_a_lun_lock_that_was_removed_meanwhile_is_only_logged(root, caplog):
 
 @pytest.mark.parametrize("scsi_id", ["", ".", "..", "a/b", "../x", "a b"])
 def test_what_is_no_scsi_id_is_refused(root, scsi_id):
-    with pytest.raises(UsageError), lun_lock(scsi_id, root):
+    with pytest.raises(UsageError), lun_lock(scsi_id, Host(root)):
         pytest.fail("locked")
 
 
@@ -382,7 +385,7 @@ def references(root, request):
     os.makedirs(in_root(root, "run"))
     if request.param == "one directory":
         os.symlink("../run", in_root(root, "var/run"))
-    return SessionReferences(root)
+    return SessionReferences(Host(root))
 
 
 def reference(root):
@@ -454,7 +457,7 @@ def test_what_sm_removed_meanwhile_is_fine(root, references):
 def test_the_directory_that_only_new_sm_has_is_used(root):
     os.makedirs(in_root(root, "run/sr-ref"))
 
-    SessionReferences(root).add(IQN, OURS)
+    SessionReferences(Host(root)).add(IQN, OURS)
 
     assert os.listdir(in_root(root, "run/sr-ref")) == [IQN]
     assert not os.path.exists(in_root(root, "var/run"))

@@ -10,6 +10,7 @@ import pytest
 from kit.doctor_world import AS_XAPI, DRIVER, REAL_DRIVER, UUID, World
 from relvmoiscsi import doctor
 from relvmoiscsi.doctor import finding as finding_
+from relvmoiscsi.doctor import inside
 from relvmoiscsi.doctor.finding import (
     Finding,
     from_json,
@@ -21,8 +22,9 @@ from relvmoiscsi.doctor.finding import (
     unknown,
     warning,
 )
-from relvmoiscsi.doctor.system import System, inventory, why
+from relvmoiscsi.doctor.inside import inventory, why
 from relvmoiscsi.errors import CommandFailed
+from relvmoiscsi.host.this_host import Host
 
 
 @pytest.fixture
@@ -50,8 +52,8 @@ def test_links_stay_inside_the_root(tmp_path, name, target):
     (tmp_path / "etc/b").symlink_to("/opt/x")
     (tmp_path / "etc/a").symlink_to(target)
 
-    assert System(str(tmp_path)).path(name) == str(tmp_path / "opt/x")
-    assert System(str(tmp_path)).path(name + "/y") == str(tmp_path / "opt/x/y")
+    assert inside.path_of(Host(str(tmp_path)), name) == str(tmp_path / "opt/x")
+    assert inside.path_of(Host(str(tmp_path)), name + "/y") == str(tmp_path / "opt/x/y")
 
 
 def test_links_in_a_circle_are_an_error(tmp_path):
@@ -59,42 +61,42 @@ def test_links_in_a_circle_are_an_error(tmp_path):
     (tmp_path / "b").symlink_to("/a")
 
     with pytest.raises(OSError):
-        System(str(tmp_path)).path("/a")
-    assert System(str(tmp_path)).text("/a") == "" and not System(str(tmp_path)).is_program("/a")
+        inside.path_of(Host(str(tmp_path)), "/a")
+    assert inside.text_of(Host(str(tmp_path)), "/a") == "" and not inside.is_program(Host(str(tmp_path)), "/a")
 
 
 def test_without_another_root_paths_are_what_they_are():
-    assert System().path("/etc/../a") == "/etc/../a"
+    assert inside.path_of(Host(), "/etc/../a") == "/etc/../a"
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(str(tmp_path / "pipe"))
 
     with pytest.raises(OSError, match="no file"):
-        System(str(tmp_path)).read("/pipe")
+        inside.read(Host(str(tmp_path)), "/pipe")
 
 
 def test_no_more_of_a_file_is_read_than_is_of_use(tmp_path):
     (tmp_path / "long").write_bytes(b"x" * (3 << 20))
 
-    assert len(System(str(tmp_path)).read("/long")) == 1 << 20
+    assert len(inside.read(Host(str(tmp_path)), "/long")) == 1 << 20
 
 
 def test_a_program_is_looked_for_in_the_root(world):
-    assert world.system().program("iscsiadm") == "/usr/sbin/iscsiadm"
-    assert world.system().program("sh") is None
+    assert inside.program_of(world.host(), "iscsiadm") == "/usr/sbin/iscsiadm"
+    assert inside.program_of(world.host(), "sh") is None
 
 
 def test_a_program_runs_in_the_root_where_that_is_a_system(world):
     world.program("/usr/bin/env", "")
-    system = world.system((["--version"], ""), ([DRIVER], ""), (["python3"], ""))
+    host = world.host((["--version"], ""), ([DRIVER], ""), (["python3"], ""))
 
-    system.run("/usr/sbin/iscsiadm", "--version")
-    system.run_as_xapi(DRIVER, "argument")
-    system._replace(is_superuser=False).run("python3")
+    inside.run(host, "/usr/sbin/iscsiadm", "--version")
+    inside.run_as_xapi(host, DRIVER, "argument")
+    inside.run(host._replace(is_superuser=False), "python3")
 
     chroot = ("chroot", world.root)
-    assert system.runner.calls == [
+    assert host.runner.calls == [
         (*chroot, "/usr/sbin/iscsiadm", "--version"),
         (*chroot, *AS_XAPI, DRIVER, "argument"),
         ("python3",),
@@ -102,13 +104,13 @@ def test_a_program_runs_in_the_root_where_that_is_a_system(world):
 
 
 def test_a_program_of_mere_files_runs_outside(world):
-    system = world.system((["--version"], ""), ([world.at(REAL_DRIVER)], ""), (["/usr/bin/python3"], ""))
+    host = world.host((["--version"], ""), ([world.at(REAL_DRIVER)], ""), (["/usr/bin/python3"], ""))
 
-    system.run("/usr/sbin/iscsiadm", "--version")
-    system.run_as_xapi(DRIVER, setting="A=b")
-    system.run("/usr/bin/python3")
+    inside.run(host, "/usr/sbin/iscsiadm", "--version")
+    inside.run_as_xapi(host, DRIVER, setting="A=b")
+    inside.run(host, "/usr/bin/python3")
 
-    assert system.runner.calls == [
+    assert host.runner.calls == [
         (world.at("/usr/sbin/iscsiadm"), "--version"),
         (*AS_XAPI, "A=b", world.at(REAL_DRIVER)),
         ("/usr/bin/python3",),
@@ -116,11 +118,11 @@ def test_a_program_of_mere_files_runs_outside(world):
 
 
 def test_the_inventory(world):
-    assert inventory(world.system())["INSTALLATION_UUID"] == UUID
+    assert inventory(world.host())["INSTALLATION_UUID"] == UUID
     world.put("/etc/xensource-inventory", b"\xff\nno equals sign\nA = 'b' \n")
-    assert inventory(world.system()) == {"\ufffd": "", "no equals sign": "", "A": "b"}
+    assert inventory(world.host()) == {"\ufffd": "", "no equals sign": "", "A": "b"}
     world.remove("/etc/xensource-inventory")
-    assert inventory(world.system()) == {}
+    assert inventory(world.host()) == {}
 
 
 def test_why_a_program_failed_is_short():
@@ -133,7 +135,7 @@ def test_why_a_program_failed_is_short():
 
 @pytest.mark.processes
 def test_a_host_on_which_all_is_well(world):
-    found = doctor.examine_host(world.system())
+    found = doctor.examine_host(world.host())
 
     assert {finding.status for finding in found} == {"ok"}, found
     assert len(found) == 18
@@ -143,14 +145,14 @@ def test_a_host_on_which_all_is_well(world):
 def test_looking_changes_nothing(world):
     before = world.tree()
 
-    doctor.examine(world.system())
+    doctor.examine(world.host())
 
     assert world.tree() == before
 
 
 @pytest.mark.processes
 def test_a_root_without_anything_has_findings_only(tmp_path):
-    found = doctor.examine(System(str(tmp_path), is_superuser=False))
+    found = doctor.examine(Host(str(tmp_path), is_superuser=False))
 
     assert not is_ready(found)
     assert {"user", "executable", "whitelist", "xapi", "restart", "iscsiadm", "pool"} <= {
@@ -162,7 +164,7 @@ def test_a_root_without_anything_has_findings_only(tmp_path):
 def test_without_an_executable_the_driver_is_not_asked(world):
     os.chmod(world.at(REAL_DRIVER), 0o644)
 
-    found = doctor.examine_host(world.system((["--version"], "iscsiadm version 2.1.8\n")))
+    found = doctor.examine_host(world.host((["--version"], "iscsiadm version 2.1.8\n"), (["-V", "relvmoiscsi"], "")))
 
     assert [finding.name for finding in found][:2] == ["executable", "whitelist"]
 

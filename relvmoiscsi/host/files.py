@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Small files: read where they may be absent, and replaced: a cut at any moment leaves the old one or the new one."""
+
+import os
+from typing import Optional
+
+_NEW_MODE = 0o644
+
+
+def text_of(path: str) -> str:
+    """The text of a file, of the kernel for one; empty where it is not there or not for us."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def content_of(path: str) -> Optional[bytes]:
+    """The bytes of a file; None where there is none. Raises OSError when it cannot be read: that is another answer."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def replace(path: str, content: bytes, new: str) -> None:
+    """Put new content in the place of a file. What the file was, owner and mode, it stays; a first one has mode 0644.
+
+    `new` is a path in the same file system that nobody has: there the content is made durable, before it gets the name.
+    That it has it is durable after `sync_directory`. Raises OSError; then the old file is there, and no new one.
+    """
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _take_over(path, descriptor)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+
+
+def _take_over(path: str, descriptor: int) -> None:
+    """Owner and mode of the file that is there."""
+    try:
+        old = os.stat(path)
+    except FileNotFoundError:
+        os.fchmod(descriptor, _NEW_MODE)
+        return
+    os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, old.st_mode & 0o7777)
+
+
+def sync_directory(path: str) -> None:
+    """Make durable which names the directory has. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

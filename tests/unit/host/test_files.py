@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A file that is not there and one that cannot be read are told apart; one that is replaced is never half there."""
+
+import os
+
+import pytest
+
+from relvmoiscsi.host.files import content_of, replace, sync_directory, text_of
+
+
+def test_what_is_not_there_has_no_text_and_no_content(tmp_path):
+    (tmp_path / "file").write_text("text\n")
+
+    assert text_of(str(tmp_path / "file")) == "text\n"
+    for path in (tmp_path / "none", tmp_path / "file" / "below"):
+        assert text_of(str(path)) == "" and content_of(str(path)) is None
+
+
+def test_what_is_no_utf_8_is_read_all_the_same(tmp_path):
+    (tmp_path / "file").write_bytes(b"a\xffb\r\n")
+
+    assert text_of(str(tmp_path / "file")) == "a\ufffdb\n"
+    assert content_of(str(tmp_path / "file")) == b"a\xffb\r\n"
+
+
+def test_what_cannot_be_read_is_not_absent(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        content_of(str(tmp_path))
+    assert text_of(str(tmp_path)) == ""
+
+
+def test_a_file_is_replaced_with_its_mode_and_a_first_one_is_for_all_to_read(tmp_path):
+    path, new = str(tmp_path / "file"), str(tmp_path / "new")
+
+    replace(path, b"one\n", new)
+    assert oct(os.stat(path).st_mode & 0o7777) == "0o644"
+    os.chmod(path, 0o640)
+    replace(path, b"two\n", new)
+
+    assert oct(os.stat(path).st_mode & 0o7777) == "0o640"
+    assert os.listdir(str(tmp_path)) == ["file"] and content_of(path) == b"two\n"
+
+
+@pytest.mark.parametrize("step", ["fsync", "rename", "fchmod"])
+def test_what_fails_leaves_the_old_file_alone(tmp_path, monkeypatch, step):
+    (tmp_path / "file").write_text("old\n")
+
+    def fail(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        replace(str(tmp_path / "file"), b"new\n", str(tmp_path / "new"))
+
+    assert os.listdir(str(tmp_path)) == ["file"] and (tmp_path / "file").read_text() == "old\n"
+
+
+def test_a_file_that_somebody_else_has_made_is_not_taken(tmp_path):
+    (tmp_path / "new").write_text("another's\n")
+
+    with pytest.raises(FileExistsError):
+        replace(str(tmp_path / "file"), b"new\n", str(tmp_path / "new"))
+
+    assert (tmp_path / "new").read_text() == "another's\n"
+
+
+def test_only_a_directory_is_synced_as_one(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    sync_directory(str(tmp_path))
+    with pytest.raises(NotADirectoryError):
+        sync_directory(str(tmp_path / "file"))
