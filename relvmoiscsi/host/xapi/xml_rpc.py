@@ -10,7 +10,7 @@ ssl and email along, which is a third of what a call of the driver costs before 
 """
 
 import re
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple, Union
+from typing import Any, Callable, Dict, List, Tuple, Union
 from xml.parsers import expat
 
 #: what XML 1.0 cannot hold, however it is written
@@ -31,10 +31,11 @@ class Fault(Exception):
         self.code, self.text = code, text
 
 
-class _Element(NamedTuple):
-    tag: str
-    children: List["_Element"]
-    pieces: List[str]  #: of the text between its tags
+class _Element:
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.children: List[_Element] = []
+        self.pieces: List[str] = []  #: of the text between its tags
 
     @property
     def text(self) -> str:
@@ -72,13 +73,13 @@ def parse_response(document: bytes) -> Any:
 
 def _parse(document: Union[str, bytes]) -> _Element:
     """The document's element. Raises BadDocument; also for a declaration, whose entities could fill the memory."""
-    top = _Element("", [], [])
+    top = _Element("")
     path = [top]
 
     def start(tag: str, attributes: Dict[str, str]) -> None:
         if len(path) > 4 * _DEEPEST:
             raise BadDocument("its values lie too deep in each other")
-        element = _Element(tag, [], [])
+        element = _Element(tag)
         path[-1].children.append(element)
         path.append(element)
 
