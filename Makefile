@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges e2e bench docs rpm pack clean
+.PHONY: help demo test check unit unit36 judges vm e2e bench docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -11,7 +11,7 @@ demo:  ## a guided tour: resignature a clone, cut the power, recover
 	@bash tools/demo.sh
 
 test:  ## all tests: unit on a current Python and on 3.6, the judges, end to end in a VM
-	@bash tools/test.sh unit unit36 judges e2e
+	@bash tools/test.sh unit unit36 judges vm
 
 check:  ## lint, format, types, 3.6 syntax, shell scripts, documents
 	@bash tools/check.sh
@@ -25,8 +25,10 @@ unit36:  ## the unit tests on Python 3.6
 judges:  ## as root: real LVM2, qemu-img and libvhdi judge our results
 	@bash tools/test.sh judges
 
-e2e:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipath and LVM2
-	@bash tools/test.sh e2e
+vm:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipath and LVM2
+	@bash tools/test.sh vm
+
+e2e: vm  ## another name of vm
 
 bench:  ## what a resignature costs, beside vgimportclone and others; as root: on loop devices
 	@bash tools/bench.sh

@@ -4,7 +4,7 @@
 #   unit     everything that needs no root, on the newest Python found
 #   unit36   the same on Python 3.6
 #   judges   everything marked root: loop devices, real LVM2 and other programs read what we wrote
-#   e2e      tests/vm inside a VM: real kernel, iSCSI target and initiator, multipath, LVM2 (tools/e2e.sh)
+#   vm       tests/vm inside a VM: real kernel, iSCSI target and initiator, multipath, LVM2 (tools/e2e.sh)
 #
 # The last line of the output is `N passed, N failed, N skipped`, over all stages.
 set -euo pipefail
@@ -92,16 +92,16 @@ stage_judges() {
 }
 
 # The one stage whose pytest runs elsewhere: in two VMs at a time, as emulation keeps one core busy each.
-stage_e2e() {
+stage_vm() {
     local began=$SECONDS number results status vms=()
 
-    heading e2e
+    heading vm
     mkdir -p build
     for number in 1 2; do
         results=build/e2e-$number
         rm -f "$results/junit.xml" "$results/arguments"
         # shellcheck disable=SC2046 # a list of files
-        E2E_RESULTS=$results E2E_CPUS=1 tools/e2e.sh $(e2e_part "$number") >"$reports/e2e-$number.txt" 2>&1 &
+        E2E_RESULTS=$results E2E_CPUS=1 tools/e2e.sh $(vm_part "$number") >"$reports/vm-$number.txt" 2>&1 &
         vms+=($!)
         # what they install and make is there for the second
         [ "$number" -eq 2 ] || until_vm_starts "$results" "${vms[0]}"
@@ -109,17 +109,17 @@ stage_e2e() {
     for number in 1 2; do
         status=0
         wait "${vms[$((number - 1))]}" || status=$?
-        cat "$reports/e2e-$number.txt"
+        cat "$reports/vm-$number.txt"
         if [ "$status" -eq 77 ]; then
-            cannot_run e2e "the VM cannot be started here, see above"
+            cannot_run vm "the VM cannot be started here, see above"
         else
-            account "e2e-$number" "$status" "build/e2e-$number/junit.xml" .venv/current/bin/python "$began"
+            account "vm-$number" "$status" "build/e2e-$number/junit.xml" .venv/current/bin/python "$began"
         fi
     done
 }
 
-# e2e_part <number>: the files for a VM; about as long as each other
-e2e_part() {
+# vm_part <number>: the files for a VM; about as long as each other
+vm_part() {
     local file second=" test_sr_create test_sr_create_broken test_parallel "
     for file in tests/vm/test_*.py; do
         case $second in
@@ -192,7 +192,7 @@ for name in "$@"; do
         unit) stage unit current -q -n "$cores" -m "not root" ;;
         unit36) stage unit36 py36 -q -n "$cores" -m "not root" ;;
         judges) stage_judges ;;
-        e2e) stage_e2e ;;
+        vm) stage_vm ;;
         *)
             echo "tools/test.sh: there is no stage called $name" >&2
             exit 2
