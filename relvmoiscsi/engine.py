@@ -359,8 +359,9 @@ def compare(original: Device, clone: Device, data: Optional[Sequence[Range]] = N
     if problems:
         return Comparison(problems, 0)
     problems += check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
-    changes = contents.volume_changes(before, ids)
-    writes = contents.content_writes(one.vg, changes, contents.known_from(caches[0]), original.block_size)
+    changes = list(contents.volume_changes(before, ids))
+    fields = contents.content_fields(one.vg, changes)
+    writes = contents.content_writes(one.vg, changes, fields, contents.known_from(caches[0]), original.block_size)
     allowed = {write.offset: write.new for write in writes}
     spans = extents(one, data or [])
     found = differing(original, clone, spans, allowed)

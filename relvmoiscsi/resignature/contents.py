@@ -63,15 +63,14 @@ class _Part(NamedTuple):
 
 
 def content_writes(
-    vg: VolumeGroup, changes: Iterable[VolumeChange], known: Known, block_bytes: int
+    vg: VolumeGroup, changes: Iterable[VolumeChange], fields: Iterable[Field], known: Known, block_bytes: int
 ) -> Tuple[Write, ...]:
-    """Changes of volumes as writes of whole blocks of the device, in the order of the device."""
-    changes = list(changes)
+    """Changes of volumes as writes of whole blocks of the device, in its order. `fields`: see `content_fields`."""
     parts = []
     for volume, change in changes:
         pieces = vg.ranges(volume.lv, change.offset, len(change.new))
         parts += _parts(pieces, change.new, change.what)
-    return _writes(parts, content_fields(vg, changes), known, block_bytes)
+    return _writes(parts, fields, known, block_bytes)
 
 
 def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Field, ...]:

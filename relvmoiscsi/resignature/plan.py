@@ -90,6 +90,7 @@ def plan_resignature(
     """
     text = _new_text(lun, ids)
     changes = list(volume_changes(lun, ids))
+    fields = content_fields(lun.vg, changes)
     run = Run(
         kind=RESIGNATURE,
         run_id=run_id,
@@ -101,9 +102,9 @@ def plan_resignature(
         new_pv_id=ids.lvm_ids[lun.label.pv_id],
         final_label=b"",
         mdas=(),
-        writes=content_writes(lun.vg, changes, known, block_bytes),
+        writes=content_writes(lun.vg, changes, fields, known, block_bytes),
         blocks=_blocks_around(lun.label, lun.mdas, known, block_bytes),
-        fields=content_fields(lun.vg, changes),
+        fields=fields,
         block_bytes=block_bytes,
     )
     return placed(run, lun.name, lun.mdas, text, finals=None, keep=())

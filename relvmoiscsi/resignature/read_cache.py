@@ -2,7 +2,7 @@
 """Reads that are made once: a device that remembers, and can tell what would be read after a write."""
 
 from bisect import bisect_left, bisect_right
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Truncated
@@ -20,7 +20,7 @@ class ReadCache(Device):
         self._known: List[bytes] = []  # the bytes there, whole blocks; no two stretches overlap
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        missing = [part for wanted in ranges for part in self._missing(wanted)]
+        missing = [part for wanted in ranges if self._whole_part(wanted) is None for part in self._missing(wanted)]
         if missing:
             for part, data in zip(missing, self._device.read(missing)):
                 self._keep(part.offset, data)
@@ -39,6 +39,15 @@ class ReadCache(Device):
         for chunk in chunks:
             changed._keep(chunk.offset, chunk.data)
         return changed
+
+    def _whole_part(self, wanted: Range) -> Optional[bytes]:
+        """The bytes of a range that lies in one stretch, as most do; None for any other."""
+        offset, length = wanted
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0 or length < 0:
+            return None
+        at, known = offset - self._starts[index], self._known[index]
+        return known[at : at + length] if at + length <= len(known) else None
 
     def _first(self, offset: int) -> int:
         """The index of the first stretch that ends behind a byte."""
@@ -81,6 +90,9 @@ class ReadCache(Device):
 
     def _part(self, wanted: Range) -> bytes:
         """The bytes of a range, all of which are known."""
+        part = self._whole_part(wanted)
+        if part is not None:
+            return part
         found = []
         for index in range(self._first(wanted.offset), bisect_left(self._starts, wanted.end)):
             start, known = self._starts[index], self._known[index]

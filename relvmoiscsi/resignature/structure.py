@@ -7,6 +7,7 @@
 A structure that is whole was left so by somebody. One that is not was torn by a cut.
 """
 
+import re
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.device import Range
@@ -18,6 +19,7 @@ from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 
 #: bytes that differ and lie this close are one field
 _FIELD_GAP_BYTES = 64
+_DIFFERENT = re.compile(rb"[^\0](?:\0{0,%d}[^\0])*" % _FIELD_GAP_BYTES)
 
 
 class _Checked(NamedTuple):
@@ -104,12 +106,8 @@ def places(kind: str, data: bytes, uuids: Mapping[str, str]) -> Dict[int, str]:
 
 def differing(old: bytes, new: bytes, without: Optional[Range] = None) -> List[Range]:
     """The stretches in which two versions differ, neighbours joined; `without` is not looked at."""
-    found: List[Range] = []
-    for at in range(len(old)):
-        if old[at] == new[at] or (without is not None and without.offset <= at < without.end):
-            continue
-        if found and at - found[-1].end <= _FIELD_GAP_BYTES:
-            found[-1] = Range(found[-1].offset, at + 1 - found[-1].offset)
-        else:
-            found.append(Range(at, 1))
-    return found
+    both = bytearray((int.from_bytes(old, "big") ^ int.from_bytes(new, "big")).to_bytes(len(old), "big"))
+    if without is not None:
+        first, last = max(0, without.offset), min(without.end, len(both))
+        both[first:last] = bytes(max(0, last - first))
+    return [Range(match.start(), match.end() - match.start()) for match in _DIFFERENT.finditer(both)]

@@ -114,6 +114,10 @@ class VolumeGroup(NamedTuple):
 
         Raises Truncated when the LV ends before.
         """
+        if len(lv.segments) == 1:  # as nearly all have
+            segment = lv.segments[0]
+            if offset >= 0 and length > 0 and offset + length <= segment.extent_count * self.extent_size:
+                return [Range(self.pe_start + segment.first_pe * self.extent_size + offset, length)]
         if offset < 0 or length < 0 or offset + length > self.size_of(lv):
             raise Truncated("A structure", Place(lv.name, offset), length, self.size_of(lv) - offset)
         found = []
