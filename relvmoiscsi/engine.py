@@ -28,28 +28,30 @@ from relvmoiscsi.errors import (
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature import (
-    apply,
-    check,
-    contents,
-    earlier_run,
-    evidence,
-    new_ids,
-    plan,
-    recovery,
-    sentences,
-    survey,
-)
+from relvmoiscsi.resignature import check
+from relvmoiscsi.resignature.after_a_cut import earlier_run, evidence, recovery, sentences
+from relvmoiscsi.resignature.after_a_cut.torn_label import is_torn, label_to_change
+from relvmoiscsi.resignature.after_a_cut.undo import prepare_undo
 from relvmoiscsi.resignature.compare import differing, extents
-from relvmoiscsi.resignature.journal import Mark, read_journal
-from relvmoiscsi.resignature.lun import Lun
-from relvmoiscsi.resignature.plan import Plan
-from relvmoiscsi.resignature.plan_check import check_plan
-from relvmoiscsi.resignature.read_cache import ReadCache
-from relvmoiscsi.resignature.run import Run
-from relvmoiscsi.resignature.tail import DONE, IN_PROGRESS, KINDS, RESIGNATURE, UNDO, Tail, read_tail, scsi_id_digest
-from relvmoiscsi.resignature.torn_label import is_torn, label_to_change
-from relvmoiscsi.resignature.undo import prepare_undo
+from relvmoiscsi.resignature.planning import contents, new_ids, plan
+from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.planning.plan_check import check_plan
+from relvmoiscsi.resignature.protocol.journal import Mark, read_journal
+from relvmoiscsi.resignature.protocol.mark import (
+    DONE,
+    IN_PROGRESS,
+    KINDS,
+    RESIGNATURE,
+    UNDO,
+    Tail,
+    read_tail,
+    scsi_id_digest,
+)
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.writing import apply
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.identity import Entropy, IdMap
-from relvmoiscsi.resignature.journal import Mark
-from relvmoiscsi.resignature.run import Run
-from relvmoiscsi.resignature.tail import IN_PROGRESS, RESIGNATURE
+from relvmoiscsi.resignature.protocol.journal import Mark
+from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, RESIGNATURE
+from relvmoiscsi.resignature.protocol.run import Run
 
 
 class Voice(ABC):

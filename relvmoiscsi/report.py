@@ -6,10 +6,10 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from relvmoiscsi.engine import Comparison, Inspection, Result
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
-from relvmoiscsi.resignature.lun import Lun, Volume
-from relvmoiscsi.resignature.notes import notes
-from relvmoiscsi.resignature.plan import Plan
-from relvmoiscsi.resignature.steps import STEPS
+from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.protocol.steps import STEPS
+from relvmoiscsi.resignature.reading.lun import Lun, Volume
+from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import human_size, printable
 
 

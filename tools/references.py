@@ -31,7 +31,7 @@ POINTER = re.compile(
     r"(?P<path>(?:docs|tests|tools|relvmoiscsi|drivers(?=/ReLV|/plugins)|udev|supp-pack|bench)/[\w*/.-]*[\w*])"
     r'(?:::(?P<test>test_\w+)|,\s+"(?P<section>[^"]+)")?'
 )
-MODULE = re.compile(r"`(?P<name>(?:cli|direct|doctor|formats|host|resignature|smapi)(?:\.\w+)+)`")
+MODULE = re.compile(r"`(?P<name>(?:cli|direct|doctor|formats|host|resignature|sr_driver)(?:\.\w+)+)`")
 OUTSIDE = re.compile(r"\bfacts[/]|\bdesign\.md|\bstyle\.md|\bbrief/|\.\./shared|\b[Ii]ssues? \d+\b")
 #: a line end within a comment or docstring, with what the next line begins with
 LINE_END = re.compile(r"\n[ \t]*(?:#:?|\|)?[ \t]*")

@@ -14,8 +14,8 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from state_drawing import drawing
 
-from relvmoiscsi.resignature.states import STATES, TRANSITIONS, taken
-from relvmoiscsi.resignature.steps import STEPS
+from relvmoiscsi.resignature.protocol.states import STATES, TRANSITIONS, taken
+from relvmoiscsi.resignature.protocol.steps import STEPS
 
 log = logging.getLogger(__name__)
 

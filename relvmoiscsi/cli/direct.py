@@ -188,7 +188,7 @@ class _Pool:
 
     def host(self) -> str:
         """The reference of this host; "" if xapi does not know it."""
-        from relvmoiscsi.doctor.inside import inventory  # noqa: PLC0415
+        from relvmoiscsi.doctor.host_root import inventory  # noqa: PLC0415
 
         uuid = inventory(self._host).get("INSTALLATION_UUID", "")
         return next((ref for ref, host in self.records("host").items() if uuid and host.get("uuid") == uuid), "")

@@ -5,7 +5,7 @@ import argparse
 
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.resignature.mapfile import derived_ids
+from relvmoiscsi.resignature.planning.mapfile import derived_ids
 
 _MAP = """\
 New ids follow from the UUID of the new SR and the old ids, unless --map chose others. OLD is the UUID of a VDI,

@@ -11,7 +11,7 @@ from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
-from relvmoiscsi.resignature.journal import Mark
+from relvmoiscsi.resignature.protocol.journal import Mark
 
 _RECOVER = """\
 After a power cut, a lost connection, a killed process: with the same new identities, on any host. Harmless where

@@ -14,12 +14,12 @@ from relvmoiscsi.cli.output import Answer, Maker, say, write_line
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.resignature import mapfile
-from relvmoiscsi.resignature.journal import Mark
-from relvmoiscsi.resignature.lun import Lun
-from relvmoiscsi.resignature.notes import notes
-from relvmoiscsi.resignature.run import Run
-from relvmoiscsi.resignature.tail import RESIGNATURE
+from relvmoiscsi.resignature.planning import mapfile
+from relvmoiscsi.resignature.protocol.journal import Mark
+from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import printable
 
 _RESIGNATURE = """\

@@ -9,7 +9,7 @@ from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.on_lun import answer, ask, must_be_able_to_ask, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
-from relvmoiscsi.resignature.tail import RESIGNATURE
+from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
 from relvmoiscsi.wording import printable
 
 _UNDO = """\

@@ -15,7 +15,7 @@ import xmlrpc.client
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.doctor import inside
+from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import (
     Finding,
     listed,
@@ -24,7 +24,7 @@ from relvmoiscsi.doctor.finding import (
     unknown,
     warning,
 )
-from relvmoiscsi.doctor.inside import why
+from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, NotFound
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import Host
@@ -71,7 +71,9 @@ def find_driver(host: Host) -> Tuple[Optional[Driver], Finding]:
     except NotFound as error:
         return None, unknown("executable", str(error), "Run `relvmoiscsi doctor` as root.")
     try:
-        names = [name for name in inside.names_in(host, directory) if name[-2:] == "SR" and name[:-2].lower() == TYPE]
+        names = [
+            name for name in host_root.names_in(host, directory) if name[-2:] == "SR" and name[:-2].lower() == TYPE
+        ]
     except OSError as error:
         sentence = f"The directory of storage drivers, {directory}, cannot be read: {error.strerror}."
         if isinstance(error, PermissionError):
@@ -103,7 +105,7 @@ def _no_driver(host: Host, directory: str) -> Finding:
 
 
 def _has_driver(host: Host, directory: str) -> bool:
-    return inside.is_program(host, os.path.join(directory, EXECUTABLE))
+    return host_root.is_program(host, os.path.join(directory, EXECUTABLE))
 
 
 def _executable(host: Host, driver: Driver) -> Finding:
@@ -113,7 +115,7 @@ def _executable(host: Host, driver: Driver) -> Finding:
         )
         return problem("executable", sentence, "Remove what is not from the package: `rpm -qf FILE` tells.")
     try:
-        path = inside.path_of(host, driver.path)
+        path = host_root.path_of(host, driver.path)
         is_file = os.path.isfile(path)
         os.stat(path)
     except OSError as error:
@@ -131,7 +133,7 @@ def _executable(host: Host, driver: Driver) -> Finding:
 def ask_driver(host: Host, driver: Driver) -> Tuple[Optional[DriverInfo], Finding]:
     """What the driver says of itself, None if xapi would not take it; and what there is to say about that."""
     try:
-        completed = inside.run_as_xapi(host, driver.path, _call("sr_get_driver_info"))
+        completed = host_root.run_as_xapi(host, driver.path, _call("sr_get_driver_info"))
         info = parse_driver_info(completed.stdout)
     except CommandFailed as error:
         sentence = "{} does not answer xapi: {}. xapi would skip it, or wait for it for good.".format(
@@ -197,7 +199,7 @@ def examine_package(host: Host, driver: Driver) -> Finding:
     directory, version = package_of(host, driver)
     try:
         # To look is not to write.
-        completed = inside.run_as_xapi(host, driver.path, _call("sr_doctor"), setting="PYTHONDONTWRITEBYTECODE=1")
+        completed = host_root.run_as_xapi(host, driver.path, _call("sr_doctor"), setting="PYTHONDONTWRITEBYTECODE=1")
         _response(completed.stdout)
         said = "it does not refuse a command that there is not"
     except CommandFailed as error:
@@ -217,11 +219,11 @@ def examine_package(host: Host, driver: Driver) -> Finding:
 def package_of(host: Host, driver: Driver) -> Tuple[str, str]:
     """The directory from which the driver loads relvmoiscsi, and the version there. Both may be empty."""
     try:
-        real = os.path.realpath(inside.path_of(host, driver.path))
+        real = os.path.realpath(host_root.path_of(host, driver.path))
     except OSError:
         return "", ""
     beside = os.path.dirname(os.path.dirname(real))
-    for shown, path in ((beside, beside), (PACKAGE_DIRECTORY, inside.path_of(host, PACKAGE_DIRECTORY))):
+    for shown, path in ((beside, beside), (PACKAGE_DIRECTORY, host_root.path_of(host, PACKAGE_DIRECTORY))):
         if os.path.isdir(os.path.join(path, "relvmoiscsi")):
             found = _VERSION.search(text_of(os.path.join(path, "relvmoiscsi", "__init__.py")))
             return shown, found.group(1) if found else ""
@@ -231,7 +233,7 @@ def package_of(host: Host, driver: Driver) -> Tuple[str, str]:
 def examine_python(host: Host, driver: Driver) -> Finding:
     """The Python that the driver's first line asks for, found as xapi's environment has it found."""
     try:
-        first = inside.read(host, driver.path).split(b"\n")[0].decode("utf-8", "replace")
+        first = host_root.read(host, driver.path).split(b"\n")[0].decode("utf-8", "replace")
     except OSError as error:
         sentence = f"{driver.path} cannot be read: {error.strerror}."
         return unknown("python", sentence, "Run `relvmoiscsi doctor` as root.")
@@ -240,7 +242,7 @@ def examine_python(host: Host, driver: Driver) -> Finding:
     if "python" not in os.path.basename(python):
         return problem("python", f"The first line of {driver.path} names no Python.", INSTALL)
     try:
-        completed = inside.run_as_xapi(host, *words, "--version")
+        completed = host_root.run_as_xapi(host, *words, "--version")
     except CommandFailed as error:
         sentence = "`{}`, which is to run the driver, fails: {}.".format(" ".join(words), why(error).rstrip("."))
         return problem("python", sentence, f"Install Python 3.6 or later as `{python}`.")

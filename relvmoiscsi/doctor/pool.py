@@ -10,7 +10,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import finding as findings_
-from relvmoiscsi.doctor import inside
+from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import PHRASE, TYPE, DriverInfo
 from relvmoiscsi.doctor.finding import (
     Finding,
@@ -20,7 +20,7 @@ from relvmoiscsi.doctor.finding import (
     unknown,
     warning,
 )
-from relvmoiscsi.doctor.inside import inventory
+from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.host.disk import multipath
 from relvmoiscsi.host.this_host import XAPI_SOCKET, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
@@ -60,7 +60,7 @@ class Pool(NamedTuple):
 
 def read_pool(here: Host) -> Pool:
     """Ask xapi, and the other hosts through it. Raises XapiFailure when xapi does not answer."""
-    socket = inside.path_of(here, XAPI_SOCKET)
+    socket = host_root.path_of(here, XAPI_SOCKET)
     with local_session(socket) as session_ref:
         xapi = Xapi(session_ref, socket)
         hosts = xapi.records("host")
@@ -138,7 +138,7 @@ def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Findin
         return problem(
             "sm-record", sentence.format(PHRASE, name), "Restart the toolstack of every host, the master first."
         )
-    if not inside.is_program(here, file):
+    if not host_root.is_program(here, file):
         sentence = "The SM record names {}, and this host has no such program; its next start removes the record."
         return problem("sm-record", sentence.format(file), "Install the same package on every host of the pool.")
     if info is not None and (info.name, info.version) != (name, version):
@@ -234,11 +234,11 @@ def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:
     if pool.own_ref not in on:
         return []
     if not on[pool.own_ref]:
-        if inside.processes(here, "multipathd"):
+        if host_root.processes(here, "multipathd"):
             sentence = "multipathd runs, and multipathing is off for this host: it may take disks that SM uses."
             return [warning("multipathing", sentence, "Stop it, unless this host boots from a SAN.")]
         return [ok("multipathing", "Multipathing is off.")]
-    if inside.program_of(here, "multipath") is None or inside.program_of(here, "multipathd") is None:
+    if host_root.program_of(here, "multipath") is None or host_root.program_of(here, "multipathd") is None:
         sentence = "Multipathing is on for this host, and it lacks multipath or multipathd."
         return [problem("multipathing", sentence, "Install the package device-mapper-multipath.")]
     return [ok("multipathing", "Multipathing is on.")]

@@ -6,7 +6,7 @@ import re
 import stat
 from typing import Callable, List, NamedTuple, Optional, Set, Tuple
 
-from relvmoiscsi.doctor import inside
+from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import (
     Finding,
     listed,
@@ -15,7 +15,7 @@ from relvmoiscsi.doctor.finding import (
     unknown,
     warning,
 )
-from relvmoiscsi.doctor.inside import why
+from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
@@ -62,12 +62,12 @@ ISCSIADM = Program("iscsiadm", "iscsi-initiator-utils")
 
 
 def examine_iscsiadm(host: Host) -> Finding:
-    path = inside.program_of(host, ISCSIADM.name)
+    path = host_root.program_of(host, ISCSIADM.name)
     advice = f"Install the package {ISCSIADM.package}."
     if path is None:
         return problem("iscsiadm", "There is no iscsiadm, so no target can be logged in to.", advice)
     try:
-        completed = inside.run(host, path, "--version")
+        completed = host_root.run(host, path, "--version")
     except CommandFailed as error:
         sentence = "iscsiadm does not work: {}.".format(why(error).rstrip("."))
         return problem("iscsiadm", sentence, "Look at what `iscsiadm --version` says.")
@@ -88,13 +88,13 @@ def examine_initiator(host: Host) -> Finding:
 
 
 def examine_multipath(host: Host) -> Finding:
-    missing = [name for name in ("multipath", "multipathd") if inside.program_of(host, name) is None]
+    missing = [name for name in ("multipath", "multipathd") if host_root.program_of(host, name) is None]
     if missing:
         sentence = "{} not there: LUNs of an SR with multipathing cannot be resignatured on this host.".format(
             " and ".join(missing) + (" is" if len(missing) == 1 else " are")
         )
         return warning("multipath", sentence, "Install the package device-mapper-multipath.")
-    runs = inside.processes(host, "multipathd")
+    runs = host_root.processes(host, "multipathd")
     state = "" if runs is None else "; multipathd runs" if runs else "; multipathd does not run"
     return ok("multipath", f"multipath and multipathd are there{state}.")
 
@@ -113,11 +113,11 @@ def examine_udev(host: Host) -> List[Finding]:
 
 def _changed_files(host: Host) -> Tuple[Set[str], str]:
     """The files of our package that are missing or have another content, by rpm; and why it cannot tell, if so."""
-    rpm = inside.program_of(host, "rpm")
+    rpm = host_root.program_of(host, "rpm")
     if rpm is None:
         return set(), "there is no rpm here"
     try:
-        completed = inside.run(host, rpm, "-V", "--nodeps", PACKAGE, accept=range(256))
+        completed = host_root.run(host, rpm, "-V", "--nodeps", PACKAGE, accept=range(256))
     except CommandFailed as error:
         return set(), "rpm fails: {}".format(why(error).rstrip("."))
     lines = [_VERIFIED.match(line) for line in completed.stdout.splitlines()]
@@ -140,7 +140,7 @@ def _rules(host: Host, name: str, changed: Set[str]) -> Finding:
         return problem("udev-rules", sentence, _INSTALL_RULES)
     try:
         masked = (host.at(os.devnull), os.devnull)  # a link to it, as udev has it
-        content = b"" if os.path.realpath(inside.path_of(host, path)) in masked else inside.read(host, path)
+        content = b"" if os.path.realpath(host_root.path_of(host, path)) in masked else host_root.read(host, path)
     except OSError as error:
         sentence = f"{path} cannot be read: {error.strerror}."
         if isinstance(error, PermissionError):
@@ -167,7 +167,7 @@ def _order(host: Host) -> Finding:
     names: Set[str] = set()
     for directory in UDEV_RULES:
         try:
-            names.update(name for name in inside.names_in(host, directory) if name.endswith(".rules"))
+            names.update(name for name in host_root.names_in(host, directory) if name.endswith(".rules"))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -187,8 +187,8 @@ def _order(host: Host) -> Finding:
 
 
 def _rule_programs(host: Host) -> Finding:
-    missing = [] if inside.is_program(host, FLOCK) else [FLOCK]
-    missing += [] if any(inside.is_program(host, path) for path in SCSI_ID) else [SCSI_ID[0]]
+    missing = [] if host_root.is_program(host, FLOCK) else [FLOCK]
+    missing += [] if any(host_root.is_program(host, path) for path in SCSI_ID) else [SCSI_ID[0]]
     if missing:
         sentence = "The udev rules need {}, which is not there; so they hide nothing.".format(" and ".join(missing))
         return problem("udev-programs", sentence, "Install util-linux (flock) and systemd-udev (scsi_id).")
@@ -198,7 +198,7 @@ def _rule_programs(host: Host) -> Finding:
 def _daemon(host: Host) -> Finding:
     if _is_there(host, "/run/udev/control"):
         return ok("udev", "udev runs; it reads rules that change by itself.")
-    if inside.processes(host, "xapi") is None:
+    if host_root.processes(host, "xapi") is None:
         return unknown(
             "udev", "Whether udev runs cannot be told here.", "Run `relvmoiscsi doctor` on the running host."
         )
@@ -207,7 +207,7 @@ def _daemon(host: Host) -> Finding:
 
 def _path(host: Host, name: str) -> str:
     try:
-        return inside.path_of(host, name)
+        return host_root.path_of(host, name)
     except OSError:
         return host.at(name)
 
@@ -251,7 +251,7 @@ def _is_there(host: Host, path: str) -> bool:
 
 def examine_smlog(host: Host) -> Finding:
     try:
-        is_file = stat.S_ISREG(os.stat(inside.path_of(host, SMLOG)).st_mode)
+        is_file = stat.S_ISREG(os.stat(host_root.path_of(host, SMLOG)).st_mode)
         is_missing = False
     except OSError:
         is_file, is_missing = False, True
@@ -306,13 +306,13 @@ def _flocked(host: Host, directory: str, is_meant: Callable[[str], bool]) -> Tup
     The kernel's list is read, as even a shared lock of ours would for a moment be in somebody's way.
     """
     try:
-        names = sorted(name for name in inside.names_in(host, directory) if is_meant(name))
+        names = sorted(name for name in host_root.names_in(host, directory) if is_meant(name))
     except FileNotFoundError:
         return [], []
     left, working = [], []
     for name in names:
         try:
-            status = os.lstat(os.path.join(inside.path_of(host, directory), name))
+            status = os.lstat(os.path.join(host_root.path_of(host, directory), name))
         except FileNotFoundError:
             continue  # its owner has just removed it
         owners = flock.owners_of(status, host)

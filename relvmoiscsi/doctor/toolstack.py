@@ -6,7 +6,7 @@ import re
 import time
 from typing import List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.doctor import inside
+from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import Driver
 from relvmoiscsi.doctor.finding import (
     Finding,
@@ -36,13 +36,13 @@ class Change(NamedTuple):
 
 def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     """When xapi started (seconds since the epoch), None if that is not known; and what there is to say about it."""
-    numbers = inside.processes(host, "xapi")
+    numbers = host_root.processes(host, "xapi")
     if numbers is None:
         sentence = f"Whether xapi runs cannot be told: there is no /proc in {host.root}."
         return None, unknown("xapi", sentence, "Run `relvmoiscsi doctor` on the running host.")
     if not numbers:
         return None, problem("xapi", "xapi does not run on this host.", "Start it: `xe-toolstack-restart`.")
-    boot = re.search(r"^btime (\d+)$", inside.text_of(host, "/proc/stat"), re.MULTILINE)
+    boot = re.search(r"^btime (\d+)$", host_root.text_of(host, "/proc/stat"), re.MULTILINE)
     ticks = [_start_ticks(host, number) for number in numbers]
     known = [found for found in ticks if found is not None]
     if boot is None or not known:
@@ -54,7 +54,7 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
 
 
 def _start_ticks(host: Host, number: int) -> Optional[int]:
-    words = inside.text_of(host, f"/proc/{number}/stat").rpartition(")")[2].split()
+    words = host_root.text_of(host, f"/proc/{number}/stat").rpartition(")")[2].split()
     return int(words[_START_TIME]) if len(words) > _START_TIME and words[_START_TIME].isdigit() else None
 
 
@@ -103,7 +103,7 @@ def _changes(host: Host, driver: Optional[Driver]) -> List[Change]:
 def _change(host: Host, path: str) -> Optional[Change]:
     """None if it is not there. An installed file may have any mtime; ctime is when it came here."""
     found = []
-    for name in (host.at(path), inside.path_of(host, path)):
+    for name in (host.at(path), host_root.path_of(host, path)):
         try:
             status = os.lstat(name)
         except FileNotFoundError:

@@ -45,7 +45,7 @@ HARMLESS_JOURNALS = {
 
 CLONE, LEAF, INFLATE, RESIZE = "clone", "leaf", "inflate", "jvhd"
 
-#: journals of work that is finished or undone with the resignature (`resignature.sm_journals`)
+#: journals of work that is finished or undone with the resignature (`resignature.reading.sm_journals`)
 FINISHED_JOURNALS = (CLONE, LEAF, INFLATE)
 _JOURNALS = (*HARMLESS_JOURNALS, *FINISHED_JOURNALS, RESIZE)
 

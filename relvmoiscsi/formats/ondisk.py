@@ -185,7 +185,7 @@ def expect_magic(what: str, where: Place, found: bytes, expected: bytes) -> None
 class Structure(NamedTuple):
     """What changed bytes are part of, where others write to it as well: a header, a record.
 
-    `kind` is one of those that `resignature.structure` knows.
+    `kind` is one of those that `resignature.protocol.structure` knows.
     """
 
     kind: str

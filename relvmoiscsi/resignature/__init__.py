@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""From what is on a LUN to a LUN with new identities, and back.
+"""From what is on a LUN to a LUN with new identities, and back. The rooms follow a run.
 
-what is on it           survey (LVM's part), volumes (what is inside), read_cache, lun (the values), notes
-SM's unfinished work    sm_journals (its rules), workbench
-new ids                 new_ids (derived or chosen), mapfile (what people choose them with)
-the protocol            steps, states (tables); tail (the mark), labels, run, journal (its bytes)
-the plan                plan, contents (inside volumes), plan_check (read back in memory), undo (the way back)
-on the device           apply (step by step), canvas (as found, as it is to be), landing (the end)
-after a cut             earlier_run (what was left), recovery (finish, take back), repair (put identities right),
-                        structure (whole or torn), evidence (how far it has come), sentences (what is said of it)
-without a good label    torn_label, late_label, journal_search
-the judge               check (every identity new, nothing else differs), compare (two LUNs, byte for byte)
+reading        what is on it: survey (LVM's part), volumes (what is inside), read_cache, lun (the values), lun_notes;
+               SM's unfinished work: sm_journals (its rules), sm_work (what it leads to)
+planning       new_ids (derived or chosen), mapfile (what people choose them with); plan, contents (inside volumes),
+               labels, plan_check (read back in memory)
+protocol       steps, states (tables); mark (in the label), journal (its bytes), run (what it says),
+               structure (what changed bytes are part of: whole or torn)
+writing        apply (step by step), canvas (as found, as it is to be), landing (the end)
+after_a_cut    earlier_run (what was left), recovery (finish, take back), repair (put identities right), evidence (how
+               far it has come), sentences (what is said of it), undo; without a good label: torn_label, late_label,
+               journal_search
+the judge      check (every identity new, nothing else differs), compare (two LUNs, byte for byte)
 """

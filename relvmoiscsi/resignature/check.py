@@ -17,7 +17,7 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt.records import VdiRecord
 from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.formats.vhd.layout import DynamicHeader
-from relvmoiscsi.resignature.lun import Content, Lun, Volume
+from relvmoiscsi.resignature.reading.lun import Content, Lun, Volume
 
 _IDENTITY = re.compile(UUID_PATTERN + "|[0-9A-Za-z!#]{6}(?:-[0-9A-Za-z!#]{4}){5}-[0-9A-Za-z!#]{6}")
 

@@ -5,7 +5,7 @@ from typing import Dict, List, Sequence
 
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import Truncated
-from relvmoiscsi.resignature.lun import Lun
+from relvmoiscsi.resignature.reading.lun import Lun
 
 _COMPARE_BYTES = 1 << 20
 

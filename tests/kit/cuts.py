@@ -12,6 +12,7 @@ reader. `Judge.faults` says what is wrong with a disk that a power cut left; non
 
 import functools
 import hashlib
+import itertools
 from typing import NamedTuple
 
 from kit import (
@@ -22,10 +23,10 @@ from kit import (
     reader,
 )
 from kit.builder import AREA_DEFAULT, SMALL_BAT, vhd
-from kit.crash import CrashDisk
+from kit.crash import CrashDisk, FailingDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device, Range
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
 
 SCSI_ID = "3600a098038303053743f4a4f4e4b6d41"
 OTHER_SCSI_ID = "3600a098038303053743f4a4f4e4b6d42"
@@ -401,3 +402,20 @@ def every_fault(judge, crash, undo_every=1, **how):
         found.append(Fault("durable", "after the run", f"it was reported as done, and {lost} could still be lost"))
     print(f"{crash.name}: {crash.report}")
     return found
+
+
+# --- writes that land late
+
+
+def late_writes(base, run=resignature):
+    """(n, failing disk) for each write of a run that fails and is on its way still."""
+    for n in itertools.count(1):
+        failing = FailingDisk(base.copy(), n, leaves="late")
+        try:
+            run(failing)
+        except DeviceError as error:
+            if error.action == "write":
+                yield n, failing
+            continue
+        assert not failing.failed
+        return

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relvmoiscsi.doctor import programs
-from relvmoiscsi.doctor.inside import XAPI_PATH
+from relvmoiscsi.doctor.host_root import XAPI_PATH
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import TIMED_OUT, Completed, run
 from relvmoiscsi.host.this_host import Host

@@ -28,12 +28,12 @@ BASE = ("errors", "device", "wording", "__init__")
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
-#:     cli, smapi -> direct, doctor, report -> procedure -> engine -> resignature -> formats -> device, errors
-#:     cli, smapi -> direct, doctor -> host -> device, errors
+#:     cli, sr_driver -> direct, doctor, report -> procedure -> engine -> resignature -> formats -> device, errors
+#:     cli, sr_driver -> direct, doctor -> host -> device, errors
 MAY_IMPORT = {
     "__main__": ("cli",),
     "cli": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host"),
-    "smapi": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host"),
+    "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host"),
     "direct": ("host",),
     "doctor": ("direct", "host"),
     "report": ("engine", "resignature", "formats"),
@@ -49,7 +49,7 @@ MAY_IMPORT = {
 }
 
 #: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
-MAY_TOUCH_THE_WORLD = ("__main__", "cli", "smapi", "direct", "doctor", "host")
+MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "direct", "doctor", "host")
 WORLD = {"os", "subprocess", "time", "random", "socket", "threading", "uuid", "secrets", "tempfile"}
 WORLD |= {"asyncio", "concurrent", "fcntl", "glob", "multiprocessing", "pathlib", "select", "shutil", "signal"}
 WORLD_CALLS = ("open", "input", "exec", "eval", "__import__")
@@ -318,8 +318,8 @@ def test_exit_statuses_are_not_shared_between_families():
     [
         (unplaced, "novelty", ""),
         (unplaced, "novelty.layout", ""),
-        (against_the_direction, "formats.lvm.pv", "from relvmoiscsi.resignature.plan import Plan"),
-        (against_the_direction, "formats.lvm.pv", "import relvmoiscsi.resignature.plan"),
+        (against_the_direction, "formats.lvm.pv", "from relvmoiscsi.resignature.planning.plan import Plan"),
+        (against_the_direction, "formats.lvm.pv", "import relvmoiscsi.resignature.planning.plan"),
         (against_the_direction, "formats.lvm.pv", "from ...resignature.plan import Plan"),
         (against_the_direction, "formats.lvm.pv", "from ... import resignature"),
         (against_the_direction, "formats.lvm.pv", "def late():\n    from relvmoiscsi.resignature import plan"),
@@ -381,13 +381,13 @@ def test_a_folder_without_tests_is_noticed():
 
 def test_a_circle_of_imports_is_noticed():
     circle = [
-        Module("resignature.plan", "from relvmoiscsi.resignature.journal import Journal"),
-        Module("resignature.journal", "from relvmoiscsi.resignature import survey"),
-        Module("resignature.survey", "import relvmoiscsi.resignature.plan"),
+        Module("planning.plan", "from relvmoiscsi.protocol.journal import Journal"),
+        Module("protocol.journal", "from relvmoiscsi.reading import survey"),
+        Module("reading.survey", "import relvmoiscsi.planning.plan"),
         Module("errors", ""),
     ]
 
-    assert sorted(import_circle(circle)) == ["resignature.journal", "resignature.plan", "resignature.survey"]
+    assert sorted(import_circle(circle)) == ["planning.plan", "protocol.journal", "reading.survey"]
     assert import_circle(circle[1:]) == []
 
 

@@ -35,7 +35,6 @@ import time
 from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.apart import apart, still_there
 from relvmoiscsi.host.command import TIMED_OUT, Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
 from relvmoiscsi.host.iscsi import status as iscsi_status
@@ -77,6 +76,7 @@ from relvmoiscsi.host.iscsi.sessions import (
 )
 from relvmoiscsi.host.iscsi.status import IscsiFailed
 from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, SessionReferences, iscsiadm_lock
+from relvmoiscsi.host.own_process import apart, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)

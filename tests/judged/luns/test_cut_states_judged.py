@@ -32,7 +32,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.notes import notes
+from relvmoiscsi.resignature.reading.lun_notes import notes
 
 RINGS = 12
 SECOND_LV = "LV-0a0b0c0d-0000-4000-8000-000000000002"

@@ -70,5 +70,5 @@ def test_where_no_command_is_named_none_is_imported(words):
 def test_the_map_needs_neither_engine_nor_host():
     modules = imported("map", "--sr", "db0cd78a-53f4-4682-a7b3-6e2f53d22f96", "db0cd78a-53f4-4682-a7b3-6e2f53d22f97")
 
-    assert "relvmoiscsi.resignature.mapfile" in modules
+    assert "relvmoiscsi.resignature.planning.mapfile" in modules
     assert [name for name in modules if name.startswith(("relvmoiscsi.engine", "relvmoiscsi.host"))] == []

@@ -22,7 +22,8 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import cli
 from relvmoiscsi.engine import read_mark
 from relvmoiscsi.host.disk.block_device import open_device
-from relvmoiscsi.resignature import journal, tail
+from relvmoiscsi.resignature.protocol import journal
+from relvmoiscsi.resignature.protocol import mark as tail
 
 
 def writes_of_a_run(image, command):

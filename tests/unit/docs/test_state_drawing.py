@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kit.rpm_tools import TOP
-from relvmoiscsi.resignature.states import STATES, TRANSITIONS
+from relvmoiscsi.resignature.protocol.states import STATES, TRANSITIONS
 
 SPEC = importlib.util.spec_from_file_location("state_drawing", str(TOP / "docs/_ext/state_drawing.py"))
 state_drawing = importlib.util.module_from_spec(SPEC)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relvmoiscsi.smapi import codes
+from relvmoiscsi.sr_driver import codes
 
 TOP = Path(__file__).resolve().parents[3]
 PAGE = (TOP / "docs/troubleshooting.rst").read_text(encoding="utf-8")

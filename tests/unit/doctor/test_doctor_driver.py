@@ -199,7 +199,7 @@ def test_a_driver_that_does_not_run_is_a_problem(world, script):
 
 @pytest.mark.processes
 def test_a_driver_that_hangs_is_stopped_with_its_children(world, monkeypatch):
-    monkeypatch.setattr("relvmoiscsi.doctor.inside.COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr("relvmoiscsi.doctor.host_root.COMMAND_SECONDS", 0.5)
     world.program(REAL_DRIVER, "#!/bin/sh\nsleep 300 &\nsleep 300\n")
 
     info, finding = ask_driver(world.host(), THE_DRIVER)

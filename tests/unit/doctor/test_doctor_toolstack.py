@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, STOCK, World, unreadable
-from relvmoiscsi.doctor import inside
+from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import Driver
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 
@@ -98,7 +98,7 @@ def test_a_start_that_the_kernel_does_not_tell_is_unknown(world, path, content):
 
 def test_a_name_with_a_parenthesis_does_not_confuse(world):
     before, _ = xapi_started(world.host())
-    stat = inside.text_of(world.host(), "/proc/100/stat")
+    stat = host_root.text_of(world.host(), "/proc/100/stat")
     world.put("/proc/100/stat", stat.replace("(xapi)", "(xa) 1 2 (pi)"))
 
     assert xapi_started(world.host())[0] == before

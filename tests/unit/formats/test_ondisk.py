@@ -20,11 +20,11 @@ from relvmoiscsi.formats.ondisk import (
 )
 from relvmoiscsi.formats.qcow2 import layout as qcow2
 from relvmoiscsi.formats.vhd import layout as vhd
-from relvmoiscsi.resignature import journal, tail
+from relvmoiscsi.resignature.protocol import journal, mark
 
 TABLES = [
     value
-    for module in (lvm, vhd, qcow2, cbt, tail, journal)
+    for module in (lvm, vhd, qcow2, cbt, mark, journal)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Record) and value.__module__ == module.__name__
 ]

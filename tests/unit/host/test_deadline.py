@@ -8,7 +8,7 @@ import pytest
 from kit.clock import Clock
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, NO_DEADLINE, Deadline, OutOfTime, in_time, waiting_in_time
-from relvmoiscsi.smapi.codes import NUMBERS
+from relvmoiscsi.sr_driver.codes import NUMBERS
 
 
 @pytest.fixture

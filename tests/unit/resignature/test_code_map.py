@@ -8,7 +8,7 @@ from relvmoiscsi import resignature
 
 
 def test_the_package_names_every_module():
-    modules = {path.stem for path in Path(resignature.__file__).parent.glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in Path(resignature.__file__).parent.rglob("*.py")} - {"__init__"}
 
     words = set(re.findall(r"[a-z_]+", resignature.__doc__))
 

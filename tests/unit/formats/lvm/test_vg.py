@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A volume group as values: extents mapped to bytes, and the text under new identities.
 
-What is refused stands in tests/unit/resignature/test_refusals.py, row by row.
+What is refused stands in tests/unit/resignature/reading/test_refusals.py, row by row.
 """
 
 import re

@@ -6,7 +6,7 @@ import pytest
 from kit.pool.database import Database
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.xapi.lun_users import Pool, users_of, verify_unused
-from relvmoiscsi.smapi.codes import fault_of
+from relvmoiscsi.sr_driver.codes import fault_of
 
 SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
 OTHER_ID = SCSI_ID[:-1] + "1"

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Work on a device in a process of its own, which can be given up: a read of a disk that does not answer ends for
+no signal, and a process with such a thread does not end either.
+
+    here                              there (the same program, forked)
+    waits until the deadline          opens the device, reads, plans
+    "may I write?"         <--------- before the first write
+    yes, if there is time  --------->
+    waits for the end                 writes to the end, whatever the time is
+
+There is no way back to the time before the first write, so what has begun is waited for. What was given up before is
+killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as well. The
+locks that it has taken and lent are undone here, lest others wait for them until its disk answers.
+"""
+
+import array
+import ctypes
+import json
+import logging
+import math
+import os
+import select
+import signal
+import socket
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
+from relvmoiscsi.host.locks.sm_locks import undo
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1  # Linux uapi: linux/prctl.h
+_REAP_MILLISECONDS = 1000
+_YES, _NO = b"y", b"n"
+_LONGEST_POLL = 1 << 30  # milliseconds
+_MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again finishes it."
+
+Begin = Callable[[], None]
+
+_MOST_LENT = 16  # descriptors at a time
+_INT = array.array("i").itemsize
+
+_to_parent: Optional[socket.socket] = None  # in work that is done apart
+_given_up: Dict[int, str] = {}  # processes that had not ended then, with the session whose disks they are at
+
+
+def still_there(session: str) -> List[int]:
+    """Processes that were given up and that the kernel has not let go of, which may have a disk of the session open."""
+    for pid in [pid for pid in _given_up if _has_ended(pid)]:
+        del _given_up[pid]
+    return [pid for pid, one in _given_up.items() if one in ("", session)]
+
+
+class _Stop(BaseException):
+    """Ends the work without a write; nobody between here and there is to handle it as a failure of the device."""
+
+
+class AskingDevice(Device):
+    """Passes everything on, and asks before its first write; a flush counts as one, as it takes as long."""
+
+    def __init__(self, device: Device, begin: Begin) -> None:
+        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self._device, self._begin = device, begin
+        self._has_begun = False
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        return self._device.read(ranges)
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        self._ask()
+        self._device.write(chunks)
+
+    def flush(self) -> None:
+        self._ask()
+        self._device.flush()
+
+    def _ask(self) -> None:
+        if not self._has_begun:
+            self._begin()
+            self._has_begun = True
+
+
+def lend(descriptors: Sequence[int]) -> None:
+    """In work that is done apart: these hold locks (SM's), which are not needed once the work is given up."""
+    if _to_parent is not None:
+        rights = array.array("i", descriptors).tobytes()
+        _to_parent.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+
+
+class _Child(NamedTuple):
+    pid: int
+    lent: socket.socket  #: where copies of the descriptors of its locks come
+    answers: int  #: a descriptor to read from
+    orders: int  #: one to write to
+
+
+def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, session: str = "") -> str:
+    """What `work` gives, done in a process of its own; it calls its argument before its first write.
+
+    Raises OutOfTime when the deadline passes before that; RelvmoiscsiError with the message, key and state of the one
+    that `work` raised; RuntimeError for any other exception there, which is logged there. `what` is what was given up,
+    such as "the LUN was read"; `session` the only one whose disks it works on, by a name of the caller's.
+    """
+    child = _fork(work)
+    begun = False
+    try:
+        while True:
+            line = _line(child.answers, None if begun else deadline)
+            if line is None:
+                _kill(child.pid)
+                raise deadline.over(what)
+            if line != b"?":
+                return _result(line, begun)
+            begun = not deadline.has_passed
+            os.write(child.orders, _YES if begun else _NO)
+            if not begun:
+                raise deadline.over("the first write to the LUN")
+    finally:
+        os.close(child.answers)
+        os.close(child.orders)
+        _reap(child.pid, session)
+        if not begun:
+            _undo_locks(child.lent)
+        child.lent.close()
+
+
+def _fork(work: Callable[[Begin], str]) -> _Child:
+    answers, tell = os.pipe()
+    hear, orders = os.pipe()
+    lent, lending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(tell)
+        os.close(hear)
+        lending.close()
+        return _Child(pid, lent, answers, orders)
+    try:
+        os.close(answers)
+        os.close(orders)
+        lent.close()
+        global _to_parent  # noqa: PLW0603 - of this process, which does nothing else
+        _to_parent = lending
+        _part_from(parent)
+        _tell(tell, json.dumps(_done(work, tell, hear)))
+    finally:
+        os._exit(0)  # nothing of what this process was in the middle of is its own to end
+    return _Child(0, lent, -1, -1)  # not reached
+
+
+def _part_from(parent: int) -> None:
+    """Leave the caller's pipes to the parent, and end with it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _done(work: Callable[[Begin], str], tell: int, hear: int) -> Dict[str, Any]:
+    def begin() -> None:
+        _tell(tell, "?")
+        if os.read(hear, 1) != _YES:
+            raise _Stop
+
+    try:
+        return {"value": work(begin)}
+    except RelvmoiscsiError as error:
+        return {"error": [error.message, error.sm_key], "state": error.disk_state}
+    except _Stop:
+        return {}  # nobody asks
+    except BaseException as error:
+        log.exception("a bug in the work on a device")
+        return {"bug": repr(error)}
+
+
+def _tell(descriptor: int, text: str) -> None:
+    data = text.encode("ascii") + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
+    """The next line, b"" at the end; None when it has not come by the deadline."""
+    line = b""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while not line.endswith(b"\n"):
+        left = deadline.left if deadline else math.inf
+        if not poll.poll(None if math.isinf(left) else min(_LONGEST_POLL, left * 1000)):
+            return None
+        # A byte at a time: what comes behind the line is for the next.
+        data = os.read(descriptor, 1)
+        if not data:
+            return b""
+        line += data
+    return line[:-1]
+
+
+def _result(line: bytes, begun: bool) -> str:
+    answer = json.loads(line.decode("ascii")) if line else {}
+    if "value" in answer:
+        return str(answer["value"])
+    if "error" in answer:
+        raise RelvmoiscsiError(*answer["error"]).in_state(answer["state"] or (_MAYBE_BEGUN if begun else ""))
+    if "bug" in answer:
+        raise RuntimeError(answer["bug"])
+    problem = "The process that worked on the LUN was ended from outside."
+    raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else NOT_BEGUN)
+
+
+def _undo_locks(lent: socket.socket) -> None:
+    """Those of a process that has not written and will not; it may hang with them in a disk that does not answer."""
+    while True:
+        try:
+            data, ancillary, _, _ = lent.recvmsg(1, socket.CMSG_SPACE(_MOST_LENT * _INT), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return  # it is still there, and has lent no more
+        if not data:
+            return
+        for _level, _kind, rights in ancillary:
+            for descriptor in array.array("i", rights):
+                undo(descriptor)
+                os.close(descriptor)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it has ended by itself
+
+
+def _reap(pid: int, session: str) -> None:
+    """Take note of its end; one that the kernel does not let go of is left to init."""
+    poll = select.poll()
+    for _ in range(_REAP_MILLISECONDS // 10):
+        if _has_ended(pid):
+            return
+        poll.poll(10)
+    _given_up[pid] = session
+    log.warning("process %d was given up and has not ended yet: its disk does not answer", pid)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # somebody else has taken note: the kernel itself, where SIGCHLD is ignored
+        return True

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The undo of a run that is done: a run like any other, whose target is what was there before."""
+
+from typing import List, Sequence, Tuple
+
+from relvmoiscsi import __version__
+from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.errors import Place, Refused
+from relvmoiscsi.formats.identity import Entropy
+from relvmoiscsi.formats.lvm import pv
+from relvmoiscsi.formats.lvm.pv import Label, Mda
+from relvmoiscsi.formats.lvm.vg import read_vg
+from relvmoiscsi.resignature.after_a_cut import repair
+from relvmoiscsi.resignature.planning.contents import Known, Undone, known_from, undone_contents
+from relvmoiscsi.resignature.planning.plan import Plan, placed
+from relvmoiscsi.resignature.planning.plan_check import check_undo
+from relvmoiscsi.resignature.protocol.journal import Journal, Mark
+from relvmoiscsi.resignature.protocol.mark import UNDO
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.writing.canvas import read_canvas
+
+
+def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lun]:
+    """The plan that reverses a finished run, and the LUN it leads to. Raises Refused when it is too late."""
+    run = mark.journal.run
+    cache = ReadCache(device)
+    mdas = survey.read_mdas(cache, mark.label)
+    if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
+        raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
+    contents = _contents_undone(cache, run)
+    text, live = _old_text(cache, run)
+    made = plan_undo(mark.journal, mark.label, mdas, text, live, known_from(cache), contents, entropy(16), __version__)
+    return made, check_undo(cache, made)
+
+
+def _contents_undone(cache: ReadCache, run: Run) -> Undone:
+    """What an undo writes to volumes. Raises Refused naming the first identity that somebody has changed."""
+    canvas = read_canvas(cache, run)
+    changed = repair.first_changed(run, canvas)
+    if changed is not None:
+        raise Refused(
+            f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
+            "undo would lose that."
+        )
+    return undone_contents(run, canvas, known_from(cache))
+
+
+def _old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
+    """The metadata text from before a run, the newest where the areas differ, and all the places texts lie in."""
+    text, newest, live = b"", -1, []  # type: bytes, int, List[Range]
+    for move in run.mdas:
+        where = Place(device.name, move.original.offset)
+        mda = pv.parse_mda(move.old_header, move.original, where)
+        if mda.has_text:
+            found = pv.read_texts(device, [mda])[0]
+            pv.verify_text(found, mda.committed, where)
+            seqno = read_vg(found[:-1].decode("latin-1"), where).seqno
+            if seqno > newest:
+                text, newest = found, seqno
+            live += pv.text_ranges(mda.area, mda.committed, where)
+    return text, live
+
+
+def plan_undo(
+    done: Journal,
+    label: Label,
+    mdas: Sequence[Mda],
+    old_text: bytes,
+    live: Sequence[Range],
+    known: Known,
+    contents: Undone,
+    run_id: bytes,
+    tool: str,
+) -> Plan:
+    """All writes that give the old ids back: a run like any other, whose target is what was there before.
+
+    `live` is where the old text lies; it and the finished run's journal stay until the undo has committed.
+    """
+    before = done.run
+    old = pv.parse_label(before.old_label, before.label_number, Place("the journal", 0))
+    run = Run(
+        kind=UNDO,
+        run_id=run_id,
+        scsi_id=before.scsi_id,
+        tool=tool,
+        ids=before.ids.reversed(),
+        label_number=label.number,
+        old_label=label.sector,
+        new_pv_id=old.pv_id,
+        final_label=before.old_label,
+        mdas=(),
+        writes=contents.writes,
+        blocks=tuple(Chunk(block.offset, known(_range_of(block))) for block in before.blocks),
+        fields=contents.fields,
+        block_bytes=before.block_bytes,
+    )
+    keep = [*live, Range(done.offset, len(done.data))]
+    finals = [move.old_header for move in before.mdas]
+    return placed(run, "The LUN", mdas, old_text, finals, keep)
+
+
+def _range_of(chunk: Chunk) -> Range:
+    return Range(chunk.offset, len(chunk.data))

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a run changes inside volumes: as writes of whole blocks, and where in them the identities are. Pure."""
+
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.device import Range, align_down
+from relvmoiscsi.formats import cbt, naming
+from relvmoiscsi.formats.cbt import CbtLog
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.lvm.vg import VolumeGroup
+from relvmoiscsi.formats.mgt import records as mgt_records
+from relvmoiscsi.formats.ondisk import Change
+from relvmoiscsi.formats.qcow2 import image as qcow2
+from relvmoiscsi.formats.qcow2.image import Qcow2
+from relvmoiscsi.formats.vhd import image as vhd
+from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.resignature.after_a_cut import repair
+from relvmoiscsi.resignature.protocol import structure
+from relvmoiscsi.resignature.protocol.run import Field, Run, Write
+from relvmoiscsi.resignature.reading.lun import Lun, Volume, VolumeChange
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.writing.canvas import Canvas
+
+#: the bytes of a range, which a survey has read
+Known = Callable[[Range], bytes]
+
+
+def known_from(cache: ReadCache) -> Known:
+    """What a survey has read; the rest is read now."""
+    return lambda wanted: cache.read([wanted])[0]
+
+
+def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
+    """What changes inside volumes, byte for byte: identities, and what SM's unfinished work leads to."""
+    settled = lun.settled()
+    after = {volume.lv.id: volume for volume in settled.volumes}
+    for volume in lun.volumes:
+        if volume.lv.id in after:
+            for change in _changes_in(lun, settled, volume, after[volume.lv.id], ids):
+                yield VolumeChange(volume, change)
+
+
+def _changes_in(lun: Lun, settled: Lun, before: Volume, after: Volume, ids: IdMap) -> List[Change]:
+    name = before.name.text
+    if isinstance(before.content, Vhd) and isinstance(after.content, Vhd):
+        found = vhd.footer_changes(before.content, after.content, name, before.size)
+        return found + vhd.changes(after.content, after.texts, after.parent, ids.uuids, name)
+    if isinstance(before.content, Qcow2) and isinstance(after.content, Qcow2):
+        found = qcow2.hidden_changes(before.content, after.content, name)
+        return found + qcow2.changes(after.content, b"".join(after.texts), ids.uuids, name)
+    if isinstance(after.content, CbtLog):
+        return cbt.changes(after.content, ids.uuids, name)
+    if after.name.kind == naming.MGT and lun.mgt and settled.mgt:
+        return mgt_records.changes_between(lun.mgt, settled.mgt, ids.new_sr, ids.uuids, name)
+    return []
+
+
+class _Part(NamedTuple):
+    """The part of a change that lies in one piece on the device."""
+
+    offset: int
+    new: bytes
+    what: str
+
+
+def content_writes(
+    vg: VolumeGroup, changes: Iterable[VolumeChange], fields: Iterable[Field], known: Known, block_bytes: int
+) -> Tuple[Write, ...]:
+    """Changes of volumes as writes of whole blocks of the device, in its order. `fields`: see `content_fields`."""
+    parts = []
+    for volume, change in changes:
+        pieces = vg.ranges(volume.lv, change.offset, len(change.new))
+        parts += _parts(pieces, change.new, change.what)
+    return _writes(parts, fields, known, block_bytes)
+
+
+def content_fields(vg: VolumeGroup, changes: Iterable[VolumeChange]) -> Tuple[Field, ...]:
+    """The identities in what changes, and where they lie on the device."""
+    found: List[Field] = []
+    for volume, change in changes:
+        if change.old == change.new:
+            continue
+        kind, around = "", ()  # type: str, Tuple[Range, ...]
+        if change.within is not None:
+            kind = change.within.kind
+            around = tuple(vg.ranges(volume.lv, change.within.offset, change.within.length))
+        checksum = _checksum_in(change)
+        whole = [Range(0, len(change.new))]
+        for part in structure.differing(change.old, change.new, checksum) if checksum else whole:
+            pieces = tuple(vg.ranges(volume.lv, change.offset + part.offset, part.length))
+            found.append(Field(pieces, change.what, kind, around))
+    return tuple(found)
+
+
+def _checksum_in(change: Change) -> Optional[Range]:
+    """The checksum, counted from the start of the change; it follows from the rest and is no identity."""
+    place = structure.checksum_range(change.within.kind) if change.within else None
+    if place is None or change.within is None:
+        return None
+    return Range(change.within.offset + place.offset - change.offset, place.length)
+
+
+def _parts(pieces: Iterable[Range], new: bytes, what: str) -> List[_Part]:
+    found, done = [], 0
+    for piece in pieces:
+        found.append(_Part(piece.offset, new[done : done + piece.length], what))
+        done += piece.length
+    return found
+
+
+def _writes(parts: Iterable[_Part], fields: Iterable[Field], known: Known, block_bytes: int) -> Tuple[Write, ...]:
+    """The blocks that change, or hold a part of a field."""
+    blocks: Dict[int, List[_Part]] = {}
+    for part in parts:
+        for at in _blocks_of(part.offset, len(part.new), block_bytes):
+            blocks.setdefault(at, []).append(part)
+    held = {at for field in fields for piece in field.pieces for at in _blocks_of(*piece, block_bytes)}
+    changed = [
+        at for at in sorted(blocks) if at in held or _patched(at, known(Range(at, block_bytes)), blocks[at]) is not None
+    ]
+    return tuple(_write(group, blocks, known, block_bytes) for group in _groups(changed, block_bytes))
+
+
+def _blocks_of(offset: int, length: int, block_bytes: int) -> Iterable[int]:
+    return range(align_down(offset, block_bytes), offset + length, block_bytes)
+
+
+def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> Optional[bytes]:
+    """The bytes `old`, which begin at `start`, with all parts in them; None when they are as they were."""
+    new = bytearray(old)
+    for part in parts:
+        first, last = max(part.offset, start), min(part.offset + len(part.new), start + len(old))
+        new[first - start : last - start] = part.new[first - part.offset : last - part.offset]
+    return bytes(new) if new != old else None
+
+
+def _groups(changed: Sequence[int], block_bytes: int) -> List[List[int]]:
+    """Blocks that become one write: neighbours."""
+    groups: List[List[int]] = []
+    for at in changed:
+        if groups and at == groups[-1][-1] + block_bytes:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    return groups
+
+
+def _write(group: Sequence[int], blocks: Mapping[int, Sequence[_Part]], known: Known, block_bytes: int) -> Write:
+    start, end = group[0], group[-1] + block_bytes
+    old = known(Range(start, end - start))
+    new = _patched(start, old, [part for at in group for part in blocks[at]])
+    names = list(dict.fromkeys(blocks[at][0].what for at in group))
+    what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return Write(start, old, new or old, what)
+
+
+# --- the way back
+
+
+class Undone(NamedTuple):
+    """What an undo makes of the contents of volumes: as they are, as they will be, and where the identities are."""
+
+    writes: Tuple[Write, ...]
+    fields: Tuple[Field, ...]
+
+
+def undone_contents(run: Run, canvas: Canvas, known: Known) -> Undone:
+    """The way back from a finished run: the canvas, filled with what is there, gets the old identities.
+
+    What others have written since stays. Raises Refused where an identity is neither the new one nor the old one.
+    """
+    if not run.fields:
+        return Undone(run.reversed_writes(), ())
+    fields = repair.fields_now(run, canvas)
+    repair.put_right(run, canvas, forward=False)
+    parts: List[_Part] = []
+    for field in fields:
+        parts += _parts(field.pieces, canvas.get(field.pieces), field.what)
+        place = structure.checksum_range(field.kind)
+        if place is not None:
+            pieces = repair.part_of(field.around, place)
+            parts += _parts(pieces, canvas.get(pieces), field.what)
+    return Undone(_writes(parts, fields, known, run.block_bytes), fields)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The new ids of everything on a LUN: chosen, or derived from the new SR UUID and the old id. Pure."""
+
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.formats.cbt import CbtLog
+from relvmoiscsi.formats.identity import (
+    Entropy,
+    IdMap,
+    check_one_to_one,
+    derived_lvm_id,
+    derived_uuid,
+    is_lvm_id,
+    is_uuid,
+    new_uuid,
+)
+from relvmoiscsi.resignature.reading import sm_journals
+from relvmoiscsi.resignature.reading.lun import Lun
+
+
+def old_uuids(lun: Lun) -> List[str]:
+    """Every SR and VDI UUID on the LUN, links to what is gone included, each once, the SR's first.
+
+    Those that SM's own unfinished work speaks of are among them.
+    """
+    found = [lun.sr_uuid]
+    for volume in lun.volumes:
+        found.append(volume.name.uuid or "")
+        found.append(volume.parent.uuid if volume.parent else "")
+        if isinstance(volume.content, CbtLog):
+            found += [volume.content.parent or "", volume.content.child or ""]
+    for mgt in filter(None, (lun.mgt, lun.settled().mgt)):
+        for record in mgt.records:
+            found += [record.uuid, record.snapshot_of]
+        found += [link.uuid for slot in mgt.unread for link in slot.links]
+    found += sm_journals.old_uuids(lun)
+    return list(dict.fromkeys(uuid for uuid in found if uuid))
+
+
+def old_lvm_ids(lun: Lun) -> List[str]:
+    """PV id, VG id, LV ids."""
+    return [lun.label.pv_id, lun.vg.id] + [lv.id for lv in lun.vg.lvs]
+
+
+def choose_ids(lun: Lun, entropy: Entropy, chosen: Optional[IdMap] = None, sr_uuid: Optional[str] = None) -> IdMap:
+    """New ids for everything: those of `chosen`; `sr_uuid` or a random one for the SR; the rest derived from that.
+
+    Raises UsageError for a choice that is no id, that is not on the LUN, or that is not one to one.
+    """
+    wanted_uuids = dict(chosen.uuids) if chosen else {}
+    wanted_lvm_ids = dict(chosen.lvm_ids) if chosen else {}
+    if sr_uuid is not None and wanted_uuids.setdefault(lun.sr_uuid, sr_uuid) != sr_uuid:
+        raise UsageError(f"The map chooses another SR UUID than {sr_uuid}.")
+    if lun.sr_uuid not in wanted_uuids:
+        wanted_uuids[lun.sr_uuid] = new_uuid(entropy)
+    new_sr = wanted_uuids[lun.sr_uuid]
+    for uuid in wanted_uuids.values():
+        if not is_uuid(uuid):
+            raise UsageError(f"{uuid!r} is no UUID as SM writes it: 36 characters, lower case.")
+    for lvm_id in wanted_lvm_ids.values():
+        if not is_lvm_id(lvm_id):
+            raise UsageError(f"{lvm_id!r} is no LVM id: 32 letters and digits, without dashes.")
+    uuids = _chosen(old_uuids(lun), wanted_uuids, lambda old: derived_uuid(new_sr, old), "UUID")
+    lvm_ids = _chosen(old_lvm_ids(lun), wanted_lvm_ids, lambda old: derived_lvm_id(new_sr, old), "LVM id")
+    check_one_to_one(uuids, "UUID")
+    check_one_to_one(lvm_ids, "LVM id")
+    return IdMap(lun.sr_uuid, uuids, lvm_ids)
+
+
+def _chosen(old: Sequence[str], wanted: Mapping[str, str], derive: Callable[[str], str], what: str) -> Dict[str, str]:
+    for unknown in sorted(set(wanted) - set(old)):
+        raise UsageError(f"The map speaks of the {what} {unknown}, which is not on the LUN.")
+    return {identity: wanted[identity] if identity in wanted else derive(identity) for identity in old}

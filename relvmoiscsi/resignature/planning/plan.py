@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""From what is on a LUN and the ids it is to have, to the complete list of writes. Pure: nothing is read or written.
+
+A plan holds every byte of a run before the first one is written, step by step (`writes_of`).
+"""
+
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
+from relvmoiscsi.errors import Place, Refused
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.lvm import layout, pv, ring
+from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
+from relvmoiscsi.resignature.planning.contents import Known, content_fields, content_writes, volume_changes
+from relvmoiscsi.resignature.planning.labels import Labels
+from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.journal import Journal, encode
+from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
+from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.protocol.steps import Step
+from relvmoiscsi.resignature.reading.lun import Lun
+
+
+class Planned(NamedTuple):
+    """A range that a step writes."""
+
+    offset: int
+    old: Optional[bytes]  #: None where free space is written
+    new: bytes
+    what: str
+
+
+class Plan(NamedTuple):
+    """A run, and everything it writes that is not in its journal."""
+
+    journal: Journal
+    areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
+    text: bytes  #: the new metadata text, as stored
+    label_now: bytes = b""  #: the label sector on the device, where it is not the run's old label
+
+    @property
+    def run(self) -> Run:
+        return self.journal.run
+
+    def labels(self) -> Labels:
+        return Labels.of(self.journal)
+
+    def writes_of(self, step: Step) -> List[Planned]:
+        """What a step of the protocol writes, in this order; of the contents, whole blocks as the journal has them."""
+        if step == steps.JOURNAL:
+            areas = [Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas]
+            return [Planned(self.journal.offset, None, self.journal.data, "journal"), *areas]
+        if step == steps.CONTENTS:
+            return [Planned(*write) for write in self.run.writes]
+        if step == steps.HEADERS:
+            moving = [move for move in self.run.mdas if move.moves]
+            what = "metadata area header"
+            return [Planned(move.original.offset, move.old_header, move.final_header, what) for move in moving]
+        labels = self.labels()
+        old, new = {
+            steps.MARK: (labels.before, labels.in_progress),
+            steps.COMMIT: (labels.in_progress, labels.switched),
+            steps.FINAL: (labels.switched, labels.final),
+        }[step]
+        return [Planned(labels.offset, old, new, step.name)]
+
+    def chunks_of(self, step: Step) -> List[Chunk]:
+        return [Chunk(planned.offset, planned.new) for planned in self.writes_of(step)]
+
+
+def block_bytes_of(lun: Lun, device: Device) -> int:
+    """How large the blocks are that a journal of this LUN keeps: what a cut may tear.
+
+    Where extents or metadata areas do not begin at such blocks, one would reach into what is not ours; then it is the
+    logical block, and what a tear takes of the neighbours is lost.
+    """
+    whole = torn_bytes(device)
+    starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
+    return whole if not any(start % whole for start in starts) else device.block_size
+
+
+def plan_resignature(
+    lun: Lun, known: Known, block_bytes: int, ids: IdMap, run_id: bytes, scsi_id: Optional[str], tool: str
+) -> Plan:
+    """All writes that give the LUN the new ids. Raises Refused when journal and second area do not fit.
+
+    `block_bytes` is that of `block_bytes_of`.
+    """
+    text = _new_text(lun, ids)
+    changes = list(volume_changes(lun, ids))
+    fields = content_fields(lun.vg, changes)
+    run = Run(
+        kind=RESIGNATURE,
+        run_id=run_id,
+        scsi_id=scsi_id,
+        tool=tool,
+        ids=ids,
+        label_number=lun.label.number,
+        old_label=lun.label.sector,
+        new_pv_id=ids.lvm_ids[lun.label.pv_id],
+        final_label=b"",
+        mdas=(),
+        writes=content_writes(lun.vg, changes, fields, known, block_bytes),
+        blocks=_blocks_around(lun.label, lun.mdas, known, block_bytes),
+        fields=fields,
+        block_bytes=block_bytes,
+    )
+    return placed(run, lun.name, lun.mdas, text, finals=None, keep=())
+
+
+def _blocks_around(label: Label, mdas: Sequence[Mda], known: Known, block_bytes: int) -> Tuple[Chunk, ...]:
+    """The blocks of the device that hold the label and the headers, where there is more in them.
+
+    Raises Refused where such a block is not LVM's alone: what lies beside a header must not change during a run.
+    """
+    if block_bytes == SECTOR:
+        return ()
+    starts = [align_down(label.offset, block_bytes)] + [mda.area.offset for mda in mdas]
+    for start in starts:
+        if start % block_bytes:
+            raise Refused(f"The metadata area at byte {start} begins inside a block of {block_bytes} bytes.")
+    return tuple(Chunk(start, known(Range(start, block_bytes))) for start in starts)
+
+
+def _new_text(lun: Lun, ids: IdMap) -> bytes:
+    after = {volume.lv.id: volume for volume in lun.settled().volumes}
+    lvs: Dict[str, Optional[LogicalVolume]] = {}
+    for lv in lun.vg.lvs:
+        volume = after.get(lv.id)
+        lvs[lv.name] = volume.lv._replace(name=volume.name.renamed(ids.uuids)) if volume else None
+    vg_name = naming.VG_PREFIX + ids.new_sr
+    return renamed_text(lun.vg, vg_name, lvs, ids.lvm_ids, ids.uuids).encode("latin-1") + b"\0"
+
+
+# --- room in the ring
+
+
+def placed(
+    run: Run, name: str, mdas: Sequence[Mda], text: bytes, finals: Optional[Sequence[bytes]], keep: Sequence[Range]
+) -> Plan:
+    """The plan with its second areas and its journal in free ring space; `keep` must not be written.
+
+    `finals` are the headers to end with; None: headers that point to the text in the second area.
+    """
+    journal_bytes = 0
+    drawn = int.from_bytes(run.new_pv_id.encode("ascii"), "big")
+    for spare, lot in ((True, drawn), (True, 0), (False, 0)):
+        moves = _moves(mdas, text, finals, keep, spare, lot)
+        if moves is None:
+            continue
+        placed = run._replace(mdas=tuple(moves))
+        data = encode(placed)
+        journal_bytes = len(data)
+        room = _journal_room(mdas, moves, keep, journal_bytes, lot)
+        if room is not None:
+            return Plan(Journal(placed, room.offset, data), tuple(_area_chunks(moves, text)), text)
+    free = sum(part.length for mda in mdas if mda.has_text for part in _free(mda, keep))
+    raise Refused(
+        "{}: there is no room for the journal: it needs {} bytes and a second metadata area of {} bytes, and {} bytes "
+        "of the metadata area are free.".format(name, journal_bytes or "some", len(text) + 512, free),
+        sm_key="SRNoSpace",
+    )
+
+
+def _free(mda: Mda, taken: Sequence[Range]) -> List[Range]:
+    live = pv.text_ranges(mda.area, mda.committed, Place("the metadata area", mda.area.offset))
+    inside = [part for part in taken if mda.area.offset <= part.offset < mda.area.end]
+    return ring.free_ranges(mda.area, live, inside)
+
+
+def _moves(
+    mdas: Sequence[Mda],
+    text: bytes,
+    finals: Optional[Sequence[bytes]],
+    keep: Sequence[Range],
+    spare: bool,
+    lot: int,
+) -> Optional[List[MdaMove]]:
+    moves = []
+    for index, mda in enumerate(mdas):
+        if not mda.has_text:
+            moves.append(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)))
+            continue
+        second = ring.place_second_area(_free(mda, keep), len(text), spare, lot)
+        if second is None:
+            return None
+        moves.append(_move(mda, second, text, finals[index] if finals else b""))
+    return moves
+
+
+def _move(mda: Mda, second: Area, text: bytes, final: bytes) -> MdaMove:
+    at = second.offset + layout.MDA_HEADER_SIZE
+    moved = pv.mda_header(second, pv.text_location(second, at, text))
+    settled = pv.mda_header(mda.area, pv.text_location(mda.area, at, text), mda.header)
+    return MdaMove(mda.area, second, bytes(mda.header), bytes(moved), final or bytes(settled))
+
+
+def _journal_room(
+    mdas: Sequence[Mda], moves: Sequence[MdaMove], keep: Sequence[Range], length: int, lot: int
+) -> Optional[Range]:
+    taken = list(keep) + [Range(*move.second) for move in moves if move.moves]
+    for mda in mdas:
+        room = ring.place_journal(_free(mda, taken), length, lot) if mda.has_text else None
+        if room is not None:
+            return room
+    return None
+
+
+def _area_chunks(moves: Sequence[MdaMove], text: bytes) -> Iterable[Chunk]:
+    for move in moves:
+        if move.moves:
+            data = move.second_header + text
+            yield Chunk(move.second.offset, data.ljust(align_up(len(data), ring.ALIGNMENT), b"\0"))

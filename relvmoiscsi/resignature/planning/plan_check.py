@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A plan is read back, in memory, before its first write: what it leads to is a LUN, and the one that was meant."""
+
+from typing import Optional
+
+from relvmoiscsi.device import Device
+from relvmoiscsi.errors import Place, Refused
+from relvmoiscsi.resignature import check
+from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.journal import decode
+from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
+from relvmoiscsi.resignature.protocol.run import verify_run
+from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.writing import apply
+
+
+def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
+    """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
+    _check_journal(made, cache)
+    written = made.chunks_of(steps.JOURNAL) + made.chunks_of(steps.CONTENTS)
+    ends = made.chunks_of(steps.FINAL) + made.chunks_of(steps.HEADERS)
+    after: Optional[Lun] = None
+    for then in (made.chunks_of(steps.COMMIT), ends):
+        result = cache.with_chunks([*written, *apply.whole_blocks(cache, then, made.run.blocks)])
+        after = survey.read_lun(result, survey.read_label(result), after)
+        check.verify_result(lun, after, made.run.ids)
+
+
+def check_undo(cache: ReadCache, made: Plan) -> Lun:
+    _check_journal(made, cache)
+    written = made.chunks_of(steps.JOURNAL) + made.chunks_of(steps.CONTENTS)
+    ends = made.chunks_of(steps.FINAL) + made.chunks_of(steps.HEADERS)
+    result = cache.with_chunks([*written, *apply.whole_blocks(cache, ends, made.run.blocks)])
+    return survey.read_lun(result, survey.read_label(result))
+
+
+def _check_journal(made: Plan, device: Device) -> None:
+    """What is going to be written as the journal will be believed. Raises Refused or FormatError."""
+    where = Place("the planned journal", 0)
+    found = decode(made.journal.data, where, made.journal.tail(IN_PROGRESS).journal_digest)
+    verify_run(found, device.size_bytes, where)
+    if found != made.run:
+        raise Refused("The planned journal does not read back as what it was made of.", sm_key="MetadataError")

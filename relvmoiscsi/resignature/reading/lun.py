@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is on a LUN, as values; and whether its parts agree with each other.
+
+Lun
+ +-- label, mdas          LVM's view of the disk
+ +-- vg                   the committed metadata text
+ +-- volumes              one per LV: its name taken apart, what is inside
+ +-- mgt                  SM's records, None when the SR has no MGT volume
+ +-- work                 what SM had begun, and the LUN that it leads to; None when SM was at rest
+
+Only what nobody could read is refused. What real programs tolerate is a note (`resignature.reading.lun_notes`).
+"""
+
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+
+from relvmoiscsi.device import SECTOR
+from relvmoiscsi.errors import FormatError, Malformed, Place, Unsupported
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.cbt import CbtLog
+from relvmoiscsi.formats.identity import find_uuids
+from relvmoiscsi.formats.lvm.pv import Label, Mda
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
+from relvmoiscsi.formats.mgt.records import Mgt, VdiRecord
+from relvmoiscsi.formats.naming import LvName, ParentName
+from relvmoiscsi.formats.ondisk import Change
+from relvmoiscsi.formats.qcow2.image import Qcow2
+from relvmoiscsi.formats.vhd.image import Vhd
+
+
+class Unreadable(NamedTuple):
+    """A volume that SM was about to fill: what is in it is not yet what its name says."""
+
+    problem: FormatError
+
+
+class JournalText(NamedTuple):
+    """What an SM journal says; None when the text does not read."""
+
+    value: Optional[str]
+
+
+Content = Union[Vhd, Qcow2, CbtLog, Unreadable, JournalText, None]
+
+
+class Volume(NamedTuple):
+    """A logical volume and what is inside. `texts` are the parent's names as stored outside the header."""
+
+    lv: LogicalVolume
+    name: LvName
+    size: int  #: bytes
+    content: Content
+    parent: Optional[ParentName]  #: the one that header and locators will name; see `agreed_parent`
+    texts: Tuple[bytes, ...]
+    disputed: bool = False  #: header and locators do not name the same parent yet
+    empty: Optional[bool] = None  #: a VHD or QCOW2 without a block of its own; None: nobody has looked
+
+    @property
+    def is_disk(self) -> bool:
+        """It holds the blocks of a VDI that counts; `OLD_` leaves wait for deletion and do not."""
+        return self.name.kind in naming.DISK_KINDS and not self.name.is_old
+
+    @property
+    def hidden(self) -> bool:
+        """Kept only as a parent."""
+        if isinstance(self.content, (Vhd, Qcow2)):
+            return self.content.hidden
+        return "hidden" in self.lv.tags
+
+    def is_made_of(self, parent: "Volume") -> bool:
+        """Whether a VHD says so: it keeps the footer UUID of its parent, zero for a raw one. QCOW2 keeps nothing."""
+        if not isinstance(self.content, Vhd):
+            return True
+        footer_uuid = parent.content.footer.uuid if isinstance(parent.content, Vhd) else bytes(16)
+        return self.content.header.parent_uuid == footer_uuid
+
+    @property
+    def virtual_size(self) -> int:
+        """Bytes of the virtual disk."""
+        return self.content.virtual_size if isinstance(self.content, (Vhd, Qcow2)) else self.size
+
+
+class Lun(NamedTuple):
+    """An SR on a LUN."""
+
+    name: str  #: how messages call the device
+    size_bytes: int
+    label: Label
+    mdas: Tuple[Mda, ...]
+    vg: VolumeGroup
+    sr_uuid: str
+    volumes: Tuple[Volume, ...]
+    mgt: Optional[Mgt]
+    stale_mdas: bool = False  #: the metadata areas hold texts of different generations
+    work: "Optional[Work]" = None
+
+    def settled(self) -> "Lun":
+        """The LUN with SM's unfinished work finished: the one whose identities a resignature changes."""
+        return self.work.lun if self.work else self
+
+    def disks(self) -> Dict[str, Volume]:
+        """The volumes that hold VDIs, by VDI UUID."""
+        return {str(volume.name.uuid): volume for volume in self.volumes if volume.is_disk}
+
+    def records(self) -> Dict[str, VdiRecord]:
+        """The live MGT records, by VDI UUID."""
+        return self.mgt.live() if self.mgt else {}
+
+    def volume(self, name: str) -> Volume:
+        return next(volume for volume in self.volumes if volume.name.text == name)
+
+
+class Work:
+    """What SM had begun on a LUN, and what its own recovery makes of it.
+
+    `lun` is the LUN afterwards, under the old identities; its volumes are those of the LUN before, told by their LV
+    ids: some have another name, status, tag or hidden flag, some are gone. `sentences` say what was done.
+    """
+
+    def __init__(self, lun: Lun, sentences: Sequence[str]) -> None:
+        self.lun, self.sentences = lun, tuple(sentences)
+
+
+class VolumeChange(NamedTuple):
+    """A change of bytes inside a logical volume."""
+
+    volume: Volume
+    change: Change
+
+
+def refuse_unknown_volumes(lvs: Sequence[LogicalVolume], names: Sequence[LvName], sr_uuid: str, where: Place) -> None:
+    """Refuse volumes that SM takes for its own and that are not understood here. Raises Unsupported."""
+    known = {sr_uuid, *(str(name.uuid) for name in names if name.kind in naming.DISK_KINDS)}
+    for lv, name in zip(lvs, names):
+        problem = _unknown(lv, name, sr_uuid, known)
+        if problem:
+            raise Unsupported(f"Logical volume {name.text}", where, problem)
+
+
+def _unknown(lv: LogicalVolume, name: LvName, sr_uuid: str, known: Set[str]) -> str:
+    if name.kind == naming.JOURNAL:
+        if name.journal == naming.RESIZE:
+            return (
+                "a VHD was being resized; its journal would put the old identity back. Let the original SR finish it "
+                "(`xe sr-scan`), then clone again"
+            )
+        if name.journal in naming.FINISHED_JOURNALS and naming.JOURNAL_TAG not in lv.tags:
+            return "it has the name of a journal and not its tag; the storage manager would not see it"
+    if name.kind == naming.TRIM and name.uuid != sr_uuid:
+        return f"it belongs to another SR, {name.uuid}"
+    if name.kind == naming.OTHER:
+        for tag in (naming.JOURNAL_TAG, naming.CBT_TAG, naming.RESIZE_TAG):
+            if tag in lv.tags:
+                return f"the storage manager has tagged it {tag}, and its name is none that is known"
+        for uuid in sorted(known.intersection(find_uuids(name.text))):
+            return f"its name carries the UUID {uuid}, and is none that is known"
+    return ""
+
+
+def verify_lun(lun: Lun) -> None:
+    """Every part agrees with the others, as far as a new identity depends on it. Raises FormatError."""
+    for volume in lun.volumes:
+        if isinstance(volume.content, Unreadable):
+            raise volume.content.problem
+        if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
+            where = Place(volume.name.text, volume.size - SECTOR)
+            raise Malformed("VHD footer", where, "it is the footer of another VHD, and no journal tells why")
+    _verify_unique_disks(lun)
+    disks = lun.disks()
+    for volume in lun.volumes:
+        if volume.parent is not None:
+            _verify_parent(lun.sr_uuid, disks, volume, volume.parent)
+    _verify_no_loops(lun)
+
+
+def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[str, Volume]) -> Optional[ParentName]:
+    """The parent of a volume whose header names one and whose locators may name others.
+
+    They differ where a reparenting was cut: then the right one is the VHD that this one says it was made of. SM goes
+    by the header, so it comes first.
+
+    Raises Malformed when none of them is.
+    """
+    named = list(dict.fromkeys([*([volume.parent] if volume.parent else []), *located]))
+    if len(named) < 2:
+        return volume.parent
+    for parent in named:
+        found = disks.get(parent.uuid)
+        if found is not None and found.name.kind == parent.kind and volume.is_made_of(found):
+            return parent
+    texts = " and ".join(f"{parent.kind} {parent.uuid}" for parent in named)
+    problem = f"header and locators name {texts}, and it was made of none of them"
+    raise Malformed("Parent", Place(volume.name.text, 0), problem)
+
+
+def _verify_unique_disks(lun: Lun) -> None:
+    seen: Dict[str, str] = {}
+    for volume in lun.volumes:
+        if volume.is_disk:
+            uuid = str(volume.name.uuid)
+            if uuid in seen:
+                where = Place(volume.name.text, 0)
+                raise Malformed("Logical volume", where, f"{seen[uuid]} holds the same VDI")
+            seen[uuid] = volume.name.text
+
+
+def _verify_parent(sr_uuid: str, disks: Mapping[str, Volume], volume: Volume, parent: ParentName) -> None:
+    what, where = "Parent", Place(volume.name.text, 0)
+    if parent.sr != sr_uuid:
+        raise Malformed(what, where, f"it is a volume of another SR, {parent.sr}")
+    found = disks.get(parent.uuid)
+    if found is None or found.name.kind != parent.kind:
+        return
+    if parent.kind not in (volume.name.kind, naming.RAW):
+        raise Malformed(what, where, f"it is a {parent.kind}, and its child is a {volume.name.kind}")
+    if not volume.is_made_of(found):
+        raise Malformed(what, where, f"{found.name.text} is not the VHD that this one was made of")
+
+
+def _verify_no_loops(lun: Lun) -> None:
+    disks = lun.disks()
+    finished = set()
+    for start in disks:
+        path: List[str] = []
+        uuid = start
+        while uuid in disks and uuid not in finished:
+            if uuid in path:
+                raise Malformed("Parent", Place(disks[uuid].name.text, 0), "the chain of parents comes back to it")
+            path.append(uuid)
+            parent = disks[uuid].parent
+            uuid = parent.uuid if parent else ""
+        finished.update(path)

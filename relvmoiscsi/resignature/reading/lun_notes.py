@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What should be known of a LUN and is no reason to refuse it: a sentence each, for `show`, the log and the result."""
+
+from typing import List, Mapping
+
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.cbt import CbtLog
+from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.resignature.reading.lun import Lun, Volume
+
+
+def notes(lun: Lun) -> List[str]:
+    """Sentences about what was found, is carried over, and should be known to whoever uses the SR."""
+    found = list(lun.work.sentences) if lun.work else []
+    found += _lvm_notes(lun)
+    after = lun.settled()
+    disks = after.disks()
+    for volume in after.volumes:
+        found += _volume_notes(volume, disks)
+    return found + _mgt_notes(after)
+
+
+def _lvm_notes(lun: Lun) -> List[str]:
+    found = []
+    if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
+        found.append("LVM was about to change the volume group; what it had committed counts.")
+    if lun.stale_mdas:
+        found.append(f"The metadata areas differ; the one with the higher seqno, {lun.vg.seqno}, counts.")
+    return found
+
+
+def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
+    name = volume.name.text
+    if volume.name.kind == naming.JOURNAL:
+        effect = naming.HARMLESS_JOURNALS[volume.name.journal]
+        return [f"Journal {name} is carried over: {effect}."]
+    if volume.name.kind == naming.OTHER:
+        return [f"{name} is not the storage manager's; it is carried over as it is."]
+    if volume.name.kind == naming.CBT_LOG and not (isinstance(volume.content, CbtLog) and volume.content.initialised):
+        return [f"The CBT log {name} was not yet initialised; its content stays as it is."]
+    if volume.name.is_old:
+        return [f"{name} waits to be deleted by SM's garbage collector."]
+    if isinstance(volume.content, Vhd):
+        return _footer_notes(volume.content, name) + _parent_notes(volume, disks)
+    return _parent_notes(volume, disks)
+
+
+def _footer_notes(vhd: Vhd, name: str) -> List[str]:
+    """A footer that is killed is nothing to speak of: every running VM has one."""
+    if vhd.end_footer is None or bytes(vhd.end_footer) == bytes(vhd.footer):
+        return []
+    sizes = vhd.end_footer.current_size, vhd.footer.current_size
+    if sizes[0] == sizes[1]:
+        return [f"The footers of {name} differ: one of them was being written."]
+    return [
+        "The footers of {} differ: tapdisk sees a disk of {} bytes, a scan of the storage manager one of {}.".format(
+            name, *sizes
+        )
+    ]
+
+
+def _parent_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
+    parent, name = volume.parent, volume.name.text
+    if parent is None:
+        return []
+    found = disks.get(parent.uuid)
+    if found is None or found.name.kind != parent.kind:
+        return [f"{name} has lost its parent, the {parent.kind} {parent.uuid}: it cannot be attached."]
+    if volume.disputed:
+        return [f"{name} was being given a new parent; it gets {parent.uuid}."]
+    return []
+
+
+def _mgt_notes(lun: Lun) -> List[str]:
+    if lun.mgt is None:
+        return ["The SR has no MGT volume: its VDIs have no labels."]
+    found, disks = [], lun.disks()
+    if lun.mgt.sr_uuid != lun.sr_uuid:
+        found.append(f"MGT names the SR {lun.mgt.sr_uuid}, the volume group {lun.sr_uuid}.")
+    for offset in lun.mgt.damaged:
+        found.append(f"The MGT record at byte {offset} is damaged: its label may be lost.")
+    for slot in lun.mgt.unread:
+        found.append(f"The MGT record at byte {slot.offset} does not read: its VDI has no label.")
+    for uuid in lun.mgt.duplicates():
+        found.append(f"MGT has several records of VDI {uuid}; the last one counts.")
+    for uuid, record in lun.records().items():
+        if uuid not in disks and record.vdi_type in naming.MGT_TYPES.values():
+            found.append(f"MGT has a record of VDI {uuid}, which has no volume: SM will drop it.")
+        elif uuid in disks and record.vdi_type != naming.MGT_TYPES[disks[uuid].name.kind]:
+            kind = disks[uuid].name.kind
+            found.append(f"MGT calls VDI {uuid} {record.vdi_type!r}, its volume is {kind}.")
+        if record.type in ("metadata", "redo_log"):
+            found.append(f"VDI {uuid} is a {record.type} VDI: it holds UUIDs of the original pool.")
+    return found

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The storage manager's own unfinished work: what its recovery would make of it. Pure.
+
+An array snapshot waits for nobody, so a clone may hold a snapshot, an inflation or a leaf coalesce that is half done.
+SM marks each with a journal volume and settles it at the next operation on the SR. On a clone that was introduced
+under new UUIDs it cannot: its recovery looks the VDIs up in a database that does not know them. So it is done here, by
+SM's own rules and in SM's own order, as part of the one plan that changes the identities.
+
+    inflate_<VDI>_<bytes>   a VHD's volume was being enlarged          keep the larger volume
+    clone_<VDI>_1           text: <base>_<clone>, or <base>_
+        no base                                                        nothing had happened
+        a leaf missing, or not a valid VHD                             take back: drop the leaves, base becomes the VDI
+        all there                                                      complete: base hidden and read-only, MGT records
+    leaf_<VDI>_1            text: <parent>
+        parent, or OLD_<VDI>, there                                    take back: both get their names, parent hidden
+        neither                                                        complete: drop the journal
+
+A leaf that holds blocks is never dropped: a journal may outlive its snapshot, and the VM ran on. But LVM does not wipe:
+until vhd-util has written to a new leaf it may look like the VHD of a disk that was deleted. What names the base is a
+leaf, for the base's UUID is a new one. What names the base's own parent is one if the base is empty, and hidden or the
+leaf empty too; otherwise nobody can tell. Nor does LVM wipe journals: one that speaks of a base that MGT knows, or that
+has other children, holds the text of an older one, and its own work had not begun.
+
+A leaf coalesce of which both volumes have their new names is complete but for its journal. SM takes it back all the
+same, while the VM is paused; where tapdisk has the new leaf open, the VM is not, and it is finished.
+
+Sources: SM drivers/LVHDSR.py (_undoAllJournals, _handleInterruptedCloneOp), drivers/cleanup.py
+(_handleInterruptedCoalesceLeaf), drivers/lvhdutil.py (inflate), drivers/journaler.py.
+"""
+
+import re
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from relvmoiscsi.errors import Place, Unsupported
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.identity import UUID_PATTERN
+from relvmoiscsi.formats.mgt.records import NewRecord
+from relvmoiscsi.formats.naming import LvName
+from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.resignature.reading.lun import (
+    JournalText,
+    Lun,
+    Unreadable,
+    Volume,
+    Work,
+)
+from relvmoiscsi.resignature.reading.sm_work import Bench
+
+_CLONE = re.compile(f"(?P<base>{UUID_PATTERN})_(?P<clone>{UUID_PATTERN})?")
+_LEAF = re.compile(UUID_PATTERN)
+
+BASE_LABEL = "base copy"
+
+
+class CloneJournal(NamedTuple):
+    """What the journal of a snapshot or clone says."""
+
+    base: str  #: VDI UUID that the original volume gets
+    clone: Optional[str]  #: VDI UUID of the second leaf; None when there is one leaf only
+
+
+def journal_text(block: bytes) -> JournalText:
+    """The text in the first block of a journal volume: its length in decimal, a blank, the text."""
+    length, _blank, rest = block.partition(b" ")
+    if not length.isdigit() or len(length) > 3 or int(length) > len(rest):
+        return JournalText(None)
+    try:
+        return JournalText(rest[: int(length)].decode("ascii"))
+    except UnicodeDecodeError:
+        return JournalText(None)
+
+
+def parse_clone(text: JournalText) -> Optional[CloneJournal]:
+    """None when the text is no clone journal's."""
+    match = _CLONE.match(text.value) if text.value else None
+    if match is None or match.end() != len(text.value or ""):
+        return None
+    return CloneJournal(match.group("base"), match.group("clone"))
+
+
+class UnderWay(NamedTuple):
+    """The VDIs of snapshots that were under way."""
+
+    half_made: Set[str]  #: a journal excuses their volumes from holding a disk image yet
+    to_look_into: Set[str]  #: of whose volumes it has to be known whether they hold a block: those, and the base copies
+
+
+def under_way(texts: Iterable[Tuple[LvName, JournalText]]) -> UnderWay:
+    """What the journals of snapshots say before anything else of the volumes is known."""
+    half_made: Set[str] = set()
+    bases: Set[str] = set()
+    for name, text in texts:
+        found = parse_clone(text) if name.journal == naming.CLONE else None
+        if found is not None:
+            half_made.update(filter(None, (name.uuid, found.clone)))
+            bases.add(found.base)
+    return UnderWay(half_made, half_made | bases)
+
+
+def old_uuids(lun: Lun) -> List[str]:
+    """VDI UUIDs that only the journals' texts speak of, as far as they read."""
+    found: List[str] = []
+    for volume in lun.volumes:
+        if isinstance(volume.content, JournalText):
+            found += re.findall(UUID_PATTERN, volume.content.value or "")
+    return found
+
+
+def unfinished_work(lun: Lun) -> Optional[Work]:
+    """What SM's recovery makes of a LUN; None when SM was at rest.
+
+    Raises Unsupported, naming the journal, for work that nobody could finish.
+    """
+    bench = Bench(lun)
+    if not bench.journals:
+        return None
+    for kind, settle in ((naming.INFLATE, _inflate), (naming.CLONE, _clone), (naming.LEAF, _leaf)):
+        for journal in bench.journals:
+            if journal.name.journal == kind:
+                settle(bench, journal)
+                bench.drop(journal)
+    return bench.result()
+
+
+def _refuse(journal: Volume, problem: str) -> Unsupported:
+    """Not with the advice to scan the original SR: SM's recovery would drop what a VM has written since."""
+    text = f"{problem}. Clone again once the storage manager is done with it"
+    return Unsupported(f"Logical volume {journal.name.text}", Place(journal.name.text, 0), text)
+
+
+# --- inflate
+
+
+def _inflate(bench: Bench, journal: Volume) -> None:
+    if not journal.name.value.isdigit():
+        raise _refuse(journal, f"the size in its name is {journal.name.value!r}")
+    uuid = str(journal.name.uuid)
+    volume = bench.disk(uuid)
+    if volume is None:
+        bench.say(f"The volume of VDI {uuid} was to be inflated, and is gone: the journal goes too.")
+        return
+    bench.heal_end_footer(volume)
+    bench.say(f"The volume of VDI {uuid} was being inflated: it stays as large as it is.")
+
+
+# --- snapshot and clone
+
+
+def _clone(bench: Bench, journal: Volume) -> None:
+    uuid = str(journal.name.uuid)
+    text = parse_clone(_text_of(journal))
+    if text is None:
+        _clone_without_text(bench, journal)
+        return
+    base, leaf = bench.disk(text.base), bench.disk(uuid)
+    if base is None:
+        if leaf is None:
+            raise _refuse(journal, f"neither VDI {uuid} nor its base copy {text.base} is there")
+        bench.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
+        return
+    clone = bench.disk(text.clone) if text.clone else None
+    others = [child for child in bench.children(base) if child not in (leaf, clone) and not child.name.is_old]
+    if text.base in bench.lun.records() or others:
+        # MGT learns of the base after the journal is gone: it has ended, or the text is what an older journal left
+        if leaf is None:
+            raise _refuse(journal, f"VDI {uuid} is gone, and its journal speaks of another snapshot")
+        bench.say(f"A snapshot of VDI {uuid} was about to begin, or has ended: the journal is dropped.")
+        return
+    present = [volume for volume in (leaf, clone) if volume is not None]
+    if len(present) == (2 if text.clone else 1) and all(_is_leaf(bench, volume, base) for volume in present):
+        _complete(bench, journal, base, clone)
+    elif all(_may_go(bench, volume, base) for volume in present):
+        _take_back(bench, uuid, base, present)
+    elif leaf is not None and not isinstance(leaf.content, Unreadable):
+        if clone is not None and isinstance(clone.content, Unreadable):
+            bench.drop(clone)  # it never was a disk
+            clone = None
+        _complete(bench, journal, base, clone)  # the VM has run on: nothing of it may go
+    else:
+        problem = f"a snapshot of VDI {uuid} was under way, and its volumes hold both data and damage"
+        raise _refuse(journal, problem)
+
+
+def _clone_without_text(bench: Bench, journal: Volume) -> None:
+    """The text is written after the volume is made, and before anything else is done.
+
+    Whether something was done shows: the base copy would be a visible disk that MGT does not know.
+    """
+    uuid = str(journal.name.uuid)
+    leaf, known = bench.disk(uuid), bench.lun.records()
+    strangers = [other for other, volume in bench.lun.disks().items() if not volume.hidden and other not in known]
+    if leaf is None or isinstance(leaf.content, Unreadable) or strangers:
+        raise _refuse(journal, f"a snapshot of VDI {uuid} was under way, and its journal does not read")
+    bench.say(f"A snapshot of VDI {uuid} was about to begin: it is dropped.")
+
+
+def _text_of(journal: Volume) -> JournalText:
+    return journal.content if isinstance(journal.content, JournalText) else JournalText(None)
+
+
+def _is_leaf(bench: Bench, leaf: Volume, base: Volume) -> bool:
+    """A leaf of this very snapshot, complete: as `vhd-util check` sees it, which SM asks, and no deleted disk's."""
+    if isinstance(leaf.content, Vhd) and leaf.content.end_footer is None:
+        return False
+    parent = bench.disk(leaf.parent.uuid) if leaf.parent else None
+    if parent is None or not leaf.is_made_of(parent) or parent.lv.id not in _ancestry(bench, base):
+        return False
+    if parent.lv.id == base.lv.id:
+        return True  # the base's UUID was new: no VHD from before names it
+    return bool(base.empty) and (base.hidden or bool(leaf.empty))
+
+
+def _ancestry(bench: Bench, base: Volume) -> Set[str]:
+    """The LV ids of the base and of what is above it. Stops where a chain comes back to itself."""
+    found: Set[str] = set()
+    volume: Optional[Volume] = base
+    while volume is not None and volume.lv.id not in found:
+        found.add(volume.lv.id)
+        volume = bench.disk(volume.parent.uuid) if volume.parent else None
+    return found
+
+
+def _may_go(bench: Bench, leaf: Volume, base: Volume) -> bool:
+    """Whether no guest has written to it. Raises Unsupported where that cannot be told.
+
+    That the base is not hidden proves nothing: SM shows it when it begins to take a snapshot back, which then fails
+    where a VM has the leaf open.
+    """
+    if isinstance(leaf.content, Unreadable) or leaf.empty:
+        return True
+    parent = bench.disk(leaf.parent.uuid) if leaf.parent else None
+    if base.hidden or parent is not None and parent.lv.id == base.lv.id:
+        return False
+    if parent is not None and base.empty and leaf.is_made_of(parent) and parent.lv.id in _ancestry(bench, base):
+        problem = f"{leaf.name.text} holds blocks, which may be of a deleted disk or of a VM that ran on"
+        raise _refuse(leaf, problem)
+    return True
+
+
+def _complete(bench: Bench, journal: Volume, base: Volume, clone: Optional[Volume]) -> None:
+    uuid = str(journal.name.uuid)
+    bench.set_read_only(bench.set_hidden(base, True), True)
+    record = bench.lun.records().get(uuid)
+    kind = record.type if record else "user"
+    if clone is not None:
+        bench.new_records.append(_record(clone, "", kind))
+    if bench.children(base):
+        bench.new_records.append(_record(base, BASE_LABEL, kind))
+    bench.say(f"A snapshot of VDI {uuid} was under way: all its volumes are there, so it is completed.")
+
+
+def _record(volume: Volume, label: str, kind: str) -> NewRecord:
+    """SM gives the same to a VDI whose snapshot it completes: it does not know the label any more."""
+    is_base = label == BASE_LABEL
+    return NewRecord(
+        uuid=str(volume.name.uuid),
+        name_label=label,
+        type=kind,
+        vdi_type=naming.MGT_TYPES[volume.name.kind],
+        read_only=is_base,
+        managed=not is_base,
+    )
+
+
+def _take_back(bench: Bench, uuid: str, base: Volume, leaves: Sequence[Volume]) -> None:
+    for leaf in leaves:
+        bench.drop(leaf)
+    base = bench.set_read_only(bench.set_hidden(base, False), False)
+    bench.rename(base, uuid)
+    bench.say(f"A snapshot of VDI {uuid} was under way and not complete: it is taken back, and loses nothing.")
+
+
+# --- leaf coalesce
+
+
+def _leaf(bench: Bench, journal: Volume) -> None:
+    uuid = str(journal.name.uuid)
+    leaf, old = bench.disk(uuid), bench.disk(uuid, is_old=True)
+    parent_uuid = _parent_uuid(journal, leaf, old)
+    parent = bench.disk(parent_uuid)
+    if parent is None and old is None:
+        if leaf is None:
+            raise _refuse(journal, f"neither VDI {uuid} nor its parent {parent_uuid} is there")
+        bench.freed_records.append(parent_uuid)
+        bench.say(f"VDI {uuid} was being coalesced into its parent: that is done, only the journal goes.")
+        return
+    if parent is None and leaf is not None and old is not None and _has_been_open(bench, leaf):
+        bench.drop(old)
+        bench.set_read_only(bench.set_hidden(leaf, False), False)
+        bench.freed_records.append(parent_uuid)
+        bench.say(f"VDI {uuid} was coalesced into its parent, and its VM ran on: old leaf and journal go.")
+        return
+    if parent is None:
+        if leaf is None:
+            raise _refuse(journal, f"the parent {parent_uuid} of VDI {uuid} is gone")
+        parent, leaf = bench.rename(leaf, parent_uuid), None
+    if leaf is None:
+        if old is None:
+            raise _refuse(journal, f"VDI {uuid} is gone, its parent {parent_uuid} is there")
+        leaf = bench.rename(old, uuid)
+    bench.set_hidden(leaf, False)
+    bench.set_read_only(bench.set_hidden(parent, True), True)
+    bench.say(f"VDI {uuid} was being coalesced into its parent: that is taken back, SM will do it again.")
+
+
+def _parent_uuid(journal: Volume, leaf: Optional[Volume], old: Optional[Volume]) -> str:
+    """From the journal's text; without it, before anything was renamed, from the leaf itself."""
+    value = _text_of(journal).value
+    if value is not None and _LEAF.match(value) and len(value) == len(str(journal.name.uuid)):
+        return value
+    if leaf is not None and old is None and leaf.parent is not None:
+        return leaf.parent.uuid
+    problem = f"VDI {journal.name.uuid} was being coalesced into its parent, and the journal does not read"
+    raise _refuse(journal, problem)
+
+
+def _has_been_open(bench: Bench, leaf: Volume) -> bool:
+    """Whether tapdisk has a VHD open for a VM, or had when its host died: then it has overwritten the end footer.
+
+    The end of a volume that is being inflated may hold what somebody else's tapdisk left there.
+    """
+    inflated = {journal.name.uuid for journal in bench.journals if journal.name.journal == naming.INFLATE}
+    return isinstance(leaf.content, Vhd) and leaf.content.killed and leaf.name.uuid not in inflated

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The volumes and records of a LUN while SM's unfinished work is settled on them, one change at a time. Pure."""
+
+from typing import Dict, List, Optional
+
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_records, without_record
+from relvmoiscsi.formats.qcow2.image import Qcow2
+from relvmoiscsi.formats.vhd.image import Vhd
+from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
+
+
+class Bench:
+    """The volumes of a LUN while they are worked on, by LV id."""
+
+    def __init__(self, lun: Lun) -> None:
+        self.lun = lun
+        self.sentences: List[str] = []
+        self.new_records: List[NewRecord] = []
+        self.freed_records: List[str] = []
+        self._volumes: Dict[str, Volume] = {volume.lv.id: volume for volume in lun.volumes}
+        self.journals = [
+            volume
+            for volume in lun.volumes
+            if volume.name.kind == naming.JOURNAL and volume.name.journal in naming.FINISHED_JOURNALS
+        ]
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def disk(self, uuid: Optional[str], is_old: bool = False) -> Optional[Volume]:
+        """The volume that is named for a VDI, or for the leaf of one that waits for deletion."""
+        for volume in self._volumes.values():
+            name = volume.name
+            if name.uuid == uuid and name.kind in naming.DISK_KINDS and name.is_old == is_old:
+                return volume
+        return None
+
+    def children(self, volume: Volume) -> List[Volume]:
+        return [
+            child
+            for child in self._volumes.values()
+            if child.parent and (child.parent.kind, child.parent.uuid) == (volume.name.kind, volume.name.uuid)
+        ]
+
+    def drop(self, volume: Volume) -> None:
+        del self._volumes[volume.lv.id]
+
+    def rename(self, volume: Volume, uuid: str) -> Volume:
+        """A volume under the plain name of a VDI; the kind stays."""
+        name = naming.disk_name(volume.name.kind, uuid)
+        return self._put(volume._replace(name=name, lv=volume.lv._replace(name=name.text)))
+
+    def set_read_only(self, volume: Volume, read_only: bool) -> Volume:
+        status = volume.lv.status - {"WRITE"} if read_only else volume.lv.status | {"WRITE"}
+        return self._put(volume._replace(lv=volume.lv._replace(status=status)))
+
+    def set_hidden(self, volume: Volume, hidden: bool) -> Volume:
+        """In the image; for a raw volume, which has no place for it, in a tag of the LV. Raises Unsupported."""
+        if volume.hidden == hidden and not isinstance(volume.content, Vhd):
+            return volume
+        if isinstance(volume.content, Vhd):
+            return self._put(volume._replace(content=volume.content.with_hidden(hidden)))
+        if isinstance(volume.content, Qcow2):
+            return self._put(volume._replace(content=volume.content.with_hidden(hidden, volume.name.text)))
+        tags = tuple(tag for tag in volume.lv.tags if tag != naming.HIDDEN_TAG)
+        return self._put(volume._replace(lv=volume.lv._replace(tags=(*tags, naming.HIDDEN_TAG) if hidden else tags)))
+
+    def heal_end_footer(self, volume: Volume) -> None:
+        """Where the enlarged volume ends in the footer of another VHD, the VHD's own takes its place."""
+        if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
+            self._put(volume._replace(content=volume.content.with_own_end_footer()))
+
+    def _put(self, volume: Volume) -> Volume:
+        self._volumes[volume.lv.id] = volume
+        return volume
+
+    def result(self) -> Work:
+        volumes = tuple(self._volumes[v.lv.id] for v in self.lun.volumes if v.lv.id in self._volumes)
+        return Work(self.lun._replace(volumes=volumes, mgt=self._mgt()), tuple(self.sentences))
+
+    def _mgt(self) -> Optional[Mgt]:
+        mgt, holder = self.lun.mgt, next((v for v in self.lun.volumes if v.name.kind == naming.MGT), None)
+        if mgt is None or holder is None:
+            return mgt
+        for uuid in self.freed_records:
+            mgt = without_record(mgt, uuid, naming.MGT)
+        known = mgt.live()
+        wanted = [record for record in self.new_records if record.uuid not in known]
+        if wanted:
+            mgt, left_over = with_records(mgt, wanted, holder.size, naming.MGT)
+            for record in left_over:
+                self.say(f"MGT is full: VDI {record.uuid} gets no record, and so no label.")
+        return mgt

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Read what is inside the volumes of an SR: heads of all of them at once, then what those point to."""
+
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from relvmoiscsi.device import SECTOR, Device, read_pieces
+from relvmoiscsi.errors import FormatError
+from relvmoiscsi.formats import cbt, naming
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
+from relvmoiscsi.formats.mgt import layout as mgt_layout
+from relvmoiscsi.formats.mgt.records import Mgt, read_length, read_mgt
+from relvmoiscsi.formats.naming import LvName, ParentName
+from relvmoiscsi.formats.qcow2 import image as qcow2
+from relvmoiscsi.formats.vhd import image as vhd
+from relvmoiscsi.resignature.reading import sm_journals
+from relvmoiscsi.resignature.reading.lun import Content, Unreadable, Volume, agreed_parent
+
+_SPARE_MGT_RECORDS = 64  #: read along with the records of the volumes; deleted slots live there
+
+#: that a snapshot gets when it is completed, and how many snapshots are expected to be under way at the most
+_NEW_MGT_RECORDS = 2 * 16
+
+#: a volume whose first bytes are read; of MGT, those bytes
+Opened = Union[Content, bytes]
+
+
+class Wanted(NamedTuple):
+    """Bytes of a volume that are to be read."""
+
+    lv: LogicalVolume
+    offset: int
+    length: int
+
+
+def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[Wanted]) -> List[bytes]:
+    """One batch of reads from volumes, wherever their segments lie. Raises Truncated."""
+    return read_pieces(device, [vg.ranges(*item) for item in wanted])
+
+
+def read_all_volumes(
+    device: Device, vg: VolumeGroup, names: Sequence[LvName]
+) -> Tuple[Tuple[Volume, ...], Optional[Mgt]]:
+    """The volumes, in the order of the metadata text, and SM's records. `names` are those of the volumes, taken apart.
+
+    Two batches of reads however many volumes there are. Raises FormatError, but for volumes that a journal excuses.
+    """
+    heads = [_heads(vg, lv, name, len(names)) for lv, name in zip(vg.lvs, names)]
+    first = iter(read_volumes(device, vg, [item for wanted in heads for item in wanted]))
+    parts = [[next(first) for _ in wanted] for wanted in heads]
+    excused, looked_into = sm_journals.under_way(
+        (name, sm_journals.journal_text(found[0]))
+        for name, found in zip(names, parts)
+        if name.kind == naming.JOURNAL and found
+    )
+    opened = [_open(vg, lv, name, found, name.uuid in excused) for lv, name, found in zip(vg.lvs, names, parts)]
+    tails = [_tails(vg, lv, content) for lv, content in zip(vg.lvs, opened)]
+    tables = [
+        _table(lv, content) if name.uuid in looked_into else [] for lv, name, content in zip(vg.lvs, names, opened)
+    ]
+    second = iter(
+        read_volumes(device, vg, [item for several in (tails, tables) for wanted in several for item in wanted])
+    )
+    texts = [tuple(next(second) for _ in wanted) for wanted in tails]
+    volumes, mgt = [], None
+    for lv, name, content, found, table in zip(vg.lvs, names, opened, texts, tables):
+        size = vg.size_of(lv)
+        if isinstance(content, bytes):
+            mgt = _mgt(content + b"".join(found), size, name.text)
+            volumes.append(Volume(lv, name, size, None, None, ()))
+            continue
+        empty = _is_empty(content, next(second)) if table else None
+        volumes.append(Volume(lv, name, size, content, _parent(content, found, name.text), found, empty=empty))
+    disks = {str(volume.name.uuid): volume for volume in volumes if volume.is_disk}
+    return tuple(_agreed(volume, disks, volume.name.uuid in excused) for volume in volumes), mgt
+
+
+def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool) -> Volume:
+    """The volume with the parent that header and locators agree on. Raises FormatError as `_open` does."""
+    if not isinstance(volume.content, vhd.Vhd):
+        return volume
+    try:
+        located = vhd.located_parents(volume.content, volume.texts, volume.name.text)
+        parent = agreed_parent(volume, located, disks)
+    except FormatError as problem:
+        if not excused:
+            raise
+        return volume._replace(content=Unreadable(problem), parent=None, texts=(), empty=None)
+    return volume._replace(parent=parent, disputed=any(one != volume.parent for one in located))
+
+
+def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) -> List[Wanted]:
+    """What to read of a volume first."""
+    if name.kind == naming.VHD:
+        # in three pieces: the records are then the very bytes that the cache keeps, and not copies
+        header_bytes = vhd.HEAD_BYTES - SECTOR
+        return [Wanted(lv, 0, SECTOR), Wanted(lv, SECTOR, header_bytes), Wanted(lv, vg.size_of(lv) - SECTOR, SECTOR)]
+    if name.kind == naming.QCOW2:
+        return [Wanted(lv, 0, qcow2.HEAD_BYTES)]
+    if name.kind == naming.CBT_LOG:
+        return [Wanted(lv, 0, cbt.CbtHeader.SIZE)]
+    if name.kind == naming.JOURNAL and name.journal in (naming.CLONE, naming.LEAF):
+        return [Wanted(lv, 0, SECTOR)]
+    if name.kind == naming.MGT:
+        records = volume_count + _SPARE_MGT_RECORDS
+        guess = mgt_layout.SR_END + records * mgt_layout.RECORD_BYTES
+        return [Wanted(lv, 0, min(guess, vg.size_of(lv)))]
+    return []
+
+
+def _open(vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[bytes], excused: bool) -> Opened:
+    """The content of a volume; of MGT, the bytes in use as far as they are read.
+
+    Raises FormatError, unless a journal excuses the volume: SM makes it before it fills it.
+    """
+    size = vg.size_of(lv)
+    if name.kind == naming.CBT_LOG:
+        return cbt.read_cbt_log(parts[0], name.text)
+    if name.kind == naming.JOURNAL:
+        return sm_journals.journal_text(parts[0]) if parts else None
+    if name.kind == naming.MGT:
+        return parts[0]
+    try:
+        if name.kind == naming.VHD:
+            return vhd.read_vhd(parts[0], parts[1], parts[2], name.text, size)
+        if name.kind == naming.QCOW2:
+            return qcow2.read_qcow2(parts[0], name.text, size)
+    except FormatError as problem:
+        if not excused:
+            raise
+        return Unreadable(problem)
+    return None
+
+
+def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
+    """What to read of a volume once its head is known."""
+    if isinstance(content, vhd.Vhd):
+        return [Wanted(lv, locator.offset, locator.length) for locator in content.locators]
+    if isinstance(content, qcow2.Qcow2) and content.backing:
+        return [Wanted(lv, content.backing.offset, content.backing.length)]
+    if isinstance(content, bytes):
+        length = read_length(content, vg.size_of(lv), lv.name)
+        end = min(length + _NEW_MGT_RECORDS * mgt_layout.RECORD_BYTES, vg.size_of(lv))
+        return [Wanted(lv, len(content), end - len(content))] if end > len(content) else []
+    return []
+
+
+def _table(lv: LogicalVolume, content: Opened) -> List[Wanted]:
+    """The table that tells whether an image holds a block."""
+    if isinstance(content, (vhd.Vhd, qcow2.Qcow2)):
+        table = content.block_table()
+        return [Wanted(lv, table.offset, table.length)]
+    return []
+
+
+def _is_empty(content: Content, table: bytes) -> bool:
+    unused = vhd.UNUSED_ENTRY if isinstance(content, vhd.Vhd) else qcow2.UNUSED_ENTRY
+    return table == unused * (len(table) // len(unused))
+
+
+def _mgt(data: bytes, volume_size: int, volume: str) -> Mgt:
+    length = read_length(data, volume_size, volume)
+    return read_mgt(data[:length], volume, data[length : length + _NEW_MGT_RECORDS * mgt_layout.RECORD_BYTES])
+
+
+def _parent(content: Content, texts: Sequence[bytes], volume: str) -> Optional[ParentName]:
+    """The parent that the head of an image names."""
+    if isinstance(content, vhd.Vhd):
+        return content.parent
+    if isinstance(content, qcow2.Qcow2) and texts:
+        return qcow2.parent_of(content, texts[0], volume)
+    return None

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Carry a plan out: the protocol, in the steps of the table `resignature.protocol.steps`.
+
+`resignature.after_a_cut.recovery` finishes what was cut, or takes it back.
+
+Each step ends in one flush. Before step 1 the device is compared with what was read; after step 1 and after step 3
+what was written is read back; after step 6 all of it.
+
+A write that was reported as failed may still reach the disk, minutes later: nobody can take it back. So after a failure
+nothing is taken back and nothing is erased:
+
+    in step 1      the LUN is as it was. What may still land lands in free ring space: the second area lies behind a
+                   gap, the journal where LVM comes last, so LVM has to write many texts before it gets there; and the
+                   next run uses other places (`formats.lvm.ring`)
+    from step 2    the label is unmarked, or marked; `recover` does what it says. A later run may overwrite the
+                   journal of one that never got its mark. Should the mark land then, the journals on the LUN and what
+                   the metadata areas and the contents hold tell whose turn it is (`resignature.after_a_cut.late_label`)
+
+Two things nobody can mend. A late write of a block that others have written to since brings its old bytes along; that
+is why no more than the blocks that change are written. And a header or label of step 5 or 6 that lands behind an undo,
+or behind a change of LVM, is a valid one: undo a run that failed there when its writes cannot land any more, after a
+logout for example.
+"""
+
+import logging
+from typing import Container, List, Optional, Sequence
+
+from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
+from relvmoiscsi.errors import DeviceError, Refused, in_state
+from relvmoiscsi.resignature.after_a_cut.sentences import cut_sentence, nothing_written, only_free_space
+from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.journal import Journal
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.steps import STEPS, Step
+from relvmoiscsi.resignature.writing.canvas import changed_chunks
+
+log = logging.getLogger(__name__)
+
+
+def carry_out(device: Device, plan: Plan, before: str = "") -> None:
+    """All steps, on a device that is as it was when the plan was made.
+
+    Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
+    the device is in. `before` begins that sentence, where something has been done to it already.
+    """
+    with in_state(nothing_written(before), DeviceError, Refused):
+        _compare_with_plan(device, plan)
+    run, labels = plan.run, plan.labels()
+    headers = _old_headers(plan.journal)
+    with in_state(only_free_space(device.name, before), DeviceError, Refused):
+        prepared = plan.chunks_of(steps.JOURNAL)
+        step(device, steps.JOURNAL, prepared)
+        read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
+    with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
+        step(device, steps.MARK, plan.chunks_of(steps.MARK), run.blocks)
+        contents = content_chunks(run, device.block_size)
+        step(device, steps.CONTENTS, contents)
+        read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
+        for taken in (steps.COMMIT, steps.HEADERS, steps.FINAL):
+            step(device, taken, plan.chunks_of(taken), run.blocks)
+        read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
+
+
+def content_chunks(run: Run, block_size: int) -> List[Chunk]:
+    """What the contents step writes: of the journalled blocks those that change."""
+    chunks: List[Chunk] = []
+    for write in run.writes:
+        chunks += changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
+    return chunks
+
+
+def step(
+    device: Device,
+    taken: Step,
+    chunks: Sequence[Chunk],
+    blocks: Sequence[Chunk] = (),
+    torn: Container[int] = (),
+    what: str = "",
+) -> None:
+    """Write and flush; `blocks` and `torn` are for `whole_blocks`. `what` names a part of a step."""
+    what = what or taken.name
+    log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), what, len(chunks), device.name)
+    device.write(whole_blocks(device, chunks, blocks, torn))
+    device.flush()
+
+
+def whole_blocks(
+    device: Device, chunks: Sequence[Chunk], blocks: Sequence[Chunk] = (), torn: Container[int] = ()
+) -> List[Chunk]:
+    """The chunks, widened to blocks of the device by what `blocks` hold, or else by what is there now.
+
+    A chunk in one of `blocks` whose start is in `torn` is widened to that block, which may be larger than the device's.
+    """
+    found = []
+    for chunk in chunks:
+        start, end = align_down(chunk.offset, device.block_size), align_up(chunk.end, device.block_size)
+        around = next((block for block in blocks if block.offset <= chunk.offset and chunk.end <= block.end), None)
+        if around is not None and around.offset in torn:
+            start, end = around.offset, around.end
+        found.append(
+            chunk if (start, end) == (chunk.offset, chunk.end) else _widened(device, chunk, start, end, around)
+        )
+    return found
+
+
+def _widened(device: Device, chunk: Chunk, start: int, end: int, around: Optional[Chunk]) -> Chunk:
+    if around is None:
+        data = device.read([Range(start, end - start)])[0]
+    else:
+        data = around.data[start - around.offset : end - around.offset]
+    return Chunk(start, data[: chunk.offset - start] + chunk.data + data[chunk.end - start :])
+
+
+def _compare_with_plan(device: Device, plan: Plan) -> None:
+    """Everything the plan builds on is as it was read."""
+    labels = plan.labels()
+    expected = [Chunk(labels.offset, plan.label_now or labels.before), *_old_headers(plan.journal)]
+    expected += plan.run.blocks
+    expected += [Chunk(write.offset, write.old) for write in plan.run.writes]
+    for chunk, data in zip(expected, device.read([_range(chunk) for chunk in expected])):
+        if data != chunk.data:
+            raise Refused(
+                f"{device.name} changed at byte {chunk.offset} since it was read: something else writes to it."
+            )
+
+
+def _old_headers(journal: Journal) -> List[Chunk]:
+    return [Chunk(move.original.offset, move.old_header) for move in journal.run.mdas]
+
+
+def _range(chunk: Chunk) -> Range:
+    return Range(chunk.offset, len(chunk.data))
+
+
+def read_back(device: Device, chunks: Sequence[Chunk]) -> None:
+    """Raises Refused when the device does not hold what was written."""
+    for chunk, data in zip(chunks, device.read([_range(chunk) for chunk in chunks])):
+        if data != chunk.data:
+            raise Refused(
+                f"{device.name} does not hold what was written at byte {chunk.offset}: something else writes to it, "
+                "or it loses writes.",
+                sm_key="EIO",
+            )

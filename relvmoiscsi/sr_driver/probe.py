@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""sr_probe: the state of the LUN, as XML in the form of lvmoiscsi's answer.
+
+xapi does one attach, detach or probe at a time on a host: while a probe waits, no disk is attached to a VM. So it waits
+for no lock, and has a short time for the rest; its logout alone may wait some seconds for SM.
+"""
+
+from typing import Sequence, Tuple
+
+from relvmoiscsi import engine
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.locks.sm_locks import Busy
+from relvmoiscsi.host.own_process import apart
+from relvmoiscsi.host.sm_log import SmLogHandler
+from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.host.xapi.xml_rpc import escaped
+from relvmoiscsi.sr_driver.attach import attached
+from relvmoiscsi.sr_driver.config import Config
+from relvmoiscsi.sr_driver.create import access_of, missing_iqn, missing_scsi_id
+from relvmoiscsi.sr_driver.protocol import Call
+
+PROBE_SECONDS = 20.0
+BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
+
+
+def sr_probe(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
+    """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
+    deadline = deadline.part(PROBE_SECONDS)
+    access = access_of(call, config, xapi, smlog, deadline)._replace(lock_seconds=0.0)
+    if not config.target_iqn:
+        raise missing_iqn(access)
+    if not config.scsi_id:
+        raise missing_scsi_id(access)
+    try:
+        with attached(access) as path:
+            return apart(lambda _begin: _inspected(path, config.scsi_id), deadline, "the LUN had been read")
+    except Busy as problem:
+        return _document([("Devlist", config.scsi_id), ("state", BUSY), ("problem", str(problem))])
+
+
+def _inspected(path: str, scsi_id: str) -> str:
+    with open_device(path, writable=False) as device:
+        return _xml(engine.inspect(device), scsi_id)
+
+
+def _xml(found: engine.Inspection, scsi_id: str) -> str:
+    """`UUID` is the SR that the LUN holds now; an SR that it was made of, or is to become, has a name of its own."""
+    rows = []
+    if found.lun is not None:
+        label = found.lun.mgt.name_label if found.lun.mgt else ""
+        rows += [("UUID", found.lun.sr_uuid), ("size", str(found.lun.size_bytes)), ("name_label", label)]
+    rows += [("Devlist", scsi_id), ("state", found.state)]
+    if found.run is not None:
+        rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]
+    if found.problem is not None:
+        rows.append(("problem", str(found.problem)))
+    return _document(rows)
+
+
+def _document(rows: Sequence[Tuple[str, str]]) -> str:
+    lines = [f"\t\t<{name}>{escaped(text)}</{name}>" for name, text in rows]
+    return "\n".join(['<?xml version="1.0" ?>', "<SRlist>", "\t<SR>", *lines, "\t</SR>", "</SRlist>"]) + "\n"

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""New identities for a LUN at hand, whatever an earlier call has left of it."""
+
+import logging
+import os
+from contextlib import contextmanager
+from typing import Iterator, Optional
+
+from relvmoiscsi import engine, procedure, report
+from relvmoiscsi.device import Device
+from relvmoiscsi.engine import AlreadyDone, Prepared, Result
+from relvmoiscsi.errors import Unfinished
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lvm_locks import lvm_locks
+from relvmoiscsi.host.own_process import lend
+from relvmoiscsi.resignature.protocol.journal import Mark
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_notes import notes
+
+log = logging.getLogger(__name__)
+
+LOCK_SECONDS = 15.0  #: for a udev worker that looks at the disk
+VG_LOCK_SECONDS = 600.0  #: for LVM commands and other calls, as far as the deadline allows
+
+
+def resignatured(device: Device, scsi_id: str, sr_uuid: str, deadline: Deadline) -> str:
+    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here."""
+    done = procedure.resignature(device, os.urandom, _SmLog(device, deadline), scsi_id, sr_uuid=sr_uuid or None)
+    if isinstance(done, AlreadyDone):
+        log.info("%s was resignatured already, as SR %s", device.name, done.sr_uuid)
+        return done.sr_uuid
+    assert isinstance(done, procedure.Outcome) and done.result.ids is not None  # this voice never stops at the plan
+    result, ids = done.result, done.result.ids
+    if not done.was_cut:
+        _log_map(result.lun, ids)
+        log.info("%d writes, %d bytes, %d flushes", result.writes, result.bytes_written, result.flushes)
+    return ids.new_sr
+
+
+class _SmLog(procedure.Voice):
+    """Nobody is asked: the caller wants a LUN of its own, and SMlog has what was done for it."""
+
+    def __init__(self, device: Device, deadline: Deadline) -> None:
+        self._device, self._deadline = device, deadline
+
+    def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
+        what = "taking it back, for this is a copy of that LUN" if take_back else "finishing it"
+        run = mark.journal.run
+        log.info("%s holds an unfinished run for SCSIid %s; %s", self._device.name, run.scsi_id, what)
+
+    def agrees_to(self, prepared: Prepared) -> bool:
+        for sentence in notes(prepared.lun):
+            log.info("%s: %s", self._device.name, sentence)
+        return True
+
+    @contextmanager
+    def locks(self, run: Run) -> Iterator[None]:
+        """SM's LVM lock and LVM's own, on both names of the volume group.
+
+        Until the first write they are undone by whoever gives this process up: the LUN may not answer.
+        """
+        with sm_locks.lvm_lock(timeout=self._deadline.within(VG_LOCK_SECONDS)) as of_sm, lvm_locks(
+            engine.vg_names(run), timeout=self._deadline.within(VG_LOCK_SECONDS)
+        ) as of_lvm:
+            lend([*of_sm, *of_lvm.descriptors])
+            yield
+
+    def has_settled(self, mark: Mark, result: Result) -> None:
+        if result.ids is not None:
+            _log_map(result.lun, result.ids)
+
+
+def _log_map(lun: Optional[Lun], ids: IdMap) -> None:
+    for line in report.map_text(lun, ids).splitlines():
+        log.info("%s", line.strip())
+    rows = len(lun.settled().disks()) if lun else 0
+    if rows > 1:
+        log.warning(
+            "the SR has %d VDIs, snapshots and hidden parents among them; CloudStack takes a LUN with exactly one and "
+            "will count more",
+            rows,
+        )

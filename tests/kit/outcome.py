@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A disk before and after a resignature, and the judgement on it: the same SR under new ids."""
+
+import re
+from typing import NamedTuple
+
+from kit import reader
+from kit.build_volumes import noise
+from kit.lvmreader import dashed
+from kit.sparse import SparseDisk
+from relvmoiscsi import engine
+from relvmoiscsi.formats.identity import IdMap
+
+
+def entropy_of(seed):
+    """Entropy that is the same for the same seed."""
+    drawn = []
+
+    def entropy(length):
+        drawn.append(length)
+        return noise(length, f"{seed} {len(drawn)}")
+
+    return entropy
+
+
+class Outcome(NamedTuple):
+    before: SparseDisk
+    after: SparseDisk
+    ids: IdMap
+    result: engine.Result
+
+    @property
+    def sr_before(self):
+        return reader.read_sr(self.before)
+
+    @property
+    def sr_after(self):
+        return reader.read_sr(self.after)
+
+
+def resignatured(disk, seed="ids", **options):
+    """A disk before and after a resignature; the disk given stays as it is."""
+    after = disk.copy()
+    prepared = engine.prepare(after, entropy_of(seed), **options)
+    result = engine.resignature(after, prepared)
+    return Outcome(disk, after, prepared.plan.run.ids, result)
+
+
+def names_of(ids):
+    """Old to new, as they are printed: UUIDs, and LVM ids with their dashes."""
+    names = dict(ids.uuids)
+    names.update((dashed(old), dashed(new)) for old, new in ids.lvm_ids.items())
+    return names
+
+
+def assert_same_sr_under_new_ids(outcome, allowed=()):
+    """The judgement in one: nothing shared, nothing lost, nothing touched but identities and what else is `allowed`."""
+    before, after, names = outcome.before, outcome.after, names_of(outcome.ids)
+    if outcome.sr_before.mgt and re.match(reader.UUID + "$", outcome.sr_before.mgt.sr_uuid):
+        names.setdefault(outcome.sr_before.mgt.sr_uuid, outcome.ids.new_sr)
+    layout = reader.Layout((*reader.layout_of(before).allowed, *allowed))
+    assert not reader.identities(before) & reader.identities(after)
+    assert essence(after) == reader.renamed(essence(before), names)
+    assert reader.guest_digest(after, layout) == reader.guest_digest(before, layout)
+    assert [mda.precommitted for mda in areas_of(after)] == [False] * len(areas_of(before))
+    assert outcome.sr_after.vg.seqno == outcome.sr_before.vg.seqno + 1
+
+
+def essence(disk):
+    """What readers see, but for LVM's complaint about a PV that is not marked as used: a new label marks it."""
+    view, *rest = reader.essence(disk)
+    warnings = tuple(warning for warning in view[-1] if "does not say that the PV is in use" not in warning)
+    return (view[:-1], warnings, *rest)
+
+
+def areas_of(disk):
+    return [reader.read_mda(disk, area) for area in reader.read_label(disk).mdas]

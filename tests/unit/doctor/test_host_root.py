@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A host in a directory: links stay inside it, nothing is changed; findings, and their way from host to host."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from kit.doctor_world import AS_XAPI, DRIVER, REAL_DRIVER, UUID, World
+from relvmoiscsi import doctor
+from relvmoiscsi.doctor import finding as finding_
+from relvmoiscsi.doctor import host_root
+from relvmoiscsi.doctor.finding import (
+    Finding,
+    from_json,
+    is_ready,
+    listed,
+    ok,
+    problem,
+    reason,
+    unknown,
+    warning,
+)
+from relvmoiscsi.doctor.host_root import inventory, why
+from relvmoiscsi.errors import CommandFailed
+from relvmoiscsi.host.this_host import Host
+
+
+@pytest.fixture
+def world():
+    made = World()
+    yield made
+    shutil.rmtree(made.root)
+
+
+# --- a host in a directory
+
+
+@pytest.mark.parametrize(
+    "name, target",
+    [
+        ("/etc/a", "/opt/x"),
+        ("/etc/a", "../opt/x"),
+        ("/etc/a", "../../../../../opt/./x"),
+        ("/etc/a", "b"),
+        ("/etc/a", "/etc/b"),
+    ],
+)
+def test_links_stay_inside_the_root(tmp_path, name, target):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/b").symlink_to("/opt/x")
+    (tmp_path / "etc/a").symlink_to(target)
+
+    assert host_root.path_of(Host(str(tmp_path)), name) == str(tmp_path / "opt/x")
+    assert host_root.path_of(Host(str(tmp_path)), name + "/y") == str(tmp_path / "opt/x/y")
+
+
+def test_links_in_a_circle_are_an_error(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("/a")
+
+    with pytest.raises(OSError):
+        host_root.path_of(Host(str(tmp_path)), "/a")
+    assert host_root.text_of(Host(str(tmp_path)), "/a") == "" and not host_root.is_program(Host(str(tmp_path)), "/a")
+
+
+def test_without_another_root_paths_are_what_they_are():
+    assert host_root.path_of(Host(), "/etc/../a") == "/etc/../a"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(str(tmp_path / "pipe"))
+
+    with pytest.raises(OSError, match="no file"):
+        host_root.read(Host(str(tmp_path)), "/pipe")
+
+
+def test_no_more_of_a_file_is_read_than_is_of_use(tmp_path):
+    (tmp_path / "long").write_bytes(b"x" * (3 << 20))
+
+    assert len(host_root.read(Host(str(tmp_path)), "/long")) == 1 << 20
+
+
+def test_a_program_is_looked_for_in_the_root(world):
+    assert host_root.program_of(world.host(), "iscsiadm") == "/usr/sbin/iscsiadm"
+    assert host_root.program_of(world.host(), "sh") is None
+
+
+def test_a_program_runs_in_the_root_where_that_is_a_system(world):
+    world.program("/usr/bin/env", "")
+    host = world.host((["--version"], ""), ([DRIVER], ""), (["python3"], ""))
+
+    host_root.run(host, "/usr/sbin/iscsiadm", "--version")
+    host_root.run_as_xapi(host, DRIVER, "argument")
+    host_root.run(host._replace(is_superuser=False), "python3")
+
+    chroot = ("chroot", world.root)
+    assert host.runner.calls == [
+        (*chroot, "/usr/sbin/iscsiadm", "--version"),
+        (*chroot, *AS_XAPI, DRIVER, "argument"),
+        ("python3",),
+    ]
+
+
+def test_a_program_of_mere_files_runs_outside(world):
+    host = world.host((["--version"], ""), ([world.at(REAL_DRIVER)], ""), (["/usr/bin/python3"], ""))
+
+    host_root.run(host, "/usr/sbin/iscsiadm", "--version")
+    host_root.run_as_xapi(host, DRIVER, setting="A=b")
+    host_root.run(host, "/usr/bin/python3")
+
+    assert host.runner.calls == [
+        (world.at("/usr/sbin/iscsiadm"), "--version"),
+        (*AS_XAPI, "A=b", world.at(REAL_DRIVER)),
+        ("/usr/bin/python3",),
+    ]
+
+
+def test_the_inventory(world):
+    assert inventory(world.host())["INSTALLATION_UUID"] == UUID
+    world.put("/etc/xensource-inventory", b"\xff\nno equals sign\nA = 'b' \n")
+    assert inventory(world.host()) == {"\ufffd": "", "no equals sign": "", "A": "b"}
+    world.remove("/etc/xensource-inventory")
+    assert inventory(world.host()) == {}
+
+
+def test_why_a_program_failed_is_short():
+    assert why(CommandFailed(["x" * 5000], 3, "no\n" * 5000)).startswith("exit status 3: ")
+    assert len(why(CommandFailed(["x" * 5000], 3, "no\n" * 5000))) < 400
+
+
+# --- the whole host
+
+
+@pytest.mark.processes
+def test_a_host_on_which_all_is_well(world):
+    found = doctor.examine_host(world.host())
+
+    assert {finding.status for finding in found} == {"ok"}, found
+    assert len(found) == 18
+
+
+@pytest.mark.processes
+def test_looking_changes_nothing(world):
+    before = world.tree()
+
+    doctor.examine(world.host())
+
+    assert world.tree() == before
+
+
+@pytest.mark.processes
+def test_a_root_without_anything_has_findings_only(tmp_path):
+    found = doctor.examine(Host(str(tmp_path), is_superuser=False))
+
+    assert not is_ready(found)
+    assert {"user", "executable", "whitelist", "xapi", "restart", "iscsiadm", "pool"} <= {
+        finding.name for finding in found if finding.status in ("problem", "unknown")
+    }
+    assert all(finding.advice for finding in found if finding.status != "ok")
+
+
+def test_without_an_executable_the_driver_is_not_asked(world):
+    os.chmod(world.at(REAL_DRIVER), 0o644)
+
+    found = doctor.examine_host(world.host((["--version"], "iscsiadm version 2.1.8\n"), (["-V", "relvmoiscsi"], "")))
+
+    assert [finding.name for finding in found][:2] == ["executable", "whitelist"]
+
+
+# --- findings
+
+
+def test_a_warning_is_no_reason_not_to_be_ready():
+    assert is_ready([ok("a", "A."), warning("b", "B.", "Do.")])
+    assert not is_ready([ok("a", "A."), unknown("b", "B.", "Do.")])
+    assert not is_ready([problem("b", "B.", "Do."), ok("a", "A.")])
+
+
+def test_the_reason_is_the_first_problem():
+    first, second = problem("b", "B.", "Do."), problem("c", "C.", "Do.")
+    strange = unknown("a", "A.", "Do.")
+
+    assert reason([ok("o", "O."), strange, first, second]) == first
+    assert reason([ok("o", "O."), strange]) == strange
+
+
+def test_long_lists_are_cut():
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([str(number) for number in range(8)]) == "0, 1, 2, 3, 4 and 3 more"
+
+
+def test_findings_come_back_as_they_went():
+    found = [ok("a", "\u00c4."), problem("b", "B\x1b.", "Do.")]
+
+    assert from_json(finding_.to_json("0.1.0", found)) == ("0.1.0", found)
+
+
+def test_the_host_is_named_by_who_asks():
+    text = finding_.to_json("0.1.0", [Finding("a", "ok", "A.", "", "elsewhere")])
+
+    assert from_json(text)[1] == [ok("a", "A.")]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        {},
+        {"version": "1", "findings": {}},
+        {"findings": []},
+        {"version": 1, "findings": []},
+        {"version": "1", "findings": [3]},
+        {"version": "1", "findings": [{"name": "a", "status": "fine", "sentence": "", "advice": ""}]},
+        {"version": "1", "findings": [{"name": "a", "status": ["ok"], "sentence": "", "advice": ""}]},
+        {"version": "1", "findings": [{"name": "a", "status": "ok", "advice": ""}]},
+        {"version": "1", "findings": [{"name": "a", "status": "ok", "sentence": None, "advice": ""}]},
+    ],
+)
+def test_an_answer_that_is_none_is_refused(answer):
+    with pytest.raises(ValueError):
+        from_json(json.dumps(answer))
+
+
+def test_what_another_host_says_is_cut():
+    text = finding_.to_json("1", [ok("a", "x" * 1000000)])
+
+    assert len(from_json(text)[1][0].sentence) == 2000
+
+
+def test_the_world_of_these_tests_has_the_driver_behind_a_link(world):
+    assert os.path.islink(world.at(DRIVER)) and not os.path.exists(world.at(DRIVER))

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Work on a device is given up at the deadline unless it writes; then it is waited for."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kit.clock import Clock
+from kit.sparse import SparseDisk
+from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host import own_process as apart_module
+from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
+from relvmoiscsi.host.locks.lvm_locks import lvm_locks
+from relvmoiscsi.host.locks.sm_locks import (
+    FAIRLOCK,
+    ISCSIADM_LOCKS,
+    LUN_LOCKS,
+    LVM_LOCK,
+    iscsiadm_lock,
+    lun_lock,
+    lvm_lock,
+)
+from relvmoiscsi.host.own_process import AskingDevice, apart, lend, still_there
+from relvmoiscsi.host.this_host import Host
+
+pytestmark = pytest.mark.processes
+
+SESSION = "session 1"
+MAYBE_BEGUN = "may hold an unfinished resignature; the same call again finishes it"
+
+
+def for_ever():
+    """What a read from a disk is that does not answer."""
+    reading, writing = os.pipe()
+    os.read(reading, 1)
+    os.close(writing)
+
+
+def test_what_the_work_gives():
+    assert apart(lambda begin: "the UUID \u00e9\udcff", NO_DEADLINE, "it was done") == "the UUID \u00e9\udcff"
+
+
+def test_it_is_done_in_another_process_and_that_one_has_ended():
+    other = int(apart(lambda begin: str(os.getpid()), NO_DEADLINE, "it was done"))
+
+    assert other != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(other, 0)
+
+
+def test_no_descriptor_stays():
+    before = os.listdir("/proc/self/fd")
+
+    apart(lambda begin: "", NO_DEADLINE, "it was done")
+
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_what_it_prints_is_not_the_answer_to_xapi(capfd):
+    apart(lambda begin: str(os.write(1, b"stray") + os.write(2, b"stray")), NO_DEADLINE, "it was done")
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_comes_with_its_message_key_and_state():
+    def work(_begin):
+        raise Refused("It is in use.", "InvalidDev").in_state("Nothing was written.")
+
+    with pytest.raises(RelvmoiscsiError, match="It is in use. Nothing was written.") as caught:
+        apart(work, NO_DEADLINE, "it was done")
+    assert (caught.value.sm_key, caught.value.disk_state) == ("InvalidDev", "Nothing was written.")
+
+
+def test_an_error_after_the_first_write_that_says_nothing_of_the_disk_is_given_a_state():
+    def work(begin):
+        begin()
+        raise Refused("Something else.")
+
+    with pytest.raises(RelvmoiscsiError, match=MAYBE_BEGUN):
+        apart(work, NO_DEADLINE, "it was done")
+
+
+def test_a_bug_is_a_bug_here_as_well():
+    def work(_begin):
+        raise KeyError("flowers")
+
+    with pytest.raises(RuntimeError, match="KeyError.*flowers"):
+        apart(work, NO_DEADLINE, "it was done")
+
+
+def test_a_read_that_does_not_end_is_given_up_at_the_deadline():
+    def work(_begin):
+        for_ever()
+        return "never"
+
+    with pytest.raises(OutOfTime, match="over before the LUN was read") as caught:
+        apart(work, Deadline(0.05), "the LUN was read")
+    assert caught.value.disk_state == NOT_BEGUN
+
+
+def test_no_write_begins_after_the_deadline(tmp_path):
+    written = tmp_path / "written"
+
+    def work(begin):
+        try:
+            begin()
+        except Exception:  # as engines do that would take back what they have not done
+            written.write_text("in a handler")
+            raise
+        written.write_text("in the work")
+        return "done"
+
+    # The clock is looked at when the deadline is made, for each byte of the question, and for the answer.
+    with pytest.raises(OutOfTime, match="over before the first write") as caught:
+        apart(work, Deadline(50, Clock(0, 0, 0, 51)), "the LUN was read")
+
+    assert caught.value.disk_state == NOT_BEGUN
+    assert not written.exists()
+
+
+def test_what_began_before_the_deadline_goes_on_to_its_end():
+    clock = Clock(0, 0, 0, 49, 2, 2)
+
+    def work(begin):
+        begin()
+        return "done"
+
+    assert apart(work, Deadline(50, clock), "the LUN was read") == "done"
+
+
+@pytest.mark.parametrize("begins, state", [(False, "wrote nothing to the LUN"), (True, MAYBE_BEGUN)])
+def test_work_that_is_killed_says_what_may_be(begins, state):
+    def work(begin):
+        if begins:
+            begin()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return "never"
+
+    with pytest.raises(Refused, match="was ended from outside. .*" + state):
+        apart(work, NO_DEADLINE, "it was done")
+
+
+def test_a_device_asks_once_and_before_its_first_write():
+    asked = []
+    disk = SparseDisk(4096)
+    device = AskingDevice(disk, lambda: asked.append(disk.read([Range(0, 4)])[0]))
+
+    assert device.read([Range(0, 4)]) == [bytes(4)]
+    assert asked == []
+    for number in (1, 2):
+        device.write([Chunk(0, bytes([number]) * 512)])
+        device.flush()
+
+    assert asked == [bytes(4)]
+    assert disk.read([Range(0, 4)]) == [b"\2" * 4]
+    assert (device.name, device.size_bytes, device.block_size) == (disk.name, disk.size_bytes, disk.block_size)
+
+
+# --- a child that no signal ends, as one in an open() of a disk that does not answer
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """The children that were given up; they end with the test."""
+    pids = []
+    monkeypatch.setattr(apart_module, "_kill", pids.append)
+    monkeypatch.setattr(apart_module, "_REAP_MILLISECONDS", 20)
+    yield pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert still_there(SESSION) == []
+
+
+def give_one_up(session=""):
+    with pytest.raises(OutOfTime):
+        apart(lambda begin: for_ever() or "", Deadline(0.05), "the LUN was read", session)
+
+
+def test_who_was_given_up_may_have_a_disk_of_any_session_unless_it_is_known(stuck):
+    give_one_up()
+    assert still_there(SESSION) == stuck
+
+
+def test_a_child_that_somebody_else_takes_note_of_has_ended():
+    usual = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # then the kernel does
+    try:
+        assert apart(lambda begin: "done", NO_DEADLINE, "it was done") == "done"
+        assert still_there(SESSION) == []
+    finally:
+        signal.signal(signal.SIGCHLD, usual)
+
+
+def test_who_was_given_up_is_known_until_it_has_ended(stuck):
+    give_one_up(SESSION)
+    assert still_there(SESSION) == stuck and still_there("another session") == []
+
+    os.kill(stuck[0], signal.SIGKILL)
+    os.waitid(os.P_PID, stuck[0], os.WEXITED | os.WNOWAIT)
+    assert still_there(SESSION) == []
+    stuck.clear()
+
+
+# As SM's flock.py, and as LVM.
+TRIES = """
+import fcntl, sys
+with open(sys.argv[2], "a+") as file:
+    getattr(fcntl, sys.argv[1])(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+"""
+
+
+def is_free(how, path):
+    return subprocess.call([sys.executable, "-c", TRIES, how, str(path)], stderr=subprocess.DEVNULL) == 0
+
+
+@pytest.mark.parametrize("name", ISCSIADM_LOCKS)
+def test_who_was_given_up_keeps_no_lock_of_iscsiadm(tmp_path, stuck, name):
+    with iscsiadm_lock(Host(str(tmp_path)), 1):
+        give_one_up()
+        assert not is_free("lockf", tmp_path / name)
+
+    assert is_free("lockf", tmp_path / name) and is_free("flock", tmp_path / name)
+
+
+def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
+    path = tmp_path / LUN_LOCKS / "36001405b8f1d4c2a3e5f60718293a4b5"
+    with lun_lock(path.name, Host(str(tmp_path)), 1):
+        give_one_up()
+        os.link(str(path), str(tmp_path / "same"))  # the file goes with the lock, but for whoever waits for it
+        assert not is_free("lockf", tmp_path / "same")
+
+    assert is_free("lockf", tmp_path / "same")
+
+
+def test_who_was_given_up_keeps_no_lock_of_lvm(tmp_path, stuck):
+    (tmp_path / "lvm").mkdir()
+    (tmp_path / "lvm/P_global").touch()
+    with lvm_lock(Host(str(tmp_path)), 1), lvm_locks([], str(tmp_path / "lvm"), 1):
+        give_one_up()
+        assert not is_free("lockf", tmp_path / LVM_LOCK)
+        assert not is_free("flock", tmp_path / "lvm/P_global")
+
+    assert is_free("lockf", tmp_path / LVM_LOCK)
+    assert is_free("flock", tmp_path / "lvm/P_global")
+
+
+# As misc/fairlock: who is greeted has the lock until the connection ends.
+FAIRLOCK_SERVER = """
+import socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+    server.bind(sys.argv[1])
+    server.listen(1)
+    print("ready", flush=True)
+    connection = server.accept()[0]
+    connection.sendall(b"You have the lock")
+    while connection.recv(100):
+        pass
+    print("free", flush=True)
+"""
+
+
+@pytest.fixture
+def fairlock(tmp_path):
+    """The lines that the server prints."""
+    path = tmp_path / FAIRLOCK
+    path.parent.mkdir(parents=True)
+    argv = [sys.executable, "-c", FAIRLOCK_SERVER, str(path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+        assert server.stdout.readline() == b"ready\n"
+        yield server.stdout
+        server.kill()
+
+
+def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, fairlock, stuck):
+    (tmp_path / "lvm").mkdir()
+    files = [("lockf", tmp_path / LVM_LOCK)]
+    files += [("flock", tmp_path / "lvm" / name) for name in ("P_global", "V_VG_XenStorage-old")]
+    hear, tell = os.pipe()
+
+    def work(_begin):
+        with lvm_lock(Host(str(tmp_path)), 20) as of_sm, lvm_locks(
+            ["VG_XenStorage-old"], str(tmp_path / "lvm"), 20
+        ) as of_lvm:
+            lend([*of_sm, *of_lvm.descriptors])
+            os.write(tell, b"!")
+            for_ever()
+        return "never"
+
+    looks = []
+
+    def clock():
+        if looks:
+            os.read(hear, 1)  # the deadline comes when the locks are taken
+            assert not any(is_free(how, path) for how, path in files)
+        looks.append("")
+        return 100.0 * len(looks)
+
+    with pytest.raises(OutOfTime):
+        apart(work, Deadline(50, clock), "the LUN was read")
+    for descriptor in (hear, tell):
+        os.close(descriptor)
+
+    assert len(stuck) == 1 and still_there(SESSION) == stuck
+    assert all(is_free(how, path) for how, path in files)
+    assert fairlock.readline() == b"free\n"
+
+
+def test_a_flush_counts_as_a_write():
+    asked = []
+    device = AskingDevice(SparseDisk(4096), lambda: asked.append("flush"))
+
+    device.flush()
+    assert asked == ["flush"]
+
+
+def test_locks_are_lent_to_nobody_where_nothing_is_done_apart():
+    lend([0])

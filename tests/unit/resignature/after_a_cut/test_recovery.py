@@ -1,0 +1,608 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What recovery does when the LUN has a history: LVM went on, it is a copy, its label is torn or wiped, its journal is
+old, damaged or hostile."""
+
+import hashlib
+import json
+import struct
+import tracemalloc
+import zlib
+
+import pytest
+
+from kit import reader
+from kit.crash import garbage
+from kit.cuts import (
+    OTHER_SCSI_ID,
+    SCSI_ID,
+    Judge,
+    cut_before,
+    done,
+    entropy,
+    free_ring,
+    image,
+    label_range,
+    lvm_commit,
+    recover,
+    same_but_for,
+    two_volumes,
+    undo,
+    with_new_volume,
+)
+from kit.sparse import SparseDisk
+from relvmoiscsi import engine
+from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.resignature.after_a_cut import torn_label
+from relvmoiscsi.resignature.protocol import journal
+from relvmoiscsi.resignature.protocol.mark import TAIL_AT, Tail, with_tail
+
+IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN = 3, 4, 5, 6
+NEW_VOLUME = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
+SHAPES = ["one VDI", "two areas", "second area ignored", "text wraps", "blocks of 4096"]
+
+
+def refused(disk, act=recover, kind=Refused):
+    """The sentence of a refusal; the disk is as it was."""
+    before = disk.copy()
+    disk.reset_counters()
+    with pytest.raises(kind) as caught:
+        act(disk)
+    assert disk == before and disk.writes == disk.flushes == 0
+    assert caught.value.disk_state == "Nothing was written."
+    return str(caught.value)
+
+
+def tear_label(disk):
+    label = label_range(disk)
+    disk.poke(label.offset, garbage(label.offset, 512))
+
+
+# --- LVM went on after the commit
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("flush", [SWITCHED, HEADERS_WRITTEN])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_what_lvm_has_written_into_the_second_area_is_what_lands(name, flush, wraps):
+    original = image(name)
+    disk = cut_before(original, flush)
+    lvm_commit(disk, with_new_volume)
+    lvm_commit(disk, wrap=wraps)
+    seen = reader.vg_view(disk)
+
+    assert recover(disk)
+
+    vg = reader.read_vg(disk)
+    assert reader.vg_view(disk) == seen
+    assert NEW_VOLUME in [lv.name for lv in vg.lvs]
+    assert vg.label.mdas == reader.read_label(original).mdas
+    assert [reader.read_mda(disk, area).precommitted for area in vg.label.mdas] == [False] * len(vg.label.mdas)
+    assert vg.mda.text_offset + len(vg.mda.text) <= vg.mda.area.length
+    assert engine.inspect(disk).state == engine.RESIGNATURED
+    assert reader.read_sr(disk).problems == reader.read_sr(done(original)).problems
+
+
+def test_lvm_can_go_on_where_recovery_has_landed():
+    disk = cut_before(image("text wraps"), SWITCHED)
+    lvm_commit(disk, with_new_volume)
+    recover(disk)
+
+    lvm_commit(disk, times=300)
+
+    assert engine.inspect(disk).state == engine.RESIGNATURED
+    assert reader.vg_view(disk)[-1] == ()
+
+
+def test_an_update_that_lvm_left_half_done_in_the_second_area_is_not_landed():
+    """Slot 1 is what LVM had not committed; it is dropped, as LVM itself would."""
+    disk = cut_before(image("a chain"), SWITCHED)
+    seen = reader.vg_view(disk)
+    lvm_commit(disk, with_new_volume, precommit=True)
+
+    assert recover(disk)
+
+    assert reader.vg_view(disk) == seen
+    assert not reader.read_vg(disk).mda.precommitted
+
+
+def test_an_undo_that_lvm_went_on_after_keeps_lvms_change_and_the_old_identity():
+    original = image("a chain")
+    disk = cut_before(done(original), SWITCHED, run=undo)
+    lvm_commit(disk, with_new_volume)
+
+    assert recover(disk)
+
+    vg = reader.read_vg(disk)
+    assert NEW_VOLUME in [lv.name for lv in vg.lvs]
+    assert (vg.id, vg.name, vg.pv_id) == (reader.read_vg(original).id, reader.read_vg(original).name,
+                                          reader.read_vg(original).pv_id)  # fmt: skip
+    assert engine.inspect(disk).state == engine.CLEAN
+    assert "holds no resignature" in refused(disk, undo)
+
+
+def test_a_second_area_that_is_damaged_is_an_error_and_nothing_is_written():
+    disk = cut_before(image("a chain"), SWITCHED)
+    area = reader.read_label(disk).mdas[0]
+    disk.poke(area.offset + 100, b"damage")
+
+    before = disk.copy()
+    with pytest.raises(FormatError) as caught:
+        recover(disk)
+
+    assert disk == before
+    assert caught.value.disk_state == "a chain still holds an unfinished resignature."
+
+
+# --- LVM changed the VG before the commit
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("flush, blocks", [(IN_PROGRESS, 0), (IN_PROGRESS, 1), (CONTENTS_WRITTEN, 0)])
+def test_recovery_is_refused_once_lvm_has_changed_an_unfinished_vg(name, flush, blocks):
+    disk = cut_before(image(name), flush, blocks=blocks)
+    lvm_commit(disk, with_new_volume)
+
+    sentence = refused(disk)
+
+    assert "LVM has changed the volume group" in sentence
+    assert "relvmoiscsi undo" in sentence
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("flush, blocks", [(IN_PROGRESS, 0), (IN_PROGRESS, 1), (CONTENTS_WRITTEN, 0)])
+def test_undo_then_takes_back_and_keeps_lvms_change(name, flush, blocks):
+    original = image(name)
+    disk = cut_before(original, flush, blocks=blocks)
+    lvm_commit(disk, with_new_volume)
+    expected = original.copy()
+    lvm_commit(expected, with_new_volume)
+
+    result = undo(disk)
+
+    assert result.state == engine.CLEAN
+    assert reader.essence(disk) == reader.essence(expected)
+    assert same_but_for(disk, expected, free_ring(expected))
+
+
+def test_undo_then_leaves_alone_what_it_does_not_know():
+    """A volume may be gone and its extents be somebody else's: only what is surely ours is touched."""
+    original = image("a chain")
+    disk = cut_before(original, CONTENTS_WRITTEN)
+    write = engine.read_mark(disk).journal.run.writes[-1]
+    lvm_commit(disk, with_new_volume)
+    expected = original.copy()
+    lvm_commit(expected, with_new_volume)
+    for somewhere in (disk, expected):
+        somewhere.poke(write.offset, b"somebody else's" * 32)
+
+    with pytest.raises(FormatError) as caught:  # what is there is no SR any more
+        undo(disk)
+
+    assert caught.value.disk_state == "The resignature was taken back."
+    assert same_but_for(disk, expected, free_ring(expected))
+
+
+def test_torn_contents_are_taken_back_as_long_as_lvm_changed_nothing():
+    original = image("a chain")
+    disk = cut_before(original, CONTENTS_WRITTEN)
+    write = engine.read_mark(disk).journal.run.writes[-1]
+    disk.poke(write.offset, garbage(0, 512))
+
+    undo(disk)
+
+    assert same_but_for(disk, original, free_ring(original))
+
+
+@pytest.mark.parametrize("what", ["header", "text"])
+def test_recovery_is_refused_once_the_second_area_is_gone(what):
+    disk = cut_before(image("a chain"), CONTENTS_WRITTEN)
+    area = engine.read_mark(disk).journal.run.mdas[0].second
+    disk.poke(area.offset + (100 if what == "header" else 700), b"other")
+
+    refused(disk)
+
+
+# --- copies of an unfinished LUN
+
+
+@pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN])
+def test_a_copy_of_an_unfinished_lun_is_not_finished_with_the_same_ids(flush):
+    disk = cut_before(image("a chain"), flush)
+
+    sentence = refused(disk, lambda lun: recover(lun, OTHER_SCSI_ID))
+
+    assert "copy of a LUN" in sentence and SCSI_ID in sentence and "relvmoiscsi undo" in sentence
+    undo(disk)
+    assert isinstance(engine.prepare(disk, entropy(9), OTHER_SCSI_ID), engine.Prepared)
+
+
+def test_a_copy_with_a_torn_label_is_not_finished_either():
+    disk = cut_before(image("a chain"), CONTENTS_WRITTEN)
+    tear_label(disk)
+
+    assert "copy of a LUN" in refused(disk, lambda lun: recover(lun, OTHER_SCSI_ID))
+
+
+@pytest.mark.parametrize("begun, now", [(SCSI_ID, SCSI_ID), (SCSI_ID, None), (None, SCSI_ID), (None, None)])
+def test_where_the_scsi_ids_do_not_contradict_the_run_is_finished(begun, now):
+    disk = cut_before(image("a chain"), CONTENTS_WRITTEN, scsi_id=begun)
+
+    assert recover(disk, now)
+
+    assert engine.inspect(disk).state == engine.RESIGNATURED
+
+
+# --- labels that are torn, wiped, or damaged by others
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN])
+def test_a_torn_label_is_found_unfinished_and_put_right(name, flush):
+    original = image(name)
+    disk = cut_before(original, flush)
+    tear_label(disk)
+
+    found = engine.inspect(disk)
+    assert found.state == engine.UNFINISHED and "relvmoiscsi recover" in str(found.problem)
+    assert recover(disk)
+
+    assert disk == done(original)
+
+
+class UnreadableLabel(SparseDisk):
+    """A disk whose label sector cannot be read until it is written: what a tear leaves on many of them."""
+
+    torn = True
+
+    def read(self, ranges):
+        if self.torn and any(part.offset < 1024 and part.end > 512 for part in ranges):
+            raise DeviceError(self.name, "read", 512, 512, "Input/output error", 5)
+        return super().read(ranges)
+
+    def write(self, chunks):
+        self.torn = self.torn and not any(chunk.offset == 512 for chunk in chunks)
+        super().write(chunks)
+
+
+@pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN])
+def test_a_label_that_cannot_be_read_any_more_is_put_right(flush):
+    original = image("a chain")
+    disk = UnreadableLabel(original.size_bytes)
+    for start, data in cut_before(original, flush).runs():
+        disk.poke(start, data)
+
+    assert engine.inspect(disk).state == engine.UNFINISHED
+    assert recover(disk)
+
+    assert disk.copy() == done(original)
+
+
+@pytest.mark.parametrize("flush", [CONTENTS_WRITTEN, HEADERS_WRITTEN])
+@pytest.mark.parametrize("wipe", ["pvremove", "wipefs"])
+def test_a_label_that_was_wiped_stays_wiped(flush, wipe):
+    """pvremove writes zeros over the sector, wipefs over the eight bytes of its type."""
+    disk = cut_before(image("a chain"), flush)
+    label = label_range(disk)
+    place = Range(label.offset, 512) if wipe == "pvremove" else Range(label.offset + 24, 8)
+    disk.poke(place.offset, bytes(place.length))
+    before = disk.copy()
+
+    with pytest.raises(RelvmoiscsiError) as caught:
+        recover(disk)
+
+    assert disk == before
+    assert caught.value.disk_state == "Nothing was written."
+
+
+def test_a_journal_is_found_in_an_area_that_begins_elsewhere():
+    """LVM puts the first area at 4096; one that does not lie there is found by looking everywhere."""
+    original = two_volumes(area=Range(65536, 983040))
+    disk = cut_before(original, CONTENTS_WRITTEN)
+    tear_label(disk)
+
+    assert recover(disk)
+
+    assert disk == done(original)
+
+
+def test_a_torn_label_of_a_lun_without_a_journal_stays_torn():
+    disk = image("a chain")
+    tear_label(disk)
+
+    refused(disk)
+    assert engine.inspect(disk).state == engine.FOREIGN
+
+
+def test_the_journal_of_a_finished_run_is_not_believed_once_lvm_went_on():
+    disk = done(image("a chain"))
+    lvm_commit(disk, with_new_volume)
+    tear_label(disk)
+
+    refused(disk)
+
+
+def test_the_journal_of_an_undone_run_is_not_believed():
+    """Its beginning is how the LUN is now; only the undo's journal tells that it is over."""
+    original = image("a chain")
+    resignatured = done(original)
+    disk = done(resignatured, run=undo)
+    first = engine.read_mark(resignatured).journal
+    assert disk.peek(first.offset, len(first.data)) == first.data
+    undone = disk.copy()
+    tear_label(disk)
+
+    assert recover(disk)
+
+    assert disk == undone
+
+
+def test_two_journals_that_fit_are_not_chosen_from():
+    original = image("a chain")
+    disk = cut_before(original, CONTENTS_WRITTEN)
+    mark = engine.read_mark(disk)
+    other = journal.encode(mark.journal.run._replace(run_id=b"another run id.."))
+    place = next(part for part in free_ring(original) if part.length > 1 << 19)
+    disk.poke((place.offset + (1 << 18)) // 4096 * 4096, other)
+    tear_label(disk)
+
+    assert "several journals fit" in refused(disk)
+
+
+# --- hostile journals
+
+
+def with_journal(disk, data, **tail):
+    """The unfinished LUN with other bytes for a journal, and a mark in the label that speaks of them."""
+    mark = engine.read_mark(disk)
+    disk.poke(mark.journal.offset, data)
+    return with_mark(disk, journal_digest=hashlib.sha256(data[:64]).digest(), journal_length=len(data), **tail)
+
+
+def with_mark(disk, **fields):
+    mark = engine.read_mark(disk) if not fields.get("journal_digest") else None
+    label = label_range(disk)
+    sector = disk.peek(label.offset, 512)
+    tail = Tail.at(sector[TAIL_AT:]).replace(**fields)
+    disk.poke(label.offset, with_tail(sector, tail))
+    assert mark is None or mark.tail != tail
+    return disk
+
+
+def packed(payload, **fields):
+    """A journal of this payload whose digests are right."""
+    data = zlib.compress(payload)
+    values = {
+        "magic": journal.JOURNAL_MAGIC,
+        "version": journal.VERSION,
+        "payload_length": len(data),
+        "raw_length": len(payload),
+        "payload_digest": hashlib.sha256(data).digest(),
+    }
+    header = journal.JournalHeader.zero(**dict(values, **fields))
+    return (bytes(header) + data).ljust(8192, b"\0")
+
+
+def facts_of(disk):
+    """The facts in the journal of an unfinished LUN, and the bytes behind them."""
+    data = engine.read_mark(disk).journal.data
+    payload = zlib.decompress(data[64 : 64 + struct.unpack_from("<Q", data, 16)[0]])
+    (length,) = struct.unpack_from("<Q", payload)
+    return json.loads(payload[8 : 8 + length].decode()), payload[8 + length :]
+
+
+def hostile(disk, edit):
+    """The LUN with a journal whose facts were changed and whose digests are right."""
+    facts, blobs = facts_of(disk)
+    edit(facts)
+    text = json.dumps(facts).encode()
+    return with_journal(disk, packed(struct.pack("<Q", len(text)) + text + blobs))
+
+
+def refused_everywhere(disk):
+    """Neither inspect, recover, undo nor rescue crashes, writes, or takes much memory."""
+    disk.reset_counters()
+    before = disk.copy()
+    tracemalloc.start()
+    try:
+        state = engine.inspect(disk).state
+        for act in (recover, undo):
+            with pytest.raises(RelvmoiscsiError) as caught:
+                act(disk)
+            assert caught.value.disk_state == "Nothing was written."
+        with_torn_label = disk.copy()
+        tear_label(with_torn_label)
+        torn = with_torn_label.copy()
+        with pytest.raises(RelvmoiscsiError):
+            recover(with_torn_label)
+        assert with_torn_label == torn
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert disk == before and disk.writes == 0
+    assert peak < 24 << 20, f"{peak} bytes were allocated"
+    return state
+
+
+HUGE = 1 << 62
+
+
+def change(**changes):
+    return lambda facts: facts.update(changes)
+
+
+def change_write(index, value):
+    def edit(facts):
+        facts["writes"][0][index] = value
+
+    return edit
+
+
+def overlapping(facts):
+    facts["writes"][1][0] = facts["writes"][0][0]
+
+
+HOSTILE_FACTS = {
+    "a write over the label": change_write(0, 512),
+    "a write over the metadata area": change_write(0, 8192),
+    "a write before the device": change_write(0, -512),
+    "a write past the end": change_write(0, HUGE),
+    "a huge write": change_write(1, HUGE),
+    "a write of nothing": change_write(1, 0),
+    "a negative length": change_write(1, -1),
+    "a length that is no number": change_write(1, "x"),
+    "an infinite length": change_write(1, float("inf")),
+    "writes that overlap": overlapping,
+    "an area elsewhere": change(mdas=[[[4096, 1 << 40], [8192, 65536]]]),
+    "an area over the label": change(mdas=[[[0, 1 << 20], [8192, 65536]]]),
+    "no areas": change(mdas=[]),
+    "areas that are no list": change(mdas=7),
+    "a PV id that is none": change(new_pv_id="short"),
+    "a PV id that is not ASCII": change(new_pv_id="é" * 32),
+    "a label in a far sector": change(label_number=1 << 40),
+    "a label in sector 7": change(label_number=7),
+    "a label before the device": change(label_number=-1),
+    "another kind": change(kind="format"),
+    "a SCSIid that is no text": change(scsi_id=7),
+    "a run id of another length": change(run_id="00"),
+    "an SR that is not in the map": change(sr="0a0b0c0d-0000-4000-8000-000000000001"),
+    "UUIDs that are none": change(uuids={"a": 1}),
+    "no UUIDs": change(uuids={}),
+    "a map that is no map": change(lvm_ids=[1, 2]),
+    "a block of nothing": change(blocks=[[0, 0]]),
+    "blocks that are no list": change(blocks=3),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_FACTS)
+def test_a_hostile_journal_is_refused_without_a_write(what):
+    disk = hostile(cut_before(image("a chain"), CONTENTS_WRITTEN), HOSTILE_FACTS[what])
+
+    assert refused_everywhere(disk) == engine.UNFINISHED
+
+
+PAYLOADS = {
+    "facts that are no JSON": b"\x04" + bytes(7) + b"{{{{",
+    "facts that are a list": b"\x02" + bytes(7) + b"[]",
+    "facts nested deeply": struct.pack("<Q", 200000) + b"[" * 100000 + b"]" * 100000,
+    "facts of a huge length": struct.pack("<Q", HUGE) + b"{}",
+    "no length": b"123",
+    "nothing": b"",
+    "not UTF-8": b"\x02" + bytes(7) + b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("what", PAYLOADS)
+def test_a_payload_that_is_no_run_is_refused_without_a_write(what):
+    disk = with_journal(cut_before(image("a chain"), CONTENTS_WRITTEN), packed(PAYLOADS[what]))
+
+    assert refused_everywhere(disk) == engine.UNFINISHED
+
+
+HEADERS = {
+    "a bomb that says how large it is": {"raw_length": 1 << 30},
+    "a bomb that says it is small": {"raw_length": 1 << 16},
+    "a payload as long as the disk": {"payload_length": 1 << 40},
+    "a payload that is longer than anything": {"payload_length": (1 << 64) - 1},
+    "another digest": {"payload_digest": b"x" * 32},
+    "another version": {"version": 9},
+    "another magic": {"magic": b"notajrnl"},
+}
+
+
+@pytest.mark.parametrize("what", HEADERS)
+def test_a_journal_header_that_lies_is_refused_without_a_write(what):
+    bomb = packed(bytes(4 << 20), **HEADERS[what])
+    disk = with_journal(cut_before(image("a chain"), CONTENTS_WRITTEN), bomb)
+
+    assert refused_everywhere(disk) == engine.UNFINISHED
+
+
+MARKS_THAT_MISS = [
+    {"journal_length": 0},
+    {"journal_length": (1 << 32) - 1},
+    {"journal_offset": (1 << 64) - 1},
+    {"journal_offset": 1 << 40},
+    {"journal_offset": 0},
+    {"journal_digest": b"x" * 32},
+]
+
+
+@pytest.mark.parametrize("fields", MARKS_THAT_MISS)
+def test_where_the_mark_misses_the_journal_whose_run_has_begun_counts(fields):
+    """A mark that was reported as not written may land when a later run is under way."""
+    original = image("a chain")
+    disk = with_mark(cut_before(original, CONTENTS_WRITTEN), **fields)
+
+    assert engine.inspect(disk).state == engine.UNFINISHED
+    assert recover(disk)
+
+    assert disk == done(original)
+
+
+@pytest.mark.parametrize("fields", MARKS_THAT_MISS)
+def test_a_mark_that_points_nowhere_is_refused_without_a_write(fields):
+    """And no other journal is there, while contents are new."""
+    disk = cut_before(image("a chain"), CONTENTS_WRITTEN)
+    found = engine.read_mark(disk).journal
+    disk.poke(found.offset, bytes(len(found.data)))
+    with_mark(disk, **dict({"journal_digest": b"y" * 32}, **fields))
+
+    assert engine.inspect(disk).state == engine.UNFINISHED
+    for act in (recover, undo, lambda lun: engine.prepare(lun, entropy(2), SCSI_ID)):
+        assert "take the clone again" in refused(disk, act, kind=RelvmoiscsiError) or act not in (recover, undo)
+
+
+@pytest.mark.parametrize("fields", [{"version": 2}, {"phase": 9}, {"kind": 7}, {"magic": b"somebody"}])
+def test_a_mark_of_another_version_is_left_alone(fields):
+    disk = with_mark(cut_before(image("a chain"), CONTENTS_WRITTEN), **fields)
+
+    refused(disk, kind=FormatError)
+    refused(disk, undo, kind=FormatError)
+    refused(disk, lambda lun: engine.prepare(lun, entropy(2), SCSI_ID), kind=FormatError)
+    assert engine.inspect(disk).state == engine.DAMAGED
+
+
+@pytest.mark.parametrize("flipped", range(0, 8192, 127))
+def test_a_flipped_bit_in_the_journal_is_harmless_or_refused(flipped):
+    original = image("one VDI")
+    disk = cut_before(original, CONTENTS_WRITTEN)
+    found = engine.read_mark(disk).journal
+    at = found.offset + flipped % len(found.data)
+    disk.poke(at, bytes([disk.peek(at, 1)[0] ^ 0x10]))
+    before = disk.copy()
+
+    try:
+        recover(disk)
+    except FormatError:
+        assert disk == before
+    else:
+        # it was in the padding, which is no part of the journal
+        assert same_but_for(disk, done(original), [Range(at, 1)])
+
+
+def test_many_journals_that_claim_to_be_long_do_not_take_long():
+    disk = image("a chain")
+    area = reader.read_label(disk).mdas[0]
+    header = packed(b"", payload_length=1 << 20)[:64]
+    live = reader.read_vg(disk).mda
+    for at in range(area.offset + 65536, area.end, 4096):
+        assert at > area.offset + live.text_offset + len(live.text)
+        disk.poke(at, header)
+    tear_label(disk)
+    disk.reset_counters()
+
+    refused(disk)
+
+    assert disk.bytes_read < 2 * disk.size_bytes
+
+
+def test_a_run_survives_encoding():
+    run = engine.read_mark(cut_before(image("blocks of 4096"), CONTENTS_WRITTEN)).journal.run
+
+    again = journal.decode(journal.encode(run), journal.Place("a test", 0))
+
+    assert again == run
+    assert isinstance(again.ids, IdMap) and isinstance(again.blocks[0], Chunk)
+    assert Judge(image("one VDI"), done(image("one VDI"))).allowed[1].offset == torn_label.USUAL_AREA

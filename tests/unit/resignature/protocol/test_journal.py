@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The mark of a run in the label, and the journal that it points to."""
+
+import hashlib
+import json
+import struct
+import tracemalloc
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit import build_lvm
+from relvmoiscsi.device import Range
+from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.lvm import pv
+from relvmoiscsi.formats.lvm.pv import Area
+from relvmoiscsi.resignature.protocol import journal
+from relvmoiscsi.resignature.protocol.journal import (
+    Journal,
+    JournalHeader,
+    decode,
+    encode,
+    journal_range,
+)
+from relvmoiscsi.resignature.protocol.mark import (
+    DONE,
+    IN_PROGRESS,
+    RESIGNATURE,
+    SWITCHED,
+    TAIL_AT,
+    UNDO,
+    Tail,
+    read_tail,
+    scsi_id_digest,
+    with_tail,
+)
+from relvmoiscsi.resignature.protocol.run import MdaMove, Run, Write, verify_run
+
+WHERE = Place("/dev/sdc", 65536)
+SIZE = 1 << 30
+AREA, SECOND = Area(4096, 1044480), Area(131072, 65536)
+IGNORED = Area(SIZE - (1 << 20), 1 << 20)
+ONE, TWO = "0a0b0c0d-0000-4000-8000-000000000001", "0a0b0c0d-0000-4000-8000-000000000002"
+
+
+def label_sector(ext_version=2, tail=b"", areas=(AREA, IGNORED)):
+    values = 1, "a" * 32, SIZE, 1 << 20, [Range(*area) for area in areas], ext_version, tail
+    return build_lvm.label_sector(build_lvm.Label(*values))
+
+
+def label_with(tail_bytes):
+    return pv.parse_label(label_sector(tail=tail_bytes), 1, Place("/dev/sdc", 512))
+
+
+RUN = Run(
+    kind=RESIGNATURE,
+    run_id=b"0123456789abcdef",
+    scsi_id="3600140500000001",
+    tool="1.0",
+    ids=IdMap(ONE, {ONE: TWO}, {"a" * 32: "b" * 32}),
+    label_number=1,
+    old_label=label_sector(),
+    new_pv_id="b" * 32,
+    final_label=b"",
+    mdas=(
+        MdaMove(AREA, SECOND, b"o" * 512, b"s" * 512, b"f" * 512),
+        MdaMove(IGNORED, IGNORED, b"i" * 512, b"", b"i" * 512),
+    ),
+    writes=(Write(1 << 20, b"old!" * 128, b"new!" * 128, "MGT: UUID of the SR"),),
+)
+
+SECTORS = st.binary(min_size=512, max_size=512)
+UUIDS = st.uuids().map(str)
+AREAS = st.builds(Area, st.integers(2048, 1 << 40), st.integers(0, 1 << 40))
+
+
+@st.composite
+def runs(draw):
+    kind = draw(st.sampled_from([RESIGNATURE, UNDO]))
+    sr = draw(UUIDS)
+    moves = []
+    for original in draw(st.lists(AREAS, max_size=2)):
+        second = draw(st.one_of(st.just(original), AREAS))
+        moves.append(
+            MdaMove(original, second, draw(SECTORS), b"" if second == original else draw(SECTORS), draw(SECTORS))
+        )
+    writes = [
+        Write(draw(st.integers(0, 1 << 62)), old, old[::-1], draw(st.text(max_size=20)))
+        for old in draw(st.lists(st.binary(max_size=600), max_size=3))
+    ]
+    return Run(
+        kind=kind,
+        run_id=draw(st.binary(min_size=16, max_size=16)),
+        scsi_id=draw(st.one_of(st.none(), st.text(max_size=20))),
+        tool=draw(st.text(max_size=9)),
+        ids=IdMap(sr, dict(draw(st.dictionaries(UUIDS, UUIDS, max_size=3)), **{sr: draw(UUIDS)}), {}),
+        label_number=draw(st.integers(0, 3)),
+        old_label=draw(SECTORS),
+        new_pv_id="b" * 32,
+        final_label=draw(SECTORS) if kind == UNDO else b"",
+        mdas=tuple(moves),
+        writes=tuple(writes),
+    )
+
+
+# --- the journal
+
+
+@given(runs())
+def test_a_run_that_is_written_is_read_back(run):
+    data = encode(run)
+
+    assert decode(data, WHERE) == run
+    assert len(data) % journal.ALIGNMENT == 0
+
+
+def test_the_same_run_gives_the_same_bytes():
+    again = RUN._replace(ids=IdMap(ONE, dict(RUN.ids.uuids), dict(RUN.ids.lvm_ids)))
+
+    assert encode(again) == encode(RUN)
+
+
+def test_a_journal_begins_with_nothing_that_looks_like_a_file_system():
+    data = encode(RUN)
+
+    assert data[:8] == b"reLVMjnl"
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_a_flipped_bit_of_a_journal_is_found_or_means_nothing(data):
+    content = bytearray(encode(RUN))
+    bit = data.draw(st.integers(0, 8 * 700))
+    content[bit // 8] ^= 1 << bit % 8
+
+    try:
+        found = decode(bytes(content), WHERE, hashlib.sha256(encode(RUN)[: JournalHeader.SIZE]).digest())
+    except FormatError:
+        return
+    assert found == RUN
+
+
+@given(st.integers(0, 4096))
+@settings(max_examples=60)
+def test_a_journal_that_is_cut_is_found(length):
+    data = encode(RUN)
+    used = JournalHeader.SIZE + JournalHeader.at(data).payload_length
+
+    try:
+        found = decode(data[:length], WHERE)
+    except FormatError:
+        assert length < used
+        return
+    assert length >= used and found == RUN
+
+
+def test_bytes_that_are_no_journal_have_no_magic():
+    with pytest.raises(BadMagic, match="Journal at byte 65536 of /dev/sdc"):
+        decode(bytes(4096), WHERE)
+
+
+def test_a_journal_of_a_later_version_is_unsupported():
+    header = JournalHeader.at(encode(RUN)).replace(version=3)
+
+    with pytest.raises(Unsupported, match="its version is 3"):
+        decode(bytes(header) + encode(RUN)[64:], WHERE)
+
+
+def test_the_journal_of_another_run_is_not_the_one_that_the_label_speaks_of():
+    other = encode(RUN._replace(run_id=bytes(16)))
+    digest = Journal(RUN, 65536, encode(RUN)).tail(IN_PROGRESS).journal_digest
+
+    with pytest.raises(Malformed, match="it is not the one that the label speaks of"):
+        decode(other, WHERE, digest)
+
+
+def test_a_payload_that_was_overwritten_has_a_bad_checksum():
+    data = encode(RUN)
+
+    with pytest.raises(BadChecksum, match="Journal at byte 65536"):
+        decode(data[:80] + bytes(16) + data[96:], WHERE)
+
+
+def test_a_header_that_is_cut_is_truncated():
+    with pytest.raises(Truncated):
+        decode(b"reLVMjnl", WHERE)
+
+
+# --- forged journals: digests right, content hostile
+
+
+def sealed(payload, raw_length=None, packed=None):
+    packed = zlib.compress(payload) if packed is None else packed
+    header = JournalHeader.zero(
+        magic=b"reLVMjnl",
+        version=1,
+        payload_length=len(packed),
+        raw_length=len(payload) if raw_length is None else raw_length,
+        payload_digest=hashlib.sha256(packed).digest(),
+    )
+    return bytes(header) + packed
+
+
+def payload_of(run=RUN):
+    data = encode(run)
+    return zlib.decompressobj().decompress(data[JournalHeader.SIZE :])
+
+
+def facts_and_blobs():
+    payload = payload_of()
+    (length,) = struct.unpack_from("<Q", payload)
+    return json.loads(payload[8 : 8 + length].decode()), payload[8 + length :]
+
+
+def forged(text, blobs=b""):
+    text = text if isinstance(text, bytes) else json.dumps(text).encode()
+    return sealed(struct.pack("<Q", len(text)) + text + blobs)
+
+
+def forged_with(**changed):
+    facts, blobs = facts_and_blobs()
+    return forged(dict(facts, **changed), blobs)
+
+
+CONTENTS = {
+    "infinity": forged_with(label_number=float("inf")),
+    "lists nested without end": forged(b"[" * 200000),
+    "nothing": sealed(b""),
+    "no length": sealed(b"1234567"),
+    "a length beyond it": sealed(struct.pack("<Q", (1 << 64) - 1) + b"{}"),
+    "no JSON": forged(b"{"),
+    "no UTF-8": forged(b"\xff"),
+    "a list": forged([]),
+    "null": forged(None),
+    "no facts": forged({}),
+    "another kind": forged_with(kind="format"),
+    "a kind that is a list": forged_with(kind=[]),
+    "no run id": forged_with(run_id="xyz"),
+    "a run id that is a number": forged_with(run_id=7),
+    "no label number": forged_with(label_number=None),
+    "UUIDs in a list": forged_with(uuids=[1, 2]),
+    "areas that are numbers": forged_with(mdas=[7]),
+    "areas of one number": forged_with(mdas=[[[1], [2]]]),
+    "three areas in one": forged_with(mdas=[[[1, 2], [1, 2], [1, 2]]]),
+    "writes of two values": forged_with(writes=[[0, 512]]),
+    "a write of negative length": forged_with(writes=[[0, -1, "x"]]),
+    "a write of a terabyte": forged_with(writes=[[0, 1 << 40, "x"]]),
+    "bytes missing": forged(facts_and_blobs()[0], b""),
+    "bytes left over": forged(facts_and_blobs()[0], facts_and_blobs()[1] + b"x"),
+    "no zlib": sealed(b"", packed=b"whatever"),
+    "zlib cut": sealed(payload_of(), packed=zlib.compress(payload_of())[:-20]),
+    "a length of its own": sealed(payload_of(), raw_length=7),
+    "a length of a terabyte": sealed(payload_of(), raw_length=1 << 40),
+    "a length beyond all": sealed(payload_of(), raw_length=(1 << 64) - 1),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_forged_journal_does_not_read(name):
+    with pytest.raises(Malformed, match="Journal at byte 65536 of /dev/sdc: its content does not read"):
+        decode(CONTENTS[name], WHERE)
+
+
+BELIEVED = [
+    {"sr": TWO},
+    {"sr": "x"},
+    {"uuids": {ONE: 7}},
+    {"uuids": {ONE: "new"}},
+    {"lvm_ids": {"a": "b"}},
+    {"scsi_id": 7},
+    {"run_id": ""},
+    {"new_pv_id": "short"},
+    {"label_number": 4},
+    {"label_number": 2},
+    {"mdas": [[list(AREA), list(SECOND)]] * 2},
+    {"blocks": [[1 << 20, 0]]},
+    {"writes": [[1 << 20, 256, "a"], [(1 << 20) + 128, 256, "b"]]},
+]
+
+
+@pytest.mark.parametrize("changed", BELIEVED)
+def test_a_forged_run_that_contradicts_itself_is_refused_before_it_is_used(changed):
+    with pytest.raises(FormatError):
+        verify_run(decode(forged_with(**changed), WHERE), SIZE, WHERE)
+
+
+def test_a_small_journal_that_inflates_to_gigabytes_is_not_inflated():
+    packed = zlib.compress(bytes(64 << 20), 9)
+    data = sealed(b"", raw_length=4096, packed=packed)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(Malformed):
+            decode(data, WHERE)
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 1 << 65), st.text(max_size=4), st.just(1.5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=2)),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(facts_and_blobs()[0])), JSON, min_size=1, max_size=3))
+@settings(max_examples=200)
+def test_any_json_in_a_forged_journal_is_read_or_refused(changed):
+    try:
+        run = decode(forged_with(**changed), WHERE)
+        verify_run(run, SIZE, WHERE)
+    except FormatError:
+        return
+    assert all(0 <= write.offset < SIZE for write in run.writes)
+
+
+# --- what a run may touch
+
+
+def test_a_run_of_ours_is_verified():
+    verify_run(RUN, SIZE, WHERE)
+
+
+@pytest.mark.parametrize("offset", [-512, 0, 512, 1536, 4096, 1048064, SIZE - 511, SIZE, 1 << 62])
+def test_a_run_that_would_write_outside_the_contents_is_malformed(offset):
+    run = RUN._replace(writes=(RUN.writes[0]._replace(offset=offset),))
+
+    with pytest.raises(Malformed, match=f"it would write 512 bytes at {offset}"):
+        verify_run(run, SIZE, WHERE)
+
+
+@pytest.mark.parametrize(
+    "original, second",
+    [
+        (AREA, Area(2048, 65536)),
+        (AREA, Area(1044480, 65536)),
+        (AREA, Area(1 << 40, 65536)),
+        (Area(512, 1044480), Area(8192, 65536)),
+        (Area(4096, SIZE), Area(8192, 65536)),
+    ],
+)
+def test_a_run_whose_areas_do_not_lie_in_each_other_is_malformed(original, second):
+    move = RUN.mdas[0]._replace(original=original, second=second)
+    run = RUN._replace(mdas=(move,), old_label=label_sector(areas=[original]), writes=())
+
+    with pytest.raises(Malformed, match="its metadata areas do not lie in each other"):
+        verify_run(run, SIZE, WHERE)
+
+
+def test_reversed_writes_put_the_old_bytes_back():
+    (write,) = RUN.reversed_writes()
+
+    assert (write.old, write.new, write.range) == (b"new!" * 128, b"old!" * 128, Range(1 << 20, 512))
+
+
+# --- the mark
+
+
+@pytest.mark.parametrize("phase", [IN_PROGRESS, SWITCHED, DONE])
+@pytest.mark.parametrize("ext_version", [0, 1, 2])
+def test_a_mark_that_is_written_is_read_back(phase, ext_version):
+    tail = Journal(RUN, 65536, encode(RUN)).tail(phase)
+
+    label = pv.parse_label(with_tail(label_sector(ext_version), tail), 1, Place("/dev/sdc", 512))
+
+    assert read_tail(label, WHERE) == tail
+    assert (tail.phase, tail.kind, tail.run_id) == (phase, RESIGNATURE, RUN.run_id)
+    assert journal_range(tail, WHERE, SIZE) == Range(65536, len(encode(RUN)))
+
+
+def test_the_mark_takes_the_last_96_bytes_of_the_label_and_no_others():
+    sector = with_tail(label_sector(), Journal(RUN, 65536, encode(RUN)).tail(DONE))
+
+    changed = {at for at in range(512) if sector[at] != label_sector()[at]}
+
+    assert TAIL_AT == 416 and changed <= set(range(416, 512)) | set(range(16, 20))
+
+
+def test_no_mark_leaves_the_label_as_it_was():
+    marked = with_tail(label_sector(), Journal(RUN, 65536, encode(RUN)).tail(DONE))
+
+    assert with_tail(marked, None) == label_sector()
+    assert read_tail(label_with(b""), WHERE) is None
+
+
+@pytest.mark.parametrize("tail", [b"\1", b"somebody else's".ljust(96, b"\0"), bytes(95) + b"\1"])
+def test_bytes_of_somebody_else_are_not_overwritten(tail):
+    with pytest.raises(Unsupported, match="byte 65952 of /dev/sdc: its last bytes are in use by something else"):
+        read_tail(label_with(tail), WHERE)
+
+
+@pytest.mark.parametrize("changed", [{"version": 2}, {"phase": 0}, {"phase": 4}, {"kind": 0}, {"kind": 3}])
+def test_a_mark_of_another_version_is_not_guessed_at(changed):
+    tail = Journal(RUN, 65536, encode(RUN)).tail(DONE).replace(**changed)
+
+    with pytest.raises(Unsupported, match="it was made by another version of relvmoiscsi"):
+        read_tail(label_with(bytes(tail)), WHERE)
+
+
+def test_a_label_whose_lists_reach_into_the_place_of_the_mark_is_unsupported():
+    sector = bytearray(label_sector())
+    sector[160 : 160 + 17 * 16] = b"\1" * (17 * 16)
+    label = pv.parse_label(pv.sealed_label(bytes(sector)), 1, Place("/dev/sdc", 512))
+
+    with pytest.raises(Unsupported, match="its lists leave no room for the mark of a run"):
+        read_tail(label, WHERE)
+
+
+@pytest.mark.parametrize(
+    "offset, length", [(0, 63), (0, 0xFFFFFFFF), (SIZE - 4095, 4096), (SIZE, 4096), ((1 << 64) - 4096, 4096)]
+)
+def test_a_mark_that_points_where_no_journal_can_be_is_malformed(offset, length):
+    tail = Tail.zero(journal_offset=offset, journal_length=length)
+
+    with pytest.raises(Malformed, match=f"it says that {length} bytes of journal lie at byte {offset}"):
+        journal_range(tail, WHERE, SIZE)
+
+
+def test_the_digest_of_a_scsi_id_tells_them_apart_and_none_from_all():
+    digests = {scsi_id_digest(scsi_id) for scsi_id in (None, "3600a", "3600b", "é")}
+
+    assert len(digests) == 4
+    assert scsi_id_digest(None) == scsi_id_digest("") == bytes(16)

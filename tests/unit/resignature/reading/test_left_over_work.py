@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Journals that were left over while the VM ran on, and texts of older journals: nothing that a guest wrote is lost."""
+
+import re
+
+import pytest
+
+from kit.builder import AREA_DEFAULT, build_sr, journal
+from kit.chains import flatten
+from kit.cuts import entropy, resignature, undo
+from kit.live import (
+    FINISHED,
+    _live,
+    disk,
+    listed,
+    unlisted,
+)
+from relvmoiscsi import engine
+from relvmoiscsi.errors import Unsupported
+from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.writing import apply
+
+DATA, LATER = (4, 5, 9000), (4, 6, 9000, 12000)
+
+
+def guests_are_kept(live):
+    after = live.built.disk.copy()
+    ids = resignature(after).ids.uuids
+    for key in live.leaves:
+        name = "LV-" if key == "beside raw" else "VHD-"
+        assert flatten(after, name + ids[live.uuid(key)]).blocks == live.guest(key).blocks, key
+
+
+def ran_on(hidden, clone_there, end, *more):
+    volumes = [
+        unlisted(disk("base", sectors=DATA, hidden=hidden, writable=not hidden)),
+        disk("orig", "base", sectors=LATER, end=end),
+        *([unlisted(disk("clone", "base"))] if clone_there else []),
+        journal("clone", "orig", "{base}_{clone}"),
+        *more,
+    ]
+    leaves = {"orig": ("orig", "base"), **({"clone": ("clone", "base")} if clone_there else {})}
+    return _live(volumes, leaves, FINISHED, also=() if clone_there else ("clone",))
+
+
+@pytest.mark.parametrize("end", ["killed", ""])
+@pytest.mark.parametrize("clone_there", [True, False])
+@pytest.mark.parametrize("hidden", [True, False])
+def test_what_a_vm_wrote_behind_a_snapshot_that_failed_is_kept(hidden, clone_there, end):
+    guests_are_kept(ran_on(hidden, clone_there, end))
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_so_it_is_while_the_garbage_collector_coalesces_that_leaf(hidden):
+    guests_are_kept(ran_on(hidden, False, "", journal("leaf", "orig", "{base}")))
+
+
+def test_a_leaf_of_the_parent_counts_only_where_the_base_is_empty():
+    volumes = [
+        disk("grand", sectors=(3, 4, 5000), hidden=True),
+        unlisted(disk("base", "grand", sectors=DATA)),
+        disk("orig", "grand"),  # what a deleted sibling left in the extents of the new leaf
+        journal("clone", "orig", "{base}_"),
+    ]
+    live = _live(volumes, {}, FINISHED)
+    after = live.built.disk.copy()
+    ids = resignature(after).ids.uuids
+    expected = _live(volumes, {"orig": ("base", "grand")}, FINISHED).guest("orig")
+    assert flatten(after, "VHD-" + ids[live.uuid("orig")]).blocks == expected.blocks
+
+
+@pytest.mark.parametrize("end", ["killed", ""])
+@pytest.mark.parametrize("of", ["x", "y"])
+def test_the_text_of_an_older_journal_costs_nobody_a_disk(of, end):
+    volumes = [
+        disk("b0", sectors=DATA, hidden=True),
+        disk("x", "b0", end=end if of == "x" else ""),
+        disk("c0", "b0", snapshot_of="x"),
+        disk("yb", sectors=(77,), hidden=True),
+        disk("y", "yb", end=end if of == "y" else ""),
+        journal("clone", of, "{b0}_{c0}"),
+    ]
+    guests_are_kept(_live(volumes, {"x": ("x", "b0"), "c0": ("c0", "b0"), "y": ("y", "yb")}, FINISHED))
+
+
+def test_what_a_vm_wrote_behind_a_leaf_coalesce_whose_undo_failed_is_kept():
+    old, child = (3, 4, 5000, 8200), (4, 5, 8200, 9000)
+    writes = [(sector, "parent") for sector in old if sector not in child]
+    writes += [(sector, "later" if sector in (4, 9000) else "child") for sector in child]
+    volumes = [
+        disk("parent", writes=(*writes, (12000, "later")), writable=True, named_as="child", end="killed"),
+        listed(disk("child", "parent", sectors=child, old=True), disk("child")),
+        journal("leaf", "child", "{parent}"),
+    ]
+    guests_are_kept(_live(volumes, {"child": ("parent",)}, FINISHED))
+
+
+def test_what_a_vm_may_have_written_over_an_empty_base_is_refused():
+    """It may as well be what a deleted disk has left where the leaf is to be made."""
+    volumes = [
+        disk("grand", sectors=DATA, hidden=True),
+        unlisted(disk("base", "grand")),
+        disk("orig", "grand", sectors=LATER, end="killed"),
+        journal("clone", "orig", "{base}_{clone}"),
+    ]
+    live = _live(volumes, {"orig": ("orig", "grand")}, FINISHED, also=("clone",))
+    with pytest.raises(Unsupported, match="may be of a deleted disk or of a VM that ran on"):
+        engine.prepare(live.built.disk.copy(), entropy(0))
+
+
+def test_mgt_is_not_called_full_where_it_is_not():
+    volumes = []
+    for number in "12":
+        base, orig, clone = (f"{key}{number}" for key in ("base", "orig", "clone"))
+        volumes += [unlisted(disk(base, sectors=DATA)), disk(orig, base), unlisted(disk(clone, base))]
+        volumes.append(journal("clone", orig, f"{{{base}}}_{{{clone}}}"))
+    found = engine.inspect(_live(volumes, {}, FINISHED).built.disk)
+    assert not [sentence for sentence in found.lun.work.sentences if "full" in sentence]
+
+
+@pytest.mark.parametrize("cut_at", [5, 6])
+def test_an_undo_brings_the_newer_text_of_two_areas_back(cut_at, monkeypatch):
+    built = build_sr([disk("a", sectors=(1, 2))], second_area="older", area=AREA_DEFAULT).disk
+    before = _seqno(built)
+    resignature(built)
+    whole = apply.step
+
+    class Cut(Exception):
+        pass
+
+    def step(device, taken, *rest):
+        if taken.number == cut_at:
+            raise Cut
+        whole(device, taken, *rest)
+
+    monkeypatch.setattr(apply, "step", step)
+    with pytest.raises(Cut):
+        undo(built)
+    assert _seqno(built) == before
+
+
+def _seqno(device):
+    cache = ReadCache(device)
+    text = survey._committed_text(cache, survey.read_mdas(cache, survey.read_label(cache)))[0]
+    return int(re.search(r"seqno = (\d+)", text).group(1))

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a resignature costs, counted: operations as they go to the kernel, and how many wait for the one before.
+
+`make bench` prints the same numbers beside times. They are exact: whoever changes one of them changes what a
+resignature costs, and says so here.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bench import luns
+from bench.counts import SIZES, cost_of
+
+FLUSHES = 6
+WRITE_BATCHES = 6
+DEPENDENT_READS = 8
+
+#: kind, VDIs: reads, dependent reads, writes
+COSTS = {
+    ("dynamic VHD", 1): (13, 6, 8),
+    ("dynamic VHD", 10): (22, 6, 17),
+    ("dynamic VHD", 100): (113, 7, 107),
+    ("dynamic VHD", 1000): (1014, 7, 1007),
+    ("VHD chains", 1): (13, 6, 8),
+    ("VHD chains", 10): (40, 7, 29),
+    ("VHD chains", 100): (311, 8, 239),
+    ("VHD chains", 1000): (3012, 8, 2339),
+    ("QCOW2 chains", 1): (12, 6, 8),
+    ("QCOW2 chains", 10): (33, 6, 23),
+    ("QCOW2 chains", 100): (244, 7, 173),
+    ("QCOW2 chains", 1000): (2345, 7, 1673),
+}
+
+
+@pytest.mark.parametrize("kind, count", COSTS)
+def test_a_resignature_costs_exactly_so_many_operations(kind, count):
+    cost = cost_of(luns.KINDS[kind](count))
+
+    assert (cost.reads, cost.dependent_reads, cost.writes) == COSTS[kind, count]
+    assert (cost.dependent_writes, cost.flushes) == (WRITE_BATCHES, FLUSHES)
+    assert cost.dependent_reads <= DEPENDENT_READS
+
+
+def test_the_page_has_these_numbers():
+    page = (Path(__file__).resolve().parents[4] / "docs/costs.rst").read_text(encoding="utf-8")
+    rows = re.findall(r"\* - (.+)\n((?:     - \d+ / \d+ / \d+\n)+)", page)
+    told = [(kind, tuple(map(int, row))) for kind, text in rows for row in re.findall(r"(\d+) / (\d+) / (\d+)", text)]
+
+    assert told == [(kind, cost) for (kind, _), cost in COSTS.items()]
+
+
+@pytest.mark.parametrize("kind", luns.KINDS)
+def test_bytes_are_those_of_the_formats_and_the_journal(kind):
+    """A VDI: 320 bytes of LVM text, 1 KiB of MGT, at most 2.5 KiB of image headers, each read and written with a
+    journal of the old and the new; they are compared and read back."""
+    few, many = (cost_of(luns.KINDS[kind](count)) for count in (100, 1000))
+
+    assert (many.bytes_written - few.bytes_written) / 900 < 3 << 10
+    assert (many.bytes_read - few.bytes_read) / 900 < 14 << 10
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_size_of_the_lun_costs_nothing(size):
+    cost = cost_of(luns.of_size(size))
+
+    assert (cost.reads, cost.dependent_reads, cost.writes, cost.flushes) == (21, 7, 14, FLUSHES)
+
+
+def test_a_second_metadata_area_costs_one_more_wait():
+    """Its header is not in the first 64 KiB, and says where its text lies. SM makes PVs with one area."""
+    cost = cost_of(luns.two_metadata_areas(100))
+
+    assert (cost.dependent_reads, cost.dependent_writes, cost.flushes) == (DEPENDENT_READS + 1, WRITE_BATCHES, FLUSHES)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Each error has SM's number; none is silent, and none can be taken for success."""
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import relvmoiscsi
+from relvmoiscsi.errors import CommandFailed, RelvmoiscsiError, UsageError
+from relvmoiscsi.sr_driver.codes import (
+    GENERIC_EXCEPTION,
+    NUMBERS,
+    SM_GENERAL,
+    UNIMPLEMENTED,
+    fault_of,
+    unmistakable,
+)
+
+ROOT = Path(relvmoiscsi.__file__).resolve().parent
+NEVER = {1, 16, 24, 38, 39, 144}
+
+
+def shipped_numbers():
+    text = (Path(__file__).resolve().parents[2] / "data" / "sm_error_keys.txt").read_text(encoding="utf-8")
+    pairs = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: int(number) for number, name in pairs}
+
+
+def keys_in_the_code():
+    """Every text of the package that is the name of an SM error, wherever it stands: {key: module}."""
+    shipped, found = shipped_numbers(), {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if type(node).__name__ in ("Str", "Constant"):
+                text = ast.literal_eval(node)
+                if isinstance(text, str) and text in shipped:
+                    found[text] = str(path.relative_to(ROOT))
+    return found
+
+
+def error_classes():
+    for module in pkgutil.walk_packages(relvmoiscsi.__path__, "relvmoiscsi."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found = [RelvmoiscsiError]
+    for error in found:
+        found += [one for one in error.__subclasses__() if one not in found]
+    return [error for error in found if error.__module__.startswith("relvmoiscsi.")]
+
+
+def an(error, message, sm_key=None):
+    """An error of this class, however it is made."""
+    made = error.__new__(error)
+    RelvmoiscsiError.__init__(made, message, sm_key)
+    return made
+
+
+def test_the_numbers_are_those_of_sm():
+    shipped = shipped_numbers()
+
+    assert {key: number for key, number in NUMBERS.items() if shipped.get(key, number) != number} == {}
+    assert {SM_GENERAL, UNIMPLEMENTED} <= set(shipped.values())
+    assert GENERIC_EXCEPTION == 1200
+
+
+def test_every_number_is_of_a_key_that_sm_has():
+    assert sorted(set(NUMBERS) - set(shipped_numbers())) == []
+
+
+def test_every_key_in_the_code_has_a_number():
+    assert {key: module for key, module in keys_in_the_code().items() if key not in NUMBERS} == {}
+
+
+def test_the_scan_finds_keys():
+    keys = keys_in_the_code()
+
+    assert {"ISCSILogin", "ConfigSCSIid", "BadRequest", "APIFailure", "LVMRead", "LockErr"} <= set(keys)
+
+
+@pytest.mark.parametrize("key", sorted(set(NUMBERS) | set(shipped_numbers()) | {"NoSuchKey", ""}))
+def test_a_failure_keeps_its_text_in_xapi(key):
+    fault = fault_of(UsageError("Something is wrong.", key))
+
+    assert fault.code not in NEVER
+    assert fault.code in (NUMBERS.get(key), SM_GENERAL)
+    assert fault.text == f"Something is wrong. [{key}]"
+    assert fault.stderr == ""
+
+
+def test_the_number_of_a_key_is_used_where_it_keeps_the_text():
+    assert fault_of(UsageError("", "ConfigTargetMissing")).code == 95
+    assert fault_of(UsageError("", "ConfigSCSIid")).code == 107
+    assert fault_of(CommandFailed(["iscsiadm"], 24, "")).code == SM_GENERAL
+    assert fault_of(UsageError("")).code == SM_GENERAL, "InvalidArg is 1, which stands for success"
+
+
+def test_the_state_of_the_lun_is_told():
+    error = UsageError("It is wrong.", "ISCSIPort").in_state("Nothing was written.")
+
+    assert fault_of(error).text == "It is wrong. Nothing was written. [ISCSIPort]"
+
+
+@pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
+def test_no_class_of_errors_can_be_taken_for_success(error):
+    for message in ("The SR has been successfully resigned.", "SUCCESSFULLY RESIGNED", "x"):
+        fault = fault_of(an(error, message))
+
+        assert fault.code not in NEVER
+        assert "successfully resigned" not in fault.text.lower()
+
+
+def test_words_of_success_are_marked_and_nothing_else():
+    assert unmistakable("SR 'successfully resigned' and Successfully Resigned") == (
+        "SR 'successfully? resigned' and successfully? Resigned"
+    )
+    assert unmistakable("resigned successfully") == "resigned successfully"

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What device-config keys mean: lvmoiscsi's names, several ways to give an address, CHAP in clear or as a secret."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.iscsi.portals import Portal
+from relvmoiscsi.sr_driver.config import Chap, SecretKey, parse_config
+
+IQN = DEVICE_CONFIG["targetIQN"]
+
+
+def config(**changed):
+    values = dict(DEVICE_CONFIG)
+    values.update(changed)
+    return parse_config({key: value for key, value in values.items() if value is not None})
+
+
+def key_of(**changed):
+    with pytest.raises(UsageError) as caught:
+        config(**changed)
+    return caught.value.sm_key
+
+
+def test_what_an_orchestrator_sends():
+    found = config()
+
+    assert found.portals == (Portal("10.0.0.5", 3260),)
+    assert (found.target_iqn, found.scsi_id) == (IQN, SCSI_ID)
+    assert (found.chap, found.incoming_chap, found.local_iqn) == (None, None, None)
+    assert found.is_master
+
+
+@pytest.mark.parametrize(
+    "target, addresses",
+    [
+        ("10.0.0.5", ["10.0.0.5"]),
+        ("san7.example.com", ["san7.example.com"]),
+        ("fd00::7", ["fd00::7"]),
+        ("[fd00::7]", ["fd00::7"]),
+        ("fe80::1%eth0", ["fe80::1%eth0"]),
+        ("10.0.0.5,10.0.0.6", ["10.0.0.5", "10.0.0.6"]),
+        (" 10.0.0.6 , san7,[fd00::7] ", ["10.0.0.6", "san7", "fd00::7"]),
+        ("10.0.0.5,,10.0.0.5,", ["10.0.0.5"]),
+    ],
+)
+def test_targets(target, addresses):
+    assert config(target=target).portals == tuple(Portal(address, 3260) for address in addresses)
+
+
+def test_a_portal_is_printed_as_open_iscsi_has_it():
+    assert [str(portal) for portal in config(target="10.0.0.5,[fd00::7],san7", port="860").portals] == [
+        "10.0.0.5:860",
+        "[fd00::7]:860",
+        "san7:860",
+    ]
+
+
+@pytest.mark.parametrize("target", [None, "", "  ", ",", " , ,", "[]"])
+def test_a_target_is_needed(target):
+    assert key_of(target=target) == "ConfigTargetMissing"
+
+
+@pytest.mark.parametrize("port, number", [(None, 3260), ("", 3260), (" ", 3260), ("1", 1), (" 65535 ", 65535)])
+def test_ports(port, number):
+    assert config(port=port).portals[0].port == number
+
+
+@pytest.mark.parametrize(
+    "port", ["0", "65536", "-1", "3260x", "3260.0", "iscsi", "\u00b2", "\u0663\u0662\u0666\u0660", "9" * 5000, "1_0"]
+)
+def test_what_is_no_port(port):
+    assert key_of(port=port) == "ISCSIPort"
+
+
+@pytest.mark.parametrize("iqn", ["", None, " ", "*"])
+def test_an_iqn_may_be_missing(iqn):
+    assert config(targetIQN=iqn).target_iqn == ""
+
+
+@pytest.mark.parametrize("iqn", [IQN, "eui.0123456789ABCDEF", "naa.52004567BA64678D", "iqn.2001-04.com.x:a_b.C,t0"])
+def test_iqns(iqn):
+    assert config(targetIQN=" " + iqn).target_iqn == iqn
+
+
+@pytest.mark.parametrize(
+    "iqn", ["clone7", "iqn.", "iqn.a b", "iqn.a\nb", "iqn.x/../../y", "iqn." + "x" * 220, "iqn.\u00e9"]
+)
+def test_what_is_no_iqn(iqn):
+    assert key_of(targetIQN=iqn) == "ConfigTargetIQNMissing"
+
+
+@pytest.mark.parametrize("scsi_id", ["", None, " "])
+def test_a_scsi_id_may_be_missing(scsi_id):
+    assert config(SCSIid=scsi_id).scsi_id == ""
+
+
+@pytest.mark.parametrize("scsi_id", ["a b", "../x", "a\tb", "x" * 256, "\u00e9"])
+def test_what_is_no_scsi_id(scsi_id):
+    assert key_of(SCSIid=scsi_id) == "ConfigSCSIid"
+
+
+@pytest.mark.parametrize("prefix", ["", "incoming_"])
+def test_a_password_may_be_clear_or_a_secret(prefix):
+    def given_as(**keys):
+        outgoing = {} if not prefix else {"chapuser": "alice", "chappassword": "out"}
+        found = config(**dict(outgoing, **{prefix + key: value for key, value in keys.items()}))
+        return found.incoming_chap if prefix else found.chap
+
+    assert given_as(chapuser="bob", chappassword=" in 1 ") == Chap("bob", SecretKey(" in 1 ", False))
+    assert given_as(chapuser="bob", chappassword_secret="0f4b") == Chap("bob", SecretKey("0f4b", True))
+    assert given_as(chapuser="bob", chappassword="x", chappassword_secret="0f4b").password == SecretKey("0f4b", True)
+    assert given_as(chapuser="bob") is None
+    assert given_as(chapuser="bob", chappassword="", chappassword_secret="") is None
+    assert given_as(chappassword="x") is None
+    assert given_as(chapuser="", chappassword="x") is None
+
+
+def test_the_target_proves_itself_only_where_we_do():
+    assert config(incoming_chapuser="bob", incoming_chappassword="x").incoming_chap is None
+
+
+def test_portals_that_sm_has_found_come_after_those_of_the_target():
+    found = config(
+        target="10.0.0.5",
+        targetIQN="iqn.a:1",
+        multihomelist="10.0.0.5:3260, 10.0.0.6:3261,[fd00::1]:3260",
+        multiSession="10.0.0.7,3260,iqn.a:1|10.0.0.8,3260,iqn.a:other|10.0.0.6,3261,iqn.a:1|",
+    )
+
+    assert [str(portal) for portal in found.portals] == [
+        "10.0.0.5:3260",
+        "10.0.0.6:3261",
+        "[fd00::1]:3260",
+        "10.0.0.7:3260",
+    ]
+
+
+@pytest.mark.parametrize("key", ["multihomelist", "multiSession"])
+@pytest.mark.parametrize(
+    "value", ["", ",", "|", "nonsense", "10.0.0.9", "10.0.0.9:x", "10.0.0.9:99999", ",3260,iqn.a:1|"]
+)
+def test_what_is_no_portal_in_a_list_of_sm_is_passed_over(key, value):
+    assert config(targetIQN="iqn.a:1", **{key: value}) == config(targetIQN="iqn.a:1")
+
+
+def test_a_local_iqn_overrides():
+    assert config(localIQN=" iqn.1993-08.org.debian:01:x ").local_iqn == "iqn.1993-08.org.debian:01:x"
+    assert config(localIQN=" ").local_iqn is None
+
+
+def test_only_false_is_no_master():
+    assert not config(SRmaster="false").is_master
+    assert config(SRmaster=None).is_master
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["resign", "usediscoverynumber", "multihomed", "multipathing", "LUNid", "allocation", "multipathhandle", "x"],
+)
+@pytest.mark.parametrize("value", ["", "true", "10.0.0.9:3260,10.0.0.10:3260", "nonsense"])
+def test_keys_that_mean_nothing_here_are_ignored(key, value):
+    assert config(**{key: value}) == config()
+
+
+@given(st.dictionaries(st.sampled_from(["target", "targetIQN", "SCSIid", "port", "chapuser", "localIQN"]), st.text()))
+def test_no_value_ends_in_another_error(values):
+    try:
+        parse_config(values)
+    except UsageError as error:
+        keys = ("ConfigTargetMissing", "ConfigTargetIQNMissing", "ConfigSCSIid", "ISCSIPort")
+        assert error.sm_key in keys

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Whatever a command comes to, xapi gets one answer it can read; only success reads as success."""
+
+import pytest
+from test_codes import NEVER, an, error_classes
+
+from kit.driver_calls import (
+    DEVICE_CONFIG,
+    SESSION,
+    SR_UUID,
+    SUCCESS_TEXT,
+    call_of,
+)
+from kit.pool import wire
+from relvmoiscsi.errors import DeviceError, Refused, UsageError
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
+from relvmoiscsi.sr_driver import create, probe
+from relvmoiscsi.sr_driver.create import Listed
+
+PASSWORD = "hunter2hunter2"
+LIST = '<?xml version="1.0" ?>\n<iscsi-target>\n\t<LUN>\n\t</LUN>\n</iscsi-target>\n'
+
+
+@pytest.fixture
+def creating(monkeypatch, answer):
+    """The answer to an sr_create that ends in this: a UUID, or an error."""
+
+    def ends_in(outcome, device_config=None):
+        def sr_create(_call, _config, _xapi, _smlog, _deadline):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(create, "sr_create", sr_create)
+        return answer(call_of("sr_create", device_config))
+
+    return ends_in
+
+
+# --- success
+
+
+def test_success_byte_for_byte(creating):
+    found = creating(SR_UUID)
+
+    assert found.result == wire.Fault(1, SUCCESS_TEXT)
+    assert found.stderr == b""
+    assert found.stdout == (
+        "<?xml version='1.0'?>\n<methodResponse>\n<fault>\n<value><struct>\n<member>\n<name>faultCode</name>\n"
+        f"<value><int>1</int></value>\n</member>\n<member>\n<name>faultString</name>\n<value><string>{SUCCESS_TEXT}</string></value>\n"
+        "</member>\n</struct></value>\n</fault>\n</methodResponse>\n"
+    ).encode("ascii")
+
+
+def test_success_is_logged_with_the_new_sr(creating, smlog):
+    creating(SR_UUID)
+
+    assert [text for _, text in smlog if f"the LUN is SR {SR_UUID} now" in text]
+
+
+def test_the_call_gets_what_xapi_gave(monkeypatch, answer):
+    calls = []
+    monkeypatch.setattr(create, "sr_create", lambda call, _config, xapi, *_: calls.append((call, xapi)) or SR_UUID)
+
+    answer(call_of("sr_create"))
+
+    ((call, xapi),) = calls
+    assert call.device_config == DEVICE_CONFIG
+    assert isinstance(xapi, Xapi)
+
+
+def test_a_password_that_looks_like_the_sentence_does_not_spoil_it(creating):
+    assert creating(SR_UUID, dict(DEVICE_CONFIG, chappassword="successfully")).result.text == SUCCESS_TEXT
+
+
+# --- failure
+
+
+@pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
+def test_no_error_reads_as_success(creating, error):
+    found = creating(an(error, "The SR 'successfully resigned' \u65e5\x1b is \udcff not."))
+
+    assert found.result.code not in NEVER
+    assert "SR 'successfully? resigned' \u65e5? is ? not." in found.result.text
+    assert b"successfully resigned" not in found.stdout
+    assert found.stderr == b""
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (Refused("It is in use."), 202),
+        (DeviceError("/dev/sdc", "write", 4096, 512, "Input/output error"), 200),
+        (UsageError("No target.", "ConfigTargetMissing"), 95),
+        (XapiFailure("host.get_record", ["HOST_OFFLINE"]), 153),
+    ],
+)
+def test_a_failure_has_its_code_and_its_text(creating, smlog, error, code):
+    found = creating(error)
+
+    assert found.result == wire.Fault(code, f"{error} [{error.sm_key}]")
+    assert [text for _, text in smlog if str(error) in text]
+
+
+@pytest.mark.parametrize("key, code", [("ConfigTargetIQNMissing", 96), ("ConfigSCSIid", 107)])
+def test_lists_go_to_stderr(creating, key, code):
+    found = creating(Listed("It is missing.", key, LIST))
+
+    assert found.result == wire.Fault(code, f"It is missing. [{key}]")
+    assert found.stderr == LIST.encode("ascii")
+
+
+def test_a_list_is_utf_8_and_never_reads_as_success(creating):
+    found = creating(Listed("It is missing.", "ConfigSCSIid", "<a>successfully resigned \ufffd\x1b</a>"))
+
+    assert found.stderr.decode("utf-8") == "<a>successfully? resigned \ufffd?</a>"
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [ValueError("successfully resigned"), KeyError("a"), MemoryError(), RecursionError("deep"), OSError(5, "EIO")],
+)
+def test_a_bug_is_named_and_its_traceback_is_in_smlog(creating, smlog, bug):
+    found = creating(bug)
+
+    assert found.result.code == 1200
+    assert type(bug).__name__ in found.result.text
+    assert "successfully resigned" not in found.result.text
+    assert found.stderr == b""
+    assert [text for _, text in smlog if "Traceback" in text and type(bug).__name__ in text]
+
+
+# --- secrets
+
+
+@pytest.mark.parametrize("key", ["chappassword", "incoming_chappassword", "novelty_password"])
+@pytest.mark.parametrize("error", [RuntimeError, UsageError])
+def test_no_secret_gets_out(creating, smlog, key, error):
+    found = creating(
+        error("{} and {} and {!r}".format(SESSION, PASSWORD, {"a": PASSWORD})), {"target": "a", key: PASSWORD}
+    )
+
+    assert PASSWORD not in found.result.text
+    assert SESSION not in found.result.text
+    assert smlog
+    assert [text for _, text in smlog if PASSWORD in text or SESSION in text] == []
+
+
+# --- other commands, and what is none
+
+
+def test_a_probe_answers_a_string(monkeypatch, answer):
+    document = "<SRlist>\n\t<SR>\n\t\t<name_label>a &amp; \u65e5</name_label>\n\t</SR>\n</SRlist>\n"
+    monkeypatch.setattr(probe, "sr_probe", lambda *_: document)
+
+    found = answer(call_of("sr_probe", sr_ref=None, sr_uuid=None))
+
+    assert wire.as_string(found.result) == document
+    assert found.stderr == b""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["sr_attach", "sr_detach", "sr_delete", "sr_scan", "sr_update", "sr_content_type", "vdi_create", "vdi_attach", "x"]
+    + ["sr_create ", "successfully resigned"],
+)  # fmt: skip
+def test_anything_else_is_not_supported(answer, command):
+    found = answer(call_of(command))
+
+    assert found.result.code == 38
+    assert b"successfully resigned" not in found.stdout
+    assert found.stderr == b""
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("",), ("a", "b"), ("<methodCall/>",), ("\udcff\udcfe",), ("<!DOCTYPE a><a/>",)]
+)
+def test_what_is_no_call_is_a_bad_request(answer, arguments):
+    found = answer(*arguments)
+
+    assert found.result.code == 143
+    assert found.stderr == b""
+
+
+@pytest.mark.parametrize("command", ["sr_create", "sr_probe"])
+def test_a_configuration_is_judged_before_anybody_is_asked(answer, command):
+    assert answer(call_of(command, {"SRmaster": "true"})).result.code == 95
+    assert answer(call_of(command, dict(DEVICE_CONFIG, port="x"))).result.code == 142
+    assert answer(call_of(command, dict(DEVICE_CONFIG, SCSIid="../x"))).result.code == 107
+
+
+def test_only_the_master_resignatures(answer):
+    fault = answer(call_of("sr_create", dict(DEVICE_CONFIG, SRmaster="false"))).result
+
+    assert fault.code == 58
+    assert "Nothing was written." in fault.text

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""xapi's argument is understood, whatever else comes is refused, and what is answered xapi can read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.driver_calls import (
+    DEVICE_CONFIG,
+    SESSION,
+    SR,
+    SR_UUID,
+    call_of,
+)
+from kit.pool import wire
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.host.xapi.xml_rpc import xml_safe
+from relvmoiscsi.sr_driver.protocol import fault_response, parse_call, string_response, usage
+
+BOMB = (
+    '<?xml version="1.0"?><!DOCTYPE bomb [<!ENTITY a "aaaaaaaaaa">'
+    + "".join('<!ENTITY {} "{}">'.format(chr(98 + n), f"&{chr(97 + n)};" * 10) for n in range(9))
+    + "]><methodCall><methodName>&j;</methodName><params/></methodCall>"
+)
+
+
+def call_with(value):
+    params = f"<params><param><value>{value}</value></param></params>"
+    return f"<methodCall><methodName>sr_create</methodName>{params}</methodCall>"
+
+
+def member(name, value):
+    return f"<struct><member><name>{name}</name><value>{value}</value></member></struct>"
+
+
+def read(response):
+    return wire.method_response(wire.parse(response.encode("utf-8")))
+
+
+# --- the call
+
+
+def test_a_call_of_xapi():
+    call = parse_call(call_of("sr_create"))
+
+    assert call.command == "sr_create"
+    assert call.device_config == DEVICE_CONFIG
+    assert (call.session_ref, call.sr_ref, call.sr_uuid) == (SESSION, SR, SR_UUID)
+    assert (call.host_ref, call.subtask_of) == ("OpaqueRef:cc33", "DummyRef:|5b0c|SR.create")
+
+
+def test_what_a_command_does_not_have_is_empty():
+    call = parse_call(
+        call_of("sr_get_driver_info", {}, session_ref=None, sr_ref=None, sr_uuid=None, subtask_of=None, args=[])
+    )
+
+    assert call.device_config == {}
+    assert (call.session_ref, call.sr_ref, call.sr_uuid, call.subtask_of) == ("", "", "", "")
+
+
+def test_empty_strings_markup_and_letters_of_the_world_come_through():
+    config = {"target": "", "chappassword": "<a>&\"b\" 'c' p\u00e4ss \u65e5\u672c \U0001f511", "tab": "a\tb\nc"}
+
+    assert parse_call(call_of("sr_create", config)).device_config == config
+
+
+@given(st.dictionaries(st.text("abcXYZ_", min_size=1), st.text(st.characters(min_codepoint=32, max_codepoint=0xD7FF))))
+def test_any_device_config_comes_through(config):
+    assert parse_call(call_of("sr_create", config)).device_config == config
+
+
+def test_the_method_name_stands_in_for_a_missing_command():
+    assert parse_call(call_with(member("args", ""))).command == "sr_create"
+
+
+def test_white_space_and_typed_values_are_read_too():
+    text = call_with(" " + member("device_config", member("port", "<int>3260</int>")) + "\n")
+
+    assert parse_call(text).device_config == {"port": "3260"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "sr_create",
+        "\0",
+        "{}",
+        "<",
+        "<methodCall>",
+        "<methodCall/>",
+        "<html><body/></html>",
+        "<methodCall><methodName>sr_create</methodName></methodCall>",
+        "<methodCall><methodName>sr_create</methodName><params/></methodCall>",
+        call_with("text"),
+        call_with("<int>one</int>"),
+        call_with("<int>" + "9" * 50000 + "x</int>"),
+        call_with("<boolean>2</boolean>"),
+        call_with("<bigdecimal>nonsense</bigdecimal>"),
+        call_with("<base64>=</base64>"),
+        call_with("<dateTime.iso8601>x</dateTime.iso8601>"),
+        call_with("<array><data/></array>"),
+        call_with("<novelty>1</novelty>"),
+        call_with("<struct><member><name>a</name></member></struct>"),
+        call_with("<struct><member><value>a</value></member></struct>"),
+        call_with(member("device_config", "text")),
+        call_with(member("device_config", "<array><data/></array>")),
+        call_with("&undefined;"),
+        call_with(member("command", "sr_create")).replace("</param>", "</param><param><value>b</value></param>"),
+        call_with("<array><data><value>" * 5000 + "</value></data></array>" * 5000),
+        "<methodResponse><fault><value>" + member("faultCode", "<int>1</int>") + "</value></fault></methodResponse>",
+        call_of("sr_create") + call_of("sr_create"),
+        call_of("sr_create")[:-1],
+        "x" * 102400,
+        "<a>" * 25600,
+        BOMB,
+        '<!DOCTYPE a SYSTEM "file:///etc/passwd">' + call_of("sr_create"),
+    ],
+)
+def test_anything_else_is_no_call(text):
+    with pytest.raises(UsageError) as caught:
+        parse_call(text)
+
+    assert caught.value.sm_key == "BadRequest"
+
+
+@given(st.text())
+def test_no_text_ends_in_another_error(text):
+    for candidate in (text, call_with(text), call_with(f"<struct>{text}</struct>")):
+        try:
+            parse_call(candidate)
+        except UsageError as error:
+            assert error.sm_key == "BadRequest"
+
+
+@pytest.mark.parametrize("argv", [[], ["ReLVMoISCSISR"], ["ReLVMoISCSISR", "a", "b"]])
+def test_there_is_one_argument(argv):
+    with pytest.raises(UsageError, match="expected one") as caught:
+        usage(argv)
+
+    assert caught.value.sm_key == "BadRequest"
+
+
+def test_an_argument_that_python_read_as_ascii_is_utf_8():
+    """Python 3.6 with xapi's environment, where no locale is set."""
+    text = "p\u00e4ss \u65e5 \U0001f511"
+
+    assert usage(["", text]) == text
+    assert usage(["", text.encode("utf-8").decode("ascii", "surrogateescape")]) == text
+    assert usage(["", "\udcff broken"]) == "\ufffd broken"
+
+
+# --- the response
+
+
+def test_a_fault():
+    fault = read(fault_response(68, 'The <target> "said" no & left: \u65e5'))
+
+    assert fault == (68, 'The <target> "said" no & left: \u65e5')
+
+
+def test_a_string():
+    document = '<?xml version="1.0" ?>\n<SRlist>\n\t<SR>\n\t</SR>\n</SRlist>\n'
+
+    assert wire.as_string(read(string_response(document))) == document
+    assert wire.as_string(read(string_response(""))) == ""
+
+
+@pytest.mark.parametrize("bad", ["\0", "\x1b", "\x08", "\x0c", "\ud800", "\udcff", "\ufffe", "\uffff"])
+def test_what_no_document_can_hold_is_replaced(bad):
+    assert xml_safe(f"a{bad}b") == "a?b"
+    assert read(fault_response(202, f"a{bad}b")).text == "a?b"
+    assert wire.as_string(read(string_response(f"a{bad}b"))) == "a?b"
+
+
+@given(st.text(st.characters(), min_size=1), st.integers(0, 2000))
+def test_any_text_makes_a_fault_that_xapi_reads(text, code):
+    response = fault_response(code, "text: " + text)
+
+    assert read(response).code == code

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What sr_create does to a LUN at hand, on golden ones; the locks are those of the machine and left out."""
+
+import logging
+from contextlib import contextmanager
+
+import pytest
+
+from kit import golden
+from kit.driver_calls import SCSI_ID, SR_UUID
+from relvmoiscsi import engine
+from relvmoiscsi.host.deadline import NO_DEADLINE
+from relvmoiscsi.host.locks.lvm_locks import LvmLocks
+from relvmoiscsi.sr_driver import rewrite
+
+
+@pytest.fixture(autouse=True)
+def no_locks(monkeypatch):
+    @contextmanager
+    def no_lock_of_sm(*_args, **_named):
+        yield []
+
+    @contextmanager
+    def no_lock_of_lvm(*_args, **_named):
+        yield LvmLocks()
+
+    monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", no_lock_of_sm)
+    monkeypatch.setattr(rewrite, "lvm_locks", no_lock_of_lvm)
+
+
+@pytest.mark.parametrize("kind, lines", [("one", 0), ("chain", 1)])
+def test_more_than_one_vdi_is_said_plainly(caplog, kind, lines):
+    caplog.set_level(logging.INFO)
+    disk = golden.load(kind).disk
+
+    rewrite.resignatured(disk, SCSI_ID, "", NO_DEADLINE)
+
+    rows = len(engine.inspect(disk).lun.disks())
+    said = [record.getMessage() for record in caplog.records if "CloudStack" in record.getMessage()]
+    assert len(said) == lines
+    assert all(f"the SR has {rows} VDIs" in line for line in said)
+
+
+def test_the_same_call_again_has_the_same_answer_whatever_uuid_xapi_has_made_up():
+    disk = golden.load("one").disk
+
+    first = rewrite.resignatured(disk, SCSI_ID, "", NO_DEADLINE)
+
+    assert rewrite.resignatured(disk, SCSI_ID, "", NO_DEADLINE) == first == engine.inspect(disk).lun.sr_uuid
+    assert first != SR_UUID

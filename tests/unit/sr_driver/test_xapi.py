@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""XenAPI over a unix socket: answers, errors, and a xapi that is slow, gone, or not itself."""
+
+import os
+import socket
+import threading
+
+import pytest
+
+from kit.driver_calls import SESSION
+from kit.pool.client import connected_locally
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
+from relvmoiscsi.sr_driver.codes import fault_of
+
+UNICODE = "p\u00e4ss<w>&\u00f6rd \u65e5\u672c \U0001f511"
+
+
+@pytest.fixture
+def xapi(pool):
+    with connected_locally(pool) as session:
+        yield Xapi(session.handle, pool.socket_path)
+
+
+class Canned:
+    """A server that gives everyone who connects the same bytes; `requests` has what they said."""
+
+    def __init__(self, path, reply):
+        self.path, self.reply, self.requests = path, reply, []
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(path)
+        self._socket.listen(8)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            connection, _ = self._socket.accept()
+            with connection, connection.makefile("rb") as file:
+                head = b"".join(iter(lambda: file.readline().rstrip(b"\r\n") + b"\n", b"\n"))
+                if not head:
+                    return
+                length = [line for line in head.lower().splitlines() if line.startswith(b"content-length")]
+                self.requests.append(head + file.read(int(length[0].split()[1])))
+                connection.sendall(self.reply)
+
+    def stop(self):
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(self.path)
+            last.sendall(b"\r\n")
+            self._thread.join(10)
+        self._socket.close()
+
+
+@pytest.fixture
+def canned(socket_directory):
+    """Starts a Canned: `canned(reply)`."""
+    servers = []
+
+    def start(reply):
+        servers.append(Canned(f"{socket_directory}/canned{len(servers)}", reply))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def http_reply(body, status="200 OK"):
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode("ascii") + body
+
+
+def failure_of(call, *arguments):
+    with pytest.raises(XapiFailure) as caught:
+        call(*arguments)
+    return caught.value
+
+
+# --- answers
+
+
+def test_records(pool, xapi):
+    sr = pool.db.create("SR", name_label="san \u65e5", sm_config={"devserial": "scsi-3600"})
+    pbd = pool.db.create("PBD", SR=sr, host=pool.master, device_config={"SCSIid": "3600"}, currently_attached=True)
+
+    srs, pbds = xapi.records("SR"), xapi.records("PBD")
+
+    assert srs[sr]["name_label"] == "san \u65e5"
+    assert srs[sr]["PBDs"] == [pbd]
+    assert pbds[pbd]["device_config"] == {"SCSIid": "3600"}
+    assert pbds[pbd]["currently_attached"] is True
+    assert xapi.records("VDI") == {}
+
+
+def test_a_host(pool, xapi):
+    assert xapi.call("host.get_record", pool.master)["other_config"]["iscsi_iqn"] == "iqn.2026-01.test:xs1"
+
+
+def test_a_secret(pool, xapi):
+    uuid = pool.db.get("secret", pool.db.create("secret", value=UNICODE), "uuid")
+
+    assert xapi.secret(uuid) == UNICODE
+
+
+def test_calls_in_a_row(pool, xapi):
+    assert [len(xapi.records("host")) for _ in range(5)] == [2] * 5
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    "method, arguments, code",
+    [
+        ("host.get_record", ["OpaqueRef:gone"], "HANDLE_INVALID"),
+        ("SR.get_by_uuid", ["no \u65e5 uuid"], "UUID_INVALID"),
+        ("SR.juggle", [], "MESSAGE_METHOD_UNKNOWN"),
+        ("SR.get_record", [], "MESSAGE_PARAMETER_COUNT_MISMATCH"),
+    ],
+)
+def test_an_error_of_xapi(xapi, method, arguments, code):
+    failure = failure_of(xapi.call, method, *arguments)
+
+    assert (failure.method, failure.code) == (method, code)
+    assert all(argument in str(failure) for argument in [code, *arguments])
+    assert fault_of(failure).code == 153
+
+
+def test_a_session_that_is_over(pool):
+    assert failure_of(Xapi(SESSION, pool.socket_path).records, "SR").code == "SESSION_INVALID"
+
+
+@pytest.mark.parametrize("uuid", ["0f4b6c1e-0000-4000-8000-000000000000", "", "\u65e5"])
+def test_a_secret_that_is_not_there(xapi, uuid):
+    failure = failure_of(xapi.secret, uuid)
+
+    assert (failure.code, failure.sm_key) == ("UUID_INVALID", "InvalidSecret")
+    assert fault_of(failure).code == 20
+
+
+# --- a xapi that is not there, or does not answer
+
+
+def test_no_socket(socket_directory):
+    failure = failure_of(Xapi(SESSION, socket_directory + "/nothing").call, "SR.get_all")
+
+    assert failure.code == ""
+    assert "SR.get_all could not be asked of xapi: " in str(failure)
+    assert "No such file or directory" in str(failure)
+
+
+def test_a_socket_that_nobody_listens_at(socket_directory):
+    path = socket_directory + "/left"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(path)
+
+    assert "refused" in str(failure_of(Xapi(SESSION, path).call, "SR.get_all"))
+    assert os.path.exists(path)
+
+
+def test_no_answer_in_time(socket_directory):
+    path = socket_directory + "/slow"
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.bind(path)
+        slow.listen(8)
+
+        assert "timed out" in str(failure_of(Xapi(SESSION, path, timeout=0.05).call, "SR.get_all"))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n<methodResp",
+        http_reply(b"", "500 Internal Server Error"),
+        http_reply(b"<html/>", "403 Forbidden"),
+        http_reply(b""),
+        http_reply(b"no XML"),
+        http_reply(b"<methodResponse>"),
+        http_reply(b"\xff\xfe\x00"),
+        http_reply(b"<html><body>It works!</body></html>"),
+        http_reply(b"<methodResponse><params><param><value><int>x</int></value></param></params></methodResponse>"),
+        http_reply(b"<methodResponse><params><param><value>bare</value></param></params></methodResponse>"),
+        http_reply(b"<methodResponse><params><param><value><struct/></value></param></params></methodResponse>"),
+        http_reply(
+            b"<methodResponse><fault><value><struct><member><name>faultCode</name><value><int>3</int></value></member>"
+            b"<member><name>faultString</name><value>no</value></member></struct></value></fault></methodResponse>"
+        ),
+    ],
+)
+def test_an_answer_that_is_none(canned, reply):
+    failure = failure_of(Xapi(SESSION, canned(reply).path, timeout=5).call, "SR.get_all")
+
+    assert fault_of(failure).code == 153
+    assert SESSION not in str(failure)
+
+
+# --- what is asked
+
+
+def test_the_request_names_the_task(canned):
+    server = canned(
+        http_reply(
+            b"<methodResponse><params><param><value><struct><member><name>Status</name><value>Success</value></member>"
+            b"<member><name>Value</name><value/></member></struct></value></param></params></methodResponse>"
+        )
+    )
+
+    assert Xapi(SESSION, server.path, subtask_of="DummyRef:|5b0c|SR.create").call("SR.get_name_label", "a") == ""
+    assert Xapi(SESSION, server.path).records("SR") == {}
+    with_task, without = server.requests
+    assert with_task.startswith(b"POST / HTTP/1.1\n")
+    assert b"\nSubtask-of: DummyRef:|5b0c|SR.create\n" in with_task
+    assert b"Subtask-of" not in without
+    assert SESSION.encode("ascii") in with_task
+
+
+@pytest.mark.parametrize("task", ["a\r\nX: y", "\u65e5"])
+def test_a_task_that_is_no_header_does_no_harm(canned, task):
+    server = canned(b"")
+    failure = failure_of(Xapi(SESSION, server.path, subtask_of=task).call, "SR.get_all")
+
+    assert fault_of(failure).code == 153
+    assert server.requests == []
