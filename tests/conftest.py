@@ -41,8 +41,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _leave_out_states(config, items):
-    """Of the states of a LUN in use, which differ in data and not in code, Python 3.6 sees the golden ones and every
-    fourth of the others; pytest says how many are left out.
+    """Of the states of a LUN in use or after a cut, which differ in data and not in code, Python 3.6 sees the golden
+    ones and every fourth of the others; pytest says how many are left out.
     """
     states = [item for item in items if item.get_closest_marker("states") and "[" in item.nodeid]
     built = [item for item in states if "golden" not in item.nodeid]

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 LINKS = "xapi/block"  #: below /dev; where sm's udev SR looks
 LOOK_SECONDS = 3.0  #: how long a LUN may take to say what is on it, while udev waits
-LINK_SECONDS = 15.0
+LINK_SECONDS = 60.0  #: on a host that has other things to do; most have the link within one
 MARK = "RELVMOISCSI_DIRECT"  #: what the rule sets in udev's database: the name of the link
 
 #: signs that multipath will take the LUNs it has taken before: it runs, SM has it on, it is started at boot

@@ -35,6 +35,7 @@ from relvmoiscsi.device import Range
 THOROUGH = {"torn": True, "limit": 256, "samples": 16}
 SAMPLED = {"torn": True, "limit": 64, "samples": 8}
 SMALL = ("one VDI", "a chain", "blocks of 4096", "blocks of 4096, text wraps")
+pytestmark = pytest.mark.states
 
 
 def how(name, disk):

@@ -28,6 +28,8 @@ from kit.cuts import (
 from relvmoiscsi import engine
 from relvmoiscsi.errors import DeviceError, Refused
 
+pytestmark = pytest.mark.states
+
 IMAGES = ["one VDI", "two areas", "blocks of 4096", "fragmented"]
 ONCE = [(False, leaves) for leaves in ("nothing", "half", "torn", "all")]
 FOR_GOOD = [(True, leaves) for leaves in ("nothing", "torn", "all")]
