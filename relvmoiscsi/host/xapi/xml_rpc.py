@@ -32,10 +32,13 @@ class Fault(Exception):
 
 
 class _Element:
+    __slots__ = ("tag", "children", "pieces", "found")
+
     def __init__(self, tag: str) -> None:
         self.tag = tag
         self.children: List[_Element] = []
         self.pieces: List[str] = []  #: of the text between its tags
+        self.found: Any = None  #: of a <value> that has ended: what it stands for; then it has no children any more
 
     @property
     def text(self) -> str:
@@ -61,10 +64,11 @@ def parse_response(document: bytes) -> Any:
     answer = root.children[0]
     if answer.tag == "fault":
         _expect(answer, "fault", 1, 1)
-        found = _value(answer.children[0])
-        if not isinstance(found, dict) or "faultCode" not in found or "faultString" not in found:
+        found = _found(answer.children[0])
+        code = found.get("faultCode") if isinstance(found, dict) else None
+        if not isinstance(code, (int, str)) or "faultString" not in found:
             raise BadDocument("a fault has no code or no text")
-        raise Fault(int(found["faultCode"]), str(found["faultString"]))
+        raise Fault(int(code), str(found["faultString"]))
     values = _params(answer)
     if len(values) != 1:
         raise BadDocument(f"an answer has {len(values)} values, expected one")
@@ -72,7 +76,11 @@ def parse_response(document: bytes) -> Any:
 
 
 def _parse(document: Union[str, bytes]) -> _Element:
-    """The document's element. Raises BadDocument; also for a declaration, whose entities could fill the memory."""
+    """The document's element. Raises BadDocument; also for a declaration, whose entities could fill the memory.
+
+    A value takes the place of its elements as soon as it ends: the VDIs of a large pool are some tens of MiB of XML,
+    and would be ten times that as elements.
+    """
     top = _Element("")
     path = [top]
 
@@ -83,8 +91,11 @@ def _parse(document: Union[str, bytes]) -> _Element:
         path[-1].children.append(element)
         path.append(element)
 
-    def end(_tag: str) -> None:
-        path.pop()
+    def end(tag: str) -> None:
+        element = path.pop()
+        if tag == "value":
+            element.found = _value(element)
+            element.children, element.pieces = [], []
 
     def text(piece: str) -> None:
         path[-1].pieces.append(piece)
@@ -100,7 +111,7 @@ def _parse(document: Union[str, bytes]) -> _Element:
     parser.StartDoctypeDeclHandler = declared
     try:
         parser.Parse(document, True)
-    except (expat.ExpatError, UnicodeEncodeError) as error:
+    except (expat.ExpatError, UnicodeEncodeError, LookupError) as error:
         raise BadDocument(str(error)) from error
     return top.children[0]
 
@@ -116,8 +127,13 @@ def _params(element: _Element) -> List[Any]:
     values = []
     for param in element.children:
         _expect(param, "param", 1, 1)
-        values.append(_value(param.children[0]))
+        values.append(_found(param.children[0]))
     return values
+
+
+def _found(element: _Element) -> Any:
+    _expect(element, "value", 0, 0)
+    return element.found
 
 
 def _value(element: _Element) -> Any:
@@ -130,7 +146,7 @@ def _value(element: _Element) -> Any:
     if typed.tag == "array":
         _expect(typed, "array", 1, 1)
         _expect(typed.children[0], "data", 0, len(typed.children[0].children))
-        return [_value(item) for item in typed.children[0].children]
+        return [_found(item) for item in typed.children[0].children]
     if typed.tag not in _SCALARS:
         raise BadDocument(f"there is no type {typed.tag}")
     _expect(typed, typed.tag, 0, 0)
@@ -146,7 +162,7 @@ def _struct(element: _Element) -> Dict[str, Any]:
         _expect(member, "member", 2, 2)
         name, value = member.children
         _expect(name, "name", 0, 0)
-        found[name.text] = _value(value)
+        found[name.text] = _found(value)
     return found
 
 

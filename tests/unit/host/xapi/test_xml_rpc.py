@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """XML-RPC is read and written as the standard library does it, and nothing else is taken for it."""
 
+import tracemalloc
 import xmlrpc.client
 
 import pytest
@@ -92,6 +93,9 @@ def test_every_type_that_xapi_sends(text, expected):
         b"<methodResponse><params><param><value/><value/></param></params></methodResponse>",
         b"<methodResponse><params><param><value/></param><param><value/></param></params></methodResponse>",
         b"<!DOCTYPE a>" + value("text"),
+        b"<?xml version='1.0' encoding='nothing'?>" + value("text"),
+        b"<methodResponse><fault><value><struct><member><name>faultCode</name><value><nil/></value></member>"
+        b"<member><name>faultString</name><value>x</value></member></struct></value></fault></methodResponse>",
         value("text")[:-1],
         value("text") + value("text"),
         value("\xff").decode().encode("latin-1"),
@@ -118,3 +122,20 @@ def test_nothing_else_is_an_answer(document):
 def test_what_xapi_never_gets_is_not_written():
     with pytest.raises(TypeError, match="bytes is not sent"):
         response_text(b"bytes")
+
+
+def test_the_records_of_a_large_pool_take_no_more_room_than_they_say():
+    """dom0 has little memory, and a pool may have ten thousand VDIs, of 3 KiB of XML each."""
+    members = "".join(f"<member><name>field{number}</name><value>{'x' * 30}</value></member>" for number in range(30))
+    record = "<member><name>OpaqueRef:{}</name><value><struct>" + members + "</struct></value></member>"
+    document = value("<struct>" + "".join(record.format(number) for number in range(200)) + "</struct>")
+
+    tracemalloc.start()
+    try:
+        found = parse_response(document)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert len(found) == 200
+    assert peak < 4 * len(document)
