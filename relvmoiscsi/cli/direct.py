@@ -155,7 +155,9 @@ def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
     owner = direct.check_content(device, look, HOST)
     if owner.vg_name:
         note = "It holds the volume group {}, which LVM commands of this host see as well; {}."
-        note = note.format(ascii(owner.vg_name), "docs/direct-luns.rst has a filter")
+        note = note.format(
+            ascii(owner.vg_name), "the page on direct LUNs, docs/direct-luns.rst beside README.rst, has a filter"
+        )
         if note not in notes:
             notes.append(note)
 

@@ -51,7 +51,8 @@ def must_be_able_to_ask(arguments: argparse.Namespace) -> None:
     if arguments.yes or getattr(arguments, "dry_run", False):
         return
     if arguments.json or sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("Nobody can be asked here; say --yes, or --dry-run to see the plan.")
+        see_plan = ", or --dry-run to see the plan" if hasattr(arguments, "dry_run") else ""
+        raise UsageError(f"Nobody can be asked here; say --yes{see_plan}.")
 
 
 def ask(arguments: argparse.Namespace, question: str) -> None:

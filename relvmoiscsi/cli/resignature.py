@@ -158,18 +158,24 @@ def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
 
 
 def _chosen(arguments: argparse.Namespace) -> IdMap:
-    """The ids of --map. Raises UsageError."""
+    """The ids of --map; a new SR that it names becomes --sr-uuid. Raises UsageError."""
     if arguments.sr_uuid is not None:
         mapfile.checked_uuid(arguments.sr_uuid)
     if arguments.map is None:
         return IdMap("", {}, {})
     try:
         with open(arguments.map, encoding="utf-8") as file:
-            return mapfile.read_map(json.load(file), arguments.map)
+            facts = json.load(file)
+        chosen = mapfile.read_map(facts, arguments.map)
     except OSError as error:
         raise UsageError(f"{arguments.map}: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{arguments.map} does not read as JSON: {error}.") from error
+    new_sr = mapfile.chosen_sr(facts)
+    if None not in (new_sr, arguments.sr_uuid) and new_sr != arguments.sr_uuid:
+        raise UsageError(f"{arguments.map} is a map for the SR {new_sr}, and --sr-uuid says {arguments.sr_uuid}.")
+    arguments.sr_uuid = arguments.sr_uuid or new_sr
+    return chosen
 
 
 def _refuse_contradictions(arguments: argparse.Namespace, chosen: IdMap, ids: IdMap, instead: str) -> None:

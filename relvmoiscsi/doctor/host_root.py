@@ -81,6 +81,18 @@ def is_program(host: Host, name: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
+def exists(host: Host, name: str) -> bool:
+    try:
+        return os.path.exists(path_of(host, name))
+    except OSError:
+        return False
+
+
+def can_be_entered(host: Host) -> bool:
+    """Whether programs can be run in the root, and not only from outside."""
+    return os.path.realpath(host.root) == "/" or (host.is_superuser and is_program(host, "/usr/bin/env"))
+
+
 def run(host: Host, program: str, *arguments: str, accept: Sequence[int] = (0,)) -> Completed:
     """Run a program of the root. Raises CommandFailed for an exit status that is not in `accept`."""
     return _run(host, [], program, arguments, accept)
@@ -95,7 +107,7 @@ def _run(
     host: Host, before: List[str], program: str, arguments: Sequence[str], accept: Sequence[int] = (0,)
 ) -> Completed:
     if os.path.realpath(host.root) != "/":
-        if host.is_superuser and is_program(host, "/usr/bin/env"):
+        if can_be_entered(host):
             before = ["chroot", host.root, *before]
         elif is_program(host, program):  # files of a host, without a system to run programs in
             program = path_of(host, program)

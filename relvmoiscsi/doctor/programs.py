@@ -35,6 +35,12 @@ FIRST_RULES, LAST_RULES = "57-relvmoiscsi.rules", "99-zz-relvmoiscsi.rules"
 DIRECT_RULES = ("58-relvmoiscsi-direct.rules", "99-zz-relvmoiscsi-direct.rules")
 OUR_RULES = (FIRST_RULES, *DIRECT_RULES, LAST_RULES)
 PACKAGE = "relvmoiscsi"
+#: Where rpm has its database; the name of the file tells which release made it.
+_RPM_DATABASES = tuple(
+    os.path.join(directory, name)
+    for directory in ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
+    for name in ("Packages", "Packages.db", "rpmdb.sqlite")
+)
 #: A line of `rpm -V`: "missing" or what differs, 5 for the content; maybe the kind of file; the path.
 _VERIFIED = re.compile(r"(missing|[A-Z0-9.?]{8,})\s+(?:[a-z]\s+)?(/.*)")
 #: Rules that set anew what FIRST_RULES set, and so have to come before it.
@@ -116,8 +122,12 @@ def _changed_files(host: Host) -> Tuple[Set[str], str]:
     rpm = host_root.program_of(host, "rpm")
     if rpm is None:
         return set(), "there is no rpm here"
+    if not any(host_root.exists(host, path) for path in _RPM_DATABASES):  # rpm would make one
+        return set(), "there is no database of rpm here"
+    # an rpm that is run from outside would tell of this host
+    inside = () if host_root.can_be_entered(host) else ("--root", host.root)
     try:
-        completed = host_root.run(host, rpm, "-V", "--nodeps", PACKAGE, accept=range(256))
+        completed = host_root.run(host, rpm, *inside, "-V", "--nodeps", PACKAGE, accept=range(256))
     except CommandFailed as error:
         return set(), "rpm fails: {}".format(why(error).rstrip("."))
     lines = [_VERIFIED.match(line) for line in completed.stdout.splitlines()]

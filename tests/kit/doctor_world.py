@@ -89,6 +89,7 @@ class World:
             self.program(name, f"#!/bin/sh\necho {os.path.basename(name)} version 6.2.0.874\n")
         self.program("/usr/lib/udev/scsi_id", "#!/bin/sh\n")
         self.program("/usr/bin/rpm", "#!/bin/sh\n")
+        self.put("/var/lib/rpm/Packages", "")
         for name in programs.OUR_RULES:
             self.copy(TOP / "udev" / name, "/etc/udev/rules.d/" + name)
         self.put("/run/udev/control", "")

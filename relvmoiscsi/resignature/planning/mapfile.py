@@ -5,7 +5,8 @@
      "vdis": [{"old": UUID, "new": UUID}, ...], "lvs":   [{"id": {"old": ID, "new": ID}}, ...],
      "other_uuids": {UUID: UUID, ...}}          UUIDs of what is gone: deleted records, dangling links
 
-A map that is written by hand may also have plain tables for everything: "uuids" and "lvm_ids", old to new.
+A map that is written by hand, or by `relvmoiscsi map --json`, has plain tables for everything: "uuids" and "lvm_ids",
+old to new; "new_sr" is the new SR, as --sr-uuid gives it.
 
 Where nothing is chosen, `derived_ids` tells the map of any LUN, from its new SR UUID and its old ids alone.
 """
@@ -51,6 +52,11 @@ def read_map(facts: Mapping[str, Any], name: str) -> IdMap:
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{name} is no old-to-new map as --json prints it.") from error
     return IdMap("", uuids, lvm_ids)
+
+
+def chosen_sr(facts: Mapping[str, Any]) -> Optional[str]:
+    """The new SR that `relvmoiscsi map --json` was asked about. Raises UsageError for what is no UUID."""
+    return checked_uuid(facts["new_sr"]) if "new_sr" in facts else None
 
 
 def _uuid_pairs(facts: Mapping[str, Any]) -> Iterable[Tuple[Any, Any]]:

@@ -84,3 +84,9 @@ def test_an_unknown_word_is_status_2_with_the_usage(command, argv):
 
 def test_version(command):
     assert command("--version").out == f"relvmoiscsi {__version__}\n"
+
+
+def test_undo_does_not_send_people_to_an_option_that_it_does_not_have(command, image):
+    said = command("undo", image).err
+
+    assert [option for option in re.findall(r"--[a-z-]+", said) if option not in command("undo", "--help").out] == []

@@ -349,6 +349,18 @@ BAD_MAPS = {
 }
 
 
+def test_a_map_of_the_command_map_chooses_the_sr_that_it_was_made_for(image, command, tmp_path):
+    disk = command("show", image, "--json").json["vdis"][0]["uuid"]
+    path = tmp_path / "map.json"
+    path.write_text(command("map", "--sr", SR, disk, "--json").out)
+
+    planned = command("resignature", image, "--map", path, "--dry-run", "--json")
+    contradicted = command("resignature", image, "--map", path, "--sr-uuid", SR[:-1] + "0", "--dry-run")
+
+    assert planned.json["sr"]["new"] == SR
+    assert contradicted.status == 2 and f"is a map for the SR {SR}" in contradicted.err
+
+
 @pytest.mark.parametrize("name", BAD_MAPS)
 def test_a_bad_map_is_2_and_nothing_is_written(image, command, tmp_path, name):
     path = map_file(tmp_path, BAD_MAPS[name] if BAD_MAPS[name] is not None else "null")

@@ -171,8 +171,24 @@ def test_without_the_package_nobody_knows_whose_rules_they_are(world):
     assert finding.status == "warning" and "says: package relvmoiscsi is not installed." in finding.sentence
     assert "rpm fails: exit status 127" in udev(world, "udev-rules", failed(127)).sentence
 
+    world.remove("/var/lib/rpm/Packages")
+    assert "there is no database of rpm here" in udev(world, "udev-rules").sentence, "rpm would make one"
+
     world.remove("/usr/bin/rpm")
     assert "there is no rpm here" in udev(world, "udev-rules").sentence
+
+
+def test_an_rpm_that_is_run_from_outside_is_told_the_root(world):
+    asked = []
+
+    def runner(argv, **_):
+        asked.append(argv)
+        return Completed(0, "", "")
+
+    programs.examine_udev(world.host()._replace(runner=runner))
+
+    (argv,) = [argv for argv in asked if "-V" in argv]
+    assert argv[1:3] == ["--root", world.root]
 
 
 def test_rules_that_are_switched_off_are_a_problem(world):

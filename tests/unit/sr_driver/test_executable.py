@@ -61,6 +61,19 @@ def test_without_its_package_it_says_so(tmp_path):
     assert answer.stderr == b""
 
 
+def test_what_keeps_it_from_starting_is_told_whatever_letters_are_in_it(tmp_path):
+    alone, package = tmp_path / "drivers" / "ReLVMoISCSISR", tmp_path / "relvmoiscsi"
+    alone.parent.mkdir()
+    shutil.copy(str(EXECUTABLE), str(alone))
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('<a> & <b>')")
+
+    answer = execute(alone, call_of("sr_create"))
+
+    assert answer.result.code == 1200
+    assert "<a> & <b>" in answer.result.text
+
+
 def test_its_first_line_finds_a_python():
     check_driver(driver_of(execute(EXECUTABLE, INFO)))
 
