@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A plan is read back, in memory, before its first write: what it leads to is a LUN, and the one that was meant."""
 
-from typing import Optional
+from typing import Optional, Sequence
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Place, Refused
@@ -11,6 +11,7 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import decode
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.run import verify_run
+from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -20,21 +21,25 @@ from relvmoiscsi.resignature.writing import apply
 def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
     _check_journal(made, cache)
-    written = made.chunks_of(steps.JOURNAL) + made.chunks_of(steps.CONTENTS)
-    ends = made.chunks_of(steps.FINAL) + made.chunks_of(steps.HEADERS)
     after: Optional[Lun] = None
-    for then in (made.chunks_of(steps.COMMIT), ends):
-        result = cache.with_chunks([*written, *apply.whole_blocks(cache, then, made.run.blocks)])
+    for last in ((steps.COMMIT,), (steps.FINAL, steps.HEADERS)):
+        result = _written(cache, made, last)
         after = survey.read_lun(result, survey.read_label(result), after)
         check.verify_result(lun, after, made.run.ids)
 
 
 def check_undo(cache: ReadCache, made: Plan) -> Lun:
+    """Read back, in memory, what the LUN will hold once it has its old identities. Raises Refused or FormatError."""
     _check_journal(made, cache)
-    written = made.chunks_of(steps.JOURNAL) + made.chunks_of(steps.CONTENTS)
-    ends = made.chunks_of(steps.FINAL) + made.chunks_of(steps.HEADERS)
-    result = cache.with_chunks([*written, *apply.whole_blocks(cache, ends, made.run.blocks)])
+    result = _written(cache, made, (steps.FINAL, steps.HEADERS))
     return survey.read_lun(result, survey.read_label(result))
+
+
+def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
+    """The device with journal, second area and contents on it, and what the steps in `last` write."""
+    chunks = made.chunks_of(steps.JOURNAL) + made.chunks_of(steps.CONTENTS)
+    ends = [chunk for step in last for chunk in made.chunks_of(step)]
+    return cache.with_chunks([*chunks, *apply.whole_blocks(cache, ends, made.run.blocks)])
 
 
 def _check_journal(made: Plan, device: Device) -> None:
