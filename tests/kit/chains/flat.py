@@ -17,11 +17,11 @@ import hashlib
 import re
 import struct
 import uuid
-from typing import Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from .lvmreader import Vg, read_vg
-from .reader import UUID, dm_target, footer_ok, kind_of, lv_bytes
-from .sparse import SparseDisk
+from ..lvmreader import Vg, read_vg
+from ..reader import UUID, dm_target, footer_ok, kind_of, lv_bytes
+from ..sparse import SparseDisk
 
 SECTOR = 512
 BLOCK = 2 << 20
@@ -53,7 +53,6 @@ class _Layer(NamedTuple):
     lv_name: str
     size: int
     own: Callable[[int], int]  #: block number to the sectors it has, as bits, the first sector highest
-    holds: Callable[[int], bool]  #: whether a block may be anything but zero
     data: Callable[[int, int, int], bytes]  #: block number, offset in it and length to bytes
     parent: str  #: LV name; empty: none
     prt_uuid: bytes
@@ -70,13 +69,26 @@ def flatten(
     has once a rename is undone). `grown` names LVs, as found, whose last sector is not theirs. Raises ChainError.
     """
     layers = _layers(disk, lv_name, found_as, grown)
+    return Flat(layers[0].size, tuple((number, digest(data)) for number, data in _blocks(layers)))
+
+
+def guest_blocks(disk: SparseDisk, lv_name: str) -> Tuple[int, Dict[int, bytes]]:
+    """Size of the guest's disk, and number to bytes of each block of 2 MiB that is not all zero. Raises ChainError."""
+    layers = _layers(disk, lv_name, None)
+    return layers[0].size, dict(_blocks(layers))
+
+
+def digest(data: bytes) -> str:
+    """Of a block, as a Flat has it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _blocks(layers: List["_Layer"]) -> Iterator[Tuple[int, bytes]]:
     size = layers[0].size
-    blocks: List[Tuple[int, str]] = []
     for number in range(-(-size // BLOCK)):
         data = _block(layers, number)[: size - number * BLOCK]
         if data != _ZEROS[: len(data)]:
-            blocks.append((number, hashlib.sha256(data).hexdigest()))
-    return Flat(size, tuple(blocks))
+            yield number, data
 
 
 def links(disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]] = None) -> Tuple[Link, ...]:
@@ -99,7 +111,7 @@ def digest_of_sectors(size: int, sectors: Mapping[int, bytes]) -> Flat:
         buffer = blocks.setdefault(block, bytearray(min(BLOCK, size - block * BLOCK)))
         buffer[at * SECTOR : (at + 1) * SECTOR] = data
     found = sorted((number, bytes(data)) for number, data in blocks.items())
-    return Flat(size, tuple((number, hashlib.sha256(data).hexdigest()) for number, data in found if any(data)))
+    return Flat(size, tuple((number, digest(data)) for number, data in found if any(data)))
 
 
 # -- layers ---------------------------------------------------------------------------------------------------------
@@ -147,7 +159,7 @@ def _layer(disk: SparseDisk, vg: Vg, name: str, found: str, grown: bool = False)
         def data(number: int, offset: int, length: int) -> bytes:
             return at(number * BLOCK + offset, length)
 
-        return _Layer(name, size, lambda _: _ALL, lambda _: True, data, "", b"", b"", ())
+        return _Layer(name, size, lambda _: _ALL, data, "", b"", b"", ())
     return _vhd_layer(name, 0 if grown else size - SECTOR, at)
 
 
@@ -160,12 +172,13 @@ def _vhd_layer(name: str, footer_at: int, at: Callable[[int, int], bytes]) -> _L
     cookie, table_at, entries, block_size = struct.unpack_from(">8s8xQ4xII", header)
     if cookie != b"cxsparse" or block_size != BLOCK or disk_type not in (3, 4):
         raise ChainError(f"{name} is no VHD that sm makes")
-    table = struct.unpack(f">{entries}I", at(table_at, 4 * entries))
+    used = min(entries, -(-size // BLOCK))
+    table = struct.unpack(f">{used}I", at(table_at, 4 * used))
     full = _batmap(at, table_at + -(-4 * entries // SECTOR) * SECTOR, entries)
 
     def own(number: int) -> int:
-        if number >= entries or table[number] == _FREE:
-            return _ALL if disk_type == 3 and number < entries else 0
+        if number >= used or table[number] == _FREE:
+            return 0
         if full[number // 8] & 0x80 >> number % 8:
             return _ALL
         return int.from_bytes(at(table[number] * SECTOR, SECTORS // 8), "big")
@@ -178,7 +191,6 @@ def _vhd_layer(name: str, footer_at: int, at: Callable[[int, int], bytes]) -> _L
         name,
         size,
         own,
-        lambda number: table[number] != _FREE,
         data,
         parent,
         header[40:56],
@@ -216,13 +228,14 @@ def _block(layers: List[_Layer], number: int) -> bytes:
     for layer in layers:
         inside = max(0, min(SECTORS, (layer.size - number * BLOCK) // SECTOR))
         missing &= _ALL ^ (_ALL >> inside)  # past the end of a smaller parent there are zeros
-        taken = missing & layer.own(number)
-        if taken and layer.holds(number):
+        own = layer.own(number) if missing else 0
+        taken = missing & own
+        if taken:
             for run in re.finditer("1+", format(taken, f"0{SECTORS}b")):
                 start, end = run.start() * SECTOR, run.end() * SECTOR
                 found[start:end] = layer.data(number, start, end - start)
                 changed = True
-        missing &= ~layer.own(number)
+        missing &= ~own
         if not missing:
             break
     return bytes(found) if changed else _ZEROS
