@@ -142,6 +142,29 @@ class SparseDisk(Device):
         twin._pages = dict(self._pages)
         return twin
 
+    def grown(self, size_bytes: int) -> "SparseDisk":
+        """A copy that is longer."""
+        assert size_bytes >= self.size_bytes, (size_bytes, self.size_bytes)
+        twin = self.copy()
+        twin.size_bytes = size_bytes
+        return twin
+
+    def adopt(self, offset: int, other: "SparseDisk", other_offset: int, length: int) -> None:
+        """Put bytes of another disk here, without a copy of them: whole pages."""
+        assert offset % PAGE == other_offset % PAGE == length % PAGE == 0, (offset, other_offset, length)
+        first, other_first = offset // PAGE, other_offset // PAGE
+        for number in range(length // PAGE):
+            page = other._page(other_first + number)
+            if page is not _ZERO_PAGE or self._page(first + number) is not page:
+                self._pages[first + number] = page
+
+    def fill(self, offset: int, length: int, page: bytes) -> None:
+        """Put one page everywhere, which is kept but once: whole pages."""
+        assert offset % PAGE == length % PAGE == 0 and len(page) == PAGE, (offset, length, len(page))
+        page = _SHARED_PAGES.get(page, bytes(page))
+        indices = range(offset // PAGE, (offset + length) // PAGE)
+        self._pages.update(dict.fromkeys(indices, page))
+
     def freeze(self) -> None:
         """Make every `copy` from now on cheap, however much has been written until now."""
         if self._pages:

@@ -175,6 +175,23 @@ def test_an_image_file_and_back_again(tmp_path):
         assert hashlib.sha256(image.read()).digest() == hashlib.sha256(disk.peek(0, disk.size_bytes)).digest()
 
 
+def test_pages_may_be_kept_once_for_many_places():
+    disk, page = SparseDisk(8 * PAGE), b"p" * PAGE
+    disk.poke(0, b"x" * (8 * PAGE))
+    disk.fill(2 * PAGE, 3 * PAGE, page)
+    disk.fill(6 * PAGE, PAGE, bytes(PAGE))
+    assert disk.peek(0, 8 * PAGE) == b"x" * (2 * PAGE) + page * 3 + b"x" * PAGE + bytes(PAGE) + b"x" * PAGE
+
+    disk.freeze()
+    other = disk.grown(16 * PAGE)
+    other.adopt(PAGE, disk, 4 * PAGE, 3 * PAGE)
+    other.adopt(15 * PAGE, disk, 6 * PAGE, PAGE)
+
+    assert other.peek(0, 5 * PAGE) == b"x" * PAGE + page + b"x" * PAGE + bytes(PAGE) + page
+    assert other.peek(8 * PAGE, 8 * PAGE) == bytes(8 * PAGE)
+    assert [offset // PAGE for offset, _ in other.runs()] == [0, 4, 7]
+
+
 def test_an_image_that_is_one_hole(tmp_path):
     path = tmp_path / "image"
     SparseDisk(1 << 30).to_file(str(path))

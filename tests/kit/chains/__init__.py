@@ -2,6 +2,18 @@
 """VHD chains of an SR: what a guest reads through them, programs that work on them, and judges of what becomes of them.
 
     flat          what a guest reads; written for judging, shares no code with the rest
+    lun           the volumes of an SR, to read from and write to, to make, grow and shrink
+    libvhd        a VHD in a volume: its parts, where the next block goes, how vhd-util writes
+    tapdisk       what tapdisk writes when a guest does
+    sm            how large the storage manager makes volumes; snapshot, coalesce, grow
+    guest         what a guest has written, in a flat copy; writes by chance
+    random_chain  SRs with one live VDI on a chain of VHDs, by chance, and what must be read through each volume
+
+None of them uses the engine or its formats, so each can judge them:
+
+    chain = random_chain(seed)
+    ids = engine.resignature(device, engine.prepare(device, entropy)).ids        device = chain.disk.copy()
+    assert flatten(device, renamed(chain.leaf, ids.uuids)) == chain.flats[chain.leaf]
 """
 
 from .flat import (  # noqa: F401  (what tests want of the reader is to be had from here)

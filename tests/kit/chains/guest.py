@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a guest has written to its disk, in a flat copy that is kept beside the VHDs; and what guests write.
+
+No two sectors that `Writer` gives are alike, and none can be compressed, so one in the wrong place is noticed.
+"""
+
+import hashlib
+import random
+from typing import Dict, Iterator, List, Mapping, Tuple
+
+from .flat import BLOCK, SECTOR, SECTORS, Flat, digest
+
+
+class Guest:
+    """A disk as its guest knows it."""
+
+    def __init__(self, size: int, blocks: Mapping[int, bytes] = {}) -> None:
+        self.data = bytearray(size)
+        self._digests: Dict[int, str] = {}
+        self._changed = set(blocks)
+        for number, data in blocks.items():
+            self.data[number * BLOCK : number * BLOCK + len(data)] = data
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def write(self, sector: int, data: bytes) -> None:
+        start = sector * SECTOR
+        assert data and start + len(data) <= self.size, (sector, len(data), self.size)
+        self.data[start : start + len(data)] = data
+        self._changed |= set(range(start // BLOCK, (start + len(data) - 1) // BLOCK + 1))
+
+    def grow(self, size: int) -> None:
+        self._changed.add(self.size // BLOCK)
+        self.data += bytes(size - self.size)
+
+    def flat(self) -> Flat:
+        """As `flatten` should find it."""
+        for number in self._changed:
+            data = bytes(self.data[number * BLOCK : (number + 1) * BLOCK])
+            self._digests[number] = digest(data) if any(data.rstrip(b"\0")) else ""
+        self._changed = set()
+        return Flat(self.size, tuple(sorted(item for item in self._digests.items() if item[1])))
+
+
+def unlike(found: Flat, expected: Flat) -> str:
+    """In words: how two disks differ; empty if they do not."""
+    if found.size != expected.size:
+        return f"the disk has {found.size} bytes and should have {expected.size}"
+    numbers = sorted({number for number, _ in set(found.blocks) ^ set(expected.blocks)})
+    return f"blocks {numbers} of {-(-found.size // BLOCK)} hold something else" if numbers else ""
+
+
+class Writer:
+    """What guests write, as it comes: each time other bytes."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self._seed = dice.getrandbits(128).to_bytes(16, "big")
+        self._count = 0
+
+    def data(self, sectors: int) -> bytes:
+        self._count += 1
+        return hashlib.shake_128(self._seed + self._count.to_bytes(8, "big")).digest(sectors * SECTOR)
+
+    def zeros_or_data(self, sectors: int) -> bytes:
+        """Guests write zeros as well, and these hide what a parent holds there."""
+        return bytes(sectors * SECTOR) if self.dice.random() < 0.1 else self.data(sectors)
+
+    def to_block(self, block: int, size: int, how: str = "") -> Iterator[Tuple[int, bytes]]:
+        """(guest sector, bytes) of a few writes to one block of a disk; `how` is one of SHAPES."""
+        start = block * SECTORS
+        end = min(start + SECTORS, size // SECTOR)
+        for first, count in self._runs(end - start, how or self.dice.choice(SHAPES)):
+            yield start + first, self.zeros_or_data(count)
+
+    def _runs(self, sectors: int, how: str) -> List[Tuple[int, int]]:
+        dice, few = self.dice, max(1, min(sectors, 9))
+        if how == "whole" or sectors == 1:
+            return [(0, sectors)]
+        if how == "whole in pieces":
+            cut = dice.randrange(1, sectors)
+            return [(cut, sectors - cut), (0, cut)]
+        if how == "head":
+            return [(0, dice.randrange(1, sectors))]
+        if how == "tail":
+            first = dice.randrange(1, sectors)
+            return [(first, sectors - first)]
+        if how == "all but one":
+            gap = dice.randrange(1, sectors - 1) if sectors > 2 else 1
+            return [part for part in ((0, gap), (gap + 1, sectors - gap - 1)) if part[1]]
+        if how == "ends":
+            return [(0, 1), (sectors - 1, 1)]
+        assert how == "spots", how
+        return [(first, dice.randint(1, min(few, sectors - first))) for first in dice.sample(range(sectors), few)]
+
+
+#: What a few writes do to a block: fill it, or leave sectors to the parents.
+SHAPES = ("whole", "whole in pieces", "head", "tail", "all but one", "ends", "spots", "spots")

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SRs with one live VDI and a chain of VHDs under it, as guests and the storage manager make them, by chance.
+
+    chain = random_chain(7)                 the same for the same seed; options fix what chance would choose
+    chain.disk                              a LUN, which the engine resignatures
+    chain.flats["VHD-..."]                  what a guest reads through a volume, whoever it is
+    chain.leaf, chain.members, chain.snapshots
+
+Depths of 1 to 30, partial and full blocks, members without any, disks that have grown, odd sizes, thick and thin,
+snapshots beside the bases, end footers that a host's crash has destroyed, extents in pieces, hardly any free ones.
+Blocks lie on what was there before: nothing is zero that nobody has written.
+"""
+
+import random
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from ..build_volumes import MIB, SM_BAT_ENTRIES, MgtSpec, Record, mgt_content, noise, uuids_by_key
+from ..sparse import PAGE, SparseDisk
+from . import sm
+from .flat import BLOCK, SECTOR, Flat
+from .guest import Guest, Writer
+from .libvhd import Vhd, random_uuid
+from .lun import EXTENT, Lun
+from .tapdisk import Tapdisk
+
+_SNAPSHOT = Record(
+    "", "of then", is_a_snapshot=True, snapshot_time="20260101T00:00:00Z", metadata_of_pool="OpaqueRef:NULL"
+)
+
+
+class Options(NamedTuple):
+    """What chance chooses where it is None."""
+
+    depth: Optional[int] = None  #: VHDs from the leaf to the last base
+    blocks: Optional[int] = None  #: of the leaf's disk, in the beginning
+    odd: Optional[bool] = None  #: the first size is no multiple of a block
+    grown: Optional[bool] = None  #: children are larger than their parents, now and then
+    thick: Optional[bool] = None
+    snapshots: Optional[bool] = None  #: some of the bases have one beside the chain
+    empty: Optional[float] = None  #: how often a member has no block
+    busy: Optional[float] = None  #: how many of its blocks a member writes
+    killed: Optional[bool] = None  #: end footers of the leaf, and now and then of a base
+    free: Optional[int] = None  #: extents that the VG has left
+    pieces: Optional[int] = None  #: the longest run of extents
+    stale: bool = True  #: what nobody has written is not zero
+    bat_entries: int = SM_BAT_ENTRIES
+    record: Optional[bool] = None  #: the leaf has one in MGT
+
+
+class Chain(NamedTuple):
+    """An SR, and what is in it."""
+
+    disk: SparseDisk
+    sr_uuid: str
+    leaf: str  #: LV name
+    members: Tuple[str, ...]  #: LV names, the leaf first
+    snapshots: Tuple[str, ...]  #: LV names
+    flats: Dict[str, Flat]  #: LV name to what a guest reads: of members and snapshots
+    thick: bool
+    free: int  #: extents
+    story: str  #: what happened, for the reader of a failed test
+
+
+def random_chain(seed: Union[int, str, random.Random], **options: Any) -> Chain:
+    """An SR by chance. `options` are the fields of `Options`."""
+    dice = seed if isinstance(seed, random.Random) else random.Random(f"chain {seed}")
+    return _Life(dice, _chosen(Options(**options), dice)).run()
+
+
+def _chosen(options: Options, dice: random.Random) -> Options:
+    depth = dice.choice((1, 2, 2, 3, 3, 4, 4, 5, 6, 6, dice.randint(7, 30)))
+    depth = depth if options.depth is None else options.depth
+    chance = Options(
+        depth,
+        dice.choice((4, 6, 8) if depth > 6 else (4, 4, 6, 8, 8, 12, 16, 32)),
+        dice.random() < 0.25,
+        dice.random() < 0.4,
+        dice.random() < 0.6,
+        dice.random() < 0.7,
+        dice.choice((0.0, 0.2, 0.2, 0.5)),
+        dice.choice((0.1, 0.3, 0.6, 1.0)) / (3 if depth > 6 else 1),
+        dice.random() < 0.5,
+        dice.choice((0, 2, 4, 8, 40, 200)),
+        dice.choice((1, 2, 5, 1000)),
+        record=dice.random() < 0.95,
+    )
+    given = {name: value for name, value in options._asdict().items() if value is not None}
+    return chance._replace(**given)
+
+
+class _Life:
+    """An SR, from its first VDI on."""
+
+    def __init__(self, dice: random.Random, options: Options) -> None:
+        self.dice, self.options, self.writer = dice, options, Writer(dice)
+        self.seed = f"{dice.getrandbits(64):x}"
+        self.uuids = uuids_by_key(["sr", "leaf"], self.seed)
+        self.lun = Lun.new(self.uuids["sr"], 4000, self.seed)
+        self.stale = noise(PAGE, self.seed) if options.stale else bytes(PAGE)
+        self.leaf = "VHD-" + self.uuids["leaf"]
+        self.guest = Guest(0)
+        self.flats: Dict[str, Flat] = {}
+        self.members: List[str] = []
+        self.snapshots: List[str] = []
+        self.story: List[str] = []
+        self.records: List[Record] = []
+        self.touched = 0  #: extents that somebody has had
+
+    def run(self) -> Chain:
+        options = self.options
+        self.lun.create("MGT", EXTENT)
+        self._first()
+        while len(self.members) + 1 < (options.depth or 1):
+            self._a_day()
+            self._snapshot()
+        self._a_day()
+        self._evening()
+        self.flats[self.leaf] = self.guest.flat()
+        self._write_mgt()
+        return Chain(self._packed(), self.uuids["sr"], self.leaf, (self.leaf, *self.members[::-1]),
+                     tuple(self.snapshots), self.flats, bool(options.thick), options.free or 0,
+                     "; ".join(self.story))  # fmt: skip
+
+    # what happens
+
+    def _first(self) -> None:
+        size = (self.options.blocks or 1) * BLOCK
+        if self.options.odd:
+            size -= self.dice.choice((MIB, SECTOR, BLOCK - SECTOR, 8 * SECTOR))
+        self._soil(size)
+        sm.create(self.lun, self.leaf, size, self._footer(), bool(self.options.thick), self.options.bat_entries)
+        self.guest = Guest(size)
+        self.story.append(f"disk of {size} bytes on a {'thick' if self.options.thick else 'thin'} SR")
+        if self.options.record:
+            self.records.append(Record(self.uuids["leaf"], "the disk"))
+
+    def _a_day(self) -> None:
+        """The guest writes."""
+        dice = self.dice
+        if self.options.grown and dice.random() < 0.5:
+            self._grow()
+        if dice.random() < (self.options.empty or 0):
+            self.story.append("nothing written")
+            return
+        self._soil(self.guest.size)
+        disk = Tapdisk(sm.attach(self.lun, self.leaf))
+        count = -(-self.guest.size // BLOCK)
+        chosen = dice.sample(range(count), max(1, round(count * (self.options.busy or 0))))
+        for block in chosen:
+            for sector, data in self.writer.to_block(block, self.guest.size):
+                self.guest.write(sector, data)
+                disk.write(sector, data)
+        disk.close()
+        self.story.append(f"blocks {sorted(chosen)} written")
+
+    def _grow(self) -> None:
+        size = -(-self.guest.size // BLOCK) * BLOCK + self.dice.choice((0, 1, 1, 2)) * BLOCK
+        if self.guest.size < size <= self.options.bat_entries * BLOCK:
+            self._soil(size)
+            sm.grow(self.lun, self.leaf, size, bool(self.options.thick))
+            self.guest.grow(size)
+            self.story.append(f"grown to {size} bytes")
+
+    def _snapshot(self) -> None:
+        number = len(self.members)
+        base, copy = list(uuids_by_key([f"base {number}", f"snapshot {number}"], self.seed).values())
+        kept = bool(self.options.snapshots) and self.dice.random() < 0.6
+        self._soil(self.guest.size)
+        sm.snapshot(self.lun, self.leaf, "VHD-" + base, self._footer(), "VHD-" + copy if kept else "",
+                    self._footer(), bool(self.options.thick))  # fmt: skip
+        self.flats["VHD-" + base] = self.guest.flat()
+        self.members.append("VHD-" + base)
+        self.records.append(Record(base, "base copy", read_only=True, managed=False))
+        if kept:
+            self.flats["VHD-" + copy] = self.guest.flat()
+            self.snapshots.append("VHD-" + copy)
+            self.records.append(_SNAPSHOT._replace(uuid=copy, snapshot_of=self.uuids["leaf"]))
+        self.story.append("snapshot" if kept else "snapshot, deleted")
+
+    def _evening(self) -> None:
+        """The VM is shut down, or its host has crashed."""
+        dice = self.dice
+        if self.options.killed:
+            self._soil(self.guest.size)
+            disk = Tapdisk(sm.attach(self.lun, self.leaf))
+            for block in {0, dice.randrange(-(-self.guest.size // BLOCK))}:
+                for sector, data in self.writer.to_block(block, self.guest.size):
+                    disk.write(sector, data)
+                    self.guest.write(sector, data)
+            disk.abandon()
+            bases = [name for name in self.members if dice.random() < 0.2]
+            for name in bases:
+                sm.kill_end_footer(self.lun.volume(name))
+            self.story.append(f"crash; {len(bases)} bases without an end footer")
+        elif not self.options.thick:
+            sm.deflate(self.lun, self.lun.volume(self.leaf))
+
+    # extents
+
+    def _soil(self, size: int) -> None:
+        """The extents that will be taken next hold what a deleted VDI has left, if nobody has had them yet."""
+        likely = 2 * (sm.calc_size_vhd_lv(size) // EXTENT) + 8
+        for extent in self.lun.free[:likely]:
+            if extent >= self.touched:
+                self.lun.disk.fill(self.lun.place(extent), EXTENT, self.stale)
+                self.touched = extent + 1
+
+    def _packed(self) -> SparseDisk:
+        """The same volumes on a LUN just large enough, their extents in pieces in any order."""
+        lun, free = self.lun, self.options.free or 0
+        self._soil(0)
+        olds = [extent for volume in lun.volumes.values() for extent in volume.extents] + lun.free[:free]
+        found = Lun.new(self.uuids["sr"], len(olds), self.seed)
+        places = self._shuffled(len(olds))
+        for old, new in zip(olds, places):
+            found.disk.adopt(found.place(new), lun.disk, lun.place(old), EXTENT)
+        new_place = dict(zip(olds, places))
+        for volume in lun.volumes.values():
+            volume.extents = [new_place[extent] for extent in volume.extents]
+        found.volumes = lun.volumes
+        found.commit()
+        found.disk.freeze()
+        return found.disk
+
+    def _shuffled(self, count: int) -> List[int]:
+        """All extents, in runs of any order."""
+        runs: List[List[int]] = []
+        while sum(map(len, runs)) < count:
+            start = sum(map(len, runs))
+            runs.append(list(range(start, min(count, start + self.dice.randint(1, self.options.pieces or 1)))))
+        self.dice.shuffle(runs)
+        return [extent for run in runs for extent in run]
+
+    # MGT
+
+    def _write_mgt(self) -> None:
+        self.records += [Record(self._uuid(), "gone", deleted=True)] if self.dice.random() < 0.3 else []
+        allocation = "thick" if self.options.thick else "thin"
+        spec = MgtSpec(self.uuids["sr"], "random SR", "", allocation, tuple(self.records), "")
+        volume = self.lun.volume("MGT")
+        volume.write(0, bytes(EXTENT))
+        for offset, data in mgt_content(EXTENT, spec).pieces:
+            volume.write(offset, data)
+
+    def _uuid(self) -> str:
+        return list(uuids_by_key([f"record {len(self.records)}"], self.seed).values())[0]
+
+    def _footer(self) -> Any:
+        return random_uuid(f"{self.seed} {self.dice.getrandbits(64)}")
+
+
+def chain_names(lun: Lun, leaf: str) -> List[str]:
+    """The volumes of a chain, the leaf first, by the names in the headers."""
+    names = [leaf]
+    while Vhd(lun.volume(names[-1])).parent_name:
+        names.append(Vhd(lun.volume(names[-1])).parent_name)
+    return names
