@@ -8,12 +8,16 @@
     sm            how large the storage manager makes volumes; snapshot, coalesce, grow
     guest         what a guest has written, in a flat copy; writes by chance
     random_chain  SRs with one live VDI on a chain of VHDs, by chance, and what must be read through each volume
+    judge         is a VHD that was made of a chain as good as one that tapdisk wrote, for guest and storage manager?
+    controls      a chain made into one VHD rightly, by a copy, and wrongly: what judges must accept, and find
 
 None of them uses the engine or its formats, so each can judge them:
 
     chain = random_chain(seed)
-    ids = engine.resignature(device, engine.prepare(device, entropy)).ids        device = chain.disk.copy()
-    assert flatten(device, renamed(chain.leaf, ids.uuids)) == chain.flats[chain.leaf]
+    device = chain.disk.copy()
+    ids = engine.resignature(device, engine.prepare(device, entropy)).ids
+    found = judge(device, renamed(chain.leaf, ids.uuids), chain.flats[chain.leaf])
+    assert found.dense
 """
 
 from .flat import (  # noqa: F401  (what tests want of the reader is to be had from here)

@@ -122,7 +122,7 @@ class Vhd:
 
     def _read_tables(self) -> None:
         length = 4 * self.max_bat
-        self.bat: Dict[int, int] = dict(_entries(self.volume.read(self.table_at, length)))
+        self.bat: Dict[int, int] = dict(entries_of(self.volume.read(self.table_at, length)))
         self.batmap_header_at = self.table_at + align_up(length, SECTOR)
         self.batmap_header = self.volume.read(self.batmap_header_at, SECTOR)
         cookie, self.batmap_at, self.batmap_sectors = struct.unpack_from(">8sQI", self.batmap_header)
@@ -264,7 +264,7 @@ class Vhd:
             self.write_batmap()
 
 
-def _entries(table: bytes) -> Iterator[Tuple[int, int]]:
+def entries_of(table: bytes) -> Iterator[Tuple[int, int]]:
     """(block, entry) of what is allocated; quick where nothing is."""
     for start in range(0, len(table), len(_NOTHING)):
         part = table[start : start + len(_NOTHING)]

@@ -12,7 +12,7 @@ but the text and volumes is: work on a copy, with `room` for what the SR has no 
 
 import errno
 import os
-from typing import Dict, Iterable, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from relvmoiscsi.device import Range, align_up
 
@@ -110,11 +110,13 @@ class Lun:
         assert vg is not None and not vg.warnings, f"{disk.name}: {vg.warnings if vg else 'no VG'}"
         (pv,), (area,) = vg.pvs, vg.label.mdas
         assert vg.extent_bytes == EXTENT, vg.extent_bytes
-        longer = disk.grown(max(disk.size_bytes, vg.pe_start_bytes + (pv.pe_count + room) * EXTENT))
-        text = VgText(vg.name, vg.id, vg.seqno, vg.extent_size, pv.id, pv.dev_size, pv.pe_start, pv.pe_count + room,
-                      (), "2.03", "Write from lvresize.")  # fmt: skip
+        longer = disk.grown(disk.size_bytes + room * EXTENT)
+        text = VgText(vg.name, vg.id, vg.seqno, vg.extent_size, pv.id, longer.size_bytes // 512, pv.pe_start,
+                      pv.pe_count + room, (), "2.03", "Write from lvresize.")  # fmt: skip
         lun = cls(longer, text, vg.label.sector, area, Range(vg.mda.text_offset, len(vg.mda.text)))
         lun._take_over(vg)
+        if room:
+            lun.commit()
         return lun
 
     def _take_over(self, vg: Vg) -> None:
@@ -182,10 +184,3 @@ class Lun:
         build_lvm.put_text(self.disk, self.area, offset, text)
         self.disk.poke(self.area.offset, build_lvm.mda_header(self.area, [build_lvm.raw_locn(offset, text)]))
         self.text = Range(offset, len(text))
-
-
-def outside(lun: Lun, names: Iterable[str]) -> str:
-    """A digest of all extents but those of some volumes."""
-    kept = [Range(0, lun.place(0))]
-    kept += [part for name in names for part in lun.volume(name).ranges(0, lun.volume(name).size)]
-    return lun.disk.digest_except(kept)

@@ -126,7 +126,8 @@ class _Life:
     def _first(self) -> None:
         size = (self.options.blocks or 1) * BLOCK
         if self.options.odd:
-            size -= self.dice.choice((MIB, SECTOR, BLOCK - SECTOR, 8 * SECTOR))
+            less = (deficit for deficit in (BLOCK - SECTOR, MIB, 8 * SECTOR) if _has_room(size, deficit))
+            size -= self.dice.choice((SECTOR, *less))
         self._soil(size)
         sm.create(self.lun, self.leaf, size, self._footer(), bool(self.options.thick), self.options.bat_entries)
         self.guest = Guest(size)
@@ -247,6 +248,12 @@ class _Life:
 
     def _footer(self) -> Any:
         return random_uuid(f"{self.seed} {self.dice.getrandbits(64)}")
+
+
+def _has_room(size: int, deficit: int) -> bool:
+    """Whether sm's volumes take all blocks of a disk of so odd a size. Its own disks are whole blocks."""
+    dense = size + size // BLOCK * 4096 + sm.OVERHEAD - 4096 + SECTOR
+    return sm.calc_size_vhd_lv(size - deficit) >= dense
 
 
 def chain_names(lun: Lun, leaf: str) -> List[str]:

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The judge takes what tapdisk has written, and finds what is wrong with anything else."""
+
+import re
+import struct
+
+import pytest
+
+from kit.build_volumes import BLOCK, MIB, VhdSpec, vhd_content
+from kit.chains import SECTOR, SECTORS, Flat, flatten
+from kit.chains.controls import concatenated, copied
+from kit.chains.guest import Guest
+from kit.chains.judge import Wrong, check, fill_completely, judge, sm_cycle
+from kit.chains.libvhd import SLOT, Vhd, make, random_uuid, run_bits, with_sum
+from kit.chains.lun import EXTENT, Lun
+from kit.chains.random_chain import random_chain
+from kit.chains.tapdisk import Tapdisk
+
+SR = "0a0b0c0d-0000-4000-8000-000000000001"
+NAME = "VHD-0a0b0c0d-0000-4000-8000-000000000011"
+SIZE = 5 * MIB  #: three blocks, the last one half
+FIRST = 8455
+MAP_HEADER = 4195840
+MAP = MAP_HEADER + 512
+
+
+class Image:
+    """A VHD with blocks 0 and 2 of three."""
+
+    def __init__(self, size=SIZE, blocks=(0, 2), extents=3):
+        self.lun = Lun.new(SR, 6)
+        self.lun.disk.fill(self.lun.place(0), 6 * EXTENT, b"\xa5" * 4096)
+        self.volume = self.lun.create(NAME, extents * EXTENT)
+        make(self.volume, size, random_uuid(NAME))
+        disk = Tapdisk(self.volume)
+        for block in blocks:
+            disk.write(block * SECTORS, b"data" * 128)
+        disk.close()
+        self.lun.commit()
+        self.vhd = Vhd(self.volume)
+
+    @property
+    def disk(self):
+        return self.lun.disk
+
+    def put(self, at, data):
+        self.volume.write(at, data)
+
+    def put_footers(self, at, data):
+        self.vhd._change_footer(at, data)
+
+    def put_header(self, at, data):
+        header = self.vhd.header
+        self.put(SECTOR, with_sum(header[:at] + data + header[at + len(data) :], 36))
+
+
+def test_what_tapdisk_wrote_is_right_and_dense():
+    found = check(Image().disk, NAME)
+
+    assert found.problems == () and found.dense and found.above_formula == 0
+    assert (found.allocated, found.unallocated, found.dead_bytes, found.size) == (2, 1, 0, SIZE)
+    assert found.full_bytes == (FIRST - 7 + 3 * SLOT + 1) * SECTOR
+
+
+def test_an_empty_image_is_right():
+    found = check(Image(blocks=()).disk, NAME)
+    assert found.problems == () and (found.allocated, found.unallocated, found.dead_bytes) == (0, 3, 0)
+
+
+def damage_bitmap(image):
+    image.vhd.write_bitmap(2, run_bits(0, 2049))
+
+
+def damage_full(image):
+    image.vhd.set_full(0)
+    image.vhd.write_batmap()
+
+
+def damage_batmap_of_nothing(image):
+    image.vhd.set_full(1)
+    image.vhd.write_batmap()
+
+
+def damage_beyond_the_checksum(image):
+    image.put(MAP + 512, b"\x80")
+    image.vhd.set_entry(4096, FIRST + 2 * SLOT)
+
+
+@pytest.mark.parametrize(
+    "damage, complaint",
+    [
+        (lambda image: image.put(0, b"x"), "the footer at its start is bad"),
+        (lambda image: image.put(image.volume.size - 512, b"\xc7" * 512), "the footer at its end is bad"),
+        (lambda image: image.put(0, with_sum(image.vhd.footer[:24] + b"now" + image.vhd.footer[27:], 64)), "differ"),
+        (lambda image: image.put_footers(60, struct.pack(">I", 4)), "of type 4"),
+        (lambda image: image.put_footers(85, b"\1"), "it is hidden"),
+        (lambda image: image.put_footers(100, b"\1"), "reserved bytes of its footer"),
+        (lambda image: image.put_footers(68, bytes(16)), "or its uuid"),
+        (lambda image: image.put_footers(16, struct.pack(">Q", 1024)), "it has no header"),
+        (lambda image: image.put(SECTOR + 1000, b"x"), "the checksum of its header"),
+        (lambda image: image.put_header(28, struct.pack(">I", 2)), "2 blocks of 2097152 bytes"),
+        (lambda image: image.put_header(32, struct.pack(">I", 4096)), "blocks of 4096 bytes"),
+        (lambda image: image.put_header(40, b"x"), "parent uuid"),
+        (lambda image: image.put_header(56, b"x"), "parent timestamp"),
+        (lambda image: image.put_header(60, b"x"), "reserved field"),
+        (lambda image: image.put_header(64, b"x"), "parent name"),
+        (lambda image: image.put_header(576, b"MacX"), "locators"),
+        (lambda image: image.put_header(900, b"x"), "reserved bytes of its header|the reserved bytes"),
+        (lambda image: image.put(MAP_HEADER, b"x"), "it has no batmap"),
+        (lambda image: image.put(MAP, b"\x01"), "the checksum of its batmap"),
+        (damage_batmap_of_nothing, "calls block 1 full, which is nowhere"),
+        (damage_beyond_the_checksum, "a bit for block 4096, behind what its checksum covers"),
+        (damage_beyond_the_checksum, "block 4096 has a place and is behind the end of the disk"),
+        (damage_full, "calls block 0 full, and its bitmap does not"),
+        (damage_bitmap, "block 2 has sectors behind the end of the disk"),
+        (lambda image: image.vhd.set_entry(1, FIRST + 2 * SLOT + 1), "block 1 at sector 16664 are not on a page"),
+        (lambda image: image.vhd.set_entry(1, 8447), "block 1 at sector 8447 lies in the headers"),
+        (lambda image: image.vhd.set_entry(1, FIRST + 4096), "block 2 at sector 12559 lies in another block"),
+        (lambda image: image.vhd.set_entry(1, 3 * 8192 - 4097), "block 1 at sector 20479 lies in the footer"),
+    ],
+)
+def test_it_complains(damage, complaint):
+    image = Image()
+    assert check(image.disk, NAME).problems == ()
+
+    damage(image)
+
+    found = check(image.disk, NAME)
+    assert any(NAME in problem and re.search(complaint, problem) for problem in found.problems), found
+    with pytest.raises(Wrong, match=f"at first: .*({complaint})"):
+        judge(image.disk, NAME)
+
+
+def test_a_child_is_no_dynamic_vhd():
+    chain = random_chain(1, depth=2, blocks=4)
+    problems = " ".join(check(chain.disk, chain.leaf).problems)
+    assert "of type 4" in problems and "the locators of its header" in problems
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_by_tapdisk_is_right(seed):
+    chain = random_chain(f"right {seed}", blocks=(4, 5, 8)[seed])
+    disk = copied(chain)
+
+    found = judge(disk, chain.leaf, chain.flats[chain.leaf])
+
+    assert found.dense and found.above_formula == 0
+    assert list(Lun.read(disk).volumes) == ["MGT", chain.leaf]
+
+
+# -- the negative control -------------------------------------------------------------------------------------------
+
+WITH_DEAD_SPACE = {"depth": 3, "blocks": 8, "odd": False, "grown": False, "empty": 0.0, "busy": 0.3}
+
+
+@pytest.fixture(scope="module", params=[("dead", True), ("dead", False), ("dead 2", True)])
+def dead(request):
+    seed, thick = request.param
+    chain = random_chain(seed, thick=thick, **WITH_DEAD_SPACE)
+    return chain, concatenated(chain)
+
+
+def test_concatenated_extents_pass_at_first(dead):
+    chain, disk = dead
+
+    found = check(disk, chain.leaf)
+
+    assert found.problems == () and flatten(disk, chain.leaf) == chain.flats[chain.leaf]
+    assert found.dead_bytes > 4 * MIB and found.unallocated > 1
+    assert not found.dense and found.above_formula > 0
+
+
+def test_concatenated_extents_do_not_take_a_full_disk(dead):
+    chain, disk = dead
+    with pytest.raises(Wrong, match="the guest cannot write block [0-9]+, [0-9] have no place yet: .*No space"):
+        fill_completely(disk, chain.leaf)
+
+
+def test_concatenated_extents_do_not_coalesce(dead):
+    chain, disk = dead
+    with pytest.raises(Wrong, match="after [0-9]+ new blocks, coalescing fails with -28"):
+        sm_cycle(disk, chain.leaf)
+    with pytest.raises(Wrong):
+        judge(disk, chain.leaf, chain.flats[chain.leaf])
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_concatenated_extents_without_an_unallocated_block_are_harmless(odd):
+    chain = random_chain("all", depth=2, blocks=4, busy=1.0, empty=0.0, odd=odd, grown=False, killed=False)
+    disk = concatenated(chain)
+
+    found = judge(disk, chain.leaf, chain.flats[chain.leaf])
+
+    assert found.dead_bytes and found.unallocated == 0 and found.dense and found.above_formula
+
+
+# -- what only work brings to light ---------------------------------------------------------------------------------
+
+
+def test_a_last_sector_that_the_footer_takes_is_missed():
+    """Nothing fails: the last block's end is the footer's place."""
+    image = Image(size=4 * MIB, blocks=())
+    image.vhd.set_entry(0, 3 * 8192 - 4097 - SLOT)
+    image.vhd.write_bitmap(0, 0)
+    assert check(image.disk, NAME).problems == () and not check(image.disk, NAME).dense
+
+    with pytest.raises(Wrong, match=r"blocks \[1\] of 2 hold something else"):
+        fill_completely(image.disk, NAME)
+
+
+def test_a_block_that_shows_stale_bytes_is_noticed():
+    image = Image()
+    flat = flatten(image.disk, NAME)
+    image.vhd.write_bitmap(0, run_bits(0, 2))
+
+    assert check(image.disk, NAME).problems == ()
+    with pytest.raises(Wrong, match=r"at first: blocks \[0\] of 3 hold something else"):
+        judge(image.disk, NAME, flat)
+    assert judge(image.disk, NAME) and judge(image.disk, NAME, flatten(image.disk, NAME))
+
+
+def test_the_image_itself_is_left_alone():
+    image = Image()
+    before = image.disk.copy()
+    judge(image.disk, NAME, Flat(SIZE, flatten(image.disk, NAME).blocks))
+    assert image.disk == before
+
+
+def test_footers_by_hand_are_those_of_the_builder():
+    spec = VhdSpec(random_uuid(NAME), SIZE, 1 << 20, 0, False, None, False, "")
+    assert vhd_content(8 * MIB, spec).pieces[0][1] == Image().vhd.footer
+    assert Guest(BLOCK).flat() == Flat(BLOCK, ())
