@@ -33,6 +33,9 @@ from relvmoiscsi.resignature.after_a_cut import earlier_run, evidence, recovery,
 from relvmoiscsi.resignature.after_a_cut.torn_label import is_torn, label_to_change
 from relvmoiscsi.resignature.after_a_cut.undo import prepare_undo
 from relvmoiscsi.resignature.compare import differing, extents
+from relvmoiscsi.resignature.one_vdi import collapse
+from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.collapse import Cost
 from relvmoiscsi.resignature.planning import contents, new_ids, plan
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
@@ -47,11 +50,13 @@ from relvmoiscsi.resignature.protocol.mark import (
     read_tail,
     scsi_id_digest,
 )
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.writing import apply
+from relvmoiscsi.resignature.writing.copying import Progress
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +104,7 @@ class Prepared(NamedTuple):
     lun: Lun  #: as found
     reads: int
     read_batches: int
+    cost: Optional[Cost] = None  #: of making it one VDI
 
 
 def inspect(device: Device) -> Inspection:
@@ -148,10 +154,12 @@ def prepare(
     chosen: Optional[IdMap] = None,
     again: bool = False,
     sr_uuid: Optional[str] = None,
+    one: Optional[Request] = None,
 ) -> Union[Prepared, AlreadyDone]:
     """Read the LUN, plan its resignature and check what the plan leads to. Nothing is written.
 
-    `chosen` gives some of the new ids, `sr_uuid` the new SR's; `again` resignatures a LUN that is already done.
+    `chosen` gives some of the new ids, `sr_uuid` the new SR's; `again` resignatures a LUN that is already done; `one`
+    makes it a LUN with one VDI.
 
     Raises Unfinished where an earlier run was cut (`recover` finishes it), NotFound, Refused or FormatError for a
     LUN that will not be resignatured, UsageError for a choice that cannot be.
@@ -166,16 +174,33 @@ def prepare(
             tail = read_tail(forgotten.label, Place(device.name, label.offset))
         done = None if again else _done_before(cache, label, tail, scsi_id)
         if done is not None:
+            if one is not None:
+                refuse_several(device.name, survey.read_lun(cache, label))
             return done
         lun = forgotten or earlier_run.lun_at_rest(cache, label)
+        way = collapse.make_one(cache, lun, one) if one is not None else None
+        lun = way.lun if way is not None else lun
         ids = new_ids.choose_ids(lun, entropy, chosen, sr_uuid)
         block_bytes = plan.block_bytes_of(lun, device)
+        image = way.image(cache, ids) if way is not None else None
+        rebuilt = image.rebuilt if image is not None else None
         made = plan.plan_resignature(
-            lun, contents.known_from(cache), block_bytes, ids, entropy(16), scsi_id, __version__
+            lun, contents.known_from(cache), block_bytes, ids, entropy(16), scsi_id, __version__, rebuilt
         )
-        made = made._replace(label_now=label.sector)
+        made = made._replace(label_now=label.sector, unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)
-    return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches)
+    cost = way.cost if way is not None else None
+    return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches, cost)
+
+
+def refuse_several(name: str, lun: Lun) -> None:
+    """Where one VDI is asked for, a LUN that was resignatured with all of its VDIs is not what was asked for."""
+    disks = lun.settled().disks()
+    if len(disks) != 1:
+        raise Refused(
+            f"{name} was resignatured before, with {len(disks)} VDIs, and one is wanted. Resignature it again "
+            "(`relvmoiscsi resignature --again --vdis one`) as long as nobody uses it, or take the clone again."
+        )
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:
@@ -209,10 +234,13 @@ def vg_names(run: Run) -> Tuple[str, str]:
     return naming.VG_PREFIX + run.ids.sr, naming.VG_PREFIX + run.ids.new_sr
 
 
-def resignature(device: Device, prepared: Prepared) -> Result:
-    """Carry out a prepared plan. Raises Refused or DeviceError; the error says what state the device is in."""
+def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
+    """Carry out a prepared plan. Raises Refused or DeviceError; the error says what state the device is in.
+
+    `progress` is told how many bytes of guest data are copied, and how many will be, where any are.
+    """
     counting = CountingDevice(device)
-    apply.carry_out(counting, prepared.plan)
+    apply.carry_out(counting, prepared.plan, progress=progress)
     run = prepared.plan.run
     return _result(counting, RESIGNATURED, prepared.lun, run)._replace(
         reads=prepared.reads + counting.reads, read_batches=prepared.read_batches + counting.read_batches
@@ -289,6 +317,7 @@ def undo(device: Device, entropy: Entropy) -> Result:
     Raises Refused when there is nothing to undo, or when it is too late: LVM or SM has changed what was written.
     """
     mark = read_undoable(device)
+    _refuse_lost_images(device, mark)
     if mark.tail.phase == DONE:
         return _reverse(device, mark, entropy)
     if mark.tail.kind == RESIGNATURE and mark.tail.phase == IN_PROGRESS:
@@ -302,6 +331,17 @@ def undo(device: Device, entropy: Entropy) -> Result:
         return result
     finished = "The resignature was finished"
     return _reverse(device, read_undoable(device, sentences.nothing_written(finished)), entropy, finished)
+
+
+def _refuse_lost_images(device: Device, mark: Mark) -> None:
+    """Old images and the new one share extents: what has been written since is in both, and slots have been reused."""
+    if mark.journal.run.rebuilt is None or mark.tail.phase == IN_PROGRESS:
+        return
+    finish = "" if mark.tail.phase == DONE else f" `relvmoiscsi recover {device.name}` finishes it."
+    raise Refused(
+        f"{device.name} was made one VDI, and that cannot be undone behind its commit: the snapshots are gone, and the "
+        f"old images share their extents with the new one.{finish}"
+    ).in_state(NOTHING_WRITTEN)
 
 
 def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> Mark:

@@ -17,8 +17,9 @@ from typing import Any, ContextManager, Iterator, NamedTuple, Optional, Union
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished, in_state
 from relvmoiscsi.formats.identity import Entropy, IdMap
+from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, RESIGNATURE
 from relvmoiscsi.resignature.protocol.run import Run
@@ -40,6 +41,10 @@ class Voice(ABC):
         """What is held while a run is carried out, finished or taken back."""
 
     @abstractmethod
+    def copying(self, done: int, total: int) -> None:
+        """While guest data is copied, which only one VDI of several images takes: so many bytes of so many."""
+
+    @abstractmethod
     def has_settled(self, mark: Mark, result: Result) -> None:
         """A run that was cut is over. A new one may follow."""
 
@@ -59,6 +64,7 @@ def resignature(
     chosen: Optional[IdMap] = None,
     again: bool = False,
     sr_uuid: Optional[str] = None,
+    one: Optional[Request] = None,
 ) -> Union[Outcome, AlreadyDone, Prepared]:
     """New identities for the LUN: an Outcome, or AlreadyDone, or the plan where the voice wanted no more.
 
@@ -67,17 +73,26 @@ def resignature(
     """
 
     def prepare() -> Union[Prepared, AlreadyDone]:
-        return engine.prepare(device, entropy, scsi_id, chosen, again, sr_uuid)
+        return engine.prepare(device, entropy, scsi_id, chosen, again, sr_uuid, one)
 
     try:
         prepared = prepare()
     except Unfinished as problem:
         settled = _settle(device, entropy, voice, scsi_id, problem)
         if isinstance(settled, Outcome):
+            _refuse_several(device, settled, one)
             return settled
         with _since(settled):
             return _carried_out(device, voice, prepare())
     return _carried_out(device, voice, prepared)
+
+
+def _refuse_several(device: Device, settled: Outcome, one: Optional[Request]) -> None:
+    """An earlier run that was finished here may have been asked for less."""
+    lun = settled.result.lun
+    if one is not None and lun is not None:
+        with in_state("The resignature that was cut was finished."):
+            engine.refuse_several(device.name, lun)
 
 
 def _carried_out(
@@ -86,7 +101,7 @@ def _carried_out(
     if isinstance(prepared, AlreadyDone) or not voice.agrees_to(prepared):
         return prepared
     with voice.locks(prepared.plan.run):
-        return Outcome(engine.resignature(device, prepared), was_cut=False)
+        return Outcome(engine.resignature(device, prepared, voice.copying), was_cut=False)
 
 
 @contextmanager

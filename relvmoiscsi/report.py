@@ -6,8 +6,9 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from relvmoiscsi.engine import Comparison, Inspection, Result
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
+from relvmoiscsi.resignature.one_vdi.collapse import Cost
 from relvmoiscsi.resignature.planning.plan import Plan
-from relvmoiscsi.resignature.protocol.steps import STEPS
+from relvmoiscsi.resignature.protocol.steps import ALL_PARTS
 from relvmoiscsi.resignature.reading.lun import Lun, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import human_size, printable
@@ -290,9 +291,26 @@ def map_text(lun: Optional[Lun], ids: IdMap) -> str:
 # --- plan, comparison, error
 
 
+def cost_facts(cost: Cost) -> Dict[str, int]:
+    """What it takes to make one VDI, as `resignature --vdis one --json` gives it."""
+    return dict(cost._asdict())
+
+
+def cost_text(cost: Cost) -> str:
+    """The same as a sentence."""
+    gone = "nothing goes" if not cost.dropped else f"{cost.dropped} volumes go"
+    if not cost.fresh_extents:
+        return f"One VDI: it is one image; {gone}, and nothing is copied."
+    return (
+        f"One VDI from {cost.images} images: of {cost.blocks} blocks {cost.remapped} stay where they are "
+        f"({cost.filled} of them are filled up), {cost.copied} are copied: {human_size(cost.data_bytes)}. "
+        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {gone}."
+    )
+
+
 def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     """Every write of a plan in its order; bytes as hexadecimal, `old` null where free space is written."""
-    return [_write(*planned) for step in STEPS for planned in plan.writes_of(step)]
+    return [_write(*planned) for step in ALL_PARTS for planned in plan.writes_of(step)]
 
 
 def _write(offset: int, old: Optional[bytes], new: bytes, what: str) -> Dict[str, Any]:

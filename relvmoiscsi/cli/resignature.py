@@ -14,13 +14,16 @@ from relvmoiscsi.cli.output import Answer, Maker, say, write_line
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
 from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.planning import mapfile
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.lun_notes import notes
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import human_size, printable
+
+_BAR = 40  # characters
 
 _RESIGNATURE = """\
 DEVICE must be the clone. Everything is read, planned and checked before the first byte is written; then a journal
@@ -39,6 +42,8 @@ def add_command(make: Maker) -> None:
     parser.add_argument("--sr-uuid", metavar="UUID", help="the new SR UUID; a random one otherwise")
     parser.add_argument("--map", metavar="FILE", help="old-to-new map (JSON, as --json prints it) to take ids from")
     parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
+    parser.add_argument("--vdis", choices=("one", "all"), default="all", help="one: a single VDI, without snapshots")
+    parser.add_argument("--vdi", metavar="UUID", help="with --vdis one: which VDI, where several are live")
     parser.add_argument("--again", action="store_true", help="resignature it although that was done before")
 
 
@@ -46,14 +51,16 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     path = arguments.device
     with in_state(NOTHING_WRITTEN):
         must_be_able_to_ask(arguments)
-        chosen = _chosen(arguments)
-    finished = None if arguments.again or arguments.dry_run else _finished_before(arguments, chosen)
+        chosen, one = _chosen(arguments), _one(arguments)
+    finished = None if arguments.again or arguments.dry_run or one else _finished_before(arguments, chosen)
     if finished is not None:
         return finished
     with opened(arguments, not arguments.dry_run) as (device, ids):
         scsi_id = ids[0] if ids else None
         voice = _Terminal(arguments, ids, chosen)
-        done = procedure.resignature(device, os.urandom, voice, scsi_id, chosen, arguments.again, arguments.sr_uuid)
+        done = procedure.resignature(
+            device, os.urandom, voice, scsi_id, chosen, arguments.again, arguments.sr_uuid, one
+        )
         lun = engine.inspect(device).lun if isinstance(done, AlreadyDone) else None
     if isinstance(done, AlreadyDone):
         return _already_done(arguments, chosen, done, lun, scsi_id)
@@ -97,6 +104,9 @@ def _planned(path: str, prepared: Prepared, scsi_id: Optional[str]) -> Answer:
     facts = report.result_facts(path, result)
     facts["plan"] = report.plan_facts(prepared.plan)
     lines = [f"{path}: this would be written; nothing was."]
+    if prepared.cost is not None:
+        facts["cost"] = report.cost_facts(prepared.cost)
+        lines.append(report.cost_text(prepared.cost))
     lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
     return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
@@ -141,6 +151,14 @@ class _Terminal(procedure.Voice):
     def locks(self, run: Run) -> ContextManager[Any]:
         return guard.write_locks(self._arguments.device, engine.vg_names(run))
 
+    def copying(self, done: int, total: int) -> None:
+        """A bar on a terminal."""
+        if sys.stderr.isatty():
+            bar = "#" * (_BAR * done // total)
+            end = "\n" if done == total else ""
+            sys.stderr.write(f"\r  [{bar:{_BAR}}] {human_size(done)} of {human_size(total)}{end}")
+            sys.stderr.flush()
+
     def has_settled(self, mark: Mark, result: Result) -> None:
         """What is finished is the result; what was taken back is as the message before had it."""
 
@@ -152,9 +170,20 @@ def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
         write_line(sys.stderr, report.map_text(lun, run.ids))
     for sentence in notes(prepared.lun):
         say("note: " + printable(sentence))
+    if prepared.cost is not None:
+        say(report.cost_text(prepared.cost))
 
 
 # --- chosen ids
+
+
+def _one(arguments: argparse.Namespace) -> Optional[Request]:
+    """What --vdis and --vdi ask for; None: all VDIs stay. Raises UsageError."""
+    if arguments.vdis == "all":
+        if arguments.vdi is not None:
+            raise UsageError("--vdi names the one VDI that stays; say --vdis one as well.")
+        return None
+    return Request(arguments.vdi if arguments.vdi is None else mapfile.checked_uuid(arguments.vdi))
 
 
 def _chosen(arguments: argparse.Namespace) -> IdMap:

@@ -62,6 +62,7 @@ class AskingDevice(Device):
 
     def __init__(self, device: Device, begin: Begin) -> None:
         self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self.physical_block_size = device.physical_block_size
         self._device, self._begin = device, begin
         self._has_begun = False
 

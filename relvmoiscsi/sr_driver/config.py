@@ -8,8 +8,10 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host.disk.scsi_id import is_scsi_id
 from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
+from relvmoiscsi.host.settings import VDIS
 
 DEFAULT_PORT = 3260
 ANY_IQN = "*"
@@ -42,6 +44,8 @@ class Config(NamedTuple):
     incoming_chap: Optional[Chap]
     local_iqn: Optional[str]
     is_master: bool
+    vdis: Optional[str] = None  #: "one" or "all"; None: as the host has it
+    vdi: Optional[str] = None  #: UUID of the one, where several are live
 
 
 def parse_config(device_config: Mapping[str, str]) -> Config:
@@ -70,7 +74,23 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
         incoming_chap=_chap(device_config, "chap", "incoming_") if chap else None,
         local_iqn=device_config.get("localIQN", "").strip() or None,
         is_master=device_config.get("SRmaster", "") != "false",
+        vdis=_vdis(device_config),
+        vdi=_vdi(device_config),
     )
+
+
+def _vdis(device_config: Mapping[str, str]) -> Optional[str]:
+    text = device_config.get("vdis", "").strip()
+    if text and text not in VDIS:
+        raise UsageError(f"{text!r} is neither `one` nor `all` (device-config:vdis).", "InvalidArg")
+    return text or None
+
+
+def _vdi(device_config: Mapping[str, str]) -> Optional[str]:
+    text = device_config.get("vdi", "").strip()
+    if text and not is_uuid(text):
+        raise UsageError(f"{text!r} is no UUID of a VDI (device-config:vdi).", "InvalidArg")
+    return text or None
 
 
 def _port(text: str) -> int:

@@ -14,6 +14,7 @@ from relvmoiscsi.host.iscsi.login import OpenIscsi
 from relvmoiscsi.host.iscsi.portals import Portal, in_turn, reach
 from relvmoiscsi.host.iscsi.sessions import session_by_id
 from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
+from relvmoiscsi.host.settings import OneVdiSetting, one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.host.xapi.lun_users import read_pool, verify_unused
@@ -45,23 +46,26 @@ def sr_create(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadl
         raise missing_iqn(access)
     if not config.scsi_id:
         raise missing_scsi_id(access)
+    asked = one_vdi(config.vdis)
     verify_unused(config.scsi_id, read_pool(xapi), call.sr_ref)
     log.info("sr_create: LUN %s behind %s", config.scsi_id, config.target_iqn)
     with attached(access, meanwhile=_load_engine) as path:
         return apart(
-            lambda begin: _resignatured(path, config.scsi_id, deadline, begin), deadline, "the LUN had been read"
+            lambda begin: _resignatured(path, config, asked, deadline, begin), deadline, "the LUN had been read"
         )
 
 
-def _resignatured(path: str, scsi_id: str, deadline: Deadline, begin: Begin) -> str:
+def _resignatured(path: str, config: Config, asked: Optional[OneVdiSetting], deadline: Deadline, begin: Begin) -> str:
     """Its SR is not the one that xapi has a row of during this call.
 
     Should xapi die, that row stays, and a second SR of the same UUID could never be introduced.
     """
-    from relvmoiscsi.sr_driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - see _load_engine
+    from relvmoiscsi.resignature.one_vdi.choice import Request  # noqa: PLC0415 - see _load_engine
+    from relvmoiscsi.sr_driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - the same
 
+    one = Request(config.vdi, asked.most_bytes) if asked is not None else None
     with open_device(path, writable=True, lock_timeout=deadline.within(LOCK_SECONDS)) as device:
-        return resignatured(AskingDevice(device, begin), scsi_id, "", deadline)
+        return resignatured(AskingDevice(device, begin), config.scsi_id, "", deadline, one)
 
 
 def _load_engine() -> None:

@@ -15,10 +15,12 @@ from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.own_process import lend
+from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.lun_notes import notes
+from relvmoiscsi.wording import human_size
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +28,10 @@ LOCK_SECONDS = 15.0  #: for a udev worker that looks at the disk
 VG_LOCK_SECONDS = 600.0  #: for LVM commands and other calls, as far as the deadline allows
 
 
-def resignatured(device: Device, scsi_id: str, sr_uuid: str, deadline: Deadline) -> str:
-    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here."""
-    done = procedure.resignature(device, os.urandom, _SmLog(device, deadline), scsi_id, sr_uuid=sr_uuid or None)
+def resignatured(device: Device, scsi_id: str, sr_uuid: str, deadline: Deadline, one: Optional[Request] = None) -> str:
+    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here. `one`: with one VDI."""
+    voice = _SmLog(device, deadline)
+    done = procedure.resignature(device, os.urandom, voice, scsi_id, sr_uuid=sr_uuid or None, one=one)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", device.name, done.sr_uuid)
         return done.sr_uuid
@@ -45,6 +48,7 @@ class _SmLog(procedure.Voice):
 
     def __init__(self, device: Device, deadline: Deadline) -> None:
         self._device, self._deadline = device, deadline
+        self._said = 0  # tenths of what is copied
 
     def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
         what = "taking it back, for this is a copy of that LUN" if take_back else "finishing it"
@@ -54,7 +58,15 @@ class _SmLog(procedure.Voice):
     def agrees_to(self, prepared: Prepared) -> bool:
         for sentence in notes(prepared.lun):
             log.info("%s: %s", self._device.name, sentence)
+        if prepared.cost is not None:
+            log.info("%s: %s", self._device.name, report.cost_text(prepared.cost))
         return True
+
+    def copying(self, done: int, total: int) -> None:
+        """A line for each tenth."""
+        if done * 10 // total > self._said:
+            self._said = done * 10 // total
+            log.info("%s: %s of %s copied", self._device.name, human_size(done), human_size(total))
 
     @contextmanager
     def locks(self, run: Run) -> Iterator[None]:

@@ -70,6 +70,7 @@ class LvPlaces(NamedTuple):
     id: Span
     status: Span  #: the whole assignment
     tags: Span  #: the whole assignment; empty, and where one would go, when there is none
+    segments: Span  #: their count and all of them
 
 
 class Places(NamedTuple):
@@ -93,6 +94,7 @@ class VolumeGroup(NamedTuple):
     name: str
     id: str
     seqno: int
+    pv_name: str  #: "pv0": how the text calls the physical volume
     pv_id: str
     dev_size: int  #: bytes
     pe_start: int  #: bytes from the start of the device to extent 0
@@ -151,6 +153,7 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
         name=vg.name,
         id=parse_lvm_id(vg.string("id"), "id of volume group " + vg.name, vg.where),
         seqno=vg.integer("seqno"),
+        pv_name=pv.name,
         pv_id=parse_lvm_id(pv.string("id"), "id of the physical volume", pv.where),
         dev_size=pv.integer("dev_size") * SECTOR if "dev_size" in pv.assignments else 0,
         pe_start=pv.integer("pe_start") * SECTOR,
@@ -276,6 +279,7 @@ def _lv_places(lv: Section) -> LvPlaces:
         id=_value_span(lv, "id"),
         status=Span(status.start, status.end),
         tags=Span(tags.start, tags.end) if tags else Span(before.end, before.end),
+        segments=Span(lv.assignments["segment_count"].start, max(child.end for child in lv.sections.values())),
     )
 
 
@@ -319,7 +323,8 @@ def renamed_text(
 ) -> str:
     """The text under new identities, one generation on; every other byte stays.
 
-    `lvs` says, by the name an LV has, what becomes of it: its new name, status and tags, or None: it is removed. `ids`
+    `lvs` says, by the name an LV has, what becomes of it: its new name, status, tags and segments, or None: it is
+    removed. `ids`
     maps every PV, VG and LV id (32 characters). Names of the SR and its volumes in LVM's note of its last command
     (`description`) follow `uuids`. Hints that name the original's disk go.
     """
@@ -332,7 +337,7 @@ def renamed_text(
     ]
     edits.extend(Edit(*hint, "") for hint in places.hints)
     for lv, at in zip(vg.lvs, places.lvs):
-        edits.extend(_lv_edits(vg.text, lv, at, lvs[lv.name], ids))
+        edits.extend(_lv_edits(vg, lv, at, lvs[lv.name], ids))
     if places.description is not None:
         start, end = places.description
         edits.append(Edit(start, end, replace_uuids(vg.text[start:end], uuids)))
@@ -340,8 +345,9 @@ def renamed_text(
 
 
 def _lv_edits(
-    text: str, lv: LogicalVolume, at: LvPlaces, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
+    vg: VolumeGroup, lv: LogicalVolume, at: LvPlaces, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
 ) -> List[Edit]:
+    text, pv_name = vg.text, vg.pv_name
     if wanted is None:
         return [Edit(_blanks_before(text, at.section.start), at.section.end, "")]
     edits = [Edit(*at.name, wanted.name), Edit(*at.id, _quoted(ids[lv.id]))]
@@ -349,7 +355,19 @@ def _lv_edits(
         edits.append(Edit(*at.status, "status = " + _listed([word for word in _LV_WORDS if word in wanted.status])))
     if wanted.tags != lv.tags:
         edits.append(Edit(*at.tags, _tags_text(text, lv, at, wanted.tags)))
+    if wanted.segments != lv.segments:
+        edits.append(Edit(*at.segments, _segments_text(wanted.segments, pv_name)))
     return edits
+
+
+def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
+    """Linear segments as LVM writes them on a disk: no indentation, no comments."""
+    parts = [f"segment_count = {len(segments)}"]
+    for number, (start, count, first_pe) in enumerate(segments, 1):
+        extents = f"start_extent = {start}\nextent_count = {count}"
+        where = f'type = "striped"\nstripe_count = 1\n\nstripes = [\n"{pv_name}", {first_pe}\n]'
+        parts.append(f"segment{number} {{\n{extents}\n\n{where}\n}}")
+    return "\n\n".join(parts)
 
 
 def _tags_text(text: str, lv: LogicalVolume, at: LvPlaces, tags: Sequence[str]) -> str:

@@ -335,3 +335,25 @@ def is_text(room: bytes) -> bool:
 def uuid_places(room: bytes) -> Dict[int, str]:
     """Where UUIDs stand that are identities; one in a label is none. SM moves them when it writes a record anew."""
     return {match.start(2): match.group(2).decode("ascii") for match in _UUID_TAG.finditer(room)}
+
+
+# --- one record
+
+
+def with_only(mgt: Mgt, wanted: NewRecord, volume: str) -> Mgt:
+    """MGT with the record of one VDI, which is no snapshot any more. `wanted` is for one that has no record."""
+    found = mgt.live().get(wanted.uuid)
+    slot = _record_bytes(wanted)
+    if found is not None:
+        slot = _no_snapshot(mgt.data[found.offset : found.offset + layout.RECORD_BYTES], wanted.vdi_type)
+    end = layout.SR_END + layout.RECORD_BYTES
+    data = _header_bytes(mgt.data[: layout.HEADER_BYTES], end) + mgt.data[layout.HEADER_BYTES : layout.SR_END] + slot
+    return read_mgt(data, volume, (mgt.data + mgt.spare)[end:])
+
+
+def _no_snapshot(slot: bytes, vdi_type: str) -> bytes:
+    """A record with these tags changed; all of them are in its second sector, which ends in blanks."""
+    for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", vdi_type)):
+        tag = f"<{name}>%s</{name}>" % text
+        slot = re.sub(f"<{name}>[^<]*</{name}>".encode("ascii"), tag.encode("ascii"), slot)
+    return slot.rstrip(b" ").ljust(layout.RECORD_BYTES)

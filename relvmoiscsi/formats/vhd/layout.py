@@ -36,6 +36,8 @@ LOCATOR_W2KU    = 0x57326B75       #: "W2ku": absolute path, UTF-16LE
 LOCATOR_W2RU    = 0x57327275       #: "W2ru": relative path, UTF-16LE
 LOCATOR_CODECS  = {LOCATOR_MACX: "utf-8", LOCATOR_W2KU: "utf-16-le", LOCATOR_W2RU: "utf-16-le"}
 NAME_CODEC      = "utf-16-be"      #: of DynamicHeader.parent_name
+BATMAP_COOKIE   = b"tdbatmap"
+BATMAP_VERSIONS = (0x00010001, 0x00010002)   #: the checksum of the first one adds signed bytes
 #: creators whose checksum does not follow the hidden byte (libvhd before 1.2)
 OLD_CREATORS    = (0x00000001, 0x00010001)
 
@@ -88,3 +90,16 @@ class LocatorEntry(Record, size=24):
     data_length = be32(8)      #: bytes of text
     reserved    = be32(12)
     data_offset = be64(16)     #: bytes from the start of the volume
+
+
+class BatmapHeader(Record, size=512):
+    """Behind the block allocation table, on the next sector. blktap's own: the format does not have it."""
+
+    cookie         = raw(0, 8)
+    batmap_offset  = be64(8)       #: bytes from the start of the volume
+    batmap_sectors = be32(16)
+    version        = be32(20)
+    checksum       = be32(24)      #: one's complement of the sum of the batmap's bytes
+    marker         = raw(28, 1)
+    keyhash        = raw(29, 65)   #: of an encrypted image: a flag, a nonce, and what both make of the key
+    reserved       = raw(94, 418)

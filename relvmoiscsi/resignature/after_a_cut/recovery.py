@@ -36,9 +36,11 @@ from relvmoiscsi.resignature.protocol.mark import (
     Tail,
 )
 from relvmoiscsi.resignature.protocol.run import Run
-from relvmoiscsi.resignature.writing.apply import read_back, step
+from relvmoiscsi.resignature.writing import rebuilding
+from relvmoiscsi.resignature.writing.apply import step
 from relvmoiscsi.resignature.writing.canvas import read_canvas
 from relvmoiscsi.resignature.writing.landing import Surroundings, read_surroundings, settle
+from relvmoiscsi.resignature.writing.reading_back import read_back
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ def finish(device: Device, mark: Mark) -> None:
         around = read_surroundings(device, run)
         if mark.tail.phase == IN_PROGRESS:
             _verify_prepared(device, mark)
+            with in_state(NOTHING_WRITTEN, Refused):
+                rebuilding.verify_unchanged(device, run)
             _put_contents(device, run)
             sector = switched_label(label, run, mark.journal.tail(SWITCHED))
             step(device, steps.COMMIT, [Chunk(label.offset, sector)], *around)
@@ -87,7 +91,7 @@ def _put_contents(device: Device, run: Run) -> None:
                 sm_key="SRUnavailable",
             ).in_state(NOTHING_WRITTEN)
         log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, field.pieces[0].offset)
-    chunks = canvas.changes(device.block_size)
+    chunks = [*canvas.changes(device.block_size), *rebuilding.full_units(run)]
     if torn:
         step(device, steps.CONTENTS, torn, what=TORN)
     step(device, steps.CONTENTS, chunks)
@@ -131,7 +135,7 @@ def roll_back(device: Device, mark: Mark) -> None:
         for field in repair.put_right(run, canvas, forward=False, careful=careful):
             place = field.pieces[0].offset
             log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
-        chunks = canvas.changes(device.block_size)
+        chunks = [*canvas.changes(device.block_size), *([] if careful else rebuilding.full_units(run))]
         if torn:
             step(device, steps.WAY_BACK.contents, torn, what=TORN)
         step(device, steps.WAY_BACK.contents, chunks)

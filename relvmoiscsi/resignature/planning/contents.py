@@ -34,8 +34,9 @@ def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
     """What changes inside volumes, byte for byte: identities, and what SM's unfinished work leads to."""
     settled = lun.settled()
     after = {volume.lv.id: volume for volume in settled.volumes}
+    rebuilt = lun.work.rebuilt if lun.work else frozenset()
     for volume in lun.volumes:
-        if volume.lv.id in after:
+        if volume.lv.id in after and volume.lv.id not in rebuilt:
             for change in _changes_in(lun, settled, volume, after[volume.lv.id], ids):
                 yield VolumeChange(volume, change)
 

@@ -18,6 +18,7 @@ from relvmoiscsi.resignature.planning.labels import Labels
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import Journal, encode
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.lun import Lun
@@ -39,6 +40,7 @@ class Plan(NamedTuple):
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
     label_now: bytes = b""  #: the label sector on the device, where it is not the run's old label
+    unseen: Unseen = Unseen()
 
     @property
     def run(self) -> Run:
@@ -51,13 +53,23 @@ class Plan(NamedTuple):
         """What a step of the protocol writes, in this order; of the contents, whole blocks as the journal has them."""
         if step == steps.JOURNAL:
             areas = [Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas]
-            return [Planned(self.journal.offset, None, self.journal.data, "journal"), *areas]
+            image = [Planned(chunk.offset, None, chunk.data, "new image") for chunk in self.unseen.chunks]
+            return [Planned(self.journal.offset, None, self.journal.data, "journal"), *areas, *image]
         if step == steps.CONTENTS:
-            return [Planned(*write) for write in self.run.writes]
+            full = self.run.rebuilt.full if self.run.rebuilt else ()
+            bitmaps = [Planned(unit, None, FULL_UNIT, "bitmap of a block that was filled") for unit in full]
+            return [*(Planned(*write) for write in self.run.writes), *bitmaps]
+        if step == steps.HOLES:
+            empty = self.run.rebuilt.empty if self.run.rebuilt else ()
+            return [Planned(unit, None, EMPTY_UNIT, "bitmap of a free slot") for unit in empty]
         if step == steps.HEADERS:
             moving = [move for move in self.run.mdas if move.moves]
             what = "metadata area header"
-            return [Planned(move.original.offset, move.old_header, move.final_header, what) for move in moving]
+            table = self.run.rebuilt.table if self.run.rebuilt else ()
+            return [
+                *(Planned(unit.offset, unit.old, unit.new, "block table: free slots") for unit in table),
+                *(Planned(move.original.offset, move.old_header, move.final_header, what) for move in moving),
+            ]
         labels = self.labels()
         old, new = {
             steps.MARK: (labels.before, labels.in_progress),
@@ -82,11 +94,18 @@ def block_bytes_of(lun: Lun, device: Device) -> int:
 
 
 def plan_resignature(
-    lun: Lun, known: Known, block_bytes: int, ids: IdMap, run_id: bytes, scsi_id: Optional[str], tool: str
+    lun: Lun,
+    known: Known,
+    block_bytes: int,
+    ids: IdMap,
+    run_id: bytes,
+    scsi_id: Optional[str],
+    tool: str,
+    rebuilt: Optional[Rebuilt] = None,
 ) -> Plan:
     """All writes that give the LUN the new ids. Raises Refused when journal and second area do not fit.
 
-    `block_bytes` is that of `block_bytes_of`.
+    `block_bytes` is that of `block_bytes_of`; `rebuilt` is what there is to do in a volume that is made anew.
     """
     text = _new_text(lun, ids)
     changes = list(volume_changes(lun, ids))
@@ -106,6 +125,7 @@ def plan_resignature(
         blocks=_blocks_around(lun.label, lun.mdas, known, block_bytes),
         fields=fields,
         block_bytes=block_bytes,
+        rebuilt=rebuilt,
     )
     return placed(run, lun.name, lun.mdas, text, finals=None, keep=())
 

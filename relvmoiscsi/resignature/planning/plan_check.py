@@ -22,7 +22,7 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
     _check_journal(made, cache)
     after: Optional[Lun] = None
-    for last in ((steps.COMMIT,), (steps.FINAL, steps.HEADERS)):
+    for last in ((steps.COMMIT,), (steps.FINAL, steps.HEADERS, steps.HOLES)):
         result = _written(cache, made, last)
         after = survey.read_lun(result, survey.read_label(result), after)
         check.verify_result(lun, after, made.run.ids)

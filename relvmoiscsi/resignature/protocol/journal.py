@@ -27,6 +27,7 @@ from relvmoiscsi.resignature.protocol.mark import (
     Tail,
     scsi_id_digest,
 )
+from relvmoiscsi.resignature.protocol.rebuilt import UNIT, Rebuilt, TableUnit, decode_units, encode_rebuilt
 from relvmoiscsi.resignature.protocol.run import (
     Field,
     MdaMove,
@@ -37,7 +38,8 @@ from relvmoiscsi.resignature.protocol.run import (
 
 JOURNAL_MAGIC = b"reLVMjnl"
 VERSION = 2  #: of the journal
-READ_VERSIONS = (1, 2)
+ONE_VDI_VERSION = 3  #: of one that has more to do than exchange identities; earlier releases must not finish it
+READ_VERSIONS = (1, VERSION, ONE_VDI_VERSION)
 
 ALIGNMENT = 4096  #: a journal starts and ends on multiples of it
 _INFLATE_BYTES = 16 << 10  #: at least so much is inflated at a time
@@ -90,7 +92,7 @@ class Journal(NamedTuple):
 
 def encode(run: Run) -> bytes:
     """The journal of a run, padded with zeros to ALIGNMENT. The same run gives the same bytes."""
-    facts = {
+    facts: Dict[str, Any] = {
         "tool": run.tool,
         "kind": KINDS[run.kind],
         "run_id": run.run_id.hex(),
@@ -107,17 +109,20 @@ def encode(run: Run) -> bytes:
         "fields": [[field.pieces, field.what, field.kind, field.around] for field in run.fields],
         "block_bytes": run.block_bytes,
     }
+    if run.rebuilt is not None:
+        facts["rebuilt"] = encode_rebuilt(run.rebuilt)
     blobs = [run.old_label, run.final_label]
     blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
     blobs += [part for write in run.writes for part in (write.old, write.new)]
     blobs += [block.data for block in run.blocks]
+    blobs += [part for unit in (run.rebuilt.table if run.rebuilt else ()) for part in (unit.old, unit.new)]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
     payload = [struct.pack("<Q", len(text)), text, *blobs]
     packer = zlib.compressobj(6)
     packed = b"".join([packer.compress(part) for part in payload] + [packer.flush()])
     header = JournalHeader.zero(
         magic=JOURNAL_MAGIC,
-        version=VERSION,
+        version=ONE_VDI_VERSION if run.rebuilt else VERSION,
         payload_length=len(packed),
         raw_length=sum(len(part) for part in payload),
         payload_digest=hashlib.sha256(packed).digest(),
@@ -212,6 +217,7 @@ def _run(payload: _Payload) -> Run:
         blocks=tuple(Chunk(int(offset), payload.take(int(length))) for offset, length in facts["blocks"]),
         fields=tuple(_field(*item) for item in facts.get("fields", [])),
         block_bytes=int(facts.get("block_bytes", SECTOR)),
+        rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
     )
     payload.end()
     return run
@@ -230,6 +236,18 @@ def _writes(items: Sequence[Sequence[Any]], payload: _Payload) -> Tuple[Write, .
         old = payload.take(int(length))
         found.append(Write(int(offset), old, payload.take(int(length)), str(what)))
     return tuple(found)
+
+
+def _rebuilt(facts: Dict[str, Any], payload: _Payload) -> Rebuilt:
+    return Rebuilt(
+        lv_id=str(facts["lv_id"]),
+        segments=tuple((int(start), int(count), int(pe)) for start, count, pe in facts["segments"]),
+        full=decode_units(facts["full"]),
+        empty=decode_units(facts["empty"]),
+        table=tuple(TableUnit(int(at), payload.take(UNIT), payload.take(UNIT)) for at in facts["table"]),
+        built_on=tuple((int(offset), int(length)) for offset, length in facts["built_on"]),
+        digest=bytes.fromhex(facts["digest"]),
+    )
 
 
 def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequence[Sequence[int]]) -> Field:

@@ -11,6 +11,7 @@ from relvmoiscsi.formats.lvm.layout import LABEL_SECTORS
 from relvmoiscsi.formats.lvm.pv import Area, parse_label
 from relvmoiscsi.resignature.protocol import structure
 from relvmoiscsi.resignature.protocol.mark import Tail
+from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, verify_rebuilt
 
 BLOCK_BYTES = (512, 4096)
 
@@ -82,6 +83,7 @@ class Run(NamedTuple):
     blocks: Tuple[Chunk, ...] = ()
     fields: Tuple[Field, ...] = ()  #: the identities in `writes`; none: the blocks as a whole are meant (version 1)
     block_bytes: int = SECTOR  #: what a cut may tear in `writes` is this large and aligned
+    rebuilt: Optional[Rebuilt] = None  #: of a run that made several images one VDI
 
     def reversed_writes(self) -> Tuple[Write, ...]:
         return tuple(Write(w.offset, w.new, w.old, w.what) for w in self.writes)
@@ -113,6 +115,8 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
             raise Malformed("Journal", where, f"it would write twice, or nothing, at byte {write.offset}")
         reached = write.range.end
     _verify_fields(run, device_size, spans, where)
+    if run.rebuilt is not None:
+        verify_rebuilt(run.rebuilt, device_size, spans, where)
     starts = {0}.union(move.original.offset for move in run.mdas)
     for block in run.blocks:
         if block.offset not in starts or not block.data:

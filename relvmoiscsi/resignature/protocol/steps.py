@@ -20,7 +20,7 @@ class Step(NamedTuple):
 JOURNAL = Step(
     1,
     "journal and second metadata area",
-    writes="journal and second metadata area, into free ring space",
+    writes="journal and second metadata area, into free ring space; one VDI: the new image, where nobody sees it yet",
     leaves="the old identity",
 )
 MARK = Step(
@@ -32,7 +32,7 @@ MARK = Step(
 CONTENTS = Step(
     3,
     "contents of volumes",
-    writes="contents of volumes",
+    writes="contents of volumes; one VDI: bitmaps of blocks that were filled up",
     leaves="the old identity, and a journal that decides the new one",
 )
 COMMIT = Step(
@@ -41,10 +41,17 @@ COMMIT = Step(
     writes='label: new PV id, second metadata area, mark "switched"',
     leaves="the new identity: this is the commit",
 )
+#: the first part of step 5, with a flush of its own, where there is anything to do
+HOLES = Step(
+    5,
+    "bitmaps of free slots",
+    writes="one VDI only: bitmaps of the new image's free slots, so that they may be given away",
+    leaves="the new identity",
+)
 HEADERS = Step(
     5,
     "metadata area headers",
-    writes="headers of the original metadata areas, pointing to the new text",
+    writes="headers of the original metadata areas, pointing to the new text; one VDI: the block table's free slots",
     leaves="the new identity",
 )
 FINAL = Step(
@@ -55,6 +62,7 @@ FINAL = Step(
 )
 
 STEPS = (JOURNAL, MARK, CONTENTS, COMMIT, HEADERS, FINAL)
+ALL_PARTS = (JOURNAL, MARK, CONTENTS, COMMIT, HOLES, HEADERS, FINAL)  #: in their order
 
 
 class WayBack(NamedTuple):

@@ -11,7 +11,7 @@ Lun
 Only what nobody could read is refused. What real programs tolerate is a note (`resignature.reading.lun_notes`).
 """
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import FormatError, Malformed, Place, Unsupported
@@ -113,11 +113,12 @@ class Work:
     """What SM had begun on a LUN, and what its own recovery makes of it.
 
     `lun` is the LUN afterwards, under the old identities; its volumes are those of the LUN before, told by their LV
-    ids: some have another name, status, tag or hidden flag, some are gone. `sentences` say what was done.
+    ids: some have another name, status, tag or hidden flag, some are gone. `sentences` say what was done. What is in
+    volumes of the LV ids `rebuilt` is made anew (`resignature.one_vdi`), elsewhere on the LUN.
     """
 
-    def __init__(self, lun: Lun, sentences: Sequence[str]) -> None:
-        self.lun, self.sentences = lun, tuple(sentences)
+    def __init__(self, lun: Lun, sentences: Sequence[str], rebuilt: FrozenSet[str] = frozenset()) -> None:
+        self.lun, self.sentences, self.rebuilt = lun, tuple(sentences), rebuilt
 
 
 class VolumeChange(NamedTuple):

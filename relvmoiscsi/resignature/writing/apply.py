@@ -33,16 +33,20 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.protocol.steps import STEPS, Step
+from relvmoiscsi.resignature.writing import copying, rebuilding
 from relvmoiscsi.resignature.writing.canvas import changed_chunks
+from relvmoiscsi.resignature.writing.copying import Progress
+from relvmoiscsi.resignature.writing.reading_back import range_of, read_back
 
 log = logging.getLogger(__name__)
 
 
-def carry_out(device: Device, plan: Plan, before: str = "") -> None:
+def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[Progress] = None) -> None:
     """All steps, on a device that is as it was when the plan was made.
 
     Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
-    the device is in. `before` begins that sentence, where something has been done to it already.
+    the device is in. `before` begins that sentence, where something has been done to it already. `progress` is told of
+    what is copied.
     """
     with in_state(nothing_written(before), DeviceError, Refused):
         _compare_with_plan(device, plan)
@@ -50,14 +54,20 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
     headers = _old_headers(plan.journal)
     with in_state(only_free_space(device.name, before), DeviceError, Refused):
         prepared = plan.chunks_of(steps.JOURNAL)
+        image = {chunk.offset for chunk in plan.unseen.chunks}
+        copying.write_unseen(device, plan.unseen, progress)
+        prepared = [chunk for chunk in prepared if chunk.offset not in image]
         step(device, steps.JOURNAL, prepared)
         read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         step(device, steps.MARK, plan.chunks_of(steps.MARK), run.blocks)
-        contents = content_chunks(run, device.block_size)
+        contents = [*content_chunks(run, device.block_size), *rebuilding.full_units(run)]
         step(device, steps.CONTENTS, contents)
         read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
-        for taken in (steps.COMMIT, steps.HEADERS, steps.FINAL):
+        step(device, steps.COMMIT, plan.chunks_of(steps.COMMIT), run.blocks)
+        if run.rebuilt is not None and run.rebuilt.empty:
+            step(device, steps.HOLES, plan.chunks_of(steps.HOLES))
+        for taken in (steps.HEADERS, steps.FINAL):
             step(device, taken, plan.chunks_of(taken), run.blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
@@ -118,7 +128,8 @@ def _compare_with_plan(device: Device, plan: Plan) -> None:
     expected = [Chunk(labels.offset, plan.label_now or labels.before), *_old_headers(plan.journal)]
     expected += plan.run.blocks
     expected += [Chunk(write.offset, write.old) for write in plan.run.writes]
-    for chunk, data in zip(expected, device.read([_range(chunk) for chunk in expected])):
+    expected += plan.unseen.expected
+    for chunk, data in zip(expected, device.read([range_of(chunk) for chunk in expected])):
         if data != chunk.data:
             raise Refused(
                 f"{device.name} changed at byte {chunk.offset} since it was read: something else writes to it."
@@ -127,18 +138,3 @@ def _compare_with_plan(device: Device, plan: Plan) -> None:
 
 def _old_headers(journal: Journal) -> List[Chunk]:
     return [Chunk(move.original.offset, move.old_header) for move in journal.run.mdas]
-
-
-def _range(chunk: Chunk) -> Range:
-    return Range(chunk.offset, len(chunk.data))
-
-
-def read_back(device: Device, chunks: Sequence[Chunk]) -> None:
-    """Raises Refused when the device does not hold what was written."""
-    for chunk, data in zip(chunks, device.read([_range(chunk) for chunk in chunks])):
-        if data != chunk.data:
-            raise Refused(
-                f"{device.name} does not hold what was written at byte {chunk.offset}: something else writes to it, "
-                "or it loses writes.",
-                sm_key="EIO",
-            )

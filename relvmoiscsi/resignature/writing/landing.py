@@ -6,19 +6,22 @@ LVM may have gone on in the second areas, so the text need not be the one that t
 
 import errno
 import logging
-from typing import List, NamedTuple, Set, Tuple
+from typing import List, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused
 from relvmoiscsi.formats.lvm import layout, pv, ring
 from relvmoiscsi.formats.lvm.pv import Label, Mda
+from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.after_a_cut.evidence import vg_in
 from relvmoiscsi.resignature.planning.labels import Labels, final_label
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.mark import DONE, UNDO
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
-from relvmoiscsi.resignature.writing.apply import read_back, step
+from relvmoiscsi.resignature.writing import rebuilding
+from relvmoiscsi.resignature.writing.apply import step
+from relvmoiscsi.resignature.writing.reading_back import read_back
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ def settle(device: Device, label: Label, journal: Journal, around: Surroundings,
         headers, copies = [], []  # type: List[Chunk], List[Chunk]
     else:
         headers, copies = landed_headers(device, label, journal)
+    late = [*late, *_free_slots(device, label, run)]
     step(device, steps.HEADERS, [*late, *copies, *headers], *around)
     as_planned = [chunk.data for chunk in headers] == planned and label.sector == Labels.of(journal).switched
     if run.kind == UNDO and as_planned:
@@ -72,6 +76,24 @@ def settle(device: Device, label: Label, journal: Journal, around: Surroundings,
         sector = final_label(label, run, journal.tail(DONE))
     step(device, steps.FINAL, [Chunk(label.offset, sector)], *around)
     read_back(device, [*late, *headers, Chunk(label.offset, sector)])
+
+
+def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
+    """Empty the bitmaps of slots that are given away; what is to be written behind them."""
+    if run.rebuilt is None:
+        return []
+    vg = _newest_vg(device, label, run)
+    units = rebuilding.empty_units(device, run.rebuilt, vg)
+    if units:
+        step(device, steps.HOLES, units)
+    return rebuilding.table_units(device, run.rebuilt, vg)
+
+
+def _newest_vg(device: Device, label: Label, run: Run) -> Optional[VolumeGroup]:
+    """The volume group under its new identity, as LVM has it now."""
+    areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
+    found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
+    return max(found, key=lambda vg: vg.seqno) if found else None
 
 
 def _has_moved_on(device: Device, label: Label, run: Run) -> bool:

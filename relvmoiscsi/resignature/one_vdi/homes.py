@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Where each block of the disk is at home: in the topmost image that has any sector of it. Pure.
+
+A block whose other sectors lie further down is filled up in its home, where their bits are clear and nobody sees them;
+what no image has becomes zeros there, so that the block is full.
+"""
+
+from typing import Iterator, List, NamedTuple, Sequence, Tuple
+
+from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, first_sectors
+from relvmoiscsi.resignature.one_vdi.members import Member
+
+
+class Home(NamedTuple):
+    """A block of the disk that some image has."""
+
+    block: int
+    member: int  #: index in the chain
+    bits: int  #: the sectors that are there
+    below: Tuple[Tuple[int, int], ...] = ()  #: index in the chain, and the missing sectors that are to be had there
+    shows_too_much: bool = False  #: sectors are there that lie behind the end of that image's disk: not to be seen
+
+    @property
+    def must_be_filled(self) -> bool:
+        return bool(self.below)
+
+    @property
+    def missing_sectors(self) -> int:
+        return BLOCK_SECTORS - bin(self.bits).count("1")
+
+
+def find_homes(members: Sequence[Member]) -> List[Home]:
+    """The homes of all blocks that any image has, in the order of the disk."""
+    return list(_homes(members))
+
+
+def _homes(members: Sequence[Member]) -> Iterator[Home]:
+    leaf = members[0]
+    for block in range(len(leaf.entries)):
+        if leaf.full[block] and leaf.has(block):
+            yield Home(block, 0, FULL)
+            continue
+        having = [(index, member) for index, member in enumerate(members) if member.has(block)]
+        if having:
+            yield from _home(block, members, dict(having))
+
+
+def _home(block: int, members: Sequence[Member], having: "dict[int, Member]") -> Iterator[Home]:
+    """What lies behind the end of a parent's disk is zero, whatever is below it."""
+    home, found, below = None, 0, []
+    seen = FULL
+    for index, member in enumerate(members):
+        seen &= first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
+        if not seen:
+            break
+        raw = member.bits(block) if index in having else 0
+        new = raw & seen & ~found
+        if not new:
+            continue
+        if home is None:
+            home = Home(block, index, new, (), bool(raw & ~seen))
+        else:
+            below.append((index, new))
+        found |= new
+        if found == seen:
+            break
+    if home is not None:
+        yield home._replace(below=tuple(below))

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Where the blocks of the new image lie, and which extents it is made of. Pure.
+
+SM makes every volume exactly as large as a dense image needs, and tapdisk puts new blocks behind the highest one only.
+So a slot that nobody uses below that is lost for ever, and a disk that fills up runs out of space: an image that is
+merely put together from the extents of several is wrong. Therefore:
+
+    one image of the chain, the primary, stays where it is in the volume
+    others are moved by whole extents, so that their slots fall on the primary's lattice: 513 and 1024 have no common
+    factor, so there is such a distance, below 513 extents; or their blocks are copied into new slots
+    slots that become free below the highest one, holes, are given to blocks that no image has
+
+The first extents, up to that of slot 0, and the last one are always new ones: shadows, which nobody sees before the
+commit. All else is neutral, or free space, until then.
+"""
+
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from relvmoiscsi.device import SECTOR, align_up
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup
+from relvmoiscsi.formats.vhd import blocks
+from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
+from relvmoiscsi.formats.vhd.layout import Footer
+from relvmoiscsi.resignature.one_vdi.homes import Home
+from relvmoiscsi.resignature.one_vdi.members import Member
+
+EXTENT_BYTES = 4 << 20
+EXTENT_UNITS = EXTENT_BYTES // UNIT
+
+#: an image with fewer blocks to move than this is copied: moving costs up to 512 extents of slots that are given away
+WORTH_MOVING = 256
+
+_HALF = 257  #: 2 * 257 = 1 (mod 513), and an extent is -2 units (mod 513)
+_MAX_ENTRY = (1 << 32) - 2
+
+
+class Moved(NamedTuple):
+    """Extents [first, end) of an image's volume, and the first of those in the new volume that they become."""
+
+    member: int
+    first: int
+    end: int
+    at: int
+
+
+class Hole(NamedTuple):
+    """A slot that is given to a block which no image has."""
+
+    block: int
+    slot: int
+
+
+class Extents(NamedTuple):
+    """What the new volume is made of: physical extents, in its order."""
+
+    pes: Tuple[int, ...]
+    fresh: Tuple[int, ...]  #: those of them that are written before the commit
+
+
+class Layout(NamedTuple):
+    """The new image."""
+
+    primary: int  #: index in the chain of the image whose header, and whose slots, it takes over
+    first_unit: int  #: of slot 0
+    slots: Dict[int, int]  #: by block
+    copied: Tuple[Home, ...]  #: blocks that get new slots
+    staying: Tuple[Home, ...]  #: blocks whose data is where it was
+    moved: Tuple[Moved, ...]  #: the primary's extents first, if any stay
+    fresh_head: int  #: the first so many extents are new ones
+    slot_count: int  #: up to the highest in use
+    holes: Tuple[Hole, ...]
+    lost_slots: int  #: holes for which there was no block left: then every block of the disk is there
+    size_bytes: int  #: of the new volume, whole extents
+
+    @property
+    def end_bytes(self) -> int:
+        """Where the last slot ends."""
+        return (self.first_unit + SLOT_UNITS * self.slot_count) * UNIT
+
+    def entry(self, slot: int) -> int:
+        return blocks.entry_of(self.first_unit + SLOT_UNITS * slot)
+
+    def is_data(self, extent: int) -> bool:
+        """Whether a slot reaches into an extent."""
+        return extent * EXTENT_BYTES < self.end_bytes
+
+    def cost_bytes(self) -> int:
+        """Bytes of guest data that are written."""
+        fills = sum(home.missing_sectors for home in self.staying if home.must_be_filled)
+        return len(self.copied) * BLOCK_BYTES + fills * SECTOR
+
+    def fresh_extents(self) -> Set[int]:
+        """Which extents of the new volume are written before the commit, beside what stays where it is."""
+        old = {extent for piece in self.moved for extent in range(piece.at, piece.at + piece.end - piece.first)}
+        count = self.size_bytes // EXTENT_BYTES
+        found = {*range(self.fresh_head), count - 1}
+        for home in self.copied:
+            first = self.first_unit + SLOT_UNITS * self.slots[home.block]
+            found.update(range(first // EXTENT_UNITS, (first + SLOT_UNITS - 1) // EXTENT_UNITS + 1))
+        assert not (found - {count - 1}) & old - set(range(self.fresh_head))
+        return found
+
+
+def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool) -> List[Layout]:
+    """Every way to do it, the cheapest first. Raises Refused where there is none."""
+    found = []
+    for primary, member in enumerate(members):
+        if member.header.max_bat_entries >= members[0].header.max_bat_entries:
+            found.append(_layout(members, homes, primary, thick))
+    found = [one for one in found if one.entry(max(0, one.slot_count - 1)) <= _MAX_ENTRY]
+    if not found:
+        raise Refused("The image would be larger than a VHD can be.")
+    return sorted(found, key=lambda one: (one.cost_bytes(), one.size_bytes, -one.primary))
+
+
+class _Builder:
+    """A layout while blocks are put into it."""
+
+    def __init__(self, members: Sequence[Member], primary: int) -> None:
+        self.members, self.primary = members, primary
+        self.first_unit = members[primary].geometry.first_slot_unit
+        self.head = self.first_unit // EXTENT_UNITS + 1
+        self.extents = self.head  # so many are in use
+        self.slots: Dict[int, int] = {}
+        self.staying: List[Home] = []
+        self.copied: List[Home] = []
+        self.moved: List[Moved] = []
+
+    def keep(self, homes: Sequence[Home]) -> List[Home]:
+        """Blocks of the primary stay in their slots. Gives those that cannot."""
+        rest, reached = [], 0
+        for home in homes:
+            slot = self._slot_of(home, self.first_unit)
+            if slot is None:
+                rest.append(home)
+                continue
+            self._stay(home, slot)
+            reached = max(reached, slot + 1)
+        end = _extent_behind(self.first_unit + SLOT_UNITS * reached)
+        if reached and end > self.head:
+            self.moved.append(Moved(self.primary, self.head, end, self.head))
+            self.extents = end
+        return rest
+
+    def move(self, index: int, homes: Sequence[Home], spare_blocks: int) -> List[Home]:
+        """The blocks of another image move with their extents, if that is worth it. Gives those that do not.
+
+        `spare_blocks`: so many blocks of the disk no image has.
+        """
+        first_unit = self.members[index].geometry.first_slot_unit
+        slots = {home.block: self._slot_of(home, first_unit) for home in homes}
+        known = [slot for slot in slots.values() if slot]  # behind slot 0 are headers, which must stay as they are
+        if len(known) < WORTH_MOVING:
+            return list(homes)
+        low, high = min(known), max(known)
+        first = (first_unit + SLOT_UNITS * low) // EXTENT_UNITS
+        end = _extent_behind(first_unit + SLOT_UNITS * (high + 1))
+        at = self.extents + (first + _shift(first_unit, self.first_unit) - self.extents) % SLOT_UNITS
+        by = (first_unit + EXTENT_UNITS * (at - first) - self.first_unit) // SLOT_UNITS
+        if by + high + 1 - len(self.slots) - len(known) > spare_blocks:
+            return list(homes)
+        self.moved.append(Moved(index, first, end, at))
+        self.extents = at + end - first
+        rest = []
+        for home in homes:
+            slot = slots[home.block]
+            if slot:
+                self._stay(home, slot + by)
+            else:
+                rest.append(home)
+        return rest
+
+    def copy(self, homes: Sequence[Home]) -> None:
+        """Blocks get new slots, in new extents."""
+        start = EXTENT_UNITS * self.extents if self.moved else self.first_unit
+        slot = max(-(-(start - self.first_unit) // SLOT_UNITS), max(self.slots.values(), default=-1) + 1)
+        for home in homes:
+            self.slots[home.block] = slot
+            slot += 1
+        self.copied = list(homes)
+        if homes:
+            self.extents = max(self.extents, _extent_behind(self.first_unit + SLOT_UNITS * slot))
+
+    def _slot_of(self, home: Home, first_unit: int) -> Optional[int]:
+        """The slot of a block in its own image; None off that lattice, or where it must not be shown as it is."""
+        unit = blocks.unit_of(self.members[home.member].entries[home.block])
+        if home.shows_too_much or unit is None or unit < first_unit or (unit - first_unit) % SLOT_UNITS:
+            return None
+        return (unit - first_unit) // SLOT_UNITS
+
+    def _stay(self, home: Home, slot: int) -> None:
+        self.slots[home.block] = slot
+        self.staying.append(home)
+
+
+def _extent_behind(unit: int) -> int:
+    return -(-unit // EXTENT_UNITS)
+
+
+def _shift(first_unit: int, wanted: int) -> int:
+    """By how many extents, modulo 513, slots have to move to fall on another lattice."""
+    return (first_unit - wanted) * _HALF % SLOT_UNITS
+
+
+def _layout(members: Sequence[Member], homes: Sequence[Home], primary: int, thick: bool) -> Layout:
+    by_member: Dict[int, List[Home]] = {}
+    for home in homes:
+        by_member.setdefault(home.member, []).append(home)
+    builder = _Builder(members, primary)
+    spare = len(members[0].entries) - len(homes)
+    rest = builder.keep(by_member.pop(primary, []))
+    for index in sorted(by_member, reverse=True):
+        rest += builder.move(index, by_member[index], spare)
+    builder.copy(sorted(rest))
+    slot_count = max(builder.slots.values(), default=-1) + 1
+    holes, lost = _holes(builder.slots, slot_count, len(members[0].entries))
+    found = Layout(
+        primary=primary,
+        first_unit=builder.first_unit,
+        slots=builder.slots,
+        copied=tuple(builder.copied),
+        staying=tuple(builder.staying),
+        moved=tuple(builder.moved),
+        fresh_head=builder.head,
+        slot_count=slot_count,
+        holes=tuple(holes),
+        lost_slots=lost,
+        size_bytes=0,
+    )
+    return found._replace(size_bytes=_size(found, members[0].virtual_size, thick))
+
+
+def _holes(slots: Dict[int, int], slot_count: int, block_count: int) -> Tuple[List[Hole], int]:
+    """The slots that are free, each with a block that has none: neighbours, so that few sectors of the table change."""
+    used = set(slots.values())
+    free = [slot for slot in range(slot_count) if slot not in used]
+    wanted = (block for block in range(block_count) if block not in slots)
+    given = [Hole(block, slot) for slot, block in zip(free, wanted)]
+    return given, len(free) - len(given)
+
+
+def _size(layout: Layout, virtual_size: int, thick: bool) -> int:
+    """As SM sizes the volume of a dense image: for a full disk, or, on a thin SR, for what is there."""
+    needed = max(layout.end_bytes, layout.first_unit * UNIT) + Footer.SIZE
+    if thick:
+        needed = max(needed, blocks.formula_size(virtual_size))
+    return align_up(max(needed, (layout.fresh_head + 1) * EXTENT_BYTES), EXTENT_BYTES)
+
+
+# --- extents
+
+
+class Room(NamedTuple):
+    """Which physical extents there are for the new volume beside those that stay."""
+
+    writable: Tuple[int, ...]  #: may be written before the commit, in the order in which they are taken
+    later: Tuple[int, ...]  #: may become part of the volume, and are not written before the commit
+
+
+def place(layout: Layout, members: Sequence[Member], room: Room) -> Extents:
+    """The extents of the new volume. Raises Refused where there are too few."""
+    count = layout.size_bytes // EXTENT_BYTES
+    pes: List[Optional[int]] = [None] * count
+    for piece in layout.moved:
+        old = expanded(members[piece.member].lv)[piece.first : piece.end]
+        pes[piece.at : piece.at + len(old)] = old
+    fresh = sorted(layout.fresh_extents())
+    if len(fresh) > len(room.writable):
+        raise Refused(
+            f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(room.writable)} are free.",
+            sm_key="SRNoSpace",
+        )
+    kept = {pe for piece in layout.moved for pe in pes[piece.at : piece.at + piece.end - piece.first]}
+    for extent, pe in zip(fresh, room.writable):
+        pes[extent] = pe
+    still = _rest(room, len(fresh), kept)
+    missing = [extent for extent, pe in enumerate(pes) if pe is None]
+    for extent, pe in zip(missing, still):
+        pes[extent] = pe
+    whole = [pe for pe in pes if pe is not None]
+    if len(whole) < count:
+        raise Refused(f"One VDI needs {count} extents of 4 MiB, {len(whole)} are there.", sm_key="SRNoSpace")
+    return Extents(tuple(whole), tuple(whole[extent] for extent in fresh))
+
+
+def _rest(room: Room, taken: int, kept: "Set[Optional[int]]") -> Iterator[int]:
+    """What can be named and need not be written. The extents that the last one has taken the place of are not kept."""
+    yield from (pe for pe in room.later if pe not in kept)
+    yield from room.writable[taken:]
+
+
+def expanded(lv: LogicalVolume) -> List[int]:
+    """The physical extents of a volume, in its order."""
+    return [pe for segment in lv.segments for pe in range(segment.first_pe, segment.first_pe + segment.extent_count)]
+
+
+def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
+    """Extents as LVM lists them: those in a row as one segment."""
+    found: List[Segment] = []
+    for extent, pe in enumerate(pes):
+        last = found[-1] if found else None
+        if last is not None and last.first_pe + last.extent_count == pe:
+            found[-1] = last._replace(extent_count=last.extent_count + 1)
+        else:
+            found.append(Segment(extent, 1, pe))
+    return tuple(found)
+
+
+def room_on(vg: VolumeGroup, members: Sequence[Member], dropped: Sequence[LogicalVolume]) -> Room:
+    """What is free on the LUN, and what becomes free with the commit.
+
+    Behind its end of data the leaf's volume is free as well, but for its last extent, which holds its footer.
+    """
+    used = {pe for lv in vg.lvs for pe in expanded(lv)}
+    free = [pe for pe in range(vg.pe_count) if pe not in used]
+    leaf = members[0]
+    own = expanded(leaf.lv)
+    first = -(-leaf.end_of_data() // EXTENT_BYTES)
+    tail = own[first:-1]
+    ends = set(tail)
+    later = [pe for member in members for pe in expanded(member.lv) if pe not in ends]
+    later += [pe for lv in dropped for pe in expanded(lv)]
+    return Room(tuple(free + tail), tuple(later))

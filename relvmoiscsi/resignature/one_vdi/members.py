@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The block tables of the images of a chain, as read: which blocks there are, where, and which of their sectors."""
+
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+
+from relvmoiscsi.device import SECTOR, Device, Range, align_up, read_pieces
+from relvmoiscsi.errors import Malformed, Place, Refused
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
+from relvmoiscsi.formats.vhd import blocks
+from relvmoiscsi.formats.vhd.blocks import FULL, UNUSED, Batmap, Geometry
+from relvmoiscsi.formats.vhd.image import HEAD_BYTES, Vhd
+from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
+from relvmoiscsi.resignature.reading.lun import Volume
+
+#: bitmaps that are read in one batch
+_BATCH = 2048
+CREATOR = b"tap\0"  #: of the images that blktap's tools make: they have a batmap
+
+
+class Member(NamedTuple):
+    """An image of a chain."""
+
+    name: str  #: of its volume
+    lv: LogicalVolume
+    virtual_size: int  #: bytes
+    footer: Footer
+    header: DynamicHeader
+    batmap_header: BatmapHeader
+    entries: Sequence[int]  #: of the blocks that the disk has; UNUSED where a block is not there
+    full: Batmap
+    bitmaps: Dict[int, int]  #: by block, of those that are there and not known to be full
+
+    @property
+    def geometry(self) -> Geometry:
+        return blocks.geometry(self.header, self.batmap_header)
+
+    @property
+    def sectors(self) -> int:
+        return self.virtual_size // SECTOR
+
+    def has(self, block: int) -> bool:
+        return block < len(self.entries) and self.entries[block] != UNUSED
+
+    def bits(self, block: int) -> int:
+        """The sectors of a block that are here."""
+        if not self.has(block):
+            return 0
+        return FULL if self.full[block] else self.bitmaps[block]
+
+    def end_of_data(self) -> int:
+        """Bytes from the start of the volume, where headers and blocks end."""
+        last = max((entry for entry in self.entries if entry != UNUSED), default=0)
+        end = blocks.end_of_headers(self.header, self.batmap_header)
+        return max(end, blocks.data_at(last) + blocks.BLOCK_BYTES) if last else end
+
+
+def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[Member, ...]:
+    """The images of a chain, the leaf first. Raises FormatError or Refused for one that tapdisk has not made."""
+    contents = [_content(volume) for volume in volumes]
+    pieces = [_pieces(vg, volume, content) for volume, content in zip(volumes, contents)]
+    read = iter(read_pieces(device, [piece for several in pieces for piece in several]))
+    members = [_member(device, vg, *item, next(read), next(read)) for item in zip(volumes, contents)]
+    return tuple(_with_bitmaps(device, vg, member) for member in members)
+
+
+def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
+    """Where that lies which tells whether an image has been written to: headers, tables, the footer at its end."""
+    found: List[Range] = []
+    for member in members:
+        table = align_up(4 * len(member.entries), SECTOR)
+        full = blocks.checked_bytes(member.virtual_size)
+        found += vg.ranges(member.lv, 0, HEAD_BYTES)
+        found += vg.ranges(member.lv, member.header.table_offset, table)
+        found += vg.ranges(member.lv, member.batmap_header.batmap_offset, full)
+        found += vg.ranges(member.lv, vg.size_of(member.lv) - SECTOR, SECTOR)
+    return found
+
+
+def _content(volume: Volume) -> Vhd:
+    content = volume.content
+    assert isinstance(content, Vhd)  # `choice` refuses what is none
+    if content.footer.creator_app != CREATOR:
+        raise Refused(f"{volume.name.text} was made by {content.footer.creator_app!r}, not by the storage manager.")
+    if content.header.block_size != blocks.BLOCK_BYTES:
+        raise Refused(f"{volume.name.text} has blocks of {content.header.block_size} bytes, not of 2 MiB.")
+    if blocks.block_count(content.virtual_size) > content.header.max_bat_entries:
+        where = Place(volume.name.text, 0)
+        raise Malformed("VHD header", where, "its block table is too small for its virtual disk")
+    return content
+
+
+def _pieces(vg: VolumeGroup, volume: Volume, content: Vhd) -> List[List[Range]]:
+    table = content.block_table()
+    header = blocks.geometry(content.header).batmap_header
+    return [
+        vg.ranges(volume.lv, table.offset, table.length),
+        vg.ranges(volume.lv, header, BatmapHeader.SIZE),
+    ]
+
+
+def _member(
+    device: Device, vg: VolumeGroup, volume: Volume, content: Vhd, table: bytes, batmap_header: bytes
+) -> Member:
+    name = volume.name.text
+    where = Place(name, blocks.geometry(content.header).batmap_header)
+    header = blocks.read_batmap_header(batmap_header, where)
+    length = min(header.batmap_sectors * SECTOR, blocks.checked_bytes(content.virtual_size))
+    (data,) = read_pieces(device, [vg.ranges(volume.lv, header.batmap_offset, length)])
+    full = blocks.verify_batmap(header, data, content.virtual_size, Place(name, header.batmap_offset))
+    entries = blocks.read_entries(table)
+    _verify_entries(entries, vg.size_of(volume.lv), blocks.end_of_headers(content.header, header), name)
+    footer = content.end_footer or content.footer
+    return Member(name, volume.lv, content.virtual_size, footer, content.header, header, entries, full, {})
+
+
+def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: str) -> None:
+    """Every block lies in the volume, behind the headers, and in none other's place."""
+    taken = sorted(entry for entry in entries if entry != UNUSED)
+    for entry, following in zip(taken, taken[1:] + [volume_size // SECTOR]):
+        where = Place(name, blocks.bitmap_at(entry) if entry else 0)
+        if blocks.bitmap_at(entry) < first or blocks.data_at(entry) + blocks.BLOCK_BYTES > volume_size:
+            raise Malformed("VHD block", where, "it does not lie between the headers and the end of the volume")
+        if entry + 1 + blocks.BLOCK_SECTORS > following:
+            raise Malformed("VHD block", where, "it overlaps another one")
+
+
+def _with_bitmaps(device: Device, vg: VolumeGroup, member: Member) -> Member:
+    wanted = [block for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block]]
+    for start in range(0, len(wanted), _BATCH):
+        batch = wanted[start : start + _BATCH]
+        pieces = [vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR) for block in batch]
+        for block, data in zip(batch, read_pieces(device, pieces)):
+            member.bitmaps[block] = blocks.read_bitmap(data)
+    return member

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a run that makes one VDI does beside exchanging identities, as the journal keeps it. Pure.
+
+Most of the new image is written where nobody looks before the commit, and needs no journal. These do:
+
+    full     bitmaps of blocks that were filled up: all ones. Old and new image mean the same by it, so it is done
+             with the contents of volumes, forward and on the way back
+    empty    bitmaps of slots that are free: all zeros. The old image may use them, so this comes after the commit,
+             and only as long as the block table does not name them
+    table    the block table that gives those slots to blocks no image has; after those are durable
+"""
+
+import hashlib
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.device import SECTOR, Chunk, Range
+from relvmoiscsi.errors import Malformed, Place
+from relvmoiscsi.formats.identity import parse_lvm_id
+from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup
+
+UNIT = 4096  #: bytes: of a slot, what holds its bitmap; the rest of it is padding
+FULL_UNIT = bytes(UNIT - SECTOR) + b"\xff" * SECTOR
+EMPTY_UNIT = bytes(UNIT)
+_ENTRY = 4
+_UNUSED = b"\xff" * _ENTRY
+MAX_UNITS = 4 << 20  #: more than the largest disk has slots
+
+
+class Copy(NamedTuple):
+    """Bytes of the device that are copied to where nobody sees them yet."""
+
+    target: int  #: bytes from the start of the device
+    source: Optional[int]  #: the same; None: zeros
+    length: int
+
+
+class Unseen(NamedTuple):
+    """What is written before the mark where nobody sees it: free extents, and sectors that no bitmap shows."""
+
+    expected: Tuple[Chunk, ...] = ()  #: what it is built on, and is not written
+    chunks: Tuple[Chunk, ...] = ()
+    copies: Tuple[Tuple[Copy, ...], ...] = ()  #: one after the other, behind the chunks
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(copy.length for several in self.copies for copy in several)
+
+
+class TableUnit(NamedTuple):
+    """A unit of the block table, before and after the holes in it are given away."""
+
+    offset: int  #: bytes from the start of the device
+    old: bytes
+    new: bytes
+
+
+class Rebuilt(NamedTuple):
+    """The volume that holds the new image, and what is left to do in it."""
+
+    lv_id: str  #: the new one
+    segments: Tuple[Tuple[int, int, int], ...]  #: of the volume: `formats.lvm.vg.Segment`
+    full: Tuple[int, ...] = ()  #: units, in bytes from the start of the device
+    empty: Tuple[int, ...] = ()  #: the same, one for each hole
+    table: Tuple[TableUnit, ...] = ()  #: whole units of the block table
+    built_on: Tuple[Tuple[int, int], ...] = ()  #: offset and length on the device: what the old images held there,
+    digest: bytes = b""  #: SHA-256 of that
+
+    def is_still_on(self, vg: VolumeGroup) -> bool:
+        """Whether the volume is there and lies where it was put: LVM may have gone on, and only made it larger."""
+        mine = _extents(Segment(*segment) for segment in self.segments)
+        for lv in vg.lvs:
+            if lv.id == self.lv_id:
+                return _extents(lv.segments)[: len(mine)] == mine
+        return False
+
+
+def digest_of(parts: Iterable[bytes]) -> bytes:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.digest()
+
+
+def _extents(segments: Iterable[Segment]) -> List[int]:
+    return [pe for one in segments for pe in range(one.first_pe, one.first_pe + one.extent_count)]
+
+
+# --- the journal
+
+
+def encode_rebuilt(rebuilt: Rebuilt) -> Dict[str, object]:
+    """Facts for the journal; the table's bytes are not among them."""
+    return {
+        "lv_id": rebuilt.lv_id,
+        "segments": rebuilt.segments,
+        "full": _steps(rebuilt.full),
+        "empty": _steps(rebuilt.empty),
+        "table": [unit.offset for unit in rebuilt.table],
+        "built_on": rebuilt.built_on,
+        "digest": rebuilt.digest.hex(),
+    }
+
+
+def _steps(units: Sequence[int]) -> List[int]:
+    """Numbers as differences, which pack well."""
+    return [unit - before for before, unit in zip([0, *units], units)]
+
+
+def decode_units(steps: Sequence[int]) -> Tuple[int, ...]:
+    found, at = [], 0
+    for one in steps:
+        at += int(one)
+        found.append(at)
+    return tuple(found)
+
+
+def verify_rebuilt(rebuilt: Rebuilt, device_size: int, spans: Sequence[Tuple[int, int]], where: Place) -> None:
+    """Nothing in it lies outside the device, or in `spans`, which are LVM's. Raises FormatError."""
+    parse_lvm_id(rebuilt.lv_id, "Id in the journal", where)
+    if len(rebuilt.full) + len(rebuilt.empty) > MAX_UNITS:
+        raise Malformed("Journal", where, "it speaks of more bitmaps than there can be")
+    ranges = [Range(unit, UNIT) for unit in (*rebuilt.full, *rebuilt.empty)]
+    ranges += [Range(unit.offset, UNIT) for unit in rebuilt.table]
+    for part in ranges:
+        if part.offset < 0 or part.end > device_size or any(part.offset < b and a < part.end for a, b in spans):
+            raise Malformed("Journal", where, f"it would write {part.length} bytes at {part.offset}")
+    starts = [part.offset for part in sorted(ranges)]
+    if any(following - start < UNIT for start, following in zip(starts, starts[1:])):
+        raise Malformed("Journal", where, "it would write a unit twice")
+    for offset, length in rebuilt.built_on:
+        if offset < 0 or length <= 0 or offset + length > device_size:
+            raise Malformed("Journal", where, f"it is built on {length} bytes at {offset}")
+    if any(len(unit.old) != UNIT or len(unit.new) != UNIT for unit in rebuilt.table):
+        raise Malformed("Journal", where, "its block table is not in whole units")
+    if len(rebuilt.empty) != sum(1 for unit in rebuilt.table for _at in given_away(unit)):
+        raise Malformed("Journal", where, "its holes and its block table do not agree")
+
+
+# --- holes
+
+
+def given_away(unit: TableUnit) -> Iterator[int]:
+    """Where in a unit of the table the entries are that give a hole away."""
+    for at in range(0, UNIT, _ENTRY):
+        if unit.old[at : at + _ENTRY] != unit.new[at : at + _ENTRY]:
+            yield at
+
+
+def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> List[int]:
+    """The holes that the table, as it was found, does not name; their bitmaps may be emptied.
+
+    A guest may have written to one that is named: then its bitmap must stay.
+    """
+    holes, left = iter(rebuilt.empty), []
+    for unit, data in zip(rebuilt.table, found):
+        for at in given_away(unit):
+            hole = next(holes)
+            if data[at : at + _ENTRY] != unit.new[at : at + _ENTRY]:
+                left.append(hole)
+    return left
+
+
+def merged_table(unit: TableUnit, data: bytes) -> bytes:
+    """A unit of the table with its holes given away. What tapdisk has put into it meanwhile stays.
+
+    A sector in which something else has changed than entries that were unused is torn: then the journal's counts.
+    """
+    found = bytearray(data)
+    for start in range(0, UNIT, SECTOR):
+        part = slice(start, start + SECTOR)
+        if not _is_table(data[part], unit.old[part], unit.new[part]):
+            found[part] = unit.new[part]
+    for at in given_away(unit):
+        if bytes(found[at : at + _ENTRY]) == _UNUSED:
+            found[at : at + _ENTRY] = unit.new[at : at + _ENTRY]
+    return bytes(found)
+
+
+def _is_table(found: bytes, old: bytes, new: bytes) -> bool:
+    for at in range(0, SECTOR, _ENTRY):
+        entry = found[at : at + _ENTRY]
+        if entry in (old[at : at + _ENTRY], new[at : at + _ENTRY]):
+            continue
+        if old[at : at + _ENTRY] != _UNUSED or entry[-1] % 8 != 7:
+            return False
+    return True

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is left to do in a volume that was made anew, as the journal has it, on whatever is there now.
+
+Bitmaps of filled blocks are all ones before the commit, whichever way the run goes. Free slots are given away after
+the commit: first their bitmaps are emptied, then the block table names them. Where somebody has used the SR in between,
+what tapdisk has written stays; where LVM has given the extents to somebody else, nothing is written.
+"""
+
+import errno
+import logging
+from typing import List, Optional
+
+from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.formats.lvm.vg import VolumeGroup
+from relvmoiscsi.resignature.protocol.rebuilt import (
+    EMPTY_UNIT,
+    FULL_UNIT,
+    UNIT,
+    Rebuilt,
+    TableUnit,
+    digest_of,
+    merged_table,
+    not_given_yet,
+)
+from relvmoiscsi.resignature.protocol.run import Run
+
+log = logging.getLogger(__name__)
+
+
+def full_units(run: Run) -> List[Chunk]:
+    """The bitmaps of blocks that were filled up."""
+    return [Chunk(unit, FULL_UNIT) for unit in run.rebuilt.full] if run.rebuilt else []
+
+
+def verify_unchanged(device: Device, run: Run) -> None:
+    """Raises Refused where an image has been written to since the new one was made of it."""
+    if run.rebuilt is None:
+        return
+    found = device.read([Range(*part) for part in run.rebuilt.built_on])
+    if digest_of(found) != run.rebuilt.digest:
+        raise Refused(
+            f"Somebody has written to an image on {device.name} since the resignature was cut. "
+            f"`relvmoiscsi undo {device.name}` takes the resignature back and keeps what was written.",
+            sm_key="SRUnavailable",
+        )
+
+
+def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
+    """The bitmaps of slots that the block table does not give away yet; none where the volume is not ours any more."""
+    if vg is None or not rebuilt.is_still_on(vg):
+        log.warning("%s: the volume group was changed; free slots of the new image stay unused", device.name)
+        return []
+    return [Chunk(unit, EMPTY_UNIT) for unit in not_given_yet(rebuilt, _table(device, rebuilt))]
+
+
+def table_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
+    """The block table with those slots given away, where it does not do so yet."""
+    if vg is None or not rebuilt.is_still_on(vg):
+        return []
+    found = []
+    for unit, data in zip(rebuilt.table, _table(device, rebuilt)):
+        merged = merged_table(unit, data)
+        if merged != data:
+            found.append(Chunk(unit.offset, merged))
+    return found
+
+
+def _table(device: Device, rebuilt: Rebuilt) -> List[bytes]:
+    return [_unit(device, unit) for unit in rebuilt.table]
+
+
+def _unit(device: Device, unit: TableUnit) -> bytes:
+    """A unit of the block table; one that a cut has made unreadable is as it was."""
+    try:
+        return device.read([Range(unit.offset, UNIT)])[0]
+    except DeviceError as error:
+        if error.errno != errno.ENODATA:
+            raise
+        return unit.old
