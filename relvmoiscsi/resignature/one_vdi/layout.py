@@ -119,7 +119,7 @@ class _Builder:
 
     def __init__(self, members: Sequence[Member], primary: int) -> None:
         self.members, self.primary = members, primary
-        self.first_unit = members[primary].geometry.first_slot_unit
+        self.first_unit = members[primary].first_unit
         self.head = self.first_unit // EXTENT_UNITS + 1
         self.extents = self.head  # so many are in use
         self.slots: Dict[int, int] = {}
@@ -148,7 +148,7 @@ class _Builder:
 
         `spare_blocks`: so many blocks of the disk no image has.
         """
-        first_unit = self.members[index].geometry.first_slot_unit
+        first_unit = self.members[index].first_unit
         slots = {home.block: self._slot_of(home, first_unit) for home in homes}
         known = [slot for slot in slots.values() if slot]  # behind slot 0 are headers, which must stay as they are
         if len(known) < WORTH_MOVING:
@@ -242,7 +242,8 @@ def _holes(slots: Dict[int, int], slot_count: int, block_count: int) -> Tuple[Li
 
 def _size(layout: Layout, virtual_size: int, thick: bool) -> int:
     """As SM sizes the volume of a dense image: for a full disk, or, on a thin SR, for what is there."""
-    needed = max(layout.end_bytes, layout.first_unit * UNIT) + Footer.SIZE
+    still = max(0, blocks.block_count(virtual_size) - len(layout.slots) - len(layout.holes)) if thick else 0
+    needed = (layout.first_unit + SLOT_UNITS * (layout.slot_count + still)) * UNIT + Footer.SIZE
     if thick:
         needed = max(needed, blocks.formula_size(virtual_size))
     return align_up(max(needed, (layout.fresh_head + 1) * EXTENT_BYTES), EXTENT_BYTES)

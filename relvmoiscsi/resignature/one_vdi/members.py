@@ -35,6 +35,13 @@ class Member(NamedTuple):
         return blocks.geometry(self.header, self.batmap_header)
 
     @property
+    def first_unit(self) -> int:
+        """Where slot 0 is: behind the headers, and, as some geometries have it, one unit on for the parent locators."""
+        first = self.geometry.first_slot_unit
+        unit = blocks.unit_of(min(self.entries, default=UNUSED))
+        return first + 1 if unit is not None and (unit - first) % blocks.SLOT_UNITS == 1 else first
+
+    @property
     def sectors(self) -> int:
         return self.virtual_size // SECTOR
 
