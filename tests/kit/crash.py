@@ -122,6 +122,36 @@ class CrashDisk(Device):
                     yield self._counted(f"group {number} of {len(self.groups)}: {what}", image)
             solid = _with_blocks(solid, group, range(len(group)))
 
+    def some_crash_images(
+        self, picker: random.Random, subsets: int, torn: int, most: int = 400
+    ) -> Iterator[Tuple[str, SparseDisk]]:
+        """A sample of the same, for runs that write thousands of blocks: for each group none of it, all of it, and so
+        many random subsets, prefixes and, where it changes at most `most` blocks, torn blocks.
+        """
+        solid = self.base.copy()
+        for number, group in enumerate(self.groups, 1):
+            changes = _changes(solid, group)
+            count = len(changes)
+            samples = {(), tuple(range(count))}
+            for _ in range(subsets):
+                samples.add(tuple(index for index in range(count) if picker.random() < 0.5))
+                samples.add(tuple(range(picker.randrange(count + 1))))
+            for present in sorted(samples):
+                image = _with_blocks(solid, changes, present)
+                yield self._counted(f"group {number}: {len(present)} of {count} blocks written", image)
+            if torn and count <= most:
+                torn_images = list(_torn_images(solid, changes, picker, 2, ()))
+                for what, image in picker.sample(torn_images, min(torn, len(torn_images))):
+                    yield self._counted(f"group {number}: {what}", image)
+            solid = _with_blocks(solid, group, range(len(group)))
+
+    def after_group(self, number: int) -> SparseDisk:
+        """The disk with so many groups of writes on it, whole."""
+        image = self.base.copy()
+        for group in self.groups[:number]:
+            image = _with_blocks(image, group, range(len(group)))
+        return image
+
     def _counted(self, description: str, image: SparseDisk) -> Tuple[str, SparseDisk]:
         self.report = self.report._replace(states=self.report.states + 1)
         image.name = self.name

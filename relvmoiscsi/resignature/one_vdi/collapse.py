@@ -3,7 +3,7 @@
 
 from typing import List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Device
+from relvmoiscsi.device import SECTOR, Chunk, Device, torn_bytes
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
@@ -69,7 +69,7 @@ def make_one(device: Device, lun: Lun, request: Request) -> OneVdi:
     _refuse_disk(device, lun)
     images = members.read_members(device, lun.vg, chain.members)
     _refuse_encrypted(images)
-    made = _best(lun, chain, images, request)
+    made = _best(device, lun, chain, images, request)
     leaf = _new_leaf(made)
     return made._replace(lun=_with_work(lun, settled, chain, leaf, frozenset([leaf.lv.id])))
 
@@ -87,13 +87,13 @@ def _refuse_encrypted(images: Tuple[Member, ...]) -> None:
             raise Refused(f"{member.name} is encrypted: its blocks cannot be put together without the key.")
 
 
-def _best(lun: Lun, chain: Chain, images: Tuple[Member, ...], request: Request) -> OneVdi:
+def _best(device: Device, lun: Lun, chain: Chain, images: Tuple[Member, ...], request: Request) -> OneVdi:
     """The cheapest way for which there is room."""
-    homes = find_homes(images)
+    homes, tears_pages = find_homes(images), torn_bytes(device) > SECTOR
     thick = lun.vg.size_of(images[0].lv) >= blocks.formula_size(images[0].virtual_size)
     room = layout.room_on(lun.vg, images, [volume.lv for volume in chain.dropped])
     problem: Optional[Refused] = None
-    for one in layout.layouts(images, homes, thick):
+    for one in layout.layouts(images, homes, thick, tears_pages):
         cost = _cost(chain, one, len(room.writable))
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             problem = problem or Refused(

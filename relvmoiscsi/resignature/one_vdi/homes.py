@@ -2,12 +2,13 @@
 """Where each block of the disk is at home: in the topmost image that has any sector of it. Pure.
 
 A block whose other sectors lie further down is filled up in its home, where their bits are clear and nobody sees them;
-what no image has becomes zeros there, so that the block is full.
+what no image has becomes zeros there, so that the block is full. Where a cut may tear a page of 4 KiB, sectors that are
+in use must not share one with those that are written: such a block is copied.
 """
 
 from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
-from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, first_sectors
+from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, bitmap_bytes, first_sectors
 from relvmoiscsi.resignature.one_vdi.members import Member
 
 
@@ -23,6 +24,11 @@ class Home(NamedTuple):
     @property
     def must_be_filled(self) -> bool:
         return bool(self.below)
+
+    @property
+    def has_mixed_pages(self) -> bool:
+        """Whether sectors that are there share a page of 4 KiB with some that are not."""
+        return bool(set(bitmap_bytes(self.bits)) - {0, 255})
 
     @property
     def missing_sectors(self) -> int:

@@ -102,16 +102,25 @@ class Layout(NamedTuple):
         return found
 
 
-def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool) -> List[Layout]:
-    """Every way to do it, the cheapest first. Raises Refused where there is none."""
+def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool, tears_pages: bool) -> List[Layout]:
+    """Every way to do it, the cheapest first. Raises Refused where there is none.
+
+    `thick`: the volume is to have room for a full disk; `tears_pages`: what a cut tears is larger than a sector.
+    """
+    movable = [home for home in homes if not _must_be_copied(home, tears_pages)]
+    fixed = [home for home in homes if _must_be_copied(home, tears_pages)]
     found = []
     for primary, member in enumerate(members):
         if member.header.max_bat_entries >= members[0].header.max_bat_entries:
-            found.append(_layout(members, homes, primary, thick))
+            found.append(_layout(members, movable, fixed, primary, thick))
     found = [one for one in found if one.entry(max(0, one.slot_count - 1)) <= _MAX_ENTRY]
     if not found:
         raise Refused("The image would be larger than a VHD can be.")
     return sorted(found, key=lambda one: (one.cost_bytes(), one.size_bytes, -one.primary))
+
+
+def _must_be_copied(home: Home, tears_pages: bool) -> bool:
+    return home.shows_too_much or (tears_pages and home.must_be_filled and home.has_mixed_pages)
 
 
 class _Builder:
@@ -183,9 +192,9 @@ class _Builder:
             self.extents = max(self.extents, _extent_behind(self.first_unit + SLOT_UNITS * slot))
 
     def _slot_of(self, home: Home, first_unit: int) -> Optional[int]:
-        """The slot of a block in its own image; None off that lattice, or where it must not be shown as it is."""
+        """The slot of a block in its own image; None off that lattice."""
         unit = blocks.unit_of(self.members[home.member].entries[home.block])
-        if home.shows_too_much or unit is None or unit < first_unit or (unit - first_unit) % SLOT_UNITS:
+        if unit is None or unit < first_unit or (unit - first_unit) % SLOT_UNITS:
             return None
         return (unit - first_unit) // SLOT_UNITS
 
@@ -203,13 +212,15 @@ def _shift(first_unit: int, wanted: int) -> int:
     return (first_unit - wanted) * _HALF % SLOT_UNITS
 
 
-def _layout(members: Sequence[Member], homes: Sequence[Home], primary: int, thick: bool) -> Layout:
+def _layout(
+    members: Sequence[Member], movable: Sequence[Home], fixed: Sequence[Home], primary: int, thick: bool
+) -> Layout:
     by_member: Dict[int, List[Home]] = {}
-    for home in homes:
+    for home in movable:
         by_member.setdefault(home.member, []).append(home)
     builder = _Builder(members, primary)
-    spare = len(members[0].entries) - len(homes)
-    rest = builder.keep(by_member.pop(primary, []))
+    spare = len(members[0].entries) - len(movable) - len(fixed)
+    rest = list(fixed) + builder.keep(by_member.pop(primary, []))
     for index in sorted(by_member, reverse=True):
         rest += builder.move(index, by_member[index], spare)
     builder.copy(sorted(rest))
