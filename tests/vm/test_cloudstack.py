@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from kit.lab import initiator
+from kit.chains import flatten
+from kit.chains.random_chain import random_chain
+from kit.lab import initiator, luns
 from kit.lab.lio import Chap
 from kit.lab.xapi import TOP
 from kit.pool import client
@@ -21,7 +23,10 @@ from kit.pool.cloudstack import (
     supports_resign,
 )
 from kit.pool.standin import LAB
+from kit.sparse import SparseDisk
 
+ONE_VDI_SEED = 26  # takes fills, a copy, and a hole that is given away
+CONFIG = "/etc/relvmoiscsi.conf"
 USER = Chap("sm", "correct-horse-1")
 
 
@@ -87,3 +92,34 @@ def test_two_luns_of_one_target_one_after_the_other(lab, pool, image, standin_se
 
     assert [answer.result for answer in answers] == [True, True], [answer.details for answer in answers]
     assert answers[0].path != answers[1].path
+
+
+@pytest.fixture
+def host_wants_one_vdi():
+    """The setting of this host."""
+    with open(CONFIG, "w", encoding="ascii") as file:
+        file.write("[driver]\nvdis = one\n")
+    yield
+    os.unlink(CONFIG)
+
+
+def test_a_disk_with_three_snapshots_ends_as_one_vdi(lab, pool, standin_sees, host_wants_one_vdi):
+    """A chain of four images, three of them hidden, and three snapshots: CloudStack counts one VDI, at once."""
+    chain = random_chain(ONE_VDI_SEED, depth=4, snapshots=True, free=40, blocks=6)
+    assert len(chain.snapshots) == 3
+    image = luns.from_disk(chain.disk, "snapshots.img")
+    original, clone = lab.lun(image), lab.lun(image.clone("clone.img"))
+    source, copies = lab.target(original), lab.target(clone)
+    standin_sees(source, copies)
+    digest = image.digest()
+    details = {IQN: f"/{copies.iqn}/{clone.number}", STORAGE_HOST: "127.0.0.1"}
+
+    with lab.attached(source, original, chain.sr_uuid), client.connected(pool, WAIT_S) as session:
+        answer = CloudStack(session, pool.db.get("host", pool.master, "uuid")).resignature(details)
+
+    assert answer.result, answer.details
+    seen = lab.probe(copies, clone)
+    assert [vdi.uuid for vdi in seen.vdis] == [answer.path]
+    assert answer.size == chain.flats[chain.leaf].size
+    assert flatten(SparseDisk.from_file(clone.image.path), f"VHD-{answer.path}") == chain.flats[chain.leaf]
+    assert image.digest() == digest
