@@ -2,7 +2,8 @@
 """Where each block of the disk is at home: in the topmost image that has any sector of it. Pure.
 
 A block whose other sectors lie further down is filled up in its home, where their bits are clear and nobody sees them;
-what no image has becomes zeros there, so that the block is full. Where a cut may tear a page of 4 KiB, sectors that are
+what no image has becomes zeros there, so that the block is full. The last block of a disk may not become full: then it
+is copied. Where a cut may tear a page of 4 KiB, sectors that are
 in use must not share one with those that are written: such a block is copied.
 """
 
@@ -19,7 +20,9 @@ class Home(NamedTuple):
     member: int  #: index in the chain
     bits: int  #: the sectors that are there
     below: Tuple[Tuple[int, int], ...] = ()  #: index in the chain, and the missing sectors that are to be had there
-    shows_too_much: bool = False  #: sectors are there that lie behind the end of that image's disk: not to be seen
+    is_cut_short: bool = (
+        False  #: the disk ends in it, or sectors are there that lie behind the end of that image's disk
+    )
 
     @property
     def must_be_filled(self) -> bool:
@@ -29,6 +32,14 @@ class Home(NamedTuple):
     def has_mixed_pages(self) -> bool:
         """Whether sectors that are there share a page of 4 KiB with some that are not."""
         return bool(set(bitmap_bytes(self.bits)) - {0, 255})
+
+    @property
+    def all_bits(self) -> int:
+        """The sectors that any image has."""
+        found = self.bits
+        for _member, bits in self.below:
+            found |= bits
+        return found
 
     @property
     def missing_sectors(self) -> int:
@@ -71,4 +82,5 @@ def _home(block: int, members: Sequence[Member], having: "dict[int, Member]") ->
         if found == seen:
             break
     if home is not None:
-        yield home._replace(below=tuple(below))
+        ends_here = bool(below) and block == len(members[0].entries) - 1 and members[0].sectors % BLOCK_SECTORS > 0
+        yield home._replace(below=tuple(below), is_cut_short=home.is_cut_short or ends_here)

@@ -36,6 +36,7 @@ class _Making:
     def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, lv: LogicalVolume) -> None:
         self.vg, self.members, self.layout, self.lv = vg, members, made, lv
         self.fresh = made.fresh_extents()
+        self.copied = {home.block for home in made.copied}
         self.homes: Dict[int, Home] = {home.block: home for home in [*made.staying, *made.copied]}
 
     def at(self, offset: int, length: int) -> List[Range]:
@@ -61,6 +62,12 @@ class _Making:
     def bitmap(self, home: Home) -> int:
         """Bytes from the start of the new volume."""
         return blocks.bitmap_at(self.layout.entry(self.layout.slots[home.block]))
+
+    def bits(self, home: Home) -> int:
+        """The new bitmap: a block that stays is filled up wholly, one that is copied has what the images have."""
+        if home.block in self.copied:
+            return home.all_bits
+        return FULL if home.must_be_filled else home.bits
 
     def unit(self, home: Home) -> int:
         return align_down(self.bitmap(home), UNIT)
@@ -163,7 +170,7 @@ def _batmap(making: _Making, size: int) -> Batmap:
     found = Batmap(bytes(size))
     covered = 8 * blocks.checked_bytes(making.members[0].virtual_size)
     for home in making.homes.values():
-        if home.block < covered and (home.must_be_filled or home.bits == FULL):
+        if home.block < covered and making.bits(home) == FULL:
             found.set(home.block)
     return found
 
@@ -174,7 +181,7 @@ def _bitmaps(making: _Making) -> Iterator[Chunk]:
         at = making.bitmap(home)
         if not making.is_fresh(at):
             continue
-        data = blocks.bitmap_bytes(FULL if home.must_be_filled else home.bits)
+        data = blocks.bitmap_bytes(making.bits(home))
         if making.layout.slots[home.block]:
             yield from making.chunk(at - at % UNIT, bytes(at % UNIT) + data)
         else:
@@ -190,9 +197,7 @@ def _shadows(making: _Making) -> List[Copy]:
     made = making.layout
     moved_to = {extent: (piece, extent - piece.at + piece.first) for piece in made.moved
                 for extent in range(piece.at, piece.at + piece.end - piece.first)}  # fmt: skip
-    copied = {home.block for home in made.copied}
     for home in made.staying:
-        assert home.block not in copied
         start = blocks.data_at(made.entry(made.slots[home.block]))
         for part in _by_extent(start, BLOCK_BYTES):
             extent = part.offset // EXTENT_BYTES

@@ -120,7 +120,7 @@ def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool, tears
 
 
 def _must_be_copied(home: Home, tears_pages: bool) -> bool:
-    return home.shows_too_much or (tears_pages and home.must_be_filled and home.has_mixed_pages)
+    return home.is_cut_short or (tears_pages and home.must_be_filled and home.has_mixed_pages)
 
 
 class _Builder:
