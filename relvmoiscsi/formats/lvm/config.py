@@ -14,6 +14,7 @@ Source: LVM2 libdm/libdm-config.c.
 """
 
 import re
+from itertools import islice
 from sys import intern
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
@@ -22,20 +23,25 @@ from relvmoiscsi.errors import Malformed, Place
 Value = Union[int, float, str]
 
 MAX_DEPTH = 16  #: sections inside sections; LVM itself writes four levels
-#: LVM writes more than five bytes for a token on average (22 tokens for the 115 bytes of a segment), so its own texts
-#: stay below this, however large; a text that does not is none of LVM's, and would cost more memory than it is worth
-BYTES_FOR_A_TOKEN = 4
-_SPARE_TOKENS = 1024
+#: LVM writes more than these bytes for an item, which is an assignment, or an end of a section, and for a value of a
+#: list (a segment has 7 items in 115 bytes), so its own texts stay below this, however large; a text that does not is
+#: none of LVM's, and would cost more memory than it is worth
+BYTES_FOR_AN_ITEM = 12
+_SPARE_ITEMS = 1024
 
-#: white space and comments, and the token behind them; nothing in it can match in two ways, so it never backtracks far
-_TOKEN = re.compile(
-    r"""[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*
-        (?:([={}\[\],])
-          |([^\s\#={}\[\],"']+)
-          |("(?:[^"\\]|\\.)*"|'[^']*')
-          |(\Z))""",
-    re.VERBOSE | re.DOTALL,
+#: parts of the patterns below; nothing in them can match in two ways, so they never backtrack far
+_BLANK = r"[ \t\r\n\f\v]*(?:\#[^\n]*(?:\n[ \t\r\n\f\v]*|\Z))*"
+_WORD = r"""[^\s\#={}\[\],"']+"""
+_STRING = r"""(?:"[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')"""
+_LIST = rf"""\[[^\#={{}}\[\]"']*(?:(?:{_STRING}|\#[^\n]*\n)[^\#={{}}\[\]"']*)*\]"""
+
+#: one item and what is blank before it; the last group is of no length, and matches where no item is
+_ITEM = re.compile(
+    rf"{_BLANK}(?:({_WORD}){_BLANK}(?:={_BLANK}(?:({_STRING}|{_WORD})|({_LIST}))|(\{{))|(\}})|(\Z))|()", re.DOTALL
 )
+_SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: of its groups; the first one is the name
+
+_TOKEN = re.compile(rf"{_BLANK}(?:([={{}}\[\],])|({_WORD})|({_STRING})|(\Z))", re.DOTALL)
 _KINDS = ("", "mark", "word", "string", "end")  #: of its groups
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)\Z")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -43,24 +49,17 @@ _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0
 _SHOWN = 64  #: characters of a token that a message repeats
 
 
-#: the smallest piece that means something: its kind, its text, its bytes [start, end)
-Token = Tuple[str, str, int, int]
-
-
-class Scalar(NamedTuple):
-    """One value and the bytes [start, end) it is written in, quotes included."""
-
-    value: Value
-    start: int
-    end: int
+#: the smallest piece that means something: its kind, its text, where it begins
+Token = Tuple[str, str, int]
 
 
 class Assignment(NamedTuple):
-    """`key = value` in bytes [start, end)."""
+    """`key = value` in bytes [start, end); the value, with its quotes or brackets, is in [value_start, end)."""
 
-    values: Tuple[Scalar, ...]
+    values: Tuple[Value, ...]
     is_list: bool
     start: int
+    value_start: int
     end: int
 
 
@@ -96,22 +95,23 @@ class Section:
             raise self._problem(f"it has no section {name}")
         return self.sections[name]
 
-    def scalar(self, key: str) -> Scalar:
+    def single(self, key: str) -> Assignment:
+        """An assignment of one value that is no list."""
         if key not in self.assignments:
             raise self._problem(f"it has no {key}")
         found = self.assignments[key]
-        if found.is_list or len(found.values) != 1:
+        if found.is_list:
             raise self._problem(f"{key} is a list, expected one value")
-        return found.values[0]
+        return found
 
     def integer(self, key: str, minimum: int = 0) -> int:
-        value = self.scalar(key).value
+        value = self.single(key).values[0]
         if not isinstance(value, int) or value < minimum:
             raise self._problem(f"{key} is {value!r}, expected an integer of at least {minimum}")
         return value
 
     def string(self, key: str) -> str:
-        value = self.scalar(key).value
+        value = self.single(key).values[0]
         if not isinstance(value, str):
             raise self._problem(f"{key} is {value!r}, expected a string")
         return value
@@ -120,94 +120,116 @@ class Section:
         """The strings of a list; a missing key is an empty list, a single string a list of one."""
         if key not in self.assignments:
             return []
-        values = [scalar.value for scalar in self.assignments[key].values]
+        values = self.assignments[key].values
         strings = [value for value in values if isinstance(value, str)]
         if len(strings) != len(values):
-            raise self._problem(f"{key} is {values!r}, expected strings")
+            raise self._problem(f"{key} is {list(values)!r}, expected strings")
         return strings
 
 
 def parse(text: str, where: Place) -> Section:
     """The tree of a text, up to its first NUL. `where` is the place of its first byte. Raises Malformed."""
-    return _Parser(text, where).parse()
+    return _Parser(text.split("\0", 1)[0], where).parse()
 
 
 class _Parser:
     def __init__(self, text: str, where: Place) -> None:
-        self._where = where
-        self._tokens = _tokens(text.split("\0", 1)[0], where)
+        self._text, self._where = text, where
+        self._most = len(text) // BYTES_FOR_AN_ITEM + _SPARE_ITEMS
+        self._items = islice(_ITEM.finditer(text), self._most)
+        self._known: Dict[str, Tuple[Value, ...]] = {}  # what stands behind `=`, read: LVM says the same of each LV
+        self._left = self._most  # values of lists
 
     def parse(self) -> Section:
         root = Section("", 0, self._where)
         self._fill(root, depth=0)
         return root
 
+    def _fill(self, section: Section, depth: int) -> None:
+        assignments, sections = section.assignments, section.sections
+        for match in self._items:
+            group, key, start = match.lastindex or 0, match.group(1), match.start(1)
+            if key in assignments or key in sections:
+                raise self._problem(("word", key, start), "each name only once")
+            if group in (_SCALAR_AT, _LIST_AT):
+                value_start, end = match.span(group)
+                values = self._values(match.group(group), value_start)
+                assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
+            elif group == _OPENS and depth < MAX_DEPTH:
+                child = sections[key] = Section(key, start, self._where)
+                self._fill(child, depth + 1)
+            elif group == (_CLOSES if depth else _ENDS):
+                section.end = match.end()
+                return
+            else:
+                raise self._complaint(match.start())
+        raise self._too_much()
+
+    def _values(self, text: str, start: int) -> Tuple[Value, ...]:
+        """What stands behind `=`: one value, or those of a list."""
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self._listed(text, start) if text[0] == "[" else (self._value(text, start),)
+        return found
+
+    def _value(self, text: str, start: int) -> Value:
+        if text[0] in "\"'":
+            return _unquoted(text)
+        number = _number(text)
+        if number is None:
+            raise self._problem(("word", text, start), "a value")
+        return number
+
+    def _listed(self, text: str, start: int) -> Tuple[Value, ...]:
+        values = []
+        for kind, part, at in _tokens(text, 1, self._where):
+            if part == "]":
+                break
+            if kind != "mark":
+                values.append(self._value(part, start + at))
+                if len(values) > self._left:
+                    raise self._too_much()
+        self._left -= len(values)
+        return tuple(values)
+
     def _problem(self, token: Token, expected: str) -> Malformed:
-        kind, text, start, _end = token
+        kind, text, start = token
         found = repr(text[:_SHOWN]) if kind != "end" else "its end"
         return Malformed("LVM metadata text", self._where.plus(start), f"{found}, expected {expected}")
 
-    def _fill(self, section: Section, depth: int) -> None:
-        for token in self._tokens:
-            kind, key, start, end = token
-            if kind == "end" and depth == 0 or key == "}" and kind == "mark" and depth > 0:
-                section.end = end
-                return
-            if kind != "word":
-                raise self._problem(token, "a name")
-            if key in section.assignments or key in section.sections:
-                raise self._problem(token, "each name only once")
-            mark = next(self._tokens)
-            if mark[1] == "=":
-                section.assignments[intern(key)] = self._assignment(start)
-            elif mark[1] == "{" and depth < MAX_DEPTH:
-                child = section.sections[key] = Section(key, start, self._where)
-                self._fill(child, depth + 1)
-            else:
-                raise self._problem(mark, f"`=` or a section of at most {MAX_DEPTH} levels")
+    def _too_much(self) -> Malformed:
+        return Malformed("LVM metadata text", self._where, f"it goes on after {self._most} items")
 
-    def _assignment(self, start: int) -> Assignment:
-        token = next(self._tokens)
-        if token[1] != "[":
-            scalar = self._scalar(token)
-            return Assignment((scalar,), False, start, scalar.end)
-        values: List[Scalar] = []
-        for token in self._tokens:
-            kind, text, _start, end = token
-            if text == "]" and kind == "mark":
-                break
-            if text != "," or kind != "mark":
-                values.append(self._scalar(token))
-        return Assignment(tuple(values), True, start, end)
-
-    def _scalar(self, token: Token) -> Scalar:
-        kind, text, start, end = token
-        if kind == "string":
-            return Scalar(_unquoted(text), start, end)
-        if kind == "word":
-            number = _number(text)
-            if number is not None:
-                return Scalar(number, start, end)
-        raise self._problem(token, "a value")
+    def _complaint(self, at: int) -> Malformed:
+        """What is wrong with the item that begins at a byte: the first of its tokens that does not fit."""
+        tokens = _tokens(self._text, at, self._where)
+        token = next(tokens)
+        if token[0] != "word":
+            return self._problem(token, "a name")
+        token = next(tokens)
+        if token[1] != "=":
+            return self._problem(token, f"`=` or a section of at most {MAX_DEPTH} levels")
+        token = next(tokens)
+        if token[1] == "[":
+            token = next(part for part in tokens if part[1] in "={}[" or part[0] == "end")
+        return self._problem(token, "a value")
 
 
-def _tokens(text: str, where: Place) -> Iterator[Token]:
-    """The tokens of a text, one at a time, then "end" for ever. Raises Malformed, also for a text beyond reason."""
-    match_at, kinds = _TOKEN.match, _KINDS
-    position = 0
-    most = len(text) // BYTES_FOR_A_TOKEN + _SPARE_TOKENS
-    for _count in range(most):
-        match = match_at(text, position)
+def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
+    """The tokens of a text from a byte on, one at a time, then "end" for ever. Raises Malformed."""
+    while True:
+        match = _TOKEN.match(text, position)
         if match is None:
             raise Malformed("LVM metadata text", where.plus(position), "a string does not end, or a byte fits nowhere")
         group = match.lastindex or 0
-        start, position = match.span(group)
-        yield kinds[group], match.group(group), start, position
-    raise Malformed("LVM metadata text", where.plus(position), f"it goes on after {most} words")
+        position = match.end()
+        yield _KINDS[group], match.group(group), match.start(group)
 
 
 def _number(word: str) -> Union[int, float, None]:
     """A number as C reads it, where a leading zero means octal; None for a word that is none, or beyond 64 bits."""
+    if word.isdecimal() and word[0] != "0" and len(word) < 19:
+        return int(word)
     if _INTEGER.match(word):
         digits = word.lstrip("+-")
         octal = digits.startswith("0") and digits.isdigit()
@@ -217,7 +239,7 @@ def _number(word: str) -> Union[int, float, None]:
 
 
 def _unquoted(text: str) -> str:
-    return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' else text[1:-1]
+    return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' and "\\" in text else text[1:-1]
 
 
 class Edit(NamedTuple):

@@ -191,7 +191,7 @@ def _refuse_unknown(vg: Section) -> None:
     for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
         raise Unsupported(what, vg.sections[name].where, f"it has a section {name}")
     for key in _OWNERSHIP:
-        if key in vg.assignments and any(scalar.value != "" for scalar in vg.assignments[key].values):
+        if key in vg.assignments and any(value != "" for value in vg.assignments[key].values):
             raise Unsupported(what, vg.where, f"it belongs to another host or to a cluster: it has a {key}")
     if "format" in vg.assignments and vg.string("format") != "lvm2":
         raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
@@ -245,9 +245,9 @@ def _segment(what: str, section: Section, pv_name: str) -> Segment:
     if section.string("type") != "striped" or section.integer("stripe_count") != 1:
         raise Unsupported(what, section.where, f"{section.name} is not linear")
     stripes = section.assignments.get("stripes")
-    values = [scalar.value for scalar in stripes.values] if stripes else []
+    values = stripes.values if stripes else ()
     if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-        raise Malformed(what, section.where, f"{section.name} has the stripes {values!r}")
+        raise Malformed(what, section.where, f"{section.name} has the stripes {list(values)!r}")
     return Segment(section.integer("start_extent"), section.integer("extent_count", 1), values[1])
 
 
@@ -288,8 +288,8 @@ def _name_span(section: Section) -> Span:
 
 
 def _value_span(section: Section, key: str) -> Span:
-    scalar = section.scalar(key)
-    return Span(scalar.start, scalar.end)
+    found = section.single(key)
+    return Span(found.value_start, found.end)
 
 
 def _verify_extents(vg: VolumeGroup, where: Place) -> None:
