@@ -14,9 +14,8 @@ Source: LVM2 libdm/libdm-config.c.
 """
 
 import re
-from itertools import islice
 from sys import intern
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, Match, NamedTuple, Optional, Pattern, Sequence, Tuple, Union
 
 from relvmoiscsi.errors import Malformed, Place
 
@@ -35,9 +34,9 @@ _WORD = r"""[^\s\#={}\[\],"']+"""
 _STRING = r"""(?:"[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')"""
 _LIST = rf"""\[[^\#={{}}\[\]"']*(?:(?:{_STRING}|\#[^\n]*\n)[^\#={{}}\[\]"']*)*\]"""
 
-#: one item and what is blank before it; the last group is of no length, and matches where no item is
+#: one item and what is blank before it
 _ITEM = re.compile(
-    rf"{_BLANK}(?:({_WORD}){_BLANK}(?:={_BLANK}(?:({_STRING}|{_WORD})|({_LIST}))|(\{{))|(\}})|(\Z))|()", re.DOTALL
+    rf"{_BLANK}(?:({_WORD}){_BLANK}(?:={_BLANK}(?:({_STRING}|{_WORD})|({_LIST}))|(\{{))|(\}})|(\Z))", re.DOTALL
 )
 _SCALAR_AT, _LIST_AT, _OPENS, _CLOSES, _ENDS = range(2, 7)  #: of its groups; the first one is the name
 
@@ -69,7 +68,7 @@ class Section:
     The lookups raise Malformed with the place of the section when a key is missing or of another type.
     """
 
-    __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections")
+    __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections", "shaped")
 
     def __init__(self, name: str, name_start: int, text_at: Place) -> None:
         self.name = name
@@ -77,6 +76,7 @@ class Section:
         self.end = name_start  #: behind its closing brace, once that is read
         self.assignments: Dict[str, Assignment] = {}
         self.sections: Dict[str, Section] = {}
+        self.shaped: Dict[str, Match[str]] = {}  #: sections as well: those that a Shape has matched
         self._text_at = text_at
 
     @property
@@ -127,18 +127,30 @@ class Section:
         return strings
 
 
-def parse(text: str, where: Place) -> Section:
+class Shape(NamedTuple):
+    """How LVM writes each of the sections in one section; what is written so is not taken apart.
+
+    `pattern` matches such a section with its name in the first group, up to its closing brace, and nothing that the
+    grammar would read otherwise.
+    """
+
+    inside: str  #: name of the section that they are in
+    depth: int  #: how deep that one is; 1 is the first level
+    pattern: Pattern[str]
+
+
+def parse(text: str, where: Place, shape: Optional[Shape] = None) -> Section:
     """The tree of a text, up to its first NUL. `where` is the place of its first byte. Raises Malformed."""
-    return _Parser(text.split("\0", 1)[0], where).parse()
+    return _Parser(text.split("\0", 1)[0], where, shape).parse()
 
 
 class _Parser:
-    def __init__(self, text: str, where: Place) -> None:
-        self._text, self._where = text, where
+    def __init__(self, text: str, where: Place, shape: Optional[Shape]) -> None:
+        self._text, self._where, self._shape = text, where, shape
+        self._at = 0
         self._most = len(text) // BYTES_FOR_AN_ITEM + _SPARE_ITEMS
-        self._items = islice(_ITEM.finditer(text), self._most)
+        self._items_left = self._values_left = self._most
         self._known: Dict[str, Tuple[Value, ...]] = {}  # what stands behind `=`, read: LVM says the same of each LV
-        self._left = self._most  # values of lists
 
     def parse(self) -> Section:
         root = Section("", 0, self._where)
@@ -146,24 +158,50 @@ class _Parser:
         return root
 
     def _fill(self, section: Section, depth: int) -> None:
-        assignments, sections = section.assignments, section.sections
-        for match in self._items:
-            group, key, start = match.lastindex or 0, match.group(1), match.start(1)
-            if key in assignments or key in sections:
-                raise self._problem(("word", key, start), "each name only once")
+        shape = (
+            self._shape if self._shape and (self._shape.inside, self._shape.depth) == (section.name, depth) else None
+        )
+        while True:
+            if shape is not None:
+                self._take(section, shape.pattern)
+            match = self._item()
+            group, key, start = match.lastindex, match.group(1), match.start(1)
+            self._only_once(section, key, start)
             if group in (_SCALAR_AT, _LIST_AT):
                 value_start, end = match.span(group)
                 values = self._values(match.group(group), value_start)
-                assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
+                section.assignments[intern(key)] = Assignment(values, group == _LIST_AT, start, value_start, end)
             elif group == _OPENS and depth < MAX_DEPTH:
-                child = sections[key] = Section(key, start, self._where)
+                child = section.sections[key] = Section(key, start, self._where)
                 self._fill(child, depth + 1)
             elif group == (_CLOSES if depth else _ENDS):
-                section.end = match.end()
+                section.end = self._at
                 return
             else:
                 raise self._complaint(match.start())
-        raise self._too_much()
+
+    def _take(self, section: Section, pattern: Pattern[str]) -> None:
+        """The sections in a row that have the shape."""
+        match = pattern.match(self._text, self._at)
+        while match is not None:
+            self._only_once(section, match.group(1), match.start(1))
+            section.shaped[match.group(1)] = match
+            self._at = match.end()
+            match = pattern.match(self._text, self._at)
+
+    def _item(self) -> Match[str]:
+        match = _ITEM.match(self._text, self._at)
+        if match is None:
+            raise self._complaint(self._at)
+        self._items_left -= 1
+        if self._items_left < 0:
+            raise self._too_much()
+        self._at = match.end()
+        return match
+
+    def _only_once(self, section: Section, key: Optional[str], start: int) -> None:
+        if key in section.assignments or key in section.sections or key in section.shaped:
+            raise self._problem(("word", str(key), start), "each name only once")
 
     def _values(self, text: str, start: int) -> Tuple[Value, ...]:
         """What stands behind `=`: one value, or those of a list."""
@@ -187,9 +225,9 @@ class _Parser:
                 break
             if kind != "mark":
                 values.append(self._value(part, start + at))
-                if len(values) > self._left:
+                if len(values) > self._values_left:
                     raise self._too_much()
-        self._left -= len(values)
+        self._values_left -= len(values)
         return tuple(values)
 
     def _problem(self, token: Token, expected: str) -> Malformed:
@@ -211,7 +249,7 @@ class _Parser:
             return self._problem(token, f"`=` or a section of at most {MAX_DEPTH} levels")
         token = next(tokens)
         if token[1] == "[":
-            token = next(part for part in tokens if part[1] in "={}[" or part[0] == "end")
+            token = next(part for part in tokens if part[1] != "," and not _is_value(part))
         return self._problem(token, "a value")
 
 
@@ -224,6 +262,10 @@ def _tokens(text: str, position: int, where: Place) -> Iterator[Token]:
         group = match.lastindex or 0
         position = match.end()
         yield _KINDS[group], match.group(group), match.start(group)
+
+
+def _is_value(token: Token) -> bool:
+    return token[0] == "string" or token[0] == "word" and _number(token[1]) is not None
 
 
 def _number(word: str) -> Union[int, float, None]:

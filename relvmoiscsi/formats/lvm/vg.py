@@ -4,12 +4,14 @@
 Only what SM makes is accepted: one PV, linear LVs. Everything else is refused by name, before anything is planned.
 """
 
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+import re
+from functools import lru_cache
+from typing import Dict, FrozenSet, List, Mapping, Match, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
-from relvmoiscsi.formats.lvm.config import Edit, Section, edited, parse
+from relvmoiscsi.formats.lvm.config import Edit, Section, Shape, edited, parse
 
 #: section and key names of the text that carry nothing this project would have to know
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
@@ -27,6 +29,33 @@ _OWNERSHIP = ("system_id", "lock_type", "lock_args")
 
 #: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
 _DEVICE_HINTS = ("device_id_type", "device_id")
+
+
+_PV_NAME = "pv0"  #: LVM counts the PVs of a text
+_NUMBER, _STRING = "(?:0|[1-9][0-9]{0,9})", r'"[^"\\]*"'
+_STRINGS = rf"\[(?:{_STRING}(?:, {_STRING})*)?\]"
+_CREATION = (rf"creation_time = {_NUMBER}\n", rf"creation_host = {_STRING}\n")
+_SEGMENT = (
+    rf"(segment[0-9]+) \{{\nstart_extent = ({_NUMBER})\nextent_count = ([1-9][0-9]{{0,9}})\n\n"
+    rf'type = "striped"\nstripe_count = 1(?:\t# linear)?\n\nstripes = \[\n"{_PV_NAME}", ({_NUMBER})\n\]\n\}}\n'
+)
+#: an LV as LVM writes it, of one linear segment after the other; any other one is read by the grammar
+LV_SHAPE = Shape(
+    inside="logical_volumes",
+    depth=2,
+    pattern=re.compile(
+        rf"""\n*([^\s#={{}}\[\],"']+) \{{\n"""
+        rf"id = (?P<id>{_STRING})\n"
+        rf"(?P<status>status = (?P<words>{_STRINGS}))\n"
+        rf"(?:(?P<flags>flags = {_STRINGS})\n)?"
+        rf"(?:(?P<tags>tags = (?P<tagged>{_STRINGS}))\n)?"
+        rf"(?:{_CREATION[0]}{_CREATION[1]}|{_CREATION[1]}{_CREATION[0]})?"
+        rf"segment_count = (?P<count>{_NUMBER})\n\n"
+        rf"(?P<segments>(?:{_SEGMENT})+)\}}"
+    ),
+)
+_EACH_SEGMENT = re.compile(_SEGMENT)
+_EACH_STRING = re.compile(r'"([^"]*)"')
 
 
 class Segment(NamedTuple):
@@ -135,7 +164,7 @@ class VolumeGroup(NamedTuple):
 
 def read_vg(text: str, where: Place) -> VolumeGroup:
     """Read and verify a committed text. `where` is the place of its first byte. Raises FormatError."""
-    root = parse(text, where)
+    root = parse(text, where, LV_SHAPE)
     if len(root.sections) != 1:
         names = ", ".join(sorted(root.sections)) or "none"
         raise Malformed("Metadata text", where, f"it has these volume groups: {names}; expected one")
@@ -146,10 +175,11 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
     _refuse_unknown(vg)
     pv = _only_pv(vg)
     extent_size = vg.integer("extent_size", 1) * SECTOR
-    lvs = tuple(_lv(section, pv.name) for section in _lv_sections(vg))
+    stated = _stated_lvs(vg, pv.name, where)
+    lvs = tuple(_lv(one) for one in stated)
     found = VolumeGroup(
         text=text,
-        places=_places(text, root, vg, pv),
+        places=_places(text, root, vg, pv, [one.places for one in stated]),
         name=vg.name,
         id=parse_lvm_id(vg.string("id"), "id of volume group " + vg.name, vg.where),
         seqno=vg.integer("seqno"),
@@ -181,11 +211,6 @@ def _refuse_unreadable(text: str, vg: Section, where: Place) -> None:
         raise Malformed(what, vg.where, "its seqno is {}, LVM cannot count further".format(vg.integer("seqno")))
 
 
-def _lv_sections(vg: Section) -> List[Section]:
-    """A VG without LVs has no `logical_volumes` section."""
-    return list(vg.sections["logical_volumes"].sections.values()) if "logical_volumes" in vg.sections else []
-
-
 def _refuse_unknown(vg: Section) -> None:
     what = f"Volume group {vg.name}"
     for name in sorted(set(vg.sections) - _KNOWN_VG_SECTIONS):
@@ -195,16 +220,18 @@ def _refuse_unknown(vg: Section) -> None:
             raise Unsupported(what, vg.where, f"it belongs to another host or to a cluster: it has a {key}")
     if "format" in vg.assignments and vg.string("format") != "lvm2":
         raise Unsupported(what, vg.where, "its format is {}".format(vg.string("format")))
-    _known_status(what, vg, _VG_STATUS)
+    _refuse_unknown_status(what, vg.where, _status(what, vg), _VG_STATUS)
 
 
-def _known_status(what: str, section: Section, known: Set[str]) -> FrozenSet[str]:
+def _status(what: str, section: Section) -> FrozenSet[str]:
     if "status" not in section.assignments:
         raise Malformed(what, section.where, "it has no status")
-    status = frozenset(section.strings("status"))
+    return frozenset(section.strings("status"))
+
+
+def _refuse_unknown_status(what: str, where: Place, status: FrozenSet[str], known: Set[str]) -> None:
     for word in sorted(status - known):
-        raise Unsupported(what, section.where, f"its status is {word}")
-    return status
+        raise Unsupported(what, where, f"its status is {word}")
 
 
 def _only_pv(vg: Section) -> Section:
@@ -213,32 +240,97 @@ def _only_pv(vg: Section) -> Section:
         problem = f"it lies on {len(pvs)} physical volumes, an SR on a LUN has one"
         raise Unsupported(f"Volume group {vg.name}", vg.where, problem)
     what = f"Physical volume {pvs[0].name} of volume group {vg.name}"
-    _known_status(what, pvs[0], _PV_STATUS)
+    _refuse_unknown_status(what, pvs[0].where, _status(what, pvs[0]), _PV_STATUS)
     if "MISSING" in pvs[0].strings("flags"):
         raise Unsupported(what, pvs[0].where, "it is marked MISSING")
     return pvs[0]
 
 
-def _lv(section: Section, pv_name: str) -> LogicalVolume:
+class _Stated(NamedTuple):
+    """What a text says of an LV."""
+
+    name: str
+    where: Place
+    id: str  #: with its dashes
+    status: FrozenSet[str]
+    tags: Tuple[str, ...]
+    segment_count: int
+    segments: List[Segment]
+    places: LvPlaces
+
+
+def _stated_lvs(vg: Section, pv_name: str, where: Place) -> List[_Stated]:
+    """The LVs in the order of the text; a VG without LVs has no `logical_volumes` section."""
+    if "logical_volumes" not in vg.sections:
+        return []
+    section = vg.sections["logical_volumes"]
+    found = [_stated_in_shape(match, pv_name, where) for match in section.shaped.values()]
+    found += [_stated(child, pv_name) for child in section.sections.values()]
+    return sorted(found, key=lambda one: one.places.section)
+
+
+def _stated_in_shape(match: Match[str], pv_name: str, text_at: Place) -> _Stated:
+    where = text_at.plus(match.start(1))
+    segments = _EACH_SEGMENT.findall(match.string, *match.span("segments"))
+    names = [name for name, _start, _count, _first in segments]
+    if len(set(names)) < len(names):
+        raise Malformed("LVM metadata text", where, f"{names[-1]!r}, expected each name only once")
+    if pv_name != _PV_NAME:
+        raise _no_such_stripes(f"Logical volume {match.group(1)}", where, names[0], (_PV_NAME, int(segments[0][-1])))
+    tags = Span(*match.span("tags"))
+    behind_flags = max(match.end("flags"), match.end("status"))
+    return _Stated(
+        name=match.group(1),
+        where=where,
+        id=match.group("id")[1:-1],
+        status=_words(match.group("words")),
+        tags=tuple(_EACH_STRING.findall(match.group("tagged") or "")),
+        segment_count=int(match.group("count")),
+        segments=[Segment(int(start), int(count), int(first)) for _name, start, count, first in segments],
+        places=LvPlaces(
+            section=Span(match.start(1), match.end()),
+            name=Span(*match.span(1)),
+            id=Span(*match.span("id")),
+            status=Span(*match.span("status")),
+            tags=tags if tags.end > 0 else Span(behind_flags, behind_flags),
+        ),
+    )
+
+
+@lru_cache(maxsize=16)
+def _words(listed: str) -> FrozenSet[str]:
+    return frozenset(_EACH_STRING.findall(listed))
+
+
+def _stated(section: Section, pv_name: str) -> _Stated:
     what = f"Logical volume {section.name}"
-    lv_id = parse_lvm_id(section.string("id"), "id of logical volume " + section.name, section.where)
     if "creation_time" in section.assignments and "creation_host" not in section.assignments:
         raise Malformed(what, section.where, "it has a creation_time and no creation_host")
-    segments = sorted(_segment(what, child, pv_name) for child in section.sections.values())
-    if section.integer("segment_count") != len(segments) or not segments:
-        raise Malformed(what, section.where, f"it has {len(segments)} segments and says otherwise")
+    return _Stated(
+        name=section.name,
+        where=section.where,
+        id=section.string("id"),
+        status=_status(what, section),
+        tags=tuple(section.strings("tags")),
+        segment_count=section.integer("segment_count"),
+        segments=[_segment(what, child, pv_name) for child in section.sections.values()],
+        places=_lv_places(section),
+    )
+
+
+def _lv(stated: _Stated) -> LogicalVolume:
+    what, where = f"Logical volume {stated.name}", stated.where
+    lv_id = parse_lvm_id(stated.id, f"id of logical volume {stated.name}", where)
+    segments = sorted(stated.segments)
+    if stated.segment_count != len(segments) or not segments:
+        raise Malformed(what, where, f"it has {len(segments)} segments and says otherwise")
     expected = 0
     for segment in segments:
         if segment.start_extent != expected:
-            raise Malformed(what, section.where, f"extent {expected} is in no segment or in two")
+            raise Malformed(what, where, f"extent {expected} is in no segment or in two")
         expected += segment.extent_count
-    return LogicalVolume(
-        name=section.name,
-        id=lv_id,
-        status=_known_status(what, section, _LV_STATUS),
-        tags=tuple(section.strings("tags")),
-        segments=tuple(segments),
-    )
+    _refuse_unknown_status(what, where, stated.status, _LV_STATUS)
+    return LogicalVolume(stated.name, lv_id, stated.status, stated.tags, tuple(segments))
 
 
 def _segment(what: str, section: Section, pv_name: str) -> Segment:
@@ -247,14 +339,17 @@ def _segment(what: str, section: Section, pv_name: str) -> Segment:
     stripes = section.assignments.get("stripes")
     values = stripes.values if stripes else ()
     if len(values) != 2 or values[0] != pv_name or not isinstance(values[1], int) or values[1] < 0:
-        raise Malformed(what, section.where, f"{section.name} has the stripes {list(values)!r}")
+        raise _no_such_stripes(what, section.where, section.name, values)
     return Segment(section.integer("start_extent"), section.integer("extent_count", 1), values[1])
 
 
-def _places(text: str, root: Section, vg: Section, pv: Section) -> Places:
-    """What is kept of the tree: it has some 30 values for each LV, and all but these are verified and done with."""
-    lvs = _lv_sections(vg)
-    tagged = [section.assignments["tags"] for section in [vg, pv, *lvs] if "tags" in section.assignments]
+def _no_such_stripes(what: str, where: Place, segment: str, values: Sequence[object]) -> Malformed:
+    return Malformed(what, where, f"{segment} has the stripes {list(values)!r}")
+
+
+def _places(text: str, root: Section, vg: Section, pv: Section, lvs: Sequence[LvPlaces]) -> Places:
+    """What is kept of the tree; all else is verified and done with."""
+    tagged = [section.assignments["tags"] for section in (vg, pv) if "tags" in section.assignments]
     note = root.assignments.get("description")
     hints = [pv.assignments[key] for key in _DEVICE_HINTS if key in pv.assignments]
     return Places(
@@ -263,9 +358,12 @@ def _places(text: str, root: Section, vg: Section, pv: Section) -> Places:
         seqno=_value_span(vg, "seqno"),
         pv_id=_value_span(pv, "id"),
         hints=tuple(Span(hint.start, hint.end + (text[hint.end : hint.end + 1] == "\n")) for hint in hints),
-        lvs=tuple(_lv_places(lv) for lv in lvs),
+        lvs=tuple(lvs),
         description=Span(note.start, note.end) if note else None,
-        tags=tuple(Span(tags.start, tags.end) for tags in tagged),
+        tags=(
+            *(Span(tags.start, tags.end) for tags in tagged),
+            *(at.tags for at in lvs if at.tags.start < at.tags.end),
+        ),
     )
 
 

@@ -14,7 +14,8 @@ from kit import golden, lvmreader
 from kit.builder import everything, fragmented_locators
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import FormatError, Malformed, Place, Truncated
-from relvmoiscsi.formats.lvm.vg import Segment, read_vg, renamed_text
+from relvmoiscsi.formats.lvm.config import parse
+from relvmoiscsi.formats.lvm.vg import LV_SHAPE, Segment, read_vg, renamed_text
 
 WHERE = Place("/dev/sdc", 4608)
 MIB = 1 << 20
@@ -213,6 +214,125 @@ def test_what_real_lvm_wrote_is_read_as_an_independent_reader_does(disk):
     assert [lv.segments for lv in vg.lvs] == [
         tuple(Segment(s.start_extent, s.extent_count, s.first_pe) for s in lv.segments) for lv in expected.lvs
     ]
+
+
+# --- volumes in the form in which LVM writes them
+
+OWN_FORM = {
+    "plain": [],
+    "several segments": [("segment_count = 1", "segment_count = 2"), ("]\n}\n}\n", "]\n}\nsegment2 {\nSECOND}\n}\n")],
+    "tags": [("flags = []\n", 'flags = []\ntags = ["hidden", "a b"]\n')],
+    "tags, no flags": [("flags = []\n", 'tags = ["hidden"]\n')],
+    "no tags": [("flags = []\n", "flags = []\ntags = []\n")],
+    "LVM 2.02.98": [
+        ('creation_time = 1\ncreation_host = "h"\n', 'creation_host = "h"\ncreation_time = 1\n'),
+        ("stripe_count = 1", "stripe_count = 1\t# linear"),
+    ],
+    "no creation": [('creation_time = 1\ncreation_host = "h"\n', "")],
+}
+LV = """LV-efd24831-00a5-4192-9633-f030a9710c2b {
+id = "3CfqVV-MeOh-bdML-KjFK-birL-PWc4-M5nko2"
+status = ["READ", "VISIBLE"]
+flags = []
+creation_time = 1
+creation_host = "h"
+segment_count = 1
+
+segment1 {
+start_extent = 0
+extent_count = 7
+
+type = "striped"
+stripe_count = 1
+
+stripes = [
+"pv0", 30
+]
+}
+}
+"""
+SECOND = LV[LV.index("start_extent") : LV.rindex("}\n}")].replace("= 0", "= 7").replace("30", "90")
+
+
+def in_own_form(name):
+    """TEXT with one volume more between its two."""
+    lv = LV
+    for old, new in OWN_FORM[name]:
+        lv = lv.replace(old, new.replace("SECOND", SECOND))
+    lv = lv.replace("efd24831", "00000000").replace("3Cfq", "4Cfq")
+    return TEXT.replace("\nLV-", "\n" + lv + "\nLV-", 1)
+
+
+def by_hand(text):
+    """The same, so that no volume has the form any more."""
+    return text.replace(' {\nid = "', ' { # by hand\nid = "')
+
+
+def said(text):
+    """What is read of the volumes, and where; or the error."""
+    try:
+        vg = read_vg(text, WHERE)
+    except FormatError as problem:
+        return re.sub(" at byte [0-9]+", "", str(problem))
+    places = [[text[slice(*span)] for span in at[1:]] for at in vg.places.lvs]
+    ends = [text[slice(*at.section)][-10:] for at in vg.places.lvs]
+    return vg.lvs, places, ends, [text[slice(*span)] for span in vg.places.tags]
+
+
+@pytest.mark.parametrize("name", sorted(OWN_FORM))
+def test_a_volume_in_lvms_own_form_is_read_at_once_and_as_the_grammar_reads_it(name):
+    text = in_own_form(name)
+
+    volumes = parse(text, WHERE, LV_SHAPE).sections["VG_XenStorage-" + SR].sections["logical_volumes"]
+
+    assert [len(volumes.shaped), len(volumes.sections)] == [2, 1]
+    assert len(read_vg(text, WHERE).lvs) == 3
+    assert said(text) == said(by_hand(text))
+
+
+def test_all_volumes_of_a_real_lun_have_lvms_own_form():
+    text = lvmreader.read_vg(golden.load("tree").disk).mda.text[:-1].decode("latin-1")
+
+    (vg,) = parse(text, WHERE, LV_SHAPE).sections.values()
+
+    assert not vg.sections["logical_volumes"].sections and len(vg.sections["logical_volumes"].shaped) > 5
+
+
+@given(st.sampled_from(sorted(OWN_FORM)), st.data())
+@settings(max_examples=300)
+def test_a_volume_that_is_spoiled_is_refused_or_read_as_the_grammar_reads_it(name, data):
+    lines = in_own_form(name).split("\n")
+    at = data.draw(st.integers(lines.index("logical_volumes {"), len(lines) - 1))
+    others = [
+        lines[at][:-1],
+        lines[at][1:],
+        lines[at] + " ",
+        lines[at].replace("1", "01"),
+        data.draw(st.sampled_from(lines)),
+    ]
+    lines[at : at + 1] = data.draw(st.sampled_from([[], [lines[at]] * 2, *([one] for one in others)]))
+    text = "\n".join(lines)
+
+    found, expected = said(text), said(by_hand(text))
+
+    assert found == expected or isinstance(found, str) and isinstance(expected, str)
+
+
+@pytest.mark.parametrize(
+    "old, new, sentence",
+    [
+        ("pv0 {", "pv1 {", "segment1 has the stripes ['pv0', 0]"),
+        ("segment2 {", "segment1 {", "'segment1', expected each name only once"),
+        ("LV-00000000", "LV-efd24831", "'LV-efd24831-00a5-4192-9633-f030a9710c2b', expected each name only once"),
+        ("LV-00000000-00a5-4192-9633-f030a9710c2b", "MGT", "'MGT', expected each name only once"),
+        ('["READ", "VISIBLE"]', '["READ", "PVMOVE"]', "its status is PVMOVE"),
+    ],
+)
+def test_what_the_form_does_not_tell_is_verified(old, new, sentence):
+    text = in_own_form("several segments").replace(old, new)
+
+    assert sentence in said(text)
+    assert said(text) == said(by_hand(text))
 
 
 # --- new identities
