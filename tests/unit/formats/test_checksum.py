@@ -65,3 +65,8 @@ def test_the_vhd_checksum_does_not_count_itself(stored):
     data = FOOTER[:64] + stored + FOOTER[68:]
 
     assert vhd_checksum(data, 64) == 0xFFFFF10A
+
+
+@given(st.binary(max_size=1024) | st.integers(0, 1024).map(lambda length: b"\xff" * length))
+def test_the_vhd_checksum_is_the_complement_of_the_sum_of_all_other_bytes(data):
+    assert vhd_checksum(data, 64) == ~(sum(data[:64]) + sum(data[68:])) & 0xFFFFFFFF
