@@ -15,6 +15,7 @@ Sources: SM drivers/lvhdutil.py, journaler.py, cleanup.py, trim_util.py, constan
 """
 
 import re
+from functools import lru_cache
 from typing import Mapping, NamedTuple, Optional
 
 from relvmoiscsi.errors import Place, Unsupported
@@ -129,6 +130,7 @@ class ParentName(NamedTuple):
     uuid: str  #: VDI UUID
 
 
+@lru_cache(maxsize=8)  # an image says it up to four times in a row
 def parse_parent_name(text: str) -> Optional[ParentName]:
     """Read a device-mapper name or a /dev path of an SR's volume; None when it is neither."""
     match = _DM_PARENT.match(text) or _PATH_PARENT.match(text)

@@ -10,6 +10,7 @@ opens a VHD to write to it, and only a clean close brings it back. The copy that
 as it does for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill_footer), vhd/lib/libvhd.c (vhd_read_footer).
 """
 
+import re
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Range
@@ -30,7 +31,8 @@ _SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Foote
 #: of the block allocation table: the block is not there
 UNUSED_ENTRY = b"\xff\xff\xff\xff"
 
-_TEXT_PREFIXES = ("file://", "./", ".\\")
+_NO_LOCATOR = LocatorEntry.code.encode(layout.LOCATOR_NONE)  #: how an entry begins that is not in use
+_TEXT_PREFIX = re.compile(r"(?:file://)?(?:\./)?(?:\.\\)?")
 
 
 class Locator(NamedTuple):
@@ -156,7 +158,7 @@ def _header(data: bytes, where: Place, volume_size: int) -> DynamicHeader:
         raise BadChecksum("VHD header", where, header.checksum, computed)
     if header.version != layout.VERSION:
         raise Unsupported("VHD header", where, f"its version is 0x{header.version:08x}")
-    if header.reserved1 or any(header.reserved2):
+    if header.reserved1 or header.reserved2.strip(b"\0"):
         raise Unsupported("VHD header", where, "its reserved bytes are in use")
     table_end = header.table_offset + 4 * header.max_bat_entries
     if header.table_offset < HEAD_BYTES or table_end > volume_size:
@@ -166,7 +168,7 @@ def _header(data: bytes, where: Place, volume_size: int) -> DynamicHeader:
 
 def _verify_no_parent(header: DynamicHeader, where: Place) -> None:
     for field in (DynamicHeader.parent_uuid, DynamicHeader.parent_name, DynamicHeader.locators):
-        if any(getattr(header, field.name)):
+        if getattr(header, field.name).strip(b"\0"):
             problem = f"it has a {field.name}, and the footer says that there is no parent"
             raise Malformed("VHD header", where.plus(field.offset), problem)
 
@@ -175,13 +177,13 @@ def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Loc
     found: List[Locator] = []
     table = (header.table_offset, header.table_offset + 4 * header.max_bat_entries)
     taken = [(0, HEAD_BYTES), table, (volume_size - Footer.SIZE, volume_size)]
+    entries = header.locators
     for index in range(layout.LOCATOR_COUNT):
-        at = DynamicHeader.locators.offset + index * LocatorEntry.SIZE
-        where = Place(volume, layout.HEADER_OFFSET + at)
-        entry = LocatorEntry.at(bytes(header), at, where)
-        if entry.code == layout.LOCATOR_NONE:
+        at = index * LocatorEntry.SIZE
+        if entries.startswith(_NO_LOCATOR, at):
             continue
-        locator = _locator(entry, index, where)
+        where = Place(volume, layout.HEADER_OFFSET + DynamicHeader.locators.offset + at)
+        locator = _locator(LocatorEntry.at(entries, at, where), index, where)
         span = (locator.offset, locator.offset + locator.length)
         if span[1] > volume_size or any(span[0] < end and start < span[1] for start, end in taken):
             problem = "its text in bytes {} to {} runs into something else".format(*span)
@@ -219,11 +221,8 @@ def _decoded(data: bytes, codec: str, what: str, where: Place) -> str:
 
 
 def _prefix_length(text: str) -> int:
-    rest = text
-    for prefix in _TEXT_PREFIXES:
-        if rest.startswith(prefix):
-            rest = rest[len(prefix) :]
-    return len(text) - len(rest)
+    match = _TEXT_PREFIX.match(text)
+    return match.end() if match else 0
 
 
 def _parent_of(text: str, what: str, where: Place) -> ParentName:
