@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A plan that leads elsewhere than to the LUN under new ids is refused before its first write."""
+
+import pytest
+
+from kit import builder
+from kit.outcome import entropy_of
+from relvmoiscsi import engine
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.resignature.planning.plan_check import check_plan
+from relvmoiscsi.resignature.protocol.journal import encode
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+
+
+def planned(image):
+    """A LUN and a plan for it that does check."""
+    disk = image().disk
+    prepared = engine.prepare(disk, entropy_of(1), "scsi id")
+    return disk, prepared.lun, prepared.plan
+
+
+def spoiled(plan, **values):
+    run = plan.run._replace(**values)
+    return plan._replace(journal=plan.journal._replace(run=run, data=encode(run)))
+
+
+def with_content(plan, old, new):
+    return spoiled(plan, writes=tuple(one._replace(new=one.new.replace(old, new)) for one in plan.run.writes))
+
+
+def test_a_plan_as_it_is_made_checks():
+    disk, lun, plan = planned(builder.everything)
+
+    check_plan(ReadCache(disk), lun, plan)
+
+
+def test_an_identity_that_would_stay_is_refused():
+    disk, lun, plan = planned(lambda: builder.many_vdis(3))
+    uuid = str(lun.volumes[1].name.uuid)
+
+    with pytest.raises(Refused, match="The MGT record at byte 2048 is .*" + uuid):
+        check_plan(ReadCache(disk), lun, with_content(plan, plan.run.ids.uuids[uuid].encode(), uuid.encode()))
+
+
+def test_a_byte_that_is_no_identity_and_would_change_is_refused():
+    disk, lun, plan = planned(lambda: builder.many_vdis(3))
+
+    with pytest.raises(Refused, match="The MGT record at byte 2048 is "):
+        check_plan(ReadCache(disk), lun, with_content(plan, b"<type>user", b"<type>none"))
+
+
+def test_an_end_that_is_another_lun_than_the_commit_is_refused():
+    disk, lun, plan = planned(lambda: builder.many_vdis(3))
+    moves = tuple(move._replace(final_header=move.old_header) for move in plan.run.mdas)
+
+    with pytest.raises(Refused, match="The PV id in the label is "):
+        check_plan(ReadCache(disk), lun, spoiled(plan, final_label=plan.run.old_label, mdas=moves))
