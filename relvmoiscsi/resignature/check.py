@@ -14,6 +14,7 @@ from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import UUID_PATTERN, IdMap, dashed
 from relvmoiscsi.formats.lvm.config import Edit, edited
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
+from relvmoiscsi.formats.mgt import records as mgt_records
 from relvmoiscsi.formats.mgt.records import VdiRecord
 from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.formats.vhd.layout import DynamicHeader
@@ -210,17 +211,17 @@ def _mgt_differences(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     found += _expect("The number of MGT records", len(after.mgt.records), len(before.mgt.records))
     for record, other in _record_pairs(before, after):
         where = f"The MGT record at byte {record.offset}"
-        found += _expect(where, _fields(other), _fields(record, ids.uuids))
+        found += _expect(where, (other.uuid, other.snapshot_of), _ids_of(record, ids.uuids))
+        for name in mgt_records.other_tags(before.mgt, record, after.mgt, other):
+            found.append(f"{where} has another {name}.")
     for slot, twin in zip(before.mgt.unread, after.mgt.unread):
         links = tuple(link._replace(uuid=ids.uuids[link.uuid]) for link in slot.links)
         found += _expect(f"The MGT record at byte {slot.offset}", twin.links, links)
     return found + _expect("Unreadable MGT records", len(after.mgt.unread), len(before.mgt.unread))
 
 
-def _fields(record: VdiRecord, uuids: Optional[Mapping[str, str]] = None) -> object:
-    if uuids is None:
-        return record.uuid, record.snapshot_of, record.others
-    return uuids[record.uuid], uuids.get(record.snapshot_of, record.snapshot_of), record.others
+def _ids_of(record: VdiRecord, uuids: Mapping[str, str]) -> Tuple[str, str]:
+    return uuids[record.uuid], uuids.get(record.snapshot_of, record.snapshot_of)
 
 
 def verify_result(before: Lun, after: Lun, ids: IdMap) -> None:

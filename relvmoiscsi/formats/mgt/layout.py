@@ -21,4 +21,4 @@ RECORD_BYTES   = 1024
 MAX_RECORDS    = 4094          #: the volume has 4 MiB
 TEXT_KIND      = "MGT text"    #: of a Structure: the room of a record, or the SR's
 #: tags of an experiment of 2015 (xenvm) that kept its own allocation map
-XENVM_TAGS     = ("initial_allocation", "allocation_quantum")
+XENVM_TAGS     = (b"initial_allocation", b"allocation_quantum")

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from html import unescape
 from sys import intern
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
@@ -26,11 +26,8 @@ _END = b"</vdi>"
 _LINK = re.compile(rb"<(?:uuid|snapshot_of)>\s*(" + UUID_PATTERN.encode("ascii") + rb")(?![0-9a-f])")
 
 
-class Tag(NamedTuple):
-    """The text of a tag and where it stands."""
-
-    text: bytes  #: as stored, blanks at both ends removed
-    at: int  #: bytes from the start of the volume to the text
+#: the texts of tags, as stored
+Tags = Dict[bytes, bytes]
 
 
 class VdiRecord(NamedTuple):
@@ -48,7 +45,6 @@ class VdiRecord(NamedTuple):
     uuid_at: int  #: bytes from the start of the volume
     snapshot_of_at: int  #: the same; of no use where `snapshot_of` is ""
     deleted_at: int  #: bytes from the start of the volume to the flag
-    others: Dict[str, bytes]  #: the tags beside those two, as stored
 
 
 class Link(NamedTuple):
@@ -118,7 +114,8 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
     sr = _tags(data, layout.SR_START, layout.SR_END, Place(volume, layout.SR_START))
     for name in layout.XENVM_TAGS:
         if name in sr:
-            raise Unsupported("MGT", Place(volume, sr[name].at), "the SR was made by the xenvm experiment")
+            where = Place(volume, _at(data, name, sr, layout.SR_START))
+            raise Unsupported("MGT", where, "the SR was made by the xenvm experiment")
     records, damaged, unread = [], [], []
     for offset in range(layout.SR_END, len(data), layout.RECORD_BYTES):
         try:
@@ -134,9 +131,9 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
         spare=spare,
         length=len(data),
         sr_uuid=sr_uuid,
-        sr_uuid_at=sr["uuid"].at,
-        name_label=_text(sr.get("name_label")),
-        name_description=_text(sr.get("name_description")),
+        sr_uuid_at=_at(data, b"uuid", sr, layout.SR_START),
+        name_label=_text(sr, b"name_label"),
+        name_description=_text(sr, b"name_description"),
         records=records,
         damaged=damaged,
         unread=tuple(unread),
@@ -148,50 +145,55 @@ def _links(data: bytes, offset: int) -> Tuple[Link, ...]:
     return tuple(Link(match.start(1), match.group(1).decode("ascii")) for match in found)
 
 
-def _tags(data: bytes, start: int, end: int, where: Place) -> Dict[str, Tag]:
-    found: Dict[str, Tag] = {}
-    for match in _TAG.finditer(data, start, end):
-        name = intern(match.group(1).decode("ascii"))
-        if name in found:
-            raise Malformed("MGT record", where, f"it has two tags {name}")
-        text = match.group(2)
-        at = match.start(2) + len(text) - len(text.lstrip())
-        found[name] = Tag(text.strip(), at)
+def _tags(data: bytes, start: int, end: int, where: Place) -> Tags:
+    pairs = _TAG.findall(data, start, end)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name = Counter(name for name, _text in pairs).most_common(1)[0][0].decode("ascii")
+        raise Malformed("MGT record", where, f"it has two tags {name}")
     return found
+
+
+def _at(data: bytes, name: bytes, tags: Tags, start: int) -> int:
+    """Where the text of a tag stands that was found behind `start`, without the blanks before it; 0 for none."""
+    if name not in tags:
+        return 0
+    text = tags[name]
+    opening = b"<" + name + b">"
+    return data.index(opening + text + b"</" + name + b">", start) + len(opening) + len(text) - len(text.lstrip())
 
 
 def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
     end = offset + layout.RECORD_BYTES
     tags = _tags(data, offset, end, where)
-    if "deleted" not in tags or data.find(_END, offset, end) < 0:
+    if b"deleted" not in tags or data.find(_END, offset, end) < 0:
         raise Malformed("MGT record", where, "it does not read as a VDI record")
     return VdiRecord(
         offset=offset,
         uuid=_uuid("VDI", tags, where),
-        deleted=tags["deleted"].text != b"0",
-        name_label=_text(tags.get("name_label")),
-        name_description=_text(tags.get("name_description")),
-        vdi_type=_text(tags.get("vdi_type")),
-        type=_text(tags.get("type")),
-        is_a_snapshot=_text(tags.get("is_a_snapshot")) == "1",
-        snapshot_of=_snapshot_of(tags.get("snapshot_of"), where),
-        uuid_at=tags["uuid"].at,
-        snapshot_of_at=tags["snapshot_of"].at if "snapshot_of" in tags else 0,
-        deleted_at=tags["deleted"].at,
-        others={name: tag.text for name, tag in tags.items() if name not in ("uuid", "snapshot_of")},
+        deleted=tags[b"deleted"].strip() != b"0",
+        name_label=_text(tags, b"name_label"),
+        name_description=_text(tags, b"name_description"),
+        vdi_type=intern(_text(tags, b"vdi_type")),
+        type=intern(_text(tags, b"type")),
+        is_a_snapshot=_text(tags, b"is_a_snapshot") == "1",
+        snapshot_of=_snapshot_of(tags, where),
+        uuid_at=_at(data, b"uuid", tags, offset),
+        snapshot_of_at=_at(data, b"snapshot_of", tags, offset),
+        deleted_at=_at(data, b"deleted", tags, offset),
     )
 
 
-def _uuid(what: str, tags: Mapping[str, Tag], where: Place) -> str:
-    text = _text(tags.get("uuid"))
+def _uuid(what: str, tags: Tags, where: Place) -> str:
+    text = _text(tags, b"uuid")
     if not is_uuid(text):
         raise Malformed("MGT record", where, f"its {what} UUID is {text!r}")
     return text
 
 
-def _snapshot_of(tag: Optional[Tag], where: Place) -> str:
+def _snapshot_of(tags: Tags, where: Place) -> str:
     """A reference (`OpaqueRef:`) belongs to the original pool's database; SM ignores it, and so does this."""
-    text = _text(tag)
+    text = _text(tags, b"snapshot_of")
     if text == "" or text.startswith("OpaqueRef:"):
         return ""
     if not is_uuid(text):
@@ -199,8 +201,31 @@ def _snapshot_of(tag: Optional[Tag], where: Place) -> str:
     return text
 
 
-def _text(tag: Optional[Tag]) -> str:
-    return unescape(tag.text.decode("utf-8", "replace")) if tag else ""
+def _text(tags: Tags, name: bytes) -> str:
+    return unescape(tags[name].strip().decode("utf-8", "replace")) if name in tags else ""
+
+
+def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List[str]:
+    """The tags with another text in one record than in the other, of those that a new identity leaves as they are."""
+    if _blanked(one, record) == _blanked(other, twin):
+        return []
+    left, right = _kept(one, record), _kept(other, twin)
+    return sorted(name.decode("ascii") for name in {*left, *right} if left.get(name) != right.get(name))
+
+
+def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
+    """The record without its UUIDs, and where they stood."""
+    slot = bytearray(mgt.data[record.offset : record.offset + layout.RECORD_BYTES])
+    places = record.uuid_at - record.offset, record.snapshot_of_at - record.offset if record.snapshot_of else -1
+    for at in places:
+        if at >= 0:
+            slot[at : at + len(record.uuid)] = bytes(len(record.uuid))
+    return (*places, bytes(slot))
+
+
+def _kept(mgt: Mgt, record: VdiRecord) -> Tags:
+    tags = _tags(mgt.data, record.offset, record.offset + layout.RECORD_BYTES, Place("MGT", record.offset))
+    return {name: text.strip() for name, text in tags.items() if name not in (b"uuid", b"snapshot_of")}
 
 
 def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> List[Change]:

@@ -13,6 +13,7 @@ from relvmoiscsi.formats.mgt.records import (
     NewRecord,
     changes,
     changes_between,
+    other_tags,
     read_length,
     read_mgt,
     with_records,
@@ -326,6 +327,25 @@ def final(before, after):
     return bytes(data)
 
 
+@pytest.mark.parametrize(
+    "old, new, expected",
+    [
+        (b"", b"", []),
+        (DISK.encode(), NEW[DISK].encode(), []),
+        (b"<type>user</type>", b"<type> user </type>", []),
+        (b"<type>user</type>", b"<type>used</type>", ["type"]),
+        (b"<managed>1</managed><metadata_of_pool></metadata_of_pool>", b"<sharable>1</sharable>",
+         ["managed", "metadata_of_pool", "sharable"]),
+        (b"<name_label>disk one", b"<name_label>disk two", ["name_label"]),
+        (b"</vdi> ", b"</vdi>!", []),
+    ],
+)  # fmt: skip
+def test_records_are_compared_by_the_tags_that_are_no_uuids(old, new, expected):
+    before, after = read_mgt(DATA, "MGT"), read_mgt(in_record(old, new), "MGT")
+
+    assert other_tags(before, before.records[0], after, after.records[0]) == expected
+
+
 def test_a_record_goes_behind_the_last_one_and_the_length_grows():
     mgt = read_mgt(DATA, "MGT", ROOM)
 
@@ -334,7 +354,7 @@ def test_a_record_goes_behind_the_last_one_and_the_length_grows():
     assert left_over == []
     record = after.live()[BASE.uuid]
     assert (record.offset, record.name_label, record.type, record.vdi_type) == (4096, "base copy", "user", "vhd")
-    assert (record.others["read_only"], record.others["managed"]) == (b"1", b"0")
+    assert b"<read_only>1</read_only><managed>0</managed>" in after.data[4096:]
     assert read_length(after.data, SIZE, "MGT") == 5120
     assert final(mgt, after) == after.data + ROOM[1024:]
     assert after.data[512:4096] == DATA[512:4096]
