@@ -16,7 +16,7 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
 from relvmoiscsi.resignature.planning.contents import Known, content_fields, content_writes, volume_changes
 from relvmoiscsi.resignature.planning.labels import Labels
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.journal import Journal, encode
+from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
@@ -166,12 +166,12 @@ def placed(
     """
     journal_bytes = 0
     drawn = int.from_bytes(run.new_pv_id.encode("ascii"), "big")
-    for spare, lot in ((True, drawn), (True, 0), (False, 0)):
+    for spare, lot, level in ((True, drawn, FAST), (True, drawn, DENSE), (True, 0, DENSE), (False, 0, DENSE)):
         moves = _moves(mdas, text, finals, keep, spare, lot)
         if moves is None:
             continue
         placed = run._replace(mdas=tuple(moves))
-        data = encode(placed)
+        data = encode(placed, level)
         journal_bytes = len(data)
         room = _journal_room(mdas, moves, keep, journal_bytes, lot)
         if room is not None:

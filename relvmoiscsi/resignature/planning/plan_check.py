@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A plan is read back, in memory, before its first write: what it leads to is a LUN, and the one that was meant."""
 
-from typing import Sequence
+from typing import Optional, Sequence
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Place, Refused
@@ -21,11 +21,9 @@ from relvmoiscsi.resignature.writing import apply
 def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
     _check_journal(made, cache)
-    result = _written(cache, made, (steps.COMMIT,))
-    committed = survey.read_lun(result, survey.read_label(result))
+    committed = _lun_after(cache, made, (steps.COMMIT,))
     check.verify_result(lun, committed, made.run.ids)
-    result = _written(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES))
-    final = survey.read_lun(result, survey.read_label(result), committed)
+    final = _lun_after(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES), committed)
     if not _says_the_same(final, committed):
         check.verify_result(lun, final, made.run.ids)
 
@@ -38,8 +36,12 @@ def _says_the_same(one: Lun, other: Lun) -> bool:
 def check_undo(cache: ReadCache, made: Plan) -> Lun:
     """Read back, in memory, what the LUN will hold once it has its old identities. Raises Refused or FormatError."""
     _check_journal(made, cache)
-    result = _written(cache, made, (steps.FINAL, steps.HEADERS))
-    return survey.read_lun(result, survey.read_label(result))
+    return _lun_after(cache, made, (steps.FINAL, steps.HEADERS))
+
+
+def _lun_after(cache: ReadCache, made: Plan, last: Sequence[Step], twin: Optional[Lun] = None) -> Lun:
+    result = _written(cache, made, last)
+    return survey.read_lun(result, survey.read_label(result), twin)
 
 
 def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
