@@ -14,6 +14,7 @@ Source: LVM2 libdm/libdm-config.c.
 """
 
 import re
+from itertools import islice
 from sys import intern
 from typing import Dict, Iterator, List, Match, NamedTuple, Optional, Pattern, Sequence, Tuple, Union
 
@@ -249,7 +250,8 @@ class _Parser:
             return self._problem(token, f"`=` or a section of at most {MAX_DEPTH} levels")
         token = next(tokens)
         if token[1] == "[":
-            token = next(part for part in tokens if part[1] != "," and not _is_value(part))
+            listed = islice(tokens, self._most)
+            token = next((part for part in listed if part[1] != "," and not _is_value(part)), token)
         return self._problem(token, "a value")
 
 

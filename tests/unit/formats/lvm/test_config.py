@@ -230,7 +230,7 @@ def _many(count):
         "a = [" + "1," * (1 << 20),
         "a = [" + "1," * (1 << 20) + "]",
         "a {" + "b = 1 " * 9 + "} " * (1 << 20),
-        _many(1 << 20),
+        _many(1 << 18),  # of three words each
     ],
     ids=["a list without an end", "a list", "ends of sections", "assignments"],
 )
