@@ -9,7 +9,7 @@ import re
 
 from sphinx.util.docutils import SphinxDirective
 
-from relvmoiscsi import cli
+from relvmoiscsi.cli.parser import make_parser
 
 #: options of every command, which the page describes once
 COMMON = {"-h", "--json", "-v"}
@@ -19,7 +19,7 @@ class Commands(SphinxDirective):
     """Each command with its usage, its description, its arguments and its options."""
 
     def run(self):
-        text = "\n\n".join(_command(name, parser) for name, parser in parsers(cli.make_parser()))
+        text = "\n\n".join(_command(name, parser) for name, parser in parsers(make_parser()))
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 

@@ -5,96 +5,37 @@ Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Ex
 the module of its name here, which adds its parser and runs it; `on_lun` is what those on a LUN share.
 """
 
-import argparse
-import importlib
 import sys
-from types import ModuleType
-from typing import Iterable, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from relvmoiscsi import __version__
-from relvmoiscsi.cli.output import Answer, Command, print_result, say
-from relvmoiscsi.errors import RelvmoiscsiError, UsageError
-from relvmoiscsi.wording import error_facts, printable
+from relvmoiscsi.cli import overview
+from relvmoiscsi.cli.output import Answer, print_result, say
 
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from relvmoiscsi.errors import RelvmoiscsiError
+
+EXIT_USAGE = 2  #: of UsageError, and of the parser
 EXIT_BUG = 70
 EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like 70
 EXIT_INTERRUPTED = 130
 
-#: The commands and what each does, in the order of --help; each is the module of that name, which --help does not need.
-COMMANDS = {
-    "show": "what is on it: SR, VDIs as a tree of chains, state",
-    "check": "verify every structure on it",
-    "resignature": "give it new identities",
-    "recover": "finish a run that was cut",
-    "undo": "give the old identities back, while that is possible",
-    "map": "tell what old ids became, from the new SR's UUID",
-    "doctor": "tell whether this host and its pool are ready for the SR driver",
-    "direct": "give LUNs to VMs as they are: add, remove, list",
-}
-
-_DESCRIPTION = """\
-Give an array clone of a XenServer or XCP-ng SR (lvmoiscsi, lvmohba, lvm) new identities, so that it can be used
-beside its original. DEVICE is a block device or an image file; it must be the clone.
-"""
-
-_EPILOG = """\
-example:
-  relvmoiscsi show /dev/sdc
-  relvmoiscsi resignature /dev/sdc
-  relvmoiscsi check /dev/sdc --original /dev/sdb
-
-exit status:
-  0 done     2 usage     3 not found     4 refused: unsafe; doctor: not ready     5 unreadable or damaged
-  6 a program failed     7 the device failed     8 an unfinished run: recover it     70 a bug
-  74 it is done, but the result could not be printed     130 interrupted
-"""
-
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command; gives its exit status."""
-    words = sys.argv[1:] if argv is None else argv
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words in ([], ["-h"], ["--help"]):  # needs nothing of what follows
+        is_printed = print_result(overview.page())
+        return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
+    from relvmoiscsi.cli.parser import make_parser  # noqa: PLC0415
+
     parser = make_parser(_named(words))
     arguments = parser.parse_args(words)
     if arguments.run is None:
         parser.print_help()
-        return UsageError.exit_status
+        return EXIT_USAGE
     return _run(arguments)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    import json  # noqa: PLC0415 - --help needs none of these
-    import logging  # noqa: PLC0415
-    import traceback  # noqa: PLC0415
-
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
-    logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
-    try:
-        answer: Answer = arguments.run(arguments)
-    except RelvmoiscsiError as error:
-        if arguments.json:
-            facts = _module("on_lun").failure_facts(arguments.device) if hasattr(arguments, "device") else {}
-            print_result(json.dumps(dict(facts, **error_facts(error)), indent=2))
-        say(printable(str(error)))
-        return error.exit_status
-    except KeyboardInterrupt:
-        say("Interrupted." + _how_to_tell(arguments))
-        return EXIT_INTERRUPTED
-    except Exception:  # noqa: BLE001 - a bug: say so with its traceback, under an exit status of its own
-        traceback.print_exc()
-        say("This is a bug." + _how_to_tell(arguments))
-        return EXIT_BUG
-    is_printed = print_result(json.dumps(answer.facts, indent=2) if arguments.json else answer.text)
-    return answer.status if is_printed else EXIT_NOT_PRINTED
-
-
-def _how_to_tell(arguments: argparse.Namespace) -> str:
-    if not hasattr(arguments, "device"):
-        return ""
-    return f" `relvmoiscsi show {arguments.device}` tells what state {arguments.device} is in."
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module("relvmoiscsi.cli." + name)
 
 
 def _named(words: Sequence[str]) -> List[str]:
@@ -102,30 +43,51 @@ def _named(words: Sequence[str]) -> List[str]:
     return [word for word in words if not word.startswith("-")][:1]
 
 
-def make_parser(whole: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """The parser, with the arguments of the commands in `whole`. The others are listed: udev waits for one of them."""
+def _run(arguments: "Namespace") -> int:
+    import logging  # noqa: PLC0415 - --help needs none of these
 
-    def plain(prog: str) -> argparse.HelpFormatter:
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100)
+    from relvmoiscsi import errors  # noqa: PLC0415
 
-    parser = argparse.ArgumentParser("relvmoiscsi", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=plain)
-    parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
-    parser.set_defaults(run=None)
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
+    logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
+    try:
+        answer: Answer = arguments.run(arguments)
+    except errors.RelvmoiscsiError as error:
+        return _say_failure(arguments, error)
+    except KeyboardInterrupt:
+        say("Interrupted." + _how_to_tell(arguments))
+        return EXIT_INTERRUPTED
+    except Exception:  # noqa: BLE001 - a bug: say so with its traceback, under an exit status of its own
+        import traceback  # noqa: PLC0415
 
-    for name, what in COMMANDS.items():
-        sub = commands.add_parser(name, help=what, formatter_class=plain)
-        if name in whole:
-            _describe(sub, what, _module(name))
-    return parser
+        traceback.print_exc()
+        say("This is a bug." + _how_to_tell(arguments))
+        return EXIT_BUG
+    is_printed = print_result(_json(answer.facts) if arguments.json else answer.text)
+    return answer.status if is_printed else EXIT_NOT_PRINTED
 
 
-def _describe(sub: argparse.ArgumentParser, what: str, module: ModuleType) -> None:
-    def command(run: Command, more: str) -> argparse.ArgumentParser:
-        sub.description = what + ".\n\n" + more
-        sub.set_defaults(run=run)
-        sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-        sub.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; twice: everything")
-        return sub
+def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
+    from relvmoiscsi.wording import error_facts, printable  # noqa: PLC0415
 
-    module.add_command(command)
+    if arguments.json:
+        facts: Dict[str, Any] = {}
+        if hasattr(arguments, "device"):
+            from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
+
+            facts = failure_facts(arguments.device)
+        print_result(_json(dict(facts, **error_facts(error))))
+    say(printable(str(error)))
+    return error.exit_status
+
+
+def _json(facts: Dict[str, Any]) -> str:
+    import json  # noqa: PLC0415
+
+    return json.dumps(facts, indent=2)
+
+
+def _how_to_tell(arguments: "Namespace") -> str:
+    if not hasattr(arguments, "device"):
+        return ""
+    return f" `relvmoiscsi show {arguments.device}` tells what state {arguments.device} is in."

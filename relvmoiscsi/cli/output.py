@@ -3,8 +3,10 @@
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
-from typing import Any, Callable, Dict, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
 
 class Answer(NamedTuple):
@@ -15,9 +17,9 @@ class Answer(NamedTuple):
     status: int = 0
 
 
-Command = Callable[[Namespace], Answer]
+Command = Callable[["Namespace"], Answer]
 #: Gives the parser of a command what runs it, and what it says beyond the line in --help: more, with an example.
-Maker = Callable[[Command, str], ArgumentParser]
+Maker = Callable[[Command, str], "ArgumentParser"]
 
 
 def say(text: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from kit.shell import TOP
 from relvmoiscsi import __version__, cli, errors
+from relvmoiscsi.cli.parser import make_parser
 
 LUN_COMMANDS = ("show", "check", "resignature", "recover", "undo")
 COMMANDS = (*LUN_COMMANDS, "map", "doctor", "direct")
@@ -42,6 +43,20 @@ def test_help_lists_the_commands_and_every_exit_status(command):
     assert re.findall(r"^    ([a-z]+)\s", ran.out, re.MULTILINE) == list(COMMANDS)
     told = ran.out.split("exit status:")[1]
     assert {int(number) for number in re.findall(r"(?:^|  )(\d+) ", told, re.MULTILINE)} == statuses() | {0}
+
+
+def test_the_overview_has_the_usage_the_options_and_the_commands_of_the_parser(command):
+    """It is printed without the parser, which takes as long to import as the interpreter to start."""
+    parser, page = make_parser(), command("--help").out
+
+    assert page.startswith(parser.format_usage())
+    assert re.findall(r"^  (-.*?)  ", page, re.MULTILINE) == [
+        ", ".join(action.option_strings) for action in parser._actions if action.option_strings
+    ]
+    (commands,) = (action for action in parser._actions if not action.option_strings)
+    told = dict(re.findall(r"^    ([a-z]+)\s+(.+)$", page, re.MULTILINE))
+    assert told == {action.dest: action.help for action in commands._choices_actions}
+    assert page == command("-h").out == command("--help", "--help").out == parser.format_help()
 
 
 def test_the_page_for_scripts_lists_the_exit_status_of_every_error():

@@ -60,11 +60,15 @@ def test_a_command_on_a_lun_comes_without_the_other_commands(words):
     assert [name for name in modules if name in others] == []
 
 
-@pytest.mark.parametrize("words", [("--help",), ("no-such-command",), ()])
-def test_where_no_command_is_named_none_is_imported(words):
-    modules = imported(*words)
+@pytest.mark.parametrize("words", [("--help",), ("-h",), ()])
+def test_the_overview_comes_without_parser_and_commands(words):
+    assert imported(*words) == ["relvmoiscsi.cli", "relvmoiscsi.cli.output", "relvmoiscsi.cli.overview"]
 
-    assert modules == ["relvmoiscsi.cli", "relvmoiscsi.cli.output", "relvmoiscsi.errors", "relvmoiscsi.wording"]
+
+def test_where_no_command_is_named_none_is_imported():
+    modules = imported("no-such-command")
+
+    assert modules == ["relvmoiscsi.cli"] + ["relvmoiscsi.cli." + name for name in ("output", "overview", "parser")]
 
 
 def test_the_map_needs_neither_engine_nor_host():

@@ -9,6 +9,7 @@ import pytest
 
 from kit.rpm_tools import TOP
 from relvmoiscsi import cli, errors
+from relvmoiscsi.cli.parser import make_parser
 from relvmoiscsi.host.deadline import DEFAULT_SECONDS
 
 PAGE = (TOP / "supp-pack/relvmoiscsi.8").read_text(encoding="utf-8")
@@ -28,7 +29,7 @@ def plain(troff):
 
 def parsers(parser=None, names=()):
     """Every command of the command line and of its commands that help lists: (words, its parser)."""
-    for action in (parser or cli.make_parser())._actions:
+    for action in (parser or make_parser())._actions:
         if isinstance(action, argparse._SubParsersAction):
             for listed in action._choices_actions:
                 words = (*names, listed.dest)

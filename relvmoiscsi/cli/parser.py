@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The words of a command line: the commands, and the arguments of the one that is named."""
+
+import argparse
+import importlib
+from types import ModuleType
+from typing import Iterable
+
+from relvmoiscsi import __version__
+from relvmoiscsi.cli import overview
+from relvmoiscsi.cli.output import Command
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints the page of `overview`, which is the same on every Python."""
+
+    def format_help(self) -> str:
+        return overview.page() + "\n"
+
+
+def make_parser(whole: Iterable[str] = overview.COMMANDS) -> argparse.ArgumentParser:
+    """The parser, with the arguments of the commands in `whole`. The others are listed: udev waits for one of them."""
+
+    def plain(prog: str) -> argparse.HelpFormatter:
+        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100)
+
+    parser = _Parser("relvmoiscsi")
+    parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
+
+    for name, what in overview.COMMANDS.items():
+        sub = commands.add_parser(name, help=what, formatter_class=plain)
+        if name in whole:
+            _describe(sub, what, importlib.import_module("relvmoiscsi.cli." + name))
+    return parser
+
+
+def _describe(sub: argparse.ArgumentParser, what: str, module: ModuleType) -> None:
+    def command(run: Command, more: str) -> argparse.ArgumentParser:
+        sub.description = what + ".\n\n" + more
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
+        sub.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; twice: everything")
+        return sub
+
+    module.add_command(command)
