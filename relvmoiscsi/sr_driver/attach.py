@@ -28,7 +28,8 @@ from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials
 from relvmoiscsi.host.iscsi.login import Login, OpenIscsi
-from relvmoiscsi.host.iscsi.portals import PORTAL_SECONDS, Portal, in_turn, reach
+from relvmoiscsi.host.iscsi.portals import Portal
+from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS, in_turn, reach
 from relvmoiscsi.host.iscsi.sessions import Session, sessions, sessions_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, apart

@@ -8,8 +8,7 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.host.disk.scsi_id import is_scsi_id
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
 from relvmoiscsi.host.settings import VDIS
 
@@ -87,6 +86,8 @@ def _vdis(device_config: Mapping[str, str]) -> Optional[str]:
 
 
 def _vdi(device_config: Mapping[str, str]) -> Optional[str]:
+    from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have the key
+
     text = device_config.get("vdi", "").strip()
     if text and not is_uuid(text):
         raise UsageError(f"{text!r} is no UUID of a VDI (device-config:vdi).", "InvalidArg")

@@ -11,7 +11,8 @@ from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials, Target
 from relvmoiscsi.host.iscsi.login import OpenIscsi
-from relvmoiscsi.host.iscsi.portals import Portal, in_turn, reach
+from relvmoiscsi.host.iscsi.portals import Portal
+from relvmoiscsi.host.iscsi.reach import in_turn, reach
 from relvmoiscsi.host.iscsi.sessions import session_by_id
 from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
 from relvmoiscsi.host.settings import OneVdiSetting, one_vdi

@@ -6,11 +6,8 @@ import sys
 from typing import Sequence, TextIO, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.errors import RelvmoiscsiError, in_state
-from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
-from relvmoiscsi.host.settings import deadline_seconds
+from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.sm_log import SmLogHandler
-from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xapi.xml_rpc import xml_safe
 from relvmoiscsi.sr_driver import protocol
 from relvmoiscsi.sr_driver.codes import (
@@ -20,8 +17,7 @@ from relvmoiscsi.sr_driver.codes import (
     fault_of,
     unmistakable,
 )
-from relvmoiscsi.sr_driver.config import Config, parse_config
-from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.config import parse_config
 
 log = logging.getLogger(__name__)
 
@@ -72,23 +68,10 @@ def _answer(argv: Sequence[str], smlog: SmLogHandler) -> Tuple[str, str]:
     if call.command not in ("sr_create", "sr_probe"):
         text = f"The operation {call.command} is not supported by SRs of type relvmoiscsi"
         return _failure(UNIMPLEMENTED, text, smlog), ""
-    config = parse_config(call.device_config)  # a call that it refuses needs nothing else
-    deadline = Deadline(deadline_seconds())
-    if call.command == "sr_create":
-        return _create(call, config, smlog, deadline)
-    from relvmoiscsi.sr_driver.probe import sr_probe  # noqa: PLC0415 - each command imports what it needs
+    config = parse_config(call.device_config)
+    from relvmoiscsi.sr_driver import calls  # noqa: PLC0415 - what the words alone refuse needs nothing of it
 
-    return protocol.string_response(sr_probe(call, config, _xapi(call, deadline), smlog, deadline)), ""
-
-
-def _create(call: Call, config: Config, smlog: SmLogHandler, deadline: Deadline) -> Tuple[str, str]:
-    from relvmoiscsi.sr_driver.create import sr_create  # noqa: PLC0415
-
-    with in_state(lambda: NOT_BEGUN if deadline.has_passed else ""):  # if the LUN was written, that is said already
-        sr_uuid = sr_create(call, config, _xapi(call, deadline), smlog, deadline)
-    log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
+    if call.command == "sr_probe":
+        return protocol.string_response(calls.probe(call, config, smlog)), ""
+    calls.create(call, config, smlog)
     return protocol.fault_response(SUCCESS.code, SUCCESS.text), SUCCESS.stderr
-
-
-def _xapi(call: Call, deadline: Deadline) -> Xapi:
-    return Xapi(call.session_ref, subtask_of=call.subtask_of, deadline=deadline)

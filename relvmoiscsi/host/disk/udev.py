@@ -37,7 +37,8 @@ from typing import Any, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk.scsi_id import in_udev, scsi_id_of_disk
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.disk.scsi_id_text import in_udev
 from relvmoiscsi.host.iscsi.sessions import sessions_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 

@@ -106,7 +106,7 @@ class Login(NamedTuple):
 class OpenIscsi:
     """open-iscsi on a host, whose runner starts programs.
 
-    Portals are numeric ones, from `host.iscsi.portals.reach` or `resolve`. `lock_seconds` is how long to wait for SM,
+    Portals are numeric ones, from `host.iscsi.reach`. `lock_seconds` is how long to wait for SM,
     `answer_seconds` how long for a portal, each time. Nothing is begun after `deadline`; what a failure leaves is
     cleaned up shortly after it.
     """

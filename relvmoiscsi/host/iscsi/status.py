@@ -2,7 +2,7 @@
 """The exit statuses of iscsiadm: what each means, what a person can do, which of SM's errors it is.
 
 The numbers are the same in all releases; those from 29 on came between 2.0.874 and 2.1.8. That a name is unknown or a
-port closed never comes as far as iscsiadm here, see portals.py, but may still happen between the two.
+port closed never comes as far as iscsiadm here, see reach.py, but may still happen between the two.
 Source: open-iscsi include/iscsi_err.h, usr/initiator.c, usr/login.c; seen with 2.1.8 against LIO
 (tests/data/transcripts/).
 """

@@ -32,7 +32,7 @@ from typing import Iterator, List, Optional, Sequence
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.disk.scsi_id import is_scsi_id
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host

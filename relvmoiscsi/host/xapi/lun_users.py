@@ -13,7 +13,8 @@ Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.disk.scsi_id import names_lun, scsi_id_at
+from relvmoiscsi.host.disk.scsi_id import scsi_id_at
+from relvmoiscsi.host.disk.scsi_id_text import names_lun
 
 #: SRs of our type are those of calls under way, or left over from one that died with xapi; the LUN's lock orders calls
 OWN_TYPE = "relvmoiscsi"

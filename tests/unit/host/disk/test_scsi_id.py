@@ -13,12 +13,11 @@ from relvmoiscsi.host.disk.scsi_id import (
     Inquiry,
     id_from_page_80,
     id_from_page_83,
-    is_scsi_id,
-    names_lun,
     scsi_id_at,
     scsi_id_of,
     scsi_id_of_disk,
 )
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id, names_lun
 from relvmoiscsi.host.this_host import Host
 
 LIO = Inquiry(b"LIO-ORG ", b"clone           ")

@@ -10,14 +10,8 @@ import pytest
 from kit.clock import Clock
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.iscsi.portals import (
-    Portal,
-    in_turn,
-    parse_portal,
-    reach,
-    resolve,
-    same_portal,
-)
+from relvmoiscsi.host.iscsi.portals import Portal, parse_portal, same_portal
+from relvmoiscsi.host.iscsi.reach import in_turn, reach, resolve
 
 FILER = Portal("filer", 3260)
 
