@@ -24,10 +24,10 @@ def make_parser(whole: Iterable[str] = overview.COMMANDS) -> argparse.ArgumentPa
     def plain(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100)
 
-    parser = _Parser("relvmoiscsi")
+    parser = _Parser("relvmoiscsi", formatter_class=plain)
     parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
     parser.set_defaults(run=None)
-    commands = parser.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
+    commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=argparse.ArgumentParser)
 
     for name, what in overview.COMMANDS.items():
         sub = commands.add_parser(name, help=what, formatter_class=plain)

@@ -6,12 +6,12 @@ No shell; messages of the programs in English (LC_ALL=C), so that they can be pa
 
 import logging
 import os
-import shlex
-import signal
-import subprocess
-from typing import Callable, Dict, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed
+
+if TYPE_CHECKING:
+    import subprocess
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,8 @@ def run(
     Raises CommandFailed for any other exit status, with status NO_SUCH_PROGRAM or NOT_EXECUTABLE when the program
     cannot be started, TIMED_OUT when it took too long and was killed, with all it had started.
     """
+    import shlex  # noqa: PLC0415 - most that could run a program do not: a resignature where no LVM has to be told
+
     shown = [_masked(word, secrets) for word in argv]
     log.debug("running %s", " ".join(shlex.quote(word) for word in shown))
     completed = _finish(_start(argv, shown), timeout)
@@ -69,6 +71,8 @@ def run(
 
 
 def _start(argv: Sequence[str], shown: Sequence[str]) -> "subprocess.Popen[bytes]":
+    import subprocess  # noqa: PLC0415 - as above
+
     try:
         return subprocess.Popen(
             list(argv),
@@ -88,6 +92,8 @@ def _start(argv: Sequence[str], shown: Sequence[str]) -> "subprocess.Popen[bytes
 
 def _finish(process: "subprocess.Popen[bytes]", timeout: float) -> Optional[Completed]:
     """How the process ended; None if it had to be killed because the time was up."""
+    import subprocess  # noqa: PLC0415 - as above
+
     try:
         stdout, stderr = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -101,6 +107,9 @@ def _finish(process: "subprocess.Popen[bytes]", timeout: float) -> Optional[Comp
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
     """Kill the process and what it started, and reap it."""
+    import signal  # noqa: PLC0415 - as above
+    import subprocess  # noqa: PLC0415
+
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

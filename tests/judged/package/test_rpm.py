@@ -122,7 +122,7 @@ def test_every_program_in_it_names_an_interpreter_that_leaves_nothing_behind(pac
         path for path, mode in FILES.items() if mode == 0o100755
     }
     for program in programs:
-        assert program.read_text(encoding="utf-8").split("\n")[0] == "#!/usr/bin/python3 -IB", program
+        assert program.read_text(encoding="utf-8").split("\n")[0] == "#!/usr/bin/python3 -ISB", program
 
 
 def test_both_drivers_are_the_one_of_the_repository(package, tmp_path):
