@@ -18,6 +18,7 @@ class Cost(NamedTuple):
     dependent_writes: int = 0
     bytes_written: int = 0
     flushes: int = 0
+    waits: int = 0  #: for the latency: of a batch, as many operations go out at once as the queue holds
 
     @property
     def dependent(self) -> int:
@@ -65,5 +66,6 @@ class QueueDevice(Device):
 
     def _wait(self, operations: int) -> None:
         rounds = -(-operations // self._depth) if self._depth else min(operations, 1)
+        self.cost = self.cost._replace(waits=self.cost.waits + rounds)
         if rounds and self._latency:
             time.sleep(rounds * self._latency)
