@@ -22,7 +22,6 @@ from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.host.xapi.lun_users import read_pool, verify_unused
 from relvmoiscsi.wording import printable
 
 HOST = THIS_HOST
@@ -67,6 +66,7 @@ def _objection(ids: List[str]) -> Optional[Refused]:
     if not ids or not os.path.exists(socket):
         return None
     from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session  # noqa: PLC0415 - slow to import
+    from relvmoiscsi.host.xapi.lun_users import read_pool, verify_unused  # noqa: PLC0415
 
     try:
         with local_session(socket, XAPI_SECONDS) as session_ref:

@@ -22,12 +22,11 @@ Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount
 import fcntl
 import logging
 import os
-import socket
 import stat
 import struct
 import time
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host import flock
@@ -36,6 +35,9 @@ from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+
+if TYPE_CHECKING:
+    import socket
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[
 def undo(descriptor: int) -> None:
     """Undo the lock on an open file, of whatever kind, or end the connection that is one; for all copies of it."""
     if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        import socket  # noqa: PLC0415 - slow to import, and a Fairlock is not everywhere
+
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as connection:
             _end(connection)
     else:
@@ -319,8 +323,10 @@ def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[List[int]]:
     log.debug("released the Fairlock %s", path)
 
 
-def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
+def _greeted(path: str, deadline: float, run: Runner) -> "socket.socket":
     """A connection on which the greeting has arrived. The service is started, once, when nobody answers."""
+    import socket  # noqa: PLC0415 - as in `undo`
+
     started = False
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -350,7 +356,9 @@ def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
         time.sleep(POLL_SECONDS)
 
 
-def _end(connection: socket.socket) -> None:
+def _end(connection: "socket.socket") -> None:
+    import socket  # noqa: PLC0415 - as in `undo`
+
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -18,13 +18,17 @@ try:
     main(sys.argv[1:])
 except SystemExit:
     pass
-stdout.write(json.dumps(sorted(name for name in sys.modules if name.startswith("relvmoiscsi."))))
+stdout.write(json.dumps(sorted(sys.modules)))
 """
 
 pytestmark = pytest.mark.processes
 
 
 def imported(*words):
+    return [name for name in everything_imported(*words) if name.startswith("relvmoiscsi.")]
+
+
+def everything_imported(*words):
     done = subprocess.run([sys.executable, "-c", LISTER, *words], check=True, cwd=str(TOP), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=str(TOP)))  # fmt: skip
     return json.loads(done.stdout.decode())
@@ -58,6 +62,20 @@ def test_a_command_on_a_lun_comes_without_the_other_commands(words):
     assert "relvmoiscsi.engine" in modules
     others = ["relvmoiscsi.cli." + name for name in (*ON_A_LUN, "map", "doctor", "direct") if name != words[0]]
     assert [name for name in modules if name in others] == []
+
+
+#: slow to import; with what needs them
+SELDOM = {
+    "shutil": "the parser, for the width of a terminal, unless it is told",
+    "socket": "the kernel's events, xapi, and a Fairlock where SM has one",
+    "subprocess": "LVM's daemons, where they have to be told",
+    "tempfile": "nobody",
+}
+
+
+@pytest.mark.parametrize("words", [("show", "/nowhere"), ("resignature", "/nowhere", "--yes")])
+def test_a_command_on_a_lun_imports_nothing_that_is_seldom_needed(words):
+    assert [name for name in everything_imported(*words) if name in SELDOM] == []
 
 
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ()])
