@@ -39,8 +39,9 @@ def resignature(device: Device, draw: Callable[[int], bytes], scsi_id: Optional[
         gc.enable()
 
 
-def cost_of(built: BuiltSr) -> Cost:
-    device = QueueDevice(built.disk.copy())
+def cost_of(built: BuiltSr, depth: int = 0) -> Cost:
+    """`depth`: how many operations go out at once; 0: all of a batch."""
+    device = QueueDevice(built.disk.copy(), depth=depth)
     resignature(device, dice("counts"), "scsi id")
     return device.cost
 

@@ -12,6 +12,7 @@ import pytest
 
 from bench import luns
 from bench.counts import SIZES, cost_of
+from kit.builder import build_sr, vhd
 
 FLUSHES = 6
 WRITE_BATCHES = 6
@@ -59,6 +60,21 @@ def test_bytes_are_those_of_the_formats_and_the_journal(kind):
 
     assert (many.bytes_written - few.bytes_written) / 900 < 3 << 10
     assert (many.bytes_read - few.bytes_read) / 900 < 14 << 10
+
+
+@pytest.mark.parametrize("count, waits", [(1, 18), (10, 19), (100, 36), (1000, 183)])
+def test_with_32_operations_at_a_time_it_waits_so_often(count, waits):
+    assert cost_of(luns.chains(count), depth=32).waits == waits
+
+
+def test_where_the_block_table_has_room_for_2_tib_the_locators_are_operations_of_their_own():
+    """As SM makes VHDs: 4 MiB lie between header and locators, of which there are 6 in 10 VDIs."""
+    volumes = [vhd(f"disk{n}", f"disk{n - n % 3}" if n % 3 else "", hidden=not n % 3 and n < 9) for n in range(10)]
+    reads, dependent_reads, writes = COSTS["VHD chains", 10]
+
+    cost = cost_of(build_sr(volumes))
+
+    assert (cost.reads, cost.dependent_reads, cost.writes) == (reads + 2 * 6, dependent_reads, writes)
 
 
 @pytest.mark.parametrize("size", SIZES)
