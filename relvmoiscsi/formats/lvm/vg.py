@@ -99,7 +99,8 @@ class LvPlaces(NamedTuple):
     id: Span
     status: Span  #: the whole assignment
     tags: Span  #: the whole assignment; empty, and where one would go, when there is none
-    segments: Span  #: their count and all of them
+    segment_count: Span  #: its value
+    segments: Tuple[Span, ...]  #: whole sections, in the order of the text
 
 
 class Places(NamedTuple):
@@ -377,7 +378,8 @@ def _lv_places(lv: Section) -> LvPlaces:
         id=_value_span(lv, "id"),
         status=Span(status.start, status.end),
         tags=Span(tags.start, tags.end) if tags else Span(before.end, before.end),
-        segments=Span(lv.assignments["segment_count"].start, max(child.end for child in lv.sections.values())),
+        segment_count=_value_span(lv, "segment_count"),
+        segments=tuple(sorted(Span(child.name_start, child.end) for child in lv.sections.values())),
     )
 
 
@@ -422,9 +424,8 @@ def renamed_text(
     """The text under new identities, one generation on; every other byte stays.
 
     `lvs` says, by the name an LV has, what becomes of it: its new name, status, tags and segments, or None: it is
-    removed. `ids`
-    maps every PV, VG and LV id (32 characters). Names of the SR and its volumes in LVM's note of its last command
-    (`description`) follow `uuids`. Hints that name the original's disk go.
+    removed. `ids` maps every PV, VG and LV id (32 characters). Names of the SR and its volumes in LVM's note of its
+    last command (`description`) follow `uuids`. Hints that name the original's disk go.
     """
     places = vg.places
     edits = [
@@ -445,7 +446,7 @@ def renamed_text(
 def _lv_edits(
     vg: VolumeGroup, lv: LogicalVolume, at: LvPlaces, wanted: Optional[LogicalVolume], ids: Mapping[str, str]
 ) -> List[Edit]:
-    text, pv_name = vg.text, vg.pv_name
+    text = vg.text
     if wanted is None:
         return [Edit(_blanks_before(text, at.section.start), at.section.end, "")]
     edits = [Edit(*at.name, wanted.name), Edit(*at.id, _quoted(ids[lv.id]))]
@@ -454,13 +455,19 @@ def _lv_edits(
     if wanted.tags != lv.tags:
         edits.append(Edit(*at.tags, _tags_text(text, lv, at, wanted.tags)))
     if wanted.segments != lv.segments:
-        edits.append(Edit(*at.segments, _segments_text(wanted.segments, pv_name)))
+        edits += _segment_edits(vg, at, wanted.segments)
     return edits
+
+
+def _segment_edits(vg: VolumeGroup, at: LvPlaces, wanted: Sequence[Segment]) -> List[Edit]:
+    """The new segments in the place of the first old one; the other old ones go."""
+    edits = [Edit(*at.segment_count, str(len(wanted))), Edit(*at.segments[0], _segments_text(wanted, vg.pv_name))]
+    return edits + [Edit(_blanks_before(vg.text, old.start), old.end, "") for old in at.segments[1:]]
 
 
 def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
     """Linear segments as LVM writes them on a disk: no indentation, no comments."""
-    parts = [f"segment_count = {len(segments)}"]
+    parts = []
     for number, (start, count, first_pe) in enumerate(segments, 1):
         extents = f"start_extent = {start}\nextent_count = {count}"
         where = f'type = "striped"\nstripe_count = 1\n\nstripes = [\n"{pv_name}", {first_pe}\n]'
