@@ -6,6 +6,5 @@ members     the block tables of the chain
 homes       for each block of the disk, where its newest sectors are, and what is missing there
 layout      which extents and which slots the new image has
 image       its bytes: what is written, and what is copied
-records     MGT with the one record
 collapse    all of it: the LUN that it leads to, and how
 """

@@ -16,6 +16,7 @@ from relvmoiscsi.formats.mgt.records import (
     other_tags,
     read_length,
     read_mgt,
+    with_only,
     with_records,
     without_record,
 )
@@ -385,3 +386,66 @@ def test_a_freed_record_is_marked_as_sm_marks_it():
     assert DISK not in after.live() and SNAPSHOT in after.live()
     assert [at for at in range(4096) if after.data[at] != DATA[at]] == [DATA.index(b"<deleted>0") + 9]
     assert final(mgt, after) == after.data
+
+
+# --- one VDI
+
+ONE = NewRecord(DISK, "", "user", "vhd", read_only=False, managed=True)
+
+
+def test_only_the_record_of_one_vdi_stays_with_its_labels():
+    mgt = read_mgt(DATA, "MGT", ROOM)
+
+    after = with_only(mgt, ONE, "MGT")
+
+    assert list(after.live()) == [DISK] and len(after.records) == 1
+    assert after.live()[DISK].name_label == "disk one \xe9 <x>"
+    assert after.data[512:] == DATA[512:3072]
+    assert read_length(after.data, SIZE, "MGT") == 3072
+    assert (after.data + after.spare)[3072:] == DATA[3072:] + ROOM
+
+
+def test_it_moves_to_the_first_slot_and_is_no_snapshot_any_more():
+    mgt = read_mgt(DATA, "MGT", ROOM)
+
+    record = with_only(mgt, ONE._replace(uuid=SNAPSHOT), "MGT").live()[SNAPSHOT]
+
+    assert (record.offset, record.is_a_snapshot, record.snapshot_of) == (2048, False, "")
+    assert record.name_label == "disk one \xe9 <x>"
+    assert record.others["managed"] == b"1"
+
+
+def test_its_type_is_that_of_the_volume():
+    record = with_only(read_mgt(DATA, "MGT"), ONE._replace(vdi_type="aio"), "MGT").live()[DISK]
+
+    assert record.vdi_type == "aio"
+
+
+def test_a_vdi_without_a_record_gets_one():
+    after = with_only(read_mgt(DATA, "MGT", ROOM), ONE._replace(uuid=GONE), "MGT")
+
+    record = after.live()[GONE]
+    assert list(after.live()) == [GONE]
+    assert (record.offset, record.type, record.vdi_type, record.is_a_snapshot) == (2048, "user", "vhd", False)
+
+
+def test_of_an_mgt_without_records_it_makes_one_with_a_record():
+    mgt = read_mgt(DATA[:2048].replace(b":4096 ", b":2048 "), "MGT", ROOM)
+
+    assert list(with_only(mgt, ONE, "MGT").live()) == [DISK]
+
+
+def test_a_deleted_record_of_that_vdi_does_not_come_back():
+    mgt = read_mgt(in_record(b"<deleted>0", b"<deleted>1"), "MGT", ROOM)
+
+    record = with_only(mgt, ONE._replace(name_label=""), "MGT").live()[DISK]
+
+    assert record.name_label == ""
+
+
+def test_every_byte_of_the_change_is_told():
+    mgt = read_mgt(DATA, "MGT", ROOM)
+
+    after = with_only(mgt, ONE, "MGT")
+
+    assert final(mgt, after) == after.data + after.spare

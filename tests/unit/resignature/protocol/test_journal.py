@@ -163,9 +163,9 @@ def test_bytes_that_are_no_journal_have_no_magic():
 
 
 def test_a_journal_of_a_later_version_is_unsupported():
-    header = JournalHeader.at(encode(RUN)).replace(version=3)
+    header = JournalHeader.at(encode(RUN)).replace(version=4)
 
-    with pytest.raises(Unsupported, match="its version is 3"):
+    with pytest.raises(Unsupported, match="its version is 4"):
         decode(bytes(header) + encode(RUN)[64:], WHERE)
 
 

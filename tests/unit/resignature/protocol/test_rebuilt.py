@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the journal has of a run that makes one VDI, and what may still be written when it is read again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relvmoiscsi.errors import FormatError, Malformed, Place
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
+from relvmoiscsi.resignature.protocol.journal import decode, encode
+from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
+from relvmoiscsi.resignature.protocol.rebuilt import (
+    EMPTY_UNIT,
+    FULL_UNIT,
+    UNIT,
+    Rebuilt,
+    TableUnit,
+    decode_units,
+    digest_of,
+    encode_rebuilt,
+    given_away,
+    merged_table,
+    not_given_yet,
+    verify_rebuilt,
+)
+from relvmoiscsi.resignature.protocol.run import Run
+
+WHERE = Place("/dev/sdc", 65536)
+SIZE = 1 << 30
+SPANS = [(0, 1 << 20)]
+ONE, TWO = "0a0b0c0d-0000-4000-8000-000000000001", "0a0b0c0d-0000-4000-8000-000000000002"
+
+UNUSED = b"\xff\xff\xff\xff"
+
+
+def entry(sector):
+    assert sector % 8 == 7
+    return sector.to_bytes(4, "big")
+
+
+def table(**entries):
+    """A unit of the block table: entries by number ("e5"), the others unused."""
+    data = bytearray(UNUSED * (UNIT // 4))
+    for number, value in entries.items():
+        data[4 * int(number[1:]) : 4 * int(number[1:]) + 4] = value
+    return bytes(data)
+
+
+OLD = table(e0=entry(8455), e1=entry(12559), e200=entry(20767))
+#: blocks 2 and 300 get a hole each
+NEW = table(e0=entry(8455), e1=entry(12559), e200=entry(20767), e2=entry(16663), e300=entry(24871))
+TABLE = TableUnit(40 << 20, OLD, NEW)
+
+REBUILT = Rebuilt(
+    lv_id="b" * 32,
+    segments=((0, 3, 7), (3, 1, 40)),
+    full=(24 << 20, (24 << 20) + 5 * UNIT, 23 << 20),
+    empty=(32 << 20, 36 << 20),
+    table=(TABLE,),
+    built_on=((20 << 20, 1536), (28 << 20, 512)),
+    digest=digest_of([b"images"]),
+)
+
+
+# --- the journal
+
+
+def run_of(rebuilt):
+    return Run(
+        kind=RESIGNATURE, run_id=b"0123456789abcdef", scsi_id=None, tool="1.0", ids=IdMap(ONE, {ONE: TWO}, {}),
+        label_number=1, old_label=bytes(512), new_pv_id="b" * 32, final_label=b"", mdas=(), writes=(), rebuilt=rebuilt,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "rebuilt", [REBUILT, REBUILT._replace(empty=(), table=()), REBUILT._replace(full=()), Rebuilt("b" * 32, ())]
+)
+def test_it_comes_back_from_the_journal(rebuilt):
+    assert decode(encode(run_of(rebuilt)), WHERE).rebuilt == rebuilt
+
+
+def test_a_journal_with_it_is_of_a_version_that_earlier_releases_refuse():
+    versions = [int.from_bytes(encode(run_of(rebuilt))[8:12], "little") for rebuilt in (None, REBUILT)]
+
+    assert versions == [2, 3]
+
+
+@given(st.lists(st.integers(0, 1 << 45)))
+def test_units_are_kept_as_differences(units):
+    assert decode_units(encode_rebuilt(REBUILT._replace(full=tuple(units)))["full"]) == tuple(units)
+
+
+def test_a_hundred_thousand_holes_in_a_row_take_little_room_in_the_journal():
+    many = tuple(range(32 << 20, (32 << 20) + 100000 * 513 * UNIT, 513 * UNIT))
+
+    assert len(encode(run_of(REBUILT._replace(full=many)))) < 16 << 10
+
+
+# --- nothing is believed that would write elsewhere
+
+
+def test_what_lies_in_the_volumes_is_believed():
+    verify_rebuilt(REBUILT, SIZE, SPANS, WHERE)
+
+
+BEYOND = {
+    "an id that is none": {"lv_id": "b" * 31},
+    "a bitmap in LVM's area": {"full": (4096,)},
+    "a bitmap that reaches into it": {"full": ((1 << 20) - 512,)},
+    "a bitmap before the device": {"full": (-4096,)},
+    "a bitmap behind the device": {"full": (SIZE,)},
+    "a bitmap that reaches behind it": {"full": (SIZE - 512,)},
+    "a hole in LVM's area": {"empty": (4096, 36 << 20)},
+    "a table in LVM's area": {"table": (TABLE._replace(offset=8192),)},
+    "a table behind the device": {"table": (TABLE._replace(offset=SIZE),)},
+    "a bitmap twice": {"full": (24 << 20, 24 << 20)},
+    "two that overlap": {"full": (24 << 20, (24 << 20) + 512)},
+    "a bitmap that is to be all ones and all zeros": {"full": (32 << 20,)},
+    "a bitmap in the table": {"full": (40 << 20,)},
+    "a table of half a unit": {"table": (TABLE._replace(new=NEW[:512]),)},
+    "a table that was half a unit": {"table": (TABLE._replace(old=OLD[:512]),)},
+    "more holes than the table gives away": {"empty": (32 << 20, 36 << 20, 44 << 20)},
+    "fewer": {"empty": (32 << 20,)},
+    "holes and no table": {"table": ()},
+    "images before the device": {"built_on": ((-512, 512),)},
+    "images behind it": {"built_on": ((SIZE - 512, 1024),)},
+    "images of no length": {"built_on": ((4096, 0),)},
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_journal_that_would_write_or_read_elsewhere_is_not_believed(name):
+    with pytest.raises(FormatError, match="/dev/sdc"):
+        verify_rebuilt(REBUILT._replace(**BEYOND[name]), SIZE, SPANS, WHERE)
+
+
+def test_more_bitmaps_than_a_disk_can_have_are_not_counted_out(monkeypatch):
+    monkeypatch.setattr("relvmoiscsi.resignature.protocol.rebuilt.MAX_UNITS", 4)
+
+    with pytest.raises(Malformed, match="more bitmaps than there can be"):
+        verify_rebuilt(REBUILT, SIZE, SPANS, WHERE)
+
+
+# --- whose volume it is
+
+
+def lv(*segments, lv_id="b" * 32):
+    return LogicalVolume("VHD-1", lv_id, frozenset(), (), tuple(Segment(*segment) for segment in segments))
+
+
+class Group:
+    """As much of a volume group as is asked for."""
+
+    def __init__(self, *lvs):
+        self.lvs = lvs
+
+
+@pytest.mark.parametrize(
+    "lvs, ours",
+    [
+        ([lv((0, 3, 7), (3, 1, 40))], True),
+        ([lv((0, 3, 7), (3, 1, 40), (4, 9, 50))], True),  # made larger
+        ([lv((0, 1, 7), (1, 2, 8), (3, 1, 40))], True),
+        ([lv((0, 2, 0), lv_id="c" * 32), lv((0, 3, 7), (3, 1, 40))], True),
+        ([lv((0, 3, 7))], False),  # made smaller
+        ([lv((0, 3, 8), (3, 1, 40))], False),
+        ([lv((0, 3, 7), (3, 1, 40), lv_id="c" * 32)], False),
+        ([], False),
+    ],
+)
+def test_the_volume_is_ours_as_long_as_its_extents_are_where_they_were_put(lvs, ours):
+    assert REBUILT.is_still_on(Group(*lvs)) is ours
+
+
+# --- holes
+
+
+def test_the_entries_that_give_a_hole_away():
+    assert list(given_away(TABLE)) == [4 * 2, 4 * 300]
+
+
+@pytest.mark.parametrize(
+    "found, left",
+    [
+        (OLD, [32 << 20, 36 << 20]),
+        (NEW, []),
+        (NEW[:512] + OLD[512:], [36 << 20]),
+        (OLD[:1024] + NEW[1024:], [32 << 20]),
+    ],
+    ids=["before", "after", "the first sector", "the rest"],
+)
+def test_a_hole_that_the_table_names_keeps_its_bitmap(found, left):
+    assert not_given_yet(REBUILT, [found]) == left
+
+
+def test_a_block_that_tapdisk_has_put_elsewhere_meanwhile_leaves_its_hole_unused():
+    written = OLD[:8] + entry(90007) + OLD[12:]
+
+    assert merged_table(TABLE, written) == written[:1200] + NEW[1200:1204] + written[1204:]
+
+
+@pytest.mark.parametrize("found", [OLD, NEW, NEW[:512] + OLD[512:]], ids=["old", "new", "half"])
+def test_the_table_comes_out_with_its_holes_given_away(found):
+    assert merged_table(TABLE, found) == NEW
+
+
+def test_new_blocks_of_a_guest_stay():
+    written = bytearray(OLD)
+    written[400:404] = entry(90007)
+
+    expected = bytearray(NEW)
+    expected[400:404] = entry(90007)
+    assert merged_table(TABLE, bytes(written)) == bytes(expected)
+
+
+@pytest.mark.parametrize("torn", [bytes(512), b"\x5a" * 512, b"\0" * 8 + OLD[8:512]], ids=["zeros", "noise", "entries"])
+def test_a_torn_sector_is_the_journals_and_its_neighbours_stay(torn):
+    guest = entry(90007) + OLD[516:520]
+
+    found = merged_table(TABLE, torn + guest + OLD[520:])
+
+    assert found == NEW[:512] + guest + NEW[520:]
+
+
+@given(st.lists(st.booleans(), min_size=8, max_size=8))
+def test_any_sectors_of_a_cut_write_lead_to_the_same_table(sectors):
+    parts = [(NEW if new else OLD)[512 * n : 512 * n + 512] for n, new in enumerate(sectors)]
+
+    assert merged_table(TABLE, b"".join(parts)) == NEW
+
+
+def test_merging_twice_is_merging_once():
+    written = OLD[:8] + entry(90007) + OLD[12:]
+
+    once = merged_table(TABLE, written)
+
+    assert merged_table(TABLE, once) == once
+    assert not_given_yet(REBUILT, [once]) == [32 << 20]
+
+
+def test_bitmaps_are_the_last_sector_of_their_unit():
+    assert bytes(3584) + b"\xff" * 512 == FULL_UNIT
+    assert bytes(4096) == EMPTY_UNIT

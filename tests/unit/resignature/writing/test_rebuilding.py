@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is left to do in an image that was made anew, on whatever is there by then."""
+
+import errno
+import logging
+
+import pytest
+
+from kit.sparse import SparseDisk
+from relvmoiscsi.device import Chunk
+from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
+from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, UNIT, Rebuilt, TableUnit, digest_of
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.writing import rebuilding
+
+MIB = 1 << 20
+UNUSED = b"\xff" * UNIT
+ENTRY = (24871).to_bytes(4, "big")
+TABLE = TableUnit(8 * MIB, UNUSED, ENTRY + UNUSED[4:])
+SECOND = TableUnit(8 * MIB + UNIT, UNUSED, UNUSED[:-4] + ENTRY)
+
+REBUILT = Rebuilt(
+    lv_id="b" * 32,
+    segments=((0, 3, 7),),
+    full=(16 * MIB, 17 * MIB),
+    empty=(20 * MIB, 24 * MIB),
+    table=(TABLE, SECOND),
+    built_on=((32 * MIB, 512), (33 * MIB, 1024)),
+    digest=digest_of([b"a" * 512, b"b" * 1024]),
+)
+
+
+class Group:
+    def __init__(self, *segments):
+        self.lvs = (LogicalVolume("VHD-1", "b" * 32, frozenset(), (), segments),)
+
+
+OURS, OTHERS = Group(Segment(0, 3, 7)), Group(Segment(0, 3, 8))
+
+
+@pytest.fixture
+def disk():
+    made = SparseDisk(64 * MIB)
+    made.name = "/dev/sdc"
+    made.poke(TABLE.offset, TABLE.old + SECOND.old)
+    made.poke(32 * MIB, b"a" * 512)
+    made.poke(33 * MIB, b"b" * 1024)
+    return made
+
+
+def run(rebuilt=REBUILT):
+    return Run(
+        kind=RESIGNATURE, run_id=bytes(16), scsi_id=None, tool="", ids=IdMap("", {}, {}), label_number=1,
+        old_label=b"", new_pv_id="", final_label=b"", mdas=(), writes=(), rebuilt=rebuilt,
+    )  # fmt: skip
+
+
+# --- before the commit
+
+
+def test_bitmaps_of_filled_blocks_become_all_ones():
+    assert rebuilding.full_units(run()) == [Chunk(16 * MIB, FULL_UNIT), Chunk(17 * MIB, FULL_UNIT)]
+
+
+def test_a_run_that_rebuilds_nothing_has_nothing_to_do(disk):
+    assert rebuilding.full_units(run(None)) == []
+    rebuilding.verify_unchanged(disk, run(None))
+
+
+def test_images_as_they_were_are_gone_on_with(disk):
+    rebuilding.verify_unchanged(disk, run())
+
+
+@pytest.mark.parametrize("offset", [32 * MIB, 33 * MIB + 1023])
+def test_an_image_that_was_written_to_since_is_refused_with_the_way_on(disk, offset):
+    disk.poke(offset, b"?")
+
+    with pytest.raises(Refused, match="Somebody has written to an image on /dev/sdc") as caught:
+        rebuilding.verify_unchanged(disk, run())
+
+    assert "`relvmoiscsi undo /dev/sdc`" in caught.value.message
+
+
+# --- holes
+
+
+def test_first_bitmaps_are_emptied_then_the_table_names_the_slots(disk):
+    assert rebuilding.empty_units(disk, REBUILT, OURS) == [Chunk(20 * MIB, EMPTY_UNIT), Chunk(24 * MIB, EMPTY_UNIT)]
+    assert rebuilding.table_units(disk, REBUILT, OURS) == [
+        Chunk(TABLE.offset, TABLE.new),
+        Chunk(SECOND.offset, SECOND.new),
+    ]
+
+
+def test_what_is_done_is_not_done_again(disk):
+    disk.poke(TABLE.offset, TABLE.new + SECOND.new)
+
+    assert rebuilding.empty_units(disk, REBUILT, OURS) == []
+    assert rebuilding.table_units(disk, REBUILT, OURS) == []
+
+
+def test_a_hole_that_is_given_away_already_keeps_its_bitmap_for_a_guest_may_have_used_it(disk):
+    disk.poke(TABLE.offset, TABLE.new)
+
+    assert rebuilding.empty_units(disk, REBUILT, OURS) == [Chunk(24 * MIB, EMPTY_UNIT)]
+    assert rebuilding.table_units(disk, REBUILT, OURS) == [Chunk(SECOND.offset, SECOND.new)]
+
+
+def test_entries_of_a_guest_stay(disk):
+    mine = (90007).to_bytes(4, "big")
+    disk.poke(TABLE.offset + 100, mine)
+
+    (chunk, _second) = rebuilding.table_units(disk, REBUILT, OURS)
+
+    assert chunk.data == TABLE.new[:100] + mine + TABLE.new[104:]
+
+
+@pytest.mark.parametrize("group", [OTHERS, None], ids=["extents of others", "no group"])
+def test_where_the_extents_are_not_ours_any_more_nothing_is_written(disk, group, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert rebuilding.empty_units(disk, REBUILT, group) == []
+    assert rebuilding.table_units(disk, REBUILT, group) == []
+    assert "the volume group was changed" in caplog.text
+
+
+class Torn(SparseDisk):
+    """A disk whose unit of the table a cut has made unreadable."""
+
+    error = errno.ENODATA
+
+    def read(self, ranges):
+        for part in ranges:
+            if part.offset == SECOND.offset:
+                raise DeviceError(self.name, "read", part.offset, part.length, "no data", self.error)
+        return super().read(ranges)
+
+
+def test_a_unit_that_cannot_be_read_since_the_cut_is_as_it_was():
+    disk = Torn(64 * MIB)
+    disk.poke(TABLE.offset, TABLE.new)
+
+    assert rebuilding.empty_units(disk, REBUILT, OURS) == [Chunk(24 * MIB, EMPTY_UNIT)]
+    assert rebuilding.table_units(disk, REBUILT, OURS) == [Chunk(SECOND.offset, SECOND.new)]
+
+
+def test_another_error_of_the_disk_is_told():
+    disk = Torn(64 * MIB)
+    disk.error = errno.EIO
+
+    with pytest.raises(DeviceError):
+        rebuilding.table_units(disk, REBUILT, OURS)
