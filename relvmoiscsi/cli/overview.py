@@ -10,6 +10,7 @@ COMMANDS = {
     "undo": "give the old identities back, while that is possible",
     "map": "tell what old ids became, from the new SR's UUID",
     "doctor": "tell whether this host and its pool are ready for the SR driver",
+    "settings": "tell what holds for the SR driver on this host, and change it",
     "direct": "give LUNs to VMs as they are: add, remove, list",
 }
 

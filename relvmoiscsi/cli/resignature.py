@@ -14,6 +14,7 @@ from relvmoiscsi.cli.output import Answer, Maker, say, write_line
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
 from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.planning import mapfile
 from relvmoiscsi.resignature.protocol.journal import Mark
@@ -42,7 +43,13 @@ def add_command(make: Maker) -> None:
     parser.add_argument("--sr-uuid", metavar="UUID", help="the new SR UUID; a random one otherwise")
     parser.add_argument("--map", metavar="FILE", help="old-to-new map (JSON, as --json prints it) to take ids from")
     parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
-    parser.add_argument("--vdis", choices=("one", "all"), default="all", help="one: a single VDI, without snapshots")
+    parser.add_argument(
+        "--vdis",
+        choices=VDIS,
+        default=ALL,
+        metavar="WHICH",
+        help="one: a single VDI, without snapshots; all: each stays",
+    )
     parser.add_argument("--vdi", metavar="UUID", help="with --vdis one: which VDI, where several are live")
     parser.add_argument("--again", action="store_true", help="resignature it although that was done before")
 
@@ -179,9 +186,9 @@ def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
 
 def _one(arguments: argparse.Namespace) -> Optional[Request]:
     """What --vdis and --vdi ask for; None: all VDIs stay. Raises UsageError."""
-    if arguments.vdis == "all":
+    if arguments.vdis == ALL:
         if arguments.vdi is not None:
-            raise UsageError("--vdi names the one VDI that stays; say --vdis one as well.")
+            raise UsageError("--vdi names the one VDI that stays: say --vdis one as well.")
         return None
     return Request(arguments.vdi if arguments.vdi is None else mapfile.checked_uuid(arguments.vdi))
 

@@ -10,14 +10,17 @@ deadline: seconds that a call of xapi may take until it begins to write; what it
 callers' own time-outs are longer: 60 seconds for CloudStack.
 vdis: `one` makes each LUN one with a single VDI, `all`, the default, keeps every VDI; a call may say otherwise.
 copy: so many MiB of guest data may a call copy to make one VDI of several images. It has begun to write then.
+
+For what cannot be meant, the deadline has its default, as a call must end one way or another; a call that wants to know
+the others is refused.
 """
 
 import logging
 import math
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
-from relvmoiscsi.host.config_file import read_config, settings_of
+from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, read_config, said, settings_of
 from relvmoiscsi.host.deadline import DEFAULT_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST
 
@@ -29,6 +32,9 @@ ONE, ALL = "one", "all"
 VDIS = (ONE, ALL)
 DEFAULT_COPY_MIB = 1024
 
+#: stands above a section that `with_vdis` made
+MARK = "# Calls of the SR driver; see `relvmoiscsi settings --help`."
+
 
 class OneVdiSetting(NamedTuple):
     """One VDI is wanted."""
@@ -36,12 +42,34 @@ class OneVdiSetting(NamedTuple):
     most_bytes: int  #: that a call may copy
 
 
+class Settings(NamedTuple):
+    """What is in force on a host."""
+
+    deadline: float  #: seconds
+    vdis: str  #: one of VDIS
+    copy_mib: int
+
+
+def settings_in(text: str, path: str) -> Settings:
+    """All of them, defaults included; `text` is that of the file. Raises Refused for one that does not read."""
+    found = settings_of(text, SECTION)
+    return Settings(_deadline(found, path), _vdis(found, path), _copy_mib(found, path))
+
+
 def deadline_seconds(path: str = THIS_HOST.config) -> float:
     """The setting; the default where there is none, or one that cannot be meant, which is logged."""
     try:
-        text = settings_of(read_config(path), SECTION).get("deadline", "")
+        return _deadline(settings_of(read_config(path), SECTION), path)
+    except Refused as error:
+        log.warning("the deadline of %s is not used: %s", path, error)
+        return DEFAULT_SECONDS
+
+
+def _deadline(settings: Dict[str, str], path: str) -> float:
+    text = settings.get("deadline", "")
+    try:
         seconds = float(text) if text else DEFAULT_SECONDS
-    except (Refused, ValueError) as error:
+    except ValueError as error:
         log.warning("the deadline of %s is not used: %s", path, error)
         return DEFAULT_SECONDS
     if math.isnan(seconds) or not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
@@ -56,10 +84,15 @@ def one_vdi(asked: Optional[str] = None, path: str = THIS_HOST.config) -> Option
     Raises Refused for a setting that does not read: a guess would give an SR that the caller cannot use.
     """
     settings = settings_of(read_config(path), SECTION)
-    wanted = asked or settings.get("vdis", "") or ALL
-    if wanted not in VDIS:
-        raise _wrong(path, "vdis", wanted, "`one` or `all`")
+    wanted = asked or _vdis(settings, path)
     return OneVdiSetting(_copy_mib(settings, path) << 20) if wanted == ONE else None
+
+
+def _vdis(settings: Dict[str, str], path: str) -> str:
+    text = settings.get("vdis", "") or ALL
+    if text not in VDIS:
+        raise _wrong(path, "vdis", text, "`one` or `all`")
+    return text
 
 
 def _copy_mib(settings: Dict[str, str], path: str) -> int:
@@ -72,3 +105,56 @@ def _copy_mib(settings: Dict[str, str], path: str) -> int:
 def _wrong(path: str, key: str, found: str, expected: str) -> Refused:
     problem = f"The setting {key} in section [{SECTION}] of {path} is {found!r}, expected {expected}."
     return Refused(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
+
+
+# --- changing
+
+
+def vdis_of(text: str) -> str:
+    """What a file says, whatever that is; "" where it says nothing."""
+    return settings_of(text, SECTION).get("vdis", "")
+
+
+def with_vdis(text: str, wanted: str) -> str:
+    """The file with that setting; all other lines stay. Raises Refused where it would not read as it should then."""
+    lines = text.split("\n")
+    found = [number for number, line in lines_of_section(lines, SECTION) if _key_of(line) == "vdis"]
+    headers = [number for number, line in enumerate(lines) if header(line) == SECTION]
+    setting = f"vdis = {wanted}"
+    if found:  # of several, the last counts
+        lines[found[-1]] = _in_place(lines[found[-1]], wanted)
+    elif headers:
+        at = _end_of_settings(lines, headers[-1])
+        lines.insert(at, setting + ("\r" if lines[headers[-1]].endswith("\r") else ""))
+    else:
+        end = len(lines) if lines[-1] else len(lines) - 1
+        lines[end:end] = ([""] if text else []) + [MARK, f"[{SECTION}]", setting]
+    new = "\n".join(lines)
+    before, after = settings_of(text, SECTION), settings_of(new, SECTION)
+    if after != dict(before, vdis=wanted):
+        raise Refused(f"The section [{SECTION}] is not one that can be changed safely; edit it by hand.")
+    return new
+
+
+def _key_of(line: str) -> str:
+    match = KEY_VALUE.match(said(line))
+    return match.group(1) if match else ""
+
+
+def _in_place(line: str, wanted: str) -> str:
+    """The line with another value; a comment behind it stays."""
+    value = KEY_VALUE.match(said(line))
+    assert value is not None  # it has the key
+    start = line.index(said(line)) + value.start(2)
+    return line[:start] + wanted + line[start + len(value.group(2)) :]
+
+
+def _end_of_settings(lines: Sequence[str], first: int) -> int:
+    """Behind the last setting of the section whose header is line `first`; comments below may be of what follows."""
+    last = first
+    for number in range(first + 1, len(lines)):
+        if header(lines[number]) is not None:
+            break
+        if _key_of(lines[number]):
+            last = number
+    return last + 1

@@ -60,7 +60,9 @@ def test_a_command_on_a_lun_comes_without_the_other_commands(words):
     modules = imported(*words)
 
     assert "relvmoiscsi.engine" in modules
-    others = ["relvmoiscsi.cli." + name for name in (*ON_A_LUN, "map", "doctor", "direct") if name != words[0]]
+    others = [
+        "relvmoiscsi.cli." + name for name in (*ON_A_LUN, "map", "doctor", "settings", "direct") if name != words[0]
+    ]
     assert [name for name in modules if name in others] == []
 
 
@@ -87,6 +89,13 @@ def test_where_no_command_is_named_none_is_imported():
     modules = imported("no-such-command")
 
     assert modules == ["relvmoiscsi.cli"] + ["relvmoiscsi.cli." + name for name in ("output", "overview", "parser")]
+
+
+def test_the_settings_need_no_engine():
+    modules = imported("settings")
+
+    assert "relvmoiscsi.host.settings" in modules
+    assert [name for name in modules if name.startswith(("relvmoiscsi.engine", "relvmoiscsi.formats"))] == []
 
 
 def test_the_map_needs_neither_engine_nor_host():

@@ -4,8 +4,10 @@
 import pytest
 
 from relvmoiscsi.direct.config import read_section
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.config_file import settings_of
 from relvmoiscsi.host.deadline import DEFAULT_SECONDS
-from relvmoiscsi.host.settings import deadline_seconds
+from relvmoiscsi.host.settings import MARK, OneVdiSetting, Settings, deadline_seconds, one_vdi, settings_in, with_vdis
 
 DIRECT = "[direct]\ndatabase-log = 36001405993c87c37fa84d02b7fa62c40\n"
 
@@ -59,3 +61,109 @@ def test_the_settings_of_the_driver_are_no_direct_luns():
 
     assert [entry.name for entry in section.entries] == ["database-log"]
     assert section.problems == ()
+
+
+# --- one VDI
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    "text, asked, found",
+    [
+        ("", None, None),
+        ("", "one", OneVdiSetting(GIB)),
+        ("[driver]\nvdis = one\n", None, OneVdiSetting(GIB)),
+        ("[driver]\nvdis: one  # CloudStack\n", None, OneVdiSetting(GIB)),
+        ("[driver]\nvdis = one\n", "all", None),
+        ("[driver]\nvdis = all\n", "one", OneVdiSetting(GIB)),
+        ("[driver]\nvdis = all\nvdis = one\n", None, OneVdiSetting(GIB)),
+        ("[driver]\nvdis =\n", None, None),
+        ("[driver]\nvdis = one\ncopy = 64\n", None, OneVdiSetting(64 << 20)),
+        ("[driver]\nvdis = one\ncopy = 0\n", None, OneVdiSetting(0)),
+        ("[driver]\ncopy = plenty\n", None, None),
+        ("[other]\nvdis = one\n", None, None),
+        ("#[driver]\n#vdis = one\n", None, None),
+    ],
+)
+def test_whether_one_vdi_is_wanted_and_how_much_may_be_copied(config, text, asked, found):
+    assert one_vdi(asked, config(text)) == found
+
+
+def test_without_a_file_every_vdi_is_kept(tmp_path):
+    assert one_vdi(None, str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(
+    "line, sentence",
+    [
+        ("vdis = two", "vdis in section [driver] of {} is 'two', expected `one` or `all`."),
+        ("vdis = ONE", "is 'ONE', expected"),
+        ("copy = 1.5", "copy in section [driver] of {} is '1.5', expected a number of MiB."),
+        ("copy = -1", "is '-1', expected"),
+        ("copy = 10000000000", "expected a number of MiB"),
+        ("vdis = \udcff", "expected `one` or `all`"),
+    ],
+)
+def test_one_that_does_not_read_is_refused_before_anything_is_written(config, line, sentence):
+    path = config(f"[driver]\n{line}\n")
+
+    with pytest.raises(Refused) as caught:
+        one_vdi("one" if "copy" in line else None, path)
+
+    assert sentence.format(path) in caught.value.message
+    assert caught.value.disk_state == "Nothing was written."
+
+
+def test_a_setting_of_the_host_that_does_not_read_is_not_in_the_way_of_a_call_that_says_it(config):
+    assert one_vdi("all", config("[driver]\nvdis = two\n")) is None
+
+
+def test_all_that_is_in_force():
+    assert settings_in("", "conf") == Settings(DEFAULT_SECONDS, "all", 1024)
+    assert settings_in("[driver]\ndeadline = 40\nvdis = one\ncopy = 5\n", "conf") == Settings(40, "one", 5)
+    assert settings_in("[driver]\ndeadline = soon\n", "conf").deadline == DEFAULT_SECONDS
+    with pytest.raises(Refused, match="of conf is 'x'"):
+        settings_in("[driver]\ncopy = x\n", "conf")
+
+
+# --- changing it
+
+ADDED = f"{MARK}\n[driver]\nvdis = one\n"
+
+CHANGES = {
+    "no file": ("", ADDED),
+    "no section": (DIRECT, DIRECT + "\n" + ADDED),
+    "a file without its last newline": (DIRECT.rstrip("\n"), DIRECT + "\n" + ADDED.rstrip("\n")),
+    "an empty section": ("[driver]\n", "[driver]\nvdis = one\n"),
+    "a section without it": ("[driver]\ncopy = 1\n\n" + DIRECT, "[driver]\ncopy = 1\nvdis = one\n\n" + DIRECT),
+    "comments below": (
+        "[driver]\n# those\ncopy=4\n# of LUNs\n[direct]\n",
+        "[driver]\n# those\ncopy=4\nvdis = one\n# of LUNs\n[direct]\n",
+    ),
+    "another value": ("[driver]\nvdis = all\ncopy = 5\n", "[driver]\nvdis = one\ncopy = 5\n"),
+    "a comment behind it": ("[driver]\n  vdis: all   ; for now\n", "[driver]\n  vdis: one   ; for now\n"),
+    "a value that cannot be": ("[driver]\nvdis = two\n", "[driver]\nvdis = one\n"),
+    "no value": ("[driver]\nvdis =\n", "[driver]\nvdis =one\n"),
+    "two lines": ("[driver]\nvdis = all\nvdis = all\n", "[driver]\nvdis = all\nvdis = one\n"),
+    "two sections": (
+        "[driver]\nvdis = all\n[x]\n[driver]\ncopy = 1\n",
+        "[driver]\nvdis = one\n[x]\n[driver]\ncopy = 1\n",
+    ),
+    "carriage returns": ("[driver]\r\ncopy = 1\r\n", "[driver]\r\ncopy = 1\r\nvdis = one\r\n"),
+    "bytes that are no text": ("# \udcff\n[driver]\nvdis = all\n", "# \udcff\n[driver]\nvdis = one\n"),
+    "its own comment": ("#[driver]\n#vdis = all\n", "#[driver]\n#vdis = all\n\n" + ADDED),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_line_changes_and_every_other_stays(name):
+    text, expected = CHANGES[name]
+
+    assert with_vdis(text, "one") == expected
+    assert settings_of(expected, "driver") == dict(settings_of(text, "driver"), vdis="one")
+    assert read_section(expected) == read_section(text) or "[direct]" in text
+
+
+def test_changing_it_back_is_a_change_of_one_word():
+    assert with_vdis(ADDED, "all") == ADDED.replace("vdis = one", "vdis = all")

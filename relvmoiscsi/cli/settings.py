@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The command that tells what holds for calls of the SR driver on this host, and changes it."""
+
+import argparse
+from typing import Any, Dict, Tuple
+
+from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.errors import in_state
+from relvmoiscsi.host import settings
+from relvmoiscsi.host.config_file import NOT_CHANGED, only_one, read_config, replace_config
+from relvmoiscsi.host.settings import ONE, VDIS, Settings
+from relvmoiscsi.host.this_host import THIS_HOST
+
+HOST = THIS_HOST
+
+_SETTINGS = """\
+They stand in the section [driver] of /etc/relvmoiscsi.conf, and hold from the next call on. --vdis changes one of
+them; the rest of the file stays as it is. With `one`, each LUN that xapi has resignatured on this host becomes one
+with a single VDI, as CloudStack needs it: snapshots go, and the disk and its hidden parents become one image. Set it
+alike on all hosts of a pool. A call may say otherwise: device-config:vdis.
+
+example:
+  relvmoiscsi settings
+  relvmoiscsi settings --vdis one"""
+
+
+def add_command(make: Maker) -> None:
+    """Describe the command and its arguments."""
+    parser = make(_settings, _SETTINGS)
+    parser.add_argument(
+        "--vdis", choices=VDIS, metavar="WHICH", help="one: each LUN becomes one with a single VDI; all: none does"
+    )
+
+
+def _settings(arguments: argparse.Namespace) -> Answer:
+    found, changed = _changed(arguments.vdis) if arguments.vdis else (_read(read_config(HOST.config)), False)
+    facts: Dict[str, Any] = dict(found._asdict(), file=HOST.config, changed=changed)
+    return Answer(facts, _text(found, changed))
+
+
+def _changed(wanted: str) -> Tuple[Settings, bool]:
+    """The settings with that one, and whether the file had to be changed for it."""
+    with only_one(HOST.config):
+        text = read_config(HOST.config)
+        if settings.vdis_of(text) == wanted:
+            return _read(text), False
+        with in_state(NOT_CHANGED):
+            new = settings.with_vdis(text, wanted)
+        found = _read(new)
+        replace_config(HOST.config, new)
+    return found, True
+
+
+def _read(text: str) -> Settings:
+    return settings.settings_in(text, HOST.config)
+
+
+def _text(found: Settings, changed: bool) -> str:
+    means = "each LUN becomes one with a single VDI" if found.vdis == ONE else "every VDI is kept"
+    lines = [f"{HOST.config} was changed."] if changed else []
+    lines += [
+        f"deadline  {found.deadline:g} seconds until a call begins to write",
+        f"vdis      {found.vdis}: {means}",
+        f"copy      {found.copy_mib} MiB that a call may copy to make one VDI",
+    ]
+    return "\n".join(lines)
