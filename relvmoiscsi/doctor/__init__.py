@@ -7,6 +7,7 @@ driver.py       the driver as xapi finds, starts and understands it; the list of
 toolstack.py    whether xapi runs, and has started since
 pool.py         what xapi knows; the other hosts
 programs.py     iscsiadm, multipath, udev rules, room to write, the log; what killed calls have left
+settings.py     what is set for calls of the driver
 """
 
 from typing import List, Optional, Tuple
@@ -31,6 +32,7 @@ from relvmoiscsi.doctor.programs import (
     examine_switches,
     examine_udev,
 )
+from relvmoiscsi.doctor.settings import examine_vdis
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.this_host import Host
@@ -62,6 +64,7 @@ def _examine_host(host: Host, is_registered: Optional[bool]) -> Tuple[List[Findi
     found += [examine_whitelist(host), runs, examine_restart(host, started, driver, is_registered)]
     found += [examine_iscsiadm(host), examine_initiator(host), examine_multipath(host), *examine_udev(host)]
     found += [examine_directories(host), examine_smlog(host), examine_notes(host), examine_switches(host)]
+    found.append(examine_vdis(host))
     return found, info
 
 

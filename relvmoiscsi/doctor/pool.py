@@ -21,6 +21,7 @@ from relvmoiscsi.doctor.finding import (
     warning,
 )
 from relvmoiscsi.doctor.host_root import inventory
+from relvmoiscsi.doctor.settings import KEEPS_ALL, MAKES_ONE, examine_vdis
 from relvmoiscsi.host.disk import multipath
 from relvmoiscsi.host.this_host import XAPI_SOCKET, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
@@ -110,6 +111,7 @@ def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Fin
         *examine_upgrade(pool),
         *examine_ssh(pool),
         *examine_multipathing(here, pool),
+        *examine_vdis_of_pool(here, pool),
         *examine_leftovers(pool),
     ]
 
@@ -220,6 +222,23 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
     )
     commands = [f"`xe sr-forget uuid={uuid}`" for uuid in uuids]
     return [warning("leftover-srs", sentence, f"If no SR.create is under way: {listed(commands)}.")]
+
+
+def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
+    """Do all hosts make one VDI of a LUN, or none? A call runs on the master, whichever host that is by then."""
+    said = {ref: answer[1] for ref, answer in pool.answers.items() if not isinstance(answer, Exception)}
+    if pool.own_ref in said:
+        said[pool.own_ref] = [examine_vdis(here)]
+    sentences = {ref: {finding.sentence for finding in found} for ref, found in said.items()}
+    one = [pool.name(ref) for ref, found in sentences.items() if MAKES_ONE in found]
+    every = [pool.name(ref) for ref, found in sentences.items() if KEEPS_ALL in found]
+    if not one or not every:
+        return []
+    sentence = (
+        f"The SR driver makes each LUN one with a single VDI on {listed(one)}, and keeps every VDI on {listed(every)}: "
+        "what a call does depends on which host is the pool's master."
+    )
+    return [warning("vdis", sentence, "Run `relvmoiscsi settings --vdis one`, or `all`, on the hosts that are wrong.")]
 
 
 def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:

@@ -20,9 +20,11 @@ from relvmoiscsi.doctor.pool import (
     examine_pool,
     examine_record,
     examine_registration,
+    examine_vdis_of_pool,
     no_pool,
     read_pool,
 )
+from relvmoiscsi.doctor.settings import CONFIG, KEEPS_ALL, MAKES_ONE
 from relvmoiscsi.host.xapi.api import XapiFailure
 
 pytestmark = pytest.mark.processes  # the simulated xapi runs drivers and plugins
@@ -379,3 +381,35 @@ def test_multipathing_of_an_unknown_host_is_not_judged(world, pool):
 
 def test_a_finding_keeps_its_host():
     assert Finding("a", "ok", "A.").host == ""
+
+
+# --- one VDI
+
+
+def vdis(world, pool, here, there):
+    """What is said of a pool whose hosts have these settings."""
+    if here:
+        world.put(CONFIG, f"[driver]\nvdis = {here}\n")
+    answers(world, pool, to_json(__version__, [ok("vdis", there)] if there else []))
+    return examine_vdis_of_pool(world.host(), read_pool(world.host()))
+
+
+@pytest.mark.parametrize("here, there", [("", KEEPS_ALL), ("all", KEEPS_ALL), ("one", MAKES_ONE)])
+def test_hosts_that_have_it_alike_are_no_finding(world, pool, here, there):
+    assert vdis(world, pool, here, there) == []
+
+
+@pytest.mark.parametrize("here, there", [("", MAKES_ONE), ("one", KEEPS_ALL)])
+def test_hosts_that_differ_are_a_warning_that_names_them(world, pool, here, there):
+    finding = the_one(vdis(world, pool, here, there))
+
+    one, every = ("xs1", "xs2") if here else ("xs2", "xs1")
+    assert (finding.name, finding.status) == ("vdis", "warning")
+    assert f"a single VDI on {one}, and keeps every VDI on {every}" in finding.sentence
+    assert "relvmoiscsi settings --vdis one" in finding.advice
+
+
+def test_a_host_that_does_not_say_is_not_guessed_at(world, pool):
+    assert vdis(world, pool, "one", "") == []
+    forget(pool, XS2)
+    assert examine_vdis_of_pool(world.host(), read_pool(world.host())) == []
