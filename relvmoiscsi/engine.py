@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 
 EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
 UNFINISHED, RESIGNATURED, DAMAGED = "unfinished", "resignatured", "damaged"
+IS_ONE, CAN_BE_ONE, CANNOT_BE_ONE = "is", "can be", "cannot be"
 
 
 class Inspection(NamedTuple):
@@ -72,6 +73,14 @@ class Inspection(NamedTuple):
     tail: Optional[Tail] = None
     run: Optional[Run] = None  #: of the journal, where it still lies on the LUN
     problem: Optional[RelvmoiscsiError] = None
+
+
+class OneVdiOutlook(NamedTuple):
+    """Whether a LUN is one with a single VDI, or can be made one."""
+
+    state: str  #: IS_ONE, CAN_BE_ONE or CANNOT_BE_ONE
+    cost: Optional[Cost] = None  #: of making it one
+    problem: Optional[RelvmoiscsiError] = None  #: why it cannot be
 
 
 class Result(NamedTuple):
@@ -137,6 +146,24 @@ def inspect(device: Device) -> Inspection:
     except FormatError as problem:
         return Inspection(DAMAGED, tail=tail, problem=problem)
     return Inspection(_state_of(tail), lun, tail, run)
+
+
+def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
+    """Whether the LUN that `inspect` has found can be made one with a single VDI. Whatever is on it is an answer.
+
+    Nothing is written. Of a chain the block tables are read, and the bitmaps of blocks that are not known to be full.
+    """
+    try:
+        cost = collapse.make_one(device, lun, Request()).cost
+    except (Refused, FormatError, DeviceError) as problem:
+        return OneVdiOutlook(CANNOT_BE_ONE, problem=problem)
+    return OneVdiOutlook(IS_ONE) if _has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)
+
+
+def _has_one_row(lun: Lun) -> bool:
+    """Whether SM will find one VDI. It makes a row of a changed-block log as well, if that has no disk."""
+    logs = {volume.name.uuid for volume in lun.volumes if volume.name.kind == naming.CBT_LOG}
+    return len(logs.union(lun.disks())) == 1
 
 
 def _state_of(tail: Optional[Tail]) -> str:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What people and programs are told: facts as JSON-ready dictionaries, and as text. Pure."""
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+from itertools import groupby
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.engine import Comparison, Inspection, Result
+from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, OneVdiOutlook, Result
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
 from relvmoiscsi.resignature.one_vdi.collapse import Cost
-from relvmoiscsi.resignature.planning.plan import Plan
-from relvmoiscsi.resignature.protocol.steps import ALL_PARTS
+from relvmoiscsi.resignature.planning.plan import NEW_IMAGE, Plan, Planned
+from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT
 from relvmoiscsi.resignature.reading.lun import Lun, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import human_size, printable
@@ -97,7 +99,13 @@ def _cbt_uuids(lun: Lun) -> List[str]:
     return [str(volume.name.uuid) for volume in lun.volumes if volume.name.kind == naming.CBT_LOG]
 
 
-def inspection_text(name: str, found: Inspection, branches: Branches) -> str:
+def one_vdi_facts(found: OneVdiOutlook) -> Dict[str, Any]:
+    """What `show --json` gives as `one_vdi`."""
+    cost = cost_facts(found.cost) if found.cost is not None else None
+    return {"state": found.state, "cost": cost, "problem": str(found.problem) if found.problem is not None else None}
+
+
+def inspection_text(name: str, found: Inspection, branches: Branches, one: Optional[OneVdiOutlook] = None) -> str:
     """What `show` prints."""
     if found.lun is None:
         lines = [f"{name}: {found.state}."]
@@ -105,10 +113,18 @@ def inspection_text(name: str, found: Inspection, branches: Branches) -> str:
             text = f"It was to become SR {found.run.ids.new_sr} (it was {found.run.ids.sr})."
             lines.append(printable(text))
         return "\n".join(lines + [printable(str(found.problem))])
-    return "\n".join(_lun_lines(name, found, found.lun, branches))
+    return "\n".join(_lun_lines(name, found, found.lun, branches, [_one_vdi_line(one)] if one is not None else []))
 
 
-def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches) -> List[str]:
+def _one_vdi_line(found: OneVdiOutlook) -> str:
+    if found.state == IS_ONE:
+        return "  one VDI  yes"
+    if found.state == CAN_BE_ONE and found.cost is not None:
+        return "  one VDI  can be made" + _cost_words(found.cost)
+    return "  one VDI  cannot be made: " + printable(str(found.problem))
+
+
+def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:
     facts = lun_facts(lun)
     label = printable(facts["sr"]["name_label"])
     state = found.state
@@ -122,6 +138,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches) -> Li
         f"  LUN      {human_size(lun.size_bytes)}, {human_size(allocated)} of "
         f"{human_size(lun.vg.pe_count * lun.vg.extent_size)} allocated in {len(lun.volumes)} volumes",
         "  LVM      VG {}, PV {}, generation {}".format(facts["vg"]["id"], facts["pv"]["id"], lun.vg.seqno),
+        *more,
         "",
     ]
     lines += _table(["VDI", "size", "on LUN", "kind", "label"], rows) if rows else ["No VDIs."]
@@ -298,39 +315,80 @@ def cost_facts(cost: Cost) -> Dict[str, int]:
 
 def cost_text(cost: Cost) -> str:
     """The same as a sentence."""
-    gone = "nothing goes" if not cost.dropped else f"{cost.dropped} volumes go"
-    if not cost.fresh_extents:
-        return f"One VDI: it is one image; {gone}, and nothing is copied."
+    return "One VDI" + _cost_words(cost)
+
+
+def _cost_words(cost: Cost) -> str:
+    goes = {0: "nothing goes", 1: "1 volume goes"}.get(cost.dropped, f"{cost.dropped} volumes go")
+    if cost.images == 1:
+        return f": it is one image; {goes}, and nothing is copied."
     return (
-        f"One VDI from {cost.images} images: of {cost.blocks} blocks {cost.remapped} stay where they are "
-        f"({cost.filled} of them are filled up), {cost.copied} are copied: {human_size(cost.data_bytes)}. "
-        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {gone}."
+        f" from {cost.images} images: of {cost.blocks} blocks {cost.remapped} stay where they are "
+        f"({cost.filled} filled up), {cost.copied} are copied: {human_size(cost.data_bytes)}. "
+        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {goes}."
     )
+
+
+#: of a new image, longer pieces are left out of the JSON: they would be megabytes of hexadecimal
+_MOST_IMAGE_BYTES = 64 << 10
+#: so many writes of one kind in a row are one line of the text
+_MOST_ALIKE = 4
 
 
 def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
-    """Every write of a plan in its order; bytes as hexadecimal, `old` null where free space is written."""
-    return [_write(*planned) for step in ALL_PARTS for planned in plan.writes_of(step)]
+    """Every write of a plan in its order; bytes as hexadecimal, `old` null where free space is written.
+
+    Only with one VDI: `new` is null for a large piece of the new image; bitmaps, which are all alike, are one item with
+    `offsets` and no `offset`; what is copied is one with its length alone.
+    """
+    rows: List[Dict[str, Any]] = []
+    for step in steps.ALL_PARTS:
+        for same, group in groupby(plan.writes_of(step), _same_bytes):
+            planned = list(group)
+            rows += [_alike(planned)] if same else map(_write, planned)
+        if step == steps.JOURNAL and plan.unseen.copied_bytes:
+            rows.append(_write_facts(None, plan.unseen.copied_bytes, "guest data, copied"))
+    return rows
 
 
-def _write(offset: int, old: Optional[bytes], new: bytes, what: str) -> Dict[str, Any]:
-    return {
-        "offset": offset,
-        "length": len(new),
-        "what": what,
-        "old": old.hex() if old is not None else None,
-        "new": new.hex(),
-    }
+def _same_bytes(planned: Planned) -> bytes:
+    """What is written, of the bitmaps that a new image leaves to be done; of anything else, nothing."""
+    return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
+
+
+def _alike(several: Sequence[Planned]) -> Dict[str, Any]:
+    row = _write_facts(None, len(several[0].new), several[0].what)
+    return {**row, "new": several[0].new.hex(), "offsets": [planned.offset for planned in several]}
+
+
+def _write(planned: Planned) -> Dict[str, Any]:
+    row = _write_facts(planned.offset, len(planned.new), planned.what)
+    row["old"] = planned.old.hex() if planned.old is not None else None
+    if planned.what != NEW_IMAGE or len(planned.new) <= _MOST_IMAGE_BYTES:
+        row["new"] = planned.new.hex()
+    return row
+
+
+def _write_facts(offset: Optional[int], length: int, what: str) -> Dict[str, Any]:
+    return {"offset": offset, "length": length, "what": what, "old": None, "new": None}
 
 
 def plan_text(plan: Plan) -> str:
-    """The plan as people read it, one write a line."""
-    rows = [[str(row["offset"]), str(row["length"]), row["what"]] for row in plan_facts(plan)]
-    widths = [max(len(row[index]) for row in rows + [["offset", "bytes"]]) for index in (0, 1)]
-    return "\n".join(
-        f"  {row[0].rjust(widths[0])}  {row[1].rjust(widths[1])}  {row[2]}"
-        for row in [["offset", "bytes", "what"], *rows]
-    )
+    """The plan as people read it, one write a line; many of a kind are one line, and what is copied is another."""
+    rows = [["offset", "bytes", "what"]]
+    for step in steps.ALL_PARTS:
+        for what, planned in groupby(plan.writes_of(step), lambda write: write.what):
+            rows += _plan_rows(what, [(write.offset, len(write.new)) for write in planned])
+        if step == steps.JOURNAL and plan.unseen.copied_bytes:
+            rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])
+    widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
+    return "\n".join(f"  {row[0].rjust(widths[0])}  {row[1].rjust(widths[1])}  {row[2]}" for row in rows)
+
+
+def _plan_rows(what: str, places: Sequence[Tuple[int, int]]) -> List[List[str]]:
+    if len(places) <= _MOST_ALIKE:
+        return [[str(offset), str(length), what] for offset, length in places]
+    return [["", str(sum(length for _, length in places)), f"{what}, {len(places)} times"]]
 
 
 def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, Any]:

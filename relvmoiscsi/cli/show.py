@@ -24,10 +24,11 @@ def add_command(make: Maker) -> None:
 def _show(arguments: argparse.Namespace) -> Answer:
     with open_device(arguments.device, writable=False) as device:
         found = engine.inspect(device)
-    return Answer(
-        report.inspection_facts(arguments.device, found),
-        report.inspection_text(arguments.device, found, _branches()),
-    )
+        one = engine.one_vdi(device, found.lun) if found.lun is not None else None
+    facts = report.inspection_facts(arguments.device, found)
+    if one is not None:
+        facts["one_vdi"] = report.one_vdi_facts(one)
+    return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one))
 
 
 def _branches() -> report.Branches:

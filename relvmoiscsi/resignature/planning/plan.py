@@ -23,6 +23,8 @@ from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.lun import Lun
 
+NEW_IMAGE = "new image"  #: what is written of one before the commit
+
 
 class Planned(NamedTuple):
     """A range that a step writes."""
@@ -53,7 +55,7 @@ class Plan(NamedTuple):
         """What a step of the protocol writes, in this order; of the contents, whole blocks as the journal has them."""
         if step == steps.JOURNAL:
             areas = [Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas]
-            image = [Planned(chunk.offset, None, chunk.data, "new image") for chunk in self.unseen.chunks]
+            image = [Planned(chunk.offset, None, chunk.data, NEW_IMAGE) for chunk in self.unseen.chunks]
             return [Planned(self.journal.offset, None, self.journal.data, "journal"), *areas, *image]
         if step == steps.CONTENTS:
             full = self.run.rebuilt.full if self.run.rebuilt else ()

@@ -7,9 +7,11 @@ from kit import shell
 from kit.builder import (
     AREA_DEFAULT,
     build_sr,
+    cbtlog,
     named,
     raw,
     trim,
+    vhd,
 )
 from kit.shell import (
     SR,
@@ -21,7 +23,7 @@ from kit.shell import (
 from relvmoiscsi.device import align_down
 from relvmoiscsi.host.disk.block_device import open_device
 
-SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes"}
+SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes", "one_vdi"}
 VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
             "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv"}  # fmt: skip
 
@@ -43,14 +45,15 @@ def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(
     assert ran.status == 0 and not ran.err
     assert lines[0] == '{}: SR {} "test SR"'.format(image, uuids["sr"])
     assert lines[1].split() == ["state", "clean"]
-    assert lines[5].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
-    assert lines[6:10] == [
+    assert lines[4].startswith(f"  one VDI  cannot be made: {image} has 2 live VDIs, and one is wanted: ")
+    assert lines[6].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
+    assert lines[7:11] == [
         "{}     64 MiB   4 MiB  vhd   base copy [hidden]".format(uuids["base"]),
         "├─ {}  64 MiB   4 MiB  vhd   Größe <é> [CBT]".format(uuids["disk"]),
         "└─ {}  64 MiB   4 MiB  vhd   at noon [snapshot of {}]".format(uuids["snapshot"], uuids["disk"][:8]),
         "{}      4 MiB   4 MiB  raw   data".format(uuids["data"]),
     ]
-    assert lines[11] == "Other volumes: MGT, {}.cbtlog".format(uuids["disk"])
+    assert lines[12] == "Other volumes: MGT, {}.cbtlog".format(uuids["disk"])
 
 
 def test_json_has_the_sr_its_group_and_every_vdi(image, command):
@@ -77,6 +80,70 @@ def test_json_has_the_sr_its_group_and_every_vdi(image, command):
     assert (snapshot["is_a_snapshot"], snapshot["snapshot_of"]) == (True, truth.uuids["disk"])
     assert [vdi["hidden"] for vdi in found["vdis"]] == [True, False, False, False]
     assert found["notes"] == []
+    assert (found["one_vdi"]["state"], found["one_vdi"]["cost"]) == ("cannot be", None)
+
+
+def one_of(*volumes, **options):
+    return lambda: build_sr(volumes, area=AREA_DEFAULT, **options)
+
+
+ONE_VDI = {
+    "one VHD": (one_of(vhd("disk")), "is", "yes"),
+    "one raw disk": (one_of(raw("disk")), "is", "yes"),
+    "one disk and its log": (one_of(vhd("disk"), cbtlog("disk")), "is", "yes"),
+    "a log without a disk": (
+        one_of(vhd("disk"), cbtlog("gone"), also=("gone",)),
+        "can be",
+        "can be made: it is one image; 1 volume goes, and nothing is copied.",
+    ),
+    "a chain": (
+        one_of(vhd("base", hidden=True), vhd("disk", parent="base"), free_extents=40),
+        "can be",
+        "can be made from 2 images: of 1 blocks 1 stay where they are (0 filled up), 0 are copied: 0 bytes. ",
+    ),
+    "a snapshot alone": (
+        one_of(vhd("disk", snapshot_of="disk")),
+        "cannot be",
+        "cannot be made: {name} has no live VDI: every disk on it is a snapshot",
+    ),
+    "a raw parent": (
+        one_of(raw("base", hidden=True), vhd("disk", parent="base"), free_extents=40),
+        "cannot be",
+        "cannot be made: LV-",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE_VDI)
+def test_it_says_whether_the_lun_is_one_vdi_or_can_be(tmp_path, command, name):
+    make, state, words = ONE_VDI[name]
+    path = tmp_path / "clone.img"
+    make().disk.to_file(str(path))
+    before = content(path)
+
+    ran, found = command("show", path), command("show", path, "--json").json["one_vdi"]
+
+    line = ran.out.splitlines()[4]
+    assert line.startswith("  one VDI  " + words.format(name=path))
+    assert set(found) == {"state", "cost", "problem"}
+    assert found["state"] == state
+    assert (found["cost"] is not None, found["problem"] is not None) == (state == "can be", state == "cannot be")
+    assert not found["problem"] or line.endswith(found["problem"])
+    assert content(path) == before
+
+
+def test_a_block_table_that_cannot_be_right_is_an_answer_as_well(tmp_path, command):
+    built = build_sr([vhd("base", hidden=True), vhd("disk", parent="base")], area=AREA_DEFAULT, free_extents=40)
+    path = tmp_path / "clone.img"
+    built.disk.to_file(str(path))
+    header = built.truth.device_ranges("disk", 512, 1024)[0]
+    table = int.from_bytes(built.disk.peek(header.offset + 16, 8), "big")
+    patched(path, built.truth.device_ranges("disk", table, 4)[0].offset, b"\xff\xff\xff\xf7")
+
+    found = command("show", path, "--json").json
+
+    assert (found["state"], found["one_vdi"]["state"]) == ("clean", "cannot be")
+    assert "VHD block at byte" in found["one_vdi"]["problem"]
 
 
 def test_a_resignatured_lun_says_what_it_was(finished, command):
