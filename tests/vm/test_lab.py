@@ -273,7 +273,8 @@ def test_two_paths_become_one_map(lab):
         target.disable(1)
         one = (read_directly(device)[0], write_directly(device))
         target.enable(1)
-        run("multipath", "-f", lun.scsi_id)
+        # what was written brought an event, for which udev may be looking at the map
+        until(lambda: run("multipath", "-f", lun.scsi_id, check=False).status == 0, "the map is in nobody's use")
         assert initiator.multipath_map(lun.scsi_id) is None
 
     assert both == one == (0, 0)
