@@ -12,10 +12,10 @@ if [ ! -x .venv/bench/bin/python ]; then
     exit 1
 fi
 
-# What the VM measures, first: nothing else computes meanwhile.
+# What the emulated VM measures, first: nothing else computes meanwhile.
 rm -f build/bench/*.json
 mkdir -p build/bench
-E2E_RESULTS=build/bench/vm tools/e2e.sh tests/vm/test_timing.py tests/vm/bench_procedure.py \
+E2E_MACHINE=qemu E2E_RESULTS=build/bench/vm tools/e2e.sh tests/vm/test_timing.py tests/vm/bench_procedure.py \
     -q -s --pairs="${BENCH_PAIRS:-5}" >build/bench/vm.txt 2>&1 ||
     echo "tools/bench.sh: the VM has measured nothing, build/bench/vm.txt tells why" >&2
 cp build/bench/vm/driver.json build/bench/vm/procedure.json build/bench/ 2>/dev/null || true

@@ -10,8 +10,11 @@
 # copied, and nothing the tests do reaches this machine. No hardware virtualisation is used (/dev/kvm may hang).
 # What is left afterwards: build/e2e (E2E_RESULTS) with junit.xml, output.txt, console.txt, dmesg.txt, logs/.
 #
-# E2E_BOOT_LIMIT, E2E_SUITE_LIMIT: seconds; E2E_MEMORY, E2E_CPUS: of the VM. Exit status: pytest's; 70 if the VM gave no verdict;
-# 77 if it could not be started here at all (a failure when CI=true).
+# E2E_MACHINE: uml, User-mode Linux, the same kernel as a program of this machine: what runs in it is not emulated, and
+# several times as fast; one processor, no process events. qemu, an emulated machine with the distribution's own kernel.
+# E2E_CORE: the core for uml, first or last (default) of those there are.
+# E2E_BOOT_LIMIT, E2E_SUITE_LIMIT: seconds; E2E_MEMORY, E2E_CPUS (qemu): of the VM. Exit status: pytest's; 70 if the VM
+# gave no verdict; 77 if it could not be started here at all (a failure when CI=true).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/lib.sh
@@ -21,6 +24,7 @@ NO_VERDICT=70
 CANNOT_RUN=77
 boot_limit=${E2E_BOOT_LIMIT:-240}
 suite_limit=${E2E_SUITE_LIMIT:-2400}
+machine=${E2E_MACHINE:-uml}
 results=$(realpath -m "${E2E_RESULTS:-build/e2e}")
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -60,17 +64,23 @@ esac
 [ "$(id -u)" -eq 0 ] || cannot_run "needs root; run \`make e2e\` as root"
 [ "$(uname -m)" = x86_64 ] || cannot_run "the VM is made for x86_64, this machine is $(uname -m)"
 tools/need-packages.sh e2e
-for program in qemu-system-x86_64 busybox iscsid iscsiadm lvm multipath multipathd udevadm modprobe ip; do
+case $machine in
+    uml) needed=(linux.uml unshare) ;;
+    qemu) needed=(qemu-system-x86_64 busybox) ;;
+    *) echo "tools/e2e.sh: E2E_MACHINE is uml or qemu" >&2; exit 2 ;;
+esac
+for program in "${needed[@]}" iscsid iscsiadm lvm multipath multipathd udevadm modprobe ip; do
     command -v "$program" >/dev/null || cannot_run "there is no $program"
 done
-kernel=$(newest_kernel)
-[ -r "$kernel" ] || cannot_run "there is no /boot/vmlinuz-*-amd64; apt-get install linux-image-amd64"
 tools/venv.sh current
-tools/venv.sh vm
 tools/venv.sh py36
-for program in .venv/current/bin/python .venv/vm/bin/vng; do
-    [ -x "$program" ] || cannot_run "$program could not be made"
-done
+[ -x .venv/current/bin/python ] || cannot_run ".venv/current could not be made"
+if [ "$machine" = qemu ]; then
+    kernel=$(newest_kernel)
+    [ -r "$kernel" ] || cannot_run "there is no /boot/vmlinuz-*-amd64; apt-get install linux-image-amd64"
+    tools/venv.sh vm
+    [ -x .venv/vm/bin/vng ] || cannot_run ".venv/vm/bin/vng could not be made"
+fi
 
 mkdir -p "$results"
 exec 8>"$results.lock"
@@ -107,16 +117,52 @@ qemu_options+=" -cpu qemu64"
 
 # start_vm <stay up at most that many seconds>; its process id is $vm
 start_vm() {
-    PATH=$PWD/.venv/vm/bin:$PATH PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=10 "$1" \
-        vng --run "$kernel" --disable-kvm --cpus "${E2E_CPUS:-2}" --memory "${E2E_MEMORY:-3G}" --cwd / --rwdir="$results" \
-        --append="$kernel_options" --qemu-opts="$qemu_options" \
-        -- "bash '$PWD/tools/e2e-guest.sh' '$PWD' '$results' $mode" </dev/null > >(tee -a "$results/output.txt") 2>&1 8>&- &
+    : >>"$results/output.txt"
+    tail -f -n 0 "$results/output.txt" 8>&- &
+    tail=$!
+    "start_$machine" "$1" </dev/null 8>&- &
     vm=$!
 }
 
-# `timeout` leads a process group of its own, in which vng, its shell and QEMU are.
+# the_core: its number
+# shellcheck disable=SC2317 # called by start_uml
+the_core() {
+    local cores
+    cores=$(sed -n 's/^Cpus_allowed_list:\s*//p' /proc/self/status)
+    if [ "${E2E_CORE:-last}" = first ]; then echo "${cores%%[!0-9]*}"; else echo "${cores##*[!0-9]}"; fi
+}
+
+# On one core: kernel and programs take turns, and waking another core costs more than all they do. Before all others,
+# where that is allowed: they do so thousands of times a second, and would wait for the slice of a neighbour each time.
+# In a name space of its own this machine's root is read-only and the memory of the VM goes with it, whatever happens.
+# shellcheck disable=SC2317 # called by the name of the machine
+start_uml() {
+    local first=(chrt --rr 1)
+    "${first[@]}" true 2>/dev/null || first=()
+    # shellcheck disable=SC2016 # for the inner shell
+    exec env -i PATH="$PATH" HOME=/root TMPDIR=/dev/shm timeout --kill-after=10 "$1" \
+        "${first[@]}" taskset --cpu-list "$(the_core)" unshare --mount bash -euc '
+        mount -t tmpfs -o "mode=1777,size=$1" tmpfs /dev/shm
+        mount --bind "$2" "$2"
+        mount -o remount,bind,ro /
+        exec linux.uml "mem=$1" "${@:3}"' bash \
+        "${E2E_MEMORY:-3G}" "$results" root=/dev/root rootfstype=hostfs rootflags=/ ro uml_dir=/dev/shm/ \
+        con=null con0=null,fd:1 oops=panic loglevel=4 rcupdate.rcu_expedited=1 nowatchdog \
+        init="$PWD/tools/e2e-guest.sh" -- "$PWD" "$results" "$mode" uml >>"$results/console.txt" 2>&1
+}
+
+# shellcheck disable=SC2317
+start_qemu() {
+    exec env PATH="$PWD/.venv/vm/bin:$PATH" PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=10 "$1" \
+        vng --run "$kernel" --disable-kvm --cpus "${E2E_CPUS:-2}" --memory "${E2E_MEMORY:-3G}" --cwd / --rwdir="$results" \
+        --append="$kernel_options" --qemu-opts="$qemu_options" \
+        -- "bash '$PWD/tools/e2e-guest.sh' '$PWD' '$results' $mode qemu" >>"$results/output.txt" 2>&1
+}
+
+# `timeout` leads a process group of its own, in which the VM is with all that it consists of.
 stop_vm() {
-    kill "$vm" 2>/dev/null || true
+    sleep 0.3 # what it said last
+    kill "$tail" "$vm" 2>/dev/null || true
     for _ in $(seq 20); do
         kill -0 -- "-$vm" 2>/dev/null || return 0
         sleep 0.2
@@ -141,6 +187,7 @@ watch_vm() {
         sleep 0.5
     done
     wait "$vm" || status=$?
+    stop_vm
 }
 
 began=$SECONDS
@@ -148,13 +195,13 @@ for attempt in 1 2; do
     start_vm $((boot_limit + suite_limit))
     watch_vm
     if [ -e "$results/up" ]; then break; fi
-    echo "tools/e2e.sh: attempt $attempt: the VM ended (vng: exit status $status) before it was up; its console:" >&2
+    echo "tools/e2e.sh: attempt $attempt: the VM ended (exit status $status) before it was up; its console:" >&2
     tail -n 40 "$results/console.txt" >&2 || true
 done
 [ "$status" -ne 124 ] || echo "tools/e2e.sh: the VM was stopped after $((boot_limit + suite_limit)) s" >&2
 
 if [ ! -s "$results/verdict" ]; then
-    echo "tools/e2e.sh: the VM ended (vng: exit status $status) without a verdict; its console, at the end:" >&2
+    echo "tools/e2e.sh: the VM ended (exit status $status) without a verdict; its console, at the end:" >&2
     tail -n 40 "$results/console.txt" >&2 || true
     exit "$NO_VERDICT"
 fi

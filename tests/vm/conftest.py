@@ -32,6 +32,8 @@ def pytest_collection_modifyitems(items):
         if HERE in Path(str(item.fspath)).parents:
             item.add_marker("vm")
             item.add_marker("processes")
+            if item.get_closest_marker("execs") and Path("/proc/exitcode").exists():
+                item.add_marker(pytest.mark.skip(reason="User-mode Linux does not tell of execs"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -396,6 +396,7 @@ def test_a_session_that_was_replaced_is_noticed(lab):
     assert [line[:10] for line in before.diff(lab.world()) if "session" in line[:10]] == ["- sessions", "+ sessions"]
 
 
+@pytest.mark.execs
 def test_secrets_of_short_processes_are_seen():
     with Watcher() as watcher:
         for word in ("first", "second", "third"):

@@ -30,6 +30,7 @@ def is_failure(answer, code):
 # -- what it is for -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.emulated
 def test_a_clone_is_resignatured_beside_its_original_in_use(lab, pool):
     image = lab.image("chain")
     original, clone = lab.lun(image), lab.lun(image.clone("clone.img"))
@@ -163,6 +164,7 @@ def test_without_our_rules_nothing_is_even_logged_in(lab, pool, clone):
 # -- passwords ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.execs
 def test_chap_is_used_and_shown_nowhere(lab, pool, clone):
     copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"))
 
@@ -178,6 +180,7 @@ def test_chap_is_used_and_shown_nowhere(lab, pool, clone):
         assert not any(secret in line for line in lab.smlog())
 
 
+@pytest.mark.execs
 def test_mutual_chap_is_used_and_shown_nowhere(lab, pool, clone):
     copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"), mutual=Chap("array", "battery-staple-2"))
     digest = lab.digest(clone)
@@ -195,6 +198,7 @@ def test_mutual_chap_is_used_and_shown_nowhere(lab, pool, clone):
         assert not any(secret in line for line in lab.smlog())
 
 
+@pytest.mark.execs
 def test_a_xapi_that_hands_over_clear_passwords_is_served_as_well(lab, make_pool, clone):
     pool = make_pool(move_secrets=False, originator=False)
     copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"))
