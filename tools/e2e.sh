@@ -132,16 +132,13 @@ the_core() {
     if [ "${E2E_CORE:-last}" = first ]; then echo "${cores%%[!0-9]*}"; else echo "${cores##*[!0-9]}"; fi
 }
 
-# On one core: kernel and programs take turns, and waking another core costs more than all they do. Before all others,
-# where that is allowed: they do so thousands of times a second, and would wait for the slice of a neighbour each time.
+# On one core: kernel and programs take turns, and waking another core costs more than all they do.
 # In a name space of its own this machine's root is read-only and the memory of the VM goes with it, whatever happens.
 # shellcheck disable=SC2317 # called by the name of the machine
 start_uml() {
-    local first=(chrt --rr 1)
-    "${first[@]}" true 2>/dev/null || first=()
     # shellcheck disable=SC2016 # for the inner shell
     exec env -i PATH="$PATH" HOME=/root TMPDIR=/dev/shm timeout --kill-after=10 "$1" \
-        "${first[@]}" taskset --cpu-list "$(the_core)" unshare --mount bash -euc '
+        taskset --cpu-list "$(the_core)" unshare --mount bash -euc '
         mount -t tmpfs -o "mode=1777,size=$1" tmpfs /dev/shm
         mount --bind "$2" "$2"
         mount -o remount,bind,ro /

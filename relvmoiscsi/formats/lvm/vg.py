@@ -272,7 +272,8 @@ def _stated_lvs(vg: Section, pv_name: str, where: Place) -> List[_Stated]:
 
 def _stated_in_shape(match: Match[str], pv_name: str, text_at: Place) -> _Stated:
     where = text_at.plus(match.start(1))
-    segments = _EACH_SEGMENT.findall(match.string, *match.span("segments"))
+    found = list(_EACH_SEGMENT.finditer(match.string, *match.span("segments")))
+    segments = [one.groups() for one in found]
     names = [name for name, _start, _count, _first in segments]
     if len(set(names)) < len(names):
         raise Malformed("LVM metadata text", where, f"{names[-1]!r}, expected each name only once")
@@ -294,6 +295,8 @@ def _stated_in_shape(match: Match[str], pv_name: str, text_at: Place) -> _Stated
             id=Span(*match.span("id")),
             status=Span(*match.span("status")),
             tags=tags if tags.end > 0 else Span(behind_flags, behind_flags),
+            segment_count=Span(*match.span("count")),
+            segments=tuple(Span(one.start(), one.end() - 1) for one in found),
         ),
     )
 
@@ -472,7 +475,7 @@ def _segments_text(segments: Sequence[Segment], pv_name: str) -> str:
         extents = f"start_extent = {start}\nextent_count = {count}"
         where = f'type = "striped"\nstripe_count = 1\n\nstripes = [\n"{pv_name}", {first_pe}\n]'
         parts.append(f"segment{number} {{\n{extents}\n\n{where}\n}}")
-    return "\n\n".join(parts)
+    return "\n".join(parts)
 
 
 def _tags_text(text: str, lv: LogicalVolume, at: LvPlaces, tags: Sequence[str]) -> str:

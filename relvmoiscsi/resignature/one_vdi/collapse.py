@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From a LUN with a chain of images to the LUN with one VDI, and what has to be written for it. Nothing is written."""
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import FrozenSet, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, torn_bytes
 from relvmoiscsi.errors import Refused
@@ -148,7 +148,7 @@ def _new_leaf(made: OneVdi) -> Volume:
     )
 
 
-def _with_work(lun: Lun, settled: Lun, chain: Chain, leaf: Volume, rebuilt: "frozenset[str]") -> Lun:
+def _with_work(lun: Lun, settled: Lun, chain: Chain, leaf: Volume, rebuilt: FrozenSet[str]) -> Lun:
     gone = {volume.lv.id for volume in (*chain.dropped, *chain.members)}
     volumes = [
         leaf if volume.lv.id == leaf.lv.id else volume

@@ -7,7 +7,7 @@ is copied. Where a cut may tear a page of 4 KiB, sectors that are
 in use must not share one with those that are written: such a block is copied.
 """
 
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, bitmap_bytes, first_sectors
 from relvmoiscsi.resignature.one_vdi.members import Member
@@ -62,9 +62,11 @@ def _homes(members: Sequence[Member]) -> Iterator[Home]:
             yield from _home(block, members, dict(having))
 
 
-def _home(block: int, members: Sequence[Member], having: "dict[int, Member]") -> Iterator[Home]:
+def _home(block: int, members: Sequence[Member], having: Dict[int, Member]) -> Iterator[Home]:
     """What lies behind the end of a parent's disk is zero, whatever is below it."""
-    home, found, below = None, 0, []
+    home: Optional[Home] = None
+    below: List[Tuple[int, int]] = []
+    found = 0
     seen = FULL
     for index, member in enumerate(members):
         seen &= first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
