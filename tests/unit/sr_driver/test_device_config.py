@@ -11,6 +11,7 @@ from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.sr_driver.config import Chap, SecretKey, parse_config
 
 IQN = DEVICE_CONFIG["targetIQN"]
+VDI = "7d2d9e72-1839-4ea5-85bd-6cecf8841738"
 
 
 def config(**changed):
@@ -155,6 +156,29 @@ def test_a_local_iqn_overrides():
 def test_only_false_is_no_master():
     assert not config(SRmaster="false").is_master
     assert config(SRmaster=None).is_master
+
+
+@pytest.mark.parametrize("value, vdis", [(None, None), ("", None), (" ", None), ("one", "one"), (" all ", "all")])
+def test_how_many_vdis_are_wanted(value, vdis):
+    assert config(vdis=value).vdis == vdis
+
+
+@pytest.mark.parametrize("value", ["two", "ONE", "1", "true"])
+def test_what_is_no_number_of_vdis(value):
+    with pytest.raises(UsageError, match="device-config:vdis") as caught:
+        config(vdis=value)
+    assert caught.value.sm_key == "InvalidArg"
+
+
+@pytest.mark.parametrize("value, vdi", [(None, None), (" ", None), (f" {VDI} ", VDI)])
+def test_the_one_vdi_may_be_named(value, vdi):
+    assert config(vdi=value).vdi == vdi
+
+
+@pytest.mark.parametrize("value", [VDI[:-1], VDI.upper(), "root disk"])
+def test_what_is_no_vdi(value):
+    with pytest.raises(UsageError, match="device-config:vdi"):
+        config(vdi=value)
 
 
 @pytest.mark.parametrize(
