@@ -12,7 +12,7 @@ import pytest
 from kit import golden
 from kit.shell import SCSI_ID, TOP
 
-PAGES = ("README.rst", "docs/administrator.rst", "docs/scripting.rst")
+PAGES = ("README.rst", "docs/administrator.rst", "docs/one-vdi.rst", "docs/scripting.rst")
 
 
 def text_of(page):
