@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What people read, to the letter: the golden LUNs as `show` draws them, the plan as a table, sizes, labels."""
 
+import json
 import os
+import re
 
 import pytest
 
 from kit import golden
+from kit.chains.random_chain import random_chain
+from kit.cuts import entropy
+from kit.shell import TOP
 from relvmoiscsi import engine, report, wording
-from relvmoiscsi.errors import Unfinished
+from relvmoiscsi.device import Chunk
+from relvmoiscsi.errors import Refused, Unfinished
 from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.collapse import Cost
+from relvmoiscsi.resignature.protocol import steps
 
 CHAIN = """\
 /dev/sdc: SR f0351b7a-1726-4201-9d84-792f2dd894f4 "golden chain"
@@ -157,3 +166,83 @@ def test_whatever_stands_in_a_journal_is_shown_and_not_sent():
 
     assert text.splitlines()[1] == "It was to become SR \\x1b[31mnew (it was \\x1b[31mold)."
     assert report.map_text(None, ids) == "  SR   \\x1b[31mold  becomes  \\x1b[31mnew"
+
+
+# --- one VDI
+
+
+@pytest.fixture(scope="module")
+def plan_of_one():
+    """A plan with fills, copies and holes."""
+    chain = random_chain(0, free=40)
+    return engine.prepare(chain.disk, entropy(0), one=Request()).plan
+
+
+def test_the_plan_of_one_vdi_has_what_is_alike_in_one_item_and_large_pieces_without_their_bytes(plan_of_one):
+    rows = report.plan_facts(plan_of_one)
+
+    assert all(list(row)[:5] == ["offset", "length", "what", "old", "new"] for row in rows)
+    left_out = [row for row in rows if row["new"] is None]
+    assert {row["what"] for row in left_out} == {"new image", "guest data, copied"}
+    assert all(row["length"] > 64 << 10 for row in left_out)
+    several = [row for row in rows if "offsets" in row]
+    assert {row["what"] for row in several} >= {"bitmap of a block that was filled", "bitmap of a free slot"}
+    assert all(row["offset"] is None and len(row["new"]) == 2 * row["length"] for row in several)
+    assert len(json.dumps(rows)) < 200000
+
+
+def test_the_plan_of_one_vdi_has_every_write(plan_of_one):
+    planned = [write for step in steps.ALL_PARTS for write in plan_of_one.writes_of(step)]
+
+    rows = report.plan_facts(plan_of_one)
+
+    told = [offset for row in rows for offset in row.get("offsets", [row["offset"]]) if offset is not None]
+    assert told == [write.offset for write in planned]
+    copied = [row for row in rows if row["what"] == "guest data, copied"]
+    assert [row["length"] for row in copied] == [plan_of_one.unseen.copied_bytes]
+
+
+def test_the_text_of_a_plan_has_many_of_a_kind_in_one_line(plan_of_one):
+    chunks = tuple(Chunk(40960 * number, bytes(4096)) for number in range(5))
+    many = plan_of_one._replace(unseen=plan_of_one.unseen._replace(chunks=chunks))
+
+    lines = [line.split() for line in report.plan_text(many).splitlines()]
+
+    assert ["20480", "new", "image,", "5", "times"] in lines
+    assert [str(plan_of_one.unseen.copied_bytes), "guest", "data,", "copied"] in lines
+    assert lines[0] == ["offset", "bytes", "what"]
+
+
+COST = Cost(3, 4, 10, 8, 2, 2, 4 << 20, 3, 40)
+
+
+@pytest.mark.parametrize(
+    "cost, text",
+    [
+        (
+            COST,
+            "One VDI from 3 images: of 10 blocks 8 stay where they are (2 filled up), 2 are copied: 4 MiB. "
+            "3 of 40 free extents are used before the commit; 4 volumes go.",
+        ),
+        (COST._replace(images=1, dropped=1), "One VDI: it is one image; 1 volume goes, and nothing is copied."),
+        (COST._replace(images=1, dropped=0), "One VDI: it is one image; nothing goes, and nothing is copied."),
+    ],
+)
+def test_what_one_vdi_costs_is_one_sentence(cost, text):
+    assert report.cost_text(cost) == text
+
+
+def test_what_one_vdi_costs_in_json_has_the_keys_of_its_page():
+    page = (TOP / "docs/one-vdi.rst").read_text(encoding="utf-8")
+    table = page[page.index("* - in JSON") : page.index("**Fills decide.**")]
+    rows = re.findall(r"^   \* - (``.*``)$", table, re.MULTILINE)
+
+    assert set(re.findall(r"``(\w+)``", " ".join(rows))) == set(report.cost_facts(COST))
+
+
+def test_a_problem_of_the_disk_is_printable_in_the_line():
+    found = engine.OneVdiOutlook(engine.CANNOT_BE_ONE, problem=Refused("\x1b[2J is no parent."))
+
+    text = report.inspection_text("/dev/sdc", engine.inspect(golden.load("one").disk), report.ASCII_BRANCHES, found)
+
+    assert "  one VDI  cannot be made: \\x1b[2J is no parent.\n" in text
