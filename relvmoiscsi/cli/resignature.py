@@ -59,7 +59,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     with in_state(NOTHING_WRITTEN):
         must_be_able_to_ask(arguments)
         chosen, one = _chosen(arguments), _one(arguments)
-    finished = None if arguments.again or arguments.dry_run or one else _finished_before(arguments, chosen)
+    finished = None if arguments.again or arguments.dry_run else _finished_before(arguments, chosen, one)
     if finished is not None:
         return finished
     with opened(arguments, not arguments.dry_run) as (device, ids):
@@ -76,7 +76,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     return answer(path, done.result, FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path))
 
 
-def _finished_before(arguments: argparse.Namespace, chosen: IdMap) -> Optional[Answer]:
+def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[Request]) -> Optional[Answer]:
     """The answer where the same was done before.
 
     The LUN may be in use by now, so it is opened for reading: for writing it would be refused, and udev would look at
@@ -86,7 +86,12 @@ def _finished_before(arguments: argparse.Namespace, chosen: IdMap) -> Optional[A
         scsi_id = ids[0] if ids else None
         with in_state(NOTHING_WRITTEN):
             done = engine.find_done(device, scsi_id)
-        return None if done is None else _already_done(arguments, chosen, done, engine.inspect(device).lun, scsi_id)
+            if done is None:
+                return None
+            lun = engine.inspect(device).lun
+            if one is not None and lun is not None:
+                engine.refuse_several(device.name, lun)
+        return _already_done(arguments, chosen, done, lun, scsi_id)
 
 
 def _already_done(

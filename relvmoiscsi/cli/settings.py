@@ -14,10 +14,10 @@ from relvmoiscsi.host.this_host import THIS_HOST
 HOST = THIS_HOST
 
 _SETTINGS = """\
-They stand in the section [driver] of /etc/relvmoiscsi.conf, and hold from the next call on. --vdis changes one of
-them; the rest of the file stays as it is. With `one`, each LUN that xapi has resignatured on this host becomes one
-with a single VDI, as CloudStack needs it: snapshots go, and the disk and its hidden parents become one image. Set it
-alike on all hosts of a pool. A call may say otherwise: device-config:vdis.
+They stand in the section [driver] of /etc/relvmoiscsi.conf, and hold from the next call on. --vdis changes one
+of them; the rest of the file stays as it is. With `one`, each LUN that xapi has resignatured on this host becomes
+one with a single VDI, as CloudStack needs it: snapshots go, and the disk and its hidden parents become one image.
+Set it alike on all hosts of a pool. A call may say otherwise: device-config:vdis.
 
 example:
   relvmoiscsi settings

@@ -10,6 +10,7 @@ from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.resignature.reading.lun import Lun, Volume
 
 MAX_LEVELS = 30  #: of a chain, as SM allows them
+_SHOWN = 4  #: VDIs that a message lists
 
 
 class Request(NamedTuple):
@@ -78,7 +79,8 @@ def _leaf(lun: Lun, request: Request) -> Volume:
     if not live:
         raise Refused(f"{lun.name} has no live VDI: every disk on it is a snapshot, or kept as a parent only.")
     if len(live) > 1:
-        listed = ", ".join(sorted(str(volume.name.uuid) for volume in live))
+        named = sorted(str(volume.name.uuid) for volume in live)
+        listed = ", ".join(named[:_SHOWN] + ([f"and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else []))
         raise Refused(f"{lun.name} has {len(live)} live VDIs, and one is wanted: {listed}. Name it (`vdi`).")
     return live[0]
 

@@ -170,7 +170,9 @@ def _mgt(mgt: Optional[Mgt], leaf: Volume) -> Optional[Mgt]:
 def _sentences(chain: Chain) -> List[str]:
     uuid, found = chain.leaf.name.uuid, []
     if len(chain.members) > 1:
-        found.append(f"VDI {uuid} and {len(chain.members) - 1} hidden parents become one image.")
+        parents = len(chain.members) - 1
+        hidden = "its hidden parent become" if parents == 1 else f"its {parents} hidden parents become"
+        found.append(f"VDI {uuid} and {hidden} one image.")
     if chain.dropped:
         names = ", ".join(volume.name.text for volume in chain.dropped)
         found.append(f"Only VDI {uuid} stays; these volumes go: {names}.")
