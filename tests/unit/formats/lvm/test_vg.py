@@ -274,7 +274,7 @@ def said(text):
         vg = read_vg(text, WHERE)
     except FormatError as problem:
         return re.sub(" at byte [0-9]+", "", str(problem))
-    places = [[text[slice(*span)] for span in at[1:]] for at in vg.places.lvs]
+    places = [[text[slice(*span)] for span in (*at[1:-1], *at.segments)] for at in vg.places.lvs]
     ends = [text[slice(*at.section)][-10:] for at in vg.places.lvs]
     return vg.lvs, places, ends, [text[slice(*span)] for span in vg.places.tags]
 
@@ -439,7 +439,6 @@ stripes = [
 "pv0", 700
 ]
 }
-
 segment2 {
 start_extent = 2
 extent_count = 1

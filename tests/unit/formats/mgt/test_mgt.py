@@ -408,11 +408,13 @@ def test_only_the_record_of_one_vdi_stays_with_its_labels():
 def test_it_moves_to_the_first_slot_and_is_no_snapshot_any_more():
     mgt = read_mgt(DATA, "MGT", ROOM)
 
-    record = with_only(mgt, ONE._replace(uuid=SNAPSHOT), "MGT").live()[SNAPSHOT]
+    found = with_only(mgt, ONE._replace(uuid=SNAPSHOT), "MGT")
+    record = found.live()[SNAPSHOT]
 
     assert (record.offset, record.is_a_snapshot, record.snapshot_of) == (2048, False, "")
     assert record.name_label == "disk one \xe9 <x>"
-    assert record.others["managed"] == b"1"
+    slot = found.data[record.offset : record.offset + 1024]
+    assert b"<managed>1</managed>" in slot
 
 
 def test_its_type_is_that_of_the_volume():

@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 
 HOLES, FILLS = "empty", "full"
-CASES = (Case(34, 512, (HOLES, FILLS)), Case(7, 512, (FILLS,)), Case(24, 4096, (FILLS,)), Case(50, 4096, (HOLES,)))
+CASES = (Case(34, 512, (HOLES, FILLS)), Case(7, 512, (FILLS,)), Case(56, 4096, (FILLS,)), Case(50, 4096, (HOLES,)))
 BOTH, FILLED = CASES[:2]
 
 

@@ -30,7 +30,7 @@ COSTS = {
     ("VHD chains", 1000): (3012, 8, 2339),
     ("QCOW2 chains", 1): (12, 6, 8),
     ("QCOW2 chains", 10): (33, 6, 23),
-    ("QCOW2 chains", 100): (244, 7, 173),
+    ("QCOW2 chains", 100): (243, 7, 173),
     ("QCOW2 chains", 1000): (2345, 7, 1673),
 }
 
