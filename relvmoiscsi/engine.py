@@ -36,6 +36,7 @@ from relvmoiscsi.resignature.compare import differing, extents
 from relvmoiscsi.resignature.one_vdi import collapse
 from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.one_vdi.collapse import Cost
+from relvmoiscsi.resignature.one_vdi.fit import has_one_row, refuse_other_vdis
 from relvmoiscsi.resignature.planning import contents, new_ids, plan
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
@@ -114,6 +115,8 @@ class Prepared(NamedTuple):
     reads: int
     read_batches: int
     cost: Optional[Cost] = None  #: of making it one VDI
+    writes: int = 0  #: that are made already: see `copy_unseen`
+    bytes_written: int = 0
 
 
 def inspect(device: Device) -> Inspection:
@@ -157,13 +160,7 @@ def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
         cost = collapse.make_one(device, lun, Request()).cost
     except (Refused, FormatError, DeviceError) as problem:
         return OneVdiOutlook(CANNOT_BE_ONE, problem=problem)
-    return OneVdiOutlook(IS_ONE) if _has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)
-
-
-def _has_one_row(lun: Lun) -> bool:
-    """Whether SM will find one VDI. It makes a row of a changed-block log as well, if that has no disk."""
-    logs = {volume.name.uuid for volume in lun.volumes if volume.name.kind == naming.CBT_LOG}
-    return len(logs.union(lun.disks())) == 1
+    return OneVdiOutlook(IS_ONE) if has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)
 
 
 def _state_of(tail: Optional[Tail]) -> str:
@@ -201,8 +198,7 @@ def prepare(
             tail = read_tail(forgotten.label, Place(device.name, label.offset))
         done = None if again else _done_before(cache, label, tail, scsi_id)
         if done is not None:
-            if one is not None:
-                refuse_several(device.name, survey.read_lun(cache, label))
+            refuse_other_vdis(device.name, survey.read_lun(cache, label), done.run, one)
             return done
         lun = forgotten or earlier_run.lun_at_rest(cache, label)
         way = collapse.make_one(cache, lun, one) if one is not None else None
@@ -211,23 +207,14 @@ def prepare(
         block_bytes = plan.block_bytes_of(lun, device)
         image = way.image(cache, ids) if way is not None else None
         rebuilt = image.rebuilt if image is not None else None
+        kept = way.leaf.name.uuid if way is not None and way.leaf is not None else None
         made = plan.plan_resignature(
-            lun, contents.known_from(cache), block_bytes, ids, entropy(16), scsi_id, __version__, rebuilt
+            lun, contents.known_from(cache), block_bytes, ids, entropy(16), scsi_id, __version__, rebuilt, kept
         )
         made = made._replace(label_now=label.sector, unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)
     cost = way.cost if way is not None else None
     return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches, cost)
-
-
-def refuse_several(name: str, lun: Lun) -> None:
-    """Where one VDI is asked for, a LUN that was resignatured with all of its VDIs is not what was asked for."""
-    disks = lun.settled().disks()
-    if len(disks) != 1:
-        raise Refused(
-            f"{name} was resignatured before, with {len(disks)} VDIs, and one is wanted. Resignature it again "
-            "(`relvmoiscsi resignature --again --vdis one`) as long as nobody uses it, or take the clone again."
-        )
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:
@@ -261,16 +248,36 @@ def vg_names(run: Run) -> Tuple[str, str]:
     return naming.VG_PREFIX + run.ids.sr, naming.VG_PREFIX + run.ids.new_sr
 
 
-def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
-    """Carry out a prepared plan. Raises Refused or DeviceError; the error says what state the device is in.
+def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Prepared:
+    """What a plan writes where nobody sees it before the commit, which may take its time: without LVM's locks.
 
-    `progress` is told how many bytes of guest data are copied, and how many will be, where any are.
+    Gives what is left of the plan. `progress` is told how many bytes are copied, and how many will be. Raises as
+    `resignature` does.
     """
+    if not (prepared.plan.unseen.chunks or prepared.plan.unseen.copies):
+        return prepared
     counting = CountingDevice(device)
-    apply.carry_out(counting, prepared.plan, progress=progress)
+    left = apply.write_unseen(counting, prepared.plan, progress)
+    return prepared._replace(
+        plan=left,
+        reads=prepared.reads + counting.reads,
+        read_batches=prepared.read_batches + counting.read_batches,
+        writes=counting.writes,
+        bytes_written=counting.bytes_written,
+    )
+
+
+def resignature(device: Device, prepared: Prepared) -> Result:
+    """Carry out a prepared plan. Raises Refused or DeviceError; the error says what state the device is in."""
+    prepared = copy_unseen(device, prepared)
+    counting = CountingDevice(device)
+    apply.carry_out(counting, prepared.plan)
     run = prepared.plan.run
     return _result(counting, RESIGNATURED, prepared.lun, run)._replace(
-        reads=prepared.reads + counting.reads, read_batches=prepared.read_batches + counting.read_batches
+        reads=prepared.reads + counting.reads,
+        read_batches=prepared.read_batches + counting.read_batches,
+        writes=prepared.writes + counting.writes,
+        bytes_written=prepared.bytes_written + counting.bytes_written,
     )
 
 
@@ -310,6 +317,9 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result:
     """Finish a run that was cut, with the ids it had chosen.
 
+    One that makes a new image of several is taken back before its commit: nothing tells for sure whether a guest has
+    written to the old ones since.
+
     An undo that LVM has overtaken cannot be finished any more; it is taken back, and the LUN is resignatured still.
 
     Raises Refused when the run was begun on another LUN: this one is a copy of it, and would become its twin.
@@ -320,6 +330,8 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
             f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {mark.journal.run.scsi_id}). Run "
             f"`relvmoiscsi undo {device.name}`, then resignature it."
         ).in_state(NOTHING_WRITTEN)
+    if mark.journal.run.rebuilt is not None and mark.tail.phase == IN_PROGRESS:
+        return _roll_back(device, mark)
     is_undo = mark.tail.kind == UNDO and mark.tail.phase == IN_PROGRESS
     if is_undo and not evidence.is_prepared(device, mark.journal.run):
         return _roll_back(device, mark)
@@ -405,6 +417,9 @@ def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> 
 # --- two LUNs
 
 
+_ELSEWHERE = "Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared."
+
+
 class Comparison(NamedTuple):
     """What `check --original` found; without problems the clone shares nothing with the original."""
 
@@ -424,7 +439,11 @@ def compare(original: Device, clone: Device, data: Optional[Sequence[Range]] = N
     one, other = before.settled(), after.settled()
     ids = check.pairing(one, other)
     if ids is None:
-        return Comparison(problems + ["Their volumes do not lie at the same places."], 0)
+        return Comparison(
+            problems
+            + ["Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared."],
+            0,
+        )
     if problems:
         return Comparison(problems, 0)
     problems += check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))

@@ -6,6 +6,9 @@ have a voice in it, which says what is said, asks whom it asks, holds what it ho
     a run that is done, for this LUN                            AlreadyDone
     a run that was cut                                          finished: the ids it had chosen must win
     a run that was cut, of the LUN that this is a copy of       taken back: those ids are the other LUN's; a new run
+    a run that was cut and leads to other VDIs than wanted,
+    or makes a new image and was cut before its commit          taken back; a new run
+    the same behind its commit, where VDIs are gone by then     finished; a new run on a copy, otherwise refused
     a run that was taken back, and has written late             taken back once more; a new run
     an undo that was cut                                        finished; then as above
 """
@@ -17,9 +20,10 @@ from typing import Any, ContextManager, Iterator, NamedTuple, Optional, Union
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.fit import fits
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, RESIGNATURE
 from relvmoiscsi.resignature.protocol.run import Run
@@ -78,21 +82,12 @@ def resignature(
     try:
         prepared = prepare()
     except Unfinished as problem:
-        settled = _settle(device, entropy, voice, scsi_id, problem)
+        settled = _settle(device, entropy, voice, scsi_id, problem, one)
         if isinstance(settled, Outcome):
-            _refuse_several(device, settled, one)
             return settled
         with _since(settled):
             return _carried_out(device, voice, prepare())
     return _carried_out(device, voice, prepared)
-
-
-def _refuse_several(device: Device, settled: Outcome, one: Optional[Request]) -> None:
-    """An earlier run that was finished here may have been asked for less."""
-    lun = settled.result.lun
-    if one is not None and lun is not None:
-        with in_state("The resignature that was cut was finished."):
-            engine.refuse_several(device.name, lun)
 
 
 def _carried_out(
@@ -100,8 +95,11 @@ def _carried_out(
 ) -> Union[Outcome, AlreadyDone, Prepared]:
     if isinstance(prepared, AlreadyDone) or not voice.agrees_to(prepared):
         return prepared
-    with voice.locks(prepared.plan.run):
-        return Outcome(engine.resignature(device, prepared, voice.copying), was_cut=False)
+    prepared = engine.copy_unseen(device, prepared, voice.copying)
+    with _since("A new image was begun where nobody sees it" if prepared.writes else ""), voice.locks(
+        prepared.plan.run
+    ):
+        return Outcome(engine.resignature(device, prepared), was_cut=False)
 
 
 @contextmanager
@@ -116,7 +114,12 @@ def _since(settled: str) -> Iterator[None]:
 
 
 def _settle(
-    device: Device, entropy: Entropy, voice: Voice, scsi_id: Optional[str], problem: Unfinished
+    device: Device,
+    entropy: Entropy,
+    voice: Voice,
+    scsi_id: Optional[str],
+    problem: Unfinished,
+    one: Optional[Request],
 ) -> Union[Outcome, str]:
     """Bring a run that was cut to its end: the Outcome, or what was done where a new run is to follow."""
     mark = engine.find_unfinished(device)
@@ -124,13 +127,18 @@ def _settle(
         return _take_back_late_writes(device, entropy, voice, problem)
     run = mark.journal.run
     is_copy = None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id
-    take_back = is_copy and mark.tail.kind == RESIGNATURE
+    is_early = mark.tail.phase == IN_PROGRESS
+    is_other = mark.tail.kind == RESIGNATURE and (is_copy or not fits(run, one) or run.rebuilt is not None and is_early)
+    take_back = is_other and (run.rebuilt is None or is_early)
     voice.agrees_to_settle(mark, take_back, problem)
     with voice.locks(run):
-        result = engine.undo(device, entropy) if take_back else engine.recover(device, mark, scsi_id)
+        known = None if is_other else scsi_id  # a copy may be finished here: a new run follows
+        result = engine.undo(device, entropy) if take_back else engine.recover(device, mark, known)
     voice.has_settled(mark, result)
     if take_back:
         return "The resignature that was cut was taken back"
+    if is_other:  # there is no way back from one VDI behind the commit; what is done then is seen by who prepares anew
+        return "The resignature that was cut was finished"
     return Outcome(result, was_cut=True) if mark.tail.kind == RESIGNATURE else "The undo was finished"
 
 

@@ -325,7 +325,8 @@ def _cost_words(cost: Cost) -> str:
     return (
         f" from {cost.images} images: of {cost.blocks} blocks {cost.remapped} stay where they are "
         f"({cost.filled} filled up), {cost.copied} are copied: {human_size(cost.data_bytes)}. "
-        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {goes}."
+        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {goes}. "
+        "Behind its commit it cannot be undone."
     )
 
 

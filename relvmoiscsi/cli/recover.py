@@ -21,6 +21,9 @@ example:
   relvmoiscsi recover /dev/sdc"""
 
 
+_TAKEN_BACK = "{}: the resignature was to make one VDI and was cut before its commit; it was taken back. Run it again."
+
+
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     parser = writes(make(_recover, _RECOVER), "accepted for scripts; recover never asks")
@@ -45,6 +48,8 @@ def _recover(arguments: argparse.Namespace) -> Answer:
 def _finished(path: str, device: Device, mark: Mark, scsi_id: Optional[str]) -> Answer:
     with guard.write_locks(path, engine.vg_names(mark.journal.run)):
         result = engine.recover(device, mark, scsi_id)
+    if mark.journal.run.rebuilt is not None and result.state == engine.CLEAN:
+        return answer(path, result, _TAKEN_BACK.format(path))
     return answer(path, result, FINISHED.format(path, _kind(result)))
 
 

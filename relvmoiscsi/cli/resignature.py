@@ -16,6 +16,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError,
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.fit import fits, refuse_other_vdis
 from relvmoiscsi.resignature.planning import mapfile
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
@@ -89,8 +90,8 @@ def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional
             if done is None:
                 return None
             lun = engine.inspect(device).lun
-            if one is not None and lun is not None:
-                engine.refuse_several(device.name, lun)
+            if lun is not None:
+                refuse_other_vdis(device.name, lun, done.run, one)
         return _already_done(arguments, chosen, done, lun, scsi_id)
 
 
@@ -127,6 +128,7 @@ def _planned(path: str, prepared: Prepared, scsi_id: Optional[str]) -> Answer:
 
 _NEW = "{} was resignatured."
 _OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first."
+_OTHER_VDIS = "{} holds a resignature that was cut and leads to other VDIs; that is taken back here first."
 _LATE = "{}: a write of a run that was taken back has landed late; it is taken back here first."
 
 
@@ -144,7 +146,9 @@ class _Terminal(procedure.Voice):
         path = self._arguments.device
         if take_back:
             is_copy = mark.journal.run.scsi_id not in (None, *self._ids)
-            say((_OF_A_COPY if is_copy else _LATE).format(path, printable(str(mark.journal.run.scsi_id))))
+            is_other = not fits(mark.journal.run, _one(self._arguments))
+            text = _OF_A_COPY if is_copy else _OTHER_VDIS if is_other else _LATE
+            say(text.format(path, printable(str(mark.journal.run.scsi_id))))
             ask(self._arguments, "Take it back?")
         else:
             instead = f"`relvmoiscsi recover {path}` finishes that, `relvmoiscsi undo {path}` takes it back."

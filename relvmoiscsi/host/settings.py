@@ -17,6 +17,7 @@ the others is refused.
 
 import logging
 import math
+import re
 from typing import Dict, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
@@ -97,7 +98,7 @@ def _vdis(settings: Dict[str, str], path: str) -> str:
 
 def _copy_mib(settings: Dict[str, str], path: str) -> int:
     text = settings.get("copy", "") or str(DEFAULT_COPY_MIB)
-    if not text.isdigit() or len(text) > 9:
+    if not re.match("[0-9]{1,9}\\Z", text):
         raise _wrong(path, "copy", text, "a number of MiB")
     return int(text)
 

@@ -48,6 +48,9 @@ def sr_create(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadl
     if not config.scsi_id:
         raise missing_scsi_id(access)
     asked = one_vdi(config.vdis)
+    if config.vdi is not None and asked is None:
+        problem = "device-config:vdi names the one VDI that stays; say device-config:vdis=one as well."
+        raise UsageError(problem, "InvalidArg").in_state("Nothing was written.")
     verify_unused(config.scsi_id, read_pool(xapi), call.sr_ref)
     log.info("sr_create: LUN %s behind %s", config.scsi_id, config.target_iqn)
     with attached(access, meanwhile=_load_engine) as path:

@@ -9,7 +9,7 @@ from typing import Iterator, Optional
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
-from relvmoiscsi.errors import Unfinished
+from relvmoiscsi.errors import Refused, Unfinished
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks import sm_locks
@@ -64,6 +64,12 @@ class _SmLog(procedure.Voice):
 
     def copying(self, done: int, total: int) -> None:
         """A line for each tenth."""
+        if self._deadline.has_passed and done < total:
+            raise Refused(
+                f"The call's time is over with {human_size(done)} of {human_size(total)} copied. The command "
+                "`relvmoiscsi resignature --vdis one` on the host has no such limit.",
+                sm_key="SMGeneral",
+            )
         if done * 10 // total > self._said:
             self._said = done * 10 // total
             log.info("%s: %s of %s copied", self._device.name, human_size(done), human_size(total))

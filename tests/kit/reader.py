@@ -494,8 +494,6 @@ def _identity_texts(sr: Sr) -> Iterator[Tuple[str, str]]:
         for name in image.backing.split("/")[2:]:
             yield f"backing file of {image.name}", name
     for log in sr.cbts:
-        if log.consistent not in (0, 1):
-            continue  # what lay there before SM made the volume
         yield f"parent in {log.name}", log.parent
         yield f"child in {log.name}", log.child
     for journal in sr.journals:

@@ -60,8 +60,6 @@ def finish(device: Device, mark: Mark) -> None:
         around = read_surroundings(device, run)
         if mark.tail.phase == IN_PROGRESS:
             _verify_prepared(device, mark)
-            with in_state(NOTHING_WRITTEN, Refused):
-                rebuilding.verify_unchanged(device, run)
             _put_contents(device, run)
             sector = switched_label(label, run, mark.journal.tail(SWITCHED))
             step(device, steps.COMMIT, [Chunk(label.offset, sector)], *around)
@@ -91,7 +89,7 @@ def _put_contents(device: Device, run: Run) -> None:
                 sm_key="SRUnavailable",
             ).in_state(NOTHING_WRITTEN)
         log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, field.pieces[0].offset)
-    chunks = [*canvas.changes(device.block_size), *rebuilding.full_units(run)]
+    chunks = canvas.changes(device.block_size)
     if torn:
         step(device, steps.CONTENTS, torn, what=TORN)
     step(device, steps.CONTENTS, chunks)
@@ -161,4 +159,15 @@ def cut(device: Device, tail: Tail, run: Run) -> Unfinished:
             f"{device.name} holds an unfinished resignature, cut before its commit, and LVM has changed the volume "
             f"group since. `relvmoiscsi undo {device.name}` takes it back and keeps LVM's change."
         )
-    return unfinished(device.name, tail)
+    found = unfinished(device.name, tail)
+    if run.rebuilt is not None and tail.phase == IN_PROGRESS:
+        return Unfinished(
+            f"{device.name} holds a resignature that was to make one VDI, cut before its commit. `relvmoiscsi recover "
+            f"{device.name}` takes it back; nothing is lost."
+        )
+    if run.one is not None and tail.phase == IN_PROGRESS and tail.kind == RESIGNATURE:
+        found.message += (
+            f" It leads to one VDI: then snapshots and all other VDIs are gone. `relvmoiscsi undo {device.name}` takes "
+            "it back and keeps them."
+        )
+    return found

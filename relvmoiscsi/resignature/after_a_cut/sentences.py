@@ -16,6 +16,14 @@ def only_free_space(name: str, before: str) -> str:
     return start + "; beyond that only free space of the metadata area was written."
 
 
+def only_unseen(name: str) -> str:
+    """The sentence about a device on which a new image was begun."""
+    return (
+        f"Every VDI on {name} reads as before: only free extents and metadata space, and sectors of images that "
+        "nobody reads, were written. A write that failed may still land: detach the disk before anybody uses it."
+    )
+
+
 def cut_sentence(name: str, kind: int) -> str:
     """The sentence about a device on which a later step has failed."""
     return (

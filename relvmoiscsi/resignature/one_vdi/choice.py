@@ -77,11 +77,19 @@ def _leaf(lun: Lun, request: Request) -> Volume:
         return found
     live = live_vdis(lun)
     if not live:
-        raise Refused(f"{lun.name} has no live VDI: every disk on it is a snapshot, or kept as a parent only.")
+        raise Refused(
+            f"{lun.name} has no live VDI: every disk on it is a snapshot, or kept as a parent only. "
+            "Name one (`vdi`), or ask for all VDIs (`vdis=all`).",
+            sm_key="InvalidArg",
+        )
     if len(live) > 1:
         named = sorted(str(volume.name.uuid) for volume in live)
         listed = ", ".join(named[:_SHOWN] + ([f"and {len(named) - _SHOWN} more"] if len(named) > _SHOWN else []))
-        raise Refused(f"{lun.name} has {len(live)} live VDIs, and one is wanted: {listed}. Name it (`vdi`).")
+        raise Refused(
+            f"{lun.name} has {len(live)} live VDIs, and one is wanted: {listed}. Name it (`vdi`), or ask for "
+            "all VDIs (`vdis=all`).",
+            sm_key="InvalidArg",
+        )
     return live[0]
 
 

@@ -18,7 +18,6 @@ from relvmoiscsi.resignature.one_vdi.image import Image, make_image, plain_foote
 from relvmoiscsi.resignature.one_vdi.layout import Extents, Layout
 from relvmoiscsi.resignature.one_vdi.members import Member
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
-from relvmoiscsi.wording import human_size
 
 
 class Cost(NamedTuple):
@@ -93,13 +92,14 @@ def _best(device: Device, lun: Lun, chain: Chain, images: Tuple[Member, ...], re
     thick = lun.vg.size_of(images[0].lv) >= blocks.formula_size(images[0].virtual_size)
     room = layout.room_on(lun.vg, images, [volume.lv for volume in chain.dropped])
     problem: Optional[Refused] = None
-    for one in layout.layouts(images, homes, thick, tears_pages):
+    for one in layout.layouts(images, homes, thick, tears_pages):  # each is made when it is asked for
         cost = _cost(chain, one, len(room.writable))
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             problem = problem or Refused(
-                f"One VDI of {chain.leaf.name.text} takes {human_size(cost.data_bytes)} of copying, and this call may "
-                f"copy {human_size(request.most_bytes)}. The command `relvmoiscsi resignature --vdis one` on the host "
-                "has no such limit."
+                f"One VDI of {chain.leaf.name.text} takes {cost.data_bytes} bytes of copying, and a call may copy "
+                f"{request.most_bytes} here (`copy` in /etc/relvmoiscsi.conf). The command `relvmoiscsi resignature "
+                "--vdis one` on the host has no such limit.",
+                sm_key="InvalidArg",
             )
             continue
         try:

@@ -16,9 +16,9 @@ from relvmoiscsi.formats.vhd import blocks, layout
 from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
 from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 from relvmoiscsi.resignature.one_vdi.homes import Home
-from relvmoiscsi.resignature.one_vdi.layout import EXTENT_BYTES, Layout
+from relvmoiscsi.resignature.one_vdi.layout import EXTENT_BYTES, Layout, expanded
 from relvmoiscsi.resignature.one_vdi.members import Member
-from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, TableUnit, Unseen, digest_of
+from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, TableUnit, Unseen
 
 
 class Image(NamedTuple):
@@ -72,6 +72,10 @@ class _Making:
     def unit(self, home: Home) -> int:
         return align_down(self.bitmap(home), UNIT)
 
+    def is_fresh_slot(self, slot: int) -> bool:
+        """Whether the bitmap of a slot is in a new extent: then it is written before the commit."""
+        return self.is_fresh(blocks.bitmap_at(self.layout.entry(slot)))
+
     def is_fresh(self, offset: int) -> bool:
         return offset // EXTENT_BYTES in self.fresh
 
@@ -111,8 +115,6 @@ def make_image(
         full=tuple(_full_units(making)),
         empty=tuple(_hole_units(making)),
         table=tuple(_table_writes(making, head)),
-        built_on=tuple((chunk.offset, len(chunk.data)) for chunk in expected),
-        digest=digest_of(chunk.data for chunk in expected),
     )
     copies = tuple(_shadows(making)), tuple(_fills_and_copies(making))
     return Image(new_footer, header, Unseen(tuple(expected), tuple(chunks), copies), rebuilt)
@@ -136,10 +138,13 @@ def plain_header(header: DynamicHeader) -> DynamicHeader:
 
 
 def _entries(making: _Making) -> List[int]:
-    """The block table without the blocks that get holes."""
+    """The block table without the blocks that get holes in old extents."""
     found = [UNUSED] * making.members[making.layout.primary].header.max_bat_entries
     for block, slot in making.layout.slots.items():
         found[block] = making.layout.entry(slot)
+    for hole in making.layout.holes:
+        if making.is_fresh_slot(hole.slot):
+            found[hole.block] = making.layout.entry(hole.slot)
     return found
 
 
@@ -186,6 +191,11 @@ def _bitmaps(making: _Making) -> Iterator[Chunk]:
             yield from making.chunk(at - at % UNIT, bytes(at % UNIT) + data)
         else:
             yield from making.chunk(at, data)
+    for hole in making.layout.holes:
+        at = blocks.bitmap_at(making.layout.entry(hole.slot))
+        if making.is_fresh(at):
+            first = at - at % UNIT if hole.slot else at  # in front of slot 0's bitmap are headers
+            yield from making.chunk(first, bytes(at - first + SECTOR))
 
 
 # --- what is copied
@@ -226,8 +236,29 @@ def _fills_and_copies(making: _Making) -> List[Copy]:
         found += _sectors(making, home, [(home.member, home.bits), *home.below])
     for home in making.layout.staying:
         if home.must_be_filled:
-            found += _sectors(making, home, home.below, home.bits)
+            copies = list(_sectors(making, home, home.below, home.bits))
+            found += copies
+            if not making.is_fresh(making.bitmap(home)):
+                found += _in_the_old_image(making, copies)
     return found
+
+
+def _in_the_old_image(making: _Making, copies: Iterable[Copy]) -> Iterator[Copy]:
+    """The same sectors where the old image has them, if the end of a block lies in an extent that is replaced.
+
+    The old bitmap will say that they are there.
+    """
+    made, extents = making.layout, expanded(making.lv)
+    replaced = {extents[extent]: extent for extent in making.fresh if extent >= made.fresh_head}
+    for copy in copies:
+        pe, offset = divmod(copy.target - making.vg.pe_start, EXTENT_BYTES)
+        if pe not in replaced:
+            continue
+        extent = replaced[pe]
+        for piece in made.moved:
+            if piece.at <= extent < piece.at + piece.end - piece.first:
+                old = expanded(making.members[piece.member].lv)[extent - piece.at + piece.first]
+                yield copy._replace(target=making.vg.pe_start + old * EXTENT_BYTES + offset)
 
 
 def _sectors(making: _Making, home: Home, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[Copy]:
@@ -255,18 +286,23 @@ def _full_units(making: _Making) -> Iterator[int]:
 
 def _hole_units(making: _Making) -> Iterator[int]:
     for hole in making.layout.holes:
-        at = align_down(blocks.bitmap_at(making.layout.entry(hole.slot)), UNIT)
-        yield making.at(at, UNIT)[0].offset
+        if not making.is_fresh_slot(hole.slot):
+            at = align_down(blocks.bitmap_at(making.layout.entry(hole.slot)), UNIT)
+            yield making.at(at, UNIT)[0].offset
 
 
 def _table_writes(making: _Making, head: bytes) -> Iterator[TableUnit]:
     """The parts of the block table in which holes are given away: whole units, which is what a cut may tear."""
-    table = making.members[making.layout.primary].geometry.table.offset
+    table = making.members[making.layout.primary].geometry.table
     after = bytearray(head)
     touched = set()
     for hole in making.layout.holes:
-        at = table + 4 * hole.block
+        if making.is_fresh_slot(hole.slot):
+            continue
+        at = table.offset + 4 * hole.block
         after[at : at + 4] = blocks.table_bytes([making.layout.entry(hole.slot)])
         touched.add(align_down(at, UNIT))
     for at in sorted(touched):
-        yield TableUnit(making.at(at, UNIT)[0].offset, head[at : at + UNIT], bytes(after[at : at + UNIT]))
+        old, new = head[at : at + UNIT], bytes(after[at : at + UNIT])
+        first, end = max(0, table.offset - at), min(len(old), table.end - at)
+        yield TableUnit(making.at(at, len(old))[0].offset, old, new, first, end)

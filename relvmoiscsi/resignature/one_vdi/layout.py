@@ -14,6 +14,7 @@ The first extents, up to that of slot 0, and the last one are always new ones: s
 commit. All else is neutral, or free space, until then.
 """
 
+from collections import Counter
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, align_up
@@ -102,21 +103,31 @@ class Layout(NamedTuple):
         return found
 
 
-def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool, tears_pages: bool) -> List[Layout]:
-    """Every way to do it, the cheapest first. Raises Refused where there is none.
+def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool, tears_pages: bool) -> Iterator[Layout]:
+    """Every way to do it, likely the cheapest first; each is large. Raises Refused where there is none.
 
     `thick`: the volume is to have room for a full disk; `tears_pages`: what a cut tears is larger than a sector.
     """
     movable = [home for home in homes if not _must_be_copied(home, tears_pages)]
     fixed = [home for home in homes if _must_be_copied(home, tears_pages)]
-    found = []
-    for primary, member in enumerate(members):
-        if member.header.max_bat_entries >= members[0].header.max_bat_entries:
-            found.append(_layout(members, movable, fixed, primary, thick))
-    found = [one for one in found if one.entry(max(0, one.slot_count - 1)) <= _MAX_ENTRY]
-    if not found:
+    possible = [
+        index for index, one in enumerate(members) if one.header.max_bat_entries >= members[0].header.max_bat_entries
+    ]
+    counts = Counter(home.member for home in movable)
+    worth = [index for index in possible if counts[index]] or possible[:1]
+    any_fits = False
+    for primary in sorted(worth, key=lambda index: (_copied_beside(counts, index), -index)):
+        one = _layout(members, movable, fixed, primary, thick)
+        if one.entry(max(0, one.slot_count - 1)) <= _MAX_ENTRY:
+            any_fits = True
+            yield one
+    if not any_fits:
         raise Refused("The image would be larger than a VHD can be.")
-    return sorted(found, key=lambda one: (one.cost_bytes(), one.size_bytes, -one.primary))
+
+
+def _copied_beside(counts: "Counter[int]", primary: int) -> int:
+    """How many blocks will be copied, but for those that cannot move for want of room."""
+    return sum(count for index, count in counts.items() if index != primary and count < WORTH_MOVING)
 
 
 def _must_be_copied(home: Home, tears_pages: bool) -> bool:

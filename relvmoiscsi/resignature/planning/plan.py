@@ -104,10 +104,12 @@ def plan_resignature(
     scsi_id: Optional[str],
     tool: str,
     rebuilt: Optional[Rebuilt] = None,
+    one: Optional[str] = None,
 ) -> Plan:
     """All writes that give the LUN the new ids. Raises Refused when journal and second area do not fit.
 
-    `block_bytes` is that of `block_bytes_of`; `rebuilt` is what there is to do in a volume that is made anew.
+    `block_bytes` is that of `block_bytes_of`; `rebuilt` is what there is to do in a volume that is made anew; `one`
+    is the VDI that stays alone.
     """
     text = _new_text(lun, ids)
     changes = list(volume_changes(lun, ids))
@@ -128,6 +130,7 @@ def plan_resignature(
         fields=fields,
         block_bytes=block_bytes,
         rebuilt=rebuilt,
+        one=one,
     )
     return placed(run, lun.name, lun.mdas, text, finals=None, keep=())
 

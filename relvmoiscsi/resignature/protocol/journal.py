@@ -27,7 +27,7 @@ from relvmoiscsi.resignature.protocol.mark import (
     Tail,
     scsi_id_digest,
 )
-from relvmoiscsi.resignature.protocol.rebuilt import UNIT, Rebuilt, TableUnit, decode_units, encode_rebuilt
+from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
 from relvmoiscsi.resignature.protocol.run import (
     Field,
     MdaMove,
@@ -113,6 +113,8 @@ def encode(run: Run, level: int = FAST) -> bytes:
         "fields": [[field.pieces, field.what, field.kind, field.around] for field in run.fields],
         "block_bytes": run.block_bytes,
     }
+    if run.one is not None:
+        facts["one"] = run.one
     if run.rebuilt is not None:
         facts["rebuilt"] = encode_rebuilt(run.rebuilt)
     blobs = [run.old_label, run.final_label]
@@ -222,6 +224,7 @@ def _run(payload: _Payload) -> Run:
         fields=tuple(_field(*item) for item in facts.get("fields", [])),
         block_bytes=int(facts.get("block_bytes", SECTOR)),
         rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
+        one=str(facts["one"]) if "one" in facts else None,
     )
     payload.end()
     return run
@@ -248,10 +251,14 @@ def _rebuilt(facts: Dict[str, Any], payload: _Payload) -> Rebuilt:
         segments=tuple((int(start), int(count), int(pe)) for start, count, pe in facts["segments"]),
         full=decode_units(facts["full"]),
         empty=decode_units(facts["empty"]),
-        table=tuple(TableUnit(int(at), payload.take(UNIT), payload.take(UNIT)) for at in facts["table"]),
-        built_on=tuple((int(offset), int(length)) for offset, length in facts["built_on"]),
-        digest=bytes.fromhex(facts["digest"]),
+        table=tuple(_table_unit(item, payload) for item in facts["table"]),
     )
+
+
+def _table_unit(item: Sequence[int], payload: _Payload) -> TableUnit:
+    offset, length, first, end = (int(number) for number in item)
+    old = payload.take(length)
+    return TableUnit(offset, old, payload.take(length), first, end)
 
 
 def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequence[Sequence[int]]) -> Field:

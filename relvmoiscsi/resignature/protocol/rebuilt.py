@@ -10,18 +10,25 @@ Most of the new image is written where nobody looks before the commit, and needs
     table    the block table that gives those slots to blocks no image has; after those are durable
 """
 
-import hashlib
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import parse_lvm_id
 from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup
+from relvmoiscsi.formats.vhd import layout as vhd_layout
+from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
+from relvmoiscsi.resignature.protocol import structure
 
 UNIT = 4096  #: bytes: of a slot, what holds its bitmap; the rest of it is padding
 FULL_UNIT = bytes(UNIT - SECTOR) + b"\xff" * SECTOR
 EMPTY_UNIT = bytes(UNIT)
 _ENTRY = 4
+#: in front of the table, where SM puts it
+_HEADERS = (
+    (vhd_layout.FOOTER_KIND, slice(0, Footer.SIZE)),
+    (vhd_layout.HEADER_KIND, slice(vhd_layout.HEADER_OFFSET, vhd_layout.HEADER_OFFSET + DynamicHeader.SIZE)),
+)
 _UNUSED = b"\xff" * _ENTRY
 MAX_UNITS = 4 << 20  #: more than the largest disk has slots
 
@@ -47,11 +54,15 @@ class Unseen(NamedTuple):
 
 
 class TableUnit(NamedTuple):
-    """A unit of the block table, before and after the holes in it are given away."""
+    """What a cut may tear when holes in it are given away, before and after: a unit of the volume, or the part of it in
+    front of the first slot. Bytes [first, end) of it are the block table; around it are headers.
+    """
 
     offset: int  #: bytes from the start of the device
     old: bytes
     new: bytes
+    first: int
+    end: int
 
 
 class Rebuilt(NamedTuple):
@@ -62,8 +73,6 @@ class Rebuilt(NamedTuple):
     full: Tuple[int, ...] = ()  #: units, in bytes from the start of the device
     empty: Tuple[int, ...] = ()  #: the same, one for each hole
     table: Tuple[TableUnit, ...] = ()  #: whole units of the block table
-    built_on: Tuple[Tuple[int, int], ...] = ()  #: offset and length on the device: what the old images held there,
-    digest: bytes = b""  #: SHA-256 of that
 
     def is_still_on(self, vg: VolumeGroup) -> bool:
         """Whether the volume is there and lies where it was put: LVM may have gone on, and only made it larger."""
@@ -72,13 +81,6 @@ class Rebuilt(NamedTuple):
             if lv.id == self.lv_id:
                 return _extents(lv.segments)[: len(mine)] == mine
         return False
-
-
-def digest_of(parts: Iterable[bytes]) -> bytes:
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part)
-    return found.digest()
 
 
 def _extents(segments: Iterable[Segment]) -> List[int]:
@@ -95,9 +97,7 @@ def encode_rebuilt(rebuilt: Rebuilt) -> Dict[str, object]:
         "segments": rebuilt.segments,
         "full": _steps(rebuilt.full),
         "empty": _steps(rebuilt.empty),
-        "table": [unit.offset for unit in rebuilt.table],
-        "built_on": rebuilt.built_on,
-        "digest": rebuilt.digest.hex(),
+        "table": [[unit.offset, len(unit.old), unit.first, unit.end] for unit in rebuilt.table],
     }
 
 
@@ -120,28 +120,30 @@ def verify_rebuilt(rebuilt: Rebuilt, device_size: int, spans: Sequence[Tuple[int
     if len(rebuilt.full) + len(rebuilt.empty) > MAX_UNITS:
         raise Malformed("Journal", where, "it speaks of more bitmaps than there can be")
     ranges = [Range(unit, UNIT) for unit in (*rebuilt.full, *rebuilt.empty)]
-    ranges += [Range(unit.offset, UNIT) for unit in rebuilt.table]
+    ranges += [Range(unit.offset, len(unit.old)) for unit in rebuilt.table]
     for part in ranges:
         if part.offset < 0 or part.end > device_size or any(part.offset < b and a < part.end for a, b in spans):
             raise Malformed("Journal", where, f"it would write {part.length} bytes at {part.offset}")
-    starts = [part.offset for part in sorted(ranges)]
-    if any(following - start < UNIT for start, following in zip(starts, starts[1:])):
+    ordered = sorted(ranges)
+    if any(following.offset < part.end for part, following in zip(ordered, ordered[1:])):
         raise Malformed("Journal", where, "it would write a unit twice")
-    for offset, length in rebuilt.built_on:
-        if offset < 0 or length <= 0 or offset + length > device_size:
-            raise Malformed("Journal", where, f"it is built on {length} bytes at {offset}")
-    if any(len(unit.old) != UNIT or len(unit.new) != UNIT for unit in rebuilt.table):
-        raise Malformed("Journal", where, "its block table is not in whole units")
+    if not all(_is_sound(unit) for unit in rebuilt.table):
+        raise Malformed("Journal", where, "its block table is not in whole sectors")
     if len(rebuilt.empty) != sum(1 for unit in rebuilt.table for _at in given_away(unit)):
         raise Malformed("Journal", where, "its holes and its block table do not agree")
+
+
+def _is_sound(unit: TableUnit) -> bool:
+    size = len(unit.old)
+    return len(unit.new) == size and 0 < size <= UNIT and not size % SECTOR and 0 <= unit.first < unit.end <= size
 
 
 # --- holes
 
 
 def given_away(unit: TableUnit) -> Iterator[int]:
-    """Where in a unit of the table the entries are that give a hole away."""
-    for at in range(0, UNIT, _ENTRY):
+    """Where in a unit the entries are that give a hole away."""
+    for at in range(unit.first, unit.end, _ENTRY):
         if unit.old[at : at + _ENTRY] != unit.new[at : at + _ENTRY]:
             yield at
 
@@ -161,13 +163,16 @@ def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> List[int]:
 
 
 def merged_table(unit: TableUnit, data: bytes) -> bytes:
-    """A unit of the table with its holes given away. What tapdisk has put into it meanwhile stays.
-
-    A sector in which something else has changed than entries that were unused is torn: then the journal's counts.
+    """A unit with its holes given away. What tapdisk has put into the table meanwhile, and SM into footer and header,
+    stays. A sector of the table in which something else has changed than entries that were unused is torn, and so are
+    a footer and a header that do not check: then the journal's counts.
     """
     found = bytearray(data)
-    for start in range(0, UNIT, SECTOR):
-        part = slice(start, start + SECTOR)
+    for kind, part in _HEADERS if unit.first == vhd_layout.HEADER_OFFSET + DynamicHeader.SIZE else ():
+        if not structure.is_whole(kind, data[part]):
+            found[part] = unit.old[part]
+    for start in range(unit.first, unit.end, SECTOR):
+        part = slice(start, min(start + SECTOR, unit.end))
         if not _is_table(data[part], unit.old[part], unit.new[part]):
             found[part] = unit.new[part]
     for at in given_away(unit):
@@ -177,7 +182,7 @@ def merged_table(unit: TableUnit, data: bytes) -> bytes:
 
 
 def _is_table(found: bytes, old: bytes, new: bytes) -> bool:
-    for at in range(0, SECTOR, _ENTRY):
+    for at in range(0, len(found), _ENTRY):
         entry = found[at : at + _ENTRY]
         if entry in (old[at : at + _ENTRY], new[at : at + _ENTRY]):
             continue

@@ -84,6 +84,7 @@ class Run(NamedTuple):
     fields: Tuple[Field, ...] = ()  #: the identities in `writes`; none: the blocks as a whole are meant (version 1)
     block_bytes: int = SECTOR  #: what a cut may tear in `writes` is this large and aligned
     rebuilt: Optional[Rebuilt] = None  #: of a run that made several images one VDI
+    one: Optional[str] = None  #: the old UUID of the only VDI that stays; None: all stay
 
     def reversed_writes(self) -> Tuple[Write, ...]:
         return tuple(Write(w.offset, w.new, w.old, w.what) for w in self.writes)
@@ -159,5 +160,7 @@ def _verify_ids(run: Run, where: Place) -> None:
         parse_lvm_id(str(lvm_id), "Id in the journal", where)
     if run.ids.sr not in run.ids.uuids:
         raise Malformed("Journal", where, f"the SR {run.ids.sr} has no new UUID")
+    if run.one is not None and run.one not in run.ids.uuids:
+        raise Malformed("Journal", where, f"the VDI {run.one} has no new UUID")
     if not isinstance(run.scsi_id, (str, type(None))) or len(run.run_id) != Tail.run_id.size:
         raise Malformed("Journal", where, "its SCSIid or its run id is none")

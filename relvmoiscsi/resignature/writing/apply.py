@@ -26,11 +26,12 @@ import logging
 from typing import Container, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
-from relvmoiscsi.errors import DeviceError, Refused, in_state
-from relvmoiscsi.resignature.after_a_cut.sentences import cut_sentence, nothing_written, only_free_space
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
+from relvmoiscsi.resignature.after_a_cut.sentences import cut_sentence, nothing_written, only_free_space, only_unseen
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import Journal
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.protocol.steps import STEPS, Step
 from relvmoiscsi.resignature.writing import copying, rebuilding
@@ -41,22 +42,33 @@ from relvmoiscsi.resignature.writing.reading_back import range_of, read_back
 log = logging.getLogger(__name__)
 
 
-def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[Progress] = None) -> None:
+def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None) -> Plan:
+    """What nobody sees before the commit, on a device that is as it was when the plan was made; gives what is left.
+
+    It is durable with the first flush of `carry_out`. Raises as that does.
+    """
+    with in_state(NOTHING_WRITTEN, DeviceError, Refused):
+        _compare_with_plan(device, plan)
+    with in_state(only_unseen(device.name)):
+        copying.write_unseen(device, plan.unseen, progress)
+    return plan._replace(unseen=Unseen(expected=plan.unseen.expected))
+
+
+def carry_out(device: Device, plan: Plan, before: str = "") -> None:
     """All steps, on a device that is as it was when the plan was made.
 
     Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
-    the device is in. `before` begins that sentence, where something has been done to it already. `progress` is told of
-    what is copied.
+    the device is in. `before` begins that sentence, where something has been done to it already. What nobody sees is
+    written already (`write_unseen`).
     """
-    with in_state(nothing_written(before), DeviceError, Refused):
-        _compare_with_plan(device, plan)
     run, labels = plan.run, plan.labels()
+    untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
+    with in_state(untouched, DeviceError, Refused):
+        _compare_with_plan(device, plan)
     headers = _old_headers(plan.journal)
-    with in_state(only_free_space(device.name, before), DeviceError, Refused):
+    written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
+    with in_state(written, DeviceError, Refused):
         prepared = plan.chunks_of(steps.JOURNAL)
-        image = {chunk.offset for chunk in plan.unseen.chunks}
-        copying.write_unseen(device, plan.unseen, progress)
-        prepared = [chunk for chunk in prepared if chunk.offset not in image]
         step(device, steps.JOURNAL, prepared)
         read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):

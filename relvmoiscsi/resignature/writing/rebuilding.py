@@ -11,15 +11,13 @@ import logging
 from typing import List, Optional
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.errors import DeviceError
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol.rebuilt import (
     EMPTY_UNIT,
     FULL_UNIT,
-    UNIT,
     Rebuilt,
     TableUnit,
-    digest_of,
     merged_table,
     not_given_yet,
 )
@@ -31,19 +29,6 @@ log = logging.getLogger(__name__)
 def full_units(run: Run) -> List[Chunk]:
     """The bitmaps of blocks that were filled up."""
     return [Chunk(unit, FULL_UNIT) for unit in run.rebuilt.full] if run.rebuilt else []
-
-
-def verify_unchanged(device: Device, run: Run) -> None:
-    """Raises Refused where an image has been written to since the new one was made of it."""
-    if run.rebuilt is None:
-        return
-    found = device.read([Range(*part) for part in run.rebuilt.built_on])
-    if digest_of(found) != run.rebuilt.digest:
-        raise Refused(
-            f"Somebody has written to an image on {device.name} since the resignature was cut. "
-            f"`relvmoiscsi undo {device.name}` takes the resignature back and keeps what was written.",
-            sm_key="SRUnavailable",
-        )
 
 
 def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
@@ -73,7 +58,7 @@ def _table(device: Device, rebuilt: Rebuilt) -> List[bytes]:
 def _unit(device: Device, unit: TableUnit) -> bytes:
     """A unit of the block table; one that a cut has made unreadable is as it was."""
     try:
-        return device.read([Range(unit.offset, UNIT)])[0]
+        return device.read([Range(unit.offset, len(unit.old))])[0]
     except DeviceError as error:
         if error.errno != errno.ENODATA:
             raise

@@ -111,7 +111,10 @@ def test_of_several_live_disks_one_must_be_named_and_they_are_listed():
     built = built_of(small("one"), small("other"), small("snapshot", snapshot_of="one"))
 
     listed = ", ".join(sorted(built.truth.uuids[key] for key in ("one", "other")))
-    assert refusal(built) == f"{built.disk.name} has 2 live VDIs, and one is wanted: {listed}. Name it (`vdi`)."
+    assert refusal(built) == (
+        f"{built.disk.name} has 2 live VDIs, and one is wanted: {listed}. Name it (`vdi`), or ask for all VDIs "
+        "(`vdis=all`)."
+    )
 
 
 @pytest.mark.parametrize("vdi_type", ["metadata", "suspend", "redo_log", "ha_statefile"])

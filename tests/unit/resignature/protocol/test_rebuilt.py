@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from relvmoiscsi.errors import FormatError, Malformed, Place
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
+from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
+from relvmoiscsi.resignature.protocol import structure
 from relvmoiscsi.resignature.protocol.journal import decode, encode
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
 from relvmoiscsi.resignature.protocol.rebuilt import (
@@ -17,7 +19,6 @@ from relvmoiscsi.resignature.protocol.rebuilt import (
     Rebuilt,
     TableUnit,
     decode_units,
-    digest_of,
     encode_rebuilt,
     given_away,
     merged_table,
@@ -32,6 +33,8 @@ SPANS = [(0, 1 << 20)]
 ONE, TWO = "0a0b0c0d-0000-4000-8000-000000000001", "0a0b0c0d-0000-4000-8000-000000000002"
 
 UNUSED = b"\xff\xff\xff\xff"
+FOOTER = structure.resealed("VHD footer", bytes(Footer.zero(cookie=b"conectix", version=0x10000)))
+HEADER = structure.resealed("VHD header", bytes(DynamicHeader.zero(cookie=b"cxsparse", version=0x10000)))
 
 
 def entry(sector):
@@ -50,7 +53,7 @@ def table(**entries):
 OLD = table(e0=entry(8455), e1=entry(12559), e200=entry(20767))
 #: blocks 2 and 300 get a hole each
 NEW = table(e0=entry(8455), e1=entry(12559), e200=entry(20767), e2=entry(16663), e300=entry(24871))
-TABLE = TableUnit(40 << 20, OLD, NEW)
+TABLE = TableUnit(40 << 20, OLD, NEW, 0, UNIT)
 
 REBUILT = Rebuilt(
     lv_id="b" * 32,
@@ -58,8 +61,6 @@ REBUILT = Rebuilt(
     full=(24 << 20, (24 << 20) + 5 * UNIT, 23 << 20),
     empty=(32 << 20, 36 << 20),
     table=(TABLE,),
-    built_on=((20 << 20, 1536), (28 << 20, 512)),
-    digest=digest_of([b"images"]),
 )
 
 
@@ -123,9 +124,8 @@ BEYOND = {
     "more holes than the table gives away": {"empty": (32 << 20, 36 << 20, 44 << 20)},
     "fewer": {"empty": (32 << 20,)},
     "holes and no table": {"table": ()},
-    "images before the device": {"built_on": ((-512, 512),)},
-    "images behind it": {"built_on": ((SIZE - 512, 1024),)},
-    "images of no length": {"built_on": ((4096, 0),)},
+    "a table of half a sector": {"table": (TABLE._replace(old=OLD[:256], new=NEW[:256], end=256),)},
+    "a table that is no part of its unit": {"table": (TABLE._replace(end=UNIT + 512),)},
 }
 
 
@@ -242,3 +242,31 @@ def test_merging_twice_is_merging_once():
 def test_bitmaps_are_the_last_sector_of_their_unit():
     assert bytes(3584) + b"\xff" * 512 == FULL_UNIT
     assert bytes(4096) == EMPTY_UNIT
+
+
+# --- what lies around the table
+
+HEADERS = (FOOTER + HEADER).ljust(1536, b"\0")
+FIRST = TableUnit(40 << 20, HEADERS + OLD[1536:], HEADERS + OLD[1536:4092] + entry(16663), 1536, UNIT)
+
+
+def test_a_footer_and_a_header_that_sm_has_written_meanwhile_stay():
+    hidden = structure.resealed("VHD footer", FOOTER[:85] + b"\1" + FOOTER[86:])
+    found = hidden + FIRST.old[512:]
+
+    assert merged_table(FIRST, found) == hidden + FIRST.new[512:]
+
+
+@pytest.mark.parametrize("part", [slice(0, 512), slice(512, 1536)], ids=["footer", "header"])
+def test_a_footer_or_a_header_that_is_torn_is_the_journals(part):
+    found = bytearray(FIRST.old)
+    found[part.start + 100 : part.stop] = b"\x5a" * (part.stop - part.start - 100)
+
+    assert merged_table(FIRST, bytes(found)) == FIRST.new
+
+
+def test_what_follows_a_small_table_stays():
+    unit = TableUnit(40 << 20, OLD[:512] + bytes(512), NEW[:512] + bytes(512), 0, 512)
+    batmap = b"\x80" + bytes(511)
+
+    assert merged_table(unit, OLD[:512] + batmap) == NEW[:512] + batmap

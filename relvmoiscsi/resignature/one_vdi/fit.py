@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Whether an earlier run leads, or has led, to the VDIs that are asked for now. Pure."""
+
+from typing import Optional
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats import naming
+from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.reading.lun import Lun
+
+
+def fits(run: Run, request: Optional[Request]) -> bool:
+    """Whether a run that was cut leads to what is asked for: all VDIs, one, or this one."""
+    if request is None or run.one is None:
+        return request is None and run.one is None
+    return request.vdi in (None, run.one)
+
+
+def has_one_row(lun: Lun) -> bool:
+    """Whether SM will find one VDI. It makes a row of a changed-block log as well, if that has no disk."""
+    logs = {volume.name.uuid for volume in lun.volumes if volume.name.kind == naming.CBT_LOG}
+    return len(logs.union(lun.disks())) == 1
+
+
+def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional[Request]) -> None:
+    """Raises Refused where a LUN that is resignatured does not hold the VDIs that are asked for.
+
+    `run` is that of the journal; None where LVM has reclaimed its space.
+    """
+    if request is None:
+        if run is not None and run.one is not None:
+            raise Refused(
+                f"{name} was made one VDI before, and all VDIs are asked for: the others are gone. Take the clone "
+                "again, or ask for one VDI (`vdis=one`).",
+                sm_key="InvalidArg",
+            )
+        return
+    settled = lun.settled()
+    was_one = run is not None and run.one is not None  # it may have snapshots by now, and they are its own
+    if not was_one and not has_one_row(settled):
+        raise Refused(
+            f"{name} was resignatured before, with {len(settled.disks())} VDIs, and one is wanted. Resignature it "
+            "again (`relvmoiscsi resignature --again --vdis one`) as long as nobody uses it, take the clone again, or "
+            "ask for all VDIs (`vdis=all`).",
+            sm_key="InvalidArg",
+        )
+    if request.vdi is not None and (run is None or not fits(run, request)) and not _is_there(request.vdi, settled, run):
+        raise Refused(
+            f"{name} was made one VDI before, and it is not {request.vdi} that was kept. Take the clone again.",
+            sm_key="InvalidArg",
+        )
+
+
+def _is_there(vdi: str, lun: Lun, run: Optional[Run]) -> bool:
+    """Whether a VDI, told by its old UUID, is the one; without a journal by what it becomes unless an id was chosen."""
+    if run is not None and run.one is not None:
+        return run.one == vdi
+    new = run.ids.uuids.get(vdi, "") if run is not None else derived_uuid(lun.sr_uuid, vdi)
+    return new in lun.disks()
