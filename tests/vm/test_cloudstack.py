@@ -108,7 +108,8 @@ def test_a_disk_with_three_snapshots_ends_as_one_vdi(lab, pool, standin_sees, ho
     chain = random_chain(ONE_VDI_SEED, depth=4, snapshots=True, free=40, blocks=6)
     assert len(chain.snapshots) == 3
     image = luns.from_disk(chain.disk, "snapshots.img")
-    original, clone = lab.lun(image), lab.lun(image.clone("clone.img"))
+    copy = image.clone("clone.img")
+    original, clone = lab.lun(image), lab.lun(copy)
     source, copies = lab.target(original), lab.target(clone)
     standin_sees(source, copies)
     digest = image.digest()
@@ -121,5 +122,5 @@ def test_a_disk_with_three_snapshots_ends_as_one_vdi(lab, pool, standin_sees, ho
     seen = lab.probe(copies, clone)
     assert [vdi.uuid for vdi in seen.vdis] == [answer.path]
     assert answer.size == chain.flats[chain.leaf].size
-    assert flatten(SparseDisk.from_file(clone.image.path), f"VHD-{answer.path}") == chain.flats[chain.leaf]
+    assert flatten(SparseDisk.from_file(copy.path), f"VHD-{answer.path}") == chain.flats[chain.leaf]
     assert image.digest() == digest

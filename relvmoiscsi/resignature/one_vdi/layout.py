@@ -125,7 +125,7 @@ def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool, tears
         raise Refused("The image would be larger than a VHD can be.")
 
 
-def _copied_beside(counts: "Counter[int]", primary: int) -> int:
+def _copied_beside(counts: Dict[int, int], primary: int) -> int:
     """How many blocks will be copied, but for those that cannot move for want of room."""
     return sum(count for index, count in counts.items() if index != primary and count < WORTH_MOVING)
 
