@@ -201,7 +201,7 @@ def prepare(
             refuse_other_vdis(device.name, survey.read_lun(cache, label), done.run, one)
             return done
         lun = forgotten or earlier_run.lun_at_rest(cache, label)
-        way = collapse.make_one(cache, lun, one) if one is not None else None
+        way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
         lun = way.lun if way is not None else lun
         ids = new_ids.choose_ids(lun, entropy, chosen, sr_uuid)
         block_bytes = plan.block_bytes_of(lun, device)

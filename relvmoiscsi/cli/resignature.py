@@ -199,7 +199,7 @@ def _one(arguments: argparse.Namespace) -> Optional[Request]:
         if arguments.vdi is not None:
             raise UsageError("--vdi names the one VDI that stays: say --vdis one as well.")
         return None
-    return Request(arguments.vdi if arguments.vdi is None else mapfile.checked_uuid(arguments.vdi))
+    return Request(arguments.vdi if arguments.vdi is None else mapfile.checked_uuid(arguments.vdi.lower()))
 
 
 def _chosen(arguments: argparse.Namespace) -> IdMap:

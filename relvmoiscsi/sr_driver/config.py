@@ -88,7 +88,7 @@ def _vdis(device_config: Mapping[str, str]) -> Optional[str]:
 def _vdi(device_config: Mapping[str, str]) -> Optional[str]:
     from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have the key
 
-    text = device_config.get("vdi", "").strip()
+    text = device_config.get("vdi", "").strip().lower()
     if text and not is_uuid(text):
         raise UsageError(f"{text!r} is no UUID of a VDI (device-config:vdi).", "InvalidArg")
     return text or None

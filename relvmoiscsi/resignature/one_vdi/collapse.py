@@ -54,8 +54,8 @@ class OneVdi(NamedTuple):
         return make_image(self.lun.vg, self.members, self.layout, _new_lv(self), lv_id, expected)
 
 
-def make_one(device: Device, lun: Lun, request: Request) -> OneVdi:
-    """How the LUN becomes one with one VDI.
+def make_one(device: Device, lun: Lun, request: Request, lot: int = 0) -> OneVdi:
+    """How the LUN becomes one with one VDI. `lot` is that of `layout.room_on`.
 
     Raises Refused or UsageError where it cannot, or costs more than the request allows; FormatError for an image that
     does not read.
@@ -68,7 +68,7 @@ def make_one(device: Device, lun: Lun, request: Request) -> OneVdi:
     _refuse_disk(device, lun)
     images = members.read_members(device, lun.vg, chain.members)
     _refuse_encrypted(images)
-    made = _best(device, lun, chain, images, request)
+    made = _best(device, lun, chain, images, request, lot)
     leaf = _new_leaf(made)
     return made._replace(lun=_with_work(lun, settled, chain, leaf, frozenset([leaf.lv.id])))
 
@@ -86,11 +86,11 @@ def _refuse_encrypted(images: Tuple[Member, ...]) -> None:
             raise Refused(f"{member.name} is encrypted: its blocks cannot be put together without the key.")
 
 
-def _best(device: Device, lun: Lun, chain: Chain, images: Tuple[Member, ...], request: Request) -> OneVdi:
+def _best(device: Device, lun: Lun, chain: Chain, images: Tuple[Member, ...], request: Request, lot: int) -> OneVdi:
     """The cheapest way for which there is room."""
     homes, tears_pages = find_homes(images), torn_bytes(device) > SECTOR
     thick = lun.vg.size_of(images[0].lv) >= blocks.formula_size(images[0].virtual_size)
-    room = layout.room_on(lun.vg, images, [volume.lv for volume in chain.dropped])
+    room = layout.room_on(lun.vg, images, [volume.lv for volume in chain.dropped], lot)
     problem: Optional[Refused] = None
     for one in layout.layouts(images, homes, thick, tears_pages):  # each is made when it is asked for
         cost = _cost(chain, one, len(room.writable))

@@ -330,10 +330,12 @@ def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
     return tuple(found)
 
 
-def room_on(vg: VolumeGroup, members: Sequence[Member], dropped: Sequence[LogicalVolume]) -> Room:
+def room_on(vg: VolumeGroup, members: Sequence[Member], dropped: Sequence[LogicalVolume], lot: int = 0) -> Room:
     """What is free on the LUN, and what becomes free with the commit.
 
-    Behind its end of data the leaf's volume is free as well, but for its last extent, which holds its footer.
+    Behind its end of data the leaf's volume is free as well, but for its last extent, which holds its footer. `lot`, a
+    large number by chance, says where in the free extents to begin: a write of an earlier run that had failed may land
+    late, and is not to hit what this one writes.
     """
     used = {pe for lv in vg.lvs for pe in expanded(lv)}
     free = [pe for pe in range(vg.pe_count) if pe not in used]
@@ -344,4 +346,5 @@ def room_on(vg: VolumeGroup, members: Sequence[Member], dropped: Sequence[Logica
     ends = set(tail)
     later = [pe for member in members for pe in expanded(member.lv) if pe not in ends]
     later += [pe for lv in dropped for pe in expanded(lv)]
-    return Room(tuple(free + tail), tuple(later))
+    start = lot % len(free) if free else 0
+    return Room((*free[start:], *free[:start], *tail), tuple(later))
