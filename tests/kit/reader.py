@@ -595,8 +595,16 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
     """
     whole = dict(names)
     whole.update((old.replace("-", "--"), new.replace("-", "--")) for old, new in names.items())
-    pattern = re.compile("|".join(re.escape(name) for name in sorted(whole, key=len, reverse=True)) or r"(?!)")
-    return _replaced(value, lambda text: pattern.sub(lambda match: whole[match.group()], text))
+    strange = [name for name in names if not _IDENTITY.fullmatch(name)]
+    assert not strange, f"these are no identities: {strange[:3]}"
+    return _replaced(value, lambda text: _IDENTITY.sub(lambda match: whole.get(match.group(), match.group()), text))
+
+
+#: what an identity looks like, single or doubled dashes alike; a pattern of thousands of names takes seconds to make
+_IDENTITY = re.compile(
+    r"[0-9a-f]{8}(?P<one>--?)[0-9a-f]{4}(?:(?P=one)[0-9a-f]{4}){2}(?P=one)[0-9a-f]{12}"
+    r"|[0-9A-Za-z!#]{6}(?P<other>--?)[0-9A-Za-z!#]{4}(?:(?P=other)[0-9A-Za-z!#]{4}){4}(?P=other)[0-9A-Za-z!#]{6}"
+)
 
 
 def _replaced(value: Any, rename: Callable[[str], str]) -> Any:
