@@ -3,7 +3,6 @@
 
 import os
 import runpy
-import shutil
 import xmlrpc.client
 
 import pytest
@@ -18,7 +17,6 @@ from kit.doctor_world import (
     REAL_DRIVER,
     STOCK,
     UNIMPLEMENTED,
-    World,
     failed,
     hangs,
     unreadable,
@@ -36,13 +34,6 @@ from relvmoiscsi.doctor.driver import (
 )
 
 THE_DRIVER = Driver(DRIVER)
-
-
-@pytest.fixture
-def world():
-    made = World()
-    yield made
-    shutil.rmtree(made.root)
 
 
 # --- where xapi looks for it

@@ -3,12 +3,11 @@
 
 import json
 import os
-import shutil
 import xmlrpc.client
 
 import pytest
 
-from kit.doctor_world import DRIVER, DRIVER_INFO, PLUGIN, UUID, World
+from kit.doctor_world import DRIVER, DRIVER_INFO, PLUGIN, UUID
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import examine
@@ -31,13 +30,6 @@ pytestmark = pytest.mark.processes  # the simulated xapi runs drivers and plugin
 
 INFO = DriverInfo(DRIVER_INFO["name"], DRIVER_INFO["description"], DRIVER_INFO["driver_version"])
 XS2 = 1
-
-
-@pytest.fixture
-def world():
-    made = World()
-    yield made
-    shutil.rmtree(made.root)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 
 import fcntl
 import os
-import shutil
 
 import pytest
 
@@ -17,13 +16,6 @@ FIRST, LAST = programs.FIRST_RULES, programs.LAST_RULES
 NOTES = "/var/lib/relvmoiscsi/iscsi/"
 SWITCHES = "/run/relvmoiscsi/hide/"
 SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
-
-
-@pytest.fixture
-def world():
-    made = World()
-    yield made
-    shutil.rmtree(made.root)
 
 
 def udev(world, name, verified=""):

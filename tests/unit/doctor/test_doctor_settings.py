@@ -1,19 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The doctor on what is set for calls of the SR driver."""
 
-import shutil
-
 import pytest
 
-from kit.doctor_world import World
 from relvmoiscsi.doctor.settings import CONFIG, KEEPS_ALL, MAKES_ONE, examine_vdis
-
-
-@pytest.fixture
-def world():
-    made = World()
-    yield made
-    shutil.rmtree(made.root)
 
 
 @pytest.mark.parametrize(

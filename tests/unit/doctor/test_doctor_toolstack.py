@@ -2,24 +2,16 @@
 """The doctor on xapi: does it run, and has it started since the driver and its lists changed?"""
 
 import os
-import shutil
 
 import pytest
 
-from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, STOCK, World, unreadable
+from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, STOCK, unreadable
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import Driver
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 
 THE_DRIVER = Driver(DRIVER)
 HOUR = 3600
-
-
-@pytest.fixture
-def world():
-    made = World()
-    yield made
-    shutil.rmtree(made.root)
 
 
 def restart(world, is_registered=None):

@@ -3,11 +3,10 @@
 
 import json
 import os
-import shutil
 
 import pytest
 
-from kit.doctor_world import AS_XAPI, DRIVER, REAL_DRIVER, UUID, World
+from kit.doctor_world import AS_XAPI, DRIVER, REAL_DRIVER, UUID
 from relvmoiscsi import doctor
 from relvmoiscsi.doctor import finding as finding_
 from relvmoiscsi.doctor import host_root
@@ -25,14 +24,6 @@ from relvmoiscsi.doctor.finding import (
 from relvmoiscsi.doctor.host_root import inventory, why
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.this_host import Host
-
-
-@pytest.fixture
-def world():
-    made = World()
-    yield made
-    shutil.rmtree(made.root)
-
 
 # --- a host in a directory
 
