@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, said
+from relvmoiscsi.host.config_file import KEY_VALUE, append_section, header, insert_line, lines_of_section, said
 
 SECTION = "direct"
 
@@ -117,11 +117,9 @@ def with_entry(text: str, entry: Entry) -> str:
     headers = [number for number, each in enumerate(lines) if header(each) == SECTION]
     if headers:
         at = max([headers[0]] + [number for number, each in lines_of_section(lines, SECTION) if _is_entry(each)]) + 1
-        lines.insert(at, line + ("\r" if lines[headers[0]].endswith("\r") else ""))
+        insert_line(lines, at, line, like=lines[headers[0]])
     else:
-        block = ([""] if text else []) + [MARK, f"[{SECTION}]", line]
-        end = len(lines) if lines[-1] else len(lines) - 1
-        lines[end:end] = block
+        append_section(lines, MARK, f"[{SECTION}]", line)
     return _checked("\n".join(lines), section.entries + (entry,))
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from contextlib import contextmanager
-from typing import Dict, Iterator, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
@@ -55,6 +55,17 @@ def header(line: str) -> Optional[str]:
 def said(line: str) -> str:
     """What a line says, without comment and blanks."""
     return re.sub(r"(^|\s)[#;].*", "", line).strip()
+
+
+def insert_line(lines: List[str], at: int, line: str, like: str) -> None:
+    """Put a line into a file, with the line end that the line `like` has."""
+    lines.insert(at, line + ("\r" if like.endswith("\r") else ""))
+
+
+def append_section(lines: List[str], *section: str) -> None:
+    """Put the lines of a section behind the others, a blank one between."""
+    end = len(lines) if lines[-1] else len(lines) - 1
+    lines[end:end] = ([""] if lines != [""] else []) + list(section)
 
 
 # --- the file

@@ -21,7 +21,16 @@ import re
 from typing import Dict, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
-from relvmoiscsi.host.config_file import KEY_VALUE, header, lines_of_section, read_config, said, settings_of
+from relvmoiscsi.host.config_file import (
+    KEY_VALUE,
+    append_section,
+    header,
+    insert_line,
+    lines_of_section,
+    read_config,
+    said,
+    settings_of,
+)
 from relvmoiscsi.host.deadline import DEFAULT_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST
 
@@ -125,11 +134,9 @@ def with_vdis(text: str, wanted: str) -> str:
     if found:  # of several, the last counts
         lines[found[-1]] = _in_place(lines[found[-1]], wanted)
     elif headers:
-        at = _end_of_settings(lines, headers[-1])
-        lines.insert(at, setting + ("\r" if lines[headers[-1]].endswith("\r") else ""))
+        insert_line(lines, _end_of_settings(lines, headers[-1]), setting, like=lines[headers[-1]])
     else:
-        end = len(lines) if lines[-1] else len(lines) - 1
-        lines[end:end] = ([""] if text else []) + [MARK, f"[{SECTION}]", setting]
+        append_section(lines, MARK, f"[{SECTION}]", setting)
     new = "\n".join(lines)
     before, after = settings_of(text, SECTION), settings_of(new, SECTION)
     if after != dict(before, vdis=wanted):
