@@ -6,7 +6,7 @@ once, so the time of a run is counted in batches, however many volumes there are
 """
 
 from abc import ABC, abstractmethod
-from typing import List, NamedTuple, Sequence
+from typing import Iterable, Iterator, List, NamedTuple, Sequence
 
 SECTOR = 512
 
@@ -74,6 +74,14 @@ def read_pieces(device: Device, pieces: Sequence[Sequence[Range]]) -> List[bytes
     """One batch of reads for many things that each lie in pieces; one result for each thing."""
     parts = iter(device.read([part for several in pieces for part in several]))
     return [b"".join(next(parts) for _ in several) for several in pieces]
+
+
+def in_pieces(pieces: Iterable[Range], data: bytes) -> Iterator[Chunk]:
+    """Bytes of a thing that lies in pieces, as chunks of the device."""
+    done = 0
+    for piece in pieces:
+        yield Chunk(piece.offset, data[done : done + piece.length])
+        done += piece.length
 
 
 def align_down(offset: int, alignment: int) -> int:

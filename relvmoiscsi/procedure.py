@@ -96,9 +96,8 @@ def _carried_out(
     if isinstance(prepared, AlreadyDone) or not voice.agrees_to(prepared):
         return prepared
     prepared = engine.copy_unseen(device, prepared, voice.copying)
-    with _since("A new image was begun where nobody sees it" if prepared.writes else ""), voice.locks(
-        prepared.plan.run
-    ):
+    begun = "A new image was begun where nobody sees it" if prepared.writes else ""
+    with _since(begun), voice.locks(prepared.plan.run):
         return Outcome(engine.resignature(device, prepared), was_cut=False)
 
 

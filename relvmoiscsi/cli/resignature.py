@@ -65,7 +65,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         return finished
     with opened(arguments, not arguments.dry_run) as (device, ids):
         scsi_id = ids[0] if ids else None
-        voice = _Terminal(arguments, ids, chosen)
+        voice = _Terminal(arguments, ids, chosen, one)
         done = procedure.resignature(
             device, os.urandom, voice, scsi_id, chosen, arguments.again, arguments.sr_uuid, one
         )
@@ -135,8 +135,10 @@ _LATE = "{}: a write of a run that was taken back has landed late; it is taken b
 class _Terminal(procedure.Voice):
     """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
 
-    def __init__(self, arguments: argparse.Namespace, ids: Sequence[str], chosen: IdMap) -> None:
-        self._arguments, self._ids, self._chosen = arguments, ids, chosen
+    def __init__(
+        self, arguments: argparse.Namespace, ids: Sequence[str], chosen: IdMap, one: Optional[Request]
+    ) -> None:
+        self._arguments, self._ids, self._chosen, self._one = arguments, ids, chosen, one
 
     def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
         """A cut undo is the user's to finish; a dry run finishes nothing."""
@@ -146,7 +148,7 @@ class _Terminal(procedure.Voice):
         path = self._arguments.device
         if take_back:
             is_copy = mark.journal.run.scsi_id not in (None, *self._ids)
-            is_other = not fits(mark.journal.run, _one(self._arguments))
+            is_other = not fits(mark.journal.run, self._one)
             text = _OF_A_COPY if is_copy else _OTHER_VDIS if is_other else _LATE
             say(text.format(path, printable(str(mark.journal.run.scsi_id))))
             ask(self._arguments, "Take it back?")

@@ -6,7 +6,7 @@ Only what SM makes is accepted: one PV, linear LVs. Everything else is refused b
 
 import re
 from functools import lru_cache
-from typing import Dict, FrozenSet, List, Mapping, Match, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Match, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
@@ -64,6 +64,11 @@ class Segment(NamedTuple):
     start_extent: int
     extent_count: int
     first_pe: int
+
+
+def extents_of(segments: Iterable[Segment]) -> List[int]:
+    """The physical extents, in the order of the volume."""
+    return [pe for one in segments for pe in range(one.first_pe, one.first_pe + one.extent_count)]
 
 
 class LogicalVolume(NamedTuple):

@@ -20,8 +20,10 @@ from typing import Iterable, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import SECTOR, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
+from relvmoiscsi.formats.checksum import byte_sum
 from relvmoiscsi.formats.ondisk import expect_magic
 from relvmoiscsi.formats.vhd import layout
+from relvmoiscsi.formats.vhd.image import locator_space
 from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, LocatorEntry
 
 UNIT = 4096  #: bytes
@@ -32,7 +34,7 @@ UNUSED = 0xFFFFFFFF  #: entry of a block that is not there
 FULL = (1 << BLOCK_SECTORS) - 1  #: the bitmap of a block that has all sectors
 
 _PADDING_SECTORS = 7
-_ENTRY_BYTES = 4
+ENTRY_BYTES = 4
 #: what SM takes for the headers of a VHD, whatever its size: lvhdutil.VHD_FOOTER_SIZE and the rest of calcSizeVHDLV
 _FORMULA_BYTES = 4329472
 
@@ -45,9 +47,9 @@ class Geometry(NamedTuple):
     first_slot_unit: int  #: of an image without parent locators
 
 
-def geometry(header: DynamicHeader, batmap: "Optional[BatmapHeader]" = None) -> Geometry:
+def geometry(header: DynamicHeader, batmap: Optional[BatmapHeader] = None) -> Geometry:
     """The geometry that a header and the batmap's header give."""
-    table = Range(header.table_offset, _ENTRY_BYTES * header.max_bat_entries)
+    table = Range(header.table_offset, ENTRY_BYTES * header.max_bat_entries)
     batmap_header = align_up(table.end, SECTOR)
     end = batmap_header + BatmapHeader.SIZE
     if batmap is not None:
@@ -61,8 +63,7 @@ def end_of_headers(header: DynamicHeader, batmap: BatmapHeader) -> int:
     for index in range(layout.LOCATOR_COUNT):
         entry = LocatorEntry.at(bytes(header), DynamicHeader.locators.offset + index * LocatorEntry.SIZE)
         if entry.code != layout.LOCATOR_NONE:
-            space = entry.data_space * SECTOR if entry.data_space < SECTOR else entry.data_space
-            end = max(end, entry.data_offset + space)
+            end = max(end, entry.data_offset + locator_space(entry))
     return end
 
 
@@ -104,7 +105,7 @@ def block_count(virtual_size: int) -> int:
 # --- the block allocation table
 
 
-def read_entries(data: bytes) -> "Sequence[int]":
+def read_entries(data: bytes) -> Sequence[int]:
     """The entries in the bytes of a table."""
     found = array("I", data)
     if sys.byteorder == "little":
@@ -190,7 +191,7 @@ def verify_batmap(header: BatmapHeader, data: bytes, virtual_size: int, where: P
 def batmap_checksum(version: int, data: bytes, virtual_size: int) -> int:
     """The checksum of a batmap; version 1.1 adds bytes as signed numbers. Source: libvhd, vhd_checksum_batmap."""
     covered = data[: checked_bytes(virtual_size)]
-    total = sum(covered)
+    total = byte_sum(covered)
     if version == layout.BATMAP_VERSIONS[0]:
         total -= 256 * sum(1 for byte in covered if byte > 127)
     return ~total & 0xFFFFFFFF

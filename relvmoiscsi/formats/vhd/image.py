@@ -11,9 +11,9 @@ as it does for libvhd. Source: blktap drivers/block-vhd.c (vhd_kill_footer), vhd
 """
 
 import re
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from relvmoiscsi.device import Range
+from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.checksum import vhd_checksum
 from relvmoiscsi.formats.naming import ParentName, parent_text, parse_parent_name, rename_parent
@@ -32,6 +32,8 @@ _SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Foote
 UNUSED_ENTRY = b"\xff\xff\xff\xff"
 
 _NO_LOCATOR = LocatorEntry.code.encode(layout.LOCATOR_NONE)  #: how an entry begins that is not in use
+Sealed = TypeVar("Sealed", Footer, DynamicHeader)
+
 _TEXT_PREFIX = re.compile(r"(?:file://)?(?:\./)?(?:\.\\)?")
 
 
@@ -139,8 +141,12 @@ def _checksum_holds(footer: Footer) -> bool:
 def _with_hidden(footer: Footer, hidden: bool) -> Footer:
     if footer.hidden == int(hidden):
         return footer
-    changed = footer.replace(hidden=int(hidden))
-    return changed.replace(checksum=vhd_checksum(bytes(changed), Footer.checksum.offset))
+    return sealed(footer.replace(hidden=int(hidden)))
+
+
+def sealed(record: Sealed) -> Sealed:
+    """A footer or a header with its checksum made anew."""
+    return record.replace(checksum=vhd_checksum(bytes(record), type(record).checksum.offset))
 
 
 def _old_creator_agrees(footer: Footer) -> bool:
@@ -197,10 +203,15 @@ def _locator(entry: LocatorEntry, index: int, where: Place) -> Locator:
     what = f"VHD parent locator {index}"
     if entry.code not in layout.LOCATOR_CODECS:
         raise Unsupported(what, where, f"its code is 0x{entry.code:08x}")
-    space = entry.data_space * 512 if entry.data_space < 512 else entry.data_space
+    space = locator_space(entry)
     if not 0 < entry.data_length <= space or entry.data_length > 4096:
         raise Malformed(what, where, f"its text has {entry.data_length} bytes in a room of {space}")
     return Locator(index, entry.code, entry.data_offset, entry.data_length)
+
+
+def locator_space(entry: LocatorEntry) -> int:
+    """Bytes of room for the text of a locator."""
+    return entry.data_space * SECTOR if entry.data_space < SECTOR else entry.data_space
 
 
 def _parent_in_header(header: DynamicHeader, where: Place) -> ParentName:
@@ -283,7 +294,7 @@ def changes(
     name = _name_text(vhd.header, Place(volume, layout.HEADER_OFFSET))
     stored = vhd.header.parent_name
     header = header.replace(parent_name=_exchanged(stored, name, _named(name, parent, uuids), layout.NAME_CODEC))
-    header = header.replace(checksum=vhd_checksum(bytes(header), DynamicHeader.checksum.offset))
+    header = sealed(header)
     within = Structure(layout.HEADER_KIND, layout.HEADER_OFFSET, DynamicHeader.SIZE)
     what = "VHD header of " + volume
     return [Change(layout.HEADER_OFFSET, bytes(vhd.header), bytes(header), what, within), *found]

@@ -159,12 +159,12 @@ def cut(device: Device, tail: Tail, run: Run) -> Unfinished:
             f"{device.name} holds an unfinished resignature, cut before its commit, and LVM has changed the volume "
             f"group since. `relvmoiscsi undo {device.name}` takes it back and keeps LVM's change."
         )
-    found = unfinished(device.name, tail)
     if run.rebuilt is not None and tail.phase == IN_PROGRESS:
         return Unfinished(
             f"{device.name} holds a resignature that was to make one VDI, cut before its commit. `relvmoiscsi recover "
             f"{device.name}` takes it back; nothing is lost."
         )
+    found = unfinished(device.name, tail)
     if run.one is not None and tail.phase == IN_PROGRESS and tail.kind == RESIGNATURE:
         found.message += (
             f" It leads to one VDI: then snapshots and all other VDIs are gone. `relvmoiscsi undo {device.name}` takes "

@@ -15,7 +15,7 @@ from relvmoiscsi.resignature.one_vdi import layout, members
 from relvmoiscsi.resignature.one_vdi.choice import Chain, Request, choose_chain
 from relvmoiscsi.resignature.one_vdi.homes import find_homes
 from relvmoiscsi.resignature.one_vdi.image import Image, make_image, plain_footer, plain_header
-from relvmoiscsi.resignature.one_vdi.layout import Extents, Layout
+from relvmoiscsi.resignature.one_vdi.layout import Layout
 from relvmoiscsi.resignature.one_vdi.members import Member
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
 
@@ -40,7 +40,7 @@ class OneVdi(NamedTuple):
     lun: Lun  #: as found; its work leads to the LUN with one VDI
     cost: Cost
     layout: Optional[Layout] = None
-    extents: Optional[Extents] = None
+    extents: Tuple[int, ...] = ()  #: physical ones, of the new volume
     members: Tuple[Member, ...] = ()
     leaf: Optional[Volume] = None
 
@@ -92,7 +92,7 @@ def _best(device: Device, lun: Lun, chain: Chain, images: Tuple[Member, ...], re
     thick = lun.vg.size_of(images[0].lv) >= blocks.formula_size(images[0].virtual_size)
     room = layout.room_on(lun.vg, images, [volume.lv for volume in chain.dropped], lot)
     problem: Optional[Refused] = None
-    for one in layout.layouts(images, homes, thick, tears_pages):  # each is made when it is asked for
+    for one in layout.layouts(images, homes, thick, tears_pages):
         cost = _cost(chain, one, len(room.writable))
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             problem = problem or Refused(
@@ -103,11 +103,9 @@ def _best(device: Device, lun: Lun, chain: Chain, images: Tuple[Member, ...], re
             )
             continue
         try:
-            extents = layout.place(one, images, room)
+            return OneVdi(lun, cost, one, layout.place(one, images, room), images, chain.leaf)
         except Refused as refused:
             problem = problem or refused
-            continue
-        return OneVdi(lun, cost, one, extents, images, chain.leaf)
     assert problem is not None  # there is one layout at the least
     raise problem
 
@@ -122,7 +120,7 @@ def _cost(chain: Chain, one: Layout, free: int) -> Cost:
         filled=len(filled),
         copied=len(one.copied),
         data_bytes=one.cost_bytes(),
-        fresh_extents=len(one.fresh_extents()),
+        fresh_extents=len(one.fresh),
         free_extents=free,
     )
 
@@ -131,14 +129,13 @@ def _cost(chain: Chain, one: Layout, free: int) -> Cost:
 
 
 def _new_lv(made: OneVdi) -> LogicalVolume:
-    assert made.leaf is not None and made.extents is not None
-    return made.leaf.lv._replace(status=made.leaf.lv.status | {"WRITE"}, segments=layout.segments_of(made.extents.pes))
+    assert made.leaf is not None
+    return made.leaf.lv._replace(status=made.leaf.lv.status | {"WRITE"}, segments=layout.segments_of(made.extents))
 
 
 def _new_leaf(made: OneVdi) -> Volume:
     """The volume of the new image, as it will be read."""
-    assert made.leaf is not None
-    assert made.layout is not None
+    assert made.leaf is not None and made.layout is not None
     footer = plain_footer(made.members[0].footer)
     header = plain_header(made.members[made.layout.primary].header)
     content = Vhd(footer, footer, None, False, header, (), None)

@@ -3,11 +3,11 @@
 
 A block whose other sectors lie further down is filled up in its home, where their bits are clear and nobody sees them;
 what no image has becomes zeros there, so that the block is full. The last block of a disk may not become full: then it
-is copied. Where a cut may tear a page of 4 KiB, sectors that are
-in use must not share one with those that are written: such a block is copied.
+is copied. Where a cut may tear a page of 4 KiB, sectors that are in use must not share one with those that are written:
+such a block is copied as well.
 """
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, bitmap_bytes, first_sectors
 from relvmoiscsi.resignature.one_vdi.members import Member
@@ -20,9 +20,8 @@ class Home(NamedTuple):
     member: int  #: index in the chain
     bits: int  #: the sectors that are there
     below: Tuple[Tuple[int, int], ...] = ()  #: index in the chain, and the missing sectors that are to be had there
-    is_cut_short: bool = (
-        False  #: the disk ends in it, or sectors are there that lie behind the end of that image's disk
-    )
+    #: the disk ends in it, or sectors are there that lie behind the end of that image's disk
+    is_cut_short: bool = False
 
     @property
     def must_be_filled(self) -> bool:
@@ -48,41 +47,28 @@ class Home(NamedTuple):
 
 def find_homes(members: Sequence[Member]) -> List[Home]:
     """The homes of all blocks that any image has, in the order of the disk."""
-    return list(_homes(members))
+    homes = (_home(block, members) for block in range(len(members[0].entries)))
+    return [home for home in homes if home is not None]
 
 
-def _homes(members: Sequence[Member]) -> Iterator[Home]:
-    leaf = members[0]
-    for block in range(len(leaf.entries)):
-        if leaf.full[block] and leaf.has(block):
-            yield Home(block, 0, FULL)
-            continue
-        having = [(index, member) for index, member in enumerate(members) if member.has(block)]
-        if having:
-            yield from _home(block, members, dict(having))
-
-
-def _home(block: int, members: Sequence[Member], having: Dict[int, Member]) -> Iterator[Home]:
+def _home(block: int, members: Sequence[Member]) -> Optional[Home]:
     """What lies behind the end of a parent's disk is zero, whatever is below it."""
     home: Optional[Home] = None
     below: List[Tuple[int, int]] = []
-    found = 0
-    seen = FULL
+    found, seen = 0, FULL
     for index, member in enumerate(members):
-        seen &= first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
-        if not seen:
-            break
-        raw = member.bits(block) if index in having else 0
-        new = raw & seen & ~found
-        if not new:
-            continue
-        if home is None:
-            home = Home(block, index, new, (), bool(raw & ~seen))
-        else:
+        if index:
+            seen &= first_sectors(max(0, member.sectors - block * BLOCK_SECTORS))
+        bits = member.bits(block)
+        new = bits & seen & ~found
+        if new and home is None:
+            home = Home(block, index, new, is_cut_short=bool(bits & ~seen))
+        elif new:
             below.append((index, new))
         found |= new
         if found == seen:
             break
-    if home is not None:
-        ends_here = bool(below) and block == len(members[0].entries) - 1 and members[0].sectors % BLOCK_SECTORS > 0
-        yield home._replace(below=tuple(below), is_cut_short=home.is_cut_short or ends_here)
+    if home is None or not below:
+        return home
+    ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
+    return home._replace(below=tuple(below), is_cut_short=home.is_cut_short or ends_here)

@@ -9,14 +9,14 @@ after the commit    bitmaps of holes: all zeros; then their entries in the block
 
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Range, align_down
-from relvmoiscsi.formats.checksum import vhd_checksum
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
+from relvmoiscsi.device import SECTOR, Chunk, Range, align_down, in_pieces
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd import blocks, layout
 from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
+from relvmoiscsi.formats.vhd.image import sealed
 from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 from relvmoiscsi.resignature.one_vdi.homes import Home
-from relvmoiscsi.resignature.one_vdi.layout import EXTENT_BYTES, Layout, expanded
+from relvmoiscsi.resignature.one_vdi.layout import EXTENT_BYTES, Hole, Layout
 from relvmoiscsi.resignature.one_vdi.members import Member
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, TableUnit, Unseen
 
@@ -24,8 +24,6 @@ from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, TableUnit, U
 class Image(NamedTuple):
     """How the new image is made, in places of the device."""
 
-    footer: Footer
-    header: DynamicHeader
     unseen: Unseen
     rebuilt: Rebuilt
 
@@ -35,33 +33,26 @@ class _Making:
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, lv: LogicalVolume) -> None:
         self.vg, self.members, self.layout, self.lv = vg, members, made, lv
-        self.fresh = made.fresh_extents()
         self.copied = {home.block for home in made.copied}
-        self.homes: Dict[int, Home] = {home.block: home for home in [*made.staying, *made.copied]}
+        self.homes = [*made.staying, *made.copied]
 
     def at(self, offset: int, length: int) -> List[Range]:
         """Where bytes of the new volume lie."""
         return self.vg.ranges(self.lv, offset, length)
 
-    def chunk(self, offset: int, data: bytes) -> Iterator[Chunk]:
-        done = 0
-        for part in self.at(offset, len(data)):
-            yield Chunk(part.offset, data[done : done + part.length])
-            done += part.length
+    def chunks(self, offset: int, data: bytes) -> Iterator[Chunk]:
+        return in_pieces(self.at(offset, len(data)), data)
 
     def copy(self, offset: int, member: int, source: int, length: int) -> Iterator[Copy]:
         """`length` bytes from an image's volume to the new one."""
-        targets = self.at(offset, length)
-        sources = self.vg.ranges(self.members[member].lv, source, length)
-        return _paired(targets, sources)
+        return _paired(self.at(offset, length), self.vg.ranges(self.members[member].lv, source, length))
 
     def zeros(self, offset: int, length: int) -> Iterator[Copy]:
         for part in self.at(offset, length):
             yield Copy(part.offset, None, part.length)
 
-    def bitmap(self, home: Home) -> int:
-        """Bytes from the start of the new volume."""
-        return blocks.bitmap_at(self.layout.entry(self.layout.slots[home.block]))
+    def slot(self, home: Home) -> int:
+        return self.layout.slots[home.block]
 
     def bits(self, home: Home) -> int:
         """The new bitmap: a block that stays is filled up wholly, one that is copied has what the images have."""
@@ -69,15 +60,21 @@ class _Making:
             return home.all_bits
         return FULL if home.must_be_filled else home.bits
 
-    def unit(self, home: Home) -> int:
-        return align_down(self.bitmap(home), UNIT)
+    def bitmap(self, slot: int) -> int:
+        """Bytes from the start of the new volume."""
+        return blocks.bitmap_at(self.layout.entry(slot))
 
-    def is_fresh_slot(self, slot: int) -> bool:
+    def unit(self, slot: int) -> int:
+        """Where on the device the unit lies that ends in the slot's bitmap: in one extent, so in one piece."""
+        return self.at(align_down(self.bitmap(slot), UNIT), UNIT)[0].offset
+
+    def is_fresh(self, slot: int) -> bool:
         """Whether the bitmap of a slot is in a new extent: then it is written before the commit."""
-        return self.is_fresh(blocks.bitmap_at(self.layout.entry(slot)))
+        return self.bitmap(slot) // EXTENT_BYTES in self.layout.fresh
 
-    def is_fresh(self, offset: int) -> bool:
-        return offset // EXTENT_BYTES in self.fresh
+    def later_holes(self) -> List[Hole]:
+        """Those that the old image may use until the commit."""
+        return [hole for hole in self.layout.holes if not self.is_fresh(hole.slot)]
 
 
 def _paired(targets: Sequence[Range], sources: Sequence[Range]) -> Iterator[Copy]:
@@ -107,34 +104,34 @@ def make_image(
     new_footer = plain_footer(members[0].footer)
     header = plain_header(members[made.primary].header)
     head = _head(making, new_footer, header)
-    chunks = [*making.chunk(0, head), *_bitmaps(making)]
-    chunks += making.chunk(made.size_bytes - Footer.SIZE, bytes(new_footer))
+    chunks = [*making.chunks(0, head), *_bitmaps(making)]
+    chunks += making.chunks(made.size_bytes - Footer.SIZE, bytes(new_footer))
     rebuilt = Rebuilt(
         lv_id=lv_id,
-        segments=tuple((one.start_extent, one.extent_count, one.first_pe) for one in lv.segments),
+        segments=lv.segments,
         full=tuple(_full_units(making)),
-        empty=tuple(_hole_units(making)),
-        table=tuple(_table_writes(making, head)),
+        empty=tuple(making.unit(hole.slot) for hole in making.later_holes()),
+        table=tuple(_table_units(making, head)),
     )
     copies = tuple(_shadows(making)), tuple(_fills_and_copies(making))
-    return Image(new_footer, header, Unseen(tuple(expected), tuple(chunks), copies), rebuilt)
+    return Image(Unseen(tuple(expected), tuple(chunks), copies), rebuilt)
 
 
 def plain_footer(footer: Footer) -> Footer:
     """The footer of an image that is a leaf without a parent."""
-    plain = footer.replace(type=layout.TYPE_DYNAMIC, hidden=0)
-    return plain.replace(checksum=vhd_checksum(bytes(plain), Footer.checksum.offset))
+    return sealed(footer.replace(type=layout.TYPE_DYNAMIC, hidden=0))
 
 
 def plain_header(header: DynamicHeader) -> DynamicHeader:
     """The header without a parent."""
-    plain = header.replace(
-        parent_uuid=bytes(16),
-        parent_timestamp=0,
-        parent_name=bytes(DynamicHeader.parent_name.size),
-        locators=bytes(DynamicHeader.locators.size),
+    return sealed(
+        header.replace(
+            parent_uuid=bytes(16),
+            parent_timestamp=0,
+            parent_name=bytes(DynamicHeader.parent_name.size),
+            locators=bytes(DynamicHeader.locators.size),
+        )
     )
-    return plain.replace(checksum=vhd_checksum(bytes(plain), DynamicHeader.checksum.offset))
 
 
 def _entries(making: _Making) -> List[int]:
@@ -143,7 +140,7 @@ def _entries(making: _Making) -> List[int]:
     for block, slot in making.layout.slots.items():
         found[block] = making.layout.entry(slot)
     for hole in making.layout.holes:
-        if making.is_fresh_slot(hole.slot):
+        if making.is_fresh(hole.slot):
             found[hole.block] = making.layout.entry(hole.slot)
     return found
 
@@ -174,52 +171,35 @@ def _head(making: _Making, footer: Footer, header: DynamicHeader) -> bytes:
 def _batmap(making: _Making, size: int) -> Batmap:
     found = Batmap(bytes(size))
     covered = 8 * blocks.checked_bytes(making.members[0].virtual_size)
-    for home in making.homes.values():
+    for home in making.homes:
         if home.block < covered and making.bits(home) == FULL:
             found.set(home.block)
     return found
 
 
 def _bitmaps(making: _Making) -> Iterator[Chunk]:
-    """Bitmaps in free extents, with the padding in front of them; that of slot 0 belongs to the head."""
-    for home in making.homes.values():
-        at = making.bitmap(home)
-        if not making.is_fresh(at):
-            continue
-        data = blocks.bitmap_bytes(making.bits(home))
-        if making.layout.slots[home.block]:
-            yield from making.chunk(at - at % UNIT, bytes(at % UNIT) + data)
-        else:
-            yield from making.chunk(at, data)
-    for hole in making.layout.holes:
-        at = blocks.bitmap_at(making.layout.entry(hole.slot))
-        if making.is_fresh(at):
-            first = at - at % UNIT if hole.slot else at  # in front of slot 0's bitmap are headers
-            yield from making.chunk(first, bytes(at - first + SECTOR))
+    """Bitmaps in free extents, with the padding in front of them; in front of slot 0's are headers."""
+    wanted = [(making.slot(home), making.bits(home)) for home in making.homes]
+    wanted += [(hole.slot, 0) for hole in making.layout.holes]
+    for slot, bits in wanted:
+        if making.is_fresh(slot):
+            padding = UNIT - SECTOR if slot else 0
+            yield from making.chunks(making.bitmap(slot) - padding, bytes(padding) + blocks.bitmap_bytes(bits))
 
 
 # --- what is copied
 
 
-def _shadows(making: _Making) -> List[Copy]:
+def _shadows(making: _Making) -> Iterator[Copy]:
     """The data of blocks that stay, as far as it lies in an extent that is replaced by a new one."""
-    found: List[Copy] = []
     made = making.layout
-    moved_to = {extent: (piece, extent - piece.at + piece.first) for piece in made.moved
-                for extent in range(piece.at, piece.at + piece.end - piece.first)}  # fmt: skip
     for home in made.staying:
-        start = blocks.data_at(made.entry(made.slots[home.block]))
-        for part in _by_extent(start, BLOCK_BYTES):
+        for part in _by_extent(blocks.data_at(made.entry(making.slot(home))), BLOCK_BYTES):
             extent = part.offset // EXTENT_BYTES
-            if extent not in making.fresh:
-                continue
-            if extent < made.fresh_head:
-                member, source = made.primary, part.offset
-            else:
-                piece, old = moved_to[extent]
-                member, source = piece.member, part.offset + (old - extent) * EXTENT_BYTES
-            found += making.copy(part.offset, member, source, part.length)
-    return found
+            if extent in made.fresh:
+                member, old = made.source_of(extent)
+                source = part.offset + (old - extent) * EXTENT_BYTES
+                yield from making.copy(part.offset, member, source, part.length)
 
 
 def _by_extent(offset: int, length: int) -> Iterator[Range]:
@@ -230,40 +210,39 @@ def _by_extent(offset: int, length: int) -> Iterator[Range]:
         offset += size
 
 
-def _fills_and_copies(making: _Making) -> List[Copy]:
-    found: List[Copy] = []
+def _fills_and_copies(making: _Making) -> Iterator[Copy]:
     for home in making.layout.copied:
-        found += _sectors(making, home, [(home.member, home.bits), *home.below])
+        yield from _sectors(making, home, [(home.member, home.bits), *home.below])
+    replaced = _replaced(making)
     for home in making.layout.staying:
         if home.must_be_filled:
-            copies = list(_sectors(making, home, home.below, home.bits))
-            found += copies
-            if not making.is_fresh(making.bitmap(home)):
-                found += _in_the_old_image(making, copies)
-    return found
+            in_place = not making.is_fresh(making.slot(home))
+            for copy in _sectors(making, home, home.below, home.bits):
+                yield copy
+                old = replaced.get(align_down(copy.target - making.vg.pe_start, EXTENT_BYTES))
+                if in_place and old is not None:
+                    yield copy._replace(target=copy.target + old)
 
 
-def _in_the_old_image(making: _Making, copies: Iterable[Copy]) -> Iterator[Copy]:
-    """The same sectors where the old image has them, if the end of a block lies in an extent that is replaced.
+def _replaced(making: _Making) -> Dict[int, int]:
+    """How far from a new extent the old one is whose place it takes, by the new one's first byte; but for the head.
 
-    The old bitmap will say that they are there.
+    Where a block reaches into such an extent and its bitmap stays, the old bitmap will say that its sectors are there:
+    so they are written to the old extent as well.
     """
-    made, extents = making.layout, expanded(making.lv)
-    replaced = {extents[extent]: extent for extent in making.fresh if extent >= made.fresh_head}
-    for copy in copies:
-        pe, offset = divmod(copy.target - making.vg.pe_start, EXTENT_BYTES)
-        if pe not in replaced:
-            continue
-        extent = replaced[pe]
-        for piece in made.moved:
-            if piece.at <= extent < piece.at + piece.end - piece.first:
-                old = expanded(making.members[piece.member].lv)[extent - piece.at + piece.first]
-                yield copy._replace(target=making.vg.pe_start + old * EXTENT_BYTES + offset)
+    made, found = making.layout, {}
+    new = extents_of(making.lv.segments)
+    for extent in made.fresh:
+        if any(extent in piece.extents for piece in made.moved):
+            member, old = made.source_of(extent)
+            pe = extents_of(making.members[member].lv.segments)[old]
+            found[new[extent] * EXTENT_BYTES] = (pe - new[extent]) * EXTENT_BYTES
+    return found
 
 
 def _sectors(making: _Making, home: Home, sources: Iterable[Tuple[int, int]], there: int = 0) -> Iterator[Copy]:
     """The sectors of a block from where they are; zeros where nobody has them."""
-    start = blocks.data_at(making.layout.entry(making.layout.slots[home.block]))
+    start = blocks.data_at(making.layout.entry(making.slot(home)))
     for member, bits in sources:
         there |= bits
         source = blocks.data_at(making.members[member].entries[home.block])
@@ -280,27 +259,19 @@ def _sectors(making: _Making, home: Home, sources: Iterable[Tuple[int, int]], th
 def _full_units(making: _Making) -> Iterator[int]:
     """Bitmaps of filled blocks that are where they were."""
     for home in making.layout.staying:
-        if home.must_be_filled and not making.is_fresh(making.bitmap(home)):
-            yield making.at(making.unit(home), UNIT)[0].offset
+        slot = making.slot(home)
+        if home.must_be_filled and not making.is_fresh(slot):
+            yield making.unit(slot)
 
 
-def _hole_units(making: _Making) -> Iterator[int]:
-    for hole in making.layout.holes:
-        if not making.is_fresh_slot(hole.slot):
-            at = align_down(blocks.bitmap_at(making.layout.entry(hole.slot)), UNIT)
-            yield making.at(at, UNIT)[0].offset
-
-
-def _table_writes(making: _Making, head: bytes) -> Iterator[TableUnit]:
+def _table_units(making: _Making, head: bytes) -> Iterator[TableUnit]:
     """The parts of the block table in which holes are given away: whole units, which is what a cut may tear."""
     table = making.members[making.layout.primary].geometry.table
     after = bytearray(head)
     touched = set()
-    for hole in making.layout.holes:
-        if making.is_fresh_slot(hole.slot):
-            continue
-        at = table.offset + 4 * hole.block
-        after[at : at + 4] = blocks.table_bytes([making.layout.entry(hole.slot)])
+    for hole in making.later_holes():
+        at = table.offset + blocks.ENTRY_BYTES * hole.block
+        after[at : at + blocks.ENTRY_BYTES] = blocks.table_bytes([making.layout.entry(hole.slot)])
         touched.add(align_down(at, UNIT))
     for at in sorted(touched):
         old, new = head[at : at + UNIT], bytes(after[at : at + UNIT])

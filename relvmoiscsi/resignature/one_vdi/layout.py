@@ -15,11 +15,12 @@ commit. All else is neutral, or free space, until then.
 """
 
 from collections import Counter
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from itertools import chain
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, align_up
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd import blocks
 from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
 from relvmoiscsi.formats.vhd.layout import Footer
@@ -44,19 +45,17 @@ class Moved(NamedTuple):
     end: int
     at: int
 
+    @property
+    def extents(self) -> range:
+        """Those that they become."""
+        return range(self.at, self.at + self.end - self.first)
+
 
 class Hole(NamedTuple):
     """A slot that is given to a block which no image has."""
 
     block: int
     slot: int
-
-
-class Extents(NamedTuple):
-    """What the new volume is made of: physical extents, in its order."""
-
-    pes: Tuple[int, ...]
-    fresh: Tuple[int, ...]  #: those of them that are written before the commit
 
 
 class Layout(NamedTuple):
@@ -73,34 +72,22 @@ class Layout(NamedTuple):
     holes: Tuple[Hole, ...]
     lost_slots: int  #: holes for which there was no block left: then every block of the disk is there
     size_bytes: int  #: of the new volume, whole extents
-
-    @property
-    def end_bytes(self) -> int:
-        """Where the last slot ends."""
-        return (self.first_unit + SLOT_UNITS * self.slot_count) * UNIT
+    fresh: FrozenSet[int]  #: its extents that are new ones, written before the commit
 
     def entry(self, slot: int) -> int:
         return blocks.entry_of(self.first_unit + SLOT_UNITS * slot)
-
-    def is_data(self, extent: int) -> bool:
-        """Whether a slot reaches into an extent."""
-        return extent * EXTENT_BYTES < self.end_bytes
 
     def cost_bytes(self) -> int:
         """Bytes of guest data that are written."""
         fills = sum(home.missing_sectors for home in self.staying if home.must_be_filled)
         return len(self.copied) * BLOCK_BYTES + fills * SECTOR
 
-    def fresh_extents(self) -> Set[int]:
-        """Which extents of the new volume are written before the commit, beside what stays where it is."""
-        old = {extent for piece in self.moved for extent in range(piece.at, piece.at + piece.end - piece.first)}
-        count = self.size_bytes // EXTENT_BYTES
-        found = {*range(self.fresh_head), count - 1}
-        for home in self.copied:
-            first = self.first_unit + SLOT_UNITS * self.slots[home.block]
-            found.update(range(first // EXTENT_UNITS, (first + SLOT_UNITS - 1) // EXTENT_UNITS + 1))
-        assert not (found - {count - 1}) & old - set(range(self.fresh_head))
-        return found
+    def source_of(self, extent: int) -> Tuple[int, int]:
+        """Which extent of an old volume is at this place, or was before a new one took it: (image, its extent)."""
+        if extent < self.fresh_head:
+            return self.primary, extent
+        piece = next(piece for piece in self.moved if extent in piece.extents)
+        return piece.member, extent - piece.at + piece.first
 
 
 def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool, tears_pages: bool) -> Iterator[Layout]:
@@ -230,14 +217,17 @@ def _layout(
     for home in movable:
         by_member.setdefault(home.member, []).append(home)
     builder = _Builder(members, primary)
-    spare = len(members[0].entries) - len(movable) - len(fixed)
+    block_count = len(members[0].entries)
+    spare = block_count - len(movable) - len(fixed)
     rest = list(fixed) + builder.keep(by_member.pop(primary, []))
     for index in sorted(by_member, reverse=True):
         rest += builder.move(index, by_member[index], spare)
     builder.copy(sorted(rest))
     slot_count = max(builder.slots.values(), default=-1) + 1
-    holes, lost = _holes(builder.slots, slot_count, len(members[0].entries))
-    found = Layout(
+    holes, lost = _holes(builder.slots, slot_count, block_count)
+    still = block_count - len(builder.slots) - len(holes) if thick else 0
+    size = _size(builder, slot_count + still, members[0].virtual_size if thick else 0)
+    return Layout(
         primary=primary,
         first_unit=builder.first_unit,
         slots=builder.slots,
@@ -248,9 +238,9 @@ def _layout(
         slot_count=slot_count,
         holes=tuple(holes),
         lost_slots=lost,
-        size_bytes=0,
+        size_bytes=size,
+        fresh=_fresh(builder, size // EXTENT_BYTES),
     )
-    return found._replace(size_bytes=_size(found, members[0].virtual_size, thick))
 
 
 def _holes(slots: Dict[int, int], slot_count: int, block_count: int) -> Tuple[List[Hole], int]:
@@ -262,13 +252,22 @@ def _holes(slots: Dict[int, int], slot_count: int, block_count: int) -> Tuple[Li
     return given, len(free) - len(given)
 
 
-def _size(layout: Layout, virtual_size: int, thick: bool) -> int:
-    """As SM sizes the volume of a dense image: for a full disk, or, on a thin SR, for what is there."""
-    still = max(0, blocks.block_count(virtual_size) - len(layout.slots) - len(layout.holes)) if thick else 0
-    needed = (layout.first_unit + SLOT_UNITS * (layout.slot_count + still)) * UNIT + Footer.SIZE
-    if thick:
+def _size(builder: _Builder, slot_count: int, virtual_size: int) -> int:
+    """As SM sizes the volume of a dense image: for so many slots, and by its formula; 0 on a thin SR."""
+    needed = (builder.first_unit + SLOT_UNITS * slot_count) * UNIT + Footer.SIZE
+    if virtual_size:
         needed = max(needed, blocks.formula_size(virtual_size))
-    return align_up(max(needed, (layout.fresh_head + 1) * EXTENT_BYTES), EXTENT_BYTES)
+    return align_up(max(needed, (builder.head + 1) * EXTENT_BYTES), EXTENT_BYTES)
+
+
+def _fresh(builder: _Builder, extent_count: int) -> FrozenSet[int]:
+    """The head, the last extent, and those of blocks that are copied: no old one is among them but for the last."""
+    found = set(range(builder.head))
+    for home in builder.copied:
+        first = builder.first_unit + SLOT_UNITS * builder.slots[home.block]
+        found.update(range(first // EXTENT_UNITS, _extent_behind(first + SLOT_UNITS)))
+    assert not any(extent in found for piece in builder.moved for extent in piece.extents)
+    return frozenset(found | {extent_count - 1})
 
 
 # --- extents
@@ -281,41 +280,29 @@ class Room(NamedTuple):
     later: Tuple[int, ...]  #: may become part of the volume, and are not written before the commit
 
 
-def place(layout: Layout, members: Sequence[Member], room: Room) -> Extents:
-    """The extents of the new volume. Raises Refused where there are too few."""
+def place(layout: Layout, members: Sequence[Member], room: Room) -> Tuple[int, ...]:
+    """The physical extents of the new volume, in its order. Raises Refused where there are too few."""
     count = layout.size_bytes // EXTENT_BYTES
     pes: List[Optional[int]] = [None] * count
+    kept: Set[int] = set()
     for piece in layout.moved:
-        old = expanded(members[piece.member].lv)[piece.first : piece.end]
+        old = extents_of(members[piece.member].lv.segments)[piece.first : piece.end]
         pes[piece.at : piece.at + len(old)] = old
-    fresh = sorted(layout.fresh_extents())
-    if len(fresh) > len(room.writable):
+        kept.update(old)
+    needed, free = len(layout.fresh), len(room.writable)
+    if needed > free:
         raise Refused(
-            f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(room.writable)} are free.",
+            f"One VDI needs {needed} free extents of 4 MiB before its commit, {free} are free.",
             sm_key="SRNoSpace",
         )
-    kept = {pe for piece in layout.moved for pe in pes[piece.at : piece.at + piece.end - piece.first]}
-    for extent, pe in zip(fresh, room.writable):
-        pes[extent] = pe
-    still = _rest(room, len(fresh), kept)
-    missing = [extent for extent, pe in enumerate(pes) if pe is None]
-    for extent, pe in zip(missing, still):
-        pes[extent] = pe
-    whole = [pe for pe in pes if pe is not None]
+    writable = iter(room.writable)
+    for extent in sorted(layout.fresh):
+        pes[extent] = next(writable)
+    rest = chain((pe for pe in room.later if pe not in kept), writable)  # named, and not written before the commit
+    whole = [pe for pe in (next(rest, None) if pe is None else pe for pe in pes) if pe is not None]
     if len(whole) < count:
         raise Refused(f"One VDI needs {count} extents of 4 MiB, {len(whole)} are there.", sm_key="SRNoSpace")
-    return Extents(tuple(whole), tuple(whole[extent] for extent in fresh))
-
-
-def _rest(room: Room, taken: int, kept: "Set[Optional[int]]") -> Iterator[int]:
-    """What can be named and need not be written. The extents that the last one has taken the place of are not kept."""
-    yield from (pe for pe in room.later if pe not in kept)
-    yield from room.writable[taken:]
-
-
-def expanded(lv: LogicalVolume) -> List[int]:
-    """The physical extents of a volume, in its order."""
-    return [pe for segment in lv.segments for pe in range(segment.first_pe, segment.first_pe + segment.extent_count)]
+    return tuple(whole)
 
 
 def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
@@ -337,14 +324,14 @@ def room_on(vg: VolumeGroup, members: Sequence[Member], dropped: Sequence[Logica
     large number by chance, says where in the free extents to begin: a write of an earlier run that had failed may land
     late, and is not to hit what this one writes.
     """
-    used = {pe for lv in vg.lvs for pe in expanded(lv)}
+    used = {pe for lv in vg.lvs for pe in extents_of(lv.segments)}
     free = [pe for pe in range(vg.pe_count) if pe not in used]
     leaf = members[0]
-    own = expanded(leaf.lv)
+    own = extents_of(leaf.lv.segments)
     first = -(-leaf.end_of_data() // EXTENT_BYTES)
     tail = own[first:-1]
     ends = set(tail)
-    later = [pe for member in members for pe in expanded(member.lv) if pe not in ends]
-    later += [pe for lv in dropped for pe in expanded(lv)]
+    later = [pe for member in members for pe in extents_of(member.lv.segments) if pe not in ends]
+    later += [pe for lv in dropped for pe in extents_of(lv.segments)]
     start = lot % len(free) if free else 0
     return Room((*free[start:], *free[:start], *tail), tuple(later))

@@ -62,19 +62,27 @@ class Member(NamedTuple):
 
 
 def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[Member, ...]:
-    """The images of a chain, the leaf first. Raises FormatError or Refused for one that tapdisk has not made."""
+    """The images of a chain, the leaf first. Raises FormatError or Refused for one that tapdisk has not made.
+
+    What is read of them is read of all at once: tables, then batmaps, then bitmaps.
+    """
     contents = [_content(volume) for volume in volumes]
-    pieces = [_pieces(vg, volume, content) for volume, content in zip(volumes, contents)]
-    read = iter(read_pieces(device, [piece for several in pieces for piece in several]))
-    members = [_member(device, vg, *item, next(read), next(read)) for item in zip(volumes, contents)]
-    return tuple(_with_bitmaps(device, vg, member) for member in members)
+    pieces = [piece for volume, content in zip(volumes, contents) for piece in _tables(vg, volume, content)]
+    read = read_pieces(device, pieces)
+    places = [Place(one.name.text, blocks.geometry(content.header).batmap_header)
+              for one, content in zip(volumes, contents)]  # fmt: skip
+    headers = [blocks.read_batmap_header(data, place) for data, place in zip(read[1::2], places)]
+    batmaps = read_pieces(device, [_batmap(vg, *item) for item in zip(volumes, contents, headers)])
+    members = tuple(_member(vg, *item) for item in zip(volumes, contents, headers, read[::2], batmaps))
+    _read_bitmaps(device, vg, members)
+    return members
 
 
 def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
     """Where that lies which tells whether an image has been written to: headers, tables, the footer at its end."""
     found: List[Range] = []
     for member in members:
-        table = align_up(4 * len(member.entries), SECTOR)
+        table = align_up(blocks.ENTRY_BYTES * len(member.entries), SECTOR)
         full = blocks.checked_bytes(member.virtual_size)
         found += vg.ranges(member.lv, 0, HEAD_BYTES)
         found += vg.ranges(member.lv, member.header.table_offset, table)
@@ -96,25 +104,20 @@ def _content(volume: Volume) -> Vhd:
     return content
 
 
-def _pieces(vg: VolumeGroup, volume: Volume, content: Vhd) -> List[List[Range]]:
-    table = content.block_table()
+def _tables(vg: VolumeGroup, volume: Volume, content: Vhd) -> List[List[Range]]:
+    """Where its block table and the header of its batmap lie."""
     header = blocks.geometry(content.header).batmap_header
-    return [
-        vg.ranges(volume.lv, table.offset, table.length),
-        vg.ranges(volume.lv, header, BatmapHeader.SIZE),
-    ]
+    return [vg.ranges(volume.lv, *content.block_table()), vg.ranges(volume.lv, header, BatmapHeader.SIZE)]
 
 
-def _member(
-    device: Device, vg: VolumeGroup, volume: Volume, content: Vhd, table: bytes, batmap_header: bytes
-) -> Member:
-    name = volume.name.text
-    where = Place(name, blocks.geometry(content.header).batmap_header)
-    header = blocks.read_batmap_header(batmap_header, where)
+def _batmap(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader) -> List[Range]:
     length = min(header.batmap_sectors * SECTOR, blocks.checked_bytes(content.virtual_size))
-    (data,) = read_pieces(device, [vg.ranges(volume.lv, header.batmap_offset, length)])
-    full = blocks.verify_batmap(header, data, content.virtual_size, Place(name, header.batmap_offset))
-    entries = blocks.read_entries(table)
+    return vg.ranges(volume.lv, header.batmap_offset, length)
+
+
+def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader, table: bytes, batmap: bytes) -> Member:
+    name, entries = volume.name.text, blocks.read_entries(table)
+    full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
     _verify_entries(entries, vg.size_of(volume.lv), blocks.end_of_headers(content.header, header), name)
     footer = content.end_footer or content.footer
     return Member(name, volume.lv, content.virtual_size, footer, content.header, header, entries, full, {})
@@ -131,11 +134,16 @@ def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: 
             raise Malformed("VHD block", where, "it overlaps another one")
 
 
-def _with_bitmaps(device: Device, vg: VolumeGroup, member: Member) -> Member:
-    wanted = [block for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block]]
+def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[Member]) -> None:
+    """The bitmaps of blocks that are there and not known to be full."""
+    wanted = [
+        (member, block)
+        for member in members
+        for block, entry in enumerate(member.entries)
+        if entry != UNUSED and not member.full[block]
+    ]
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        pieces = [vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR) for block in batch]
-        for block, data in zip(batch, read_pieces(device, pieces)):
+        pieces = [vg.ranges(one.lv, blocks.bitmap_at(one.entries[block]), SECTOR) for one, block in batch]
+        for (member, block), data in zip(batch, read_pieces(device, pieces)):
             member.bitmaps[block] = blocks.read_bitmap(data)
-    return member

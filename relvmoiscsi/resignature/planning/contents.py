@@ -3,7 +3,7 @@
 
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import Range, align_down
+from relvmoiscsi.device import Range, align_down, in_pieces
 from relvmoiscsi.formats import cbt, naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import IdMap
@@ -102,11 +102,7 @@ def _checksum_in(change: Change) -> Optional[Range]:
 
 
 def _parts(pieces: Iterable[Range], new: bytes, what: str) -> List[_Part]:
-    found, done = [], 0
-    for piece in pieces:
-        found.append(_Part(piece.offset, new[done : done + piece.length], what))
-        done += piece.length
-    return found
+    return [_Part(chunk.offset, chunk.data, what) for chunk in in_pieces(pieces, new)]
 
 
 def _writes(parts: Iterable[_Part], fields: Iterable[Field], known: Known, block_bytes: int) -> Tuple[Write, ...]:

@@ -19,6 +19,7 @@ from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.layout import MdaHeader
 from relvmoiscsi.formats.lvm.pv import Area, Label
+from relvmoiscsi.formats.lvm.vg import Segment
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
 from relvmoiscsi.resignature.protocol.mark import (
     KINDS,
@@ -248,7 +249,7 @@ def _writes(items: Sequence[Sequence[Any]], payload: _Payload) -> Tuple[Write, .
 def _rebuilt(facts: Dict[str, Any], payload: _Payload) -> Rebuilt:
     return Rebuilt(
         lv_id=str(facts["lv_id"]),
-        segments=tuple((int(start), int(count), int(pe)) for start, count, pe in facts["segments"]),
+        segments=tuple(Segment(int(start), int(count), int(pe)) for start, count, pe in facts["segments"]),
         full=decode_units(facts["full"]),
         empty=decode_units(facts["empty"]),
         table=tuple(_table_unit(item, payload) for item in facts["table"]),

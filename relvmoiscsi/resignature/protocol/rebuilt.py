@@ -10,26 +10,26 @@ Most of the new image is written where nobody looks before the commit, and needs
     table    the block table that gives those slots to blocks no image has; after those are durable
 """
 
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import parse_lvm_id
-from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup
+from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd import layout as vhd_layout
+from relvmoiscsi.formats.vhd.blocks import ENTRY_BYTES, UNIT
+from relvmoiscsi.formats.vhd.image import UNUSED_ENTRY
 from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 from relvmoiscsi.resignature.protocol import structure
 
-UNIT = 4096  #: bytes: of a slot, what holds its bitmap; the rest of it is padding
+#: of a slot, the unit that holds its bitmap; the rest of it is padding
 FULL_UNIT = bytes(UNIT - SECTOR) + b"\xff" * SECTOR
 EMPTY_UNIT = bytes(UNIT)
-_ENTRY = 4
 #: in front of the table, where SM puts it
 _HEADERS = (
     (vhd_layout.FOOTER_KIND, slice(0, Footer.SIZE)),
     (vhd_layout.HEADER_KIND, slice(vhd_layout.HEADER_OFFSET, vhd_layout.HEADER_OFFSET + DynamicHeader.SIZE)),
 )
-_UNUSED = b"\xff" * _ENTRY
 MAX_UNITS = 4 << 20  #: more than the largest disk has slots
 
 
@@ -69,22 +69,15 @@ class Rebuilt(NamedTuple):
     """The volume that holds the new image, and what is left to do in it."""
 
     lv_id: str  #: the new one
-    segments: Tuple[Tuple[int, int, int], ...]  #: of the volume: `formats.lvm.vg.Segment`
+    segments: Tuple[Segment, ...]  #: of the volume
     full: Tuple[int, ...] = ()  #: units, in bytes from the start of the device
     empty: Tuple[int, ...] = ()  #: the same, one for each hole
     table: Tuple[TableUnit, ...] = ()  #: whole units of the block table
 
     def is_still_on(self, vg: VolumeGroup) -> bool:
         """Whether the volume is there and lies where it was put: LVM may have gone on, and only made it larger."""
-        mine = _extents(Segment(*segment) for segment in self.segments)
-        for lv in vg.lvs:
-            if lv.id == self.lv_id:
-                return _extents(lv.segments)[: len(mine)] == mine
-        return False
-
-
-def _extents(segments: Iterable[Segment]) -> List[int]:
-    return [pe for one in segments for pe in range(one.first_pe, one.first_pe + one.extent_count)]
+        mine = extents_of(self.segments)
+        return any(lv.id == self.lv_id and extents_of(lv.segments)[: len(mine)] == mine for lv in vg.lvs)
 
 
 # --- the journal
@@ -143,8 +136,8 @@ def _is_sound(unit: TableUnit) -> bool:
 
 def given_away(unit: TableUnit) -> Iterator[int]:
     """Where in a unit the entries are that give a hole away."""
-    for at in range(unit.first, unit.end, _ENTRY):
-        if unit.old[at : at + _ENTRY] != unit.new[at : at + _ENTRY]:
+    for at in range(unit.first, unit.end, ENTRY_BYTES):
+        if unit.old[at : at + ENTRY_BYTES] != unit.new[at : at + ENTRY_BYTES]:
             yield at
 
 
@@ -157,7 +150,7 @@ def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> List[int]:
     for unit, data in zip(rebuilt.table, found):
         for at in given_away(unit):
             hole = next(holes)
-            if data[at : at + _ENTRY] != unit.new[at : at + _ENTRY]:
+            if data[at : at + ENTRY_BYTES] != unit.new[at : at + ENTRY_BYTES]:
                 left.append(hole)
     return left
 
@@ -176,16 +169,16 @@ def merged_table(unit: TableUnit, data: bytes) -> bytes:
         if not _is_table(data[part], unit.old[part], unit.new[part]):
             found[part] = unit.new[part]
     for at in given_away(unit):
-        if bytes(found[at : at + _ENTRY]) == _UNUSED:
-            found[at : at + _ENTRY] = unit.new[at : at + _ENTRY]
+        if bytes(found[at : at + ENTRY_BYTES]) == UNUSED_ENTRY:
+            found[at : at + ENTRY_BYTES] = unit.new[at : at + ENTRY_BYTES]
     return bytes(found)
 
 
 def _is_table(found: bytes, old: bytes, new: bytes) -> bool:
-    for at in range(0, len(found), _ENTRY):
-        entry = found[at : at + _ENTRY]
-        if entry in (old[at : at + _ENTRY], new[at : at + _ENTRY]):
+    for at in range(0, len(found), ENTRY_BYTES):
+        entry = found[at : at + ENTRY_BYTES]
+        if entry in (old[at : at + ENTRY_BYTES], new[at : at + ENTRY_BYTES]):
             continue
-        if old[at : at + _ENTRY] != _UNUSED or entry[-1] % 8 != 7:
+        if old[at : at + ENTRY_BYTES] != UNUSED_ENTRY or entry[-1] % 8 != 7:
             return False
     return True

@@ -76,11 +76,10 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
         contents = [*content_chunks(run, device.block_size), *rebuilding.full_units(run)]
         step(device, steps.CONTENTS, contents)
         read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
-        step(device, steps.COMMIT, plan.chunks_of(steps.COMMIT), run.blocks)
-        if run.rebuilt is not None and run.rebuilt.empty:
-            step(device, steps.HOLES, plan.chunks_of(steps.HOLES))
-        for taken in (steps.HEADERS, steps.FINAL):
-            step(device, taken, plan.chunks_of(taken), run.blocks)
+        for taken in (steps.COMMIT, steps.HOLES, steps.HEADERS, steps.FINAL):
+            chunks = plan.chunks_of(taken)
+            if chunks or taken != steps.HOLES:
+                step(device, taken, chunks, run.blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 

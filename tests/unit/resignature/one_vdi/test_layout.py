@@ -11,7 +11,7 @@ from array import array
 import pytest
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
 from relvmoiscsi.formats.vhd import blocks
 from relvmoiscsi.formats.vhd.blocks import FULL, UNUSED, Batmap
 from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
@@ -73,11 +73,11 @@ def place_of(segments, offset):
 def laid_out(world, members, thick=True):
     """The cheapest layout that there is room for, and the new volume."""
     homes = find_homes(members)
-    used = {pe for member in members for pe in layout.expanded(member.lv)}
+    used = {pe for member in members for pe in extents_of(member.lv.segments)}
     room = Room(tuple(world.free), tuple(sorted(used)))
     for made in layout.layouts(members, homes, thick, False):
         try:
-            return made, layout.segments_of(layout.place(made, members, room).pes), homes
+            return made, layout.segments_of(layout.place(made, members, room)), homes
         except Refused:
             continue
     raise AssertionError("no room")
@@ -90,7 +90,7 @@ def verify(members, made, segments, homes, free):
     assert count * EXTENT_BYTES == made.size_bytes
     slots = sorted(made.slots.values())
     assert len(set(slots)) == len(slots) == len(homes), "two blocks share a slot"
-    fresh = made.fresh_extents()
+    fresh = made.fresh
     assert all(pes[extent] in free for extent in fresh), "an extent that is in use is written"
     copied = {home.block for home in made.copied}
     for home in homes:
@@ -172,7 +172,7 @@ def test_the_cost_does_not_depend_on_how_much_data_there_is():
         base = world.image("base", 4096 * scale, world.dice.sample(range(4096 * scale), 1100 * scale))
         leaf = world.image("leaf", 4096 * scale, world.dice.sample(range(4096 * scale), 700 * scale))
         made, _segments, _homes = laid_out(world, [leaf, base])
-        found += [made.cost_bytes(), len(made.fresh_extents())]
+        found += [made.cost_bytes(), len(made.fresh)]
 
     assert small == large
 

@@ -57,7 +57,7 @@ TABLE = TableUnit(40 << 20, OLD, NEW, 0, UNIT)
 
 REBUILT = Rebuilt(
     lv_id="b" * 32,
-    segments=((0, 3, 7), (3, 1, 40)),
+    segments=(Segment(0, 3, 7), Segment(3, 1, 40)),
     full=(24 << 20, (24 << 20) + 5 * UNIT, 23 << 20),
     empty=(32 << 20, 36 << 20),
     table=(TABLE,),

@@ -24,7 +24,7 @@ SECOND = TableUnit(8 * MIB + UNIT, UNUSED, UNUSED[:-4] + ENTRY, 0, UNIT)
 
 REBUILT = Rebuilt(
     lv_id="b" * 32,
-    segments=((0, 3, 7),),
+    segments=(Segment(0, 3, 7),),
     full=(16 * MIB, 17 * MIB),
     empty=(20 * MIB, 24 * MIB),
     table=(TABLE, SECOND),
