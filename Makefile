@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges vm e2e bench docs rpm pack clean
+.PHONY: help demo test check unit unit36 judges cinder vm e2e bench docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -11,7 +11,7 @@ demo:  ## a guided tour: resignature a clone, cut the power, recover
 	@bash tools/demo.sh
 
 test:  ## all tests: unit on a current Python and on 3.6, the judges, end to end in a VM
-	@bash tools/test.sh unit unit36 judges vm
+	@bash tools/test.sh unit unit36 judges cinder vm
 
 check:  ## lint, format, types, 3.6 syntax, shell scripts, documents
 	@bash tools/check.sh
@@ -24,6 +24,9 @@ unit36:  ## the unit tests on Python 3.6
 
 judges:  ## as root: real LVM2, qemu-img and libvhdi judge our results
 	@bash tools/test.sh judges
+
+cinder:  ## the layer for OpenStack's Cinder, in Cinder's own manager
+	@bash tools/test.sh cinder
 
 vm:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipath and LVM2
 	@bash tools/test.sh vm

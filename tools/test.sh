@@ -4,6 +4,7 @@
 #   unit     everything that needs no root, on the newest Python found
 #   unit36   the same on Python 3.6
 #   judges   everything marked root: loop devices, real LVM2 and other programs read what we wrote
+#   cinder   openstack/: Cinder's own manager, LVM driver and connector make volumes with our driver
 #   vm       tests/vm inside a VM: real kernel, iSCSI target and initiator, multipath, LVM2 (tools/e2e.sh)
 #
 # The last line of the output is `N passed, N failed, N skipped`, over all stages.
@@ -91,6 +92,28 @@ stage_judges() {
     account packages "$status" "$reports/packages.xml" "$python" "$began"
 }
 
+# Cinder's tests are unittest's, and so are those of a driver.
+stage_cinder() {
+    local began=$SECONDS status=0 python report=$reports/cinder.xml said=$reports/cinder.txt
+    heading cinder
+    find_python cinder cinder || return 0
+    python=$PWD/$python
+    (cd openstack && PYTHONPATH=.:..:../tests "$python" -W ignore -m unittest tests.test_cinder) </dev/null >"$said" 2>&1 ||
+        status=$?
+    if [ "$status" -eq 0 ]; then tail -n 3 "$said"; else cat "$said"; fi
+    printf '<testsuite name="cinder" tests="%d" errors="%d" failures="%d" skipped="%d">\n' \
+        "$(sed -n 's/^Ran \([0-9]*\) tests* in .*/\1/p' "$said")" \
+        "$(counted errors "$said")" "$(counted failures "$said")" "$(counted skipped "$said")" >"$report"
+    account cinder "$status" "$report" "$python" "$began"
+}
+
+# counted <word> <what unittest printed>: its last line is `OK (skipped=1)` or `FAILED (failures=1, errors=2)`
+counted() {
+    local number
+    number=$(tail -n 1 "$2" | sed -n "s/.*[(, ]$1=\([0-9]*\).*/\1/p")
+    echo "${number:-0}"
+}
+
 # The one stage whose pytest runs elsewhere: two User-mode Linuxes on each of two cores, as a third of their time they
 # wait; and in an emulated machine, with the distribution's own kernel, what needs that. Without User-mode Linux all is
 # emulated.
@@ -101,6 +124,7 @@ stage_vm() {
     heading vm
     mkdir -p build
     tools/need-packages.sh e2e
+    tools/venv.sh cinder # one of the tests runs it in the VM
     uml_boots || machines=(qemu qemu)
     for number in "${!machines[@]}"; do
         results=build/e2e-$number
@@ -228,6 +252,7 @@ for name in "$@"; do
         unit) stage unit current -q -n "$cores" -m "not root" ;;
         unit36) stage unit36 py36 -q -n "$cores" -m "not root" ;;
         judges) stage_judges ;;
+        cinder) stage_cinder ;;
         vm) stage_vm ;;
         *)
             echo "tools/test.sh: there is no stage called $name" >&2

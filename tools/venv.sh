@@ -6,6 +6,7 @@
 #   mypy36    mypy for Python 3.6, which itself runs on the newest Python found
 #   bench     what draws the plot of tools/bench.sh, on the newest Python found
 #   docs      what builds the pages of docs/, on the newest Python found
+#   cinder    Cinder itself, for the layer in openstack/, on the newest Python found
 #   vm        what boots the VM of tools/e2e.sh, on the newest Python found
 #
 # Where there is no such Python, .venv/<name> is not there afterwards; that is a failure in CI only.
@@ -14,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/lib.sh
 . tools/lib.sh
 
-name=${1:?usage: tools/venv.sh current|py36|mypy36|bench|docs|vm}
+name=${1:?usage: tools/venv.sh current|py36|mypy36|bench|docs|cinder|vm}
 venv=.venv/$name
 
 case $name in
@@ -23,6 +24,7 @@ case $name in
     mypy36) wanted='>= (3, 11)' requirements=tests/requirements-mypy36.txt ;;
     bench) wanted='>= (3, 11)' requirements=bench/requirements.txt ;;
     docs) wanted='>= (3, 11)' requirements=docs/requirements.txt ;;
+    cinder) wanted='>= (3, 11)' requirements=openstack/requirements.txt ;;
     vm) wanted='>= (3, 11)' requirements=tests/requirements-vm.txt ;;
     *)
         echo "tools/venv.sh: there is no venv called $name" >&2

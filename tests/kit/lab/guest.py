@@ -9,7 +9,7 @@ from .command import run, settle, write
 from .daemons import LOGS, Iscsid, Multipathd
 from .syslog import Syslog
 
-INITIATOR = "iqn.2026-01.lab:initiator"
+INITIATOR = "iqn.2026-01.lab.example:initiator"
 LUNS = Path("/run/e2e/luns")
 
 MODULES = ("target_core_mod", "target_core_file", "target_core_iblock", "iscsi_target_mod", "iscsi_tcp")
