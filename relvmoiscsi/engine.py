@@ -207,7 +207,7 @@ def prepare(
         block_bytes = plan.block_bytes_of(lun, device)
         image = way.image(cache, ids) if way is not None else None
         rebuilt = image.rebuilt if image is not None else None
-        kept = way.leaf.name.uuid if way is not None and way.leaf is not None else None
+        kept = way.leaf.name.uuid if way is not None else None
         made = plan.plan_resignature(
             lun, contents.known_from(cache), block_bytes, ids, entropy(16), scsi_id, __version__, rebuilt, kept
         )

@@ -2,9 +2,9 @@
 """One VDI: the live leaf of a LUN and its hidden parents become one image, snapshots go.
 
 choice      which volumes are meant, or why it cannot be
-members     the block tables of the chain
-homes       for each block of the disk, where its newest sectors are, and what is missing there
-layout      which extents and which slots the new image has
-image       its bytes: what is written, and what is copied
+way         what a format has to say of its chains: the ways to make one an image, and what each takes
+extents     which extents of the LUN the new image may have
+vhd         the ways of a chain of VHDs
 collapse    all of it: the LUN that it leads to, and how
+fit         whether an earlier run leads to the VDIs that are asked for now
 """

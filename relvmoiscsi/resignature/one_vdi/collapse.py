@@ -3,21 +3,20 @@
 
 from typing import FrozenSet, List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, torn_bytes
+from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_only
-from relvmoiscsi.formats.vhd import blocks
-from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.resignature.one_vdi import layout, members
 from relvmoiscsi.resignature.one_vdi.choice import Chain, Request, choose_chain
-from relvmoiscsi.resignature.one_vdi.homes import find_homes
-from relvmoiscsi.resignature.one_vdi.image import Image, make_image, plain_footer, plain_header
-from relvmoiscsi.resignature.one_vdi.layout import Layout
-from relvmoiscsi.resignature.one_vdi.members import Member
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
+from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways
+from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Way
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
+
+#: the ways to make a chain one image, by what its leaf is
+WAYS = {naming.VHD: vhd_ways.ways}
 
 
 class Cost(NamedTuple):
@@ -35,27 +34,23 @@ class Cost(NamedTuple):
 
 
 class OneVdi(NamedTuple):
-    """The way to one VDI. Without an `image` the one there is stays as it is."""
+    """The way to one VDI. Without a `way` the image there is stays as it is."""
 
     lun: Lun  #: as found; its work leads to the LUN with one VDI
     cost: Cost
-    layout: Optional[Layout] = None
+    leaf: Volume
+    way: Optional[Way] = None
     extents: Tuple[int, ...] = ()  #: physical ones, of the new volume
-    members: Tuple[Member, ...] = ()
-    leaf: Optional[Volume] = None
 
     def image(self, device: Device, ids: IdMap) -> Optional[Image]:
         """What is written, under the new ids, and what that is built on."""
-        if self.layout is None or self.leaf is None:
+        if self.way is None:
             return None
-        wanted = members.built_on(self.lun.vg, self.members)
-        expected = [Chunk(part.offset, data) for part, data in zip(wanted, device.read(wanted))]
-        lv_id = ids.lvm_ids[self.leaf.lv.id]
-        return make_image(self.lun.vg, self.members, self.layout, _new_lv(self), lv_id, expected)
+        return self.way.image(device, _new_lv(self), ids.lvm_ids[self.leaf.lv.id])
 
 
 def make_one(device: Device, lun: Lun, request: Request, lot: int = 0) -> OneVdi:
-    """How the LUN becomes one with one VDI. `lot` is that of `layout.room_on`.
+    """How the LUN becomes one with one VDI. `lot` is that of `extents.room_on`.
 
     Raises Refused or UsageError where it cannot, or costs more than the request allows; FormatError for an image that
     does not read.
@@ -63,37 +58,20 @@ def make_one(device: Device, lun: Lun, request: Request, lot: int = 0) -> OneVdi
     settled = lun.settled()
     chain = choose_chain(settled, request)
     if len(chain.members) == 1:
-        made = OneVdi(lun, Cost(1, len(chain.dropped), 0, 0, 0, 0, 0, 0, 0), leaf=chain.leaf)
+        made = OneVdi(lun, _cost(chain, Counts(0, 0, 0, 0, 0, 0, 0)), chain.leaf)
         return made._replace(lun=_with_work(lun, settled, chain, chain.leaf, frozenset()))
-    _refuse_disk(device, lun)
-    images = members.read_members(device, lun.vg, chain.members)
-    _refuse_encrypted(images)
-    made = _best(device, lun, chain, images, request, lot)
+    if lun.vg.extent_size != EXTENT_BYTES:
+        raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
+    made = _best(device, lun, chain, request, lot)
     leaf = _new_leaf(made)
     return made._replace(lun=_with_work(lun, settled, chain, leaf, frozenset([leaf.lv.id])))
 
 
-def _refuse_disk(device: Device, lun: Lun) -> None:
-    if device.block_size != SECTOR:
-        raise Refused(f"{device.name} has blocks of {device.block_size} bytes: VHD chains on it are not made one VDI.")
-    if lun.vg.extent_size != layout.EXTENT_BYTES or lun.vg.pe_start % blocks.UNIT:
-        raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
-
-
-def _refuse_encrypted(images: Tuple[Member, ...]) -> None:
-    for member in images:
-        if any(member.batmap_header.keyhash):
-            raise Refused(f"{member.name} is encrypted: its blocks cannot be put together without the key.")
-
-
-def _best(device: Device, lun: Lun, chain: Chain, images: Tuple[Member, ...], request: Request, lot: int) -> OneVdi:
+def _best(device: Device, lun: Lun, chain: Chain, request: Request, lot: int) -> OneVdi:
     """The cheapest way for which there is room."""
-    homes, tears_pages = find_homes(images), torn_bytes(device) > SECTOR
-    thick = lun.vg.size_of(images[0].lv) >= blocks.formula_size(images[0].virtual_size)
-    room = layout.room_on(lun.vg, images, [volume.lv for volume in chain.dropped], lot)
     problem: Optional[Refused] = None
-    for one in layout.layouts(images, homes, thick, tears_pages):
-        cost = _cost(chain, one, len(room.writable))
+    for way in WAYS[chain.leaf.name.kind](device, lun, chain, lot):
+        cost = _cost(chain, way.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             problem = problem or Refused(
                 f"One VDI of {chain.leaf.name.text} takes {cost.data_bytes} bytes of copying, and a call may copy "
@@ -103,45 +81,30 @@ def _best(device: Device, lun: Lun, chain: Chain, images: Tuple[Member, ...], re
             )
             continue
         try:
-            return OneVdi(lun, cost, one, layout.place(one, images, room), images, chain.leaf)
+            return OneVdi(lun, cost, chain.leaf, way, way.extents())
         except Refused as refused:
             problem = problem or refused
-    assert problem is not None  # there is one layout at the least
+    assert problem is not None  # there is one way at the least
     raise problem
 
 
-def _cost(chain: Chain, one: Layout, free: int) -> Cost:
-    filled = [home for home in one.staying if home.must_be_filled]
-    return Cost(
-        images=len(chain.members),
-        dropped=len(chain.dropped) + len(chain.members) - 1,
-        blocks=len(one.slots),
-        remapped=len(one.staying),
-        filled=len(filled),
-        copied=len(one.copied),
-        data_bytes=one.cost_bytes(),
-        fresh_extents=len(one.fresh),
-        free_extents=free,
-    )
+def _cost(chain: Chain, counts: Counts) -> Cost:
+    return Cost(len(chain.members), len(chain.dropped) + len(chain.members) - 1, *counts)
 
 
 # --- the LUN that it leads to
 
 
 def _new_lv(made: OneVdi) -> LogicalVolume:
-    assert made.leaf is not None
-    return made.leaf.lv._replace(status=made.leaf.lv.status | {"WRITE"}, segments=layout.segments_of(made.extents))
+    return made.leaf.lv._replace(status=made.leaf.lv.status | {"WRITE"}, segments=segments_of(made.extents))
 
 
 def _new_leaf(made: OneVdi) -> Volume:
     """The volume of the new image, as it will be read."""
-    assert made.leaf is not None and made.layout is not None
-    footer = plain_footer(made.members[0].footer)
-    header = plain_header(made.members[made.layout.primary].header)
-    content = Vhd(footer, footer, None, False, header, (), None)
+    assert made.way is not None
     lv = _new_lv(made)
     return made.leaf._replace(
-        lv=lv, size=made.lun.vg.size_of(lv), content=content, parent=None, texts=(), disputed=False, empty=None
+        lv=lv, size=made.lun.vg.size_of(lv), content=made.way.content, parent=None, texts=(), disputed=False, empty=None
     )
 
 

@@ -7,49 +7,30 @@ with the contents   bitmaps of the blocks that were filled: all ones            
 after the commit    bitmaps of holes: all zeros; then their entries in the block table          density
 """
 
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Range, align_down, in_pieces
+from relvmoiscsi.device import SECTOR, Chunk, Range, align_down
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd import blocks, layout
 from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batmap
 from relvmoiscsi.formats.vhd.image import sealed
 from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
-from relvmoiscsi.resignature.one_vdi.homes import Home
-from relvmoiscsi.resignature.one_vdi.layout import EXTENT_BYTES, Hole, Layout
-from relvmoiscsi.resignature.one_vdi.members import Member
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
+from relvmoiscsi.resignature.one_vdi.vhd.homes import Home
+from relvmoiscsi.resignature.one_vdi.vhd.layout import Hole, Layout
+from relvmoiscsi.resignature.one_vdi.vhd.members import Member
+from relvmoiscsi.resignature.one_vdi.way import Image, Places
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, TableUnit, Unseen
 
 
-class Image(NamedTuple):
-    """How the new image is made, in places of the device."""
-
-    unseen: Unseen
-    rebuilt: Rebuilt
-
-
-class _Making:
+class _Making(Places):
     """What the parts of an image share."""
 
     def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, lv: LogicalVolume) -> None:
-        self.vg, self.members, self.layout, self.lv = vg, members, made, lv
+        super().__init__(vg, lv, [member.lv for member in members])
+        self.members, self.layout = members, made
         self.copied = {home.block for home in made.copied}
         self.homes = [*made.staying, *made.copied]
-
-    def at(self, offset: int, length: int) -> List[Range]:
-        """Where bytes of the new volume lie."""
-        return self.vg.ranges(self.lv, offset, length)
-
-    def chunks(self, offset: int, data: bytes) -> Iterator[Chunk]:
-        return in_pieces(self.at(offset, len(data)), data)
-
-    def copy(self, offset: int, member: int, source: int, length: int) -> Iterator[Copy]:
-        """`length` bytes from an image's volume to the new one."""
-        return _paired(self.at(offset, length), self.vg.ranges(self.members[member].lv, source, length))
-
-    def zeros(self, offset: int, length: int) -> Iterator[Copy]:
-        for part in self.at(offset, length):
-            yield Copy(part.offset, None, part.length)
 
     def slot(self, home: Home) -> int:
         return self.layout.slots[home.block]
@@ -75,20 +56,6 @@ class _Making:
     def later_holes(self) -> List[Hole]:
         """Those that the old image may use until the commit."""
         return [hole for hole in self.layout.holes if not self.is_fresh(hole.slot)]
-
-
-def _paired(targets: Sequence[Range], sources: Sequence[Range]) -> Iterator[Copy]:
-    """One copy for each stretch that is in one piece on both sides."""
-    queue = list(reversed(sources))
-    for target in targets:
-        done = 0
-        while done < target.length:
-            source = queue.pop()
-            length = min(source.length, target.length - done)
-            yield Copy(target.offset + done, source.offset, length)
-            done += length
-            if length < source.length:
-                queue.append(Range(source.offset + length, source.length - length))
 
 
 def make_image(

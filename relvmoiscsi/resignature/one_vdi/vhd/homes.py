@@ -10,7 +10,7 @@ such a block is copied as well.
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, bitmap_bytes, first_sectors
-from relvmoiscsi.resignature.one_vdi.members import Member
+from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 
 
 class Home(NamedTuple):

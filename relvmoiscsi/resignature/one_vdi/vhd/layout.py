@@ -15,19 +15,18 @@ commit. All else is neutral, or free space, until then.
 """
 
 from collections import Counter
-from itertools import chain
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, align_up
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup, extents_of
+from relvmoiscsi.formats.lvm.vg import extents_of
 from relvmoiscsi.formats.vhd import blocks
 from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
 from relvmoiscsi.formats.vhd.layout import Footer
-from relvmoiscsi.resignature.one_vdi.homes import Home
-from relvmoiscsi.resignature.one_vdi.members import Member
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
+from relvmoiscsi.resignature.one_vdi.vhd.homes import Home
+from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 
-EXTENT_BYTES = 4 << 20
 EXTENT_UNITS = EXTENT_BYTES // UNIT
 
 #: an image with fewer blocks to move than this is copied: moving costs up to 512 extents of slots that are given away
@@ -270,68 +269,16 @@ def _fresh(builder: _Builder, extent_count: int) -> FrozenSet[int]:
     return frozenset(found | {extent_count - 1})
 
 
-# --- extents
-
-
-class Room(NamedTuple):
-    """Which physical extents there are for the new volume beside those that stay."""
-
-    writable: Tuple[int, ...]  #: may be written before the commit, in the order in which they are taken
-    later: Tuple[int, ...]  #: may become part of the volume, and are not written before the commit
-
-
-def place(layout: Layout, members: Sequence[Member], room: Room) -> Tuple[int, ...]:
-    """The physical extents of the new volume, in its order. Raises Refused where there are too few."""
-    count = layout.size_bytes // EXTENT_BYTES
-    pes: List[Optional[int]] = [None] * count
-    kept: Set[int] = set()
+def kept_extents(layout: Layout, members: Sequence[Member]) -> Dict[int, int]:
+    """The physical extents that stay, by their place in the new volume."""
+    found: Dict[int, int] = {}
     for piece in layout.moved:
         old = extents_of(members[piece.member].lv.segments)[piece.first : piece.end]
-        pes[piece.at : piece.at + len(old)] = old
-        kept.update(old)
-    needed, free = len(layout.fresh), len(room.writable)
-    if needed > free:
-        raise Refused(
-            f"One VDI needs {needed} free extents of 4 MiB before its commit, {free} are free.",
-            sm_key="SRNoSpace",
-        )
-    writable = iter(room.writable)
-    for extent in sorted(layout.fresh):
-        pes[extent] = next(writable)
-    rest = chain((pe for pe in room.later if pe not in kept), writable)  # named, and not written before the commit
-    whole = [pe for pe in (next(rest, None) if pe is None else pe for pe in pes) if pe is not None]
-    if len(whole) < count:
-        raise Refused(f"One VDI needs {count} extents of 4 MiB, {len(whole)} are there.", sm_key="SRNoSpace")
-    return tuple(whole)
+        found.update(zip(piece.extents, old))
+    return found
 
 
-def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:
-    """Extents as LVM lists them: those in a row as one segment."""
-    found: List[Segment] = []
-    for extent, pe in enumerate(pes):
-        last = found[-1] if found else None
-        if last is not None and last.first_pe + last.extent_count == pe:
-            found[-1] = last._replace(extent_count=last.extent_count + 1)
-        else:
-            found.append(Segment(extent, 1, pe))
-    return tuple(found)
-
-
-def room_on(vg: VolumeGroup, members: Sequence[Member], dropped: Sequence[LogicalVolume], lot: int = 0) -> Room:
-    """What is free on the LUN, and what becomes free with the commit.
-
-    Behind its end of data the leaf's volume is free as well, but for its last extent, which holds its footer. `lot`, a
-    large number by chance, says where in the free extents to begin: a write of an earlier run that had failed may land
-    late, and is not to hit what this one writes.
-    """
-    used = {pe for lv in vg.lvs for pe in extents_of(lv.segments)}
-    free = [pe for pe in range(vg.pe_count) if pe not in used]
-    leaf = members[0]
-    own = extents_of(leaf.lv.segments)
+def unused_extents(leaf: Member) -> List[int]:
+    """Extents of the leaf behind its end of data, which nobody reads; but for the last one, which holds its footer."""
     first = -(-leaf.end_of_data() // EXTENT_BYTES)
-    tail = own[first:-1]
-    ends = set(tail)
-    later = [pe for member in members for pe in extents_of(member.lv.segments) if pe not in ends]
-    later += [pe for lv in dropped for pe in extents_of(lv.segments)]
-    start = lot % len(free) if free else 0
-    return Room((*free[start:], *free[:start], *tail), tuple(later))
+    return extents_of(leaf.lv.segments)[first:-1]

@@ -15,10 +15,10 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, extents_of
 from relvmoiscsi.formats.vhd import blocks
 from relvmoiscsi.formats.vhd.blocks import FULL, UNUSED, Batmap
 from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
-from relvmoiscsi.resignature.one_vdi import layout
-from relvmoiscsi.resignature.one_vdi.homes import find_homes
-from relvmoiscsi.resignature.one_vdi.layout import EXTENT_BYTES, Room
-from relvmoiscsi.resignature.one_vdi.members import Member
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, segments_of
+from relvmoiscsi.resignature.one_vdi.vhd import layout
+from relvmoiscsi.resignature.one_vdi.vhd.homes import find_homes
+from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 
 SECTOR = 512
 BLOCK = 2 << 20
@@ -77,7 +77,8 @@ def laid_out(world, members, thick=True):
     room = Room(tuple(world.free), tuple(sorted(used)))
     for made in layout.layouts(members, homes, thick, False):
         try:
-            return made, layout.segments_of(layout.place(made, members, room)), homes
+            kept = layout.kept_extents(made, members)
+            return made, segments_of(place(made.size_bytes // EXTENT_BYTES, kept, made.fresh, room)), homes
         except Refused:
             continue
     raise AssertionError("no room")
