@@ -5,8 +5,6 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.qcow2.image import Qcow2
-from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.resignature.reading.lun import Lun, Volume
 
 MAX_LEVELS = 30  #: of a chain, as SM allows them
@@ -114,9 +112,7 @@ def _refuse_what_cannot_be(lun: Lun, members: Tuple[Volume, ...]) -> None:
     if len(members) == 1:
         return
     for member, parent in zip(members, members[1:]):
-        if isinstance(member.content, Qcow2):
-            raise Refused(f"{member.name.text} has a parent, and chains of QCOW2 images cannot be made one VDI yet.")
-        if not isinstance(parent.content, Vhd):
+        if parent.name.kind == naming.RAW and member.name.kind != naming.QCOW2:
             raise Refused(f"{parent.name.text} is a raw parent: what is above it cannot be made one image without it.")
         if parent.virtual_size > member.virtual_size:
             raise Refused(f"{parent.name.text} is a larger disk than its child {member.name.text}.")

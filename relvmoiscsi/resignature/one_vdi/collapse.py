@@ -11,12 +11,13 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_only
 from relvmoiscsi.resignature.one_vdi.choice import Chain, Request, choose_chain
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
+from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways
 from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways
 from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Way
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
 
 #: the ways to make a chain one image, by what its leaf is
-WAYS = {naming.VHD: vhd_ways.ways}
+WAYS = {naming.VHD: vhd_ways.ways, naming.QCOW2: qcow2_ways.ways}
 
 
 class Cost(NamedTuple):

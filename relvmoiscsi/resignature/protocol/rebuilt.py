@@ -41,10 +41,17 @@ class Copy(NamedTuple):
     length: int
 
 
+class Expected(NamedTuple):
+    """Bytes of the device that must be as they were read."""
+
+    range: Range
+    digest: bytes  #: SHA-256
+
+
 class Unseen(NamedTuple):
     """What is written before the mark where nobody sees it: free extents, and sectors that no bitmap shows."""
 
-    expected: Tuple[Chunk, ...] = ()  #: what it is built on, and is not written
+    expected: Tuple[Expected, ...] = ()  #: what it is built on, and is not written
     chunks: Tuple[Chunk, ...] = ()
     copies: Tuple[Tuple[Copy, ...], ...] = ()  #: one after the other, behind the chunks
 

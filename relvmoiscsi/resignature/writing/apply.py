@@ -23,6 +23,7 @@ logout for example.
 """
 
 import logging
+from hashlib import sha256
 from typing import Container, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
@@ -37,7 +38,7 @@ from relvmoiscsi.resignature.protocol.steps import STEPS, Step
 from relvmoiscsi.resignature.writing import copying, rebuilding
 from relvmoiscsi.resignature.writing.canvas import changed_chunks
 from relvmoiscsi.resignature.writing.copying import Progress
-from relvmoiscsi.resignature.writing.reading_back import range_of, read_back
+from relvmoiscsi.resignature.writing.reading_back import batches, range_of, read_back
 
 log = logging.getLogger(__name__)
 
@@ -139,12 +140,17 @@ def _compare_with_plan(device: Device, plan: Plan) -> None:
     expected = [Chunk(labels.offset, plan.label_now or labels.before), *_old_headers(plan.journal)]
     expected += plan.run.blocks
     expected += [Chunk(write.offset, write.old) for write in plan.run.writes]
-    expected += plan.unseen.expected
     for chunk, data in zip(expected, device.read([range_of(chunk) for chunk in expected])):
         if data != chunk.data:
-            raise Refused(
-                f"{device.name} changed at byte {chunk.offset} since it was read: something else writes to it."
-            )
+            raise _changed(device, chunk.offset)
+    for batch in batches(plan.unseen.expected, lambda one: one.range.length):
+        for one, data in zip(batch, device.read([one.range for one in batch])):
+            if sha256(data).digest() != one.digest:
+                raise _changed(device, one.range.offset)
+
+
+def _changed(device: Device, offset: int) -> Refused:
+    return Refused(f"{device.name} changed at byte {offset} since it was read: something else writes to it.")
 
 
 def _old_headers(journal: Journal) -> List[Chunk]:

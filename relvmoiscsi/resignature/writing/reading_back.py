@@ -1,10 +1,29 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Whether a device holds what was written to it."""
+"""Whether a device holds what was written to it; and how much of something is read or written at once."""
 
-from typing import Sequence
+from typing import Callable, Iterable, Iterator, List, Sequence, TypeVar
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused
+
+BATCH_BYTES = 16 << 20  #: which is what is in memory
+_BATCH_PIECES = 1024
+
+T = TypeVar("T")
+
+
+def batches(pieces: Iterable[T], length_of: Callable[[T], int]) -> Iterator[List[T]]:
+    """Pieces, in lists of so many at a time as may be in memory."""
+    batch: List[T] = []
+    length = 0
+    for piece in pieces:
+        batch.append(piece)
+        length += length_of(piece)
+        if length >= BATCH_BYTES or len(batch) >= _BATCH_PIECES:
+            yield batch
+            batch, length = [], 0
+    if batch:
+        yield batch
 
 
 def range_of(chunk: Chunk) -> Range:

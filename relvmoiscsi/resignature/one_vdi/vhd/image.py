@@ -20,7 +20,7 @@ from relvmoiscsi.resignature.one_vdi.vhd.homes import Home
 from relvmoiscsi.resignature.one_vdi.vhd.layout import Hole, Layout
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 from relvmoiscsi.resignature.one_vdi.way import Image, Places
-from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, TableUnit, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Copy, Expected, Rebuilt, TableUnit, Unseen
 
 
 class _Making(Places):
@@ -64,7 +64,7 @@ def make_image(
     made: Layout,
     lv: LogicalVolume,
     lv_id: str,
-    expected: Sequence[Chunk],
+    expected: Sequence[Expected],
 ) -> Image:
     """Everything there is to write. `lv` is the new volume, `lv_id` its new id, `expected` what the old images held."""
     making = _Making(vg, members, made, lv)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The ways to make a chain of VHDs one VHD: each takes another image as the one that stays where it is."""
 
+from hashlib import sha256
 from typing import Iterator, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, torn_bytes
+from relvmoiscsi.device import SECTOR, Device, torn_bytes
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.vhd import blocks
@@ -16,6 +17,7 @@ from relvmoiscsi.resignature.one_vdi.vhd.image import make_image, plain_footer, 
 from relvmoiscsi.resignature.one_vdi.vhd.layout import Layout
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member, built_on, read_members
 from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Way
+from relvmoiscsi.resignature.protocol.rebuilt import Expected
 from relvmoiscsi.resignature.reading.lun import Lun
 
 
@@ -34,7 +36,7 @@ class VhdWay(Way):
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
         wanted = built_on(self._vg, self._members)
-        expected = [Chunk(part.offset, data) for part, data in zip(wanted, device.read(wanted))]
+        expected = [Expected(part, sha256(data).digest()) for part, data in zip(wanted, device.read(wanted))]
         return make_image(self._vg, self._members, self._layout, lv, lv_id, expected)
 
 

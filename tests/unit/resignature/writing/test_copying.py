@@ -5,10 +5,10 @@ import pytest
 
 from kit.build_volumes import noise
 from kit.sparse import SparseDisk
-from relvmoiscsi.device import Chunk
+from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, Refused
-from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen
-from relvmoiscsi.resignature.writing import copying
+from relvmoiscsi.resignature.protocol.rebuilt import Copy, Expected, Unseen
+from relvmoiscsi.resignature.writing import copying, reading_back
 from relvmoiscsi.resignature.writing.copying import write_unseen
 
 MIB = 1 << 20
@@ -50,7 +50,7 @@ def test_pieces_are_written_and_copies_made(disk):
 
 
 def test_what_is_expected_is_not_written(disk):
-    write_unseen(disk, Unseen(expected=(Chunk(4096, b"old".ljust(512)),)))
+    write_unseen(disk, Unseen(expected=(Expected(Range(4096, 512), bytes(32)),)))
 
     assert disk.written == []
 
@@ -71,7 +71,7 @@ def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
     assert disk.peek(128 * MIB, 4 * MIB) == DATA
     assert sum(size for _, size in disk.written) == length
     assert max(size for _, size in disk.written) == copying.PIECE_BYTES
-    assert disk.most == copying.BATCH_BYTES
+    assert disk.most == reading_back.BATCH_BYTES
 
 
 def test_many_small_copies_are_few_batches(disk):

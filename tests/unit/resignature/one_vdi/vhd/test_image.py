@@ -10,17 +10,15 @@ from typing import NamedTuple, Tuple
 
 import pytest
 
-from kit.chains import BLOCK, SECTORS, flatten, guest_bytes
+from kit.chains import BLOCK, SECTORS, guest_bytes
+from kit.chains.cut_one_vdi import cut, faults, new_volume
 from kit.chains.guest import Writer
 from kit.chains.lun import Lun
 from kit.chains.random_chain import random_chain
 from kit.chains.tapdisk import Tapdisk
-from kit.crash import CrashDisk
 from kit.cuts import SCSI_ID, entropy
 from relvmoiscsi import engine
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.one_vdi.choice import Request
-from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
 
 pytestmark = pytest.mark.states
 
@@ -44,77 +42,6 @@ def chain_of(case):
     rebuilt = engine.prepare(chain.disk, entropy(0), one=Request()).plan.run.rebuilt
     assert all(getattr(rebuilt, what) for what in case.has), "chance has changed: look for another seed"
     return chain
-
-
-def cut(chain, dropped_flush=None):
-    """A run on a disk that remembers it, and the plan."""
-    crash = CrashDisk(chain.disk, dropped_flush)
-    prepared = engine.prepare(crash, entropy(0), SCSI_ID, one=Request())
-    engine.resignature(crash, prepared)
-    return crash, prepared
-
-
-def new_volume(disk):
-    (volume,) = engine.inspect(disk).lun.disks().values()
-    return volume.name.text
-
-
-def is_old(chain, disk):
-    return all(flatten(disk, name) == flat for name, flat in chain.flats.items())
-
-
-def is_new(chain, disk):
-    return flatten(disk, new_volume(disk)) == chain.flats[chain.leaf]
-
-
-def fault(chain, disk, uncut, is_torn):
-    """What is wrong with a disk that a cut has left; "" if nothing is."""
-    state = engine.inspect(disk).state
-    if state == "clean":
-        return "" if is_old(chain, disk) else "it is the old SR, and reads otherwise"
-    if state == "resignatured":
-        return "" if is_new(chain, disk) else "it is the new SR, and reads otherwise"
-    if state != "unfinished":
-        return f"its state is {state}"
-    try:
-        recovered, mark = disk.copy(), engine.find_unfinished(disk)
-        engine.recover(recovered, mark, SCSI_ID)
-        if mark.tail.phase == IN_PROGRESS:
-            return _early_fault(chain, disk, recovered, is_torn)
-        if not is_new(chain, recovered):
-            return "it is recovered, and reads otherwise"
-        if recovered.digest_except([]) != uncut:
-            return "it is recovered, and is not what an uncut run leaves"
-        with pytest.raises(Refused, match="cannot be undone behind its commit"):
-            engine.undo(disk, entropy(1))
-        return ""
-    except RelvmoiscsiError as error:
-        return f"it is not settled: {error}"
-
-
-def _early_fault(chain, disk, recovered, is_torn):
-    """Before the commit every VDI reads as before, and after `recover` and `undo`, which are the same here; at once as
-    well, unless a bitmap or the label is torn.
-    """
-    if not is_torn and not is_old(chain, disk):
-        return "it is the old SR still, and reads otherwise"
-    if not (is_old(chain, recovered) and engine.inspect(recovered).state == "clean"):
-        return "it is taken back, and reads otherwise"
-    engine.undo(disk, entropy(1))
-    return "" if is_old(chain, disk) else "it is undone, and reads otherwise"
-
-
-def faults(chain, crash, **how):
-    """The descriptions of disks with a fault, and how many were looked at."""
-    found, count = [], 0
-    uncut = crash.current.digest_except([])
-    for what, disk in crash.some_crash_images(random.Random(1), **how):
-        count += 1
-        wrong = fault(chain, disk, uncut, " torn" in what or "mixture" in what)
-        if wrong:
-            found.append(f"{what}: {wrong}")
-    print(f"{count} disks")
-    return found
 
 
 @pytest.mark.parametrize("case", CASES)

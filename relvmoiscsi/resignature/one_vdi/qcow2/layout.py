@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Which extents of a QCOW2 chain stay, which clusters are copied, and what the new image is made of. Pure.
+
+    head      new extents: header, count table, counts, tables of the first and of the second level, copied clusters
+    kept      old extents with data, those of each image in a row; dead clusters among them
+    tail      what makes the volume as large as SM makes it; nothing is written there
+
+SM makes every volume as large as a full image needs, and not larger. QEMU puts new clusters where its counts say that
+nobody is, but a write of several clusters only where so many are free in a row, and it does not come back to what it
+has passed by: with free clusters in pieces a disk that fills up runs out of its volume. So every dead cluster in front
+of the tail is given to a cluster of the disk that no image has: as zeros, with a place that is there already. Then what
+is free is in one piece, or the disk is full.
+
+Extents of which little is alive make the volume larger than SM does. Then as few clusters as possible are copied, those
+of the extents with the least. Where that is much, the volume is larger: SM takes that, but for growing the disk by less
+than the volume has too much. Such a disk has a place for every cluster.
+"""
+
+from array import array
+from collections import Counter
+from typing import Counter as CounterOf
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
+
+from relvmoiscsi.formats.qcow2 import clusters
+from relvmoiscsi.formats.qcow2.clusters import ZEROS, Needs
+from relvmoiscsi.formats.qcow2.layout import ENTRY_BYTES
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
+from relvmoiscsi.resignature.one_vdi.qcow2.members import EXTENT_SHIFT, Member, cut_short, find_homes
+
+#: the homes of units, by the number of their table
+Homes = Dict[int, "array[int]"]
+
+
+class Copied(NamedTuple):
+    """A unit that gets a new place, and how many bytes of it are to be seen."""
+
+    number: int
+    home: int
+    length: int
+
+
+class Layout(NamedTuple):
+    """The new image."""
+
+    unit: int  #: bytes of its clusters
+    units: int  #: of the disk
+    homes: Homes
+    tables: Tuple[int, ...]  #: the numbers of its tables of the second level: those of `homes`, and empty ones
+    needed: Needs  #: clusters in its head, one for the header beside them
+    copied: Tuple[Copied, ...]  #: behind those
+    head_extents: int
+    kept: Tuple[int, ...]  #: extents, as homes without their last EXTENT_SHIFT bits, in the order of the volume
+    size_bytes: int  #: of the new volume, whole extents
+
+    @property
+    def per_table(self) -> int:
+        return self.unit // ENTRY_BYTES
+
+    @property
+    def per_extent(self) -> int:
+        return EXTENT_BYTES // self.unit
+
+    @property
+    def used_units(self) -> int:
+        """Of the volume, in front of its tail."""
+        return (self.head_extents + len(self.kept)) * self.per_extent
+
+    @property
+    def block_count(self) -> int:
+        """Units of the disk that some image has."""
+        return sum(len(table) - table.count(0) - table.count(ZEROS) for table in self.homes.values())
+
+    @property
+    def first_copy(self) -> int:
+        """The unit of the volume at which copied clusters begin."""
+        return self.needed.total
+
+
+#: more than this is not copied to save extents
+MOST_COPIED_BYTES = 1 << 30
+
+
+def layouts(members: Sequence[Member], thick: bool) -> Iterator[Layout]:
+    """The ways to do it, the better first: as large as SM makes it, and larger but with next to nothing copied.
+
+    `thick`: the volume is to have room for a full disk.
+    """
+    unit = min(member.cluster_bytes for member in members if member.cluster_bytes)
+    homes = dict(find_homes(members, unit))
+    choice = _Choice(members, unit, homes)
+    as_sm_makes_it, larger = choice.kept_extents(is_larger=False), choice.kept_extents(is_larger=True)
+    if choice.copied_bytes(as_sm_makes_it) <= MOST_COPIED_BYTES:
+        yield choice.layout(as_sm_makes_it, thick)
+    if larger != as_sm_makes_it:
+        yield choice.layout(larger, thick)
+
+
+class _Choice:
+    """Which extents stay: as many as a volume of SM's size can have."""
+
+    def __init__(self, members: Sequence[Member], unit: int, homes: Homes) -> None:
+        self.unit, self.homes, self.disk_bytes = unit, homes, members[0].virtual_size
+        self.units, self.per_extent, self.per_table = (
+            -(-self.disk_bytes // unit),
+            EXTENT_BYTES // unit,
+            unit // ENTRY_BYTES,
+        )
+        self.cut = cut_short(members, unit, homes)
+        self.alive = _alive(homes)
+        for number in self.cut:
+            self._forget(homes[number // self.per_table][number % self.per_table])
+        self.table_count = -(-self.units // self.per_table)
+        self.in_tables = sum(map(len, homes.values()))
+        self.most_extents = -(-max(clusters.formula_size(self.disk_bytes), self._full_size()) // EXTENT_BYTES)
+
+    def _full_size(self) -> int:
+        return clusters.full_size(self.disk_bytes, self.unit) if self.unit < clusters.SM_CLUSTER_BYTES else 0
+
+    def _forget(self, home: int) -> None:
+        extent = home >> EXTENT_SHIFT
+        self.alive[extent] -= 1
+        if not self.alive[extent]:
+            del self.alive[extent]
+
+    def kept_extents(self, is_larger: bool) -> List[int]:
+        """Those that stay. `is_larger`: the volume may be larger than SM makes it, so that nothing is copied."""
+        kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
+        alive, copied = sum(self.alive.values()), len(self.cut)
+        while not is_larger and kept and self._head(len(kept), alive, copied)[0] + len(kept) > self.most_extents:
+            moved = self.alive[kept.pop()]
+            alive, copied = alive - moved, copied + moved
+        return sorted(kept)
+
+    def copied_bytes(self, kept: Sequence[int]) -> int:
+        return (sum(self.alive.values()) - sum(self.alive[extent] for extent in kept)) * self.unit
+
+    def layout(self, kept: Sequence[int], thick: bool) -> Layout:
+        alive, all_alive = sum(self.alive[extent] for extent in kept), sum(self.alive.values())
+        head, needed = self._head(len(kept), alive, all_alive - alive + len(self.cut))
+        extents = head + len(kept)
+        return Layout(
+            unit=self.unit,
+            units=self.units,
+            homes=self.homes,
+            tables=self._tables(needed.second_level),
+            needed=needed,
+            copied=tuple(self._copied(frozenset(kept))),
+            head_extents=head,
+            kept=tuple(kept),
+            size_bytes=(max(extents, self.most_extents) if thick else extents) * EXTENT_BYTES,
+        )
+
+    def _head(self, kept: int, alive: int, copied: int) -> Tuple[int, Needs]:
+        """How many extents the head takes, with tables for all dead units of the image, and what is in it."""
+        dead = kept * self.per_extent - alive + self.per_extent  # and as many in the head, at the most
+        in_tables = self.in_tables - alive - copied
+        more = -(-max(0, dead - in_tables) // self.per_table)
+        tables = min(self.table_count, len(self.homes) + more)
+        most_units = self.most_extents * self.per_extent
+        count_table = -(-clusters.counts_for(most_units, self.unit) // self.per_table)
+        head, counts = 0, 0
+        while True:
+            needed = Needs(-(-self.table_count // self.per_table), tables, count_table, counts)
+            head = -(-(needed.total + copied) // self.per_extent)
+            wanted = clusters.counts_for((head + kept) * self.per_extent, self.unit)
+            if wanted == counts:
+                return head, needed
+            counts = wanted
+
+    def _tables(self, count: int) -> Tuple[int, ...]:
+        empty = (table for table in range(self.table_count) if table not in self.homes)
+        return (*self.homes, *(next(empty) for _ in range(count - len(self.homes))))
+
+    def _copied(self, kept: FrozenSet[int]) -> Iterator[Copied]:
+        """In the order of the disk."""
+        if len(kept) == len(self.alive) and not self.cut:
+            return
+        for table, homes in self.homes.items():
+            first = table * self.per_table
+            for number, home in enumerate(homes, first):
+                if home > ZEROS and (number in self.cut or home >> EXTENT_SHIFT not in kept):
+                    yield Copied(number, home, self.cut.get(number, self.unit))
+
+
+def _alive(homes: Homes) -> CounterOf[int]:
+    """How many units of the disk each extent holds."""
+    found: CounterOf[int] = Counter()
+    for table in homes.values():
+        found.update([home >> EXTENT_SHIFT for home in table if home > ZEROS])
+    return found
+
+
+def kept_bases(layout: Layout) -> Dict[int, int]:
+    """Where each extent that stays begins in the new volume, in bytes."""
+    return {extent: (layout.head_extents + index) * EXTENT_BYTES for index, extent in enumerate(layout.kept)}
+
+
+def extents_kept(layout: Layout, extents: Sequence[List[int]]) -> Dict[int, int]:
+    """The physical extents that stay, by their place in the new volume; `extents` are those of the images."""
+    found = {}
+    for index, extent in enumerate(layout.kept):
+        image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
+        found[layout.head_extents + index] = extents[image - 1][at]
+    return found

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The ways to make a chain of QCOW2 images one QCOW2."""
+
+from typing import Iterator, Sequence, Tuple
+
+from relvmoiscsi.device import Chunk, Device, torn_bytes
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats.lvm.vg import LogicalVolume, extents_of
+from relvmoiscsi.formats.qcow2 import clusters
+from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2, read_qcow2
+from relvmoiscsi.resignature.one_vdi.choice import Chain
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, room_on
+from relvmoiscsi.resignature.one_vdi.qcow2 import image
+from relvmoiscsi.resignature.one_vdi.qcow2.layout import Layout, extents_kept, layouts
+from relvmoiscsi.resignature.one_vdi.qcow2.members import Member, read_member, read_members
+from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Places, Way
+from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, Unseen
+from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+
+
+class Qcow2Way(Way):
+    """A layout, and where there is room for it."""
+
+    def __init__(self, lun: Lun, members: Tuple[Member, ...], made: Layout, room: Room) -> None:
+        self._vg, self._members, self._layout, self._room = lun.vg, members, made, room
+        self.counts = _counts(made, len(room.writable))
+        head = image.plain_head(made, members[0])
+        self.content: Qcow2 = read_qcow2(head, members[0].name, made.size_bytes)
+
+    def extents(self) -> Tuple[int, ...]:
+        made = self._layout
+        kept = extents_kept(made, [extents_of(member.lv.segments) for member in self._members])
+        return place(made.size_bytes // EXTENT_BYTES, kept, range(made.head_extents), self._room)
+
+    def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
+        places = Places(self._vg, lv, [member.lv for member in self._members])
+        chunks = [
+            chunk
+            for offset, data in image.head_pieces(self._layout, self._members[0])
+            for chunk in places.chunks(offset, data)
+        ]
+        self._verify(device, places, chunks)
+        expected = tuple(one for member in self._members for one in member.built_on)
+        copies = tuple(image.copies(self._layout, places))
+        return Image(Unseen(expected, tuple(chunks), (copies,)), Rebuilt(lv_id=lv_id, segments=lv.segments))
+
+    def _verify(self, device: Device, places: Places, chunks: Sequence[Chunk]) -> None:
+        """The planned image is read back in memory."""
+        written = ReadCache(device).with_chunks(chunks)
+        (head,) = written.read(places.at(0, HEAD_BYTES))
+        name, made = self._members[0].name, self._layout
+        content = read_qcow2(head, name, made.size_bytes)
+        new = read_member(written, self._vg, places.lv, name, content, head)
+        ranges = places.at(image.head_places(made).counts, made.needed.counts * made.unit)
+        counts = image.count_bytes(b"".join(written.read(ranges)))
+        image.verify_image(made, new, counts, places, self._members)
+
+
+def ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
+    """Every way, the better first. `lot` is that of `room_on`.
+
+    Raises FormatError for an image that cannot be put together with others.
+    """
+    if lun.vg.pe_start % torn_bytes(device):
+        raise Refused(f"The extents of {device.name} do not begin where its blocks do.")
+    members = read_members(device, lun.vg, chain.members)
+    thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
+    gone = [*(member.lv for member in members), *(volume.lv for volume in chain.dropped)]
+    unused = [pe for member in members for pe in member.unused_extents()]
+    room = room_on(lun.vg, unused, gone, lot)
+    for made in layouts(members, thick):
+        yield Qcow2Way(lun, members, made, room)
+
+
+def _counts(made: Layout, free: int) -> Counts:
+    blocks, copied = made.block_count, len(made.copied)
+    return Counts(
+        blocks=blocks,
+        remapped=blocks - copied,
+        filled=0,
+        copied=copied,
+        data_bytes=copied * made.unit,
+        fresh_extents=made.head_extents,
+        free_extents=free,
+    )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Power is cut while one VDI is made: what each disk that this may leave is, and what becomes of it.
+
+Thousands of blocks are written, so the disks are sampled. Each is judged by what a guest reads through every volume of
+the old SR, or through the one of the new; `read` is a reader of chains: `flat.flatten`, or that of QCOW2.
+"""
+
+import random
+from typing import Any, Callable, List, Optional, Tuple
+
+import pytest
+
+from relvmoiscsi import engine
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
+
+from ..crash import CrashDisk
+from ..cuts import SCSI_ID, entropy
+from ..sparse import SparseDisk
+from .flat import Flat, flatten
+from .random_chain import Chain
+
+Reader = Callable[[SparseDisk, str], Flat]
+
+
+def cut(chain: Chain, dropped_flush: Optional[int] = None) -> Tuple[CrashDisk, Any]:
+    """A run on a disk that remembers it, and the plan."""
+    crash = CrashDisk(chain.disk, dropped_flush)
+    prepared = engine.prepare(crash, entropy(0), SCSI_ID, one=Request())
+    engine.resignature(crash, prepared)
+    return crash, prepared
+
+
+def new_volume(disk: SparseDisk) -> str:
+    (volume,) = engine.inspect(disk).lun.disks().values()
+    return volume.name.text
+
+
+def is_old(chain: Chain, disk: SparseDisk, read: Reader = flatten) -> bool:
+    return all(read(disk, name) == flat for name, flat in chain.flats.items())
+
+
+def is_new(chain: Chain, disk: SparseDisk, read: Reader = flatten) -> bool:
+    return read(disk, new_volume(disk)) == chain.flats[chain.leaf]
+
+
+def fault(chain: Chain, disk: SparseDisk, uncut: str, is_torn: bool, read: Reader = flatten) -> str:
+    """What is wrong with a disk that a cut has left; "" if nothing is."""
+    state = engine.inspect(disk).state
+    if state == "clean":
+        return "" if is_old(chain, disk, read) else "it is the old SR, and reads otherwise"
+    if state == "resignatured":
+        return "" if is_new(chain, disk, read) else "it is the new SR, and reads otherwise"
+    if state != "unfinished":
+        return f"its state is {state}"
+    try:
+        recovered, mark = disk.copy(), engine.find_unfinished(disk)
+        engine.recover(recovered, mark, SCSI_ID)
+        if mark.tail.phase == IN_PROGRESS:
+            return _early_fault(chain, disk, recovered, is_torn, read)
+        if not is_new(chain, recovered, read):
+            return "it is recovered, and reads otherwise"
+        if recovered.digest_except([]) != uncut:
+            return "it is recovered, and is not what an uncut run leaves"
+        with pytest.raises(Refused, match="cannot be undone behind its commit"):
+            engine.undo(disk, entropy(1))
+        return ""
+    except RelvmoiscsiError as error:
+        return f"it is not settled: {error}"
+
+
+def _early_fault(chain: Chain, disk: SparseDisk, recovered: SparseDisk, is_torn: bool, read: Reader) -> str:
+    """Before the commit every VDI reads as before, and after `recover` and `undo`, which are the same here; at once as
+    well, unless a bitmap or the label is torn.
+    """
+    if not is_torn and not is_old(chain, disk, read):
+        return "it is the old SR still, and reads otherwise"
+    if not (is_old(chain, recovered, read) and engine.inspect(recovered).state == "clean"):
+        return "it is taken back, and reads otherwise"
+    engine.undo(disk, entropy(1))
+    return "" if is_old(chain, disk, read) else "it is undone, and reads otherwise"
+
+
+def faults(chain: Chain, crash: CrashDisk, read: Reader = flatten, **how: int) -> List[str]:
+    """The descriptions of disks with a fault; how many were looked at is printed."""
+    found, count = [], 0
+    uncut = crash.current.digest_except([])
+    for what, disk in crash.some_crash_images(random.Random(1), **how):
+        count += 1
+        wrong = fault(chain, disk, uncut, " torn" in what or "mixture" in what, read)
+        if wrong:
+            found.append(f"{what}: {wrong}")
+    print(f"{count} disks")
+    return found

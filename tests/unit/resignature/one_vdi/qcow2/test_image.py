@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Power is cut while QCOW2 images become one: the LUN holds the old SR, the new one, or what becomes one of them.
+
+The disks that a cut may leave are sampled. The twin forgets the flush behind the new tables, and must find a fault.
+"""
+
+import pytest
+
+from kit.chains.cut_one_vdi import cut, faults, is_old
+from kit.chains.lun import Lun
+from kit.chains.qcow2 import flatten
+from kit.chains.qemu import Qemu
+from kit.chains.random_qcow2 import random_qcow2
+from kit.cuts import SCSI_ID
+from relvmoiscsi import engine
+
+pytestmark = pytest.mark.states
+CASES = ((1, 512), (2, 4096), (8, 512))
+
+
+def chain_of(seed, physical=512):
+    chain = random_qcow2(seed, bits=12, clusters=600, depth=3, raw=seed == 8)
+    chain.disk.physical_block_size = physical
+    return chain
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cut_leaves_the_old_sr_or_the_new_one_or_what_recover_and_undo_settle(case):
+    chain = chain_of(*case)
+
+    crash, _ = cut(chain)
+
+    assert faults(chain, crash, flatten, subsets=2, torn=4) == []
+
+
+def test_without_the_flush_behind_its_tables_there_would_be_a_fault():
+    chain = chain_of(1)
+
+    crash, _ = cut(chain, dropped_flush=1)
+
+    assert faults(chain, crash, flatten, subsets=3, torn=0)
+
+
+def test_what_a_guest_wrote_to_the_old_image_since_the_cut_stays():
+    chain = chain_of(1)
+    crash, _ = cut(chain)
+    lun = Lun.read(crash.after_group(3))
+    Qemu(lun, chain.leaf).write(8192, b"written since".ljust(4096))
+    wanted = flatten(lun.disk, chain.leaf)
+
+    engine.recover(lun.disk, engine.find_unfinished(lun.disk), SCSI_ID)
+
+    assert engine.inspect(lun.disk).state == "clean"
+    assert flatten(lun.disk, chain.leaf) == wanted != chain.flats[chain.leaf]
+    others = {name: flat for name, flat in chain.flats.items() if name != chain.leaf}
+    assert is_old(chain._replace(flats=others), lun.disk, flatten)
