@@ -34,7 +34,7 @@ from relvmoiscsi.resignature.after_a_cut.torn_label import is_torn, label_to_cha
 from relvmoiscsi.resignature.after_a_cut.undo import prepare_undo
 from relvmoiscsi.resignature.compare import differing, extents
 from relvmoiscsi.resignature.one_vdi import collapse
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import Request, said_who_asks
 from relvmoiscsi.resignature.one_vdi.collapse import Cost
 from relvmoiscsi.resignature.one_vdi.fit import has_one_row, refuse_other_vdis
 from relvmoiscsi.resignature.planning import contents, new_ids, plan
@@ -198,10 +198,13 @@ def prepare(
             tail = read_tail(forgotten.label, Place(device.name, label.offset))
         done = None if again else _done_before(cache, label, tail, scsi_id)
         if done is not None:
-            refuse_other_vdis(device.name, survey.read_lun(cache, label), done.run, one)
+            found = survey.read_lun(cache, label)
+            with said_who_asks(one):
+                refuse_other_vdis(device.name, found, done.run, one)
             return done
         lun = forgotten or earlier_run.lun_at_rest(cache, label)
-        way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
+        with said_who_asks(one):
+            way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
         lun = way.lun if way is not None else lun
         ids = new_ids.choose_ids(lun, entropy, chosen, sr_uuid)
         block_bytes = plan.block_bytes_of(lun, device)

@@ -313,6 +313,24 @@ def cost_facts(cost: Cost) -> Dict[str, int]:
     return dict(cost._asdict())
 
 
+def dropped_facts(lun: Lun) -> List[Dict[str, Any]]:
+    """The volumes that go, for one VDI or with SM's unfinished work, under their old names."""
+    stay = {volume.lv.id for volume in lun.settled().volumes}
+    return [_dropped(lun, volume) for volume in lun.volumes if volume.lv.id not in stay]
+
+
+def _dropped(lun: Lun, volume: Volume) -> Dict[str, Any]:
+    record = lun.records().get(str(volume.name.uuid)) if volume.is_disk else None
+    return {
+        "lv": volume.name.text,
+        "kind": volume.name.kind,
+        "uuid": volume.name.uuid,
+        "name_label": record.name_label if record else "",
+        "hidden": volume.is_disk and volume.hidden,
+        "is_a_snapshot": bool(record and record.is_a_snapshot),
+    }
+
+
 def cost_text(cost: Cost) -> str:
     """The same as a sentence."""
     return "One VDI" + _cost_words(cost)

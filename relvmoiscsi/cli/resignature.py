@@ -119,6 +119,7 @@ def _planned(path: str, prepared: Prepared, scsi_id: Optional[str]) -> Answer:
     lines = [f"{path}: this would be written; nothing was."]
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
+        facts["dropped"] = report.dropped_facts(prepared.lun)
         lines.append(report.cost_text(prepared.cost))
     lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
     return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))

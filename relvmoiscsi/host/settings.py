@@ -12,7 +12,8 @@ vdis: `one` makes each LUN one with a single VDI, `all`, the default, keeps ever
 copy: so many MiB of guest data may a call copy to make one VDI of several images. It has begun to write then.
 
 For what cannot be meant, the deadline has its default, as a call must end one way or another; a call that wants to know
-the others is refused.
+the others is refused. So is one where a section or a setting is written otherwise than here, in capitals for example:
+it would pass for one that is not there.
 """
 
 import logging
@@ -40,6 +41,7 @@ SECTION = "driver"
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
 ONE, ALL = "one", "all"
 VDIS = (ONE, ALL)
+KEYS = ("deadline", "vdis", "copy")
 DEFAULT_COPY_MIB = 1024
 
 #: stands above a section that `with_vdis` made
@@ -50,6 +52,7 @@ class OneVdiSetting(NamedTuple):
     """One VDI is wanted."""
 
     most_bytes: int  #: that a call may copy
+    note: str = ""  #: who wants it, for a refusal; empty where the call says so
 
 
 class Settings(NamedTuple):
@@ -62,7 +65,7 @@ class Settings(NamedTuple):
 
 def settings_in(text: str, path: str) -> Settings:
     """All of them, defaults included; `text` is that of the file. Raises Refused for one that does not read."""
-    found = settings_of(text, SECTION)
+    found = _settings(text, path)
     return Settings(_deadline(found, path), _vdis(found, path), _copy_mib(found, path))
 
 
@@ -93,9 +96,48 @@ def one_vdi(asked: Optional[str] = None, path: str = THIS_HOST.config) -> Option
 
     Raises Refused for a setting that does not read: a guess would give an SR that the caller cannot use.
     """
-    settings = settings_of(read_config(path), SECTION)
-    wanted = asked or _vdis(settings, path)
-    return OneVdiSetting(_copy_mib(settings, path) << 20) if wanted == ONE else None
+    text = read_config(path)
+    if asked == ALL:
+        return None
+    settings = _settings(text, path)
+    if (asked or _vdis(settings, path)) != ONE:
+        return None
+    note = (
+        "" if asked else f"One VDI is wanted by `vdis = one` in section [{SECTION}] of {path}; the call does not say."
+    )
+    return OneVdiSetting(_copy_mib(settings, path) << 20, note)
+
+
+def _settings(text: str, path: str) -> Dict[str, str]:
+    """Those of the section. Raises Refused for what was meant to be there and would not be read."""
+    line = _misspelled(text)
+    if line is not None:
+        raise Refused(
+            f"The line {line!r} of {path} is not read: sections and settings are in small letters and without blanks, "
+            f"as in `[{SECTION}]` and `vdis = one`.",
+            "InvalidArg",
+        ).in_state(NOTHING_WRITTEN)
+    return settings_of(text, SECTION)
+
+
+def _misspelled(text: str) -> Optional[str]:
+    """The first line that is nearly the section, or in it nearly a setting."""
+    inside = False
+    for line in text.split("\n"):
+        name = header(line)
+        if name is not None:
+            inside = _plain(name) == SECTION
+            if inside and name != SECTION:
+                return line.strip()
+        elif inside and said(line):
+            key = _key_of(line)
+            if key not in KEYS and _plain(key or said(line).split()[0]) in KEYS:
+                return line.strip()
+    return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s\"']", "", name).lower()
 
 
 def _vdis(settings: Dict[str, str], path: str) -> str:
@@ -127,6 +169,9 @@ def vdis_of(text: str) -> str:
 
 def with_vdis(text: str, wanted: str) -> str:
     """The file with that setting; all other lines stay. Raises Refused where it would not read as it should then."""
+    line = _misspelled(text)
+    if line is not None:
+        raise Refused(f"The line {line!r} is not one that is read, and would be in the way; correct it by hand.")
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _key_of(line) == "vdis"]
     headers = [number for number, line in enumerate(lines) if header(line) == SECTION]

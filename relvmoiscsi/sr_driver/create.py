@@ -67,7 +67,7 @@ def _resignatured(path: str, config: Config, asked: Optional[OneVdiSetting], dea
     from relvmoiscsi.resignature.one_vdi.choice import Request  # noqa: PLC0415 - see _load_engine
     from relvmoiscsi.sr_driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - the same
 
-    one = Request(config.vdi, asked.most_bytes) if asked is not None else None
+    one = Request(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
     with open_device(path, writable=True, lock_timeout=deadline.within(LOCK_SECONDS)) as device:
         return resignatured(AskingDevice(device, begin), config.scsi_id, "", deadline, one)
 

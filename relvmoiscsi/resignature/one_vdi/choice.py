@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Which VDI of a LUN is to be the one, and what it is made of. Pure."""
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats import naming
@@ -16,6 +17,18 @@ class Request(NamedTuple):
 
     vdi: Optional[str] = None  #: UUID of the leaf, where several are live
     most_bytes: Optional[int] = None  #: that may be copied and filled; None: as many as it takes
+    note: str = ""  #: who asks, a sentence for a refusal; empty where the caller knows
+
+
+@contextmanager
+def said_who_asks(request: Optional[Request]) -> Iterator[None]:
+    """What is refused for the sake of one VDI says who wants it."""
+    try:
+        yield
+    except Refused as error:
+        if request is not None and request.note:
+            error.message += " " + request.note
+        raise
 
 
 class Chain(NamedTuple):

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from kit import golden
+from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, vhd
 from kit.chains.random_chain import random_chain
 from kit.cuts import entropy
 from kit.shell import TOP
@@ -230,6 +231,22 @@ COST = Cost(3, 4, 10, 8, 2, 2, 4 << 20, 3, 40)
 )
 def test_what_one_vdi_costs_is_one_sentence(cost, text):
     assert report.cost_text(cost) == text
+
+
+def test_what_goes_is_said_volume_by_volume():
+    base = vhd("base", hidden=True, bat_entries=SMALL_BAT)
+    disk = vhd("disk", "base", label="the disk", bat_entries=SMALL_BAT)
+    then = vhd("then", "base", label="of then", snapshot_of="disk", bat_entries=SMALL_BAT)
+    built = build_sr([base, disk, then, cbtlog("disk")], area=AREA_DEFAULT)
+
+    found = report.dropped_facts(engine.prepare(built.disk, entropy(0), one=Request()).lun)
+
+    assert [(one["kind"], one["name_label"], one["hidden"], one["is_a_snapshot"]) for one in found] == [
+        ("vhd", "base copy", True, False),
+        ("vhd", "of then", False, True),
+        ("cbt log", "", False, False),
+    ]
+    assert [one["uuid"] for one in found] == [built.truth.uuids[key] for key in ("base", "then", "disk")]
 
 
 def test_what_one_vdi_costs_in_json_has_the_keys_of_its_page():

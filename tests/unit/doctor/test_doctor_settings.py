@@ -36,6 +36,15 @@ def test_a_setting_that_does_not_read_is_a_problem(world, line):
     assert finding.advice
 
 
+def test_a_line_that_would_not_be_read_is_a_problem(world):
+    world.put(CONFIG, "[Driver]\nVdis=ONE\n")
+
+    finding = examine_vdis(world.host())
+
+    assert (finding.name, finding.status) == ("vdis", "problem")
+    assert f"The line '[Driver]' of {CONFIG} is not read" in finding.sentence
+
+
 def test_a_file_that_cannot_be_read_leaves_it_unknown(world):
     world.directory(CONFIG)
 

@@ -66,6 +66,7 @@ def test_the_settings_of_the_driver_are_no_direct_luns():
 # --- one VDI
 
 GIB = 1 << 30
+NOTE = "One VDI is wanted by `vdis = one` in section [driver] of {}; the call does not say."
 
 
 @pytest.mark.parametrize(
@@ -73,21 +74,53 @@ GIB = 1 << 30
     [
         ("", None, None),
         ("", "one", OneVdiSetting(GIB)),
-        ("[driver]\nvdis = one\n", None, OneVdiSetting(GIB)),
-        ("[driver]\nvdis: one  # CloudStack\n", None, OneVdiSetting(GIB)),
+        ("[driver]\nvdis = one\n", None, OneVdiSetting(GIB, NOTE)),
+        ("[driver]\nvdis: one  # CloudStack\n", None, OneVdiSetting(GIB, NOTE)),
         ("[driver]\nvdis = one\n", "all", None),
         ("[driver]\nvdis = all\n", "one", OneVdiSetting(GIB)),
-        ("[driver]\nvdis = all\nvdis = one\n", None, OneVdiSetting(GIB)),
+        ("[driver]\nvdis = all\nvdis = one\n", None, OneVdiSetting(GIB, NOTE)),
         ("[driver]\nvdis =\n", None, None),
-        ("[driver]\nvdis = one\ncopy = 64\n", None, OneVdiSetting(64 << 20)),
-        ("[driver]\nvdis = one\ncopy = 0\n", None, OneVdiSetting(0)),
+        ("[driver]\nvdis = one\ncopy = 64\n", None, OneVdiSetting(64 << 20, NOTE)),
+        ("[driver]\nvdis = one\ncopy = 0\n", None, OneVdiSetting(0, NOTE)),
         ("[driver]\ncopy = plenty\n", None, None),
         ("[other]\nvdis = one\n", None, None),
         ("#[driver]\n#vdis = one\n", None, None),
     ],
 )
 def test_whether_one_vdi_is_wanted_and_how_much_may_be_copied(config, text, asked, found):
-    assert one_vdi(asked, config(text)) == found
+    path = config(text)
+    wanted = one_vdi(asked, path)
+
+    assert wanted == (found._replace(note=found.note.format(path)) if found else None)
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        ("[Driver]\nVdis=ONE\n", "[Driver]"),
+        ("[ driver ]\nvdis = one\n", "[ driver ]"),
+        ("[driver]\nVdis = one\n", "Vdis = one"),
+        ("[driver]\ndeadline = 40\nVDIS=One  # all of them\n", "VDIS=One  # all of them"),
+        ('[driver]\n"vdis" = one\n', '"vdis" = one'),
+        ("[driver]\nvdis one\n", "vdis one"),
+        ("[DRIVER]\ndeadline = 40\n", "[DRIVER]"),
+    ],
+)
+def test_a_line_that_would_pass_for_one_that_is_not_there_is_refused(config, text, line):
+    with pytest.raises(Refused) as caught:
+        one_vdi(None, config(text))
+    with pytest.raises(Refused) as shown:
+        settings_in(text, "/etc/relvmoiscsi.conf")
+    with pytest.raises(Refused) as changed:
+        with_vdis(text, "one")
+
+    assert f"The line {line!r} of " in caught.value.message and "is not read" in caught.value.message
+    assert f"The line {line!r} of /etc/relvmoiscsi.conf" in shown.value.message
+    assert repr(line) in changed.value.message
+
+
+def test_other_sections_and_settings_are_no_matter(config):
+    assert one_vdi(None, config("[Other]\nVdis = one\n[driver]\nvdisk = one\n")) is None
 
 
 def test_without_a_file_every_vdi_is_kept(tmp_path):

@@ -50,6 +50,17 @@ TREE = (
 )
 
 
+def test_a_refusal_says_who_asks():
+    built = built_of(small("one"), small("other"))
+    note = "One VDI is wanted by the host."
+
+    with pytest.raises(Refused) as caught:
+        engine.prepare(built.disk, entropy(0), one=Request(note=note))
+
+    assert caught.value.message.endswith("(`vdis=all`). " + note)
+    assert caught.value.disk_state == "Nothing was written."
+
+
 # --- which
 
 
