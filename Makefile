@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges cinder vm e2e bench docs rpm pack clean
+.PHONY: help demo test check unit unit36 judges cinder vm e2e long bench docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -32,6 +32,11 @@ vm:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipa
 	@bash tools/test.sh vm
 
 e2e: vm  ## another name of vm
+
+long:  ## for a night: thousands of random chains become one VDI each, FIRST=0 COUNT=3000 of each format
+	@bash tools/venv.sh current
+	@.venv/current/bin/python tools/long_run.py qcow2 $(or $(FIRST),0) $(or $(COUNT),3000)
+	@.venv/current/bin/python tools/long_run.py vhd $(or $(FIRST),0) $(or $(COUNT),3000)
 
 bench:  ## what a resignature costs, beside vgimportclone and others; as root: on loop devices
 	@bash tools/bench.sh
