@@ -530,6 +530,7 @@ def test_a_spoiled_lun_is_resignatured_correctly_or_refused_and_not_touched(vict
         assert found.state == engine.CLEAN
         engine.resignature(disk, prepared)
         outcome = Outcome(before, disk, prepared.plan.run.ids, None)
+        assume(all(log.consistent in (0, 1) for log in outcome.sr_before.cbts))  # with another flag it is no log yet
         if _was_healed(prepared.lun):
             assert_no_identity_is_left(outcome)
         else:
