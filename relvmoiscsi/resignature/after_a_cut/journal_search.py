@@ -51,9 +51,15 @@ def _magics(device: Device, span: Range) -> List[int]:
     for first in range(0, len(windows), _WINDOWS_AT_ONCE):
         batch = windows[first : first + _WINDOWS_AT_ONCE]
         for window, data in zip(batch, device.read(batch)):
-            for at in range(0, len(data), ALIGNMENT):
-                if data[at : at + len(JOURNAL_MAGIC)] == JOURNAL_MAGIC:
-                    found.append(window.offset + at)
+            found += [window.offset + at for at in _places(data) if at % ALIGNMENT == 0]
     if len(found) > MAX_JOURNALS:
         raise Refused(f"{device.name}: the label does not tell, and there are {len(found)} journals.")
     return found
+
+
+def _places(data: bytes) -> Iterable[int]:
+    """Where the magic is in some bytes."""
+    at = data.find(JOURNAL_MAGIC)
+    while at >= 0:
+        yield at
+        at = data.find(JOURNAL_MAGIC, at + 1)

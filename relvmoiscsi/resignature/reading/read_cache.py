@@ -2,7 +2,7 @@
 """Reads that are made once: a device that remembers, and can tell what would be read after a write."""
 
 from bisect import bisect_left, bisect_right
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Truncated
@@ -17,7 +17,8 @@ class ReadCache(Device):
         self._whole = torn_bytes(device)
         self._device = device
         self._starts: List[int] = []  # offsets of what is known, ascending
-        self._known: List[bytes] = []  # the bytes there, whole blocks; no two stretches overlap
+        # the bytes there, whole blocks; no two stretches overlap. Those that were overwritten are our own, to change
+        self._known: List[Union[bytes, bytearray]] = []
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         missing = [part for wanted in ranges if self._whole_part(wanted) is None for part in self._missing(wanted)]
@@ -35,7 +36,7 @@ class ReadCache(Device):
     def with_chunks(self, chunks: Sequence[Chunk]) -> "ReadCache":
         """What would be read if the chunks (whole blocks) were on the device."""
         changed = ReadCache(self._device)
-        changed._starts, changed._known = list(self._starts), list(self._known)
+        changed._starts, changed._known = list(self._starts), [bytes(known) for known in self._known]
         for chunk in chunks:
             changed._keep(chunk.offset, chunk.data)
         return changed
@@ -47,7 +48,7 @@ class ReadCache(Device):
         if index < 0 or length < 0:
             return None
         at, known = offset - self._starts[index], self._known[index]
-        return known[at : at + length] if at + length <= len(known) else None
+        return bytes(known[at : at + length]) if at + length <= len(known) else None
 
     def _first(self, offset: int) -> int:
         """The index of the first stretch that ends behind a byte."""
@@ -79,7 +80,9 @@ class ReadCache(Device):
         """Know these bytes from now on, in place of what was known there."""
         end = offset + len(data)
         first, last = self._first(offset), bisect_left(self._starts, end)
-        stretches = [(offset, data)]
+        if last == first + 1 and self._put_within(first, offset, data):
+            return
+        stretches: List[Tuple[int, Union[bytes, bytearray]]] = [(offset, data)]
         for start, known in zip(self._starts[first:last], self._known[first:last]):
             if start < offset:
                 stretches.insert(0, (start, known[: offset - start]))
@@ -87,6 +90,16 @@ class ReadCache(Device):
                 stretches.append((end, known[end - start :]))
         self._starts[first:last] = [start for start, _known in stretches]
         self._known[first:last] = [known for _start, known in stretches]
+
+    def _put_within(self, index: int, offset: int, data: bytes) -> bool:
+        """Put bytes into a stretch that holds all of them; False where it does not. It is copied but once."""
+        at, known = offset - self._starts[index], self._known[index]
+        if at < 0 or at + len(data) > len(known):
+            return False
+        if isinstance(known, bytes):
+            self._known[index] = known = bytearray(known)
+        known[at : at + len(data)] = data
+        return True
 
     def _part(self, wanted: Range) -> bytes:
         """The bytes of a range, all of which are known."""
