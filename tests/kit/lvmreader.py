@@ -9,6 +9,7 @@ comparison of two `vg_view`s.
 import re
 import struct
 import zlib
+from functools import lru_cache
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.device import Range
@@ -349,7 +350,9 @@ def vg_view(disk: SparseDisk, with_seqno: bool = True) -> Tuple[Any, ...]:
     )
 
 
+@lru_cache(maxsize=256)
 def _import(label: Label, mda: Mda) -> Vg:
+    """The VG of a text; of the same text it is the same value."""
     tree = parse_text(mda.text)
     if tree.get("contents") != "Text Format Volume Group" or tree.get("version") != 1:
         raise ValueError("no text format volume group")

@@ -2,7 +2,7 @@
 """A disk before and after a resignature, and the judgement on it: the same SR under new ids."""
 
 import re
-from typing import NamedTuple
+from typing import Optional
 
 from kit import reader
 from kit.build_volumes import noise
@@ -23,19 +23,25 @@ def entropy_of(seed):
     return entropy
 
 
-class Outcome(NamedTuple):
-    before: SparseDisk
-    after: SparseDisk
-    ids: IdMap
-    result: engine.Result
+class Outcome:
+    """A disk before and after a resignature. Who changes `after` looks at it with a reader of his own."""
+
+    def __init__(self, before: SparseDisk, after: SparseDisk, ids: IdMap, result: Optional[engine.Result]):
+        self.before, self.after, self.ids, self.result = before, after, ids, result
+        self._seen = {}
 
     @property
     def sr_before(self):
-        return reader.read_sr(self.before)
+        return self._sr("before", self.before)
 
     @property
     def sr_after(self):
-        return reader.read_sr(self.after)
+        return self._sr("after", self.after)
+
+    def _sr(self, when, disk):
+        if when not in self._seen:
+            self._seen[when] = reader.read_sr(disk)
+        return self._seen[when]
 
 
 def resignatured(disk, seed="ids", **options):

@@ -9,6 +9,7 @@ string, `sightings` every place of the disk where one of them still stands, `gue
 import re
 import struct
 import uuid
+from functools import lru_cache
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.device import Range
@@ -292,6 +293,7 @@ def _read_mgt(volume: _Volume) -> Mgt:
     )
 
 
+@lru_cache(maxsize=4096)
 def _record(data: bytes, offset: int) -> VdiRecord:
     return VdiRecord(
         offset,

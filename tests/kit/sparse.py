@@ -2,14 +2,14 @@
 """A block device in memory that keeps only what is not zero.
 
 Contents are pages of 4 KiB, each an immutable `bytes`. A copy shares them, so thousands of copies of an image cost
-little more than the pages in which they differ: `freeze` moves everything written so far into a table shared by all
-later copies, and a copy starts with an empty table of its own above it.
+little more than the pages in which they differ: `freeze` moves what was written so far, if it is much, into a table
+shared by all later copies, and a copy has a small table of its own above it.
 """
 
 import errno
 import hashlib
 import os
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range
 from relvmoiscsi.errors import Place, Truncated
@@ -21,6 +21,8 @@ _ZERO_PAGE = bytes(PAGE)
 _FILLER_PAGE = b"\xff" * PAGE
 _SHARED_PAGES = {page: page for page in (_ZERO_PAGE, _FILLER_PAGE)}
 _COPY_BYTES = 16 << 20
+#: a table of so few pages is cheaper to copy than to join with the one below it
+_FEW_PAGES = 64
 
 
 class Counters(NamedTuple):
@@ -33,6 +35,22 @@ class Counters(NamedTuple):
     writes: int
     bytes_written: int
     flushes: int
+
+
+class _Table(Dict[int, bytes]):
+    """Pages that copies share; a table equals itself alone."""
+
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class Content(NamedTuple):
+    """What is on a disk, to be found again: of copies of one disk those are equal that hold the same."""
+
+    size_bytes: int
+    table: Dict[int, bytes]
+    pages: FrozenSet[Tuple[int, bytes]]
 
 
 class SparseDisk(Device):
@@ -48,7 +66,7 @@ class SparseDisk(Device):
         self.name = name
         self.size_bytes = size_bytes
         self.block_size = self.physical_block_size = block_size
-        self._below: Dict[int, bytes] = {}
+        self._below: Dict[int, bytes] = _Table()
         self._pages: Dict[int, bytes] = {}
         self.reset_counters()
 
@@ -167,11 +185,16 @@ class SparseDisk(Device):
 
     def freeze(self) -> None:
         """Make every `copy` from now on cheap, however much has been written until now."""
-        if self._pages:
+        if len(self._pages) > _FEW_PAGES:
             merged = dict(self._below)
             merged.update(self._pages)
-            self._below = {index: page for index, page in merged.items() if page is not _ZERO_PAGE}
+            self._below = _Table((index, page) for index, page in merged.items() if page is not _ZERO_PAGE)
             self._pages = {}
+
+    def content(self) -> Content:
+        """A value that is equal for copies of one disk that hold the same; it takes what they have of their own."""
+        pages = ((index, page) for index, page in self._pages.items() if page != self._below.get(index, _ZERO_PAGE))
+        return Content(self.size_bytes, self._below, frozenset(pages))
 
     def __eq__(self, other: object) -> bool:
         """Same size and same contents. Names, block sizes and counters do not matter."""

@@ -6,13 +6,12 @@ over the one below; where every block is full, on any extents. libvhdi is asked 
 sectors at a time, and the size a disk had when it was made for that it has.
 """
 
-import hashlib
 import random
 
 import pytest
 
 from kit.build_volumes import BLOCK, MIB
-from kit.chains import Flat, flatten, sm
+from kit.chains import Flat, digest, flatten, sm
 from kit.chains.controls import copied
 from kit.chains.guest import SHAPES, Writer
 from kit.chains.judge import check
@@ -35,8 +34,8 @@ def by_qemu(volume, folder):
 
 
 def flat_of(data):
-    blocks = ((at // BLOCK, data[at : at + BLOCK]) for at in range(0, len(data), BLOCK))
-    return Flat(len(data), tuple((number, hashlib.sha256(block).hexdigest()) for number, block in blocks if any(block)))
+    blocks = ((at // BLOCK, digest(data[at : at + BLOCK])) for at in range(0, len(data), BLOCK))
+    return Flat(len(data), tuple(block for block in blocks if block[1]))
 
 
 def guest_writes(lun, blocks, seed, shapes=SHAPES):

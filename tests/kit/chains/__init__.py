@@ -27,6 +27,7 @@ from .flat import (  # noqa: F401  (what tests want of the reader is to be had f
     ChainError,
     Flat,
     Link,
+    digest,
     digest_of_sectors,
     flatten,
     footer_uuid,

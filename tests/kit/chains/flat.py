@@ -11,13 +11,15 @@ Written for judging, from the format's description and what libvhd and tapdisk d
               tapdisk goes by, are compared with it, and so is the footer uuid of the parent
 
     flatten(disk, "VHD-...")    a Flat: its size, and a digest of each block of 2 MiB that is not all zero
+
+Most of what tests make is zero, so a digest is of the sectors that are not, and of where they lie.
 """
 
 import hashlib
 import re
 import struct
 import uuid
-from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..lvmreader import Vg, read_vg
 from ..reader import UUID, dm_target, footer_ok, kind_of, lv_bytes
@@ -29,13 +31,15 @@ SECTORS = BLOCK // SECTOR
 _FREE = 0xFFFFFFFF
 _ALL = (1 << SECTORS) - 1
 _ZEROS = bytes(BLOCK)
+_ZERO_SECTOR = bytes(SECTOR)
+_WINDOW = 32 << 10  #: that much is compared with zeros at once
 
 
 class Flat(NamedTuple):
     """The guest's view of a disk."""
 
     size: int  #: bytes
-    blocks: Tuple[Tuple[int, str], ...]  #: (number, SHA-256) of each block of 2 MiB that is not all zero
+    blocks: Tuple[Tuple[int, str], ...]  #: (number, digest) of each block of 2 MiB that is not all zero
 
 
 class Link(NamedTuple):
@@ -69,26 +73,38 @@ def flatten(
     has once a rename is undone). `grown` names LVs, as found, whose last sector is not theirs. Raises ChainError.
     """
     layers = _layers(disk, lv_name, found_as, grown)
-    return Flat(layers[0].size, tuple((number, digest(data)) for number, data in _blocks(layers)))
+    size = layers[0].size
+    digests = ((number, _digest(_pieces(layers, number))) for number in range(-(-size // BLOCK)))
+    return Flat(size, tuple((number, found) for number, found in digests if found))
 
 
 def guest_blocks(disk: SparseDisk, lv_name: str) -> Tuple[int, Dict[int, bytes]]:
     """Size of the guest's disk, and number to bytes of each block of 2 MiB that is not all zero. Raises ChainError."""
     layers = _layers(disk, lv_name, None)
-    return layers[0].size, dict(_blocks(layers))
+    size = layers[0].size
+    blocks = ((number, _block(layers, number)[: size - number * BLOCK]) for number in range(-(-size // BLOCK)))
+    return size, {number: data for number, data in blocks if data != _ZEROS[: len(data)]}
 
 
 def digest(data: bytes) -> str:
-    """Of a block, as a Flat has it."""
-    return hashlib.sha256(data).hexdigest()
+    """Of a block, whole sectors, as a Flat has it; empty where the block is zero."""
+    return _digest([(0, data)])
 
 
-def _blocks(layers: List["_Layer"]) -> Iterator[Tuple[int, bytes]]:
-    size = layers[0].size
-    for number in range(-(-size // BLOCK)):
-        data = _block(layers, number)[: size - number * BLOCK]
-        if data != _ZEROS[: len(data)]:
-            yield number, data
+def _digest(pieces: Iterable[Tuple[int, bytes]]) -> str:
+    """Of a block that is zero but for pieces, each (offset in the block, whole sectors)."""
+    found: List[Tuple[int, bytes]] = []
+    for start, data in pieces:
+        for first in range(0, len(data), _WINDOW):
+            window = data[first : first + _WINDOW]
+            if window != _ZEROS[: len(window)]:
+                sectors = ((at, window[at : at + SECTOR]) for at in range(0, len(window), SECTOR))
+                found += [(start + first + at, sector) for at, sector in sectors if sector != _ZERO_SECTOR]
+    found.sort()
+    if not found:
+        return ""
+    places = struct.pack(f">{len(found)}I", *(at for at, _ in found))
+    return hashlib.sha256(places + b"".join(sector for _, sector in found)).hexdigest()
 
 
 def links(disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]] = None) -> Tuple[Link, ...]:
@@ -110,8 +126,8 @@ def digest_of_sectors(size: int, sectors: Mapping[int, bytes]) -> Flat:
         block, at = divmod(number, SECTORS)
         buffer = blocks.setdefault(block, bytearray(min(BLOCK, size - block * BLOCK)))
         buffer[at * SECTOR : (at + 1) * SECTOR] = data
-    found = sorted((number, bytes(data)) for number, data in blocks.items())
-    return Flat(size, tuple((number, digest(data)) for number, data in found if any(data)))
+    found = ((number, digest(bytes(data))) for number, data in sorted(blocks.items()))
+    return Flat(size, tuple((number, digest) for number, digest in found if digest))
 
 
 # -- layers ---------------------------------------------------------------------------------------------------------
@@ -223,7 +239,14 @@ def _parent(name: str, header: bytes, at: Callable[[int, int], bytes]) -> Tuple[
 
 def _block(layers: List[_Layer], number: int) -> bytes:
     """One block of the guest's disk."""
-    found, changed = bytearray(BLOCK), False
+    found = bytearray(BLOCK)
+    for start, data in _pieces(layers, number):
+        found[start : start + len(data)] = data
+    return bytes(found)
+
+
+def _pieces(layers: List[_Layer], number: int) -> Iterator[Tuple[int, bytes]]:
+    """What layers have of a block: (offset in it, whole sectors), in no order; all else of it is zero."""
     missing = _ALL
     for layer in layers:
         inside = max(0, min(SECTORS, (layer.size - number * BLOCK) // SECTOR))
@@ -233,12 +256,10 @@ def _block(layers: List[_Layer], number: int) -> bytes:
         if taken:
             for run in re.finditer("1+", format(taken, f"0{SECTORS}b")):
                 start, end = run.start() * SECTOR, run.end() * SECTOR
-                found[start:end] = layer.data(number, start, end - start)
-                changed = True
+                yield start, layer.data(number, start, end - start)
         missing &= ~own
         if not missing:
             break
-    return bytes(found) if changed else _ZEROS
 
 
 def footer_uuid(disk: SparseDisk, lv_name: str) -> str:

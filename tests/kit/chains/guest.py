@@ -39,7 +39,7 @@ class Guest:
         """As `flatten` should find it."""
         for number in self._changed:
             data = bytes(self.data[number * BLOCK : (number + 1) * BLOCK])
-            self._digests[number] = digest(data) if any(data.rstrip(b"\0")) else ""
+            self._digests[number] = digest(data)
         self._changed = set()
         return Flat(self.size, tuple(sorted(item for item in self._digests.items() if item[1])))
 

@@ -181,9 +181,9 @@ def faults_of_cut_recoveries(judge, unfinished, subsets):
         assert recover(second)
         assert second.current == judge.target
         for cut, left in second.crash_images(**subsets):
-            found += judge.faults(f"{first_cut}; then {cut}", left, with_undo=False)
+            found += judge.new_faults(f"{first_cut}; then {cut}", left, with_undo=False)
         states += second.report.states
-    print(f"{states} disks after a second cut")
+    print(f"{states} disks after a second cut, {judge.looked_at} different ones")
     return found
 
 
