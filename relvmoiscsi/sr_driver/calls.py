@@ -8,28 +8,28 @@ from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.host.settings import deadline_seconds
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.sr_driver.config import Config
 from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
 log = logging.getLogger(__name__)
 
 
-def create(call: Call, config: Config, smlog: SmLogHandler) -> None:
+def create(call: Call, config: Wanted, smlog: SmLogHandler, transport: Transport) -> None:
     """The LUN is resignatured when this returns. Raises RelvmoiscsiError."""
     deadline = Deadline(deadline_seconds())
     from relvmoiscsi.sr_driver.create import sr_create  # noqa: PLC0415 - each command imports what it needs
 
     with in_state(lambda: NOT_BEGUN if deadline.has_passed else ""):  # if the LUN was written, that is said already
-        sr_uuid = sr_create(call, config, _xapi(call, deadline), smlog, deadline)
+        sr_uuid = sr_create(call, config, _xapi(call, deadline), smlog, deadline, transport)
     log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
 
 
-def probe(call: Call, config: Config, smlog: SmLogHandler) -> str:
+def probe(call: Call, config: Wanted, smlog: SmLogHandler, transport: Transport) -> str:
     """What is to be seen from this host, as XML. Raises RelvmoiscsiError."""
     deadline = Deadline(deadline_seconds())
     from relvmoiscsi.sr_driver.probe import sr_probe  # noqa: PLC0415
 
-    return sr_probe(call, config, _xapi(call, deadline), smlog, deadline)
+    return sr_probe(call, config, _xapi(call, deadline), smlog, deadline, transport)
 
 
 def _xapi(call: Call, deadline: Deadline) -> Xapi:

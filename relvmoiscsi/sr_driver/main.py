@@ -17,25 +17,26 @@ from relvmoiscsi.sr_driver.codes import (
     fault_of,
     unmistakable,
 )
-from relvmoiscsi.sr_driver.config import parse_config
+from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
+from relvmoiscsi.sr_driver.transport import Transport
 
 log = logging.getLogger(__name__)
 
-#: CloudStack takes SR.create as done only if it fails with this; a contract since 2015 (docs/host.rst)
-SUCCESS = Fault(
-    1,
-    "Error reporting error, unknown key The SR has been successfully resigned. Use the lvmoiscsi type to attach it",
-)
+
+def success(transport: Transport) -> Fault:
+    """CloudStack takes SR.create as done only if it fails with this; a contract since 2015 (docs/host.rst)."""
+    sentences = "The SR has been successfully resigned. Use the {} type to attach it"
+    return Fault(1, "Error reporting error, unknown key " + sentences.format(transport.stock_type))
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
     """Answer the call in `argv`; gives the exit status, which is 0."""
     smlog = SmLogHandler()
     root = logging.getLogger("relvmoiscsi")
     root.setLevel(logging.INFO)
     root.addHandler(smlog)
     try:
-        response, stderr = _answer(argv, smlog)
+        response, stderr = _answer(argv, smlog, transport)
     except RelvmoiscsiError as error:
         fault = fault_of(error)
         log.error("failed with %d: %s", fault.code, xml_safe(fault.text))
@@ -59,19 +60,20 @@ def _write(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def _answer(argv: Sequence[str], smlog: SmLogHandler) -> Tuple[str, str]:
+def _answer(argv: Sequence[str], smlog: SmLogHandler, transport: Transport) -> Tuple[str, str]:
     call = protocol.parse_call(protocol.usage(argv))
     smlog.hide(call.session_ref)
     for key, value in call.device_config.items():
         if key.endswith("password"):
             smlog.hide(value)
     if call.command not in ("sr_create", "sr_probe"):
-        text = f"The operation {call.command} is not supported by SRs of type relvmoiscsi"
+        text = f"The operation {call.command} is not supported by SRs of type {transport.sr_type}"
         return _failure(UNIMPLEMENTED, text, smlog), ""
-    config = parse_config(call.device_config)
+    config = transport.parse_config(call.device_config)
     from relvmoiscsi.sr_driver import calls  # noqa: PLC0415 - what the words alone refuse needs nothing of it
 
     if call.command == "sr_probe":
-        return protocol.string_response(calls.probe(call, config, smlog)), ""
-    calls.create(call, config, smlog)
-    return protocol.fault_response(SUCCESS.code, SUCCESS.text), SUCCESS.stderr
+        return protocol.string_response(calls.probe(call, config, smlog, transport)), ""
+    calls.create(call, config, smlog, transport)
+    done = success(transport)
+    return protocol.fault_response(done.code, done.text), done.stderr

@@ -15,28 +15,25 @@ from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xapi.xml_rpc import escaped
-from relvmoiscsi.sr_driver.attach import attached
-from relvmoiscsi.sr_driver.config import Config
-from relvmoiscsi.sr_driver.create import access_of, missing_iqn, missing_scsi_id
+from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
 PROBE_SECONDS = 20.0
 BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
 
 
-def sr_probe(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> str:
+def sr_probe(
+    call: Call, config: Wanted, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
+) -> str:
     """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
     deadline = deadline.part(PROBE_SECONDS)
-    access = access_of(call, config, xapi, smlog, deadline)._replace(lock_seconds=0.0)
-    if not config.target_iqn:
-        raise missing_iqn(access)
-    if not config.scsi_id:
-        raise missing_scsi_id(access)
+    lun = transport.open_lun(call, config, xapi, smlog, deadline, 0.0)
     try:
-        with attached(access) as path:
-            return apart(lambda _begin: _inspected(path, config.scsi_id), deadline, "the LUN had been read")
+        with held(lun) as path:
+            return apart(lambda _begin: _inspected(path, lun.scsi_id), deadline, "the LUN had been read")
     except Busy as problem:
-        return _document([("Devlist", config.scsi_id), ("state", BUSY), ("problem", str(problem))])
+        return _document([("Devlist", lun.scsi_id), ("state", BUSY), ("problem", str(problem))])
 
 
 def _inspected(path: str, scsi_id: str) -> str:

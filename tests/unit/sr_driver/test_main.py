@@ -15,7 +15,7 @@ from kit.pool import wire
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.sr_driver import create, probe
-from relvmoiscsi.sr_driver.create import Listed
+from relvmoiscsi.sr_driver.transport import Listed
 
 PASSWORD = "hunter2hunter2"
 LIST = '<?xml version="1.0" ?>\n<iscsi-target>\n\t<LUN>\n\t</LUN>\n</iscsi-target>\n'
@@ -26,7 +26,7 @@ def creating(monkeypatch, answer):
     """The answer to an sr_create that ends in this: a UUID, or an error."""
 
     def ends_in(outcome, device_config=None):
-        def sr_create(_call, _config, _xapi, _smlog, _deadline):
+        def sr_create(_call, _config, _xapi, _smlog, _deadline, _transport):
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome

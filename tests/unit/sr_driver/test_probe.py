@@ -9,12 +9,12 @@ import pytest
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
+from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks.sm_locks import Busy
-from relvmoiscsi.sr_driver import attach, probe
-from relvmoiscsi.sr_driver.attach import LOGOUT_LOCK_SECONDS, Access
-from relvmoiscsi.sr_driver.config import parse_config
+from relvmoiscsi.sr_driver import probe
+from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
 from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.transport import Lun
 
 
 @pytest.fixture
@@ -25,25 +25,30 @@ def probing(monkeypatch):
         found = []
 
         @contextmanager
-        def attached(access):
-            found.append(access)
+        def held(lun):
+            found.append(lun)
             raise error
             yield
 
-        def access_of(call, config, xapi, smlog, deadline):
-            return Access(config, None, None, None, False, "", deadline)
+        def open_lun(call, config, xapi, smlog, deadline, lock_seconds):
+            return Lun(config.scsi_id, False, deadline, lock_seconds)
 
-        monkeypatch.setattr(probe, "attached", attached)
-        monkeypatch.setattr(probe, "access_of", access_of)
-        return probe.sr_probe(
-            Call("sr_probe", {}), parse_config(DEVICE_CONFIG), None, None, Deadline(50, Clock())
-        ), found[0]
+        monkeypatch.setattr(probe, "held", held)
+        answer = probe.sr_probe(
+            Call("sr_probe", {}),
+            ISCSI.parse_config(DEVICE_CONFIG),
+            None,
+            None,
+            Deadline(50, Clock()),
+            ISCSI._replace(open_lun=open_lun),
+        )
+        return answer, found[0]
 
     return ends_in
 
 
 def test_where_somebody_is_at_work_it_says_so_at_once(probing):
-    answer, access = probing(Busy("The lock /var/lock/sm/x is held by process 12."))
+    answer, lun = probing(Busy("The lock /var/lock/sm/x is held by process 12."))
 
     (row,) = ElementTree.fromstring(answer).findall("SR")
     assert {field.tag: field.text for field in row} == {
@@ -51,31 +56,10 @@ def test_where_somebody_is_at_work_it_says_so_at_once(probing):
         "state": "busy",
         "problem": "The lock /var/lock/sm/x is held by process 12.",
     }
-    assert access.lock_seconds == 0
-    assert access.deadline.left == 20
+    assert lun.lock_seconds == 0
+    assert lun.deadline.left == 20
 
 
 def test_anything_else_is_an_error(probing):
     with pytest.raises(NotFound, match="no such LUN"):
         probing(NotFound("There is no such LUN."))
-
-
-def test_only_its_logout_waits_some_seconds(monkeypatch):
-    made = []
-
-    class OpenIscsi:
-        def __init__(self, lock_seconds, deadline):
-            made.append((lock_seconds, deadline.left))
-
-        def logout(self, login, done_with=None):
-            made.append(login)
-
-    monkeypatch.setattr(attach, "OpenIscsi", OpenIscsi)
-    clock = Clock()
-    deadline = Deadline(20, clock)
-    clock.now += 20
-    access = Access(parse_config(DEVICE_CONFIG), None, None, None, False, "", deadline, lock_seconds=0)
-
-    attach.log_out(access, "the login")
-
-    assert made == [(LOGOUT_LOCK_SECONDS, CLEANUP_SECONDS), "the login"]

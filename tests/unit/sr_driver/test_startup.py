@@ -72,7 +72,7 @@ def test_create_imports_nothing_that_is_slow_and_not_needed():
     modules, answer = imported("sr_create")
 
     assert "ConfigTargetMissing" in answer
-    assert "relvmoiscsi.sr_driver.config" in modules
+    assert "relvmoiscsi.sr_driver.iscsi.config" in modules
     needless = ("relvmoiscsi.sr_driver.calls", "relvmoiscsi.engine", "relvmoiscsi.host.disk.block_device")
     assert [name for name in modules if name in needless] == []
     assert [name for name in modules if name in NEEDLESS] == []

@@ -10,7 +10,7 @@ from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.sessions import LunFacts, Session, facts_of
 from relvmoiscsi.host.xapi.xml_rpc import escaped
-from relvmoiscsi.sr_driver.config import ANY_IQN, DEFAULT_PORT
+from relvmoiscsi.sr_driver.iscsi.config import ANY_IQN, DEFAULT_PORT
 
 
 def luns_of(sessions: Iterable[Session]) -> List[LunFacts]:

@@ -8,9 +8,9 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
-from relvmoiscsi.host.settings import VDIS
+from relvmoiscsi.sr_driver.transport import Wanted
+from relvmoiscsi.sr_driver.words import scsi_id_in, vdi_in, vdis_in
 
 DEFAULT_PORT = 3260
 ANY_IQN = "*"
@@ -32,9 +32,7 @@ class Chap(NamedTuple):
     password: SecretKey
 
 
-class Config(NamedTuple):
-    """The device-config of a call."""
-
+class _Keys(NamedTuple):
     target: str  #: as it came
     portals: Tuple[Portal, ...]  #: in the order to try; those of `target` first
     target_iqn: str  #: "" when it is missing
@@ -45,6 +43,12 @@ class Config(NamedTuple):
     is_master: bool
     vdis: Optional[str] = None  #: "one" or "all"; None: as the host has it
     vdi: Optional[str] = None  #: UUID of the one, where several are live
+
+
+class Config(_Keys, Wanted):
+    """The device-config of a call."""
+
+    __slots__ = ()
 
 
 def parse_config(device_config: Mapping[str, str]) -> Config:
@@ -59,9 +63,7 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
     iqn = device_config.get("targetIQN", "").strip()
     if iqn and iqn != ANY_IQN and not _IQN.match(iqn):
         raise UsageError(f"{iqn!r} is no IQN (device-config:targetIQN).", "ConfigTargetIQNMissing")
-    scsi_id = device_config.get("SCSIid", "").strip()
-    if scsi_id and not is_scsi_id(scsi_id):
-        raise UsageError(f"{scsi_id!r} is no SCSIid (device-config:SCSIid).", "ConfigSCSIid")
+    scsi_id = scsi_id_in(device_config)
     port = _port(device_config.get("port", ""))
     chap = _chap(device_config, "chap", "")
     return Config(
@@ -73,25 +75,9 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
         incoming_chap=_chap(device_config, "chap", "incoming_") if chap else None,
         local_iqn=device_config.get("localIQN", "").strip() or None,
         is_master=device_config.get("SRmaster", "") != "false",
-        vdis=_vdis(device_config),
-        vdi=_vdi(device_config),
+        vdis=vdis_in(device_config),
+        vdi=vdi_in(device_config),
     )
-
-
-def _vdis(device_config: Mapping[str, str]) -> Optional[str]:
-    text = device_config.get("vdis", "").strip()
-    if text and text not in VDIS:
-        raise UsageError(f"{text!r} is neither `one` nor `all` (device-config:vdis).", "InvalidArg")
-    return text or None
-
-
-def _vdi(device_config: Mapping[str, str]) -> Optional[str]:
-    from relvmoiscsi.formats.identity import is_uuid  # noqa: PLC0415 - few calls have the key
-
-    text = device_config.get("vdi", "").strip().lower()
-    if text and not is_uuid(text):
-        raise UsageError(f"{text!r} is no UUID of a VDI (device-config:vdi).", "InvalidArg")
-    return text or None
 
 
 def _port(text: str) -> int:

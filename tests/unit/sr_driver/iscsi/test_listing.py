@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.sessions import Lun, LunFacts
-from relvmoiscsi.sr_driver.listing import lun_list, target_list
+from relvmoiscsi.sr_driver.iscsi.listing import lun_list, target_list
 
 
 def facts(number, scsi_id, vendor="LIO-ORG", serial="993c87c3"):

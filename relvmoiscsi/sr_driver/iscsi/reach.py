@@ -1,120 +1,56 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The LUN on this host for as long as it is needed, and the host as it was afterwards.
+"""A LUN behind an iSCSI target.
 
-    lock      one call at a time for a LUN
-    hide      udev, LVM and multipath handlers leave its disks alone, and all others that the target brings meanwhile
     log in    to the first portal that answers; to all of them where multipathing is on
     find      the disk or disks with the SCSIid, after a rescan of sessions that were there before
-    path      the multipath map, or the only disk
-
-Each step is undone in the reverse order whatever happens, exactly as far as it was done here. What cannot be undone is
-logged, and does not hide why the call failed. Nothing is begun after the deadline of the call; undoing has some seconds
-of its own.
 
 A portal or path that is dead counts as if it were not there, as long as there is another one.
 """
 
 import logging
-import math
-import os
-import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host.deadline import Deadline, in_time, waiting_in_time
-from relvmoiscsi.host.disk import holders, multipath, udev
+from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.iscsi.iscsiadm import Credentials
-from relvmoiscsi.host.iscsi.login import Login, OpenIscsi
+from relvmoiscsi.host.disk import udev
+from relvmoiscsi.host.iscsi.login import Login
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS, in_turn, reach
 from relvmoiscsi.host.iscsi.sessions import Session, sessions, sessions_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, apart
-from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.sr_driver.config import Config
-from relvmoiscsi.sr_driver.listing import luns_of
+from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.sr_driver.held import LUN_SECONDS, quietly
+from relvmoiscsi.sr_driver.iscsi.access import Access, log_out
+from relvmoiscsi.sr_driver.iscsi.listing import luns_of
+from relvmoiscsi.sr_driver.transport import Lun
 
 log = logging.getLogger(__name__)
 
-LUN_SECONDS = 15.0  #: as SM has it
-LOGOUT_LOCK_SECONDS = 5.0  #: even for a call that waits for no lock, lest its session stays until the next one
 
+class IscsiLun(Lun):
+    """It comes with a session, and goes with it; sessions of others stay."""
 
-class Access(NamedTuple):
-    """What is needed to reach the LUN, secrets resolved."""
+    def __init__(self, access: Access) -> None:
+        where = "behind " + access.config.target_iqn
+        super().__init__(access.config.scsi_id, access.multipathing, access.deadline, access.lock_seconds, where)
+        self._access = access
+        self._logins: List[Login] = []
 
-    config: Config
-    chap: Optional[Credentials]
-    incoming_chap: Optional[Credentials]
-    initiator: Optional[str]
-    multipathing: bool
-    sr_uuid: str  #: for SM's session reference file
-    deadline: Deadline
-    lock_seconds: float = math.inf  #: how long to wait for a lock that somebody has, as far as the deadline allows
+    def hide_others(self, stack: ExitStack) -> None:
+        stack.enter_context(udev.hidden_target(self._access.config.target_iqn))
 
-    def open_iscsi(self, answer_seconds: float = math.inf) -> OpenIscsi:
-        return OpenIscsi(lock_seconds=self.lock_seconds, deadline=self.deadline, answer_seconds=answer_seconds)
+    def reach(self, stack: ExitStack) -> None:
+        self._logins = _log_in(self._access, stack)
 
+    def disks(self) -> List[str]:
+        return _disks(self._access, self._logins)
 
-@contextmanager
-def attached(access: Access, meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
-    """The device node of the LUN. Raises NotFound, Refused or CommandFailed, with everything as it was.
-
-    `meanwhile` is called once while the kernel and udev are looking at the disk.
-    """
-    scsi_id, deadline = access.config.scsi_id, access.deadline
-    with ExitStack() as stack:
-        stack.enter_context(sm_locks.lun_lock(scsi_id, timeout=deadline.within(access.lock_seconds)))
-        before = multipath.look(scsi_id)
-        there = udev.disks_of(scsi_id)
-        stack.enter_context(udev.hidden(scsi_id, multipath=access.multipathing))
-        stack.enter_context(udev.hidden_target(access.config.target_iqn))
-        since = time.monotonic()
-        logins = _log_in(access, stack)
-        meanwhile()
-        disks = _disks(access, logins)
-        udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
-        _verify_live(scsi_id, [disk for disk in disks if disk in there], deadline)
-        _warn_if_seen([disk for disk in disks if disk not in there])
-        if access.multipathing:
-            stack.callback(_quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
-            yield multipath.ensure_map(before, disks, host=_multipath(deadline)).device
-        else:
-            _verify_unused([disk for disk in udev.disks_of(scsi_id) if disk not in disks])
-            yield "/dev/" + multipath.single_path(scsi_id, disks)
-
-
-def _multipath(deadline: Deadline) -> Host:
-    """multipath-tools of this host, kept to the deadline."""
-    return THIS_HOST._replace(
-        runner=in_time(THIS_HOST.runner, deadline),
-        wait_for=waiting_in_time(THIS_HOST.wait_for, deadline),
-    )
-
-
-def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
-    multipath.flush_map(before, host=_multipath(deadline.for_cleanup()))
-
-
-def _verify_unused(dead: Sequence[str]) -> None:
-    """Does nobody use the LUN through a path that is dead now? It may come back, and write. Raises Refused."""
-    for disk in dead:
-        try:
-            users = holders.users_of_block(os.stat("/dev/" + disk))
-        except FileNotFoundError:
-            continue  # gone for good
-        if users:
-            problem = "The LUN is in use on this host, through the disk {} whose session has lost its target: {}."
-            raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")
-
-
-def _warn_if_seen(disks: Sequence[str]) -> None:
-    seen = [disk for disk in disks if not udev.is_hidden(disk)]
-    if seen:
-        log.warning("%s not hidden from event handlers: are our udev rules installed?", ", ".join(seen))
+    def verify(self, disks: Sequence[str], there: Sequence[str]) -> None:
+        _verify_live(self.scsi_id, [disk for disk in disks if disk in there], self.deadline)
 
 
 def _verify_live(scsi_id: str, disks: Sequence[str], deadline: Deadline) -> None:
@@ -132,16 +68,6 @@ def _verify_live(scsi_id: str, disks: Sequence[str], deadline: Deadline) -> None
 
 def _live_scsi_id(path: str, _begin: Begin) -> str:
     return scsi.live_scsi_id(path) or ""
-
-
-def _quietly(what: str, action: Callable[[], object]) -> None:
-    """Cleanup: goes on after a failure, and says so. Not even a bug in it makes a failure of what was written."""
-    try:
-        action()
-    except (RelvmoiscsiError, OSError) as error:
-        log.error("%s failed: %s", what, error)
-    except Exception:
-        log.exception("%s failed, by a bug", what)
 
 
 def _log_in(access: Access, stack: ExitStack) -> List[Login]:
@@ -166,7 +92,7 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
             log.warning("%s: %s", portal, failure)
             failures.append(failure)
             continue
-        stack.callback(_quietly, "the logout", partial(log_out, access, login, access.config.scsi_id))
+        stack.callback(quietly, "the logout", partial(log_out, access, login, access.config.scsi_id))
         how = "logged in to" if login.created else "using the session to"
         log.info("%s %s", how, login.session)
         logins.append(login)
@@ -175,12 +101,6 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
     if not logins:
         raise failures[0]
     return logins
-
-
-def log_out(access: Access, login: Login, done_with: Optional[str] = None) -> None:
-    """Give up a session; `done_with` is the SCSIid of the LUN whose lock is still held."""
-    lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
-    OpenIscsi(lock_seconds=lock_seconds, deadline=access.deadline.for_cleanup()).logout(login, done_with)
 
 
 def _portals(access: Access) -> Sequence[Portal]:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The LUN on this host for as long as it is needed, and the host as it was afterwards.
+
+    lock      one call at a time for a LUN
+    hide      udev, LVM and multipath handlers leave its disks alone, and what else its transport brings meanwhile
+    reach     what the transport does for it (transport.py): a login, a scan
+    find      the disk or disks with the SCSIid
+    path      the multipath map, or the only disk
+
+Each step is undone in the reverse order whatever happens, exactly as far as it was done here. What cannot be undone is
+logged, and does not hide why the call failed. Nothing is begun after the deadline of the call; undoing has some seconds
+of its own.
+"""
+
+import logging
+import os
+import time
+from contextlib import ExitStack, contextmanager
+from typing import Callable, Iterator, Sequence
+
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host.deadline import Deadline, in_time, waiting_in_time
+from relvmoiscsi.host.disk import holders, multipath, udev
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.sr_driver.transport import Lun
+
+log = logging.getLogger(__name__)
+
+LUN_SECONDS = 15.0  #: as SM has it
+
+
+@contextmanager
+def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
+    """The device node of the LUN. Raises NotFound, Refused or CommandFailed, with everything as it was.
+
+    `meanwhile` is called once while the kernel and udev are looking at the disk.
+    """
+    deadline = lun.deadline
+    with ExitStack() as stack:
+        stack.enter_context(sm_locks.lun_lock(lun.scsi_id, timeout=deadline.within(lun.lock_seconds)))
+        before = multipath.look(lun.scsi_id)
+        there = udev.disks_of(lun.scsi_id)
+        lun.before(stack)
+        stack.enter_context(udev.hidden(lun.scsi_id, multipath=lun.multipathing))
+        lun.hide_others(stack)
+        since = time.monotonic()
+        lun.reach(stack)
+        meanwhile()
+        disks = lun.disks()
+        udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
+        lun.verify(disks, there)
+        _warn_if_seen([disk for disk in disks if disk not in there])
+        if lun.multipathing:
+            stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
+            yield multipath.ensure_map(before, disks, host=_multipath(deadline)).device
+        else:
+            _verify_unused([disk for disk in udev.disks_of(lun.scsi_id) if disk not in disks])
+            yield "/dev/" + multipath.single_path(lun.scsi_id, disks)
+
+
+def _multipath(deadline: Deadline) -> Host:
+    """multipath-tools of this host, kept to the deadline."""
+    return THIS_HOST._replace(
+        runner=in_time(THIS_HOST.runner, deadline),
+        wait_for=waiting_in_time(THIS_HOST.wait_for, deadline),
+    )
+
+
+def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
+    multipath.flush_map(before, host=_multipath(deadline.for_cleanup()))
+
+
+def _verify_unused(dead: Sequence[str]) -> None:
+    """Does nobody use the LUN through a path that is dead now? It may come back, and write. Raises Refused."""
+    for disk in dead:
+        try:
+            users = holders.users_of_block(os.stat("/dev/" + disk))
+        except FileNotFoundError:
+            continue  # gone for good
+        if users:
+            problem = "The LUN is in use on this host, through the disk {} that does not answer: {}."
+            raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")
+
+
+def _warn_if_seen(disks: Sequence[str]) -> None:
+    seen = [disk for disk in disks if not udev.is_hidden(disk)]
+    if seen:
+        log.warning("%s not hidden from event handlers: are our udev rules installed?", ", ".join(seen))
+
+
+def quietly(what: str, action: Callable[[], object]) -> None:
+    """Cleanup: goes on after a failure, and says so. Not even a bug in it makes a failure of what was written."""
+    try:
+        action()
+    except (RelvmoiscsiError, OSError) as error:
+        log.error("%s failed: %s", what, error)
+    except Exception:
+        log.exception("%s failed, by a bug", what)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is needed to reach a LUN behind a target: the device-config, passwords, this host's name."""
+
+import math
+import os
+from typing import Dict, NamedTuple, Optional
+
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import multipath
+from relvmoiscsi.host.iscsi.iscsiadm import Credentials
+from relvmoiscsi.host.iscsi.login import Login, OpenIscsi
+from relvmoiscsi.host.sm_log import SmLogHandler
+from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.sr_driver.iscsi.config import Chap, Config
+from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.this_host import record_of_host
+
+LOGOUT_LOCK_SECONDS = 5.0  #: even for a call that waits for no lock, lest its session stays until the next one
+
+
+class Access(NamedTuple):
+    """What is needed to reach the LUN, secrets resolved."""
+
+    config: Config
+    chap: Optional[Credentials]
+    incoming_chap: Optional[Credentials]
+    initiator: Optional[str]
+    multipathing: bool
+    sr_uuid: str  #: for SM's session reference file
+    deadline: Deadline
+    lock_seconds: float = math.inf  #: how long to wait for a lock that somebody has, as far as the deadline allows
+
+    def open_iscsi(self, answer_seconds: float = math.inf) -> OpenIscsi:
+        return OpenIscsi(lock_seconds=self.lock_seconds, deadline=self.deadline, answer_seconds=answer_seconds)
+
+
+def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> Access:
+    """What is needed to reach the LUN; passwords come from xapi, and are hidden from the log at once."""
+    host = record_of_host(call, xapi)
+    other_config: Dict[str, str] = dict(host.get("other_config", {}))
+    wanted = config.local_iqn or other_config.get("iscsi_iqn") or host.get("iscsi_iqn") or None
+    return Access(
+        config=config,
+        chap=_credentials(config.chap, xapi, smlog),
+        incoming_chap=_credentials(config.incoming_chap, xapi, smlog),
+        initiator=OpenIscsi().iscsiadm.check_initiator(wanted),
+        multipathing=multipath.is_on(call.device_config, other_config),
+        sr_uuid=call.sr_uuid or _passing_uuid(),
+        deadline=deadline,
+    )
+
+
+def _passing_uuid() -> str:
+    """For a call without an SR, a probe: SM counts UUIDs only, and must not log out under it either."""
+    digits = os.urandom(16).hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _credentials(chap: Optional[Chap], xapi: Xapi, smlog: SmLogHandler) -> Optional[Credentials]:
+    if chap is None:
+        return None
+    password = xapi.secret(chap.password.value) if chap.password.is_secret_uuid else chap.password.value
+    smlog.hide(password)
+    return Credentials(chap.user, password)
+
+
+def log_out(access: Access, login: Login, done_with: Optional[str] = None) -> None:
+    """Give up a session; `done_with` is the SCSIid of the LUN whose lock is still held."""
+    lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
+    OpenIscsi(lock_seconds=lock_seconds, deadline=access.deadline.for_cleanup()).logout(login, done_with)

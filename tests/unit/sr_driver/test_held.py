@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A LUN is reached, hidden, held and given back in one order, whatever its transport; the rest is tested in VMs."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from kit.clock import Clock
+from kit.driver_calls import SCSI_ID
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import multipath, udev
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.sr_driver import held as held_module
+from relvmoiscsi.sr_driver.held import held, quietly
+from relvmoiscsi.sr_driver.transport import Lun
+
+
+class Told(Lun):
+    """A LUN that tells what is asked of it, and may fail at a step."""
+
+    def __init__(self, said, multipathing=False, fails_at=""):
+        super().__init__(SCSI_ID, multipathing, Deadline(50, Clock()))
+        self._said, self._fails_at = said, fails_at
+
+    def before(self, stack):
+        self._said.append("before")
+        stack.callback(self._said.append, "shown again")
+
+    def hide_others(self, stack):
+        self._said.append("hide others")
+
+    def reach(self, stack):
+        stack.callback(self._said.append, "taken back")
+        self._step("reach")
+
+    def disks(self):
+        self._step("disks")
+        return ["sdb"]
+
+    def verify(self, disks, there):
+        assert (list(disks), list(there)) == (["sdb"], ["sda"])
+        self._step("verify")
+
+    def _step(self, name):
+        self._said.append(name)
+        if name == self._fails_at:
+            raise Refused("It fails here.")
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What happens, in order, on a host where nothing is."""
+    found = []
+
+    def context(name):
+        @contextmanager
+        def of(*_, **__):
+            found.append(name)
+            try:
+                yield
+            finally:
+                found.append("end of " + name)
+
+        return of
+
+    def told(name, value=None):
+        def of(*_, **__):
+            found.append(name)
+            return value
+
+        return of
+
+    monkeypatch.setattr(sm_locks, "lun_lock", context("lock"))
+    monkeypatch.setattr(udev, "hidden", context("hide"))
+    monkeypatch.setattr(udev, "settle", told("settle"))
+    monkeypatch.setattr(udev, "disks_of", lambda _: ["sda"])
+    monkeypatch.setattr(udev, "is_hidden", lambda _: True)
+    monkeypatch.setattr(multipath, "look", lambda _: multipath.Before(SCSI_ID, False, False))
+    monkeypatch.setattr(multipath, "ensure_map", told("map", multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m")))
+    monkeypatch.setattr(multipath, "flush_map", told("flush"))
+    monkeypatch.setattr(multipath, "single_path", told("single path", "sdb"))
+    monkeypatch.setattr(held_module, "_verify_unused", told("verify unused"))
+    return found
+
+
+BEFORE = ["lock", "before", "hide", "hide others", "reach"]
+AFTER = ["taken back", "end of hide", "shown again", "end of lock"]
+
+
+def test_a_lun_is_held_by_its_only_path(said):
+    with held(Told(said), meanwhile=lambda: said.append("meanwhile")) as path:
+        assert path == "/dev/sdb"
+        said.append("work")
+
+    steps = ["meanwhile", "disks", "settle", "verify", "verify unused", "single path", "work"]
+    assert said == [*BEFORE, *steps, *AFTER]
+
+
+def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
+    with held(Told(said, multipathing=True)) as path:
+        assert path == "/dev/mapper/m"
+
+    assert said == [*BEFORE, "disks", "settle", "verify", "map", "flush", *AFTER]
+
+
+@pytest.mark.parametrize("step", ["reach", "disks", "verify"])
+def test_whatever_fails_what_was_done_is_taken_back_in_order(said, step):
+    with pytest.raises(Refused, match="It fails here"), held(Told(said, fails_at=step)):
+        raise AssertionError("there is no path")
+
+    assert said[said.index(step) + 1 :] == AFTER
+
+
+@pytest.mark.parametrize(
+    "failure, logged",
+    [
+        (Refused("The session stays."), "the logout failed: The session stays."),
+        (RuntimeError("KeyError('flowers')"), "the logout failed, by a bug"),
+    ],
+    ids=["a failure", "a bug in a process of its own"],
+)
+def test_a_cleanup_that_fails_is_logged_and_the_next_one_follows(caplog, failure, logged):
+    def fail():
+        raise failure
+
+    quietly("the logout", fail)
+
+    assert logged in caplog.text
