@@ -22,7 +22,7 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -38,6 +38,8 @@ _LONGEST_POLL = 1 << 30  # milliseconds
 _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again finishes it."
 
 Begin = Callable[[], None]
+#: of work that is done beside other work: what it gives, or why it gives nothing
+Outcome = Union[str, RelvmoiscsiError]
 
 _MOST_LENT = 16  # descriptors at a time
 _INT = array.array("i").itemsize
@@ -125,6 +127,35 @@ def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, session: 
         if not begun:
             _undo_locks(child.lent)
         child.lent.close()
+
+
+def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
+    """What each gives, all done at the same time, in processes of their own; an error in the place of what fails.
+
+    That is OutOfTime for work that was not done by the deadline and given up; `what` is what did not come to pass.
+    """
+    children = [_fork(_asking_nothing(work)) for work in works]
+    return [_outcome(child, deadline, what) for child in children]
+
+
+def _asking_nothing(work: Callable[[], str]) -> Callable[[Begin], str]:
+    return lambda _begin: work()
+
+
+def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
+    try:
+        line = _line(child.answers, deadline)
+        if line is None:
+            _kill(child.pid)
+            return deadline.over(what)
+        return _result(line, begun=False)
+    except RelvmoiscsiError as error:
+        return error
+    finally:
+        os.close(child.answers)
+        os.close(child.orders)
+        child.lent.close()
+        _reap(child.pid, "")
 
 
 def _fork(work: Callable[[Begin], str]) -> _Child:

@@ -54,6 +54,7 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO
 _MAX_PAGE = 0xFFFF + 4  #: bytes; what the length field of a page can say
 _LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and no device gives less because it is asked for it
 _LIVE_MILLISECONDS = 10000
+_ATTENTIONS = 3  #: unit attentions that may wait at a time: mapping, size, power-on
 _SG_IO = 0x2285  #: scsi/sg.h, as are the values in _SgIoHdr
 
 
@@ -134,33 +135,69 @@ def live_scsi_id(path: str) -> Optional[str]:
 
     Raises DeviceError when the disk does not answer.
     """
-    page = ctypes.create_string_buffer(_LIVE_PAGE)
+    page = live_page(path, PAGE_83)
+    return id_from_page_83(page, Inquiry(b"", b"")) if page is not None else None
+
+
+def live_page(path: str, number: int) -> Optional[bytes]:
+    """A page of vital product data, as the LUN gives it now, header included; None when it refuses to.
+
+    Raises DeviceError when the disk does not answer.
+    """
+    return scsi_command(path, bytes([0x12, 1, number, _LIVE_PAGE >> 8, _LIVE_PAGE & 0xFF, 0]), _LIVE_PAGE)
+
+
+def live_serial(path: str) -> str:
+    """The unit serial number that the LUN gives now, from page 0x80; "" if it gives none. Raises DeviceError."""
+    page = live_page(path, PAGE_80) or b""
+    return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
+
+
+def live_size(path: str) -> Optional[int]:
+    """The size in bytes that the LUN gives now (READ CAPACITY); None when it refuses to. Raises DeviceError.
+
+    The kernel's own number is from when it found the disk.
+    """
+    for _ in range(_ATTENTIONS):  # the first commands after a change only bring the news of it
+        answer = scsi_command(path, bytes([0x9E, 0x10, *bytes(11), 32, 0, 0]), 32)
+        if answer is not None and len(answer) >= 12:
+            return (int.from_bytes(answer[:8], "big") + 1) * int.from_bytes(answer[8:12], "big")
+    answer = scsi_command(path, bytes([0x25, *bytes(9)]), 8)
+    if answer is None or len(answer) < 8:
+        return None
+    return (int.from_bytes(answer[:4], "big") + 1) * int.from_bytes(answer[4:8], "big")
+
+
+def scsi_command(path: str, command: bytes, size: int) -> Optional[bytes]:
+    """What the LUN answers to a command that reads at most `size` bytes; None when it refuses.
+
+    Raises DeviceError when the disk does not answer.
+    """
+    page = ctypes.create_string_buffer(size)
     sense = ctypes.create_string_buffer(64)
-    inquiry = ctypes.create_string_buffer(bytes([0x12, 1, PAGE_83, _LIVE_PAGE >> 8, _LIVE_PAGE & 0xFF, 0]), 6)
-    command = _SgIoHdr(
+    words = ctypes.create_string_buffer(command, len(command))
+    header = _SgIoHdr(
         interface_id=ord("S"),
         dxfer_direction=-3,  # from the device
-        cmd_len=6,
+        cmd_len=len(command),
         mx_sb_len=len(sense),
-        dxfer_len=len(page),
+        dxfer_len=size,
         dxferp=ctypes.addressof(page),
-        cmdp=ctypes.addressof(inquiry),
+        cmdp=ctypes.addressof(words),
         sbp=ctypes.addressof(sense),
         timeout=_LIVE_MILLISECONDS,
     )
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            fcntl.ioctl(descriptor, _SG_IO, command)
+            fcntl.ioctl(descriptor, _SG_IO, header)
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise DeviceError(path, "read", 0, _LIVE_PAGE, error.strerror or str(error), error.errno) from error
-    if command.host_status or command.driver_status & ~8:  # 8: there are sense data, which the status speaks of too
-        raise DeviceError(path, "read", 0, _LIVE_PAGE, "the INQUIRY command had no answer", errno.EIO)
-    if command.status:
-        return None
-    return id_from_page_83(page.raw[: _LIVE_PAGE - command.resid], Inquiry(b"", b""))
+        raise DeviceError(path, "read", 0, size, error.strerror or str(error), error.errno) from error
+    if header.host_status or header.driver_status & ~8:  # 8: there are sense data, which the status speaks of too
+        raise DeviceError(path, "read", 0, size, "the SCSI command had no answer", errno.EIO)
+    return None if header.status else page.raw[: size - header.resid]
 
 
 def scsi_id_of_disk(name: str, host: Host = THIS_HOST) -> Optional[str]:

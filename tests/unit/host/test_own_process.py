@@ -24,7 +24,7 @@ from relvmoiscsi.host.locks.sm_locks import (
     lun_lock,
     lvm_lock,
 )
-from relvmoiscsi.host.own_process import AskingDevice, apart, lend, still_there
+from relvmoiscsi.host.own_process import AskingDevice, apart, lend, still_there, together
 from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.processes
@@ -319,3 +319,27 @@ def test_a_flush_counts_as_a_write():
 
 def test_locks_are_lent_to_nobody_where_nothing_is_done_apart():
     lend([0])
+
+
+# --- several at the same time
+
+
+def test_what_works_give_beside_each_other_is_in_their_order():
+    def refuse():
+        raise Refused("It is refused.")
+
+    first, second, third = together([lambda: "one", refuse, lambda: "three"], NO_DEADLINE, "it was done")
+
+    assert (first, third) == ("one", "three")
+    assert isinstance(second, RelvmoiscsiError) and "It is refused." in str(second)
+
+
+def test_one_that_hangs_is_given_up_and_the_others_are_done():
+    first, second = together([for_ever, lambda: "two"], Deadline(0.2), "it was done")
+
+    assert isinstance(first, OutOfTime) and "over before it was done" in str(first)
+    assert second == "two"
+
+
+def test_none_at_all():
+    assert together([], NO_DEADLINE, "it was done") == []

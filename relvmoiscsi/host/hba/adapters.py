@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Host bus adapters and the disks behind them, as sysfs has them.
+
+    /sys/class/scsi_host/host1            an adapter; its driver's name, and the file `scan`
+    /sys/class/fc_host/host1              its port, where it is one of Fibre Channel
+    /sys/class/fc_remote_ports/rport-1:0-3    a port of a target that has logged in: its WWPN, its SCSI target number
+    /sys/bus/scsi/devices/1:0:0:7         host, channel, target, LUN
+
+An adapter is what SM takes for one: SAS, RAID and virtual ones as well; not ATA, USB and software iSCSI.
+Source: SM drivers/devscan.py (behaviour only); Linux Documentation/scsi/scsi_fc_transport.
+"""
+
+import os
+import re
+from glob import escape, glob
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+
+ANY_DRIVER = "any"
+
+_NO_ADAPTERS = re.compile(r"^(?:[sp]?ata_|ahci$|pdc_adma$|iscsi_tcp$|usb-storage$|uas$)")
+#: a file that only this driver has, where its name is not said
+_BY_FILE = (("84xx_fw_version", "qla2xxx"), ("lpfc_fcp_class", "lpfc"), ("fnic_state", "fnic"))
+_NO_NAME = ("", "<NULL>", "(NULL)", "(null)")
+_ADDRESS = re.compile(r"\d+:\d+:\d+:\d+\Z")
+_REMOTE_PORT = re.compile(r"rport-(\d+):(\d+)-\d+\Z")
+_DISK = "0"  #: the peripheral type of a disk
+_SECTOR = 512
+
+
+class Adapter(NamedTuple):
+    """A SCSI host."""
+
+    name: str  #: "host1"
+    driver: str  #: "qla2xxx"
+
+    @property
+    def number(self) -> str:
+        return self.name[len("host") :]
+
+
+class Disk(NamedTuple):
+    """A path to a LUN; texts are "" where the LUN says nothing."""
+
+    name: str  #: "sdb"
+    address: str  #: "1:0:0:7"
+    driver: str  #: of its adapter
+    scsi_id: str
+    vendor: str
+    serial: str
+    size_bytes: int
+
+
+class Place(NamedTuple):
+    """Where an adapter is to look for LUNs; "-" stands for all of them."""
+
+    adapter: Adapter
+    channel: str = "-"
+    target: str = "-"
+    lun: str = "-"
+
+    def __str__(self) -> str:
+        return f"{self.channel} {self.target} {self.lun}"
+
+
+def adapters(driver: str = ANY_DRIVER, host: Host = THIS_HOST) -> List[Adapter]:
+    """The adapters of this host by number; `driver` is what the driver's name begins with, a regular expression."""
+    found = []
+    for path in glob(os.path.join(escape(host.sysfs), "class/scsi_host/host[0-9]*")):
+        adapter = Adapter(os.path.basename(path), _driver_of(path))
+        if not _NO_ADAPTERS.match(adapter.driver) and (driver == ANY_DRIVER or re.match(driver, adapter.driver)):
+            found.append(adapter)
+    return sorted(found, key=lambda adapter: int(adapter.number))
+
+
+def addresses(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
+    """The SCSI addresses of all LUNs behind the adapters, whether the disk driver has them already or not."""
+    numbers = {adapter.number for adapter in adapter_list}
+    found = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "bus/scsi/devices/*:*"))]
+    found = [one for one in found if _ADDRESS.match(one) and one.split(":")[0] in numbers]
+    return sorted((one for one in found if _attribute(host, one, "type") == _DISK), key=_by_number)
+
+
+def addresses_of(scsi_id: str, adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
+    """Those of them with this SCSIid."""
+    return [one for one in addresses(adapter_list, host) if scsi_id_of_address(one, host) == scsi_id]
+
+
+def disk_at(address: str, host: Host = THIS_HOST) -> Optional[str]:
+    """The kernel's name of the disk at an address; None while it has none, or no node yet."""
+    names = glob(os.path.join(escape(host.sysfs), "bus/scsi/devices", address, "block/sd*"))
+    found = [os.path.basename(path) for path in names]
+    return found[0] if found and os.path.exists(host.node(found[0])) else None
+
+
+def disks(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[Disk]:
+    """The disks behind the adapters, in the order of their addresses."""
+    drivers: Dict[str, str] = {adapter.number: adapter.driver for adapter in adapter_list}
+    found = []
+    for address in addresses(adapter_list, host):
+        name = disk_at(address, host)
+        if name is not None:
+            found.append(_disk(name, address, drivers[address.split(":")[0]], host))
+    return found
+
+
+def places(
+    adapter_list: Sequence[Adapter], lun: Optional[int] = None, wwpns: Sequence[str] = (), host: Host = THIS_HOST
+) -> List[Place]:
+    """Where to look: everywhere, or for that LUN number, or behind these ports of targets ("500a098186c37a1d") only.
+
+    Adapters that see none of the ports have no place; so there may be none at all.
+    """
+    number = "-" if lun is None else str(lun)
+    if not wwpns:
+        return [Place(adapter, lun=number) for adapter in adapter_list]
+    found = []
+    for adapter in adapter_list:
+        for channel, target in _targets(adapter, wwpns, host):
+            found.append(Place(adapter, channel, target, number))
+    return found
+
+
+def remote_ports(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
+    """The WWPNs of the targets that the adapters are logged in to."""
+    found = {wwpn for adapter in adapter_list for wwpn, _, _ in _ports(adapter, host)}
+    return sorted(found)
+
+
+def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> List[Tuple[str, str]]:
+    """What sysfs says of the adapter as an "fc_host" or "iscsi_host": what is not empty of these attributes."""
+    directory = os.path.join(host.sysfs, "class", kind, adapter.name)
+    found = [(name, text_of(os.path.join(directory, name)).strip()) for name in names]
+    return [(name, text) for name, text in found if text]
+
+
+def is_port(adapter: Adapter, kind: str, host: Host = THIS_HOST) -> bool:
+    """Is the adapter a "fc_host", an "iscsi_host"?"""
+    return os.path.exists(os.path.join(host.sysfs, "class", kind, adapter.name))
+
+
+def _driver_of(path: str) -> str:
+    for name, driver in _BY_FILE:
+        if os.path.exists(os.path.join(path, name)):
+            return driver
+    for name in ("driver_name", "proc_name"):
+        text = text_of(os.path.join(path, name)).strip()
+        if text not in _NO_NAME:
+            return text
+    for line in text_of(os.path.join(path, "uevent")).splitlines():
+        if line.startswith("PHYSDEVDRIVER="):
+            return line.partition("=")[2].strip()
+    return "Unknown"
+
+
+def _disk(name: str, address: str, driver: str, host: Host) -> Disk:
+    sectors = text_of(os.path.join(host.sysfs, "block", name, "size")).strip()
+    return Disk(
+        name=name,
+        address=address,
+        driver=driver,
+        scsi_id=scsi_id_of_address(address, host) or "",
+        vendor=_attribute(host, address, "vendor"),
+        serial=_serial(os.path.join(host.sysfs, "bus/scsi/devices", address, "vpd_pg80")),
+        size_bytes=int(sectors or 0) * _SECTOR,
+    )
+
+
+def _serial(path: str) -> str:
+    """Page 0x80: a header of 4 bytes, whose last is the length, and the text."""
+    try:
+        with open(path, "rb") as file:
+            page = file.read()
+    except OSError:
+        return ""  # the LUN has no such page, or is going
+    return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
+
+
+def _targets(adapter: Adapter, wwpns: Sequence[str], host: Host) -> List[Tuple[str, str]]:
+    """Channel and target number of the remote ports with these names."""
+    return [(channel, target) for wwpn, channel, target in _ports(adapter, host) if wwpn in wwpns]
+
+
+def _ports(adapter: Adapter, host: Host) -> List[Tuple[str, str, str]]:
+    """Name, channel and target number of the targets that the adapter is logged in to."""
+    found = []
+    for path in sorted(glob(os.path.join(escape(host.sysfs), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
+        match = _REMOTE_PORT.search(path)
+        target = text_of(os.path.join(path, "scsi_target_id")).strip()
+        if match and target.isdigit():  # -1: it is an initiator, or has gone
+            wwpn = text_of(os.path.join(path, "port_name")).strip()
+            found.append((wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target))
+    return found
+
+
+def _attribute(host: Host, address: str, name: str) -> str:
+    return text_of(os.path.join(host.sysfs, "bus/scsi/devices", address, name)).strip()
+
+
+def _by_number(address: str) -> List[int]:
+    return [int(part) for part in address.split(":")]

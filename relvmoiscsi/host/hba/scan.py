@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Looking for LUNs behind adapters, and taking away again what that has brought.
+
+A scan asks each target for its LUNs; at a dead port it hangs until the kernel gives up, in a process that cannot be
+ended. So each adapter is scanned in a process of its own, all of them at the same time, with one limit.
+
+What a scan brings stays visible, unlike behind an iSCSI session, which ends. So what was there before it is noted, for
+this run and for the next one, should this one be killed:
+
+    /run/relvmoiscsi/scanned/<SCSIid>     the SCSI addresses that were there, one a line
+"""
+
+import logging
+import os
+import time
+from functools import partial
+from typing import Iterable, List, Optional, Sequence, Tuple
+
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import holders
+from relvmoiscsi.host.disk import scsi_id as scsi
+from relvmoiscsi.host.hba.adapters import Place, disk_at
+from relvmoiscsi.host.own_process import together
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+
+log = logging.getLogger(__name__)
+
+NOTES = "/run/relvmoiscsi/scanned"
+LOOK_SECONDS = 3.0  #: for whoever only looks at a disk, such as LVM that scans all of them
+POLL_SECONDS = 0.1
+
+
+def scan(places: Sequence[Place], deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
+    """Have the kernel look for LUNs at all these places at the same time; sentences about those that could not be.
+
+    Such a scan may still go on in the kernel afterwards, and bring a LUN later.
+    """
+    works = [partial(_scan, place, host) for place in places]
+    outcomes = together(works, deadline, "an adapter had been scanned")
+    return [
+        f"{place.adapter.name} ({place.adapter.driver}): {outcome}"
+        for place, outcome in zip(places, outcomes)
+        if isinstance(outcome, RelvmoiscsiError)
+    ]
+
+
+def _scan(place: Place, host: Host) -> str:
+    path = os.path.join(host.sysfs, "class/scsi_host", place.adapter.name, "scan")
+    try:
+        with open(path, "w", encoding="ascii") as switch:
+            switch.write(str(place))
+    except OSError as error:
+        raise Refused(f"It cannot be scanned for LUNs: {error.strerror}.") from error
+    return ""
+
+
+def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
+    """Remove the disks at these SCSI addresses, but those in use; sentences about what stays.
+
+    That the LUNs behind them are nobody's work at the moment is for the caller to know.
+    """
+    there = [(address, disk_at(address, host)) for address in addresses]
+    works = [partial(_remove, address, disk, host) for address, disk in there]
+    outcomes = together(works, deadline, "the disk had been removed")
+    return [
+        f"The disk {disk or 'without a name'} at {address} stays: {outcome}"
+        for (address, disk), outcome in zip(there, outcomes)
+        if isinstance(outcome, RelvmoiscsiError)
+    ]
+
+
+def _remove(address: str, disk: Optional[str], host: Host) -> str:
+    until = time.monotonic() + LOOK_SECONDS
+    while disk is not None:
+        users = holders.users_of_disks([disk], host)
+        if not users:
+            break
+        if time.monotonic() >= until:
+            raise Refused("it is in use by {}.".format(", ".join(users)))
+        time.sleep(POLL_SECONDS)
+    scsi.remove_lun(address, host)
+    return ""
+
+
+class Note:
+    """What was there before the scan for a LUN. The LUN's lock is held."""
+
+    def __init__(self, scsi_id: str, host: Host = THIS_HOST) -> None:
+        self._directory = host.at(NOTES)
+        self._path = os.path.join(self._directory, scsi_id)
+
+    def read(self) -> Optional[Tuple[str, ...]]:
+        """The addresses; None where nobody has scanned for the LUN, or all is taken back."""
+        try:
+            with open(self._path, encoding="ascii") as file:
+                return tuple(file.read().split())
+        except FileNotFoundError:
+            return None
+
+    def write(self, addresses: Sequence[str]) -> None:
+        """To be called before the scan. Raises Refused."""
+        try:
+            os.makedirs(self._directory, mode=0o755, exist_ok=True)
+            with open(self._path + ".new", "w", encoding="ascii") as file:
+                file.write("".join(address + "\n" for address in addresses))
+            os.rename(self._path + ".new", self._path)
+        except OSError as error:
+            raise Refused(f"{self._path} cannot be written: {error.strerror}.").in_state(
+                "Nothing was written."
+            ) from error
+
+    def remove(self) -> None:
+        """All is taken back, or is to stay."""
+        for path in (self._path + ".new", self._path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+        try:
+            os.rmdir(self._directory)
+        except OSError:
+            pass  # somebody else's note, or there was none

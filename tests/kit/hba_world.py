@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A host with Fibre Channel adapters for the tests: the sysfs of a real one, below a directory, and changes to it."""
+
+import base64
+import json
+import os
+import shutil
+from pathlib import Path
+
+from relvmoiscsi.host.this_host import Host
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "transcripts" / "sysfs-fc.json"
+SCSI_ID = "36001405" + "4d1bc9bf6ad949ca9b5bf9dc7"
+SERIAL = "4d1bc9bf-6ad9-49ca-9b5b-f9dc7321050e"
+WWPNS = ("2000020000000b00", "2000020000000b01")
+
+
+class HbaWorld:
+    """`host` is what is read; host1 and host3 see the LUN as sda and sdb; host0 and host2 are the target's ports."""
+
+    def __init__(self, root):
+        self.root = str(root)
+        captured = json.loads(DATA.read_text(encoding="utf-8"))
+        for path, content in captured["files"].items():
+            self.put(path, content if isinstance(content, str) else base64.b64decode(content["base64"]))
+        for path, target in captured["links"].items():
+            os.makedirs(os.path.dirname(self.at(path)), exist_ok=True)
+            os.symlink(target, self.at(path))
+        for disk in ("sda", "sdb"):
+            self.node(disk)
+        self.host = Host(root=self.root)
+
+    def at(self, path):
+        """A path below /sys."""
+        return os.path.join(self.root, "sys", path)
+
+    def put(self, path, content):
+        os.makedirs(os.path.dirname(self.at(path)), exist_ok=True)
+        Path(self.at(path)).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+
+    def node(self, disk):
+        os.makedirs(os.path.join(self.root, "dev"), exist_ok=True)
+        Path(self.root, "dev", disk).touch()
+
+    def adapter(self, number, **attributes):
+        """One that is no port of Fibre Channel, with these attributes in sysfs."""
+        directory = f"class/scsi_host/host{number}"
+        os.makedirs(self.at(directory), exist_ok=True)
+        for name, text in attributes.items():
+            self.put(f"{directory}/{name.lstrip('_')}", text + "\n")
+
+    def lun(self, address, disk=None, scsi_id=None, serial=None, kind="0", like="1:0:0:0"):
+        """Another LUN at an address, with its disk, as a scan brings it; an id of its own is a NAA of 16 bytes."""
+        device, model = self.at("bus/scsi/devices/" + address), self.at("bus/scsi/devices/" + like)
+        os.makedirs(device)
+        for name in ("vendor", "model", "state", "vpd_pg80", "vpd_pg83"):
+            shutil.copy(os.path.join(model, name), device)
+        self.put(f"bus/scsi/devices/{address}/type", kind + "\n")
+        if scsi_id is not None:
+            self.put(f"bus/scsi/devices/{address}/vpd_pg83", b"\0\x83\0\x14\1\3\0\x10" + bytes.fromhex(scsi_id[1:]))
+        if serial is not None:
+            text = serial.encode("ascii")
+            self.put(f"bus/scsi/devices/{address}/vpd_pg80", b"\0\x80\0" + bytes([len(text)]) + text)
+        self.put(f"bus/scsi/devices/{address}/delete", "")
+        if disk is not None:
+            self.put(f"bus/scsi/devices/{address}/block/{disk}/size", "131072\n")
+            os.symlink(os.path.join(device, "block", disk), self.at("block/" + disk))
+            os.symlink(device, self.at(f"block/{disk}/device"))
+            self.node(disk)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The disks that should be one LUN lead to one, now; a path that does not answer says nothing."""
+
+import os
+import time
+
+import pytest
+
+from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.disk import scsi_id as scsi
+from relvmoiscsi.host.disk.paths import Face, look, verify_same
+from relvmoiscsi.host.this_host import Host
+
+SCSI_ID = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
+FACE = Face(SCSI_ID, "serial", 1 << 30, "digest")
+
+
+def test_paths_that_show_the_same():
+    assert verify_same(SCSI_ID, {"sdb": FACE, "sdc": FACE}) == ["sdb", "sdc"]
+
+
+def test_no_path_at_all():
+    assert verify_same(SCSI_ID, {}) == []
+
+
+def test_another_lun_in_its_place_is_refused_by_name():
+    other = "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
+
+    with pytest.raises(Refused, match=f"sdc was the LUN {SCSI_ID} when .* and is {other} now.* Nothing was written"):
+        verify_same(SCSI_ID, {"sdb": FACE, "sdc": FACE._replace(scsi_id=other)})
+
+
+@pytest.mark.parametrize(
+    "changed, difference",
+    [
+        ({"serial": "another"}, "the serial number is serial here and another there"),
+        ({"size_bytes": 7}, "the size in bytes is 1073741824 here and 7 there"),
+        ({"label": "another"}, "their first sectors differ"),
+    ],
+)
+def test_two_luns_of_one_id_are_refused(changed, difference):
+    with pytest.raises(Refused, match=f"sdb and sdc have the SCSIid .* {difference}.* Nothing was written"):
+        verify_same(SCSI_ID, {"sdb": FACE, "sdc": FACE._replace(**changed)})
+
+
+# --- looking
+
+
+@pytest.fixture
+def disks(tmp_path, monkeypatch):
+    """Files in the place of disks; what a LUN says of itself depends on the file's name."""
+    host = Host(root=str(tmp_path))
+    os.makedirs(host.dev)
+    for name, content in (("sdb", b"a" * 4096), ("sdc", b"a" * 4096), ("sdd", b"b" * 4096)):
+        with open(host.node(name), "wb") as file:
+            file.write(content)
+
+    def ids(path):
+        if path.endswith("sdx"):
+            raise DeviceError(path, "read", 0, 4096, "Input/output error", 5)
+        if path.endswith("sdy"):
+            return None
+        if path.endswith("sdz"):
+            time.sleep(60)
+        return SCSI_ID
+
+    monkeypatch.setattr(scsi, "live_scsi_id", ids)
+    monkeypatch.setattr(scsi, "live_size", lambda path: 4096)
+    monkeypatch.setattr(scsi, "live_serial", lambda path: "serial")
+    monkeypatch.setattr(os, "O_DIRECT", 0)  # not every file system of a test has it
+    return host
+
+
+@pytest.mark.processes
+def test_what_paths_show(disks):
+    found = look(["sdb", "sdc", "sdd"], NO_DEADLINE, disks)
+
+    assert found["sdb"] == found["sdc"] == Face(SCSI_ID, "serial", 4096, found["sdb"].label)
+    assert found["sdd"].label != found["sdb"].label
+
+
+@pytest.mark.processes
+def test_a_path_that_fails_or_refuses_or_hangs_or_is_gone_is_left_out(disks, caplog):
+    found = look(["sdb", "sdx", "sdy", "sdz", "sdgone"], Deadline(0.5), disks)
+
+    assert list(found) == ["sdb"]
+    assert all(f"the disk {name} does not answer" in caplog.text for name in ("sdx", "sdy", "sdz", "sdgone"))

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Adapters, ports and disks as sysfs has them; which adapters count is SM's rule."""
+
+import os
+
+import pytest
+
+from kit.hba_world import SCSI_ID, SERIAL, WWPNS
+from relvmoiscsi.host.hba.adapters import (
+    Adapter,
+    Disk,
+    adapters,
+    addresses,
+    addresses_of,
+    disk_at,
+    disks,
+    is_port,
+    places,
+    port_facts,
+    remote_ports,
+)
+
+OTHER = "3" + "6001405aaaaaaaaaaaaaaaaaaaaaaaaa"
+
+
+def names(found):
+    return [adapter.name for adapter in found]
+
+
+# --- adapters
+
+
+def test_the_adapters_of_a_host_with_two_fabrics(world):
+    assert adapters(host=world.host) == [Adapter(f"host{number}", "fcoe") for number in range(4)]
+
+
+@pytest.mark.parametrize("driver", ["ata_piix", "sata_nv", "pata_amd", "ahci", "pdc_adma", "iscsi_tcp", "usb-storage"])
+def test_what_is_no_adapter_to_sm_is_none_here(world, driver):
+    world.adapter(7, proc_name=driver)
+
+    assert "host7" not in names(adapters(host=world.host))
+
+
+@pytest.mark.parametrize(
+    "driver", ["mpt3sas", "megaraid_sas", "virtio_scsi", "ib_iser", "qla4xxx", "smartpqi", "bnx2fc"]
+)
+def test_whatever_else_announces_luns_is_one(world, driver):
+    world.adapter(7, proc_name=driver)
+
+    assert Adapter("host7", driver) in adapters(host=world.host)
+
+
+@pytest.mark.parametrize(
+    "attributes, driver",
+    [
+        ({"_84xx_fw_version": "", "proc_name": "<NULL>"}, "qla2xxx"),
+        ({"lpfc_fcp_class": "3", "proc_name": "<NULL>"}, "lpfc"),
+        ({"fnic_state": "Ready", "proc_name": "(null)"}, "fnic"),
+        ({"driver_name": "qla2xxx", "proc_name": "other"}, "qla2xxx"),
+        ({"driver_name": "<NULL>", "proc_name": "bfa"}, "bfa"),
+        ({"proc_name": "<NULL>", "uevent": "A=1\nPHYSDEVDRIVER=mptfc\n"}, "mptfc"),
+        ({"proc_name": "<NULL>", "uevent": "A=1\n"}, "Unknown"),
+    ],
+)
+def test_the_name_of_its_driver(world, attributes, driver):
+    world.adapter(7, **attributes)
+
+    assert Adapter("host7", driver) in adapters(host=world.host)
+
+
+@pytest.mark.parametrize("driver, count", [("any", 5), ("fcoe", 4), ("fc", 4), ("qla.xxx", 1), ("oe", 0)])
+def test_by_the_beginning_of_its_driver_s_name(world, driver, count):
+    world.adapter(11, proc_name="qla2xxx")
+
+    assert len(adapters(driver, world.host)) == count
+
+
+def test_they_are_in_the_order_of_their_numbers(world):
+    for number in (10, 9):
+        world.adapter(number, proc_name="qla2xxx")
+
+    assert names(adapters(host=world.host))[-2:] == ["host9", "host10"]
+
+
+def test_a_host_without_any(tmp_path, world):
+    assert adapters(host=world.host._replace(root=str(tmp_path / "nothing"))) == []
+
+
+# --- disks
+
+
+def test_the_disks_behind_them(world):
+    disk = Disk("sda", "1:0:0:0", "fcoe", SCSI_ID, "LIO-ORG", SERIAL, 64 << 20)
+
+    assert disks(adapters(host=world.host), world.host) == [disk, disk._replace(name="sdb", address="3:0:0:0")]
+
+
+def test_a_lun_has_its_address_before_it_has_a_disk_and_a_disk_before_its_node(world):
+    world.lun("1:0:0:7", scsi_id=OTHER)
+    assert addresses_of(OTHER, adapters(host=world.host), world.host) == ["1:0:0:7"]
+    assert disk_at("1:0:0:7", world.host) is None
+
+    world.lun("1:0:0:8", "sdc", scsi_id=OTHER)
+    os.unlink(os.path.join(world.root, "dev", "sdc"))
+    assert disk_at("1:0:0:8", world.host) is None
+
+
+def test_addresses_are_in_the_order_of_their_numbers_and_only_disks_count(world):
+    world.lun("1:0:0:10", "sdd")
+    world.lun("1:0:0:9", "sdc")
+    world.lun("1:0:1:0", kind="13")  # an enclosure
+    world.lun("9:0:0:0", "sde")  # behind something that is no adapter
+
+    assert addresses(adapters(host=world.host), world.host) == ["1:0:0:0", "1:0:0:9", "1:0:0:10", "3:0:0:0"]
+
+
+def test_those_of_one_lun(world):
+    world.lun("1:0:0:7", "sdc", scsi_id=OTHER)
+
+    assert addresses_of(SCSI_ID, adapters(host=world.host), world.host) == ["1:0:0:0", "3:0:0:0"]
+    assert addresses_of(OTHER, adapters(host=world.host), world.host) == ["1:0:0:7"]
+
+
+def test_a_lun_that_says_nothing_of_itself(world):
+    world.lun("1:0:0:7", "sdc")
+    for name in ("vpd_pg80", "vpd_pg83", "vendor"):
+        os.unlink(world.at("bus/scsi/devices/1:0:0:7/" + name))
+
+    (disk,) = [one for one in disks(adapters(host=world.host), world.host) if one.name == "sdc"]
+    assert (disk.scsi_id, disk.serial, disk.vendor) == ("", "", "")
+
+
+# --- ports, and where to look
+
+
+def test_the_ports_of_targets_that_have_logged_in(world):
+    assert remote_ports(adapters(host=world.host), world.host) == list(WWPNS)
+
+
+def test_everywhere(world):
+    found = places(adapters(host=world.host), host=world.host)
+
+    assert [(place.adapter.name, str(place)) for place in found] == [(f"host{number}", "- - -") for number in range(4)]
+
+
+def test_for_one_number_everywhere(world):
+    assert {str(place) for place in places(adapters(host=world.host), 7, host=world.host)} == {"- - 7"}
+
+
+def test_behind_one_port_of_a_target(world):
+    (place,) = places(adapters(host=world.host), 7, WWPNS[1:], world.host)
+
+    assert (place.adapter.name, str(place)) == ("host3", "0 0 7")
+
+
+def test_all_luns_behind_two_ports(world):
+    found = places(adapters(host=world.host), None, WWPNS, world.host)
+
+    assert [(place.adapter.name, str(place)) for place in found] == [("host1", "0 0 -"), ("host3", "0 0 -")]
+
+
+def test_behind_a_port_that_has_not_logged_in(world):
+    assert places(adapters(host=world.host), 7, ["500a098186c37a1d"], world.host) == []
+
+
+def test_a_port_of_a_target_that_has_gone_is_no_place(world):
+    world.put("class/fc_remote_ports/rport-1:0-0/scsi_target_id", "-1\n")
+
+    assert remote_ports(adapters(host=world.host), world.host) == [WWPNS[1]]
+
+
+def test_what_a_port_says_of_itself(world):
+    adapter = adapters(host=world.host)[1]
+
+    assert is_port(adapter, "fc_host", world.host) and not is_port(adapter, "iscsi_host", world.host)
+    assert port_facts(adapter, "fc_host", ("port_name", "port_state", "speed", "nonsense"), world.host) == [
+        ("port_name", "0x2000020000000a00"),
+        ("port_state", "Online"),
+        ("speed", "10 Gbit"),
+    ]

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Adapters are scanned at the same time, with one limit; what that has brought is known, and taken away again."""
+
+import os
+
+import pytest
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.hba import scan as scan_module
+from relvmoiscsi.host.hba.adapters import adapters, places
+from relvmoiscsi.host.hba.scan import Note, scan, take_away
+
+SCSI_ID = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
+
+pytestmark = pytest.mark.processes
+
+
+def switch(world, number):
+    return world.at(f"class/scsi_host/host{number}/scan")
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits(monkeypatch):
+    monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
+
+
+# --- scans
+
+
+def test_each_adapter_is_told_where_to_look(world):
+    for number in range(4):
+        world.put(f"class/scsi_host/host{number}/scan", "")
+
+    assert scan(places(adapters(host=world.host), 7, host=world.host), NO_DEADLINE, world.host) == []
+
+    for number in range(4):
+        with open(switch(world, number), encoding="ascii") as file:
+            assert file.read() == "- - 7"
+
+
+def test_an_adapter_that_cannot_be_scanned_is_told_and_the_others_are(world):
+    os.mkdir(switch(world, 1))
+
+    (sentence,) = scan(places(adapters(host=world.host), host=world.host), NO_DEADLINE, world.host)
+
+    assert sentence.startswith("host1 (fcoe): It cannot be scanned for LUNs: Is a directory.")
+    assert os.path.getsize(switch(world, 3)) == len("- - -")
+
+
+def test_one_that_hangs_is_given_up_and_holds_up_no_other(world):
+    os.mkfifo(switch(world, 1))  # opened for writing, it waits for a reader
+
+    (sentence,) = scan(places(adapters(host=world.host), host=world.host), Deadline(0.3), world.host)
+
+    assert sentence.startswith(
+        "host1 (fcoe): The 0.3 seconds of this call were over before an adapter had been scanned"
+    )
+    assert os.path.getsize(switch(world, 3)) == len("- - -")
+
+
+# --- taking away
+
+
+def test_disks_are_taken_away(world):
+    world.lun("1:0:0:7", "sdc")
+    world.lun("3:0:0:7")
+
+    assert take_away(["1:0:0:7", "3:0:0:7", "3:0:0:8"], NO_DEADLINE, world.host) == []
+
+    for address in ("1:0:0:7", "3:0:0:7"):
+        with open(world.at(f"bus/scsi/devices/{address}/delete"), encoding="ascii") as file:
+            assert file.read() == "1"
+
+
+def test_one_in_use_stays_and_its_user_is_named(world):
+    world.lun("1:0:0:7", "sdc")
+    world.put("block/sdc/holders/dm-3/dm/name", "VG_XenStorage-MGT\n")
+
+    (sentence,) = take_away(["1:0:0:7"], NO_DEADLINE, world.host)
+
+    assert sentence.startswith("The disk sdc at 1:0:0:7 stays: it is in use by ")
+    assert os.path.getsize(world.at("bus/scsi/devices/1:0:0:7/delete")) == 0
+
+
+# --- the note
+
+
+def test_what_was_there_is_noted_until_all_is_taken_back(world):
+    note = Note(SCSI_ID, world.host)
+    assert note.read() is None
+
+    note.write(["1:0:0:0", "3:0:0:0"])
+    assert Note(SCSI_ID, world.host).read() == ("1:0:0:0", "3:0:0:0")
+
+    note.remove()
+    assert note.read() is None
+    assert not os.path.exists(world.host.at(scan_module.NOTES))
+
+
+def test_nothing_was_there_is_another_note_than_none(world):
+    Note(SCSI_ID, world.host).write([])
+
+    assert Note(SCSI_ID, world.host).read() == ()
+
+
+def test_the_notes_of_other_luns_stay(world):
+    other = Note(SCSI_ID[:-1] + "b", world.host)
+    other.write(["1:0:0:0"])
+
+    Note(SCSI_ID, world.host).remove()
+
+    assert other.read() == ("1:0:0:0",)
+
+
+def test_without_a_note_nobody_scans(world):
+    os.makedirs(world.host.at("run"))
+    with open(world.host.at("run/relvmoiscsi"), "w", encoding="ascii"):
+        pass
+
+    with pytest.raises(Refused, match=r"scanned/36.* cannot be written: .* Nothing was written"):
+        Note(SCSI_ID, world.host).write([])
