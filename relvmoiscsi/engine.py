@@ -234,6 +234,20 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
         return None
 
 
+def has_new_identities(device: Device, scsi_id: str) -> bool:
+    """Do stock tools see the new SR of a resignature made for this SCSIid, finished or not? False for what is neither.
+
+    Raises DeviceError.
+    """
+    try:
+        label = survey.read_label(device)
+        tail = read_tail(label, Place(device.name, label.offset))
+    except (FormatError, Refused, NotFound):
+        return False
+    is_after = tail is not None and tail.kind == RESIGNATURE and tail.phase != IN_PROGRESS
+    return is_after and tail is not None and tail.scsi_id_digest == scsi_id_digest(scsi_id)
+
+
 def _done_before(device: Device, label: Label, tail: Optional[Tail], scsi_id: Optional[str]) -> Optional[AlreadyDone]:
     """What the mark of a finished resignature says, if it was made for this very LUN. Raises as `is_same_lun` does."""
     if (

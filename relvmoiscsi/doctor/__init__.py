@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Is a host ready for SR.create type=relvmoiscsi? Each check looks at one thing and gives a Finding; none changes any.
+"""Is a host ready for SR.create of our types? Each check looks at one thing and gives a Finding; none changes any.
 
 finding.py      a Finding; JSON from host to host
 inside.py       looking at a host, or at its files in a directory
 driver.py       the driver as xapi finds, starts and understands it; the list of drivers that xapi accepts
+hba.py          the second driver, for Fibre Channel
 toolstack.py    whether xapi runs, and has started since
 pool.py         what xapi knows; the other hosts
 programs.py     iscsiadm, multipath, udev rules, room to write, the log; what killed calls have left
@@ -21,6 +22,7 @@ from relvmoiscsi.doctor.driver import (
     find_driver,
 )
 from relvmoiscsi.doctor.finding import OK, Finding, unknown
+from relvmoiscsi.doctor.hba import examine_hba, examine_scans
 from relvmoiscsi.doctor.pool import examine_pool, no_pool, read_pool
 from relvmoiscsi.doctor.programs import (
     examine_directories,
@@ -61,9 +63,10 @@ def _examine_host(host: Host, is_registered: Optional[bool]) -> Tuple[List[Findi
         info, answer = ask_driver(host, driver)
         found += [examine_python(host, driver), answer, examine_package(host, driver)]
     started, runs = xapi_started(host)
-    found += [examine_whitelist(host), runs, examine_restart(host, started, driver, is_registered)]
+    found += [examine_whitelist(host), examine_hba(host), runs, examine_restart(host, started, driver, is_registered)]
     found += [examine_iscsiadm(host), examine_initiator(host), examine_multipath(host), *examine_udev(host)]
     found += [examine_directories(host), examine_smlog(host), examine_notes(host), examine_switches(host)]
+    found += examine_scans(host)
     found.append(examine_vdis(host))
     return found, info
 

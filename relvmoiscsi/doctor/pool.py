@@ -10,7 +10,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import finding as findings_
-from relvmoiscsi.doctor import host_root
+from relvmoiscsi.doctor import hba, host_root
 from relvmoiscsi.doctor.driver import PHRASE, TYPE, DriverInfo
 from relvmoiscsi.doctor.finding import (
     Finding,
@@ -31,6 +31,7 @@ PLUGIN_SECONDS = 120.0  #: what it runs on the other host has bounds of its own
 HOSTS_AT_ONCE = 8
 
 _AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
+_TYPES = (TYPE, hba.TYPE)
 _UPGRADE = "rolling_upgrade_in_progress"
 _ON_MASTER = "See that the master has relvmoiscsi and accepts it, then run `xe-toolstack-restart` there."
 
@@ -48,7 +49,7 @@ class Pool(NamedTuple):
     drivers: List[Mapping[str, Any]]  #: SM records of our type
     types: List[str]  #: SR types that the master has registered since it started
     answers: Mapping[str, Answer]  #: of the host plugins
-    leftovers: Sequence[Mapping[str, Any]] = ()  #: SR records of our type
+    leftovers: Sequence[Mapping[str, Any]] = ()  #: SR records of our types
 
     def name(self, ref: str) -> str:
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
@@ -82,7 +83,7 @@ def read_pool(here: Host) -> Pool:
             [record for record in xapi.records("SM").values() if str(record.get("type")).lower() == TYPE],
             [str(name).lower() for name in xapi.call("SR.get_supported_types")],
             answers,
-            [record for record in xapi.records("SR").values() if str(record.get("type")).lower() == TYPE],
+            [record for record in xapi.records("SR").values() if str(record.get("type")).lower() in _TYPES],
         )
 
 
@@ -118,8 +119,11 @@ def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Fin
 
 def examine_registration(pool: Pool) -> Finding:
     master = pool.name(pool.master_ref)
+    if TYPE in pool.types and hba.TYPE in pool.types:
+        return ok("registration", f"xapi of the pool's master, {master}, has registered both drivers.")
     if TYPE in pool.types:
-        return ok("registration", f"xapi of the pool's master, {master}, has registered the driver.")
+        sentence = f"xapi of the pool's master, {master}, has registered {TYPE} and not {hba.TYPE}."
+        return warning("registration", sentence, _ON_MASTER)
     sentence = f"xapi of the pool's master, {master}, has not registered the driver: SR.create fails."
     return problem("registration", sentence, _ON_MASTER)
 
@@ -218,7 +222,7 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
         return []
     uuids = [str(record.get("uuid", "")) for record in pool.leftovers]
     sentence = "xapi has {} of type {}, which is there during a call only or left over from one: {}.".format(
-        "an SR" if len(uuids) == 1 else f"{len(uuids)} SRs", TYPE, listed(uuids)
+        "an SR" if len(uuids) == 1 else f"{len(uuids)} SRs", " or ".join(_TYPES), listed(uuids)
     )
     commands = [f"`xe sr-forget uuid={uuid}`" for uuid in uuids]
     return [warning("leftover-srs", sentence, f"If no SR.create is under way: {listed(commands)}.")]

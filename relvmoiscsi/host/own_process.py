@@ -41,6 +41,7 @@ Begin = Callable[[], None]
 #: of work that is done beside other work: what it gives, or why it gives nothing
 Outcome = Union[str, RelvmoiscsiError]
 
+_AT_ONCE = 64  #: processes; a host may have thousands of disks
 _MOST_LENT = 16  # descriptors at a time
 _INT = array.array("i").itemsize
 
@@ -133,9 +134,13 @@ def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) 
     """What each gives, all done at the same time, in processes of their own; an error in the place of what fails.
 
     That is OutOfTime for work that was not done by the deadline and given up; `what` is what did not come to pass.
+    Of very many, some begin when others have ended.
     """
-    children = [_fork(_asking_nothing(work)) for work in works]
-    return [_outcome(child, deadline, what) for child in children]
+    outcomes: List[Outcome] = []
+    for first in range(0, len(works), _AT_ONCE):
+        children = [_fork(_asking_nothing(work)) for work in works[first : first + _AT_ONCE]]
+        outcomes += [_outcome(child, deadline, what) for child in children]
+    return outcomes
 
 
 def _asking_nothing(work: Callable[[], str]) -> Callable[[Begin], str]:

@@ -3,16 +3,17 @@
 
 import logging
 import math
-from typing import Optional
+from contextlib import contextmanager
+from typing import Iterator, Optional
 
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
 from relvmoiscsi.host.settings import OneVdiSetting, one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.host.xapi.lun_users import read_pool, verify_unused
+from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
 from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport, Wanted
@@ -34,10 +35,74 @@ def sr_create(
     if config.vdi is not None and asked is None:
         problem = "device-config:vdi names the one VDI that stays; say device-config:vdis=one as well."
         raise UsageError(problem, "InvalidArg").in_state("Nothing was written.")
-    verify_unused(lun.scsi_id, read_pool(xapi), call.sr_ref)
+    pool = read_pool(xapi)
+    verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
+    lun.verify_unused_elsewhere()
     log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
-    with held(lun, meanwhile=_load_engine) as path:
-        return apart(lambda begin: _resignatured(path, lun, config, asked, begin), deadline, "the LUN had been read")
+    with held(lun, meanwhile=_load_engine, to_write=config.is_meant) as path:
+        if not config.is_meant:
+            raise _not_meant(lun, path, pool)
+        with _staying_if_new(lun, path):
+            return apart(
+                lambda begin: _resignatured(path, lun, config, asked, begin), deadline, "the LUN had been read"
+            )
+
+
+@contextmanager
+def _staying_if_new(lun: Lun, path: str) -> Iterator[None]:
+    """What has come with the LUN stays once stock tools see the new SR there, also where the call failed later."""
+    try:
+        yield
+    except BaseException:
+        if lun.stays_if_new and _is_new(lun, path):
+            lun.stays()
+        raise
+    lun.stays()
+
+
+def _is_new(lun: Lun, path: str) -> bool:
+    """Has the LUN the identities of a run that was made for it? False where that cannot be read any more."""
+    try:
+        state = apart(lambda _begin: _state_of(lun, path), lun.deadline.for_cleanup(), "the LUN had been read again")
+    except (RelvmoiscsiError, RuntimeError) as error:
+        log.warning("whether the LUN has its new identities could not be read: %s", error)
+        return False
+    return state == "new"
+
+
+def _state_of(lun: Lun, path: str) -> str:
+    from relvmoiscsi import engine  # noqa: PLC0415 - see _load_engine
+
+    with open_device(path, writable=False) as device:
+        return "new" if engine.has_new_identities(device, lun.scsi_id) else "old"
+
+
+def _not_meant(lun: Lun, path: str, pool: Pool) -> UsageError:
+    """The refusal without resign=true: what the LUN holds, and whether the pool knows that SR."""
+    held_there = apart(lambda _begin: _held_there(path), lun.deadline, "the LUN had been read")
+    sr_uuid, what = held_there.split(" ", 1)
+    known = [sr for sr in pool.srs.values() if sr_uuid != "-" and sr.get("uuid") == sr_uuid]
+    whose = "The pool has no such SR: it may be another pool's original. "
+    if known:
+        whose = "The pool has that SR, {!r}: this is a clone of its LUN, or that LUN. ".format(known[0]["name_label"])
+    elif sr_uuid == "-":
+        whose = ""
+    problem = (
+        f"An adapter sees whatever the array maps to it. The LUN {lun.scsi_id} holds {what}. {whose}If it is a clone "
+        "that is to have new identities, say device-config:resign=true."
+    )
+    return UsageError(problem, "InvalidArg").in_state("Nothing was written.")
+
+
+def _held_there(path: str) -> str:
+    from relvmoiscsi import engine  # noqa: PLC0415 - see _load_engine
+
+    with open_device(path, writable=False) as device:
+        found = engine.inspect(device)
+    if found.lun is None:
+        return f"- no SR that can be read (it is {found.state})"
+    label = found.lun.mgt.name_label if found.lun.mgt else ""
+    return f"{found.lun.sr_uuid} the SR {found.lun.sr_uuid} ({label!r})"
 
 
 def _resignatured(path: str, lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], begin: Begin) -> str:
@@ -50,7 +115,7 @@ def _resignatured(path: str, lun: Lun, config: Wanted, asked: Optional[OneVdiSet
 
     one = Request(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
     with open_device(path, writable=True, lock_timeout=lun.deadline.within(LOCK_SECONDS)) as device:
-        return resignatured(AskingDevice(device, begin), lun.scsi_id, "", lun.deadline, one)
+        return resignatured(AskingDevice(device, begin), lun.scsi_id, "", lun.deadline, one, lun.keeps_lvm_away)
 
 
 def _load_engine() -> None:

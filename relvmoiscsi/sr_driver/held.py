@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, Sequence
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host.deadline import Deadline, in_time, waiting_in_time
-from relvmoiscsi.host.disk import holders, multipath, udev
+from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline, in_time, waiting_in_time
+from relvmoiscsi.host.disk import holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.sr_driver.transport import Lun
@@ -31,10 +31,10 @@ LUN_SECONDS = 15.0  #: as SM has it
 
 
 @contextmanager
-def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
+def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool = False) -> Iterator[str]:
     """The device node of the LUN. Raises NotFound, Refused or CommandFailed, with everything as it was.
 
-    `meanwhile` is called once while the kernel and udev are looking at the disk.
+    `meanwhile` is called once while the kernel and udev are looking at the disk; `to_write`: nobody may use it.
     """
     deadline = lun.deadline
     with ExitStack() as stack:
@@ -46,13 +46,17 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None) -> Iterator[str
         lun.hide_others(stack)
         since = time.monotonic()
         lun.reach(stack)
+        if lun.multipathing:  # multipathd may make a map by itself
+            stack.callback(quietly, "dropping page caches", lambda: _drop_caches(lun))
+            stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
         meanwhile()
         disks = lun.disks()
         udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
         lun.verify(disks, there)
+        if to_write:
+            lun.verify_free(disks)
         _warn_if_seen([disk for disk in disks if disk not in there])
         if lun.multipathing:
-            stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
             yield multipath.ensure_map(before, disks, host=_multipath(deadline)).device
         else:
             _verify_unused([disk for disk in udev.disks_of(lun.scsi_id) if disk not in disks])
@@ -69,6 +73,11 @@ def _multipath(deadline: Deadline) -> Host:
 
 def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
     multipath.flush_map(before, host=_multipath(deadline.for_cleanup()))
+
+
+def _drop_caches(lun: Lun) -> None:
+    """Of all its disks: one that was no path of the map may have been read as well."""
+    paths.drop_caches(udev.disks_of(lun.scsi_id), lun.deadline.for_cleanup().part(CLEANUP_SECONDS))
 
 
 def _verify_unused(dead: Sequence[str]) -> None:

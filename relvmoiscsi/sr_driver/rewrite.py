@@ -3,8 +3,8 @@
 
 import logging
 import os
-from contextlib import contextmanager
-from typing import Iterator, Optional
+from contextlib import ExitStack, contextmanager
+from typing import Iterator, List, Optional
 
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.device import Device
@@ -28,9 +28,19 @@ LOCK_SECONDS = 15.0  #: for a udev worker that looks at the disk
 VG_LOCK_SECONDS = 600.0  #: for LVM commands and other calls, as far as the deadline allows
 
 
-def resignatured(device: Device, scsi_id: str, sr_uuid: str, deadline: Deadline, one: Optional[Request] = None) -> str:
-    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here. `one`: with one VDI."""
-    voice = _SmLog(device, deadline)
+def resignatured(
+    device: Device,
+    scsi_id: str,
+    sr_uuid: str,
+    deadline: Deadline,
+    one: Optional[Request] = None,
+    has_sm_lock: bool = False,
+) -> str:
+    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here. `one`: with one VDI.
+
+    `has_sm_lock`: whoever waits for this holds SM's LVM lock.
+    """
+    voice = _SmLog(device, deadline, has_sm_lock)
     done = procedure.resignature(device, os.urandom, voice, scsi_id, sr_uuid=sr_uuid or None, one=one)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", device.name, done.sr_uuid)
@@ -46,8 +56,8 @@ def resignatured(device: Device, scsi_id: str, sr_uuid: str, deadline: Deadline,
 class _SmLog(procedure.Voice):
     """Nobody is asked: the caller wants a LUN of its own, and SMlog has what was done for it."""
 
-    def __init__(self, device: Device, deadline: Deadline) -> None:
-        self._device, self._deadline = device, deadline
+    def __init__(self, device: Device, deadline: Deadline, has_sm_lock: bool = False) -> None:
+        self._device, self._deadline, self._has_sm_lock = device, deadline, has_sm_lock
         self._said = 0  # tenths of what is copied
 
     def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
@@ -80,9 +90,12 @@ class _SmLog(procedure.Voice):
 
         Until the first write they are undone by whoever gives this process up: the LUN may not answer.
         """
-        with sm_locks.lvm_lock(timeout=self._deadline.within(VG_LOCK_SECONDS)) as of_sm, lvm_locks(
-            engine.vg_names(run), timeout=self._deadline.within(VG_LOCK_SECONDS)
-        ) as of_lvm:
+        with ExitStack() as held:
+            of_sm: List[int] = []
+            if not self._has_sm_lock:
+                of_sm = held.enter_context(sm_locks.lvm_lock(timeout=self._deadline.within(VG_LOCK_SECONDS)))
+            seconds = self._deadline.within(VG_LOCK_SECONDS)
+            of_lvm = held.enter_context(lvm_locks(engine.vg_names(run), timeout=seconds))
             lend([*of_sm, *of_lvm.descriptors])
             yield
 

@@ -61,6 +61,8 @@ class Wanted:
 class Lun:
     """The LUN of a call by one transport. `held` takes the steps, in the order in which they stand here."""
 
+    stays_if_new = False  #: is `stays` more than a word?
+
     def __init__(
         self, scsi_id: str, multipathing: bool, deadline: "Deadline", lock_seconds: float = math.inf, place: str = ""
     ) -> None:
@@ -88,6 +90,9 @@ class Lun:
     def verify(self, disks: Sequence[str], there: Sequence[str]) -> None:
         """Are they this LUN now, all of them? `there` were there before. Raises Refused."""
         raise NotImplementedError
+
+    def verify_free(self, disks: Sequence[str]) -> None:
+        """Where it is to be written: raises Refused when somebody uses it in a way that opening it does not tell."""
 
     @property
     def keeps_lvm_away(self) -> bool:

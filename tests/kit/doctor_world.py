@@ -21,9 +21,11 @@ from relvmoiscsi.host.this_host import Host
 
 TOP = Path(__file__).resolve().parents[2]
 EXECUTABLE = TOP / "drivers" / "ReLVMoISCSISR"
+HBA_EXECUTABLE = TOP / "drivers" / "ReLVMoHBASR"
 PLUGIN = TOP / "drivers" / "plugins" / "relvmoiscsi"
 
 DRIVER = "/opt/xensource/sm/ReLVMoISCSISR"
+HBA_DRIVER = "/opt/xensource/sm/ReLVMoHBASR"
 REAL_DRIVER = "/usr/share/relvmoiscsi/drivers/ReLVMoISCSISR"
 DROP_IN = "/etc/xapi.conf.d/zz-relvmoiscsi.conf"
 STOCK = "sm-plugins=ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
@@ -75,11 +77,13 @@ class World:
         self.copy(EXECUTABLE, REAL_DRIVER)
         os.symlink(str(TOP / "relvmoiscsi"), self.at("/usr/share/relvmoiscsi/relvmoiscsi"))
         self.link(DRIVER, REAL_DRIVER)
+        self.copy(HBA_EXECUTABLE, "/usr/share/relvmoiscsi/drivers/ReLVMoHBASR")
+        self.link(HBA_DRIVER, "/usr/share/relvmoiscsi/drivers/ReLVMoHBASR")
         self.copy(PLUGIN, "/etc/xapi.d/plugins/relvmoiscsi")
 
     def _xapi(self):
         self.put("/etc/xapi.conf", "# xapi\n" + STOCK + "\n")
-        self.put(DROP_IN, STOCK + " relvmoiscsi\n")
+        self.put(DROP_IN, STOCK + " relvmoiscsi relvmohba\n")
         self.put("/etc/xensource-inventory", f"PRODUCT_BRAND='XenServer'\nINSTALLATION_UUID='{UUID}'\n")
         self.put("/proc/locks", "")
         self.xapi_started(3600)

@@ -11,6 +11,7 @@ from kit.pool import wire
 from kit.pool.runner import PATH, request
 
 EXECUTABLE = Path(__file__).resolve().parents[2] / "drivers" / "ReLVMoISCSISR"
+HBA_EXECUTABLE = EXECUTABLE.with_name("ReLVMoHBASR")
 
 #: what a host has, and the Python of dom0 where this machine has it
 INTERPRETERS = ["/usr/bin/python3", *sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.6.*/bin/python3.6")))]

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Dict, Iterator, List, Sequence
+from typing import Dict, Iterator, List, Sequence, Set
 
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -49,6 +49,36 @@ def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool
     if answering and not users:
         users += _claims(devices, host)
     return users
+
+
+def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
+    """The disks ("sda") under the file system of a directory of this host, whatever is stacked in between."""
+    number = os.stat(path).st_dev
+    return sorted(
+        _below(os.path.realpath(os.path.join(host.sysfs, f"dev/block/{os.major(number)}:{os.minor(number)}")))
+    )
+
+
+def stacked(name: str, host: Host = THIS_HOST) -> List[str]:
+    """The names of the device-mapper devices that somebody has stacked on a disk, or on its multipath map."""
+    found: List[str] = []
+    for path in sorted(glob(os.path.join(escape(host.sysfs), "block", name, "holders/*"))):
+        holder = os.path.basename(path)
+        directory = os.path.join(host.sysfs, "block", holder)
+        if _text(os.path.join(directory, "dm/uuid")).startswith("mpath-"):
+            found += stacked(holder, host)
+        else:
+            found.append(_text(os.path.join(directory, "dm/name")) or holder)
+    return found
+
+
+def _below(directory: str) -> Set[str]:
+    if os.path.exists(os.path.join(directory, "partition")):
+        return {os.path.basename(os.path.dirname(directory))}
+    slaves = glob(os.path.join(escape(directory), "slaves/*"))
+    if not slaves:
+        return {os.path.basename(directory)} if os.path.isdir(directory) else set()
+    return set().union(*(_below(os.path.realpath(slave)) for slave in slaves))
 
 
 def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:

@@ -77,8 +77,8 @@ def single_path(scsi_id: str, disks: Sequence[str], host: Host = THIS_HOST) -> s
         raise NotFound(f"LUN {scsi_id} cannot be reached: {listed}.", sm_key="ISCSIDevice")
     raise Refused(
         f"LUN {scsi_id} has {len(usable)} paths ({_named_paths(usable, host)}) and multipathing is off on this host. "
-        "Turn multipathing on, or log out of all "
-        "portals but one, then try again.",
+        "Turn multipathing on, or leave one path: log out of all portals but one, or map it in one fabric. Then try "
+        "again.",
         sm_key="MultipathGenericFailure",
     )
 

@@ -7,6 +7,7 @@ All at the same time, each in a process of its own, as a disk that does not answ
 is dead, and says nothing about the LUN; it is left out.
 """
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -23,6 +24,8 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
+ANSWER_SECONDS = 8.0  #: for a path, before it counts as dead
+_BLKFLSBUF = 0x1261  #: linux/fs.h
 _LABEL_BYTES = 4096  #: the four sectors in which LVM looks for its label, and a multiple of any block size
 
 
@@ -45,6 +48,14 @@ def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Di
         else:
             found[disk] = Face(*json.loads(outcome))
     return found
+
+
+def drop_caches(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> None:
+    """Have the kernel forget what it has read through these disks: what was written by a map of theirs passed it by."""
+    outcomes = together([partial(_drop_cache, host.node(disk)) for disk in disks], deadline, "the disk answered")
+    for disk, outcome in zip(disks, outcomes):
+        if isinstance(outcome, RelvmoiscsiError):
+            log.warning("%s may be read from the page cache as it was before: %s", disk, outcome)
 
 
 def verify_same(scsi_id: str, faces: Dict[str, Face]) -> List[str]:
@@ -73,6 +84,20 @@ def other_lun(disk: str, was: str, now: str) -> Refused:
         "have its adapter scanned anew.",
         "ISCSIDevice",
     ).in_state("Nothing was written.")
+
+
+def _drop_cache(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(descriptor, _BLKFLSBUF, 0)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        pass  # it is gone, and its cache with it
+    except OSError as error:
+        raise DeviceError(path, "flush", 0, 0, error.strerror or str(error), error.errno) from error
+    return ""
 
 
 def _difference(one: Face, other: Face) -> str:

@@ -55,6 +55,10 @@ class Xapi:
         """The Value of xapi's answer to, say, "PBD.get_all_records". Raises XapiFailure."""
         return self._call(method, self._session_ref, *arguments)
 
+    def within(self, seconds: float) -> "Xapi":
+        """The same session, with so many seconds for each answer."""
+        return Xapi(self._session_ref, self._socket_path, self._subtask_of, seconds, self._deadline)
+
     def login(self) -> str:
         """A session of root, for somebody else to use: the socket's owner needs no password. Raises XapiFailure."""
         return str(self._call("session.login_with_password", "root", "", "1.0", "relvmoiscsi"))

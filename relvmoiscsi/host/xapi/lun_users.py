@@ -10,14 +10,14 @@ Every value is looked at, whatever its key: SRs of other makers have theirs.
 Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_SCSIidlist), LUNperVDI.py.
 """
 
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.disk.scsi_id_text import names_lun
 
-#: SRs of our type are those of calls under way, or left over from one that died with xapi; the LUN's lock orders calls
-OWN_TYPE = "relvmoiscsi"
+#: SRs of our types are those of calls under way, or left over from one that died with xapi; the LUN's lock orders calls
+OWN_TYPES = ("relvmoiscsi", "relvmohba")
 
 Records = Mapping[str, Mapping[str, Any]]
 #: The SCSIid of what a path leads to on this host; None if there is nothing, or nothing that has one.
@@ -25,6 +25,7 @@ Look = Callable[[str], Optional[str]]
 
 #: Directories of links that lead to the same LUN on every host, so that following them here says something of there.
 _SAME_EVERYWHERE = ("/dev/disk/by-id/", "/dev/disk/by-scsid/")
+_DEVICES = ("/dev/",)
 _GIVEN_AS_THEY_ARE = "/dev/xapi/block/"
 
 
@@ -47,7 +48,7 @@ class User(NamedTuple):
     @property
     def is_own(self) -> bool:
         """Is it the record of a call to us?"""
-        return bool(self.sr.get("type") == OWN_TYPE)
+        return bool(self.sr.get("type") in OWN_TYPES)
 
     @property
     def sr_name(self) -> str:
@@ -59,12 +60,13 @@ def read_pool(xapi: Any) -> Pool:
     return Pool(xapi.records("PBD"), xapi.records("SR"), xapi.records("VDI"))
 
 
-def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_id_at) -> None:
+def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_id_at, here: str = "") -> None:
     """Raises Refused when anybody in the pool uses the LUN, but the temporary SRs of calls to us; `own_sr` is one.
 
+    `here` is the host that looks: what its own PBDs name as a device is followed, whatever the name.
     That is the original, or the clone after it was introduced, or an array that gives a clone its original's id.
     """
-    users = [user for user in users_of(scsi_id, pool, look) if not user.is_own and user.sr_ref != own_sr]
+    users = [user for user in users_of(scsi_id, pool, look, here) if not user.is_own and user.sr_ref != own_sr]
     if users:
         raise Refused(
             "The LUN with the SCSIid {} is in use in this pool. {} A clone must have a SCSIid of its own; an SR or VDI "
@@ -74,12 +76,12 @@ def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_
         ).in_state("Nothing was written.")
 
 
-def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at) -> List[User]:
+def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at, here: str = "") -> List[User]:
     """Everybody in the pool who has something on the LUN, each once, SRs first; with a sentence that says what.
 
     An SR that only says that it was made on the LUN, and that no host is connected to, is not among them: `made_on`.
     """
-    found = {user.sr_ref: user for user in _by_pbds(scsi_id, pool, look)}
+    found = {user.sr_ref: user for user in _by_pbds(scsi_id, pool, look, here)}
     for user in made_on(scsi_id, pool):
         if user.sr.get("PBDs"):
             found.setdefault(user.sr_ref, user)
@@ -97,11 +99,12 @@ def made_on(scsi_id: str, pool: Pool) -> List[User]:
     return found
 
 
-def _by_pbds(scsi_id: str, pool: Pool, look: Look) -> Iterator[User]:
+def _by_pbds(scsi_id: str, pool: Pool, look: Look, here: str) -> Iterator[User]:
     """The SRs with a PBD on the LUN; attached are those that any host has attached."""
     attached: Dict[str, bool] = {}
     for pbd in pool.pbds.values():
-        if _is_on(scsi_id, pbd.get("device_config", {}), look):
+        roots = _DEVICES if here and pbd.get("host") == here else _SAME_EVERYWHERE
+        if _is_on(scsi_id, pbd.get("device_config", {}), look, roots):
             ref = str(pbd.get("SR"))
             attached[ref] = attached.get(ref, False) or bool(pbd.get("currently_attached"))
     for ref, is_attached in attached.items():
@@ -121,11 +124,11 @@ def _vdis(scsi_id: str, pool: Pool, look: Look) -> Iterator[User]:
             yield User(f"It is the VDI {_name(vdi)} of the SR {_name(sr)}.", sr, ref, vdi)
 
 
-def _is_on(scsi_id: str, device_config: Mapping[str, Any], look: Look) -> bool:
+def _is_on(scsi_id: str, device_config: Mapping[str, Any], look: Look, roots: Tuple[str, ...]) -> bool:
     values = [str(value) for value in device_config.values()]
     paths = [path.strip() for value in values for path in value.split(",")]
     return any(names_lun(value, scsi_id) for value in values) or any(
-        path.startswith(_SAME_EVERYWHERE) and look(path) == scsi_id for path in paths
+        path.startswith(roots) and look(path) == scsi_id for path in paths
     )
 
 

@@ -9,11 +9,11 @@ and say it last, so the list is computed anew whenever another file may have cha
     block     our lines in the drop-in, from one mark to the other; whatever else is in there is the administrator's
 
         # relvmoiscsi begin: ...
-        # list: ext nfs iscsi relvmoiscsi          what we wrote last time: base and relvmoiscsi
-        sm-plugins = ext nfs iscsi relvmoiscsi     what xapi reads; where it differs from "list", it was changed by hand
+        # list: ext nfs iscsi relvmoiscsi relvmohba         what we wrote last time: base and our types
+        sm-plugins = ext nfs iscsi relvmoiscsi relvmohba    what xapi reads; where it differs, it was changed by hand
         # relvmoiscsi end
 
-Without a base nothing is written: a list of relvmoiscsi alone would turn everything else off on a host whose xapi is
+Without a base nothing is written: a list of our types alone would turn everything else off on a host whose xapi is
 installed later. Where the base takes us already, * for one, no block is needed.
 
 xapi parses whatever lies in xapi.conf.d, so new content is written to /etc/.relvmoiscsi.new, flushed, and renamed into
@@ -39,7 +39,8 @@ from relvmoiscsi.host.xapi.conf import (
     under,
 )
 
-OURS = "relvmoiscsi"
+OURS = ("relvmoiscsi", "relvmohba")  #: our SR types
+_OURS = frozenset(map(folded, OURS))
 DROP_IN = "zz-relvmoiscsi.conf"
 NEW_FILE = "/etc/.relvmoiscsi.new"  #: beside xapi.conf.d, never in it
 WAIT_SECONDS = 10.0
@@ -56,7 +57,7 @@ _NAME_MAX = 255
 _EXPLANATION = """\
 {begin}: kept up to date by /usr/share/relvmoiscsi/sm-whitelist sync
 # xapi takes the last {setting} line it reads as the whole list of storage drivers, and this file is read last.
-# So the line repeats the list of the other files, and adds relvmoiscsi. It is written anew when they change.
+# So the line repeats the list of the other files, and adds relvmoiscsi and relvmohba. It is made anew when they change.
 # A driver that you add to the line or take out of it stays so.
 # The list was found in {source}.
 """
@@ -142,10 +143,20 @@ def _sync(root: str) -> Outcome:
 
 
 def merged(base: Tuple[str, ...], edits: Edits) -> Tuple[str, ...]:
-    """The list for our line: the base and relvmoiscsi, changed as it was changed by hand before."""
+    """The list for our line: the base and our types, changed as it was changed by hand before."""
     kept = tuple(name for name in base if folded(name) not in edits.removed)
     kept += tuple(name for name in edits.added if not _names(kept, name))
-    return kept if allows(kept, OURS) or folded(OURS) in edits.removed else (*kept, OURS)
+    return kept + tuple(name for name in _lacking(kept) if folded(name) not in edits.removed)
+
+
+def _lacking(plugins: Tuple[str, ...]) -> Tuple[str, ...]:
+    """Those of our types that xapi would not take by this list."""
+    return tuple(name for name in OURS if not allows(plugins, name))
+
+
+def _without_ours(plugins: Tuple[str, ...], base: Tuple[str, ...] = ()) -> Tuple[str, ...]:
+    """Without our types, but those that another file has as well."""
+    return tuple(name for name in plugins if folded(name) not in _OURS or _names(base, name))
 
 
 def edits_of(block: Optional[Block], base: Tuple[str, ...]) -> Edits:
@@ -153,12 +164,12 @@ def edits_of(block: Optional[Block], base: Tuple[str, ...]) -> Edits:
     if block is None or block.line is None:
         return Edits()
     # Where "list" is gone nobody knows what was taken out; what is in the line and nowhere else was added.
-    listed = (*base, OURS) if block.listed is None else block.listed
+    listed = (*base, *OURS) if block.listed is None else block.listed
     added = tuple(name for name in block.line if not _names(listed, name))
     if block.listed is None:
         return Edits(added)
     gone = frozenset(folded(name) for name in listed if not _names(block.line, name))
-    return Edits(added, gone & frozenset(map(folded, (*base, OURS))))
+    return Edits(added, gone & frozenset(map(folded, (*base, *OURS))))
 
 
 def wanted_name(fragments: Sequence[Fragment], ours: Optional[Fragment]) -> str:
@@ -224,7 +235,7 @@ def _parse_block(text: bytes) -> Block:
 
 def block_text(base: Setting, plugins: Tuple[str, ...], made_directory: bool) -> bytes:
     """The lines of our block. Raises Refused if xapi would read something else from them than `plugins`."""
-    listed = base.plugins if allows(base.plugins, OURS) else (*base.plugins, OURS)
+    listed = base.plugins + _lacking(base.plugins)
     lines = _EXPLANATION.format(begin=_BEGIN, setting=SM_PLUGINS, source=printable(base.path)).split("\n")[:-1]
     lines += [_MADE_DIRECTORY] if made_directory else []
     lines += [" ".join((_LIST, *listed)), "{} = {}".format(SM_PLUGINS, " ".join(plugins)), _END, ""]
@@ -297,8 +308,8 @@ def _without_us(fragment: Fragment, base: Optional[Setting]) -> bytes:
     if base is None or not _is_ours(fragment.name):
         return fragment.rest
     edits = edits_of(fragment.block, base.plugins)
-    kept = tuple(name for name in merged(base.plugins, edits) if folded(name) != folded(OURS))
-    if kept == tuple(name for name in base.plugins if folded(name) != folded(OURS)):
+    kept = _without_ours(merged(base.plugins, edits), base.plugins)
+    if kept == base.plugins:
         return fragment.rest
     return _setting_line(kept) + fragment.rest
 
@@ -308,9 +319,8 @@ def _without_our_name(content: bytes) -> bytes:
     lines = content.split(b"\n")
     for number, line in enumerate(lines):
         plugins = conf.value_of(line)
-        if plugins is not None and _names(plugins, OURS):
-            kept = tuple(name for name in plugins if folded(name) != folded(OURS))
-            lines[number] = _setting_line(kept).rstrip(b"\n")
+        if plugins is not None and _without_ours(plugins) != plugins:
+            lines[number] = _setting_line(_without_ours(plugins)).rstrip(b"\n")
     return b"\n".join(lines)
 
 
@@ -384,16 +394,19 @@ def _alone(root: str) -> Iterator[None]:
 
 
 def _written(path: str, base: Setting, plugins: Tuple[str, ...], changed: bool) -> str:
-    if not allows(plugins, OURS):
-        return f"relvmoiscsi was taken out of {printable(path)} by hand: left so, xapi does not accept it."
+    out = _lacking(plugins)
+    taken = [name for name in OURS if name not in out]
+    if out:
+        names, is_or_are = " and ".join(out), "it" if len(out) == 1 else "them"
+        return f"{names}: taken out of {printable(path)} by hand. Left so, xapi does not accept {is_or_are}."
     if not changed:
-        return f"{printable(path)} is up to date: xapi accepts relvmoiscsi."
-    return f"{printable(path)} was written: the drivers of {printable(base.path)} and relvmoiscsi."
+        return "{} is up to date: xapi accepts {}.".format(printable(path), " and ".join(taken))
+    return "{} was written: the drivers of {}, {}.".format(printable(path), printable(base.path), " and ".join(taken))
 
 
 def _not_needed(base: Setting) -> str:
-    return "xapi accepts relvmoiscsi already: {} has `{} = {}`.".format(
-        printable(base.path), SM_PLUGINS, printable(" ".join(base.plugins))
+    return "xapi accepts {} already: {} has `{} = {}`.".format(
+        " and ".join(OURS), printable(base.path), SM_PLUGINS, printable(" ".join(base.plugins))
     )
 
 

@@ -14,8 +14,8 @@ from typing import List, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.iscsi.login import Login
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS, in_turn, reach
@@ -51,6 +51,8 @@ class IscsiLun(Lun):
 
     def verify(self, disks: Sequence[str], there: Sequence[str]) -> None:
         _verify_live(self.scsi_id, [disk for disk in disks if disk in there], self.deadline)
+        if len(disks) > 1:
+            paths.verify_same(self.scsi_id, paths.look(disks, self.deadline.part(paths.ANSWER_SECONDS)))
 
 
 def _verify_live(scsi_id: str, disks: Sequence[str], deadline: Deadline) -> None:

@@ -23,11 +23,13 @@ FILES = {
     "/etc/udev/rules.d/57-relvmoiscsi.rules": 0o100644,
     "/etc/udev/rules.d/99-zz-relvmoiscsi.rules": 0o100644,
     "/etc/xapi.d/plugins/relvmoiscsi": 0o100755,
+    "/opt/xensource/sm/ReLVMoHBASR": 0o100755,
     "/opt/xensource/sm/ReLVMoISCSISR": 0o100755,
     "/usr/lib/systemd/system/xapi.service.d": 0o40755,
     "/usr/lib/systemd/system/xapi.service.d/relvmoiscsi.conf": 0o100644,
     "/usr/libexec/sm": 0o40755,
     "/usr/libexec/sm/drivers": 0o40755,
+    "/usr/libexec/sm/drivers/ReLVMoHBASR": 0o100755,
     "/usr/libexec/sm/drivers/ReLVMoISCSISR": 0o100755,
     "/usr/sbin/relvmoiscsi": 0o100755,
     "/usr/share/doc/relvmoiscsi": 0o40755,
@@ -125,12 +127,13 @@ def test_every_program_in_it_names_an_interpreter_that_leaves_nothing_behind(pac
         assert program.read_text(encoding="utf-8").split("\n")[0] == "#!/usr/bin/python3 -ISB", program
 
 
-def test_both_drivers_are_the_one_of_the_repository(package, tmp_path):
+@pytest.mark.parametrize("driver", ["ReLVMoISCSISR", "ReLVMoHBASR"])
+def test_a_driver_is_the_one_of_the_repository_wherever_it_lies(package, tmp_path, driver):
     unpacked = unpack(package, tmp_path)
 
-    source = (TOP / "drivers/ReLVMoISCSISR").read_text(encoding="utf-8").split("\n")[1:]
-    for path in ("opt/xensource/sm/ReLVMoISCSISR", "usr/libexec/sm/drivers/ReLVMoISCSISR"):
-        assert (unpacked / path).read_text(encoding="utf-8").split("\n")[1:] == source
+    source = (TOP / "drivers" / driver).read_text(encoding="utf-8").split("\n")[1:]
+    for directory in ("opt/xensource/sm", "usr/libexec/sm/drivers"):
+        assert (unpacked / directory / driver).read_text(encoding="utf-8").split("\n")[1:] == source
 
 
 def unpack(package, directory):

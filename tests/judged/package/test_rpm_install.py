@@ -23,7 +23,8 @@ pytestmark = pytest.mark.root
 
 STOCK = "ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
 XCP_NG = STOCK + " cephfs glusterfs xfs zfs largeblock"
-OURS = "relvmoiscsi"
+PACKAGE = "relvmoiscsi"
+OURS = "relvmoiscsi relvmohba"  #: SR types
 CODE = "/usr/share/relvmoiscsi/relvmoiscsi/"
 CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
 DROP_IN = CONF_D + "zz-relvmoiscsi.conf"
@@ -164,7 +165,7 @@ def by_hand(dom0, packages):
 
 def enabled_by_hand(dom0, packages):
     stock(dom0, packages)
-    dom0.write(CONF_D + "99-enable-relvmoiscsi.conf", "sm-plugins=ext ReLVMoISCSI\n")
+    dom0.write(CONF_D + "99-enable-relvmoiscsi.conf", "sm-plugins=ext ReLVMoISCSI relvmohba\n")
 
 
 def no_directory(dom0, packages):
@@ -190,7 +191,7 @@ HOSTS = {
     "rpmsave": (left_behind, "ext old", "ext old " + OURS, DROP_IN),
     "star": (star, "*", "*", None),
     "by-hand": (by_hand, "ext moosefs", "ext moosefs " + OURS, DROP_IN),
-    "enabled-by-hand": (enabled_by_hand, "ext ReLVMoISCSI", "ext ReLVMoISCSI", None),
+    "enabled-by-hand": (enabled_by_hand, "ext ReLVMoISCSI relvmohba", "ext ReLVMoISCSI relvmohba", None),
     "no-directory": (no_directory, STOCK, STOCK + " " + OURS, DROP_IN),
     "no-list": (no_list, None, None, None),
     "installer": (installer, None, None, None),
@@ -247,12 +248,12 @@ def test_every_host_accepts_us_while_we_are_there_and_is_as_it_was_when_we_are_g
 
     assert dom0.tree() == installed
 
-    dom0.rpm("-e", OURS)
+    dom0.rpm("-e", PACKAGE)
 
     assert dom0.tree() == before
     assert xapi_list(dom0) == without_us
 
-    again = dom0.rpm("-e", OURS, check=False)
+    again = dom0.rpm("-e", PACKAGE, check=False)
 
     assert again.status != 0 and "is not installed" in again.stderr
     assert dom0.tree() == before
@@ -265,7 +266,7 @@ def test_an_upgrade_leaves_what_a_new_installation_would(dom0, packages, host):
     before = dom0.tree()
     dom0.rpm("-i", packages.ours())
     fresh = dom0.tree()
-    dom0.rpm("-e", OURS)
+    dom0.rpm("-e", PACKAGE)
 
     dom0.rpm("-i", packages.earlier())
     assert dom0.exists("/usr/share/relvmoiscsi/relvmoiscsi/gone.py")
@@ -276,7 +277,7 @@ def test_an_upgrade_leaves_what_a_new_installation_would(dom0, packages, host):
     assert xapi_list(dom0) == with_us
 
     dom0.rpm("-U", "--oldpackage", packages.earlier())
-    dom0.rpm("-e", OURS)
+    dom0.rpm("-e", PACKAGE)
 
     assert dom0.tree() == before
     assert xapi_list(dom0) == without_us
@@ -286,7 +287,7 @@ def test_the_files_are_as_the_package_says(dom0, packages):
     stock(dom0, packages)
     dom0.rpm("-i", packages.ours())
 
-    assert dom0.rpm("-V", OURS).stdout == ""
+    assert dom0.rpm("-V", PACKAGE).stdout == ""
     tree = dom0.tree()
     assert {path: tree[path].mode for path in contents(packages.ours())} == contents(packages.ours())
     assert {tree[path].owner for path in contents(packages.ours())} == {0}
@@ -307,7 +308,7 @@ def test_installing_says_what_was_done_and_what_is_left_to_do(dom0, packages):
 
     said = dom0.rpm("-i", packages.ours()).stdout
 
-    assert DROP_IN + " was written: the drivers of /etc/xapi.conf and relvmoiscsi." in said
+    assert DROP_IN + " was written: the drivers of /etc/xapi.conf, relvmoiscsi and relvmohba." in said
     assert "run xe-toolstack-restart on each of them" in said
 
 
@@ -325,7 +326,7 @@ def test_removing_says_what_was_done_and_what_is_left_to_do(dom0, packages):
     stock(dom0, packages)
     dom0.rpm("-i", packages.ours())
 
-    said = dom0.rpm("-e", OURS).stdout
+    said = dom0.rpm("-e", PACKAGE).stdout
 
     assert DROP_IN + " was removed." in said
     assert "run xe-toolstack-restart" in said
@@ -345,7 +346,7 @@ def test_what_goes_wrong_is_said_and_does_not_fail_the_transaction(dom0, package
     before = dom0.tree()
 
     installed = dom0.rpm("-i", packages.ours())
-    removed = dom0.rpm("-e", OURS)
+    removed = dom0.rpm("-e", PACKAGE)
 
     assert reason in installed.stderr
     assert (installed.status, removed.status) == (0, 0)
@@ -359,7 +360,7 @@ def test_a_broken_interpreter_does_not_fail_the_transaction(tmp_path, packages):
         before = dom0.tree()
 
         dom0.rpm("-i", packages.ours())
-        dom0.rpm("-e", OURS)
+        dom0.rpm("-e", PACKAGE)
 
         assert dom0.tree() == before
 
@@ -378,7 +379,7 @@ def test_an_edited_configuration_survives_upgrades_and_a_new_one_lies_beside_it(
     assert dom0.read("/etc/relvmoiscsi.conf") == edited
     assert "# new in " + NEXT in dom0.read("/etc/relvmoiscsi.conf.rpmnew")
 
-    said = dom0.rpm("-e", OURS).stdout
+    said = dom0.rpm("-e", PACKAGE).stdout
 
     assert "the LUNs in /etc/relvmoiscsi.conf lose their links" in said
     assert dom0.read("/etc/relvmoiscsi.conf.rpmsave") == edited
@@ -409,15 +410,13 @@ def test_edited_rules_make_way_for_those_of_the_new_code_and_are_kept(dom0, pack
 def test_our_drop_in_edited_by_hand_keeps_the_edits_through_upgrade_and_removal(dom0, packages):
     stock(dom0, packages)
     dom0.rpm("-i", packages.earlier())
-    edited = dom0.read(DROP_IN).replace(
-        " smb relvmoiscsi\n# relvmoiscsi end", " moosefs relvmoiscsi\n# relvmoiscsi end"
-    )
+    edited = dom0.read(DROP_IN).replace(f" smb {OURS}\n# relvmoiscsi end", f" moosefs {OURS}\n# relvmoiscsi end")
     dom0.write(DROP_IN, edited + "# a note\n")
 
     dom0.rpm("-U", packages.ours())
 
-    assert sorted(xapi_list(dom0).split()) == sorted((STOCK.replace(" smb", "") + " moosefs relvmoiscsi").split())
-    dom0.rpm("-e", OURS)
+    assert sorted(xapi_list(dom0).split()) == sorted((STOCK.replace(" smb", "") + " moosefs " + OURS).split())
+    dom0.rpm("-e", PACKAGE)
     assert sorted(xapi_list(dom0).split()) == sorted((STOCK.replace(" smb", "") + " moosefs").split())
     assert "# a note\n" in dom0.read(DROP_IN)
 
@@ -464,7 +463,7 @@ def test_a_driver_that_comes_changes_and_goes_after_us_is_followed(dom0, package
     assert xapi_list(dom0) == STOCK + " " + OURS
     assert dom0.names(CONF_D) == ["zz-relvmoiscsi.conf"]
 
-    dom0.rpm("-e", OURS)
+    dom0.rpm("-e", PACKAGE)
     assert dom0.tree() == before
 
 
@@ -504,7 +503,7 @@ def test_xapi_and_we_may_be_updated_and_removed_in_one_transaction(dom0, package
 
     assert xapi_list(dom0) == "ext newfs " + OURS
 
-    dom0.rpm("-e", OURS, "xapi-core")
+    dom0.rpm("-e", PACKAGE, "xapi-core")
 
     assert dom0.tree() == before
 
@@ -610,16 +609,19 @@ def test_xapi_finds_the_driver_in_either_directory_and_it_answers(dom0_of_any_py
     dom0.rpm("-i", packages.ours())
     installed = dom0.tree()
 
-    driver = dict(discovered(dom0, directory))[OURS]
-
-    ((info,), _) = xmlrpc.client.loads(call(dom0, driver, "sr_get_driver_info").stdout)
-    assert info["name"] == "LVHD over iSCSI with resigning of duplicates"
-    with pytest.raises(xmlrpc.client.Fault) as fault:
-        xmlrpc.client.loads(call(dom0, driver, "sr_scan", command="sr_scan", device_config={}).stdout)
-    assert fault.value.faultCode == 38, "the driver has not found the rest of the package"
+    names = {"relvmoiscsi": "LVHD over iSCSI with resigning of duplicates"}
+    names["relvmohba"] = "LVM over HBA with new identities for clones"
+    for sr_type, name in names.items():
+        driver = dict(discovered(dom0, directory))[sr_type]
+        ((info,), _) = xmlrpc.client.loads(call(dom0, driver, "sr_get_driver_info").stdout)
+        assert info["name"] == name
+        with pytest.raises(xmlrpc.client.Fault) as fault:
+            xmlrpc.client.loads(call(dom0, driver, "sr_scan", command="sr_scan", device_config={}).stdout)
+        assert fault.value.faultCode == 38, "the driver has not found the rest of the package"
+        assert sr_type in fault.value.faultString
 
     assert dom0.tree() == installed, "the driver left files behind"
-    dom0.rpm("-e", OURS)
+    dom0.rpm("-e", PACKAGE)
     assert dom0.tree() == before
 
 
@@ -664,7 +666,7 @@ def test_compiled_files_follow_the_code_and_the_python(dom0, packages):
 
     assert {path for path in dom0.tree() if path.endswith(".pyc")} == compiled(dom0)
 
-    dom0.rpm("-e", OURS, "python3")
+    dom0.rpm("-e", PACKAGE, "python3")
     assert dom0.tree() == before
 
 

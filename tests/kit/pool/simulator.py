@@ -23,7 +23,7 @@ XAPI_SOCKET = "/var/lib/xcp/xapi"
 #: the stand-in for lvmoiscsi
 DRIVERS = Path(__file__).resolve().parent / "drivers"
 
-SM_PLUGINS = plugins.STOCK_SM_PLUGINS + " relvmoiscsi"
+SM_PLUGINS = plugins.STOCK_SM_PLUGINS + " relvmoiscsi relvmohba"
 
 
 def sm_directory(path, *executables):

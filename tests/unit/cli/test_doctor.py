@@ -29,7 +29,8 @@ def world():
 @pytest.fixture
 def pool(world):
     """A pool of this one host, on which all is well."""
-    directory = sm_directory(world.at("/opt/simulated"), world.at(REAL_DRIVER))
+    second = world.at("/usr/share/relvmoiscsi/drivers/ReLVMoHBASR")
+    directory = sm_directory(world.at("/opt/simulated"), world.at(REAL_DRIVER), second)
     with Pool(directory, world.at("/var/lib/xcp/xapi"), hosts=("xs1",)) as started:
         started.db.set("host", started.master, "uuid", UUID)
         started.db.set("SM", started.db.refs("SM", type="relvmoiscsi")[0], "driver_filename", DRIVER)
@@ -83,7 +84,7 @@ def test_the_reason_is_the_last_line(world, pool, doctor):
 
     assert ran.status == 4
     assert last_line(ran) == (
-        "Not ready (2 problems): sm-plugins in /etc/xapi.conf.d/zzz-linstor.conf, the last such line that xapi reads, "
+        "Not ready (3 problems): sm-plugins in /etc/xapi.conf.d/zzz-linstor.conf, the last such line that xapi reads, "
         "does not have relvmoiscsi; it replaces the lists in /etc/xapi.conf (has it not), " + DROP_IN + " (has it). "
         "Run `/usr/share/relvmoiscsi/sm-whitelist sync`, then `xe-toolstack-restart`."
     )

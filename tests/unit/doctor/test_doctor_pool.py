@@ -35,7 +35,8 @@ XS2 = 1
 @pytest.fixture
 def pool(world):
     """Two hosts, this one the master; both have the package, and the other is ready."""
-    directory = sm_directory(world.at("/opt/simulated"), world.at("/usr/share/relvmoiscsi/drivers/ReLVMoISCSISR"))
+    drivers = [world.at("/usr/share/relvmoiscsi/drivers/" + name) for name in ("ReLVMoISCSISR", "ReLVMoHBASR")]
+    directory = sm_directory(world.at("/opt/simulated"), *drivers)
     with Pool(directory, world.at("/var/lib/xcp/xapi")) as started:
         started.db.set("host", started.master, "uuid", UUID)
         started.db.set("SM", started.db.refs("SM", type="relvmoiscsi")[0], "driver_filename", DRIVER)

@@ -129,7 +129,7 @@ def test_a_host_on_which_all_is_well(world):
     found = doctor.examine_host(world.host())
 
     assert {finding.status for finding in found} == {"ok"}, found
-    assert len(found) == 19
+    assert len(found) == 20
 
 
 @pytest.mark.processes

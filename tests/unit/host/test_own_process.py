@@ -343,3 +343,7 @@ def test_one_that_hangs_is_given_up_and_the_others_are_done():
 
 def test_none_at_all():
     assert together([], NO_DEADLINE, "it was done") == []
+
+
+def test_of_very_many_all_are_done():
+    assert together([str] * 150, NO_DEADLINE, "it was done") == [""] * 150

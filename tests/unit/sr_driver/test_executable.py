@@ -10,6 +10,7 @@ from test_protocol import BOMB
 from kit.driver_calls import (
     DEVICE_CONFIG,
     EXECUTABLE,
+    HBA_EXECUTABLE,
     INTERPRETERS,
     call_of,
     execute,
@@ -142,3 +143,47 @@ def test_in_a_pool(tmp_path, observer):
     ]
     assert pool.log.grep("hunter2") == []
     assert pool.db.refs("SR") == []
+
+
+# --- the second driver
+
+
+def test_the_driver_for_adapters_says_of_itself_what_callers_do_not_take_for_iscsi(tmp_path):
+    alone = tmp_path / HBA_EXECUTABLE.name
+    shutil.copy(str(HBA_EXECUTABLE), str(alone))
+
+    answer = execute(alone, INFO)
+
+    driver = plugins.parse_driver_info("relvmohba", str(alone), answer.result)
+    assert answer.stderr == b""
+    assert driver.name == "LVM over HBA with new identities for clones"
+    assert "resigning of duplicates" not in driver.name + driver.description  # by which CloudStack detects iSCSI's
+    assert set(driver.capabilities) == {"SR_CREATE", "SR_PROBE"}
+    assert {"SCSIid", "resign", "device", "type", "allocation", "lun", "targetWWPN"} <= set(driver.configuration)
+
+
+def test_the_two_drivers_differ_in_what_they_say_of_themselves_and_in_their_transport():
+    def rest(executable):
+        lines = executable.read_text(encoding="utf-8").splitlines()
+        start, end = lines.index("DRIVER_INFO = {"), lines.index("}")
+        return lines[:start] + lines[end:]
+
+    one, other = rest(EXECUTABLE), rest(HBA_EXECUTABLE)
+
+    assert [line.strip() for line in other if line not in one] == [
+        '"""The SR driver of type relvmohba: xapi executes this file. What it does is in relvmoiscsi/sr_driver."""',
+        "from relvmoiscsi.sr_driver.hba.transport import HBA",
+        "return main(argv, HBA)",
+    ]
+
+
+@by_each_python
+@pytest.mark.parametrize(
+    "command, device_config, code",
+    [("sr_create", {"lun": "x"}, 202), ("sr_create", {"SCSIid": "/"}, 107), ("vdi_attach", {}, 38)],
+)
+def test_what_its_words_alone_refuse(python, command, device_config, code):
+    answer = execute(python, HBA_EXECUTABLE, call_of(command, device_config))
+
+    assert answer.result.code == code
+    assert code != 38 or "SRs of type relvmohba" in answer.result.text

@@ -9,7 +9,7 @@ from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import multipath, udev
+from relvmoiscsi.host.disk import multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.sr_driver import held as held_module
 from relvmoiscsi.sr_driver.held import held, quietly
@@ -41,6 +41,9 @@ class Told(Lun):
     def verify(self, disks, there):
         assert (list(disks), list(there)) == (["sdb"], ["sda"])
         self._step("verify")
+
+    def verify_free(self, disks):
+        self._step("verify free")
 
     def _step(self, name):
         self._said.append(name)
@@ -79,6 +82,7 @@ def said(monkeypatch):
     monkeypatch.setattr(multipath, "look", lambda _: multipath.Before(SCSI_ID, False, False))
     monkeypatch.setattr(multipath, "ensure_map", told("map", multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m")))
     monkeypatch.setattr(multipath, "flush_map", told("flush"))
+    monkeypatch.setattr(paths, "drop_caches", told("drop caches"))
     monkeypatch.setattr(multipath, "single_path", told("single path", "sdb"))
     monkeypatch.setattr(held_module, "_verify_unused", told("verify unused"))
     return found
@@ -97,11 +101,18 @@ def test_a_lun_is_held_by_its_only_path(said):
     assert said == [*BEFORE, *steps, *AFTER]
 
 
+def test_where_it_is_written_nobody_may_use_it(said):
+    with pytest.raises(Refused), held(Told(said, fails_at="verify free"), to_write=True):
+        raise AssertionError("there is no path")
+
+    assert said == [*BEFORE, "disks", "settle", "verify", "verify free", *AFTER]
+
+
 def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
     with held(Told(said, multipathing=True)) as path:
         assert path == "/dev/mapper/m"
 
-    assert said == [*BEFORE, "disks", "settle", "verify", "map", "flush", *AFTER]
+    assert said == [*BEFORE, "disks", "settle", "verify", "map", "flush", "drop caches", *AFTER]
 
 
 @pytest.mark.parametrize("step", ["reach", "disks", "verify"])

@@ -51,6 +51,20 @@ def test_doctor(python):
     assert "pool" not in [finding.name for finding in findings]
 
 
+@by_each_python
+def test_lun(python):
+    args = wire.strings({"SCSIid": "36001405" + "0" * 25})
+    call = wire.to_string(wire.method_call("lun", wire.string("OpaqueRef:session"), args))
+
+    assert json.loads(answer(python, PLUGIN, call)) == {"disks": [], "stacked": []}
+
+
+def test_a_lun_that_is_not_named_is_a_failure_in_words():
+    code, function, _, problem = answer(PLUGIN, call_of("lun"))
+
+    assert (code, function) == ("XENAPI_PLUGIN_FAILURE", "lun") and "SCSIid" in problem
+
+
 def test_its_first_line_finds_a_python():
     assert answer(PLUGIN, call_of("version")) == __version__
 

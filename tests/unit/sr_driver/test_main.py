@@ -15,6 +15,9 @@ from kit.pool import wire
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.sr_driver import create, probe
+from relvmoiscsi.sr_driver.hba.transport import HBA
+from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
+from relvmoiscsi.sr_driver.main import success
 from relvmoiscsi.sr_driver.transport import Listed
 
 PASSWORD = "hunter2hunter2"
@@ -50,6 +53,12 @@ def test_success_byte_for_byte(creating):
         f"<value><int>1</int></value>\n</member>\n<member>\n<name>faultString</name>\n<value><string>{SUCCESS_TEXT}</string></value>\n"
         "</member>\n</struct></value>\n</fault>\n</methodResponse>\n"
     ).encode("ascii")
+
+
+def test_success_names_the_stock_type_of_the_transport():
+    assert success(ISCSI).text == SUCCESS_TEXT
+    assert success(HBA).text == SUCCESS_TEXT.replace("lvmoiscsi", "lvmohba")
+    assert {success(ISCSI).code, success(HBA).code} == {1}
 
 
 def test_success_is_logged_with_the_new_sr(creating, smlog):

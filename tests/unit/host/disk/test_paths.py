@@ -9,7 +9,7 @@ import pytest
 from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk.paths import Face, look, verify_same
+from relvmoiscsi.host.disk.paths import Face, drop_caches, look, verify_same
 from relvmoiscsi.host.this_host import Host
 
 SCSI_ID = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -86,3 +86,12 @@ def test_a_path_that_fails_or_refuses_or_hangs_or_is_gone_is_left_out(disks, cap
 
     assert list(found) == ["sdb"]
     assert all(f"the disk {name} does not answer" in caplog.text for name in ("sdx", "sdy", "sdz", "sdgone"))
+
+
+@pytest.mark.processes
+def test_the_page_cache_of_a_path_that_has_gone_is_nothing_to_drop(disks, caplog):
+    drop_caches(["sdgone"], NO_DEADLINE, disks)
+    assert caplog.text == ""
+
+    drop_caches(["sdb"], NO_DEADLINE, disks)  # a file, which has none
+    assert "sdb may be read from the page cache as it was before" in caplog.text

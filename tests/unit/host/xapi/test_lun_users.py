@@ -227,3 +227,23 @@ def test_each_user_is_told_once_and_all_of_them_are(records):
     assert users[1].startswith("The detached SR ") and "another" in users[1]
     assert "a VDI" in users[2]
     assert [user for user in users if user not in records.refusal()] == []
+
+
+# --- the host that looks, and the second type
+
+
+def test_the_rows_of_calls_of_either_type_are_no_obstacle(records):
+    records.add("relvmohba", SCSI_ID)
+
+    records.verify()
+
+
+def test_a_device_of_this_host_s_own_pbd_is_followed_whatever_its_name(records):
+    sr = records.add("lvm", None, name="local")
+    here, there = records.hosts
+    records.db.create("PBD", SR=sr, host=here, device_config={"device": "/dev/sdb3"}, currently_attached=True)
+    records.links["/dev/sdb3"] = SCSI_ID
+
+    verify_unused(SCSI_ID, records.pool, records.sr, records.links.get, here=there)
+    with pytest.raises(Refused, match="local"):
+        verify_unused(SCSI_ID, records.pool, records.sr, records.links.get, here=here)

@@ -133,6 +133,23 @@ def test_a_cut_in_a_resignature_after_an_undo_leads_to_its_own_ids():
     assert every_fault(Judge(original, resignatured), crash, undo_every=3, **THOROUGH) == []
 
 
+def test_after_a_cut_new_identities_are_those_that_lvm_sees_and_of_this_lun_alone():
+    """What has come to a host with a LUN may stay there once its identities are its own."""
+    original, resignatured, _undone = trial("a chain")
+    crash = CrashDisk(original)
+    resignature(crash)
+
+    seen = set()
+    for cut, disk in crash.crash_images(limit=64, samples=8):
+        is_new = lvmreader.vg_view(disk) == lvmreader.vg_view(resignatured)
+        assert engine.has_new_identities(disk, SCSI_ID) is is_new, cut
+        assert not engine.has_new_identities(disk, "another"), cut
+        seen.add(is_new)
+
+    assert seen == {False, True}
+    assert not engine.has_new_identities(done(resignatured, run=undo), SCSI_ID)
+
+
 # --- recovery is cut as well
 
 

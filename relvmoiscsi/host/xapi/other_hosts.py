@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The other hosts of the pool, asked through our host plugin what they do with a LUN.
+
+An array maps a LUN to hosts, and each host sees what it likes of it. One that has taken a clone for its original has
+volumes of the original's SR on the clone's disk; whatever is written to that disk then destroys what it does there.
+xapi knows nothing of it: by its records that host has the original attached.
+"""
+
+import json
+import logging
+import re
+import threading
+from typing import Dict, List, NamedTuple, Tuple, Union
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import holders, udev
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
+
+log = logging.getLogger(__name__)
+
+PLUGIN, FUNCTION = "relvmoiscsi", "lun"
+ANSWER_SECONDS = 10.0  #: for all of them, asked at the same time
+#: the name that device-mapper has for a volume of an SR: VG_XenStorage-<UUID>, each dash of it doubled
+_OF_SR = re.compile(r"VG_XenStorage--([0-9a-f]{8}(?:--[0-9a-f]{4}){3}--[0-9a-f]{12})-")
+
+
+class Use(NamedTuple):
+    """What a host has of a LUN."""
+
+    disks: Tuple[str, ...]  #: "sdb"
+    stacked: Tuple[str, ...]  #: names of device-mapper devices on them, its own multipath map apart
+
+    @property
+    def srs(self) -> List[str]:
+        """UUIDs of the SRs whose volumes are active on it."""
+        found = [match.group(1).replace("--", "-") for match in map(_OF_SR.match, self.stacked) if match]
+        return list(dict.fromkeys(found))
+
+
+def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
+    """What this host has of the LUN."""
+    disks = udev.disks_of(scsi_id, host)
+    found = dict.fromkeys(name for disk in disks for name in holders.stacked(disk, host))
+    return Use(tuple(disks), tuple(found))
+
+
+def to_json(use: Use) -> str:
+    return json.dumps({"disks": use.disks, "stacked": use.stacked})
+
+
+def from_json(text: str) -> Use:
+    """Raises ValueError for what is no answer of the plugin."""
+    found = json.loads(text)
+    try:
+        return Use(tuple(map(str, found["disks"])), tuple(map(str, found["stacked"])))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{text[:80]!r} is no use of a LUN") from error
+
+
+class OtherHosts:
+    """Those of the pool that the call does not run on."""
+
+    def __init__(self, xapi: Xapi, own_ref: str) -> None:
+        self._xapi, self._own_ref = xapi, own_ref
+
+    def verify_unused(self, scsi_id: str, deadline: Deadline) -> None:
+        """Raises Refused when one of them has volumes on the LUN. One that cannot be asked is warned of."""
+        hosts = {ref: host for ref, host in self._xapi.records("host").items() if ref != self._own_ref}
+        sentences = []
+        for ref, answer in self._answers(list(hosts), scsi_id, deadline).items():
+            name = str(hosts[ref].get("name_label", "")) or ref
+            if isinstance(answer, Use):
+                sentences += _sentences(name, answer)
+            else:
+                log.warning("the host %s was not asked whether it has the LUN %s in use: %s", name, scsi_id, answer)
+        if sentences:
+            raise Refused(
+                "{} Whatever that host reads and writes there is another SR than it takes it for. Detach the SR from "
+                "that host, or move its VMs away and restart it; unmap the clone from it; then try again.".format(
+                    " ".join(sentences)
+                )
+            ).in_state("Nothing was written.")
+
+    def _answers(self, refs: List[str], scsi_id: str, deadline: Deadline) -> Dict[str, Union[Use, str]]:
+        """What each says, or why it says nothing."""
+        seconds = deadline.within(ANSWER_SECONDS)
+        xapi = self._xapi.within(seconds)
+        found: Dict[str, Union[Use, str]] = dict.fromkeys(refs, f"it did not answer within {seconds:g} seconds")
+
+        def ask(ref: str) -> None:
+            try:
+                found[ref] = from_json(str(xapi.call("host.call_plugin", ref, PLUGIN, FUNCTION, {"SCSIid": scsi_id})))
+            except (XapiFailure, ValueError) as error:
+                found[ref] = str(error)
+
+        threads = [threading.Thread(target=ask, args=(ref,), daemon=True) for ref in refs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(seconds)
+        return dict(found)
+
+
+def _sentences(name: str, use: Use) -> List[str]:
+    if use.stacked:
+        what = " and ".join("the SR " + uuid for uuid in use.srs) or ", ".join(use.stacked)
+        return ["The host {} runs {} on the clone's disk {}.".format(name, what, ", ".join(use.disks))]
+    if use.disks:
+        log.warning(
+            "the host %s sees the LUN as %s; map a clone to the pool's master alone until it has its identities",
+            name,
+            ", ".join(use.disks),
+        )
+    return []

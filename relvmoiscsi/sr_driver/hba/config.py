@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The device-config of a call: checked, with the names and the meaning that lvmohba gives them, and some of ours.
+
+    SCSIid      the LUN
+    device      without SCSIid: a node of the LUN on this host
+    type        what the adapters' driver name begins with, a regular expression; "any"
+    resign      must be "true": an adapter sees whatever the array maps, somebody's original as well
+    lun         look for this LUN number only, should there be a need to look
+    targetWWPN  look behind these ports of the array only, with commas between; with or without colons
+
+Keys nobody here knows are ignored: xapi and orchestrators add some.
+"""
+
+import re
+from typing import Mapping, NamedTuple, Optional, Tuple
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.sr_driver.transport import Wanted
+from relvmoiscsi.sr_driver.words import scsi_id_in, vdi_in, vdis_in
+
+ANY_DRIVER = "any"
+_LUN = re.compile(r"[0-9]{1,9}\Z")
+_WWPN = re.compile(r"[0-9a-f]{16}\Z")
+
+
+class _Keys(NamedTuple):
+    scsi_id: str  #: "" when it is missing
+    device: str  #: "" when it is missing
+    driver: str  #: a regular expression
+    is_master: bool
+    is_meant: bool
+    lun: Optional[int] = None
+    wwpns: Tuple[str, ...] = ()  #: "500a098186c37a1d"
+    vdis: Optional[str] = None  #: "one" or "all"; None: as the host has it
+    vdi: Optional[str] = None  #: UUID of the one, where several are live
+
+
+class Config(_Keys, Wanted):
+    """The device-config of a call."""
+
+    __slots__ = ()
+
+
+def parse_config(device_config: Mapping[str, str]) -> Config:
+    """Check a device-config. Raises UsageError: ConfigSCSIid (107) for what is no SCSIid, else InvalidArg."""
+    return Config(
+        scsi_id=scsi_id_in(device_config),
+        device=device_config.get("device", "").strip(),
+        driver=_driver(device_config.get("type", "")),
+        is_master=device_config.get("SRmaster", "") != "false",
+        is_meant=device_config.get("resign", "").strip().lower() == "true",
+        lun=_lun(device_config.get("lun", "")),
+        wwpns=_wwpns(device_config.get("targetWWPN", "")),
+        vdis=vdis_in(device_config),
+        vdi=vdi_in(device_config),
+    )
+
+
+def _driver(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{text!r} is no regular expression (device-config:type).", "InvalidArg") from error
+    return text.strip() or ANY_DRIVER
+
+
+def _lun(text: str) -> Optional[int]:
+    if not text.strip():
+        return None
+    if not _LUN.match(text.strip()):
+        raise UsageError(f"{text!r} is no LUN number (device-config:lun).", "InvalidArg")
+    return int(text)
+
+
+def _wwpns(text: str) -> Tuple[str, ...]:
+    found = []
+    for part in filter(None, (part.strip().lower() for part in text.split(","))):
+        name = (part[2:] if part.startswith("0x") else part).replace(":", "").replace("-", "")
+        if not _WWPN.match(name):
+            raise UsageError(f"{part!r} is no WWPN of a port (device-config:targetWWPN).", "InvalidArg")
+        found.append(name)
+    return tuple(dict.fromkeys(found))

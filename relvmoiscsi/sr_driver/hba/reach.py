@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A LUN that an array maps to this host. No login keeps it hidden, and nothing ends when the call does.
+
+    there      a disk of its own id answers: nothing is done
+    scan       else, with SM's LVM lock held from now on: LVM commands look at all disks, hidden or not
+    find       every disk with the SCSIid that the scan has brought
+    verify     all of them lead to one LUN, and none is in use
+    afterwards with new identities it stays: lvmohba looks for its links, without a scan. Without them what has come
+               goes again, before it is shown, for a plug of the original may take a clone for it
+
+A path that does not answer counts as if it were not there, as long as there is another one.
+"""
+
+import logging
+import os
+import time
+from contextlib import ExitStack
+from functools import lru_cache
+from typing import Dict, Iterable, List, Optional, Sequence
+
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.host.command import run
+from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
+from relvmoiscsi.host.disk import holders, multipath, paths, udev
+from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_address
+from relvmoiscsi.host.hba import adapters as hba
+from relvmoiscsi.host.hba.scan import POLL_SECONDS, Note, scan, take_away
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.own_process import Begin, apart
+from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.xapi import lun_users, other_hosts
+from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.sr_driver.hba.config import Config
+from relvmoiscsi.sr_driver.hba.listing import device_list
+from relvmoiscsi.sr_driver.held import LUN_SECONDS, quietly
+from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.this_host import record_of_host
+from relvmoiscsi.sr_driver.transport import Listed, Lun
+
+log = logging.getLogger(__name__)
+
+SCAN_SECONDS = 15.0  #: for all adapters together; a dead port alone takes the kernel twice as long
+SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
+USER_SECONDS = 3.0  #: for whoever only looks at a disk
+
+
+def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> Lun:
+    """The LUN that a call names. Raises Listed when it names none, RelvmoiscsiError."""
+    record = record_of_host(call, xapi)
+    scsi_id = config.scsi_id or (scsi_id_at(config.device) or "" if config.device else "")
+    if not scsi_id:
+        raise missing_scsi_id(config, xapi, deadline, lock_seconds)
+    if not config.scsi_id:
+        log.info("%s is the LUN %s", config.device, scsi_id)
+    multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
+    return HbaLun(scsi_id, config, multipathing, deadline, lock_seconds, other_hosts.OtherHosts(xapi, call.host_ref))
+
+
+class HbaLun(Lun):
+    """It comes by a scan, unless it is there; what came stays or goes with the success of the call."""
+
+    stays_if_new = True
+
+    def __init__(
+        self,
+        scsi_id: str,
+        config: Config,
+        multipathing: bool,
+        deadline: Deadline,
+        lock_seconds: float,
+        others: other_hosts.OtherHosts,
+    ) -> None:
+        super().__init__(scsi_id, multipathing, deadline, lock_seconds, "of the host's adapters")
+        self._config, self._others = config, others
+        self._adapters: List[hba.Adapter] = []
+        self._failures: List[str] = []
+        self._live: List[str] = []
+        self._faces: Dict[str, paths.Face] = {}
+        self._note = Note(scsi_id)
+        self._has_lock = self._is_new = False
+
+    # --- the steps
+
+    def verify_unused_elsewhere(self) -> None:
+        self._others.verify_unused(self.scsi_id, self.deadline)
+
+    def before(self, stack: ExitStack) -> None:
+        self._adapters = hba.adapters(self._config.driver)
+        stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
+
+    def reach(self, stack: ExitStack) -> None:
+        self._live = self._answering()
+        if not self._live:
+            stack.enter_context(sm_locks.lvm_lock(timeout=self.deadline.within(self.lock_seconds)))
+            self._has_lock = True
+            self._live = self._answering()  # whoever had the lock may have brought it
+        stack.callback(quietly, "taking away what a scan has brought", self._take_away)
+        if not self._live:
+            if self._note.read() is None:
+                self._note.write(hba.addresses(self._adapters))
+            self._scan()
+
+    def disks(self) -> List[str]:
+        if self._live:
+            return self._live
+        until = self.deadline.part(LUN_SECONDS)
+        THIS_HOST.wait_for(self._all_have_nodes, until.left)
+        self._live = self._answering()
+        if not self._live:
+            self.deadline.check(f"the LUN {self.scsi_id} appeared")
+            self._verify_not_behind_another()
+            raise NotFound(self._not_there(), "ISCSIDevice")
+        log.info("the LUN %s is %s", self.scsi_id, ", ".join(self._live))
+        return self._live
+
+    def verify(self, disks: Sequence[str], there: Sequence[str]) -> None:
+        faces = {disk: face for disk, face in self._faces.items() if disk in disks}
+        paths.verify_same(self.scsi_id, faces)
+
+    def verify_free(self, disks: Sequence[str]) -> None:
+        apart(lambda begin: self._verified_free(disks, begin), self.deadline, "it was known who uses the LUN")
+
+    @property
+    def keeps_lvm_away(self) -> bool:
+        return self._has_lock
+
+    def stays(self) -> None:
+        self._is_new = True
+
+    # --- how
+
+    def _answering(self) -> List[str]:
+        """The disks with the SCSIid that answer now; what they show is kept."""
+        disks = udev.disks_of(self.scsi_id)
+        self._faces = paths.look(disks, self.deadline.part(paths.ANSWER_SECONDS)) if disks else {}
+        return list(self._faces)
+
+    def _scan(self) -> None:
+        there = hba.addresses(self._adapters)
+        places = hba.places(self._adapters, self._config.lun, self._config.wwpns)
+        if not places:
+            raise NotFound(self._no_place(), "ISCSIDevice")
+        started = time.monotonic()
+        log.info("scanning %s for the LUN %s", _listed(f"{one.adapter.name} ({one})" for one in places), self.scsi_id)
+        self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
+        for failure in self._failures:
+            log.warning("%s", failure)
+        came = [one for one in hba.addresses(self._adapters) if one not in there]
+        others = [f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came]
+        log.info("%.1f seconds; it has brought %s", time.monotonic() - started, _listed(others))
+
+    def _all_have_nodes(self) -> bool:
+        addresses = hba.addresses_of(self.scsi_id, self._adapters)
+        return bool(addresses) and all(hba.disk_at(address) for address in addresses)
+
+    def _verify_not_behind_another(self) -> None:
+        """Is the LUN where this host knows another one, which a scan does not look at again? Raises Refused."""
+        others = [disk for disk in hba.disks(self._adapters) if disk.scsi_id != self.scsi_id]
+        faces = paths.look([disk.name for disk in others], self.deadline.part(paths.ANSWER_SECONDS))
+        for disk in others:
+            if disk.name in faces and faces[disk.name].scsi_id == self.scsi_id:
+                raise paths.other_lun(disk.name, disk.scsi_id, self.scsi_id)
+
+    def _verified_free(self, disks: Sequence[str], _begin: Begin) -> str:
+        """Does nobody use the LUN beside its map? Whoever only looks at it gets some seconds. Raises Refused."""
+        until = time.monotonic() + USER_SECONDS
+        while True:
+            the_map = multipath.find_map(self.scsi_id)  # multipathd makes it whenever it likes
+            alone = [disk for disk in disks if the_map is None or disk not in the_map.paths]
+            users = holders.users_of_disks(alone)
+            if not users:
+                return ""
+            if time.monotonic() >= until:
+                problem = "The LUN {} is in use on this host, through {}: {}."
+                text = problem.format(self.scsi_id, ", ".join(alone), ", ".join(users))
+                raise Refused(text).in_state("Nothing was written.")
+            time.sleep(POLL_SECONDS)
+
+    # --- afterwards
+
+    def _take_away(self) -> None:
+        """What came, by this call or by one that was killed, goes unless it has new identities. It is hidden still."""
+        before = self._note.read()
+        if before is None:
+            return
+        if not self._is_new:
+            came = [one for one in hba.addresses_of(self.scsi_id, self._adapters) if one not in before]
+            for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)):
+                log.error("%s", sentence)
+        self._note.remove()
+
+    def _wait_until_shown(self) -> None:
+        """After success: stock lvmohba finds the LUN by its link, and formats what it takes for empty."""
+        if not self._is_new:
+            return
+        link = os.path.join(THIS_HOST.dev, "disk/by-id/scsi-" + self.scsi_id)
+
+        def is_shown() -> bool:
+            return os.path.exists(link) and not any(map(udev.is_hidden, udev.disks_of(self.scsi_id)))
+
+        if not THIS_HOST.wait_for(is_shown, self.deadline.for_cleanup().within(SHOWN_SECONDS)):
+            log.warning("udev has not made %s again yet; a probe before it has says that there is nothing", link)
+
+    # --- what there is instead
+
+    def _not_there(self) -> str:
+        seen = {disk.scsi_id for disk in hba.disks(self._adapters)}
+        text = "No disk with the SCSIid {} answers on this host after a scan of {}; there are {}.{}"
+        names = _listed(adapter.name for adapter in self._adapters)
+        return text.format(self.scsi_id, names, _listed(sorted(filter(None, seen))), self._advice())
+
+    def _advice(self) -> str:
+        if not self._failures:
+            return " Map the LUN to this host."
+        return " These could not be scanned: " + " ".join(self._failures)
+
+    def _no_place(self) -> str:
+        text = "No adapter of this host is logged in to a port {}; the ports that they see are {}."
+        return text.format(_listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters)))
+
+
+# --- a missing key
+
+
+def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> Listed:
+    """The answer without SCSIid: the LUNs that the adapters see after a scan, which takes away what it has brought."""
+    adapters = hba.adapters(config.driver)
+    pool = lun_users.read_pool(xapi)
+    there = hba.addresses(adapters)
+    with sm_locks.lvm_lock(timeout=deadline.within(lock_seconds)):
+        try:
+            for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
+                log.warning("%s", failure)
+            came = [one for one in hba.addresses(adapters) if one not in there]
+            THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(LUN_SECONDS))
+            xml = device_list(hba.disks(adapters), adapters, lambda one: _is_taken(one, pool), _description)
+        finally:
+            quietly("taking away what the scan has brought", lambda: _forget(adapters, there, deadline))
+    if config.device:
+        return Listed(f"{config.device} leads to no LUN with a SCSIid (device-config:device).", "ConfigSCSIid", xml)
+    return Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", xml)
+
+
+def _is_taken(scsi_id: str, pool: lun_users.Pool) -> bool:
+    """Does the pool have something on the LUN, or this host its root? What is in use is no clone to be named."""
+    if lun_users.users_of(scsi_id, pool) or lun_users.made_on(scsi_id, pool):
+        return True
+    return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
+
+
+def _forget(adapters: Sequence[hba.Adapter], there: Sequence[str], deadline: Deadline) -> None:
+    """Take away what has come since, but LUNs that a call of ours works on at this moment."""
+    with ExitStack() as locks:
+        free = []
+        for address in hba.addresses(adapters):
+            if address not in there and _take_lock(scsi_id_of_address(address), locks):
+                free.append(address)
+        seconds = deadline.for_cleanup().within(CLEANUP_SECONDS)
+        udev.settle([disk for disk in map(hba.disk_at, free) if disk], seconds)
+        for sentence in take_away(free, deadline.for_cleanup().part(CLEANUP_SECONDS)):
+            log.warning("%s", sentence)
+
+
+def _take_lock(scsi_id: Optional[str], locks: ExitStack) -> bool:
+    if scsi_id is not None:
+        try:
+            locks.enter_context(sm_locks.lun_lock(scsi_id, timeout=0))
+        except RelvmoiscsiError:
+            return False
+    return True
+
+
+@lru_cache(maxsize=None)
+def _description(driver: str) -> str:
+    """What the module says of itself, which SM takes for the manufacturer."""
+    try:
+        return run(["modinfo", "-d", driver], accept=range(256)).stdout.strip()
+    except RelvmoiscsiError:
+        return ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

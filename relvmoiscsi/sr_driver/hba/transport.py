@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""LUNs that an array maps to the adapters of a host: Fibre Channel, SAS, hardware iSCSI, FCoE."""
+
+from typing import TYPE_CHECKING
+
+from relvmoiscsi.sr_driver.hba.config import Config, parse_config
+from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.transport import Lun, Transport
+
+if TYPE_CHECKING:
+    from relvmoiscsi.host.deadline import Deadline
+    from relvmoiscsi.host.sm_log import SmLogHandler
+    from relvmoiscsi.host.xapi.api import Xapi
+
+
+def open_lun(
+    call: Call, config: Config, xapi: "Xapi", _smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
+) -> Lun:
+    """The LUN that a call names. Raises Listed, RelvmoiscsiError."""
+    from relvmoiscsi.sr_driver.hba import reach  # noqa: PLC0415 - what words refuse needs nothing of it
+
+    return reach.named_lun(call, config, xapi, deadline, lock_seconds)
+
+
+HBA = Transport("relvmohba", "lvmohba", parse_config, open_lun)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Other hosts are asked what they have of a LUN; volumes on it are a refusal that names the host and the SR."""
+
+import os
+
+import pytest
+
+from kit.hba_world import SCSI_ID, HbaWorld
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.xapi.api import XapiFailure
+from relvmoiscsi.host.xapi.other_hosts import OtherHosts, Use, from_json, to_json, use_of_lun
+
+SR = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
+MGT = "VG_XenStorage--{}-MGT".format(SR.replace("-", "--"))
+
+
+class Xapi:
+    """One that answers for three hosts, with what their plugins say."""
+
+    def __init__(self, **answers):
+        self.answers, self.asked = answers, []
+
+    def records(self, kind):
+        return {"own": {"name_label": "xs1"}, "two": {"name_label": "xs2"}, "three": {"name_label": ""}}
+
+    def within(self, seconds):
+        return self
+
+    def call(self, method, *arguments):
+        self.asked.append((method, *arguments))
+        answer = self.answers[arguments[0]]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def nothing():
+    return to_json(Use((), ()))
+
+
+def test_whoever_has_nothing_of_it_lets_us():
+    xapi = Xapi(two=nothing(), three=nothing())
+
+    OtherHosts(xapi, "own").verify_unused(SCSI_ID, NO_DEADLINE)
+
+    assert sorted(xapi.asked) == [
+        ("host.call_plugin", "three", "relvmoiscsi", "lun", {"SCSIid": SCSI_ID}),
+        ("host.call_plugin", "two", "relvmoiscsi", "lun", {"SCSIid": SCSI_ID}),
+    ]
+
+
+def test_volumes_of_an_sr_on_it_are_a_refusal():
+    xapi = Xapi(two=to_json(Use(("sdb", "sdc"), (MGT,))), three=nothing())
+
+    with pytest.raises(
+        Refused, match=f"The host xs2 runs the SR {SR} on the clone's disk sdb, sdc.*Nothing was written"
+    ):
+        OtherHosts(xapi, "own").verify_unused(SCSI_ID, NO_DEADLINE)
+
+
+def test_so_is_whatever_else_is_stacked_on_it():
+    xapi = Xapi(two=nothing(), three=to_json(Use(("sdb",), ("crypt",))))
+
+    with pytest.raises(Refused, match="The host three runs crypt on the clone's disk sdb"):
+        OtherHosts(xapi, "own").verify_unused(SCSI_ID, NO_DEADLINE)
+
+
+def test_one_that_only_sees_it_is_a_warning(caplog):
+    OtherHosts(Xapi(two=to_json(Use(("sdb",), ())), three=nothing()), "own").verify_unused(SCSI_ID, NO_DEADLINE)
+
+    assert "the host xs2 sees the LUN as sdb" in caplog.text
+
+
+def test_one_that_cannot_be_asked_is_a_warning(caplog):
+    xapi = Xapi(two=XapiFailure("host.call_plugin", ["HOST_OFFLINE"]), three="no JSON")
+
+    OtherHosts(xapi, "own").verify_unused(SCSI_ID, Deadline(5))
+
+    assert "xs2 was not asked" in caplog.text and "HOST_OFFLINE" in caplog.text
+    assert "three was not asked" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"disks": 7, "stacked": []}', '{"disks": []}'])
+def test_what_is_no_answer(text):
+    with pytest.raises(ValueError):
+        from_json(text)
+
+
+# --- the host that is asked
+
+
+@pytest.fixture
+def world(tmp_path):
+    return HbaWorld(tmp_path)
+
+
+def stack(world, below, holder, **dm):
+    os.makedirs(world.at(f"block/{below}/holders/{holder}"))
+    for attribute, text in dm.items():
+        world.put(f"block/{holder}/dm/{attribute}", text + "\n")
+
+
+def test_what_a_host_has_of_a_lun(world):
+    stack(world, "sda", "dm-3", uuid="LVM-x", name=MGT)
+
+    assert use_of_lun(SCSI_ID, world.host) == Use(("sda", "sdb"), (MGT,))
+    assert use_of_lun(SCSI_ID, world.host).srs == [SR]
+
+
+def test_its_multipath_map_is_no_use_but_what_is_stacked_on_that(world):
+    for disk in ("sda", "sdb"):
+        stack(world, disk, "dm-0", uuid="mpath-" + SCSI_ID, name=SCSI_ID)
+    assert use_of_lun(SCSI_ID, world.host) == Use(("sda", "sdb"), ())
+
+    stack(world, "dm-0", "dm-3", uuid="LVM-x", name=MGT)
+    assert use_of_lun(SCSI_ID, world.host).stacked == (MGT,)
+
+
+def test_md_has_no_name_but_the_kernel_s(world):
+    stack(world, "sda", "md127")
+
+    assert use_of_lun(SCSI_ID, world.host).stacked == ("md127",)
+
+
+def test_a_host_without_the_lun(world):
+    assert from_json(to_json(use_of_lun("36001405" + "0" * 25, world.host))) == Use((), ())

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The list of error 107 is lvmohba's: orchestrators read it to show LUNs and adapters."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from kit.hba_world import SCSI_ID, SERIAL, HbaWorld
+from relvmoiscsi.host.hba.adapters import adapters, disks
+from relvmoiscsi.sr_driver.hba.listing import device_list
+
+OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
+
+
+@pytest.fixture
+def world(tmp_path):
+    return HbaWorld(tmp_path)
+
+
+def listed(world, is_used=lambda _: False, driver="any"):
+    found = adapters(driver, world.host)
+    xml = device_list(disks(found, world.host), found, is_used, {"fcoe": "FCoE & <VN2VN>"}.get, world.host)
+    return ElementTree.fromstring(xml)
+
+
+def fields(element):
+    return {field.tag: (field.text or "").strip() for field in element if len(field) == 0}
+
+
+def test_a_lun_is_listed_once_with_all_its_paths(world):
+    (device,) = listed(world).findall("BlockDevice")
+
+    assert [field.tag for field in device] == (
+        ["path", "numpaths", "SCSIid", "vendor", "serial", "size", "adapter", "channel", "id", "lun", "hba"]
+    )
+    assert fields(device) == {
+        "path": "/dev/sda [sdb]",
+        "numpaths": "2",
+        "SCSIid": SCSI_ID,
+        "vendor": "LIO-ORG",
+        "serial": SERIAL,
+        "size": str(64 << 20),
+        "adapter": "1",
+        "channel": "0",
+        "id": "0",
+        "lun": "0",
+        "hba": "fcoe",
+    }
+
+
+def test_an_adapter_says_what_sysfs_says_of_its_port(world):
+    adapter = listed(world).findall("Adapter")[1]
+
+    assert fields(adapter) == {"host": "host1", "name": "fcoe", "manufacturer": "FCoE & <VN2VN>", "id": "1"}
+    assert fields(adapter.find("fc_host")) == {
+        "node_name": "0x1000020000000a00",
+        "port_name": "0x2000020000000a00",
+        "port_state": "Online",
+        "speed": "10 Gbit",
+        "supported_speeds": "unknown",
+    }
+
+
+def test_one_that_is_no_port_is_listed_without(world):
+    world.adapter(7, proc_name="megaraid_sas")
+
+    adapter = listed(world).findall("Adapter")[-1]
+    assert fields(adapter)["manufacturer"] == "Unknown"
+    assert adapter.find("fc_host") is None
+
+
+def test_an_iscsi_adapter_says_who_it_is(world):
+    world.adapter(7, proc_name="qla4xxx")
+    world.put("class/iscsi_host/host7/initiatorname", "iqn.2026-01.lab:hw\n")
+    world.put("class/iscsi_host/host7/ipaddress", "\n")
+
+    assert fields(listed(world).findall("Adapter")[-1].find("iscsi_host")) == {"initiatorname": "iqn.2026-01.lab:hw"}
+
+
+def test_luns_of_srs_and_disks_without_an_id_are_left_out(world):
+    world.lun("1:0:0:7", "sdc", scsi_id=OTHER, serial="other")
+    world.put("bus/scsi/devices/1:0:0:7/vendor", "ACME\n")
+    world.lun("1:0:0:8", "sdd")
+    world.put("bus/scsi/devices/1:0:0:8/vpd_pg83", "")
+    world.put("bus/scsi/devices/1:0:0:8/vpd_pg80", "")
+
+    found = listed(world, is_used=lambda scsi_id: scsi_id == SCSI_ID).findall("BlockDevice")
+
+    assert [fields(device)["SCSIid"] for device in found] == [OTHER]
+
+
+def test_only_adapters_of_that_driver(world):
+    world.adapter(7, proc_name="qla2xxx")
+
+    document = listed(world, driver="qla")
+    assert [fields(adapter)["host"] for adapter in document.findall("Adapter")] == ["host7"]
+    assert document.findall("BlockDevice") == []

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""When a call scans, what it takes away afterwards and what it leaves; the rest is tested on real ports in VMs."""
+
+from contextlib import ExitStack, contextmanager
+from xml.etree import ElementTree
+
+import pytest
+
+from kit.clock import Clock
+from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import paths, udev
+from relvmoiscsi.host.disk.paths import Face
+from relvmoiscsi.host.hba import adapters as hba
+from relvmoiscsi.host.hba.scan import Note
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.sr_driver.hba import reach
+from relvmoiscsi.sr_driver.hba.config import parse_config
+
+CLONE = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
+
+
+class Host:
+    """The recorded host; what a scan brings is `mapped`, and what was done is in `done`."""
+
+    def __init__(self, root):
+        self.world = HbaWorld(root)
+        self.done, self.mapped, self.dead, self.ids, self.failures = [], [], set(), {}, []
+
+    def scan(self, places, _deadline):
+        self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
+        for address, disk in self.mapped:
+            self.world.lun(address, disk, scsi_id=CLONE)
+        return self.failures
+
+    def take_away(self, addresses, _deadline):
+        self.done.append("take away " + ", ".join(addresses))
+        return []
+
+    def look(self, disks, _deadline):
+        ids = {disk: self.ids.get(disk) or udev.scsi_id_of_disk(disk, self.world.host) for disk in disks}
+        return {disk: Face(ids[disk], "", 1, "") for disk in disks if disk not in self.dead}
+
+    @contextmanager
+    def lock(self, **_):
+        self.done.append("lock")
+        try:
+            yield []
+        finally:
+            self.done.append("unlock")
+
+    def lun(self, scsi_id=CLONE, **config):
+        lun = reach.HbaLun(scsi_id, parse_config(config), False, Deadline(50, Clock()), 0.0, None)
+        lun._note = self.note
+        return lun
+
+    @property
+    def note(self):
+        return Note(CLONE, self.world.host)
+
+    def hold(self, lun, is_new=False):
+        """The steps of `held` that are the transport's; gives the disks."""
+        with ExitStack() as stack:
+            lun.before(stack)
+            lun.reach(stack)
+            disks = lun.disks()
+            if is_new:
+                lun.stays()
+        return disks
+
+
+def here(function, host):
+    """The function, of that host where it is not told of which."""
+
+    def of(*given, **named):
+        told = named or any(isinstance(one, type(host)) for one in given)
+        return function(*given, **named) if told else function(*given, host=host)
+
+    return of
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    made = Host(tmp_path)
+    for name in ("adapters", "addresses", "addresses_of", "disk_at", "disks", "places"):
+        monkeypatch.setattr(hba, name, here(getattr(hba, name), made.world.host))
+    monkeypatch.setattr(hba, "remote_ports", lambda _: list(WWPNS))
+    disks_of = udev.disks_of
+    monkeypatch.setattr(udev, "disks_of", lambda scsi_id: disks_of(scsi_id, made.world.host))
+    monkeypatch.setattr(paths, "look", made.look)
+    monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
+    monkeypatch.setattr(reach, "scan", made.scan)
+    monkeypatch.setattr(reach, "take_away", made.take_away)
+    monkeypatch.setattr(reach, "THIS_HOST", made.world.host._replace(wait_for=lambda condition, _: condition()))
+    monkeypatch.setattr(reach, "scsi_id_of_address", lambda _: CLONE)
+    return made
+
+
+def test_a_lun_that_is_there_is_left_as_it_is(host):
+    host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
+
+    assert host.hold(host.lun()) == ["sdc"]
+    assert host.done == []
+
+
+def test_one_that_is_not_is_scanned_for_under_the_lock_of_lvm_and_goes_again(host):
+    host.mapped = [("1:0:0:7", "sdc"), ("3:0:0:7", "sdd")]
+
+    assert host.hold(host.lun()) == ["sdc", "sdd"]
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7, 3:0:0:7", "unlock"]
+    assert host.note.read() is None
+
+
+def test_with_new_identities_it_stays(host, caplog):
+    host.mapped = [("1:0:0:7", "sdc")]
+
+    host.hold(host.lun(), is_new=True)
+
+    assert host.done == ["lock", "scan - - -", "unlock"]
+    assert host.note.read() is None
+    assert "udev has not made /" in caplog.text  # there is no udev in this directory
+
+
+def test_a_dead_path_counts_as_if_it_were_not_there(host):
+    host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
+    host.dead, host.mapped = {"sdc"}, [("3:0:0:9", "sdd")]
+
+    assert host.hold(host.lun()) == ["sdd"]
+    assert host.done == ["lock", "scan - - -", "take away 3:0:0:9", "unlock"]
+
+
+def test_what_a_killed_call_has_brought_goes_with_the_next_one(host):
+    host.note.write(["1:0:0:0", "3:0:0:0"])
+    host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
+
+    assert host.hold(host.lun()) == ["sdc"]
+    assert host.done == ["take away 1:0:0:7"]
+    assert host.note.read() is None
+
+
+def test_what_the_holder_of_the_lock_has_brought_is_not_scanned_for(host, monkeypatch):
+    @contextmanager
+    def lock(**_):
+        host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
+        yield []
+
+    monkeypatch.setattr(sm_locks, "lvm_lock", lock)
+
+    assert host.hold(host.lun()) == ["sdc"]
+    assert host.done == []
+
+
+def test_only_where_the_caller_says_is_looked(host):
+    host.mapped = [("1:0:0:7", "sdc")]
+
+    host.hold(host.lun(lun="7", targetWWPN=WWPNS[0]))
+
+    assert host.done[1] == "scan 0 0 7"
+
+
+def test_a_lun_that_does_not_come_is_told_with_those_that_are_there_and_what_could_not_be_scanned(host):
+    host.failures = ["host3 (fcoe): It hangs."]
+
+    with pytest.raises(NotFound, match=f"{CLONE} answers .*host1, .*there are {SCSI_ID}.*host3 .fcoe.: It hangs"):
+        host.hold(host.lun())
+
+    assert host.done == ["lock", "scan - - -", "take away ", "unlock"]
+
+
+def test_a_lun_in_the_place_of_a_known_one_is_told_by_the_disk(host):
+    host.ids["sdb"] = CLONE
+
+    with pytest.raises(Refused, match=f"sdb was the LUN {SCSI_ID} .* and is {CLONE} now"):
+        host.hold(host.lun())
+
+
+def test_a_port_that_nobody_sees_is_told_with_those_that_are_seen(host):
+    with pytest.raises(NotFound, match=f"port 5000000000000001; .* are {', '.join(WWPNS)}"):
+        host.hold(host.lun(targetWWPN="5000000000000001"))
+
+
+# --- the list
+
+
+@pytest.mark.parametrize("device, said", [("", "is missing"), ("/dev/nothing", "/dev/nothing leads to no LUN")])
+def test_the_list_has_what_a_scan_brings_and_that_goes_again(host, monkeypatch, device, said):
+    host.mapped = [("1:0:0:7", "sdc")]
+    pool = lun_users.Pool({"pbd": {"SR": "sr", "device_config": {"SCSIid": SCSI_ID}}}, {"sr": {}}, {})
+    monkeypatch.setattr(lun_users, "read_pool", lambda _: pool)
+    monkeypatch.setattr(reach, "_description", lambda driver: "")
+    monkeypatch.setattr(reach, "_take_lock", lambda scsi_id, locks: True)
+    monkeypatch.setattr(udev, "settle", lambda disks, _: host.done.append("settle " + ", ".join(disks)))
+
+    answer = reach.missing_scsi_id(parse_config({"device": device}), None, Deadline(50, Clock()), 0.0)
+
+    assert answer.sm_key == "ConfigSCSIid" and said in str(answer)
+    ids = [element.text.strip() for element in ElementTree.fromstring(answer.xml).iter("SCSIid")]
+    assert ids == [CLONE], "the LUN of an SR of the pool is left out"
+    assert host.done == ["lock", "scan - - -", "settle sdc", "take away 1:0:0:7", "unlock"]
