@@ -175,7 +175,7 @@ uml_part() {
     for file in tests/vm/test_*.py; do
         [ "$(part_of "$file")" -ne "$1" ] || arguments+=("$file")
     done
-    arguments+=(-m "vm and not execs")
+    arguments+=(-m "vm and not execs and not fabric")
 }
 
 # shellcheck disable=SC2317

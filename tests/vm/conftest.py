@@ -34,6 +34,8 @@ def pytest_collection_modifyitems(items):
             item.add_marker("processes")
             if item.get_closest_marker("execs") and Path("/proc/exitcode").exists():
                 item.add_marker(pytest.mark.skip(reason="User-mode Linux does not tell of execs"))
+            if item.get_closest_marker("fabric") and Path("/proc/exitcode").exists():
+                item.add_marker(pytest.mark.skip(reason="User-mode Linux has no Fibre Channel"))
 
 
 @pytest.hookimpl(trylast=True)
@@ -98,13 +100,17 @@ def known_drivers():
 
 @pytest.fixture
 def make_pool(host_with_sm, sm_dir, known_drivers):
-    """Makes a pool of hosts; `drivers` is another directory of drivers, `options` are those of Pool."""
+    """Makes a pool of hosts; `drivers` is another directory of drivers, `options` are those of Pool.
+
+    `ask_again`: its drivers are asked what they are, as those of the first pool were.
+    """
     pools = []
 
-    def make(multipathing="false", drivers=None, **options):
+    def make(multipathing="false", drivers=None, ask_again=None, **options):
         os.makedirs(os.path.dirname(XAPI_SOCKET), exist_ok=True)
         directory = drivers or sm_dir
-        pool = Pool(directory, XAPI_SOCKET, drivers=None if drivers else known_drivers.get(directory), **options)
+        ask_again = bool(drivers) if ask_again is None else ask_again
+        pool = Pool(directory, XAPI_SOCKET, drivers=None if ask_again else known_drivers.get(directory), **options)
         pool.__enter__()
         pools.append(pool)
         known_drivers[directory] = pool.storage.drivers

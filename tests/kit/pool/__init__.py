@@ -17,4 +17,5 @@ named there; a module says where it is simpler than the real thing.
     cloudstack.py  CloudStack's ResignatureCommand, call by call
     observer.py    what `python3 -m observer` is on a host, without the tracing
     standin.py     a stand-in for lvmoiscsi; drivers/LVMoISCSISR is its executable
+    standin_hba.py     a stand-in for lvmohba; drivers/LVMoHBASR is its executable
 """
