@@ -54,7 +54,7 @@ def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
 def _check_journal(made: Plan, device: Device) -> None:
     """What is going to be written as the journal will be believed. Raises Refused or FormatError."""
     where = Place("the planned journal", 0)
-    found = decode(made.journal.data, where, made.journal.tail(IN_PROGRESS).journal_digest)
+    found = decode(made.journal.data, where, made.journal.tail(IN_PROGRESS).journal_digest, made.run)
     verify_run(found, device.size_bytes, where)
     if found != made.run:
         raise Refused("The planned journal does not read back as what it was made of.", sm_key="MetadataError")

@@ -12,7 +12,8 @@ import hashlib
 import json
 import struct
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from itertools import zip_longest
+from typing import Any, Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
@@ -46,6 +47,8 @@ ALIGNMENT = 4096  #: a journal starts and ends on multiples of it
 FAST, DENSE = 3, 6  #: zlib's levels; DENSE takes twice as long for an eighth less
 _INFLATE_BYTES = 16 << 10  #: at least so much is inflated at a time
 MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger one is not believed
+
+Part = TypeVar("Part")
 
 # fmt: off
 
@@ -147,9 +150,10 @@ def journal_range(tail: Tail, where: Place, device_size: int) -> Range:
     return found
 
 
-def decode(data: bytes, where: Place, digest: Optional[bytes] = None) -> Run:
+def decode(data: bytes, where: Place, digest: Optional[bytes] = None, known: Optional[Run] = None) -> Run:
     """The run in a journal. `digest` is the tail's; without one the journal vouches for itself.
 
+    Of `known`, a run that it should equal, it shares the parts that do: that saves the memory of a second one.
     Raises FormatError; nothing of a journal is used before all of it is verified.
     """
     header = JournalHeader.at(data, 0, where)
@@ -167,7 +171,7 @@ def decode(data: bytes, where: Place, digest: Optional[bytes] = None) -> Run:
             int.from_bytes(hashlib.sha256(packed).digest()[:4], "big"),
         )
     try:
-        return _run(_Payload(packed, header.raw_length))
+        return _run(_Payload(packed, header.raw_length), known)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Malformed("Journal", where, f"its content does not read: {error}") from error
     except (zlib.error, struct.error) as error:
@@ -205,7 +209,7 @@ class _Payload:
         return found
 
 
-def _run(payload: _Payload) -> Run:
+def _run(payload: _Payload, known: Optional[Run]) -> Run:
     (text_length,) = struct.unpack("<Q", payload.take(8))
     facts: Dict[str, Any] = json.loads(payload.take(text_length).decode("utf-8"))
     kinds = {name: kind for kind, name in KINDS.items()}
@@ -220,9 +224,9 @@ def _run(payload: _Payload) -> Run:
         new_pv_id=str(facts["new_pv_id"]),
         final_label=payload.take(SECTOR if facts["has_final_label"] else 0),
         mdas=tuple(_move(item, payload) for item in facts["mdas"]),
-        writes=_writes(facts["writes"], payload),
+        writes=tuple(_shared(_writes(facts["writes"], payload), known.writes if known else ())),
         blocks=tuple(Chunk(int(offset), payload.take(int(length))) for offset, length in facts["blocks"]),
-        fields=tuple(_field(*item) for item in facts.get("fields", [])),
+        fields=tuple(_shared((_field(*item) for item in facts.get("fields", [])), known.fields if known else ())),
         block_bytes=int(facts.get("block_bytes", SECTOR)),
         rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
         one=str(facts["one"]) if "one" in facts else None,
@@ -238,12 +242,17 @@ def _move(item: Sequence[Sequence[int]], payload: _Payload) -> MdaMove:
     return MdaMove(original, second, old, second_header, payload.take(MdaHeader.SIZE))
 
 
-def _writes(items: Sequence[Sequence[Any]], payload: _Payload) -> Tuple[Write, ...]:
-    found: List[Write] = []
+def _writes(items: Sequence[Sequence[Any]], payload: _Payload) -> Iterator[Write]:
     for offset, length, what in items:
         old = payload.take(int(length))
-        found.append(Write(int(offset), old, payload.take(int(length)), str(what)))
-    return tuple(found)
+        yield Write(int(offset), old, payload.take(int(length)), str(what))
+
+
+def _shared(found: Iterable[Part], known: Sequence[Part]) -> Iterator[Part]:
+    """What was found, and in place of what equals its counterpart that one."""
+    for part, other in zip_longest(found, known):
+        if part is not None:
+            yield other if part == other else part
 
 
 def _rebuilt(facts: Dict[str, Any], payload: _Payload) -> Rebuilt:

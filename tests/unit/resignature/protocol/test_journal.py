@@ -117,6 +117,17 @@ def test_a_run_that_is_written_is_read_back(run):
     assert len(data) % journal.ALIGNMENT == 0
 
 
+def test_what_is_read_back_shares_what_is_known_and_nothing_else():
+    first = RUN.writes[0]
+    other = RUN._replace(writes=(first._replace(new=b"~" * len(first.new)), *RUN.writes[1:], first))
+
+    for known in (RUN, other, RUN._replace(writes=(), fields=())):
+        found = decode(encode(RUN), WHERE, known=known)
+        assert found == RUN
+        shared = [write for write, theirs in zip(found.writes, known.writes) if write is theirs]
+        assert shared == [write for write, theirs in zip(RUN.writes, known.writes) if write == theirs]
+
+
 def test_the_same_run_gives_the_same_bytes():
     again = RUN._replace(ids=IdMap(ONE, dict(RUN.ids.uuids), dict(RUN.ids.lvm_ids)))
 
