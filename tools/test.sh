@@ -245,6 +245,7 @@ summary() {
     [ "$failed" -eq 0 ]
 }
 
+unset PYTHONDONTWRITEBYTECODE # what one process has compiled no other needs to: workers, stages, calls of the driver
 tools/need-packages.sh
 cores=$(nproc)
 for name in "$@"; do
