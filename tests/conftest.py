@@ -33,8 +33,9 @@ HARMLESS = ("/dev/null", "/dev/shm/")
 
 
 def pytest_collection_modifyitems(config, items):
+    judged = {path for path in {str(item.fspath) for item in items} if JUDGED in Path(path).parents}
     for item in items:
-        if JUDGED in Path(str(item.fspath)).parents:
+        if str(item.fspath) in judged:
             item.add_marker("root")
     if platform.python_version().startswith("3.6."):
         _leave_out_states(config, items)

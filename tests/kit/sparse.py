@@ -185,7 +185,7 @@ class SparseDisk(Device):
 
     def freeze(self) -> None:
         """Make every `copy` from now on cheap, however much has been written until now."""
-        if len(self._pages) > _FEW_PAGES:
+        if self._pages and (not self._below or len(self._pages) > _FEW_PAGES):
             merged = dict(self._below)
             merged.update(self._pages)
             self._below = _Table((index, page) for index, page in merged.items() if page is not _ZERO_PAGE)

@@ -75,6 +75,23 @@ def test_zeros_over_a_frozen_page_are_zeros():
     assert "0 pages not zero" in repr(disk)
 
 
+@given(before=pokes(), one=pokes(), other=pokes())
+def test_copies_have_the_same_content_if_they_hold_the_same_bytes(before, one, other):
+    disk = SparseDisk(SIZE)
+    poked(disk, before)
+    disk.freeze()
+    copies = disk.copy(), disk.copy()
+    plain = [poked(copy, changes) for copy, changes in zip(copies, (one, other))]
+
+    assert (copies[0].content() == copies[1].content()) == (plain[0] == plain[1])
+    copies[1].poke(0, plain[0])
+    assert len({copy.content() for copy in copies}) == 1
+
+
+def test_disks_that_are_no_copies_of_each_other_have_no_content_in_common():
+    assert SparseDisk(SIZE).content() != SparseDisk(SIZE).content()
+
+
 def test_disks_of_two_sizes_are_never_equal():
     assert SparseDisk(SIZE) != SparseDisk(2 * SIZE)
     assert SparseDisk(SIZE) != "a disk"

@@ -28,8 +28,9 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
+    here = {path for path in {str(item.fspath) for item in items} if HERE in Path(path).parents}
     for item in items:
-        if HERE in Path(str(item.fspath)).parents:
+        if str(item.fspath) in here:
             item.add_marker("vm")
             item.add_marker("processes")
             if item.get_closest_marker("execs") and Path("/proc/exitcode").exists():

@@ -74,12 +74,17 @@ class Outcome:
         self.original, self.base, self.target, self.kind = original, base, target, kind
         self.original_ring = free_ring(original)
         self.base_ring = free_ring(base) if reader.read_label(base) else self.original_ring
-        self.seen = set()
+        self.seen, self.known = set(), {}
 
     def faults(self, n, error, disk):
         """Why the sentence about the state of the disk is not true."""
-        state = error.disk_state
         problems = ["it speaks of success"] if "success" in str(error) else []
+        said = (error.disk_state, disk.content())  # of many failures the same, of the same bytes
+        if said not in self.known:
+            self.known[said] = self.untrue(error.disk_state, disk)
+        return [f"operation {n}: {error}: {problem}" for problem in problems + self.known[said]]
+
+    def untrue(self, state, disk):
         claims = {
             NOTHING_WRITTEN: self.is_untouched,
             FREE_SPACE: self.is_as_it_was,
@@ -92,11 +97,8 @@ class Outcome:
         for sentence, claim in claims.items():
             if state == sentence.format(disk.name, self.kind):
                 self.seen.add(sentence)
-                problems += [] if claim(disk) else [f"{state!r} is not true"]
-                break
-        else:
-            problems.append(f"it does not say what state the disk is in, but {state!r}")
-        return [f"operation {n}: {error}: {problem}" for problem in problems]
+                return [] if claim(disk) else [f"{state!r} is not true"]
+        return [f"it does not say what state the disk is in, but {state!r}"]
 
     def is_untouched(self, disk):
         return disk == self.base
