@@ -83,13 +83,17 @@ def _early_fault(chain: Chain, disk: SparseDisk, recovered: SparseDisk, is_torn:
 
 
 def faults(chain: Chain, crash: CrashDisk, read: Reader = flatten, **how: int) -> List[str]:
-    """The descriptions of disks with a fault; how many were looked at is printed."""
-    found, count = [], 0
+    """The descriptions of disks with a fault; how many there were, and how many different ones, is printed."""
+    found, count, seen = [], 0, set()
     uncut = crash.current.digest_except([])
     for what, disk in crash.some_crash_images(random.Random(1), **how):
         count += 1
-        wrong = fault(chain, disk, uncut, " torn" in what or "mixture" in what, read)
+        is_torn = " torn" in what or "mixture" in what
+        if (disk.content(), is_torn) in seen:
+            continue
+        seen.add((disk.content(), is_torn))
+        wrong = fault(chain, disk, uncut, is_torn, read)
         if wrong:
             found.append(f"{what}: {wrong}")
-    print(f"{count} disks")
+    print(f"{count} disks, {len(seen)} different ones")
     return found
