@@ -10,7 +10,7 @@ Most of the new image is written where nobody looks before the commit, and needs
     table    the block table that gives those slots to blocks no image has; after those are durable
 """
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.errors import Malformed, Place
@@ -41,6 +41,16 @@ class Copy(NamedTuple):
     length: int
 
 
+class Copies:
+    """Copies that are made up whenever they are asked for: there may be millions."""
+
+    def __init__(self, made: Callable[[], Iterator[Copy]]) -> None:
+        self._made = made
+
+    def __iter__(self) -> Iterator[Copy]:
+        return self._made()
+
+
 class Expected(NamedTuple):
     """Bytes of the device that must be as they were read."""
 
@@ -53,7 +63,7 @@ class Unseen(NamedTuple):
 
     expected: Tuple[Expected, ...] = ()  #: what it is built on, and is not written
     chunks: Tuple[Chunk, ...] = ()
-    copies: Tuple[Tuple[Copy, ...], ...] = ()  #: one after the other, behind the chunks
+    copies: Tuple[Iterable[Copy], ...] = ()  #: one after the other, behind the chunks
 
     @property
     def copied_bytes(self) -> int:

@@ -41,6 +41,11 @@ class ReadCache(Device):
             changed._keep(chunk.offset, chunk.data)
         return changed
 
+    @property
+    def device(self) -> Device:
+        """What it reads from."""
+        return self._device
+
     def _whole_part(self, wanted: Range) -> Optional[bytes]:
         """The bytes of a range that lies in one stretch, as most do; None for any other."""
         offset, length = wanted
@@ -111,3 +116,8 @@ class ReadCache(Device):
             start, known = self._starts[index], self._known[index]
             found.append(known[max(0, wanted.offset - start) : wanted.end - start])
         return b"".join(found)
+
+
+def uncached(device: Device) -> Device:
+    """For what is read once, and would only be kept: the device behind a cache, which is as it was."""
+    return device.device if isinstance(device, ReadCache) else device

@@ -14,9 +14,9 @@ from relvmoiscsi.resignature.one_vdi.qcow2 import image
 from relvmoiscsi.resignature.one_vdi.qcow2.layout import Layout, extents_kept, layouts
 from relvmoiscsi.resignature.one_vdi.qcow2.members import Member, read_member, read_members
 from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Places, Way
-from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Copies, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun import Lun
-from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
 
 
 class Qcow2Way(Way):
@@ -42,7 +42,7 @@ class Qcow2Way(Way):
         ]
         self._verify(device, places, chunks)
         expected = tuple(one for member in self._members for one in member.built_on)
-        copies = tuple(image.copies(self._layout, places))
+        copies = Copies(lambda: image.copies(self._layout, places))
         return Image(Unseen(expected, tuple(chunks), (copies,)), Rebuilt(lv_id=lv_id, segments=lv.segments))
 
     def _verify(self, device: Device, places: Places, chunks: Sequence[Chunk]) -> None:
@@ -64,7 +64,7 @@ def ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
     """
     if lun.vg.pe_start % torn_bytes(device):
         raise Refused(f"The extents of {device.name} do not begin where its blocks do.")
-    members = read_members(device, lun.vg, chain.members)
+    members = read_members(uncached(device), lun.vg, chain.members)
     thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
     gone = [*(member.lv for member in members), *(volume.lv for volume in chain.dropped)]
     unused = [pe for member in members for pe in member.unused_extents()]

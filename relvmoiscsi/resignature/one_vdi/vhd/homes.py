@@ -5,9 +5,11 @@ A block whose other sectors lie further down is filled up in its home, where the
 what no image has becomes zeros there, so that the block is full. The last block of a disk may not become full: then it
 is copied. Where a cut may tear a page of 4 KiB, sectors that are in use must not share one with those that are written:
 such a block is copied as well.
+
+There may be a million of them, so a home has no bitmaps: those are put together again for the block in question.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, bitmap_bytes, first_sectors
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member
@@ -18,19 +20,21 @@ class Home(NamedTuple):
 
     block: int
     member: int  #: index in the chain
-    bits: int  #: the sectors that are there
-    below: Tuple[Tuple[int, int], ...] = ()  #: index in the chain, and the missing sectors that are to be had there
+    filled_sectors: int = 0  #: so many are put into it: those that it lacks, where some of them are further down
+    has_mixed_pages: bool = False  #: sectors that are there share a page of 4 KiB with some that are not
     #: the disk ends in it, or sectors are there that lie behind the end of that image's disk
     is_cut_short: bool = False
 
     @property
     def must_be_filled(self) -> bool:
-        return bool(self.below)
+        return self.filled_sectors > 0
 
-    @property
-    def has_mixed_pages(self) -> bool:
-        """Whether sectors that are there share a page of 4 KiB with some that are not."""
-        return bool(set(bitmap_bytes(self.bits)) - {0, 255})
+
+class Sectors(NamedTuple):
+    """What images have of a block."""
+
+    bits: int  #: the sectors in its home
+    below: Tuple[Tuple[int, int], ...]  #: index in the chain, and the missing sectors that are to be had there
 
     @property
     def all_bits(self) -> int:
@@ -40,10 +44,6 @@ class Home(NamedTuple):
             found |= bits
         return found
 
-    @property
-    def missing_sectors(self) -> int:
-        return BLOCK_SECTORS - bin(self.bits).count("1")
-
 
 def find_homes(members: Sequence[Member]) -> List[Home]:
     """The homes of all blocks that any image has, in the order of the disk."""
@@ -51,24 +51,49 @@ def find_homes(members: Sequence[Member]) -> List[Home]:
     return [home for home in homes if home is not None]
 
 
-def _home(block: int, members: Sequence[Member]) -> Optional[Home]:
-    """What lies behind the end of a parent's disk is zero, whatever is below it."""
-    home: Optional[Home] = None
-    below: List[Tuple[int, int]] = []
+def sectors_of(members: Sequence[Member], home: Home) -> Sectors:
+    """Which sectors of a block are in its home, and which further down."""
+    (_member, bits), *below = _found(home.block, members)
+    return Sectors(bits, tuple(below))
+
+
+def _found(block: int, members: Sequence[Member]) -> Iterator[Tuple[int, int]]:
+    """The images that have sectors of a block which none above has, and those sectors.
+
+    What lies behind the end of a parent's disk is zero, whatever is below it.
+    """
     found, seen = 0, FULL
     for index, member in enumerate(members):
-        if index:
-            seen &= first_sectors(max(0, member.sectors - block * BLOCK_SECTORS))
-        bits = member.bits(block)
-        new = bits & seen & ~found
-        if new and home is None:
-            home = Home(block, index, new, is_cut_short=bool(bits & ~seen))
-        elif new:
-            below.append((index, new))
+        seen &= _seen(block, member, index)
+        new = member.bits(block) & seen & ~found
+        if new:
+            yield index, new
         found |= new
         if found == seen:
-            break
-    if home is None or not below:
-        return home
+            return
+
+
+def _seen(block: int, member: Member, index: int) -> int:
+    """The sectors of a block that are to be seen in an image or below it, if they are to be seen there."""
+    return first_sectors(max(0, member.sectors - block * BLOCK_SECTORS)) if index else FULL
+
+
+def _home(block: int, members: Sequence[Member]) -> Optional[Home]:
+    parts = list(_found(block, members))
+    if not parts:
+        return None
+    index, bits = parts[0]
+    is_cut_short = _has_more(block, members, index)
+    if len(parts) == 1:
+        return Home(block, index, is_cut_short=is_cut_short)
     ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
-    return home._replace(below=tuple(below), is_cut_short=home.is_cut_short or ends_here)
+    lacks = BLOCK_SECTORS - bin(bits).count("1")
+    return Home(block, index, lacks, bool(set(bitmap_bytes(bits)) - {0, 255}), is_cut_short or ends_here)
+
+
+def _has_more(block: int, members: Sequence[Member], index: int) -> bool:
+    """Whether an image has sectors of a block that are not to be seen, for the end of its disk or of one above it."""
+    seen = FULL
+    for number, member in enumerate(members[: index + 1]):
+        seen &= _seen(block, member, number)
+    return seen != FULL and bool(members[index].bits(block) & ~seen)

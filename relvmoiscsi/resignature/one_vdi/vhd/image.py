@@ -16,11 +16,11 @@ from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, FULL, UNIT, UNUSED, Batm
 from relvmoiscsi.formats.vhd.image import sealed
 from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
-from relvmoiscsi.resignature.one_vdi.vhd.homes import Home
+from relvmoiscsi.resignature.one_vdi.vhd.homes import Home, Sectors, sectors_of
 from relvmoiscsi.resignature.one_vdi.vhd.layout import Hole, Layout
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 from relvmoiscsi.resignature.one_vdi.way import Image, Places
-from relvmoiscsi.resignature.protocol.rebuilt import Copy, Expected, Rebuilt, TableUnit, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Copies, Copy, Expected, Rebuilt, TableUnit, Unseen
 
 
 class _Making(Places):
@@ -38,8 +38,11 @@ class _Making(Places):
     def bits(self, home: Home) -> int:
         """The new bitmap: a block that stays is filled up wholly, one that is copied has what the images have."""
         if home.block in self.copied:
-            return home.all_bits
-        return FULL if home.must_be_filled else home.bits
+            return self.sectors(home).all_bits
+        return FULL if home.must_be_filled else self.sectors(home).bits
+
+    def sectors(self, home: Home) -> Sectors:
+        return sectors_of(self.members, home)
 
     def bitmap(self, slot: int) -> int:
         """Bytes from the start of the new volume."""
@@ -80,7 +83,7 @@ def make_image(
         empty=tuple(making.unit(hole.slot) for hole in making.later_holes()),
         table=tuple(_table_units(making, head)),
     )
-    copies = tuple(_shadows(making)), tuple(_fills_and_copies(making))
+    copies = Copies(lambda: _shadows(making)), Copies(lambda: _fills_and_copies(making))
     return Image(Unseen(tuple(expected), tuple(chunks), copies), rebuilt)
 
 
@@ -179,12 +182,14 @@ def _by_extent(offset: int, length: int) -> Iterator[Range]:
 
 def _fills_and_copies(making: _Making) -> Iterator[Copy]:
     for home in making.layout.copied:
-        yield from _sectors(making, home, [(home.member, home.bits), *home.below])
+        found = making.sectors(home)
+        yield from _sectors(making, home, [(home.member, found.bits), *found.below])
     replaced = _replaced(making)
     for home in making.layout.staying:
         if home.must_be_filled:
             in_place = not making.is_fresh(making.slot(home))
-            for copy in _sectors(making, home, home.below, home.bits):
+            found = making.sectors(home)
+            for copy in _sectors(making, home, found.below, found.bits):
                 yield copy
                 old = replaced.get(align_down(copy.target - making.vg.pe_start, EXTENT_BYTES))
                 if in_place and old is not None:

@@ -78,7 +78,7 @@ class Layout(NamedTuple):
 
     def cost_bytes(self) -> int:
         """Bytes of guest data that are written."""
-        fills = sum(home.missing_sectors for home in self.staying if home.must_be_filled)
+        fills = sum(home.filled_sectors for home in self.staying)
         return len(self.copied) * BLOCK_BYTES + fills * SECTOR
 
     def source_of(self, extent: int) -> Tuple[int, int]:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The block tables of the images of a chain, as read: which blocks there are, where, and which of their sectors."""
 
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+import zlib
+from array import array
+from bisect import bisect_left
+from typing import Iterable, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, Range, align_up, read_pieces
 from relvmoiscsi.errors import Malformed, Place, Refused
@@ -11,10 +14,31 @@ from relvmoiscsi.formats.vhd.blocks import FULL, UNUSED, Batmap, Geometry
 from relvmoiscsi.formats.vhd.image import HEAD_BYTES, Vhd
 from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
 from relvmoiscsi.resignature.reading.lun import Volume
+from relvmoiscsi.resignature.reading.read_cache import uncached
 
 #: bitmaps that are read in one batch
 _BATCH = 2048
 CREATOR = b"tap\0"  #: of the images that blktap's tools make: they have a batmap
+
+
+class Bitmaps:
+    """Bitmaps by block, packed one behind the other: there may be a million, and most are a few stretches."""
+
+    def __init__(self) -> None:
+        self._blocks = array("I")
+        self._ends = array("Q", [0])
+        self._packed = bytearray()
+
+    def __getitem__(self, block: int) -> int:
+        index = bisect_left(self._blocks, block)
+        packed = self._packed[self._ends[index] : self._ends[index + 1]]
+        return blocks.read_bitmap(zlib.decompress(packed))
+
+    def append(self, block: int, data: bytes) -> None:
+        """The bitmap of a block behind all others."""
+        self._packed += zlib.compress(data, 1)
+        self._blocks.append(block)
+        self._ends.append(len(self._packed))
 
 
 class Member(NamedTuple):
@@ -28,7 +52,7 @@ class Member(NamedTuple):
     batmap_header: BatmapHeader
     entries: Sequence[int]  #: of the blocks that the disk has; UNUSED where a block is not there
     full: Batmap
-    bitmaps: Dict[int, int]  #: by block, of those that are there and not known to be full
+    bitmaps: "Bitmaps"  #: by block, of those that are there and not known to be full
 
     @property
     def geometry(self) -> Geometry:
@@ -74,7 +98,7 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     headers = [blocks.read_batmap_header(data, place) for data, place in zip(read[1::2], places)]
     batmaps = read_pieces(device, [_batmap(vg, *item) for item in zip(volumes, contents, headers)])
     members = tuple(_member(vg, *item) for item in zip(volumes, contents, headers, read[::2], batmaps))
-    _read_bitmaps(device, vg, members)
+    _read_bitmaps(uncached(device), vg, members)
     return members
 
 
@@ -120,7 +144,7 @@ def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader,
     full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
     _verify_entries(entries, vg.size_of(volume.lv), blocks.end_of_headers(content.header, header), name)
     footer = content.end_footer or content.footer
-    return Member(name, volume.lv, content.virtual_size, footer, content.header, header, entries, full, {})
+    return Member(name, volume.lv, content.virtual_size, footer, content.header, header, entries, full, Bitmaps())
 
 
 def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: str) -> None:
@@ -146,4 +170,4 @@ def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[Member]) ->
         batch = wanted[start : start + _BATCH]
         pieces = [vg.ranges(one.lv, blocks.bitmap_at(one.entries[block]), SECTOR) for one, block in batch]
         for (member, block), data in zip(batch, read_pieces(device, pieces)):
-            member.bitmaps[block] = blocks.read_bitmap(data)
+            member.bitmaps.append(block, data)

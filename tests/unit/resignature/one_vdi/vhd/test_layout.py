@@ -17,8 +17,8 @@ from relvmoiscsi.formats.vhd.blocks import FULL, UNUSED, Batmap
 from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, segments_of
 from relvmoiscsi.resignature.one_vdi.vhd import layout
-from relvmoiscsi.resignature.one_vdi.vhd.homes import find_homes
-from relvmoiscsi.resignature.one_vdi.vhd.members import Member
+from relvmoiscsi.resignature.one_vdi.vhd.homes import find_homes, sectors_of
+from relvmoiscsi.resignature.one_vdi.vhd.members import Bitmaps, Member
 
 SECTOR = 512
 BLOCK = 2 << 20
@@ -58,7 +58,7 @@ class World:
         size = (unit + 513 * len(present)) * 4096 + SECTOR
         segments = self.take(-(-size // EXTENT_BYTES) + 3)
         lv = LogicalVolume(name, name, frozenset(), (), segments)
-        return Member(name, lv, block_count * BLOCK, Footer.zero(), header, batmap, table, full, {})
+        return Member(name, lv, block_count * BLOCK, Footer.zero(), header, batmap, table, full, Bitmaps())
 
 
 def place_of(segments, offset):
@@ -182,4 +182,4 @@ def test_bits_of_full_blocks_are_not_read():
     world = World(4, 2000)
     leaf = world.image("leaf", 100, range(50))
 
-    assert [home.bits for home in find_homes([leaf])] == [FULL] * 50
+    assert [sectors_of([leaf], home).bits for home in find_homes([leaf])] == [FULL] * 50
