@@ -2,7 +2,7 @@
 """The bytes of the new image: its head, and what is copied. All of it goes to new extents, before the commit. Pure."""
 
 from array import array
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import extents_of
@@ -136,8 +136,8 @@ def copies(made: Layout, places: Places) -> Iterator[Copy]:
 # --- the planned image, read back
 
 
-def verify_image(made: Layout, new: Member, counts: Sequence[int], places: Places, olds: Sequence[Member]) -> None:
-    """Whether an image that was read back says what it was meant to. `counts` are its counts.
+def verify_image(made: Layout, new: Member, counts: bytes, places: Places, olds: Sequence[Member]) -> None:
+    """Whether an image that was read back says what it was meant to. `counts` are the clusters of its counts.
 
     Every unit that some image has is where its data is, or will have been copied to; all others are zeros; and all
     that is used has its count. Raises Refused.
@@ -156,7 +156,9 @@ def verify_image(made: Layout, new: Member, counts: Sequence[int], places: Place
             meant[index] = at[target >> EXTENT_SHIFT] + (target & _WITHIN)
         if (found or [0] * count) != (meant or [0] * count):
             _refuse(f"clusters of table {table} are not where they should be")
-    if bytes(counts[: len(new.taken)]) != bytes(new.taken[: len(counts)]) or any(new.taken[len(counts) :]):
+    found_counts = counts[COUNT_BYTES - 1 :: COUNT_BYTES]
+    taken = bytes(new.taken).ljust(len(found_counts), b"\0")
+    if any(counts[::COUNT_BYTES]) or found_counts != taken[: len(found_counts)] or any(taken[len(found_counts) :]):
         _refuse("its counts are wrong")
 
 
@@ -171,11 +173,6 @@ def _physical(places: Places, members: Sequence[Member]) -> Dict[int, int]:
 
 def _refuse(problem: str) -> None:
     raise Refused(f"The planned image does not check: {problem}.", sm_key="MetadataError")
-
-
-def count_bytes(data: bytes) -> List[int]:
-    """The counts in clusters of them."""
-    return [data[at] << 8 | data[at + 1] for at in range(0, len(data), COUNT_BYTES)]
 
 
 assert ENTRY_BYTES == 8  # the arrays hold numbers of 64 bits

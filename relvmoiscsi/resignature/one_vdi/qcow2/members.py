@@ -44,6 +44,10 @@ class Member(NamedTuple):
     def is_raw(self) -> bool:
         return not self.cluster_bytes
 
+    def without_tables(self) -> "Member":
+        """What is left to be known once all homes are found."""
+        return self._replace(tables={}, taken=bytearray())
+
     def unused_extents(self) -> List[int]:
         """Physical extents in which nothing is that the image uses."""
         if self.is_raw:
