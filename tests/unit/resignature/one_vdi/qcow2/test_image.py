@@ -4,15 +4,20 @@
 The disks that a cut may leave are sampled. The twin forgets the flush behind the new tables, and must find a fault.
 """
 
+import itertools
+
 import pytest
 
-from kit.chains.cut_one_vdi import cut, faults, is_old
+from kit.chains.cut_one_vdi import cut, faults, is_new, is_old
 from kit.chains.lun import Lun
 from kit.chains.qcow2 import flatten
 from kit.chains.qemu import Qemu
 from kit.chains.random_qcow2 import random_qcow2
-from kit.cuts import SCSI_ID
+from kit.crash import FailingDisk
+from kit.cuts import SCSI_ID, entropy
 from relvmoiscsi import engine
+from relvmoiscsi.errors import DeviceError
+from relvmoiscsi.resignature.one_vdi.choice import Request
 
 pytestmark = pytest.mark.states
 CASES = ((1, 512), (2, 4096), (8, 512))
@@ -54,3 +59,27 @@ def test_what_a_guest_wrote_to_the_old_image_since_the_cut_stays():
     assert flatten(lun.disk, chain.leaf) == wanted != chain.flats[chain.leaf]
     others = {name: flat for name, flat in chain.flats.items() if name != chain.leaf}
     assert is_old(chain._replace(flats=others), lun.disk, flatten)
+
+
+@pytest.mark.parametrize("leaves", ("nothing", "torn", "all"))
+def test_an_operation_that_fails_leaves_the_old_sr_or_the_new_one_or_what_recover_settles(leaves):
+    chain = random_qcow2(1, bits=16, clusters=40, depth=2, raw=False, snapshots=False)
+
+    for n in itertools.count(1):
+        disk = chain.disk.copy()
+        failing = FailingDisk(disk, n, leaves=leaves)
+        try:
+            prepared = engine.prepare(failing, entropy(0), SCSI_ID, one=Request())
+            engine.resignature(failing, prepared)
+        except DeviceError:
+            state = settled(disk)
+            assert is_old(chain, disk, flatten) if state == "clean" else is_new(chain, disk, flatten), n
+        if not failing.failed:
+            break
+    assert n > 40 and is_new(chain, disk, flatten)
+
+
+def settled(disk):
+    if engine.inspect(disk).state == "unfinished":
+        engine.recover(disk, engine.find_unfinished(disk), SCSI_ID)
+    return engine.inspect(disk).state
