@@ -71,22 +71,25 @@ def make_one(device: Device, lun: Lun, request: Request, lot: int = 0) -> OneVdi
 def _best(device: Device, lun: Lun, chain: Chain, request: Request, lot: int) -> OneVdi:
     """The cheapest way for which there is room."""
     problem: Optional[Refused] = None
+    least: Optional[int] = None
     for way in WAYS[chain.leaf.name.kind](device, lun, chain, lot):
         cost = _cost(chain, way.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
-            problem = problem or Refused(
-                f"One VDI of {chain.leaf.name.text} takes {cost.data_bytes} bytes of copying, and a call may copy "
-                f"{request.most_bytes} here (`copy` in /etc/relvmoiscsi.conf). The command `relvmoiscsi resignature "
-                "--vdis one` on the host has no such limit.",
-                sm_key="InvalidArg",
-            )
+            least = cost.data_bytes if least is None else min(least, cost.data_bytes)
             continue
         try:
             return OneVdi(lun, cost, chain.leaf, way, way.extents())
         except Refused as refused:
             problem = problem or refused
-    assert problem is not None  # there is one way at the least
-    raise problem
+    if problem is not None:
+        raise problem
+    assert least is not None  # there is one way at the least
+    raise Refused(
+        f"One VDI of {chain.leaf.name.text} takes {least} bytes of copying, and a call may copy "
+        f"{request.most_bytes} here (`copy` in /etc/relvmoiscsi.conf). The command `relvmoiscsi resignature "
+        "--vdis one` on the host has no such limit.",
+        sm_key="InvalidArg",
+    )
 
 
 def _cost(chain: Chain, counts: Counts) -> Cost:

@@ -4,7 +4,8 @@
     judge(disk, "QCOW2-...", flat)      everything; raises Wrong
 
 A guest fills the disk, first what has no place, in writes of many clusters and of few, on a volume as large as it is or
-as SM makes it. It may not grow, and nothing of another volume may change.
+as SM makes it. It may not grow, and nothing of another volume may change. Where the volume has room for it, the guest
+has first written zeros where nothing was, so that nothing is left of the places that these were given.
 """
 
 import random
@@ -29,7 +30,14 @@ def judge(disk: SparseDisk, name: str, flat: Optional[Flat] = None, seed: object
     if found.unallocated and found.pieces > 1:
         raise Wrong(f"{found.free} free clusters lie in {found.pieces} pieces, {found.unallocated} have no place")
     fill_completely(disk, name, seed)
+    if has_room(found):
+        fill_completely(disk, name, seed, is_zeroed=True)
     return found
+
+
+def has_room(found: Found) -> bool:
+    """Whether there is a free cluster for each that has no data."""
+    return found.free >= found.unallocated + found.given
 
 
 def _checked(disk: SparseDisk, name: str, when: str) -> Found:
@@ -39,8 +47,8 @@ def _checked(disk: SparseDisk, name: str, when: str) -> Found:
     return found
 
 
-def fill_completely(disk: SparseDisk, name: str, seed: object = 0) -> None:
-    """A guest writes to every cluster of its disk. Raises Wrong."""
+def fill_completely(disk: SparseDisk, name: str, seed: object = 0, is_zeroed: bool = False) -> None:
+    """A guest writes to every cluster of its disk, zeros first where nothing was if asked to. Raises Wrong."""
     dice = random.Random(f"fill {seed}")
     lun = Lun.read(disk, room=2 + Image(Lun.read(disk).volume(name)).size // EXTENT)
     volume = lun.volume(name)
@@ -54,6 +62,10 @@ def fill_completely(disk: SparseDisk, name: str, seed: object = 0) -> None:
     guest = Guest(image.size)
     guest.write(0, read_disk(lun, name, 0, image.size))
     qemu, writer = Qemu(lun, name), Writer(dice)
+    if is_zeroed:
+        for number in range(qemu.clusters):
+            if qemu.entry(number) & (PLACE | 1) == 0 or qemu.entry(number) & 1:
+                qemu.unmap(number)
     for start, row in _rows(dice, qemu):
         first, end = start * qemu.cluster, min((start + row) * qemu.cluster, image.size)
         data = writer.data((end - first) // 512)

@@ -3,17 +3,19 @@
 
     head      new extents: header, count table, counts, tables of the first and of the second level, copied clusters
     kept      old extents with data, those of each image in a row; dead clusters among them
-    tail      what makes the volume as large as SM makes it; nothing is written there
+    tail      room for what no image has; nothing is written there
 
 SM makes every volume as large as a full image needs, and not larger. QEMU puts new clusters where its counts say that
 nobody is, but a write of several clusters only where so many are free in a row, and it does not come back to what it
-has passed by: with free clusters in pieces a disk that fills up runs out of its volume. So every dead cluster in front
-of the tail is given to a cluster of the disk that no image has: as zeros, with a place that is there already. Then what
-is free is in one piece, or the disk is full.
+has passed by: with free clusters in pieces a disk that fills up runs out of its volume. So dead clusters are no room:
+the tail has a place for each cluster that no image has, and the volume is larger than SM's by what is dead. SM takes
+that, but for growing the disk by less than the volume has too much. Extents of which half or more is dead are copied
+together, as that takes less than it saves.
 
-Extents of which little is alive make the volume larger than SM does. Then as few clusters as possible are copied, those
-of the extents with the least. Where that is much, the volume is larger: SM takes that, but for growing the disk by less
-than the volume has too much. Such a disk has a place for every cluster.
+Every dead cluster is given to a cluster of the disk that no image has, as zeros with a place that is there already.
+That alone would do in a volume of SM's size, until the guest writes zeros there: tapdisk has QEMU free such a cluster.
+So it is the way of a LUN without room for the other, with as few clusters copied as possible, those of the extents with
+the least; a disk that has grown since has no more than that either.
 """
 
 from array import array
@@ -79,24 +81,28 @@ class Layout(NamedTuple):
 #: more than this is not copied to save extents
 MOST_COPIED_BYTES = 1 << 30
 
+#: of a volume that is to be small: SM grows a disk there without growing the volume, and its tables take some room
+SPARE_EXTENTS = 1
+
 
 def layouts(members: Sequence[Member], thick: bool) -> Iterator[Layout]:
-    """The ways to do it, the better first: as large as SM makes it, and larger but with next to nothing copied.
+    """The ways to do it, the better first: with room beside the dead clusters, and as large as SM makes it.
 
     `thick`: the volume is to have room for a full disk.
     """
     unit = min(member.cluster_bytes for member in members if member.cluster_bytes)
     homes = dict(find_homes(members, unit))
     choice = _Choice(members, unit, homes)
-    as_sm_makes_it, larger = choice.kept_extents(is_larger=False), choice.kept_extents(is_larger=True)
+    dense, everything, as_sm_makes_it = choice.half_alive(), sorted(choice.alive), choice.that_fit()
+    yield choice.layout(dense, thick, is_roomy=True)
+    if everything != dense:
+        yield choice.layout(everything, thick, is_roomy=True)
     if choice.copied_bytes(as_sm_makes_it) <= MOST_COPIED_BYTES:
-        yield choice.layout(as_sm_makes_it, thick)
-    if larger != as_sm_makes_it:
-        yield choice.layout(larger, thick)
+        yield choice.layout(as_sm_makes_it, thick, is_roomy=False)
 
 
 class _Choice:
-    """Which extents stay: as many as a volume of SM's size can have."""
+    """Which extents stay, and how large that becomes."""
 
     def __init__(self, members: Sequence[Member], unit: int, homes: Homes) -> None:
         self.unit, self.homes, self.disk_bytes = unit, homes, members[0].virtual_size
@@ -122,11 +128,22 @@ class _Choice:
         if not self.alive[extent]:
             del self.alive[extent]
 
-    def kept_extents(self, is_larger: bool) -> List[int]:
-        """Those that stay. `is_larger`: the volume may be larger than SM makes it, so that nothing is copied."""
+    def half_alive(self) -> List[int]:
+        """The extents of which more than half is alive, and as many others as would be too much to copy."""
+        kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
+        copied = 0
+        while kept and 2 * self.alive[kept[-1]] <= self.per_extent:
+            copied += self.alive[kept[-1]] * self.unit
+            if copied > MOST_COPIED_BYTES:
+                break
+            kept.pop()
+        return sorted(kept)
+
+    def that_fit(self) -> List[int]:
+        """As many extents as a volume of SM's size can have beside its head, those of which most is alive."""
         kept = sorted(self.alive, key=lambda extent: (-self.alive[extent], extent))
         alive, copied = sum(self.alive.values()), len(self.cut)
-        while not is_larger and kept and self._head(len(kept), alive, copied)[0] + len(kept) > self.most_extents:
+        while kept and self._head(len(kept), alive, copied)[0] + len(kept) > self.most_extents:
             moved = self.alive[kept.pop()]
             alive, copied = alive - moved, copied + moved
         return sorted(kept)
@@ -134,10 +151,15 @@ class _Choice:
     def copied_bytes(self, kept: Sequence[int]) -> int:
         return (sum(self.alive.values()) - sum(self.alive[extent] for extent in kept)) * self.unit
 
-    def layout(self, kept: Sequence[int], thick: bool) -> Layout:
-        alive, all_alive = sum(self.alive[extent] for extent in kept), sum(self.alive.values())
-        head, needed = self._head(len(kept), alive, all_alive - alive + len(self.cut))
+    def layout(self, kept: Sequence[int], thick: bool, is_roomy: bool) -> Layout:
+        alive, all_alive = sum(self.alive[extent] for extent in kept), sum(self.alive.values()) + len(self.cut)
+        head, needed = self._head(len(kept), alive, all_alive - alive)
         extents = head + len(kept)
+        if thick:
+            tail = self._tail(extents, self.units - all_alive, needed) if is_roomy else 0
+            extents = max(extents + tail, self.most_extents)
+        else:
+            extents += SPARE_EXTENTS
         return Layout(
             unit=self.unit,
             units=self.units,
@@ -147,8 +169,17 @@ class _Choice:
             copied=tuple(self._copied(frozenset(kept))),
             head_extents=head,
             kept=tuple(kept),
-            size_bytes=(max(extents, self.most_extents) if thick else extents) * EXTENT_BYTES,
+            size_bytes=extents * EXTENT_BYTES,
         )
+
+    def _tail(self, used: int, absent: int, needed: Needs) -> int:
+        """How many extents behind the used ones it takes for all that is not there yet: clusters, tables, counts."""
+        wanted, tail = absent + self.table_count - needed.second_level, 0
+        while True:
+            counts = clusters.counts_for((used + tail) * self.per_extent, self.unit) - needed.counts
+            if (wanted + counts) <= tail * self.per_extent:
+                return tail
+            tail = -(-(wanted + counts) // self.per_extent)
 
     def _head(self, kept: int, alive: int, copied: int) -> Tuple[int, Needs]:
         """How many extents the head takes, with tables for all dead units of the image, and what is in it."""
@@ -156,7 +187,7 @@ class _Choice:
         in_tables = self.in_tables - alive - copied
         more = -(-max(0, dead - in_tables) // self.per_table)
         tables = min(self.table_count, len(self.homes) + more)
-        most_units = self.most_extents * self.per_extent
+        most_units = (self.most_extents + kept + 1) * self.per_extent
         count_table = -(-clusters.counts_for(most_units, self.unit) // self.per_table)
         head, counts = 0, 0
         while True:

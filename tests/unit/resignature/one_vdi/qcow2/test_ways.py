@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kit.chains.cut_one_vdi import new_volume
 from kit.chains.judge import Wrong
-from kit.chains.judge_qcow2 import fill_completely, judge
+from kit.chains.judge_qcow2 import fill_completely, has_room, judge
 from kit.chains.lun import Lun
 from kit.chains.qcow2 import Image, check, flatten
 from kit.chains.random_qcow2 import random_qcow2, volume_size
@@ -20,7 +20,7 @@ from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.errors import FormatError, Refused
 from relvmoiscsi.resignature.one_vdi.choice import Request
-from relvmoiscsi.resignature.one_vdi.qcow2 import image, layout
+from relvmoiscsi.resignature.one_vdi.qcow2 import image, ways
 
 ANY = Request()
 PAIR = {
@@ -97,13 +97,25 @@ def test_nothing_else_is_left_on_the_lun(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_thick_volume_is_as_large_as_the_storage_manager_makes_it(seed):
-    chain = random_qcow2(seed, thick=True, bits=16, mixed=False, raw=False, leaks=0, odd=False)
+def test_a_thick_volume_has_room_for_all_that_no_image_has(seed):
+    """Dead clusters are none of it: what the guest writes zeros to loses the place that it was given."""
+    chain = random_qcow2(seed, thick=True, bits=16, mixed=False, raw=False, odd=False)
 
     disk, name, _ = made_one(chain)
 
     volume = Lun.read(disk).volume(name)
-    assert volume.size == volume_size(Image(volume).size, 65536)
+    assert volume.size >= volume_size(Image(volume).size, 65536)
+    assert has_room(judge(disk, name, chain.flats[chain.leaf], seed))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_thin_volume_has_an_extent_to_spare(seed):
+    """SM grows a disk on a thin SR without its volume, and longer tables need room."""
+    chain = random_qcow2(seed, **{**PAIR, "thick": False})
+
+    disk, name, _ = made_one(chain)
+
+    assert judge(disk, name, chain.flats[chain.leaf], seed).free >= 64
 
 
 def test_data_stays_where_it_is():
@@ -128,10 +140,19 @@ def test_until_the_commit_free_space_alone_is_written():
     assert engine.inspect(disk).state == "clean"
 
 
-def test_with_dead_clusters_in_pieces_the_disk_does_not_fit_into_its_volume(monkeypatch):
+@pytest.fixture
+def as_sm_makes_it(monkeypatch):
+    """The way of a LUN that has no room for the others."""
+    every = ways.layouts
+    monkeypatch.setattr(ways, "layouts", lambda *arguments: list(every(*arguments))[-1:])
+
+
+def test_with_dead_clusters_in_pieces_the_disk_does_not_fit_into_its_volume(as_sm_makes_it, monkeypatch):
     """The negative control: QEMU passes by free clusters that are too few in a row."""
     chain = random_qcow2(1, **TIGHT)
     fill_completely(*made_one(chain)[:2])
+    with pytest.raises(Wrong, match="the guest cannot write"):
+        fill_completely(*made_one(chain)[:2], is_zeroed=True)
     monkeypatch.setattr(image, "_give_away", lambda *_: None)
 
     with pytest.raises(Wrong, match="the guest cannot write 16 clusters"):
@@ -177,27 +198,36 @@ def test_too_few_free_extents_are_refused_with_their_number():
 
 
 def test_more_to_copy_than_a_call_may_is_refused_with_the_sizes():
-    """The cluster in which the disk of a parent ends is copied in any case."""
+    """The cluster in which the disk of a parent ends is copied in any case. The cheapest way counts."""
     chain = random_qcow2(0, **{**PAIR, "odd": True, "grown": True, "full": True, "busy": 0.02})
-    assert made_one(chain)[2].cost.copied == 3
+    assert made_one(chain)[2].cost.copied == 31  # all: the extents are half empty
+    assert made_one(chain, Request(most_bytes=65536))[2].cost.copied == 1
 
-    with pytest.raises(Refused, match=r"takes 196608 bytes of copying, and a call may copy 65535 here"):
+    with pytest.raises(Refused, match=r"takes 65536 bytes of copying, and a call may copy 65535 here"):
         made_one(chain, Request(most_bytes=65535))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_where_much_would_be_copied_the_volume_is_larger(seed, monkeypatch):
-    """Then each cluster of the disk has a place."""
+def test_what_is_dead_makes_the_volume_larger(seed):
+    """But not by the extents of which half or more is dead: these are copied together."""
+    chain = random_qcow2(seed, **{**TIGHT, "zeros": 0.1, "free": 20})
+
+    disk, name, _ = made_one(chain)
+
+    found = judge(disk, name, chain.flats[chain.leaf], seed)
+    assert has_room(found)
+    assert Lun.read(disk).volume(name).size > volume_size(187 << 16, 65536)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_a_lun_without_room_for_that_it_is_as_the_storage_manager_makes_it(seed, as_sm_makes_it):
     chain = random_qcow2(seed, **{**TIGHT, "zeros": 0.1})
-    small = made_one(chain)
-    monkeypatch.setattr(layout, "MOST_COPIED_BYTES", 0)
 
     disk, name, prepared = made_one(chain)
 
-    assert small[2].cost.copied > 0 == prepared.cost.copied
-    assert judge(disk, name, chain.flats[chain.leaf], seed).unallocated == 0
-    sizes = [Lun.read(disk).volume(name).size for disk, name, _ in (small, (disk, name, prepared))]
-    assert sizes[0] == volume_size(187 << 16, 65536) < sizes[1]
+    judge(disk, name, chain.flats[chain.leaf], seed)
+    assert prepared.cost.copied > 0
+    assert Lun.read(disk).volume(name).size == volume_size(187 << 16, 65536)
 
 
 # --- what is refused
