@@ -5,8 +5,9 @@ reading        what is on it: survey (LVM's part), volumes (what is inside), rea
                SM's unfinished work: sm_journals (its rules), sm_work (what it leads to)
 planning       new_ids (derived or chosen), mapfile (what people choose them with); plan, contents (inside volumes),
                labels, plan_check (read back in memory)
-one_vdi        a leaf and its parents become one image: choice (which), vhd and qcow2 (ways to do it), extents (where it
-               goes), collapse (all of it); fit (an earlier run)
+one_vdi        a leaf and its parents become one image: choice (which), way (what a format says of its chains), extents
+               (where it goes), collapse (all of it); fit (an earlier run); vhd and qcow2: members (of a chain), layout
+               (where blocks go), homes (of a VHD's), ways, image
 protocol       steps, states (tables); mark (in the label), journal (its bytes), run (what it says), rebuilt (what one
                VDI adds to it), structure (what changed bytes are part of: whole or torn)
 writing        apply (step by step), canvas (as found, as it is to be), copying (guest data, unseen), rebuilding (of an
