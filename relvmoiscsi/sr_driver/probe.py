@@ -8,6 +8,7 @@ for no lock, and has a short time for the rest; its logout alone may wait some s
 from typing import Sequence, Tuple
 
 from relvmoiscsi import engine
+from relvmoiscsi.device import Device
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.sm_locks import Busy
@@ -38,11 +39,16 @@ def sr_probe(
 
 def _inspected(path: str, scsi_id: str) -> str:
     with open_device(path, writable=False) as device:
-        return _xml(engine.inspect(device), scsi_id)
+        return document(device, scsi_id)
 
 
-def _xml(found: engine.Inspection, scsi_id: str) -> str:
-    """`UUID` is the SR that the LUN holds now; an SR that it was made of, or is to become, has a name of its own."""
+def document(device: Device, scsi_id: str) -> str:
+    """What is on a LUN, as XML. Nothing is written.
+
+    `UUID` is the SR that it holds now; an SR that it was made of, or is to become, has a name of its own. `one_vdi` is
+    whether it has one VDI, or can be made a LUN with one.
+    """
+    found = engine.inspect(device)
     rows = []
     if found.lun is not None:
         label = found.lun.mgt.name_label if found.lun.mgt else ""
@@ -52,6 +58,8 @@ def _xml(found: engine.Inspection, scsi_id: str) -> str:
         rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]
     if found.problem is not None:
         rows.append(("problem", str(found.problem)))
+    if found.lun is not None:
+        rows.append(("one_vdi", engine.one_vdi(device, found.lun).state))
     return _document(rows)
 
 

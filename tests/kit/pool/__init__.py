@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A simulated XenServer / XCP-ng pool: a XenAPI server that runs storage drivers exactly as xapi does.
 
-It judges the driver and imports nothing of relvmoiscsi. What it knows comes from docs/host.rst and the sources
-named there; a module says where it is simpler than the real thing.
+It judges the driver and imports nothing of relvmoiscsi; kit/lun_world.py, which puts the engine behind it, does. What
+it knows comes from docs/host.rst and the sources named there; a module says where it is simpler than the real thing.
 
     wire.py        the XML that xapi writes to a driver, and how strictly it reads the answer
     database.py    records: pool, host, SR, PBD, VDI, secret, SM, task; generic get, set, add_to, remove_from

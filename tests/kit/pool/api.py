@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A XenAPI call: who may make it, which function answers it; sessions and tasks."""
+"""A XenAPI call: who may make it, which function answers it; sessions, tasks and events.
+
+Source: xen-api ocaml/xapi/{xapi_session,xapi_event}.ml; the roles: ocaml/idl/datamodel.ml, datamodel_host.ml.
+"""
 
 import inspect
 import threading
+import time
 import xmlrpc.client
 
 from . import wire
@@ -10,21 +14,50 @@ from .database import Generic
 from .errors import XenError
 from .host_plugins import HostPlugins
 
+#: from the least to the most; each has the rights of those before it
+ROLES = ("read-only", "vm-operator", "vm-admin", "vm-power-admin", "pool-operator", "pool-admin")
+
+#: the least role for a call, or for all of a class that change something; a session may always end itself
+_NEEDED = {
+    "SR": "pool-operator",
+    "SR.scan": "vm-power-admin",
+    "PBD": "pool-operator",
+    "secret": "pool-operator",
+    "VDI": "vm-admin",
+    "VBD": "vm-admin",
+    "VM": "vm-admin",
+    "host": "pool-operator",
+    "host.call_plugin": "pool-admin",
+    "pool": "pool-operator",
+    "task": "read-only",
+    "event": "read-only",
+    "session": "read-only",
+}
+
 
 class Api:
-    """Answers XenAPI calls: `call("SR.get_all", (session,))` gives a value or raises XenError."""
+    """Answers XenAPI calls: `call("SR.get_all", (session,))` gives a value or raises XenError.
+
+    `users` has those besides root: {name: (password, role)}. `latency_s` is how long each call is on its way. `before`
+    is called with the name of each call and its parameters; what it raises goes through. `GoneAway` ends the
+    connection.
+    """
 
     def __init__(self, database, storage, user="root", password="secret root password"):
         self.database = database
         self.storage = storage
         self.user, self.password = user, password
-        self.host_plugins = HostPlugins(database)
+        self.users = {}
+        self.latency_s = 0.0
+        self.before = None
+        self.host_plugins = HostPlugins(database, storage.offline)
         self.calls = []  #: names of the calls that clients and drivers have made, in order
         self._generic = Generic(database, storage.is_driver_of)
         self._methods = {
             "session.logout": self._logout,
             "task.create": self._task_create,
             "task.destroy": lambda session, task: database.destroy("task", task),
+            "event.from": self._event_from,
             "secret.create": storage.secret_create,
             "secret.destroy": storage.secret_destroy,
             "host.call_plugin": self.host_plugins.call,
@@ -49,6 +82,10 @@ class Api:
     def call(self, method, params, local=False):
         """`local`: it came by the unix socket, where root needs no password."""
         self.calls.append(method)
+        if self.before:
+            self.before(method, params)
+        if self.latency_s:
+            time.sleep(self.latency_s)
         if method == "session.login_with_password":
             return self._login(local, *_fitting(method, self._login, params, 1))
         asynchronous = method.startswith("Async.")
@@ -59,6 +96,7 @@ class Api:
         params = _fitting(method, function, params, 0)
         if not self.database.exists("session", params[0]):
             raise XenError("SESSION_INVALID", params[0])
+        self._require_role(params[0], name)
         if asynchronous:
             return self._start(method, function, params)
         return function(*params)
@@ -66,14 +104,45 @@ class Api:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _login(self, local, user, password, version="1.0", originator=""):
-        if not local and (user, password) != (self.user, self.password):
+        known = {**self.users, self.user: (self.password, ROLES[-1])}
+        expected, role = known.get(user, (None, ""))
+        if not local and (expected is None or password != expected):
             raise XenError("SESSION_AUTHENTICATION_FAILED", user, "Authentication failure")
         return self.database.create(
-            "session", this_host=self.storage.master(), is_local_superuser=True, originator=originator
-        )
+            "session", this_host=self.storage.master(), is_local_superuser=local or user == self.user,
+            originator=originator, auth_user_name=user, rbac_permissions=[] if local else [role],
+        )  # fmt: skip
+
+    def _require_role(self, session, name):
+        """Whoever may read may read everything. Sessions of drivers, and root's by the socket, may do everything."""
+        held = self.database.get("session", session, "rbac_permissions")
+        table, _, operation = name.partition(".")
+        if not held or operation.startswith("get_"):
+            return
+        needed = _NEEDED.get(name, _NEEDED.get(table, "pool-admin"))
+        if ROLES.index(held[0]) < ROLES.index(needed):
+            raise XenError("RBAC_PERMISSION_DENIED", name.lower(), "No permission in user session")
 
     def _logout(self, session):
         self.database.destroy("session", session)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _event_from(self, _session, classes, token, timeout):
+        """Simpler than the real one: nothing that was deleted, and an operation is `mod` unless the token is empty."""
+        wanted = {(table, ref or None) for table, _, ref in (each.partition("/") for each in classes)}
+        generation, pairs = self.database.wait_for_changes(wanted, int(token or -1), float(timeout))
+        events = []
+        for number, (table, ref) in enumerate(pairs):
+            with self.database.lock:
+                if not self.database.exists(table, ref):
+                    continue
+                record = self.database.record(table, ref)
+            events.append({
+                "id": str(number), "timestamp": "0.", "class": table, "operation": "mod" if token else "add",
+                "ref": ref, "obj_uuid": record["uuid"], "snapshot": record,
+            })  # fmt: skip
+        return {"events": events, "valid_ref_counts": {}, "token": str(generation)}
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
@@ -103,6 +172,20 @@ def _fitting(method, function, params, own):
     if not needed <= len(params) <= len(accepted):
         raise XenError("MESSAGE_PARAMETER_COUNT_MISMATCH", method, needed, len(params))
     return params
+
+
+class GoneAway(Exception):
+    """The connection ends here, as it does when a toolstack restarts."""
+
+
+class Member:
+    """A host that is not the master: it answers a login with the master's address, and nothing else."""
+
+    def __init__(self, master_address):
+        self._master_address = master_address
+
+    def call(self, method, params, local=False):
+        raise XenError("HOST_IS_SLAVE", self._master_address)
 
 
 def answer(api, body, local):

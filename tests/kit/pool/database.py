@@ -5,11 +5,12 @@ One row of a table below is one field: name, kind, who may write it, default. Ki
 time, ref, map (string to string), set (of strings); `VDI.SR` is the set of VDIs whose SR is this record. Access: `ro`;
 `rw`, by any session; `sm`, by the session of a driver call on that SR alone (facts 2.7).
 
-Simpler than the real one: no allowed_operations, no current_operations, no events.
+Simpler than the real one: no allowed_operations, no current_operations; of what happens only `wait_for_changes` knows.
 """
 
 import re
 import threading
+import time as clock
 import uuid
 import xmlrpc.client
 from functools import partial
@@ -36,8 +37,9 @@ _TABLES = {
     "host": """
         name_label string rw; name_description string rw; hostname string ro; address string rw; enabled bool ro true
         other_config map rw; iscsi_iqn string rw; multipathing bool rw; software_version map ro; PBDs PBD.host ro
-        API_version_major int ro 2; API_version_minor int ro 21; local_cache_sr ref ro; tags set rw
+        API_version_major int ro 2; API_version_minor int ro 21; local_cache_sr ref ro; tags set rw; metrics ref ro
     """,
+    "host_metrics": "live bool ro true; last_updated time ro",
     "SR": """
         name_label string rw; name_description string rw; VDIs VDI.SR ro; PBDs PBD.SR ro; virtual_allocation int sm 0
         physical_utilisation int sm -1; physical_size int sm -1; type string ro; content_type string ro
@@ -49,7 +51,7 @@ _TABLES = {
         host ref ro; SR ref ro; device_config map sm; currently_attached bool ro; other_config map rw
     """,
     "VDI": """
-        name_label string rw; name_description string rw; SR ref ro; VBDs set ro; crash_dumps set ro
+        name_label string rw; name_description string rw; SR ref ro; VBDs VBD.VDI ro; crash_dumps set ro
         virtual_size int sm; physical_utilisation int sm; type string ro user; sharable bool sm; read_only bool sm
         other_config map rw; storage_lock bool ro; location string ro; managed bool sm true; missing bool sm
         parent ref ro; xenstore_data map rw; sm_config map rw; is_a_snapshot bool sm; snapshot_of ref sm
@@ -57,6 +59,16 @@ _TABLES = {
         on_boot string rw persist; metadata_of_pool ref sm; metadata_latest bool ro; is_tools_iso bool ro
         cbt_enabled bool sm; allowed_operations set ro; current_operations map ro
     """,
+    "VM": """
+        name_label string rw; name_description string rw; power_state string ro Halted; is_a_template bool rw
+        is_a_snapshot bool ro; is_control_domain bool ro; VBDs VBD.VM ro; resident_on ref ro; other_config map rw
+        tags set rw; snapshot_of ref ro
+    """,
+    "VBD": """
+        VM ref ro; VDI ref ro; userdevice string rw 0; bootable bool rw; mode string rw RW; type string rw Disk
+        currently_attached bool ro; empty bool ro; other_config map rw
+    """,
+    "message": "name string ro; priority int ro; cls string ro; obj_uuid string ro; timestamp time ro; body string ro",
     "secret": "value string rw; other_config map rw",
     "SM": """
         name_label string ro; name_description string ro; type string ro; vendor string ro; copyright string ro
@@ -71,6 +83,7 @@ _TABLES = {
     "session": """
         this_host ref ro; this_user ref ro; last_active time ro; pool bool ro; other_config map rw
         is_local_superuser bool ro; auth_user_name string ro; originator string ro; parent ref ro
+        rbac_permissions set ro
     """,
 }
 
@@ -126,6 +139,9 @@ class Database:
     def __init__(self):
         self.lock = threading.RLock()
         self._rows = {table: {} for table in TABLES}
+        self._changed = threading.Condition(self.lock)
+        self._generation = 0
+        self._touched = {}  #: (table, reference): the generation of its last change
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -143,12 +159,14 @@ class Database:
                 raise XenError("INTERNAL_ERROR", "Db_exn.Uniqueness_constraint_violation", table, "uuid", row["uuid"])
             self._rows[table][ref] = row
             self._keep_in_step(table, ref, "other_config")
+            self._touch(table, ref)
         return ref
 
     def destroy(self, table, ref):
         with self.lock:
             self._row(table, ref)
             del self._rows[table][ref]
+            self._touched.pop((table, ref), None)
 
     def refs(self, table, **equal):
         """References of the records whose fields have these values, oldest first."""
@@ -191,6 +209,7 @@ class Database:
         with self.lock:
             self._row(table, ref)[name] = value
             self._keep_in_step(table, ref, name)
+            self._touch(table, ref)
 
     def add_to(self, table, ref, name, key, value):
         with self.lock:
@@ -205,6 +224,29 @@ class Database:
             mapping = self.get(table, ref, name)
             mapping.pop(key, None)
             self.set(table, ref, name, mapping)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def wait_for_changes(self, wanted, since, timeout_s):
+        """(generation, [(table, reference)]) of what has changed after the generation `since`, as soon as anything has.
+
+        `wanted`: pairs of a table and a reference, or None for all of the table; nothing is found after `timeout_s`.
+        """
+        end = clock.monotonic() + timeout_s
+
+        def found():
+            pairs = [pair for pair, generation in self._touched.items() if generation > since]
+            return [pair for pair in pairs if pair in wanted or (pair[0], None) in wanted]
+
+        with self._changed:
+            while not found() and clock.monotonic() < end:
+                self._changed.wait(end - clock.monotonic())
+            return self._generation, found()
+
+    def _touch(self, table, ref):
+        self._generation += 1
+        self._touched[table, ref] = self._generation
+        self._changed.notify_all()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

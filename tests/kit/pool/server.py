@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""XenAPI over HTTP, on a unix socket and on TCP: one thread for each connection, kept alive as xapi does."""
+"""XenAPI over HTTP, on a unix socket and on TCP, there with TLS if wanted; a thread for each connection, kept alive."""
 
 import http.server
 import os
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 
-from .api import answer
+from .api import GoneAway, answer
 
-_OVER = (ConnectionError, socket.timeout)
+_OVER = (ConnectionError, socket.timeout, ssl.SSLError)
 _NEVER = 3600.0  #: seconds. Nobody polls: in the VM that alone would take a tenth of its time. `stop` knocks
 
 
@@ -24,7 +25,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True
             return
-        reply = answer(self.server.api, body, self.server.local)
+        try:
+            reply = answer(self.server.api, body, self.server.local)
+        except GoneAway:
+            self.close_connection = True
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/xml")
         self.send_header("Content-Length", str(len(reply)))
@@ -85,11 +90,22 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 
 class TcpServer(_Server):
-    """On 127.0.0.1, at a port of the kernel's choice; `url` tells it."""
+    """On an address of this machine, at a port of the kernel's choice unless one is given; `url` tells both.
 
-    def __init__(self, api):
-        super().__init__(("127.0.0.1", 0), api, local=False)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+    `tls` is the ssl.SSLContext of a server.
+    """
+
+    def __init__(self, api, address="127.0.0.1", port=0, tls=None):
+        self._tls = tls
+        super().__init__((address, port), api, local=False)
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://{address}:{self.server_address[1]}"
+
+    def get_request(self):
+        request, address = super().get_request()
+        if self._tls:  # the handshake is left to the connection's own thread
+            request = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
 
 
 class UnixServer(_Server):

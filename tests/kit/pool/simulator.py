@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from . import plugins
-from .api import Api
+from .api import Api, Member
 from .database import Database
 from .runner import CallLog, Runner
 from .server import TcpServer, UnixServer
@@ -47,15 +47,17 @@ class Pool:
     extra_env      for tests only: what drivers get besides xapi's environment
     log_path       a file to which every driver call is appended, or None
     drivers        what `storage.drivers` of an earlier pool was; the start of the toolstack then executes none
+    runner         what answers driver calls in place of executables; it comes with `drivers`
+    tls            the ssl.SSLContext with which it listens; None: plain HTTP
     """
 
     def __init__(self, sm_dir, socket_path=None, hosts=("xs1", "xs2"), sm_plugins=SM_PLUGINS, move_secrets=True,
                  originator=True, observer=None, extra_env=None, log_path=None,
-                 drivers=None):  # fmt: skip
+                 drivers=None, runner=None, tls=None):  # fmt: skip
         self.sm_dir, self.sm_plugins = sm_dir, sm_plugins
         self.log = CallLog(log_path)
         self.db = Database()
-        self.runner = Runner(self.log, originator, extra_env, observer)
+        self.runner = runner or Runner(self.log, originator, extra_env, observer)
         self.storage = Storage(self.db, self.runner, move_secrets)
         self.api = Api(self.db, self.storage)
         self.hosts = [self._new_host(number, name) for number, name in enumerate(hosts, 1)]
@@ -64,6 +66,7 @@ class Pool:
         self.rejected = {}  #: names of files that are no drivers here: why
         self._known_drivers = drivers
         self.socket_path = socket_path
+        self.tls = tls
         self._servers = []
         self.url = None
 
@@ -71,11 +74,11 @@ class Pool:
         other_config = {"iscsi_iqn": "iqn.2026-01.test:" + name, "multipathing": "false"}
         return self.db.create(
             "host", name_label=name, hostname=name, address=f"192.0.2.{number}", other_config=other_config,
-            software_version={"product_brand": "simulated", "xapi": "26.9"},
+            software_version={"product_brand": "simulated", "xapi": "26.9"}, metrics=self.db.create("host_metrics"),
         )  # fmt: skip
 
     def __enter__(self):
-        tcp = TcpServer(self.api)
+        tcp = TcpServer(self.api, tls=self.tls)
         self._servers.append(tcp)
         self.url = tcp.url
         if self.socket_path:
@@ -94,6 +97,22 @@ class Pool:
             server.stop()
         errors = [error for server in servers for error in server.errors]
         assert not errors, errors
+
+    def listen_on_member(self):
+        """The URL of a host that is not the master; as on real ones, the port is the same."""
+        port = self._servers[0].server_address[1]
+        member = TcpServer(Member("127.0.0.1"), "127.0.0.2", port, tls=self.tls)
+        self._servers.append(member)
+        return member.url
+
+    def go_down(self, host):
+        """A host goes away; xapi has noticed."""
+        self.storage.offline.add(host)
+        self.db.set("host_metrics", self.db.get("host", host, "metrics"), "live", False)
+
+    def come_back(self, host):
+        self.storage.offline.discard(host)
+        self.db.set("host_metrics", self.db.get("host", host, "metrics"), "live", True)
 
     def restart_toolstack(self):
         """Look for drivers, as xapi does when it starts."""

@@ -145,7 +145,7 @@ class Standin:
         """VDI rows become what MGT says. Hidden volumes have a row too, as in sm."""
         lun = self._lun()
         with self._attached(lun, "scan") as device:
-            volumes = _volumes(_read_sr(device))
+            volumes = volumes_of(_read_sr(device))
         xapi, sr = self._xapi(), self.params["sr_ref"]
         rows = {xapi("VDI.get_uuid", vdi): vdi for vdi in xapi("SR.get_VDIs", sr)}
         for vdi_uuid in set(rows) - set(volumes):
@@ -403,7 +403,7 @@ def _read_sr(device):
         disk.close()
 
 
-def _volumes(sr):
+def volumes_of(sr):
     """{VDI UUID: what its row says}, from MGT for the words and from the volumes for the sizes."""
     if sr is None or sr.mgt is None:
         raise Refused(SM_GENERAL, "There is no MGT volume")

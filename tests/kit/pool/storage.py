@@ -10,6 +10,7 @@ Source: xen-api ocaml/xapi/{message_forwarding,xapi_sr,xapi_pbd,xapi_secret,stor
 """
 
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,6 +30,8 @@ class Storage:
         self.runner = runner
         self.move_secrets = move_secrets
         self.drivers = {}  #: type to plugins.Driver
+        self.offline = set()  #: hosts that are away
+        self.slow = {}  #: {host: seconds that each of its driver calls takes more}
         self._locks = {}
 
     # -- SR -----------------------------------------------------------------------------------------------------------
@@ -108,6 +111,8 @@ class Storage:
     def sr_destroy(self, _session, sr):
         """sr_delete on the SR's master, attached for it, and then what forget does."""
         db = self.database
+        if db.get("SR", sr, "other_config").get("indestructible") == "true":
+            raise XenError("SR_INDESTRUCTIBLE", sr)
         self._require_unplugged(sr)
         if not db.refs("PBD", SR=sr):
             raise XenError("SR_NO_PBDS", sr)
@@ -297,6 +302,9 @@ class Storage:
     def _call(self, driver, command, host, sr, config, args=(), sr_sm_config=None):
         """A driver call with a session of its own, which may change this SR and goes when the call ends."""
         db = self.database
+        if host in self.offline:
+            raise XenError("HOST_OFFLINE", host)
+        time.sleep(self.slow.get(host, 0))
         master = command in ("sr_create", "sr_probe") or host == self.master()
         device_config = {"SRmaster": "true" if master else "false"}
         device_config.update(config)

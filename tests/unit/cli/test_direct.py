@@ -448,10 +448,8 @@ def test_what_is_in_use_stays(linked, run):
 
 def test_a_disk_of_a_vm_stays_though_the_vm_is_halted(linked, run):
     (vdi,) = linked.pool.db.refs("VDI", SR=linked.sr)
-    linked.pool.db.destroy("VDI", vdi)
-    linked.has_vdi(linked.sr, VBDs=["OpaqueRef:vbd"])
-    linked.pool.api._methods["VBD.get_record"] = lambda _session, _vbd: {"VM": "OpaqueRef:vm"}
-    linked.pool.api._methods["VM.get_record"] = lambda _session, _vm: {"uuid": "77", "name_label": "mail"}
+    vm = linked.pool.db.create("VM", "77", name_label="mail")
+    linked.pool.db.create("VBD", VM=vm, VDI=vdi)
 
     ran = run("remove", "disk")
 

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""LUNs behind targets for a simulated pool, and the two SR drivers that it has for them, in this process.
+
+    relvmoiscsi    our own engine on the LUN's bytes, with the words of the real driver
+    lvmoiscsi      what the storage manager would do, as far as xapi sees it
+
+    world = World()
+    world.add("10.0.0.5", IQN, build_sr([...]).disk)
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        original = world.attach_original(pool, scsi_id, "Production")
+
+What the real host does with sessions, locks and udev is not here: tests/vm has it.
+"""
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from kit.pool import plugins, wire
+from kit.pool.database import NULL
+from kit.pool.runner import NotImplementedInBackend, Runner
+from kit.pool.simulator import Pool
+from kit.pool.standin import volumes_of
+from kit.reader import read_sr
+from relvmoiscsi import engine, procedure
+from relvmoiscsi.errors import NotFound, RelvmoiscsiError
+from relvmoiscsi.host.iscsi.iscsiadm import Target
+from relvmoiscsi.host.iscsi.portals import Portal
+from relvmoiscsi.host.iscsi.sessions import Lun as SessionLun
+from relvmoiscsi.host.iscsi.sessions import LunFacts
+from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.sr_driver import probe
+from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
+from relvmoiscsi.sr_driver.iscsi import listing
+from relvmoiscsi.sr_driver.iscsi.config import parse_config
+from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
+from relvmoiscsi.sr_driver.main import success
+from relvmoiscsi.sr_driver.transport import Listed
+
+LVM_TYPE, OWN_TYPE = "lvmoiscsi", "relvmoiscsi"
+
+#: the storage manager's number for a VG that LVM sees twice
+DUPLICATE = 119
+
+
+class Lun(NamedTuple):
+    """A LUN, as the array gives it."""
+
+    target: str
+    iqn: str
+    number: int
+    scsi_id: str
+    disk: object  #: a SparseDisk
+    chap: tuple = ()  #: (user, password) that its target wants
+
+
+class World:
+    """`create_s`: seconds that a resignature takes besides the engine's own."""
+
+    def __init__(self, create_s=0.0):
+        self.luns = []
+        self.create_s = create_s
+        self.visible = {}  #: host: IQNs with a session there
+        self.redo_logs = []  #: (SR UUID, VDI UUID) of metadata VDIs that xapi has begun to write to
+        self.log = []  #: (command, SR UUID or "", SCSIid) of each driver call, in the order in which they begin
+        self.fail = {}  #: {(command, SCSIid): RelvmoiscsiError} that a call ends with
+        self._lock = threading.RLock()
+        self._pool = None
+
+    # -- LUNs and pools -----------------------------------------------------------------------------------------------
+
+    def add(self, target, iqn, disk, chap=(), scsi_id=None):
+        """Another LUN; gives its SCSIid."""
+        number = sum(1 for lun in self.luns if lun.iqn == iqn) + 1
+        scsi_id = scsi_id or f"3600140500000000000000{len(self.luns) + 1:011d}"
+        disk.name = "/dev/" + scsi_id
+        self.luns.append(Lun(target, iqn, number, scsi_id, disk, chap))
+        return scsi_id
+
+    def clone(self, scsi_id, **options):
+        """An array snapshot of a LUN, behind the same target; gives its SCSIid."""
+        lun = self.lun(scsi_id)
+        return self.add(lun.target, lun.iqn, lun.disk.copy(), lun.chap, **options)
+
+    def lun(self, scsi_id):
+        return next(lun for lun in self.luns if lun.scsi_id == scsi_id)
+
+    def sr_uuid(self, scsi_id):
+        return engine.inspect(self.lun(scsi_id).disk).lun.sr_uuid
+
+    def state(self, scsi_id):
+        return engine.inspect(self.lun(scsi_id).disk).state
+
+    @contextmanager
+    def pool(self, hosts=("xs1", "xs2"), **options):
+        """A pool whose drivers see these LUNs."""
+        with Pool(None, None, hosts, drivers=_drivers(), runner=self, **options) as pool:
+            self._pool = pool
+            yield pool
+
+    def attach_original(self, pool, scsi_id, name):
+        """The SR on a LUN, introduced and plugged on every host, as an administrator has it; gives its reference."""
+        storage, lun = pool.storage, self.lun(scsi_id)
+        sr = storage.sr_introduce("", self.sr_uuid(scsi_id), name, "", LVM_TYPE, "user", True)
+        config = {"target": lun.target, "targetIQN": lun.iqn, "SCSIid": scsi_id}
+        if lun.chap:
+            config.update(chapuser=lun.chap[0], chappassword=lun.chap[1])
+        for host in pool.hosts:
+            storage.pbd_plug("", storage.pbd_create("", {"host": host, "SR": sr, "device_config": config}))
+        storage.sr_scan("", sr)
+        return sr
+
+    # -- driver calls -------------------------------------------------------------------------------------------------
+
+    def call(self, path, members):
+        """As kit.pool.runner.Runner."""
+        type_, command, config = os.path.basename(path), members["command"], members["device_config"]
+        function = getattr(self, f"_{type_}_{command}", None)
+        if function is None:
+            raise NotImplementedInBackend()
+        with self._lock:
+            self.log.append((command, members.get("sr_uuid") or "", config.get("SCSIid", "")))
+        try:
+            failure = self.fail.get((command, config.get("SCSIid")))
+            if failure:
+                raise failure
+            result = function(members, config)
+        except _Answer as answer:
+            raise Runner._error(wire.Fault(answer.code, answer.text), members, answer.stderr) from answer
+        except RelvmoiscsiError as error:
+            fault = fault_of(error)
+            stderr = unmistakable(getattr(error, "xml", ""))
+            raise Runner._error(wire.Fault(fault.code, fault.text), members, stderr) from error
+        return wire.from_python(result) if result is not None else wire.box("value", wire.box("nil"))
+
+    def kill_all(self):
+        """Nothing runs outside this process."""
+
+    def _behind(self, config, type_):
+        """The LUN that a device-config names. Raises the errors of the driver for what is missing, with its lists."""
+        parsed = parse_config(config)
+        there = [lun for lun in self.luns if lun.target == parsed.target]
+        if not there:
+            raise NotFound(f"No iSCSI target answers at {parsed.target}.", "ISCSITarget")
+        mine = [lun for lun in there if lun.iqn == parsed.target_iqn]
+        if not mine:
+            targets = [Target(Portal(lun.target, 3260), 1, lun.iqn) for lun in there]
+            targets = list(dict.fromkeys(targets))
+            text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
+            asked = Portal(parsed.target, 3260)
+            raise Listed(text, "ConfigTargetIQNMissing", listing.target_list(targets, asked))
+        if mine[0].chap and mine[0].chap != self._credentials(config):
+            raise NotFound("The target does not accept the login.", "ISCSILogin")
+        for lun in mine:
+            if lun.scsi_id == parsed.scsi_id:
+                return lun
+        if parsed.scsi_id:
+            raise NotFound(f"No LUN with the SCSIid {parsed.scsi_id} appeared.", "ISCSIDevice")
+        raise Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", _lun_list(mine))
+
+    def _credentials(self, config):
+        db = self._pool.db
+        password = config.get("chappassword")
+        if "chappassword_secret" in config:
+            password = db.get("secret", db.by_uuid("secret", config["chappassword_secret"]), "value")
+        return (config.get("chapuser"), password)
+
+    # -- relvmoiscsi --------------------------------------------------------------------------------------------------
+
+    def _relvmoiscsi_sr_probe(self, _members, config):
+        lun = self._behind(config, OWN_TYPE)
+        with self._lock:
+            return probe.document(lun.disk, lun.scsi_id)
+
+    def _relvmoiscsi_sr_create(self, members, config):
+        db = self._pool.db
+        lun = self._behind(config, OWN_TYPE)
+        users = lun_users.Pool(db.records("PBD"), db.records("SR"), db.records("VDI"))
+        lun_users.verify_unused(lun.scsi_id, users, members["sr_ref"], lambda path: None)
+        time.sleep(self.create_s)
+        with self._lock:
+            procedure.resignature(lun.disk, os.urandom, _Yes(), lun.scsi_id)
+        done = success(ISCSI)
+        raise _Answer(done.code, done.text)
+
+    # -- lvmoiscsi ----------------------------------------------------------------------------------------------------
+
+    def _lvmoiscsi_sr_attach(self, members, config):
+        lun, host = self._behind(config, LVM_TYPE), members["host_ref"]
+        with self._lock:
+            iqns = self.visible.setdefault(host, set())
+            iqns.add(lun.iqn)
+            found = {each.scsi_id: self.sr_uuid(each.scsi_id) for each in self._seen(iqns)}
+        if found.get(lun.scsi_id) != members["sr_uuid"]:
+            raise _Answer(47, f"The SR is not available [opterr=the LUN has {found.get(lun.scsi_id)}]")
+        twins = [scsi_id for scsi_id, uuid in found.items() if uuid == members["sr_uuid"] and scsi_id != lun.scsi_id]
+        if twins:
+            raise _Answer(DUPLICATE, f"LVM sees the VG twice [opterr={', '.join(twins)}]")
+        self._look_for_metadata(members, lun)
+
+    def _seen(self, iqns):
+        for lun in self.luns:
+            if lun.iqn in iqns and engine.inspect(lun.disk).lun is not None:
+                yield lun
+
+    def _look_for_metadata(self, members, lun):
+        """xapi, on the master and for a shared SR, writes its redo log into a metadata VDI of this pool."""
+        if members["host_ref"] != self._pool.master:
+            return
+        for record in read_sr(lun.disk).mgt.records:
+            if dict(record.fields).get("metadata_of_pool") == self._pool.pool and not record.deleted:
+                self.redo_logs.append((members["sr_uuid"], record.uuid))
+
+    def _lvmoiscsi_sr_detach(self, members, config):
+        self._behind(config, LVM_TYPE)
+
+    def _lvmoiscsi_sr_scan(self, members, config):
+        lun, db, sr = self._behind(config, LVM_TYPE), self._pool.db, members["sr_ref"]
+        with self._lock:
+            found = volumes_of(read_sr(lun.disk))
+        with db.lock:
+            rows = {record["uuid"]: ref for ref, record in db.records("VDI", SR=sr).items()}
+            for uuid in set(rows) - set(found):
+                db.destroy("VDI", rows.pop(uuid))
+            for uuid in sorted(set(found) - set(rows)):
+                rows[uuid] = _new_row(db, sr, uuid, found[uuid])
+            for uuid, volume in found.items():
+                db.set("VDI", rows[uuid], "snapshot_of", rows.get(volume["snapshot_of"], NULL))
+            db.set("SR", sr, "physical_size", lun.disk.size_bytes)
+
+
+class _Answer(Exception):
+    def __init__(self, code, text, stderr=""):
+        super().__init__(code, text)
+        self.code, self.text, self.stderr = code, text, stderr
+
+
+class _Yes(procedure.Voice):
+    """Agrees to everything and says nothing, as the driver does."""
+
+    def agrees_to_settle(self, mark, take_back, problem):
+        pass
+
+    def agrees_to(self, prepared):
+        return True
+
+    @contextmanager
+    def locks(self, run):
+        yield
+
+    def copying(self, done, total):
+        pass
+
+    def has_settled(self, mark, result):
+        pass
+
+
+def _new_row(db, sr, uuid, volume):
+    names = ("name_label", "name_description", "type", "read_only", "managed", "is_a_snapshot")
+    fields = {name: volume[name] for name in names}
+    return db.create(
+        "VDI", uuid, SR=sr, location=uuid, virtual_size=volume["size"], physical_utilisation=volume["allocated"],
+        sm_config={"vdi_type": volume["vdi_type"]}, **fields
+    )  # fmt: skip
+
+
+def _lun_list(luns):
+    rows = [SessionLun(lun.number, f"7:0:0:{lun.number}", None) for lun in luns]
+    return listing.lun_list(
+        [LunFacts(row, "TEST", "", "", lun.disk.size_bytes, lun.scsi_id) for row, lun in zip(rows, luns)]
+    )
+
+
+def _drivers():
+    return {
+        name: plugins.Driver(
+            name, "/world/" + name, name, "", "", "", "1.0", "1.0", ("SR_PROBE",), {"SR_PROBE": 1}, {}, ()
+        )
+        for name in (LVM_TYPE, OWN_TYPE)
+    }  # fmt: skip
