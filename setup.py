@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Installs the engine and the command; nothing beyond the standard library is needed to run them."""
+"""Installs the engine and the command; nothing beyond the standard library is needed to run them, but for the extra
+`pool`, a client of whole pools.
+"""
 
 import re
 from pathlib import Path
@@ -32,6 +34,8 @@ setup(
     license="LGPL-2.1-only",
     packages=find_packages(include=["relvmoiscsi", "relvmoiscsi.*"]),
     python_requires=">=3.6",
+    # Only `relvmoiscsi pool` wants them; without tqdm its progress is told in lines.
+    extras_require={"pool": ["XenAPI", "tqdm"]},
     entry_points={"console_scripts": ["relvmoiscsi = relvmoiscsi.cli:main"]},
     zip_safe=False,
     classifiers=[

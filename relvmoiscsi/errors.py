@@ -165,3 +165,9 @@ class Unfinished(RelvmoiscsiError):
 
     exit_status = 8
     sm_key = "SRUnavailable"
+
+
+class Partial(RelvmoiscsiError):
+    """Of several things asked for some are done, and some are not; the result says which."""
+
+    exit_status = 9

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The command: relvmoiscsi show | check | resignature | recover | undo, on a LUN; doctor, settings and direct, on a
-host; map.
+host; pool, on a whole pool; map.
 
 Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py. Each command has
 the module of its name here, which adds its parser and runs it; `on_lun` is what those on a LUN share.

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the commands on a LUN share: arguments, the device, the question before the first write, and the answer."""
+"""What the commands on a LUN share: arguments, the device, and the answer."""
 
 import argparse
 import os
 import stat
-import sys
 from contextlib import ExitStack, contextmanager
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -12,7 +11,7 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.engine import Result
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
@@ -44,25 +43,6 @@ def opened(arguments: argparse.Namespace, writable: bool) -> Iterator[Tuple[Host
                 held.enter_context(guard.lun_lock(arguments.device, ids))
             device = held.enter_context(open_device(arguments.device, writable))
         yield device, ids
-
-
-def must_be_able_to_ask(arguments: argparse.Namespace) -> None:
-    """Raises UsageError where a question would be asked and nobody is there."""
-    if arguments.yes or getattr(arguments, "dry_run", False):
-        return
-    if arguments.json or sys.stdin is None or not sys.stdin.isatty():
-        see_plan = ", or --dry-run to see the plan" if hasattr(arguments, "dry_run") else ""
-        raise UsageError(f"Nobody can be asked here; say --yes{see_plan}.")
-
-
-def ask(arguments: argparse.Namespace, question: str) -> None:
-    """Go on only with a yes. Raises Refused."""
-    if arguments.yes:
-        return
-    sys.stderr.write(question + " [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)
 
 
 def answer(path: str, result: Result, headline: str) -> Answer:

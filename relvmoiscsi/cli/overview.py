@@ -12,6 +12,7 @@ COMMANDS = {
     "doctor": "tell whether this host and its pool are ready for the SR driver",
     "settings": "tell what holds for the SR driver on this host, and change it",
     "direct": "give LUNs to VMs as they are: add, remove, list",
+    "pool": "clones as SRs on all hosts of a pool: luns, attach, map, discard",
 }
 
 _PAGE = """\
@@ -35,8 +36,8 @@ example:
 
 exit status:
   0 done     2 usage     3 not found     4 refused: unsafe; doctor: not ready     5 unreadable or damaged
-  6 a program failed     7 the device failed     8 an unfinished run: recover it     70 a bug
-  74 it is done, but the result could not be printed     130 interrupted"""
+  6 a program failed     7 the device failed     8 an unfinished run: recover it     9 done in part
+  70 a bug     74 it is done, but the result could not be printed     130 interrupted"""
 
 
 def page() -> str:

@@ -9,7 +9,8 @@ from typing import Any, ContextManager, Optional, Sequence
 
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.cli import guard
-from relvmoiscsi.cli.on_lun import FINISHED, answer, ask, must_be_able_to_ask, opened, writes
+from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
+from relvmoiscsi.cli.on_lun import FINISHED, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker, say, write_line
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state

@@ -6,7 +6,8 @@ import os
 
 from relvmoiscsi import engine
 from relvmoiscsi.cli import guard
-from relvmoiscsi.cli.on_lun import answer, ask, must_be_able_to_ask, opened, writes
+from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
+from relvmoiscsi.cli.on_lun import answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE

@@ -30,12 +30,14 @@ BASE = ("errors", "device", "wording", "__init__")
 #:
 #:     cli, sr_driver -> direct, doctor, report -> procedure -> engine -> resignature -> formats -> device, errors
 #:     cli, sr_driver -> direct, doctor -> host -> device, errors
+#:     cli -> pool -> formats, host
 MAY_IMPORT = {
     "__main__": ("cli",),
-    "cli": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host"),
+    "cli": ("direct", "doctor", "pool", "report", "procedure", "engine", "resignature", "formats", "host"),
     "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host"),
     "direct": ("host",),
     "doctor": ("direct", "host"),
+    "pool": ("formats", "host"),
     "report": ("engine", "resignature", "formats"),
     "procedure": ("engine", "resignature", "formats"),
     "engine": ("resignature", "formats"),
@@ -49,7 +51,7 @@ MAY_IMPORT = {
 }
 
 #: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
-MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "direct", "doctor", "host")
+MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "direct", "doctor", "pool", "host")
 WORLD = {"os", "subprocess", "time", "random", "socket", "threading", "uuid", "secrets", "tempfile"}
 WORLD |= {"asyncio", "concurrent", "fcntl", "glob", "multiprocessing", "pathlib", "select", "shutil", "signal"}
 WORLD_CALLS = ("open", "input", "exec", "eval", "__import__")
@@ -65,6 +67,7 @@ EXIT_STATUS = {
     "CommandFailed": 6,
     "DeviceError": 7,
     "Unfinished": 8,
+    "Partial": 9,
 }
 EXIT_STATUS_OF_A_BUG = 70
 

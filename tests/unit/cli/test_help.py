@@ -10,7 +10,7 @@ from relvmoiscsi import __version__, cli, errors
 from relvmoiscsi.cli.parser import make_parser
 
 LUN_COMMANDS = ("show", "check", "resignature", "recover", "undo")
-COMMANDS = (*LUN_COMMANDS, "map", "doctor", "settings", "direct")
+COMMANDS = (*LUN_COMMANDS, "map", "doctor", "settings", "direct", "pool")
 
 
 def statuses():

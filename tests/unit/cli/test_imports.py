@@ -61,7 +61,9 @@ def test_a_command_on_a_lun_comes_without_the_other_commands(words):
 
     assert "relvmoiscsi.engine" in modules
     others = [
-        "relvmoiscsi.cli." + name for name in (*ON_A_LUN, "map", "doctor", "settings", "direct") if name != words[0]
+        "relvmoiscsi.cli." + name
+        for name in (*ON_A_LUN, "map", "doctor", "settings", "direct", "pool")
+        if name != words[0]
     ]
     assert [name for name in modules if name in others] == []
 

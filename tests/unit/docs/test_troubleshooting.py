@@ -16,7 +16,18 @@ MODULES = sorted((TOP / "relvmoiscsi").rglob("*.py"))
 
 ANY = "…"
 #: errors whose message is their first argument
-SENTENCES = {"UsageError", "NotFound", "Refused", "Uncertain", "Unfinished", "Listed", "Busy", "OutOfTime"}
+SENTENCES = {
+    "UsageError",
+    "NotFound",
+    "Refused",
+    "Uncertain",
+    "Unfinished",
+    "Listed",
+    "Busy",
+    "OutOfTime",
+    "PoolFailure",
+    "PoolGone",
+}
 #: errors whose first argument is what the structure is called, and whose second says where it is
 STRUCTURES = {"BadMagic", "BadChecksum", "Truncated", "Malformed", "Unsupported"}
 

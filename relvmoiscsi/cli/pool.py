@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The commands on a whole pool: luns, attach, map, discard."""
+
+import argparse
+import json
+import os
+import time
+from contextlib import contextmanager
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
+from relvmoiscsi.cli.output import Answer, Maker, say
+from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
+from relvmoiscsi.formats.identity import is_uuid
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
+from relvmoiscsi.pool import attach, discard, jobs, luns, progress, records, secrets, vdis
+from relvmoiscsi.pool.attach import Attached, Wanted
+from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.connection import LOCAL, Where, connect
+from relvmoiscsi.pool.luns import PoolLun
+from relvmoiscsi.pool.records import Pool, Portal
+from relvmoiscsi.pool.vdis import Pair
+from relvmoiscsi.wording import human_size, printable
+
+_POOL = """\
+By XenAPI alone, from any machine: nothing is installed on this one but relvmoiscsi and the module XenAPI
+(`pip install relvmoiscsi[pool]`; dom0 has its own). relvmoiscsi must be installed on the pool's hosts. A user with
+the role pool-operator may do everything but --hba.
+
+example:
+  relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem --target 10.0.0.5
+  relvmoiscsi pool attach --clones-of Production
+  relvmoiscsi pool map "Production 2026-11-22"
+  relvmoiscsi pool discard "Production 2026-11-22\""""
+
+_LUNS = """\
+Each is named for what it is: original, attached copy, clone of which SR, resignatured, unfinished, empty, foreign.
+Nothing is written, and nothing is left on any host. Without --target it looks behind the targets of the pool's SRs.
+
+example:
+  relvmoiscsi pool luns --target 10.0.0.5"""
+
+_ATTACH = """\
+Every clone is resignatured before the first is attached. Each becomes an SR on every host of the pool, which the
+storage manager does not coalesce (gc=false) and nobody destroys by mistake (indestructible=true); names, tags and
+other_config of its VDIs are those of the original. Run it again whatever has ended it: what is done is left alone.
+
+example:
+  relvmoiscsi pool attach --clones-of Production --clones-of Testing --yes"""
+
+_MAP = """\
+Names and VMs are those of the original's VDIs, as the pool has them now.
+
+example:
+  relvmoiscsi pool map "Production 2026-11-22\""""
+
+_DISCARD = """\
+Unplugs it everywhere and forgets it. The LUN stays as it is; to remove it is the array's. Refused while a running
+VM has a disk there, and for SRs that `attach` has not introduced.
+
+example:
+  relvmoiscsi pool discard "Production 2026-11-22\""""
+
+_NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
+
+
+def add_command(make: Maker) -> None:
+    """Describe the commands and their arguments."""
+    group = make(_no_command, _POOL)
+    commands = group.add_subparsers(metavar="COMMAND", title="commands")
+
+    def command(name: str, run: Any, what: str, more: str) -> argparse.ArgumentParser:
+        text = what + ".\n\n" + more
+        sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
+        sub.set_defaults(run=run)
+        sub.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
+        )
+        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="say more on stderr")
+        _takes_connection(sub)
+        return sub
+
+    listing = command("luns", _luns, "tell what LUNs the pool sees, and what each is", _LUNS)
+    _takes_portal(listing)
+    _takes_jobs(listing)
+    attaching = command("attach", _attach, "make SRs of clones, on all hosts", _ATTACH)
+    attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="of a LUN, as `luns` has it")
+    attaching.add_argument(
+        "--clones-of",
+        metavar="SR",
+        action="append",
+        default=[],
+        help="all copies of an SR, by UUID or name; repeatable",
+    )
+    attaching.add_argument("--all", action="store_true", help="all copies that there are")
+    attaching.add_argument(
+        "--leave-others", action="store_true", help="although hosts will see clones that are not named"
+    )
+    attaching.add_argument(
+        "--name", metavar="TEXT", default=attach.NAME, help="of the new SRs, with {sr}, {date}, {scsi_id}; {sr} {date}"
+    )
+    attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs there, as JSON")
+    _takes_portal(attaching)
+    _takes_jobs(attaching)
+    _changes(attaching)
+    mapping = command("map", _map, "tell which VDI of a copy is which of the original, with names and VMs", _MAP)
+    mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    discarding = command("discard", _discard, "forget copies, and never destroy them", _DISCARD)
+    discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
+    discarding.add_argument(
+        "--clones-of",
+        metavar="SR",
+        action="append",
+        default=[],
+        help="all copies of an SR, by UUID or name; repeatable",
+    )
+    discarding.add_argument("--all", action="store_true", help="all copies that there are")
+    _changes(discarding)
+
+
+def _takes_connection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pool", metavar="URL", help="any host of the pool, or `local` in dom0; else XENSERVER_HOST, else local"
+    )
+    parser.add_argument("--user", metavar="NAME", help="else XENSERVER_USER, else root")
+    parser.add_argument("--password-file", metavar="FILE", help="its first line; else XENSERVER_PASSWORD")
+    parser.add_argument("--ca", metavar="FILE", help="certificates to be believed, PEM")
+    parser.add_argument("--insecure", action="store_true", help="believe any certificate")
+
+
+def _takes_portal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", metavar="ADDRESS", help="of an iSCSI portal; else those of all SRs")
+    parser.add_argument("--iqn", metavar="IQN", help="of a target there; else all")
+    parser.add_argument("--port", metavar="PORT", help="3260 unless said")
+    parser.add_argument("--chap-user", metavar="NAME", help="else as the SR of that target has it")
+    parser.add_argument("--chap-password-file", metavar="FILE", help="its first line")
+    parser.add_argument(
+        "--clean-secrets", action="store_true", help="destroy the copies of the CHAP password that xapi leaves behind"
+    )
+
+
+def _takes_jobs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--jobs", metavar="N", type=int, default=jobs.MOST, help="LUNs at once, 10 unless said")
+
+
+def _changes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="tell what would be done, and do nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _no_command(_arguments: argparse.Namespace) -> Answer:
+    raise UsageError("Say what to do: `relvmoiscsi pool luns`, `attach`, `map` or `discard`; --help tells more.")
+
+
+# --- where, and as whom
+
+
+def _where(arguments: argparse.Namespace) -> Where:
+    """Raises UsageError."""
+    pool = arguments.pool or os.environ.get(_NAMES["host"]) or LOCAL
+    if pool == "localhost":  # so the Ansible modules have it
+        pool = LOCAL
+    password = os.environ.get(_NAMES["password"], "")
+    if arguments.password_file:
+        password = _first_line(arguments.password_file)
+    if pool != LOCAL and not password:
+        raise UsageError("There is no password: give --password-file, or set XENSERVER_PASSWORD.")
+    user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
+    return Where(pool, user, password, arguments.ca, arguments.insecure)
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+
+
+class _Open(NamedTuple):
+    calls: Calls
+    pool: Pool
+
+
+@contextmanager
+def _opened(arguments: argparse.Namespace) -> Iterator[_Open]:
+    with connect(_where(arguments)) as calls:
+        yield _Open(calls, records.read(calls))
+
+
+@contextmanager
+def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Portal]]:
+    """Where to look; the CHAP of the command line in a Secret for as long as the block runs. Raises UsageError."""
+    known = found.pool.portals()
+    portals = [_asked(arguments, known)] if arguments.target else known
+    if not portals:
+        raise UsageError("No SR of the pool tells a target: give --target.")
+    password = _first_line(arguments.chap_password_file) if arguments.chap_password_file else ""
+    if bool(arguments.chap_user) != bool(password):
+        raise UsageError("--chap-user and --chap-password-file belong together.")
+    with secrets.chap(found.calls, portals, arguments.chap_user or "", password) as ready:
+        yield ready
+    _tell_of_secrets(arguments, found.calls, portals, password)
+
+
+def _asked(arguments: argparse.Namespace, known: Iterable[Portal]) -> Portal:
+    """What --target says, with the CHAP of an SR that has its LUN there."""
+    wish = Portal(arguments.target, arguments.iqn or "", arguments.port or "")
+    for portal in known:
+        if portal.target == wish.target and wish.iqn in ("", portal.iqn):
+            return wish._replace(chap_user=portal.chap_user, chap_secret=portal.chap_secret)
+    return wish
+
+
+def _tell_of_secrets(arguments: argparse.Namespace, calls: Calls, portals: Sequence[Portal], password: str) -> None:
+    left = secrets.left_behind(calls, portals, password)
+    if left and arguments.clean_secrets:
+        say(f"{secrets.clean(calls, left)} copies of the CHAP password, which xapi had left behind, are gone.")
+    elif left:
+        say(f"xapi has left {len(left)} copies of the CHAP password behind; --clean-secrets destroys them.")
+
+
+# --- luns
+
+
+def _luns(arguments: argparse.Namespace) -> Answer:
+    with _opened(arguments) as found, _portals(arguments, found) as portals:
+        seen = luns.find(found.calls, found.pool, portals, arguments.jobs)
+    return Answer({"luns": [_lun_facts(found.pool, lun) for lun in seen]}, _luns_text(found.pool, seen))
+
+
+def _lun_facts(pool: Pool, lun: PoolLun) -> Dict[str, Any]:
+    return {
+        "scsi_id": lun.scsi_id,
+        "kind": lun.kind,
+        "size_bytes": lun.size_bytes,
+        "target": lun.portal.target,
+        "iqn": lun.portal.iqn,
+        "sr": lun.sr_uuid or None,
+        "copy_of": lun.of_sr or None,
+        "name": lun.name,
+        "one_vdi": lun.one_vdi or None,
+        "database_of_this_pool": pool.ref in lun.metadata_of,
+        "problem": lun.problem or None,
+    }
+
+
+def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
+    if not seen:
+        return "The pool sees no LUN there."
+    rows = [("SCSIid", "size", "what it is")]
+    rows += [(lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun)) for lun in seen]
+    widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
+    return "\n".join(f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows)
+
+
+def _words(pool: Pool, lun: PoolLun) -> str:
+    quoted = f'"{lun.name}"' if lun.name else "an SR"
+    texts = {
+        luns.ORIGINAL: f"original, {quoted}",
+        luns.ATTACHED: f"attached, {quoted}",
+        luns.CLONE: f"clone of {quoted}",
+        luns.UNKNOWN_SR: f"{quoted}, which this pool does not know ({lun.sr_uuid})",
+        luns.RESIGNATURED: f"resignatured, a copy of {quoted if lun.of_sr else 'an SR'}; not attached",
+        luns.UNFINISHED: "unfinished; attach finishes it",
+    }
+    text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
+    if lun.one_vdi == "cannot be" and lun.kind in luns.UNTOUCHED:
+        text += "; cannot be made one VDI"
+    if pool.ref in lun.metadata_of:
+        text += "; has a database of this pool"
+    return printable(text)
+
+
+# --- attach
+
+
+def _attach(arguments: argparse.Namespace) -> Answer:
+    must_be_able_to_ask(arguments)
+    _check_jobs(arguments)
+    for scsi_id in arguments.scsi_ids:
+        if not is_scsi_id(scsi_id):
+            raise UsageError(f"{scsi_id!r} is no SCSIid.")
+    if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
+        raise UsageError("Nothing is named: give SCSIids, --clones-of SR, or --all.")
+    with _opened(arguments) as found, _portals(arguments, found) as portals:
+        return _attached(arguments, found, portals)
+
+
+def _check_jobs(arguments: argparse.Namespace) -> None:
+    if arguments.jobs < 1:
+        raise UsageError(f"--jobs {arguments.jobs}: at least one LUN at a time.")
+
+
+def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> Answer:
+    calls, pool = found
+    seen = luns.find(calls, pool, portals, arguments.jobs)
+    of = [str(pool.srs[records.find_sr(pool, text)]["uuid"]) for text in arguments.clones_of]
+    chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all)
+    if not arguments.leave_others:
+        attach.verify_none_left(seen, chosen)
+    wanted = Wanted(arguments.name, time.strftime("%Y-%m-%d"), _run_id(), arguments.jobs)
+    names = attach.names(pool, chosen, wanted)
+    if arguments.dry_run:
+        return _would_attach(pool, chosen, names)
+    if not arguments.yes:
+        say(_would_attach(pool, chosen, names).text)
+    ask(arguments, f"Attach {len(chosen)} LUNs?")
+    with progress.shown(None if arguments.json else progress.terminal(), len(chosen)) as tell:
+        results = attach.attach(calls, pool, chosen, wanted, tell)
+    facts = {"luns": [result.facts() for result in results]}
+    if arguments.map_out:
+        _write_map(arguments.map_out, results)
+    return Answer(facts, _attached_text(results), _status(results))
+
+
+def _run_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+
+
+def _status(results: Sequence[Attached]) -> int:
+    """That of the error where one LUN was asked for."""
+    is_whole, _ = attach.status_of(results)
+    if is_whole:
+        return 0
+    if len(results) == 1 and results[0].error is not None:
+        return results[0].error.exit_status
+    return Partial.exit_status
+
+
+def _would_attach(pool: Pool, chosen: Sequence[PoolLun], names: Dict[str, str]) -> Answer:
+    hosts = [pool.host_name(host) for host in pool.hosts_in_order()]
+    rows = [{"scsi_id": lun.scsi_id, "steps": _steps(pool, lun, names[lun.scsi_id], hosts)} for lun in chosen]
+    lines = [printable("{}: {}".format(row["scsi_id"], "; ".join(row["steps"]))) for row in rows]
+    return Answer({"would": rows}, "\n".join(["This would be done:", *lines]))
+
+
+def _steps(pool: Pool, lun: PoolLun, name: str, hosts: Sequence[str]) -> List[str]:
+    steps = []
+    if lun.kind in luns.UNTOUCHED:
+        steps.append("resignature")
+    if pool.sr_by_uuid(lun.sr_uuid) is None or lun.kind in luns.UNTOUCHED:
+        steps.append(f'introduce as "{name}"')
+    if lun.kind == luns.ATTACHED:
+        steps.append("complete what is missing")
+    return [*steps, "plug on " + ", ".join(hosts), "tags and other_config from the original's VDIs"]
+
+
+def _attached_text(results: Sequence[Attached]) -> str:
+    lines = []
+    for result in results:
+        of = f' "{result.name}" ({result.sr_uuid}), {len(result.vdis)} VDIs' if result.name else ""
+        lines.append(printable(f"{result.scsi_id}: {result.status}{of}"))
+        away = {name: state for name, state in result.hosts.items() if state != "plugged"}
+        lines += [printable(f"  {name}: {state}; run the same again when it is up") for name, state in away.items()]
+        if result.error is not None:
+            lines.append(printable(f"  {result.error}"))
+    return "\n".join(lines)
+
+
+def _write_map(path: str, results: Sequence[Attached]) -> None:
+    rows = [
+        {
+            "scsi_id": result.scsi_id,
+            "sr": {"old": result.of_sr, "new": result.sr_uuid},
+            "vdis": _pair_facts(result.vdis),
+        }
+        for result in results
+        if result.sr_uuid
+    ]
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"srs": rows}, file, indent=2)
+            file.write("\n")
+    except OSError as error:
+        say(f"{path} cannot be written: {error.strerror}. `relvmoiscsi pool map` tells the same.")
+
+
+def _pair_facts(pairs: Sequence[Pair]) -> List[Dict[str, Any]]:
+    return [pair.facts() for pair in pairs]
+
+
+# --- map
+
+
+def _map(arguments: argparse.Namespace) -> Answer:
+    with _opened(arguments) as (calls, pool):
+        ref = records.find_sr(pool, arguments.sr)
+        discard.verify_copy(pool, ref)
+        sr = pool.srs[ref]
+        original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
+        originals = vdis.of_sr(calls, original) if original is not None else {}
+        pairs = vdis.pairs(sr["uuid"], vdis.of_sr(calls, ref), originals)
+        vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
+    facts = {
+        "sr": {"old": sr["other_config"][records.ORIGINAL_SR] or None, "new": sr["uuid"]},
+        "name": sr["name_label"],
+        "vdis": [{**pair.facts(), "vms": vms.get(pair.old, [])} for pair in pairs],
+    }
+    lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])] + [_pair_line(pair, vms) for pair in pairs]
+    return Answer(facts, "\n".join(map(printable, lines)))
+
+
+def _pair_line(pair: Pair, vms: Dict[str, List[str]]) -> str:
+    notes = [note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown]
+    notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
+    text = f"  {pair.old or 'gone from the pool':<36}  became  {pair.new}  {pair.name_label}"
+    return text + (" [{}]".format("; ".join(notes)) if notes else "")
+
+
+# --- discard
+
+
+def _discard(arguments: argparse.Namespace) -> Answer:
+    must_be_able_to_ask(arguments)
+    if not (arguments.srs or arguments.clones_of or arguments.all):
+        raise UsageError("Nothing is named: give SRs, --clones-of SR, or --all.")
+    with _opened(arguments) as (calls, pool):
+        refs, gone = _copies(pool, arguments)
+        for ref in refs:
+            discard.verify_copy(pool, ref)
+        uses = discard.read_uses(calls, refs)
+        discard.verify_unused(pool, uses)
+        names = {ref: str(pool.srs[ref]["name_label"]) for ref in refs}
+        if arguments.dry_run:
+            return _discarded(pool, names, uses, gone, {}, "would be discarded")
+        if refs:
+            ask(arguments, "Discard {}?".format(", ".join(map(printable, names.values()))))
+        outcomes = jobs.at_once(calls, refs, lambda one, ref: discard.discard(one, pool, ref), jobs.MOST)
+        failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
+    return _discarded(pool, names, uses, gone, failed, "discarded")
+
+
+def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
+    """(the SRs that are meant, the UUIDs that the pool does not have any more). Raises NotFound, UsageError."""
+    wanted = {str(pool.srs[records.find_sr(pool, text)]["uuid"]) for text in arguments.clones_of}
+    refs, gone = [], []
+    for text in arguments.srs:
+        if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
+            gone.append(text.lower())
+        else:
+            refs.append(records.find_sr(pool, text))
+    for ref, sr in pool.copies():
+        if arguments.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
+            refs.append(ref)
+    return list(dict.fromkeys(refs)), gone
+
+
+def _discarded(
+    pool: Pool,
+    names: Dict[str, str],
+    uses: Dict[str, discard.Uses],
+    gone: Sequence[str],
+    failed: Dict[str, RelvmoiscsiError],
+    word: str,
+) -> Answer:
+    rows: List[Dict[str, Any]] = []
+    lines = []
+    for ref, name in names.items():
+        error: Optional[str] = str(failed[ref]) if ref in failed else None
+        status = "failed" if error else word
+        rows.append({"sr": pool.srs[ref]["uuid"], "name": name, "status": status, "error": error})
+        lines.append(f'"{name}" ({pool.srs[ref]["uuid"]}): {status}' + (f": {error}" if error else ""))
+        if uses[ref].halted:
+            lines.append("  halted VMs that had disks there: " + ", ".join(uses[ref].halted))
+    rows += [{"sr": uuid, "name": None, "status": "not in the pool", "error": None} for uuid in gone]
+    lines += [f"{uuid}: not in the pool" for uuid in gone]
+    text = "\n".join(map(printable, lines)) or "The pool has no copies."
+    return Answer({"srs": rows}, text, Partial.exit_status if failed else 0)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A client of a whole pool: from array snapshots to attached copies on all hosts, by XenAPI alone, from anywhere.
+
+    with connect(Where("https://pool.example", "root", password)) as xapi:
+        found = luns.find(xapi, Records.read(xapi), portals)
+        done = attach.attach(xapi, ...)
+
+    connection   log in, on the master wherever the login was sent; TLS; what went wrong, in sentences
+    calls        a session: calls, tasks that are waited for by events, another connection for another thread
+    records      what the pool knows, each class read once
+    lists        the XML with which a driver answers a probe
+    luns         each LUN that the pool can see, named for what it is
+    jobs         several at once, one failing stops no other
+    attach       resignature, introduce, plug, label; every step repeatable
+    hosts        one SR on every host of the pool
+    vdis         old and new VDIs, and what goes along from the old to the new
+    secrets      CHAP
+    discard      forget a copy, never destroy it
+
+It needs the module XenAPI: `pip install relvmoiscsi[pool]`, or dom0's own. No other part of relvmoiscsi needs it.
+"""

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""From clones to attached copies on all hosts. Every step may be repeated; whoever was killed begins anew.
+
+    1 resignature   SR.create of type relvmoiscsi, whose success is a failure text; the probe then tells the new SR.
+                    All LUNs come to the end of this step before the first is attached: a host that logs in to a
+                    target sees every LUN of it, and an untouched clone keeps its original from being plugged again.
+    2 introduce     the new SR as lvmoiscsi, with marks: of which SR it is the copy, and on which LUN. gc=false keeps
+                    the storage manager's coalescing away, indestructible=true SR.destroy, which wipes a LUN.
+    3 plug          on the master, then on the others; a host that is down is finished by the next run
+    4 scan, label   VDIs appear with the names that they have on the LUN; tags and other_config come from the original's
+
+What is in 2 to 4 already is left as it is. Nothing here calls SR.destroy, or SR.create of another type.
+"""
+
+import string
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.pool import hosts, jobs, luns, vdis
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.luns import ATTACHABLE, ATTACHED, ORIGINAL, RESIGNATURED, UNTOUCHED, PoolLun
+from relvmoiscsi.pool.records import LVM_TYPE, ORIGINAL_SR, OWN_TYPE, RUN, SCSI_ID, Pool
+from relvmoiscsi.pool.vdis import Pair
+
+#: the failure with which SR.create of our type says that it is done; docs/host.rst
+_DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned"
+
+_FLAGS = {"gc": "false", "indestructible": "true"}
+
+NAME = "{sr} {date}"
+
+#: status of a LUN
+DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "failed"
+
+RESIGNATURING, ATTACHING = "resignature", "attach"
+
+Found = TypeVar("Found")
+
+#: is told the SCSIid, the step, and whether it begins (False) or is over (True)
+Progress = Callable[[str, str, bool], None]
+
+
+class Wanted(NamedTuple):
+    """What is to become of the LUNs."""
+
+    name: str = NAME  #: of the new SRs: {sr}, {date}, {scsi_id}
+    date: str = ""
+    run: str = ""  #: identifies the run in the marks
+    jobs: int = jobs.MOST
+
+
+class Attached(NamedTuple):
+    """What became of a LUN."""
+
+    scsi_id: str
+    status: str  #: DONE, ALREADY, PARTIAL or FAILED
+    sr_uuid: str = ""  #: the new one
+    of_sr: str = ""
+    name: str = ""
+    hosts: Mapping[str, str] = {}
+    vdis: Sequence[Pair] = ()
+    error: Optional[RelvmoiscsiError] = None
+
+    def facts(self) -> Dict[str, Any]:
+        """For JSON."""
+        return {
+            "scsi_id": self.scsi_id,
+            "status": self.status,
+            "sr": {"old": self.of_sr or None, "new": self.sr_uuid or None},
+            "name": self.name,
+            "hosts": dict(self.hosts),
+            "vdis": [pair.facts() for pair in self.vdis],
+            "error": str(self.error) if self.error is not None else None,
+        }
+
+
+# --- which
+
+
+def choose(
+    found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str], everything: bool = False
+) -> List[PoolLun]:
+    """The LUNs that are meant: by SCSIid, as copies of SRs (UUIDs), or all. Raises NotFound, Refused, UsageError."""
+    if not scsi_ids and not of and not everything:
+        raise UsageError("Nothing is named: give SCSIids, --clones-of SR, or --all.")
+    by_id = {lun.scsi_id: lun for lun in found}
+    missing = [scsi_id for scsi_id in scsi_ids if scsi_id not in by_id]
+    if missing:
+        raise NotFound("The pool sees no LUN with the SCSIid {}.".format(", ".join(missing)))
+    chosen = [by_id[scsi_id] for scsi_id in dict.fromkeys(scsi_ids)]
+    for lun in chosen:
+        _verify_attachable(lun)
+    for lun in found:
+        if lun.kind in ATTACHABLE and lun not in chosen and (lun.of_sr in of or everything):
+            chosen.append(lun)
+    if not chosen:
+        raise NotFound("The pool sees no LUN that could be attached. `relvmoiscsi pool luns` tells what it sees.")
+    return chosen
+
+
+def _verify_attachable(lun: PoolLun) -> None:
+    if lun.kind == ORIGINAL:
+        raise Refused(f"The LUN {lun.scsi_id} is the original of the SR {lun.name!r} ({lun.sr_uuid}): it is in use.")
+    if lun.kind not in ATTACHABLE:
+        raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: there is nothing to attach. {lun.problem}".strip())
+
+
+def left_untouched(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
+    """The untouched clones that nobody has named, behind a target that is about to be used."""
+    iqns = {lun.portal.iqn for lun in chosen}
+    return [lun for lun in found if lun.kind in UNTOUCHED and lun.portal.iqn in iqns and lun not in chosen]
+
+
+def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
+    """Raises Refused where an untouched clone would be seen by every host."""
+    left = left_untouched(found, chosen)
+    if left:
+        raise Refused(
+            "Behind the same target there are clones that were not named: {}. Hosts that log in see them as well, and "
+            "an SR cannot be plugged again as long as an untouched clone of it is to be seen. Name them too, or say "
+            "--leave-others.".format(", ".join(lun.scsi_id for lun in left))
+        )
+
+
+def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, str]:
+    """The name of each new SR, by SCSIid: no two alike. Raises UsageError for a template that cannot be one."""
+    taken = {str(sr["name_label"]) for sr in pool.srs.values()}
+    found = {}
+    for lun in chosen:
+        wish = _name(wanted, lun)
+        name, number = wish, 2
+        while name in taken:
+            name, number = f"{wish} ({number})", number + 1
+        taken.add(name)
+        found[lun.scsi_id] = name
+    return found
+
+
+def _name(wanted: Wanted, lun: PoolLun) -> str:
+    known = {"sr": lun.name or lun.of_sr or lun.scsi_id, "date": wanted.date, "scsi_id": lun.scsi_id}
+    try:
+        used = {field for _, field, _, _ in string.Formatter().parse(wanted.name) if field is not None}
+    except ValueError as error:
+        raise UsageError(f"--name {wanted.name!r} cannot be read: {error}.") from error
+    if not used <= set(known):
+        raise UsageError(f"--name {wanted.name!r} may have sr, date and scsi_id in braces, and nothing else.")
+    return wanted.name.format(**known)
+
+
+# --- attach
+
+
+def attach(
+    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, tell: Progress = lambda *_: None
+) -> List[Attached]:
+    """Attach the chosen LUNs; what became of each, in their order. Raises UsageError, and nothing for a single LUN."""
+    named = names(pool, chosen, wanted)
+
+    def first(one: Calls, lun: PoolLun) -> PoolLun:
+        return _told(tell, lun, RESIGNATURING, lambda: resignature(one, pool, lun))
+
+    def second(one: Calls, lun: PoolLun) -> Attached:
+        return _told(tell, lun, ATTACHING, lambda: introduce(one, pool, lun, named[lun.scsi_id], wanted.run))
+
+    ready = jobs.at_once(calls, chosen, first, wanted.jobs)
+    good = [lun for lun in ready if isinstance(lun, PoolLun)]
+    done = dict(zip([lun.scsi_id for lun in good], jobs.at_once(calls, good, second, wanted.jobs)))
+    return [_outcome(lun, outcome, done) for lun, outcome in zip(chosen, ready)]
+
+
+def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
+    tell(lun.scsi_id, step, False)
+    try:
+        return work()
+    finally:
+        tell(lun.scsi_id, step, True)
+
+
+def _outcome(
+    lun: PoolLun, ready: Union[PoolLun, RelvmoiscsiError], done: Mapping[str, Union[Attached, RelvmoiscsiError]]
+) -> Attached:
+    if isinstance(ready, RelvmoiscsiError):
+        return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=ready)
+    found = done[lun.scsi_id]
+    if isinstance(found, RelvmoiscsiError):
+        return Attached(lun.scsi_id, FAILED, ready.sr_uuid, ready.of_sr, error=found)
+    return found
+
+
+def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+    """The LUN with identities of its own. One that has them answers the same without a write. Raises PoolFailure."""
+    if lun.kind == ATTACHED:
+        return lun
+    try:
+        config = lun.portal.config(lun.scsi_id)
+        calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", OWN_TYPE, "user", True, {})
+    except PoolFailure as answer:
+        if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):
+            raise
+    else:
+        raise PoolFailure("SR.create of type relvmoiscsi made an SR, which it never does: look at the pool's SRs.")
+    on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
+    if on.state != RESIGNATURED or not on.sr_uuid:
+        raise PoolFailure(f"The LUN was resignatured, and its probe says {on.state}. {on.problem}".strip())
+    return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=on.old_uuid or lun.of_sr)
+
+
+def introduce(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str) -> Attached:
+    """The LUN's new SR in the pool, on all hosts, with its VDIs. Raises PoolFailure, Refused."""
+    sr, record, is_new = _sr(calls, pool, lun, name)
+    is_marked = _mark(calls, sr, record, lun, run)
+    on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id))
+    if is_new or is_marked or on_hosts.changed or not calls.call("SR.get_VDIs", sr):
+        calls.run("SR.scan", sr)
+    original = pool.sr_by_uuid(lun.of_sr) if lun.of_sr else None
+    originals = vdis.of_sr(calls, original) if original is not None else {}
+    copies = vdis.of_sr(calls, sr)
+    if vdis.carry_over(calls, lun.sr_uuid, copies, originals):
+        is_marked = True
+    status = DONE if is_new or is_marked or on_hosts.changed else ALREADY
+    return Attached(
+        lun.scsi_id,
+        status if on_hosts.is_everywhere else PARTIAL,
+        lun.sr_uuid,
+        lun.of_sr,
+        record["name_label"],
+        on_hosts.hosts,
+        vdis.pairs(lun.sr_uuid, copies, originals),
+    )
+
+
+def _sr(calls: Calls, pool: Pool, lun: PoolLun, name: str) -> Tuple[str, Record, bool]:
+    """(reference, record, whether it was introduced now). Raises PoolFailure, Refused."""
+    ref = pool.sr_by_uuid(lun.sr_uuid)
+    if ref is None:
+        description = (
+            f"Copy of the SR {lun.name or 'unknown'} ({lun.of_sr or 'unknown'}). Discard it, never destroy it."
+        )
+        try:
+            ref = str(
+                calls.call("SR.introduce", lun.sr_uuid, name, description, LVM_TYPE, "user", True, {}),
+            )
+        except PoolFailure as failure:
+            if failure.code != "SR_UUID_EXISTS":
+                raise
+            ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))
+        else:
+            return ref, {"name_label": name, "other_config": {}}, True
+        record: Record = calls.call("SR.get_record", ref)
+    else:
+        record = pool.srs[ref]
+    marked_for = record["other_config"].get(SCSI_ID, lun.scsi_id)
+    if record["type"] != LVM_TYPE or marked_for != lun.scsi_id:
+        raise Refused(
+            f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than {lun.scsi_id}."
+        )
+    return ref, record, False
+
+
+def _mark(calls: Calls, sr: str, record: Record, lun: PoolLun, run: str) -> bool:
+    """Set our marks where they are not; gives whether any was missing. Raises PoolFailure."""
+    marks = {RUN: run, ORIGINAL_SR: lun.of_sr, SCSI_ID: lun.scsi_id, **_FLAGS}
+    have = record["other_config"]
+    if all(key in have for key in marks):
+        return False
+    calls.call("SR.set_other_config", sr, {**marks, **have})
+    return True
+
+
+def status_of(results: Iterable[Attached]) -> Tuple[bool, bool]:
+    """(whether every LUN is attached on every host, whether none is attached at all)."""
+    states = [result.status for result in results]
+    return all(state in (DONE, ALREADY) for state in states), all(state == FAILED for state in states)

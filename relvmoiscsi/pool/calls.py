@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Calls to xapi in a session that is open: what they give, and errors as sentences.
+
+What a driver has to answer goes as a task, whose end is an event: no connection waits without a word for longer than
+EVENT_SECONDS, whatever lies between here and the pool. Nothing is logged here: arguments hold secrets.
+"""
+
+import http.client
+import ssl
+import xmlrpc.client
+from typing import Any, Callable, Dict, List, Sequence, Type
+from xml.parsers import expat
+
+from relvmoiscsi.errors import RelvmoiscsiError
+
+EVENT_SECONDS = 30.0
+
+#: what a connection may end in; on Python 3.6 a certificate for another host is no OSError
+GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.Error, expat.ExpatError)
+
+Record = Dict[str, Any]
+Records = Dict[str, Record]  #: by reference
+
+
+class PoolFailure(RelvmoiscsiError):
+    """The pool did not answer, or answered with an error; `description` is xapi's, its first word the code."""
+
+    exit_status = 6
+    sm_key = "APIFailure"
+
+    def __init__(self, message: str, description: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.description = list(description)
+
+    @property
+    def code(self) -> str:
+        """The first word of xapi's error: "UUID_INVALID"; "" where it gave none."""
+        return self.description[0] if self.description else ""
+
+
+class PoolGone(PoolFailure):
+    """The pool does not answer any more."""
+
+
+class Calls:
+    """A session on the master.
+
+    `proxy` has xapi's methods (XenAPI.Session), and `refusal` is what it raises for xapi's errors (XenAPI.Failure);
+    `another` opens one more connection for the same session.
+    """
+
+    def __init__(self, proxy: Any, refusal: Type[Exception], url: str, another: Callable[[], Any]) -> None:
+        self._proxy, self._refusal, self._another = proxy, refusal, another
+        self.url = url
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What xapi answers to, say, "SR.get_all_records". Raises PoolFailure."""
+        try:
+            return self._proxy.xenapi_request(method, arguments)
+        except self._refusal as error:
+            raise failure(method, getattr(error, "details", [])) from error
+        except GONE as error:
+            raise PoolGone(f"The pool at {self.url} went away during {method}: {reason(error)}.") from error
+
+    def records(self, kind: str, where: str = "") -> Records:
+        """All records of a class, or those for which xapi's expression `where` is true. Raises PoolFailure."""
+        if where:
+            found: Records = self.call(kind + ".get_all_records_where", where)
+        else:
+            found = self.call(kind + ".get_all_records")
+        return found
+
+    def run(self, method: str, *arguments: Any) -> str:
+        """The same as `call`, as a task, for what takes time; gives the text of its result. Raises PoolFailure."""
+        return self.finish(method, self.start(method, *arguments))
+
+    def start(self, method: str, *arguments: Any) -> str:
+        """Begin a task; `finish` waits for it. Raises PoolFailure."""
+        return str(self.call("Async." + method, *arguments))
+
+    def finish(self, method: str, task: str) -> str:
+        """The text of a task's result, when it is over. Raises PoolFailure."""
+        record = self._ended(task)
+        try:
+            self.call("task.destroy", task)
+        except PoolFailure:
+            pass  # xapi ends it by itself in a day; what it gave is known
+        if record["status"] != "success":
+            raise failure(method, record["error_info"] or [record["status"]])
+        return result_text(str(record["result"]))
+
+    def _ended(self, task: str) -> Record:
+        token = ""
+        while True:
+            batch = self.call("event.from", ["task/" + task], token, EVENT_SECONDS)
+            token = batch["token"]
+            for event in batch["events"]:
+                if event["ref"] == task and event["snapshot"]["status"] not in ("pending", "cancelling"):
+                    record: Record = event["snapshot"]
+                    return record
+
+    def another(self) -> "Calls":
+        """One more connection for the same session, for another thread. Close it."""
+        return Calls(self._another(), self._refusal, self.url, self._another)
+
+    def close(self) -> None:
+        """End the connection, and not the session."""
+        self._proxy("close")()
+
+
+def result_text(value: str) -> str:
+    """The text in a task's result, which is XML-RPC's `<value>`; a result that is none is given as it stands."""
+    try:
+        (found,), _ = xmlrpc.client.loads("<params><param>" + (value or "<value/>") + "</param></params>")
+    except (expat.ExpatError, xmlrpc.client.ResponseError, ValueError):
+        return value
+    return str(found)
+
+
+def failure(method: str, details: Sequence[Any]) -> PoolFailure:
+    """What xapi's error says, as a sentence."""
+    description: List[str] = [str(detail) for detail in details]
+    code, parameters = (description or [""])[0], [text for text in description[1:] if text]
+    sentence = _SENTENCES.get(code)
+    if sentence is not None:
+        return PoolFailure(sentence.format(method, *(parameters + ["", ""])), description)
+    if code.startswith("SR_BACKEND_FAILURE") and parameters:
+        return PoolFailure(f"{method}: {parameters[0]}", description)
+    return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
+
+
+_SENTENCES = {
+    "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. The role pool-operator may attach and "
+    "discard.",
+    "HOST_OFFLINE": "The host is down.",
+    "HOST_NOT_LIVE": "The host is down.",
+    "SESSION_AUTHENTICATION_FAILED": "The pool does not accept this user and password.",
+    "SR_UNKNOWN_DRIVER": "The pool knows no SRs of type {1}: relvmoiscsi is not installed on its master, or its "
+    "toolstack has not been restarted since.",
+    "XENAPI_MISSING_PLUGIN": "The host has no plugin {1}: relvmoiscsi is not installed there.",
+}
+
+
+def reason(error: BaseException) -> str:
+    """Why a connection failed, in words."""
+    if isinstance(error, ssl.SSLError):
+        return getattr(error, "verify_message", "") or error.reason or str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, xmlrpc.client.ProtocolError):
+        return f"it answered {error.errcode} {error.errmsg}"
+    return str(error) or type(error).__name__

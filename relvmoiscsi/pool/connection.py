@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Log in to a pool: on its master, wherever the login was sent, by HTTPS that is verified unless somebody says no.
+
+    https://HOST    the usual way; HOST alone means the same
+    http://HOST     in clear: for tests, and where a tunnel is around it
+    local           the socket of this dom0, where root needs no password
+
+The module XenAPI is dom0's own, or from PyPI. It knows no time limit and no CA; both are in the transports here.
+"""
+
+import http.client
+import importlib
+import os
+import socket
+import ssl
+import urllib.parse
+import xmlrpc.client
+from contextlib import contextmanager
+from typing import Any, Iterator, NamedTuple, Optional
+
+from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.pool.calls import EVENT_SECONDS, GONE, Calls, PoolFailure, failure, reason
+
+LOCAL = "local"
+TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; whatever takes longer is a task
+_MOST_MASTERS = 3  #: a master may change while we follow it
+
+
+class Where(NamedTuple):
+    """Which pool, and as whom."""
+
+    pool: str  #: URL, name or address of any host of it; or LOCAL
+    user: str = "root"
+    password: str = ""
+    ca: Optional[str] = None  #: file of certificates that are believed; None: those this machine believes
+    insecure: bool = False  #: believe any certificate
+    timeout: float = TIMEOUT_SECONDS
+    socket_path: str = THIS_HOST.xapi_socket
+
+
+@contextmanager
+def connect(where: Where) -> Iterator[Calls]:
+    """A session, until the block ends. Raises PoolFailure, NotFound or UsageError."""
+    module = _module()
+    url, proxy = _logged_in(module, where)
+    calls = Calls(proxy, module.Failure, url, lambda: _another(module, where, url, proxy))
+    try:
+        yield calls
+    finally:
+        try:
+            calls.call("session.logout")
+        except PoolFailure:
+            pass  # the pool went away, or will end a session that nobody uses
+        calls.close()
+
+
+def _module() -> Any:
+    try:
+        return importlib.import_module("XenAPI")
+    except ImportError as error:
+        raise NotFound(
+            "The Python module XenAPI is not here. Install it: `pip install relvmoiscsi[pool]`; dom0 has its own."
+        ) from error
+
+
+def _logged_in(module: Any, where: Where) -> Any:
+    """(URL of the master, XenAPI.Session). Raises PoolFailure."""
+    url = url_of(where)
+    for _ in range(_MOST_MASTERS):
+        proxy = module.Session(url, transport=_transport(where, url))
+        try:
+            proxy.xenapi_request("login_with_password", (where.user, where.password, "1.0", "relvmoiscsi"))
+            return url, proxy
+        except module.Failure as error:
+            proxy("close")()
+            if error.details[0] != "HOST_IS_SLAVE":
+                raise failure("session.login_with_password", error.details) from error
+            url = _at(url, str(error.details[1]))
+        except GONE as error:
+            proxy("close")()
+            raise PoolFailure(_no_login(where, url, error)) from error
+    raise PoolFailure(f"The hosts of the pool name one another as its master; the last one was {url}.")
+
+
+def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
+    """One more connection for the session of `proxy`."""
+    other = module.Session(url, transport=_transport(where, url))
+    for name in ("_session", "last_login_method", "last_login_params"):
+        setattr(other, name, getattr(proxy, name))
+    return other
+
+
+def _no_login(where: Where, url: str, error: BaseException) -> str:
+    if isinstance(error, (ssl.SSLError, ssl.CertificateError)) and "ertificate" in str(error):
+        return (
+            f"The certificate of {url} is not to be believed: {reason(error)}. Give the file that vouches for it with "
+            "--ca (hosts make their own: /etc/xensource/xapi-ssl.pem has it, copy its certificate alone), or "
+            "--insecure."
+        )
+    if isinstance(error, OSError):
+        return f"No pool answers at {url}: {reason(error)}."
+    return f"What answers at {url} is no XenAPI: {reason(error)}."
+
+
+def url_of(where: Where) -> str:
+    """The URL of a pool as it was named; HTTPS where nothing else is said. Raises UsageError."""
+    if where.pool == LOCAL:
+        return "http://localhost/"
+    text = where.pool if "://" in where.pool else "https://" + where.pool
+    parts = urllib.parse.urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        raise UsageError(f"{where.pool!r} is no pool: name a host, or https://HOST, or `local` in dom0.")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _at(url: str, address: str) -> str:
+    """The same URL at another address."""
+    parts = urllib.parse.urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return "{}://{}{}".format(parts.scheme, f"[{address}]" if ":" in address else address, port)
+
+
+# --- transports: a time limit, and whom to believe
+
+
+def _transport(where: Where, url: str) -> xmlrpc.client.Transport:
+    if where.pool == LOCAL:
+        return _UnixTransport(where.socket_path, where.timeout)
+    if url.startswith("http:"):
+        return _PlainTransport(where.timeout)
+    return _TlsTransport(where.timeout, _tls(where))
+
+
+def _tls(where: Where) -> ssl.SSLContext:
+    """Raises UsageError."""
+    try:
+        context = ssl.create_default_context(cafile=where.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"{where.ca} holds no certificates that can be read: {reason(error)}.") from error
+    if where.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class _PlainTransport(xmlrpc.client.Transport):
+    def __init__(self, timeout: float) -> None:
+        super().__init__()
+        self._timeout = timeout
+
+    def make_connection(self, host: Any) -> http.client.HTTPConnection:
+        connection = super().make_connection(host)
+        connection.timeout = self._timeout
+        return connection
+
+
+class _TlsTransport(xmlrpc.client.SafeTransport):
+    def __init__(self, timeout: float, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._timeout = timeout
+
+    def make_connection(self, host: Any) -> http.client.HTTPSConnection:
+        connection = super().make_connection(host)
+        connection.timeout = self._timeout
+        return connection
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = os.fspath(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _UnixTransport(xmlrpc.client.Transport):
+    """XenAPI's own takes no path with an underscore, and knows no time limit."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__()
+        self._made = _UnixConnection(path, timeout)
+
+    def make_connection(self, host: Any) -> http.client.HTTPConnection:
+        self._connection = host, self._made
+        return self._made

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Forget an attached copy: unplug, destroy the PBDs, forget the SR. What is on the LUN stays as it is.
+
+SR.destroy, which wipes a LUN, is never called. Only SRs that `attach` has introduced are forgotten, and none on which a
+running VM has a disk. What is gone is done: a run that was killed is finished by the next.
+"""
+
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, NamedTuple, Sequence
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool import vdis
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Records
+from relvmoiscsi.pool.records import Pool, is_copy
+
+
+class Uses(NamedTuple):
+    """The VMs that have disks on an SR."""
+
+    running: List[str]  #: names of those that have one plugged
+    halted: List[str]  #: of the others; the disk goes from them
+
+
+def verify_copy(pool: Pool, sr: str) -> None:
+    """Raises Refused for an SR that was not introduced by `attach`."""
+    record = pool.srs[sr]
+    if not is_copy(record):
+        raise Refused(
+            "The SR {!r} ({}) is no copy that `relvmoiscsi pool attach` has introduced.".format(
+                record["name_label"], record["uuid"]
+            )
+        )
+
+
+def uses_of(sr_vdis: Records, vbds: Records, vms: Records) -> Uses:
+    """Who has disks among these VDIs. Pure."""
+    found: Dict[bool, List[str]] = {True: [], False: []}
+    for vbd in vbds.values():
+        if vbd["VDI"] in sr_vdis:
+            name = str(vms.get(vbd["VM"], {}).get("name_label", vbd["VM"]))
+            found[bool(vbd["currently_attached"])].append(name)
+    running = sorted(set(found[True]))
+    return Uses(running, sorted(set(found[False]) - set(running)))
+
+
+def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
+    """Who has disks on each SR. Raises PoolFailure."""
+    vbds, vms = calls.records("VBD"), calls.records("VM")
+    return {sr: uses_of(vdis.of_sr(calls, sr), vbds, vms) for sr in srs}
+
+
+def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
+    """Raises Refused where a running VM has a disk there."""
+    for sr, found in uses.items():
+        if found.running:
+            raise Refused(
+                "Running VMs have disks on the SR {!r}: {}. Shut them down, or unplug the disks.".format(
+                    pool.srs[sr]["name_label"], ", ".join(found.running)
+                )
+            )
+
+
+def discard(calls: Calls, pool: Pool, sr: str) -> None:
+    """Forget one SR; the caller has made sure that it is a copy and not in use. Raises PoolFailure."""
+    pbds = pool.pbds_of(sr)
+    order = [host for host in reversed(pool.hosts_in_order()) if host in pbds]  # the master is the last
+    members = [host for host in order if host != pool.master and pool.live[host]]
+    tasks = []
+    for pbd in [pbds[host][0] for host in members if pbds[host][1]["currently_attached"]]:
+        with _gone_is_done():
+            tasks.append(calls.start("PBD.unplug", pbd))
+    for task in tasks:
+        with _gone_is_done():
+            calls.finish("PBD.unplug", task)
+    if pool.master in pbds:
+        with _gone_is_done():
+            calls.run("PBD.unplug", pbds[pool.master][0])
+    for host in order:
+        with _gone_is_done():
+            calls.call("PBD.destroy", pbds[host][0])
+    with _gone_is_done():
+        calls.call("SR.forget", sr)
+
+
+@contextmanager
+def _gone_is_done() -> Iterator[None]:
+    try:
+        yield
+    except PoolFailure as failure:
+        if failure.code != "HANDLE_INVALID":
+            raise

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The XML with which a driver answers SR.probe: the targets of a portal, the LUNs of a target, what is on a LUN. Pure.
+
+Lists come as a failure whose last parameter is the XML: 96 when the IQN is missing, 107 when the SCSIid is.
+"""
+
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+from xml.etree import ElementTree
+
+from relvmoiscsi.pool.calls import PoolFailure
+
+IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
+_ANY_IQN = "*"
+
+
+class Seen(NamedTuple):
+    """A LUN in a list."""
+
+    scsi_id: str
+    number: int
+    size_bytes: int
+    vendor: str
+
+
+class OnLun(NamedTuple):
+    """What a probe says of a LUN; texts are "" where it says nothing."""
+
+    state: str  #: "clean", "resignatured", "unfinished", "empty", "foreign", "damaged", "busy"
+    sr_uuid: str = ""  #: the SR that it holds now
+    old_uuid: str = ""  #: the SR that it was made of, as long as the journal is there
+    new_uuid: str = ""  #: the SR that an unfinished run leads to
+    name_label: str = ""
+    problem: str = ""
+    one_vdi: str = ""  #: "is", "can be", "cannot be"
+    metadata_of: Tuple[str, ...] = ()  #: references of the pools whose database a VDI on it is to hold
+
+
+def iqns(failure: PoolFailure) -> List[str]:
+    """The IQNs of error 96, each once. Raises PoolFailure for any other failure."""
+    rows = _rows(failure, IQN_MISSING, "TGT")
+    return list(dict.fromkeys(row["TargetIQN"] for row in rows if row.get("TargetIQN", _ANY_IQN) != _ANY_IQN))
+
+
+def seen(failure: PoolFailure) -> List[Seen]:
+    """The LUNs of error 107. Raises PoolFailure for any other failure."""
+    rows = _rows(failure, SCSI_ID_MISSING, "LUN")
+    return [
+        Seen(row["SCSIid"], _number(row.get("LUNid")), _number(row.get("size")), row.get("vendor", ""))
+        for row in rows
+        if row.get("SCSIid")
+    ]
+
+
+def on_lun(document: str) -> OnLun:
+    """What a successful probe of one LUN gives. Raises PoolFailure for a text that is none."""
+    found = [{**row} for row in _parse(document, "SR")]
+    if len(found) != 1 or "state" not in found[0]:
+        raise PoolFailure("The probe's answer has no state of the LUN: the driver on the master is of another version.")
+    row = found[0]
+    return OnLun(
+        state=row["state"],
+        sr_uuid=row.get("UUID", ""),
+        old_uuid=row.get("old_uuid", ""),
+        new_uuid=row.get("new_uuid", ""),
+        name_label=row.get("name_label", ""),
+        problem=row.get("problem", ""),
+        one_vdi=row.get("one_vdi", ""),
+        metadata_of=tuple(row.get("metadata_of", "").split()),
+    )
+
+
+def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
+    if failure.code != code:
+        raise failure
+    return _parse(failure.description[-1], tag)
+
+
+def _parse(document: str, tag: str) -> List[Dict[str, str]]:
+    """The children of each element of this name, by their names. An answer with entities of its own is none of ours."""
+    if "<!" in document:
+        raise PoolFailure("The driver's answer is no list that can be read.")
+    try:
+        root = ElementTree.fromstring(document.strip())
+    except ElementTree.ParseError as error:
+        raise PoolFailure(f"The driver's answer is no list that can be read: {error}.") from error
+    return [{child.tag: (child.text or "").strip() for child in item} for item in _items(root, tag)]
+
+
+def _items(root: ElementTree.Element, tag: str) -> Sequence[ElementTree.Element]:
+    return list(root.iter(tag))
+
+
+def _number(text: object) -> int:
+    return int(str(text)) if str(text).isdigit() else 0

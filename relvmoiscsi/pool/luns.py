@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Each LUN that the pool can see, named for what it is. Nothing is written, and nothing is left on any host.
+
+    original        an SR of the pool is on it
+    attached        the same, and the SR is a copy that `attach` has introduced
+    clone           it holds an SR of the pool, whose own LUN is another one
+    unknown SR      it holds an SR that the pool does not know: of another pool, or forgotten here
+    resignatured    it has identities of its own, and no SR of the pool is on it
+    unfinished      a resignature of it was cut; attach finishes it
+    empty, foreign, damaged, busy    as the probe says
+
+The list of LUNs comes from the type relvmoiscsi, so that nothing of the storage manager looks at an untouched clone.
+"""
+
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
+
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.pool import jobs, lists
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
+from relvmoiscsi.pool.lists import OnLun, Seen
+from relvmoiscsi.pool.records import ORIGINAL_SR, OWN_TYPE, Pool, Portal, is_copy
+
+ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
+RESIGNATURED, UNFINISHED = "resignatured", "unfinished"
+UNREACHABLE = "unreachable"
+
+#: what `attach` can make a copy of
+ATTACHABLE = (CLONE, UNKNOWN_SR, RESIGNATURED, UNFINISHED, ATTACHED)
+#: what has no identities of its own yet
+UNTOUCHED = (CLONE, UNKNOWN_SR, UNFINISHED)
+
+
+class PoolLun(NamedTuple):
+    """A LUN and what it is."""
+
+    scsi_id: str
+    kind: str
+    portal: Portal
+    size_bytes: int = 0
+    sr_uuid: str = ""  #: the SR on it
+    of_sr: str = ""  #: UUID of the SR that it is a copy of; "" for an original, and where nobody knows
+    name: str = ""  #: of the SR on it, or of that which it is a copy of
+    problem: str = ""
+    one_vdi: str = ""
+    metadata_of: Tuple[str, ...] = ()
+
+    @property
+    def is_trap(self) -> bool:
+        """Does a VDI on it say that it holds a database of a pool? See `attach`."""
+        return bool(self.metadata_of)
+
+
+def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
+    """Every LUN behind these portals, each SCSIid once. Raises PoolFailure where nothing can be listed at all."""
+    found: Dict[str, Tuple[Portal, Seen]] = {}
+    failures: List[PoolFailure] = []
+    for portal in portals:
+        try:
+            for one in _with_iqn(calls, pool, portal):
+                for lun in _listed(calls, pool, one):
+                    found.setdefault(lun.scsi_id, (one, lun))
+        except PoolFailure as failure:
+            failures.append(failure)
+    if failures and not found:
+        raise failures[0]
+    items = list(found.values())
+    outcomes = jobs.at_once(calls, items, lambda one, item: look(one, pool, *item), at_once)
+    return [_lun_or_why(item, outcome) for item, outcome in zip(items, outcomes)]
+
+
+def look(calls: Calls, pool: Pool, portal: Portal, lun: Seen) -> PoolLun:
+    """What one LUN is. One that an SR of the pool uses is not even probed. Raises PoolFailure."""
+    sr = pool.sr_on(lun.scsi_id)
+    if sr is not None and pool.pbds_of(sr):
+        return _in_use(pool, sr, portal, lun)
+    return named(pool, portal, lun, on_lun(calls, pool, portal, lun.scsi_id))
+
+
+def on_lun(calls: Calls, pool: Pool, portal: Portal, scsi_id: str) -> OnLun:
+    """What is on a LUN now. Raises PoolFailure."""
+    return lists.on_lun(calls.run("SR.probe", pool.master, portal.config(scsi_id), OWN_TYPE, {}))
+
+
+def _in_use(pool: Pool, ref: str, portal: Portal, lun: Seen) -> PoolLun:
+    sr = pool.srs[ref]
+    return PoolLun(
+        lun.scsi_id,
+        ATTACHED if is_copy(sr) else ORIGINAL,
+        portal,
+        lun.size_bytes,
+        sr_uuid=sr["uuid"],
+        of_sr=sr["other_config"].get(ORIGINAL_SR, ""),
+        name=sr["name_label"],
+    )
+
+
+def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
+    """A LUN that no SR of the pool has in a PBD, by what its probe has said. Pure."""
+    ref = pool.sr_by_uuid(on.sr_uuid) if on.sr_uuid else None
+    is_clone = ref is not None and pool.sr_on(lun.scsi_id) != ref
+    of_sr = on.sr_uuid if is_clone or on.state != RESIGNATURED else on.old_uuid
+    return PoolLun(
+        scsi_id=lun.scsi_id,
+        kind=_kind(is_clone, on),
+        portal=portal,
+        size_bytes=lun.size_bytes,
+        sr_uuid=on.sr_uuid,
+        of_sr=of_sr,
+        name=_name(pool, of_sr, on),
+        problem=on.problem,
+        one_vdi=on.one_vdi,
+        metadata_of=on.metadata_of,
+    )
+
+
+def _kind(is_clone: bool, on: OnLun) -> str:
+    if on.state in (UNFINISHED, "empty", "foreign", "damaged", "busy"):
+        return on.state
+    if is_clone:
+        return CLONE
+    return RESIGNATURED if on.state == RESIGNATURED else UNKNOWN_SR
+
+
+def _name(pool: Pool, of_sr: str, on: OnLun) -> str:
+    """Of the SR in the pool; where it has none of the two, what the LUN itself says."""
+    for uuid in filter(None, (of_sr, on.sr_uuid)):
+        ref = pool.sr_by_uuid(uuid)
+        if ref is not None:
+            return str(pool.srs[ref]["name_label"])
+    return on.name_label
+
+
+def _lun_or_why(item: Tuple[Portal, Seen], outcome: Union[PoolLun, RelvmoiscsiError]) -> PoolLun:
+    """Raises PoolGone: nothing more is to be had."""
+    if isinstance(outcome, PoolGone):
+        raise outcome
+    if isinstance(outcome, PoolLun):
+        return outcome
+    portal, lun = item
+    return PoolLun(lun.scsi_id, UNREACHABLE, portal, lun.size_bytes, problem=str(outcome))
+
+
+def _with_iqn(calls: Calls, pool: Pool, portal: Portal) -> Sequence[Portal]:
+    """The portal, for each IQN that it offers. Raises PoolFailure."""
+    if portal.iqn:
+        return [portal]
+    failure = _probe_fails(calls, pool, portal)
+    return [portal._replace(iqn=iqn) for iqn in lists.iqns(failure)]
+
+
+def _listed(calls: Calls, pool: Pool, portal: Portal) -> List[Seen]:
+    return lists.seen(_probe_fails(calls, pool, portal))
+
+
+def _probe_fails(calls: Calls, pool: Pool, portal: Portal) -> PoolFailure:
+    """A probe that lacks a key fails, and its failure is the list."""
+    try:
+        calls.run("SR.probe", pool.master, portal.config(), OWN_TYPE, {})
+    except PoolFailure as failure:
+        return failure
+    return PoolFailure(f"The driver has no list of what is behind {portal.target}.")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""How long work is shown: a bar for each LUN in a terminal where tqdm is installed, lines everywhere else."""
+
+import importlib
+import sys
+import threading
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, TextIO
+
+from relvmoiscsi.pool.attach import ATTACHING, RESIGNATURING, Progress
+
+_VERBS = {RESIGNATURING: ("is resignatured", "has identities of its own"), ATTACHING: ("is attached", "is done")}
+
+
+def silent(_scsi_id: str, _step: str, _is_over: bool) -> None:
+    """For a caller that wants nothing but the result."""
+
+
+@contextmanager
+def shown(stream: Optional[TextIO], count: int) -> Iterator[Progress]:
+    """What is to be told of the steps of so many LUNs, for as long as the block runs."""
+    if stream is None:
+        yield silent
+        return
+    tqdm = _tqdm() if stream.isatty() else None
+    if tqdm is None:
+        yield _Lines(stream)
+        return
+    bars = _Bars(tqdm, stream, count)
+    try:
+        yield bars
+    finally:
+        bars.close()
+
+
+def _tqdm() -> Any:
+    """The class of that name, or None: dom0 has none."""
+    try:
+        return importlib.import_module("tqdm").tqdm
+    except ImportError:
+        return None
+
+
+class _Lines:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._lock = stream, threading.Lock()
+
+    def __call__(self, scsi_id: str, step: str, is_over: bool) -> None:
+        with self._lock:
+            self._stream.write(f"relvmoiscsi: {scsi_id} {_VERBS[step][is_over] if is_over else _VERBS[step][0]}\n")
+            self._stream.flush()
+
+
+class _Bars:
+    """One for all, and one for each LUN that is at work, in the line that the one before has left."""
+
+    def __init__(self, tqdm: Any, stream: TextIO, count: int) -> None:
+        self._tqdm, self._stream, self._lock = tqdm, stream, threading.Lock()
+        self._all = tqdm(total=2 * count, desc=f"{count} LUNs", file=stream, position=0, leave=False, unit="step")
+        self._bars: Dict[str, Any] = {}
+        self._lines: List[int] = []
+
+    def __call__(self, scsi_id: str, step: str, is_over: bool) -> None:
+        with self._lock:
+            if is_over:
+                self._all.update(1)
+                self._end(scsi_id)
+            else:
+                line = next(number for number in range(1, len(self._bars) + 2) if number not in self._lines)
+                self._lines.append(line)
+                text = f"{scsi_id} {_VERBS[step][0]}"
+                form = "{desc} {elapsed}"
+                bar = self._tqdm(desc=text, file=self._stream, position=line, leave=False, bar_format=form)
+                bar.line_taken = line
+                self._bars[scsi_id] = bar
+
+    def _end(self, scsi_id: str) -> None:
+        bar = self._bars.pop(scsi_id, None)
+        if bar is not None:
+            self._lines.remove(bar.line_taken)
+            bar.close()
+
+    def close(self) -> None:
+        for scsi_id in list(self._bars):
+            self._end(scsi_id)
+        self._all.close()
+
+
+def terminal() -> Optional[TextIO]:
+    """Where people look while they wait; None where nobody can."""
+    return sys.stderr

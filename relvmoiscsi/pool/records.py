@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the pool knows of its hosts and SRs, each class read once and not a record at a time; and our marks on SRs."""
+
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.host.disk.scsi_id_text import names_lun
+from relvmoiscsi.pool.calls import Calls, Record, Records
+
+LVM_TYPE = "lvmoiscsi"  #: the stock type that an attached copy has
+OWN_TYPE = "relvmoiscsi"
+_LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")
+
+#: keys of SR.other_config and of VDI.other_config
+RUN, ORIGINAL_SR, SCSI_ID, OLD_VDI = (
+    "relvmoiscsi:run",
+    "relvmoiscsi:original-sr",
+    "relvmoiscsi:scsi-id",
+    "relvmoiscsi:old",
+)
+
+
+class Portal(NamedTuple):
+    """Where LUNs are looked for: the device-config of a probe, without the LUN."""
+
+    target: str
+    iqn: str = ""  #: "" for all that the target offers
+    port: str = ""
+    chap_user: str = ""
+    chap_secret: str = ""  #: UUID of a Secret
+
+    def config(self, scsi_id: str = "") -> Dict[str, str]:
+        """The device-config, for one LUN or for the list of all."""
+        rows = {
+            "target": self.target,
+            "targetIQN": self.iqn,
+            "port": self.port,
+            "chapuser": self.chap_user,
+            "chappassword_secret": self.chap_secret,
+            "SCSIid": scsi_id,
+        }
+        return {key: value for key, value in rows.items() if value}
+
+
+class Pool(NamedTuple):
+    """A snapshot of the pool, by reference."""
+
+    ref: str
+    master: str
+    hosts: Records
+    live: Dict[str, bool]  #: by host
+    srs: Records
+    pbds: Records
+
+    def hosts_in_order(self) -> List[str]:
+        """The master first, the others by name."""
+        return sorted(self.hosts, key=lambda ref: (ref != self.master, str(self.hosts[ref]["name_label"]), ref))
+
+    def host_name(self, ref: str) -> str:
+        return str(self.hosts[ref]["name_label"]) if ref in self.hosts else ref
+
+    def pbds_of(self, sr: str) -> Dict[str, Tuple[str, Record]]:
+        """(reference, record) of the PBDs of an SR, by host."""
+        return {pbd["host"]: (ref, pbd) for ref, pbd in self.pbds.items() if pbd["SR"] == sr}
+
+    def sr_by_uuid(self, uuid: str) -> Optional[str]:
+        return next((ref for ref, sr in self.srs.items() if sr["uuid"] == uuid), None)
+
+    def sr_on(self, scsi_id: str) -> Optional[str]:
+        """The SR that has a PBD on this LUN, or that we have introduced for it."""
+        for pbd in self.pbds.values():
+            values = map(str, pbd["device_config"].values())
+            sr = self.srs.get(pbd["SR"])
+            if sr is not None and sr["type"] != OWN_TYPE and any(names_lun(value, scsi_id) for value in values):
+                return str(pbd["SR"])
+        return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
+
+    def copies(self) -> Iterator[Tuple[str, Record]]:
+        """The SRs that bear our marks."""
+        for ref, sr in self.srs.items():
+            if is_copy(sr):
+                yield ref, sr
+
+    def portals(self) -> List[Portal]:
+        """Where the LVM SRs of the pool have their LUNs, with the CHAP of the PBD; each target once."""
+        found: Dict[Tuple[str, str, str], Portal] = {}
+        for pbd in self.pbds.values():
+            config = pbd["device_config"]
+            sr = self.srs.get(pbd["SR"])
+            if sr is None or sr["type"] != LVM_TYPE or not config.get("target"):
+                continue
+            portal = Portal(
+                config["target"],
+                config.get("targetIQN", ""),
+                config.get("port", ""),
+                config.get("chapuser", ""),
+                config.get("chappassword_secret", ""),
+            )
+            found.setdefault(portal[:3], portal)
+        return [found[key] for key in sorted(found)]
+
+
+def is_copy(sr: Record) -> bool:
+    """Has `attach` introduced it?"""
+    return ORIGINAL_SR in sr["other_config"]
+
+
+def read(calls: Calls) -> Pool:
+    """Ask the pool. Raises PoolFailure."""
+    pools = calls.records("pool")
+    metrics = calls.records("host_metrics")
+    hosts = calls.records("host")
+    ref = next(iter(pools))
+    return Pool(
+        ref=ref,
+        master=pools[ref]["master"],
+        hosts=hosts,
+        live={host: bool(metrics.get(record["metrics"], {}).get("live", True)) for host, record in hosts.items()},
+        srs=calls.records("SR"),
+        pbds=calls.records("PBD"),
+    )
+
+
+def find_sr(pool: Pool, text: str) -> str:
+    """The SR that somebody named by UUID or by a name that only one has. Raises NotFound, UsageError."""
+    by_uuid = pool.sr_by_uuid(text.lower())
+    if by_uuid is not None:
+        return by_uuid
+    found = [ref for ref, sr in pool.srs.items() if sr["name_label"] == text]
+    if not found:
+        raise NotFound(f"The pool has no SR with the UUID or the name {text!r}.")
+    if len(found) > 1:
+        uuids = ", ".join(sorted(str(pool.srs[ref]["uuid"]) for ref in found))
+        raise UsageError(f"{len(found)} SRs of the pool have the name {text!r}; give a UUID: {uuids}.")
+    return found[0]
+
+
+def is_lvm(sr: Record) -> bool:
+    """Is it an SR whose clones can be resignatured?"""
+    return sr["type"] in _LVM_TYPES

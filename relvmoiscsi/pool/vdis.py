@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Old and new VDIs of an attached copy, and what goes along from the old to the new.
+
+New UUIDs follow from the new SR's and the old ones (formats/identity.py), so the map needs no journal and no log.
+Names, descriptions, sizes and the tree of snapshots are on the LUN; tags and other_config are in xapi's database alone.
+"""
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.pool.calls import Calls, Record, Records
+from relvmoiscsi.pool.records import OLD_VDI
+
+#: keys that say what the original is to a backup, and would make the copy the same to it
+_STAY = ("maps_to", "xo:backup:", "xo:base_delta_vdi", "xo:copy_of", "relvmoiscsi:")
+
+
+class Pair(NamedTuple):
+    """A VDI of the copy and the one that it was."""
+
+    old: str  #: UUID; "" where the pool knows no such VDI any more
+    new: str  #: UUID
+    name_label: str  #: of the copy
+    size_bytes: int
+    is_a_snapshot: bool
+    is_managed: bool  #: False: a hidden parent
+
+    def facts(self) -> Dict[str, Any]:
+        return {**self._asdict(), "old": self.old or None}
+
+
+def of_sr(calls: Calls, sr: str) -> Records:
+    """The VDIs of an SR, by reference. Raises PoolFailure."""
+    return calls.records("VDI", f'field "SR" = "{sr}"')
+
+
+def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
+    """The map, by name; `copies` are the VDIs of the SR `new_sr` (a UUID), `originals` those of the one that it was."""
+    became = _became(new_sr, originals)
+    found = []
+    for copy in copies.values():
+        old = copy["other_config"].get(OLD_VDI) or became.get(copy["uuid"], ("", {}))[0]
+        size = int(copy["virtual_size"])
+        found.append(Pair(old, copy["uuid"], copy["name_label"], size, copy["is_a_snapshot"], copy["managed"]))
+    return sorted(found, key=lambda pair: (pair.name_label, pair.new))
+
+
+def _became(new_sr: str, originals: Records) -> Dict[str, Tuple[str, Record]]:
+    """(old UUID, its record) by new UUID."""
+    return {derived_uuid(new_sr, old["uuid"]): (old["uuid"], old) for old in originals.values()}
+
+
+def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -> bool:
+    """Give each VDI of a copy what the original has; those that have it are left alone, whatever became of them.
+
+    The mark comes last, so that a run that is cut is done again. Gives whether anything was set. Raises PoolFailure.
+    """
+    became = _became(new_sr, originals)
+    changed = False
+    for ref, copy in copies.items():
+        if copy["uuid"] in became and OLD_VDI not in copy["other_config"]:
+            old_uuid, original = became[copy["uuid"]]
+            _carry(calls, ref, copy, old_uuid, original)
+            changed = True
+    return changed
+
+
+def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record) -> None:
+    for field in ("name_label", "name_description"):
+        if original[field] and not copy[field]:  # what the LUN has is of the moment of the snapshot, and stays
+            calls.call("VDI.set_" + field, ref, original[field])
+    if sorted(original["tags"]) != sorted(copy["tags"]):
+        calls.call("VDI.set_tags", ref, original["tags"])
+    other_config = {**copy["other_config"], **_carried(original["other_config"]), OLD_VDI: old_uuid}
+    calls.call("VDI.set_other_config", ref, other_config)
+
+
+def _carried(other_config: Mapping[str, str]) -> Dict[str, str]:
+    return {key: value for key, value in other_config.items() if not key.startswith(_STAY)}
+
+
+def vms_of(originals: Records, vbds: Records, vms: Records) -> Dict[str, List[str]]:
+    """The names of the VMs that have each of these VDIs as a disk, by its UUID. Pure."""
+    found: Dict[str, List[str]] = {}
+    for vbd in vbds.values():
+        if vbd["VDI"] in originals and vbd["VM"] in vms:
+            names = found.setdefault(originals[vbd["VDI"]]["uuid"], [])
+            names.append(str(vms[vbd["VM"]]["name_label"]))
+    return {uuid: sorted(set(names)) for uuid, names in found.items()}

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A pool with originals in use and clones behind one target, and the client on it: a real XenAPI session over HTTP, our
+engine behind SR.create.
+"""
+
+from kit.builder import SMALL_BAT, build_sr, raw, vhd
+from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool.connection import Where, connect
+
+TARGET, IQN = "10.0.0.5", "iqn.2026-01.test:array"
+
+
+_built = {}
+
+
+def sr_disk(seed):
+    """An SR with a chain, a snapshot and a raw VDI; small, and another one for each seed."""
+    if seed not in _built:
+        _built[seed] = _build(seed)
+        _built[seed].freeze()
+    return _built[seed].copy()
+
+
+def _build(seed):
+    return build_sr(
+        [
+            vhd("base", hidden=True, blocks=0, bat_entries=SMALL_BAT),
+            vhd("disk", parent="base", label="root disk", blocks=0, bat_entries=SMALL_BAT),
+            vhd("snap", parent="base", label="before", snapshot_of="disk", blocks=0, bat_entries=SMALL_BAT),
+            raw("data", label="data", extents=1),
+        ],
+        seed=seed,
+    ).disk
+
+
+class Lab:
+    """Two originals in use, "Production" and "Testing", and as many clones of each as a test wants."""
+
+    def __init__(self, world, pool):
+        self.world, self.pool = world, pool
+        self.originals = {}
+
+    def original(self, name, **options):
+        scsi_id = self.world.add(TARGET, IQN, sr_disk(name), **options)
+        self.originals[name] = (scsi_id, self.world.attach_original(self.pool, scsi_id, name))
+        return scsi_id
+
+    def clone(self, name, **options):
+        return self.world.clone(self.originals[name][0], **options)
+
+    def vdi(self, name, label):
+        """(reference, record) of a VDI of an original."""
+        found = self.pool.db.records("VDI", SR=self.originals[name][1], name_label=label)
+        (pair,) = found.items()
+        return pair
+
+    def where(self, **more):
+        return Where(self.pool.url, self.pool.api.user, self.pool.api.password, **more)
+
+    def attach(self, *scsi_ids, jobs_at_once=1, clones_of=(), everything=False, where=None, tell=lambda *_: None):
+        """What `attach` gives for these LUNs, all looked for behind the targets of the pool."""
+        with connect(where or self.where()) as calls:
+            pool = records.read(calls)
+            found = luns.find(calls, pool, pool.portals(), jobs_at_once)
+            of = [pool.srs[records.find_sr(pool, name)]["uuid"] for name in clones_of]
+            chosen = attach.choose(found, scsi_ids, of, everything)
+            wanted = attach.Wanted(date="2026-11-22", run="a run", jobs=jobs_at_once)
+            return attach.attach(calls, pool, chosen, wanted, tell)
+
+    def sr(self, uuid):
+        """(reference, record) of an SR."""
+        ref = self.pool.db.by_uuid("SR", uuid)
+        return ref, self.pool.db.record("SR", ref)
+
+    def summary(self):
+        """What the pool has of copies, without references and the time of a run."""
+        found = {}
+        for sr in self.pool.db.records("SR").values():
+            if "relvmoiscsi:original-sr" not in sr["other_config"] and sr["name_label"] in self.originals:
+                continue
+            pbds = [self.pool.db.record("PBD", ref) for ref in sr["PBDs"]]
+            vdis = [self.pool.db.record("VDI", ref) for ref in sr["VDIs"]]
+            found[sr["other_config"].get("relvmoiscsi:scsi-id", sr["uuid"])] = {
+                "type": sr["type"],
+                "shared": sr["shared"],
+                "marks": sorted(sr["other_config"]),
+                "pbds": sorted(
+                    (pbd["host"], pbd["currently_attached"], pbd["device_config"]["SCSIid"]) for pbd in pbds
+                ),
+                "vdis": sorted(
+                    (vdi["name_label"], vdi["other_config"].get("relvmoiscsi:old", ""), sorted(vdi["tags"]))
+                    for vdi in vdis
+                ),
+            }
+        return found

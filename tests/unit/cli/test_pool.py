@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`relvmoiscsi pool`: what it prints, how it ends, whom it asks."""
+
+import json
+import sys
+
+import pytest
+
+from kit.lun_world import World
+from kit.pool_lab import TARGET, Lab, sr_disk
+from relvmoiscsi.errors import NotFound
+from relvmoiscsi.pool import progress
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def lab(world, monkeypatch):
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        made = Lab(world, pool)
+        made.original("Production")
+        made.original("Testing")
+        monkeypatch.setenv("XENSERVER_HOST", pool.url)
+        monkeypatch.setenv("XENSERVER_USER", pool.api.user)
+        monkeypatch.setenv("XENSERVER_PASSWORD", pool.api.password)
+        yield made
+
+
+@pytest.fixture
+def pool_command(command):
+    return lambda *words: command("pool", *words)
+
+
+def facts(ran):
+    return json.loads(ran.out)
+
+
+def test_luns(lab, pool_command):
+    clone = lab.clone("Production")
+    ran = pool_command("luns")
+
+    assert ran.status == 0 and not ran.err
+    lines = [line.split(None, 3) for line in ran.out.splitlines()]
+    assert lines[0][0] == "SCSIid"
+    kinds = {line[0]: line[-1].strip() for line in lines[1:]}
+    assert kinds[clone] == 'clone of "Production"; cannot be made one VDI'
+    assert kinds[lab.originals["Testing"][0]] == 'original, "Testing"'
+
+
+def test_luns_as_json(lab, pool_command):
+    clone = lab.clone("Production")
+    found = {lun["scsi_id"]: lun for lun in facts(pool_command("luns", "--json", "--target", TARGET))["luns"]}
+
+    original = lab.originals["Production"][0]
+    assert (found[original]["kind"], found[clone]["kind"]) == ("original", "clone")
+    assert found[clone]["copy_of"] == found[original]["sr"] and found[original]["copy_of"] is None
+
+
+def test_one_command_to_have_all_and_one_to_be_rid_of_them(lab, pool_command, tmp_path):
+    """The day after: snapshots of all SRs become copies on all hosts, and go again."""
+    clones = [lab.clone(name) for name in ("Production", "Testing")]
+    before = lab.summary()
+    ran = pool_command("attach", "--all", "--yes", "--name", "{sr} copy", "--map-out", tmp_path / "map.json")
+
+    assert ran.status == 0
+    assert [line.split(":")[0] for line in ran.out.splitlines()] == clones
+    assert 'attached "Production copy"' in ran.out and "4 VDIs" in ran.out
+    written = json.loads((tmp_path / "map.json").read_text())["srs"]
+    assert [row["scsi_id"] for row in written] == clones and len(written[0]["vdis"]) == 4
+    assert lab.summary() != before
+
+    ran = pool_command("discard", "--clones-of", "Production", "Testing copy", "--yes")
+    assert ran.status == 0 and ran.out.count("discarded") == 2
+    assert lab.summary() == before
+
+
+def test_what_would_be_done_is_told_and_not_done(lab, pool_command):
+    clone = lab.clone("Production")
+    before, luns = lab.summary(), lab.world.sr_uuid(clone)
+    ran = pool_command("attach", clone, "--dry-run", "--name", "{sr} copy")
+
+    assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, luns)
+    assert f'{clone}: resignature; introduce as "Production copy"; plug on xs1, xs2' in ran.out
+
+    pool_command("attach", clone, "--yes", "--name", "{sr} copy")
+    assert "complete what is missing" in pool_command("attach", clone, "--dry-run").out
+    ran = pool_command("discard", "Production copy", "--dry-run", "--json")
+    assert facts(ran)["srs"][0]["status"] == "would be discarded"
+    assert lab.pool.db.refs("SR", name_label="Production copy")
+
+
+def test_the_map_has_names_and_vms(lab, pool_command):
+    ref, record = lab.vdi("Production", "root disk")
+    vm = lab.pool.db.create("VM", name_label="web")
+    lab.pool.db.create("VBD", VM=vm, VDI=ref)
+    clone = lab.clone("Production")
+    pool_command("attach", clone, "--yes", "--name", "copy")
+    found = facts(pool_command("map", "copy", "--json"))
+
+    (row,) = [row for row in found["vdis"] if row["old"] == record["uuid"]]
+    assert row["vms"] == ["web"] and row["name_label"] == "root disk"
+    ran = pool_command("map", "copy")
+    assert record["uuid"] in ran.out and "[VM web]" in ran.out and "[snapshot]" in ran.out and "[hidden]" in ran.out
+    assert pool_command("map", "Production").status == 4
+
+
+def test_a_host_that_is_down_is_9_and_the_same_again_is_0(lab, pool_command):
+    clone = lab.clone("Production")
+    lab.pool.go_down(lab.pool.hosts[1])
+    ran = pool_command("attach", clone, "--yes")
+    assert ran.status == 9 and "xs2: down" in ran.out
+
+    lab.pool.come_back(lab.pool.hosts[1])
+    assert pool_command("attach", clone, "--yes").status == 0
+    ran = pool_command("attach", clone, "--yes")
+    assert ran.status == 0 and "already attached" in ran.out
+
+
+def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, world, pool_command):
+    bad = lab.clone("Production")
+    world.fail["sr_create", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
+    assert pool_command("attach", bad, "--yes").status == 6
+
+    lab.clone("Testing")
+    ran = pool_command("attach", "--all", "--yes", "--json")
+    assert ran.status == 9
+    assert [lun["status"] for lun in facts(ran)["luns"]] == ["failed", "attached"]
+    assert "did not appear" in facts(ran)["luns"][0]["error"]
+
+
+def test_somebody_is_asked(lab, pool_command, type_in):
+    clone = lab.clone("Production")
+    type_in("no\n")
+    ran = pool_command("attach", clone)
+    assert ran.status == 4 and "Attach 1 LUNs? [y/N]" in ran.err and lab.world.state(clone) == "clean"
+
+    type_in("y\n")
+    assert pool_command("attach", clone).status == 0
+    type_in("y\n")
+    ran = pool_command("discard", "--all")
+    assert ran.status == 0 and "Discard Production" in ran.err
+
+
+def test_where_nobody_can_be_asked_it_says_so(lab, pool_command):
+    for words in (["attach", "--all"], ["discard", "--all"]):
+        ran = pool_command(*words, "--json")
+        assert ran.status == 2 and "say --yes, or --dry-run to see the plan" in ran.err
+
+
+def test_a_copy_that_is_gone_is_done(lab, pool_command):
+    uuid = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"
+    ran = pool_command("discard", uuid, "--yes")
+
+    assert ran.status == 0 and ran.out == f"{uuid}: not in the pool\n"
+    assert pool_command("discard", "no such name", "--yes").status == 3
+    assert pool_command("discard", "--all", "--yes").out == "The pool has no copies.\n"
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "Say what to do"),
+        (["attach", "--yes"], "Nothing is named"),
+        (["discard", "--yes"], "Nothing is named"),
+        (["attach", "../x", "--yes"], "is no SCSIid"),
+        (["attach", "--all", "--yes", "--jobs", "0"], "at least one LUN at a time"),
+        (["luns", "--password-file", "/nowhere"], "/nowhere cannot be read"),
+        (["luns", "--chap-user", "alice"], "belong together"),
+        (["attach", "--all", "--yes", "--name", "{x}"], "may have sr, date and scsi_id"),
+    ],
+)
+def test_what_cannot_be_meant_is_2(lab, pool_command, words, said):
+    if "--name" in words:
+        lab.clone("Production")
+    ran = pool_command(*words)
+
+    assert ran.status == 2 and said in ran.err
+
+
+def test_a_password_is_needed_from_afar(lab, pool_command, monkeypatch, tmp_path):
+    monkeypatch.delenv("XENSERVER_PASSWORD")
+    assert "There is no password" in pool_command("luns").err
+
+    (tmp_path / "password").write_text(lab.pool.api.password + "\n")
+    assert pool_command("luns", "--password-file", tmp_path / "password").status == 0
+    (tmp_path / "password").write_text("wrong\n")
+    ran = pool_command("luns", "--password-file", tmp_path / "password")
+    assert ran.status == 6 and "does not accept this user and password" in ran.err and "wrong" not in ran.err
+
+
+def test_chap_of_the_command_line(lab, world, pool_command, tmp_path):
+    (tmp_path / "chap").write_text("a secret word\n")
+    scsi_id = world.add("10.0.0.6", "iqn.2026-01.test:x", sr_disk("guarded"), chap=("alice", "a secret word"))
+    chap = ["--target", "10.0.0.6", "--chap-user", "alice", "--chap-password-file", tmp_path / "chap"]
+    ran = pool_command("attach", scsi_id, "--yes", *chap)
+    assert ran.status == 0 and "xapi has left 2 copies of the CHAP password behind" in ran.err
+
+    ran = pool_command("luns", "--clean-secrets", *chap)
+    assert "2 copies of the CHAP password, which xapi had left behind, are gone" in ran.err
+    assert lab.pool.secrets() == ["a secret word"] * 2, "those of the PBDs"
+
+
+def test_without_a_terminal_steps_are_lines(lab, pool_command):
+    clone = lab.clone("Production")
+    ran = pool_command("attach", clone, "--yes")
+
+    assert [line for line in ran.err.splitlines() if clone in line] == [
+        f"relvmoiscsi: {clone} is resignatured",
+        f"relvmoiscsi: {clone} has identities of its own",
+        f"relvmoiscsi: {clone} is attached",
+        f"relvmoiscsi: {clone} is done",
+    ]
+    assert not pool_command("attach", clone, "--yes", "--json").err
+
+
+def test_hostile_names_do_not_reach_the_terminal(lab, pool_command):
+    lab.pool.db.set("SR", lab.originals["Production"][1], "name_label", "\x1b[31mred")
+    lab.clone("Production")
+
+    assert "\x1b" not in pool_command("luns").out + pool_command("attach", "--all", "--yes").out
+
+
+class Stream:
+    """A terminal that remembers."""
+
+    def __init__(self):
+        self.text = ""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def test_in_a_terminal_there_is_a_bar_for_each_lun_at_work(monkeypatch):
+    bars = []
+
+    class Tqdm:
+        def __init__(self, **options):
+            self.options, self.steps, self.is_closed = options, 0, False
+            bars.append(self)
+
+        def update(self, steps):
+            self.steps += steps
+
+        def close(self):
+            self.is_closed = True
+
+    monkeypatch.setattr(progress, "_tqdm", lambda: Tqdm)
+    with progress.shown(Stream(), 2) as tell:
+        tell("a", "resignature", False)
+        tell("b", "resignature", False)
+        tell("a", "resignature", True)
+        tell("a", "attach", False)
+
+    assert [bar.options["position"] for bar in bars] == [0, 1, 2, 1]
+    assert bars[0].steps == 1 and all(bar.is_closed for bar in bars)
+
+
+def test_without_the_library_a_terminal_has_lines(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    stream = Stream()
+    with progress.shown(stream, 1) as tell:
+        tell("a", "attach", False)
+
+    assert stream.text == "relvmoiscsi: a is attached\n"

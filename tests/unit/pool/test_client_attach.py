@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""From clones to attached copies: what is there then, in which order it came, and that every step may be repeated."""
+
+from functools import wraps
+
+import pytest
+
+from kit.pool.api import GoneAway
+from kit.pool_fakes import until
+from kit.pool_lab import IQN, TARGET, Lab, sr_disk
+from kit.reader import identities
+from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.pool import attach, jobs, luns, records
+from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED, PARTIAL
+from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.connection import connect
+
+FORBIDDEN = ("SR.destroy", "Async.SR.destroy", "VDI.destroy", "Async.VDI.destroy")
+
+
+def test_a_clone_becomes_an_sr_on_every_host(lab, world):
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+
+    assert (done.status, done.hosts) == (DONE, {"xs1": "plugged", "xs2": "plugged", "xs3": "plugged"})
+    ref, sr = lab.sr(done.sr_uuid)
+    assert (sr["type"], sr["shared"], sr["name_label"]) == ("lvmoiscsi", True, "Production 2026-11-22")
+    assert sr["other_config"] == {
+        "relvmoiscsi:run": "a run",
+        "relvmoiscsi:original-sr": world.sr_uuid(lab.originals["Production"][0]),
+        "relvmoiscsi:scsi-id": clone,
+        "gc": "false",
+        "indestructible": "true",
+    }
+    pbds = [lab.pool.db.record("PBD", pbd) for pbd in sr["PBDs"]]
+    assert [pbd["host"] for pbd in pbds] == lab.pool.hosts
+    config = {"target": TARGET, "targetIQN": IQN, "SCSIid": clone}
+    assert all(pbd["device_config"] == config for pbd in pbds)
+    assert done.sr_uuid == world.sr_uuid(clone)
+    assert not identities(world.lun(clone).disk) & identities(world.lun(lab.originals["Production"][0]).disk)
+
+
+def test_the_master_is_plugged_first(lab, world):
+    clone = lab.clone("Production")
+    world.log.clear()
+    plugged = []
+    plug = lab.pool.storage.pbd_plug
+    lab.pool.api._methods["PBD.plug"] = lambda session, pbd: (
+        plugged.append(lab.pool.db.get("PBD", pbd, "host")), plug(session, pbd)
+    )[1]  # fmt: skip
+    lab.attach(clone)
+
+    assert plugged[0] == lab.pool.master and sorted(plugged) == sorted(lab.pool.hosts)
+
+
+def test_tags_and_other_config_come_along_and_the_backups_keys_do_not(lab):
+    ref, record = lab.vdi("Production", "root disk")
+    lab.pool.db.set("VDI", ref, "tags", ["gold"])
+    lab.pool.db.set("VDI", ref, "other_config", {"owner": "alice", "xo:backup:job": "x", "xo:copy_of": "y"})
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+
+    new = lab.pool.db.record("VDI", lab.pool.db.by_uuid("VDI", derived_uuid(done.sr_uuid, record["uuid"])))
+    assert new["tags"] == ["gold"] and new["name_label"] == "root disk"
+    assert new["other_config"] == {"owner": "alice", "relvmoiscsi:old": record["uuid"]}
+    assert {(pair.old, pair.new) for pair in done.vdis} == {
+        (old["uuid"], derived_uuid(done.sr_uuid, old["uuid"]))
+        for old in lab.pool.db.records("VDI", SR=lab.originals["Production"][1]).values()
+    }
+
+
+def test_a_vdi_that_the_pool_has_lost_since_is_there_without_an_old_one(lab):
+    clone = lab.clone("Production")
+    ref, record = lab.vdi("Production", "data")
+    lab.pool.db.destroy("VDI", ref)
+    (done,) = lab.attach(clone)
+
+    assert [pair.old for pair in done.vdis if pair.name_label == "data"] == [""]
+
+
+def test_all_are_resignatured_before_the_first_is_attached(lab, world):
+    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
+    world.log.clear()
+    done = lab.attach(everything=True, jobs_at_once=3)
+
+    assert [result.status for result in done] == [DONE] * 3 and {result.scsi_id for result in done} == set(clones)
+    commands = [command for command, _, _ in world.log]
+    assert max(index for index, command in enumerate(commands) if command == "sr_create") < commands.index("sr_attach")
+
+
+def test_copies_of_one_sr_have_names_of_their_own(lab):
+    for _ in range(3):
+        lab.clone("Production")
+    done = lab.attach(clones_of=["Production"])
+
+    names = [result.name for result in done]
+    assert names == ["Production 2026-11-22", "Production 2026-11-22 (2)", "Production 2026-11-22 (3)"]
+
+
+def test_the_same_again_changes_nothing_and_says_so(lab, world):
+    clone = lab.clone("Production")
+    (first,) = lab.attach(clone)
+    before, calls = lab.summary(), len(lab.pool.api.calls)
+    (again,) = lab.attach(clone)
+
+    assert again == first._replace(status=ALREADY)
+    assert lab.summary() == before
+    changing = [call for call in lab.pool.api.calls[calls:] if not call.startswith(("session.", "event.", "task."))]
+    assert {call for call in changing if ".get_" not in call} == {"Async.SR.probe"}
+
+
+def test_what_somebody_changed_since_stays(lab):
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+    ref, _ = lab.sr(done.sr_uuid)
+    vdi = next(ref for ref, vdi in lab.pool.db.records("VDI", SR=ref).items() if vdi["name_label"] == "data")
+    lab.pool.db.set("VDI", vdi, "tags", ["mine"])
+    lab.pool.db.set("SR", ref, "name_label", "my copy")
+    (again,) = lab.attach(clone)
+
+    assert again.name == "my copy" and lab.pool.db.get("VDI", vdi, "tags") == ["mine"]
+
+
+def test_one_that_fails_stops_no_other(lab, world):
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    world.fail["sr_create", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
+    done = {result.scsi_id: result for result in lab.attach(bad, good, jobs_at_once=2)}
+
+    assert (done[bad].status, done[good].status) == (FAILED, DONE)
+    assert "did not appear" in str(done[bad].error)
+
+    world.fail.clear()
+    assert [result.status for result in lab.attach(bad, good)] == [DONE, ALREADY]
+
+
+def test_a_host_that_is_down_is_told_and_finished_later(lab):
+    clone = lab.clone("Production")
+    lab.pool.go_down(lab.pool.hosts[2])
+    (done,) = lab.attach(clone)
+
+    assert done.status == PARTIAL and done.hosts == {"xs1": "plugged", "xs2": "plugged", "xs3": "down"}
+
+    lab.pool.come_back(lab.pool.hosts[2])
+    (again,) = lab.attach(clone)
+    assert again.status == DONE and set(again.hosts.values()) == {"plugged"}
+
+
+def test_a_host_that_goes_down_without_xapi_knowing_is_down(lab):
+    clone = lab.clone("Production")
+    lab.pool.storage.offline.add(lab.pool.hosts[1])
+    (done,) = lab.attach(clone)
+
+    assert done.status == PARTIAL and done.hosts["xs2"] == "down" and done.hosts["xs3"] == "plugged"
+
+
+def test_members_are_plugged_at_the_same_time(lab, world):
+    clone = lab.clone("Production")
+    lab.attach(clone)
+    pbds = [lab.pool.db.record("PBD", ref) for ref in lab.sr(world.sr_uuid(clone))[1]["PBDs"]]
+
+    assert all(pbd["currently_attached"] for pbd in pbds)
+    starts = [index for index, call in enumerate(lab.pool.api.calls) if call == "Async.PBD.plug"]
+    between = lab.pool.api.calls[starts[1] : starts[2]]
+    assert "event.from" not in between, "the third host waits for the second one"
+
+
+def test_it_never_destroys_and_creates_nothing_of_another_type(lab, world):
+    lab.clone("Production")
+    lab.clone("Testing")
+    types = []
+    create = lab.pool.storage.sr_create
+
+    @wraps(create)
+    def counted(*params):
+        types.append(params[6])
+        return create(*params)
+
+    lab.pool.api._methods["SR.create"] = counted
+    lab.attach(everything=True)
+
+    assert set(types) == {"relvmoiscsi"}
+    assert not set(FORBIDDEN) & set(lab.pool.api.calls)
+
+
+def test_records_are_read_once_however_many_luns_there_are(lab):
+    def reads(count):
+        for _ in range(count):
+            lab.clone("Production")
+        before = len(lab.pool.api.calls)
+        lab.attach(everything=True)
+        calls = lab.pool.api.calls[before:]
+        return {call: calls.count(call) for call in calls if call.endswith(".get_all_records")}
+
+    assert reads(1) == reads(4)
+
+
+def test_a_resignatured_original_is_no_longer_in_the_pool(lab):
+    """A LUN whose original the pool has forgotten is attached all the same, under the name that it bears itself."""
+    stranger = lab.world.add(TARGET, IQN, sr_disk("elsewhere"))
+    (done,) = lab.attach(stranger)
+
+    assert done.status == DONE and done.name == "test SR 2026-11-22"
+    assert {pair.old for pair in done.vdis} == {""}
+
+
+# --- killed
+
+
+def run_killed_at(lab, number, after):
+    """Attach, and lose the pool at the call of this number: before it is done, or after. Did it come so far?"""
+    count = [0]
+
+    def before(method, params):
+        count[0] += 1
+        if count[0] == number and not after or count[0] > number:
+            raise GoneAway()
+
+    lab.pool.api.before = before
+    try:
+        lab.attach(everything=True)
+    except PoolFailure:
+        pass
+    finally:
+        lab.pool.api.before = None
+    return count[0] >= number
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_every_call_the_next_run_finishes_it(world, after):
+    """The end is the same as that of a run which nobody has disturbed."""
+
+    expected, number = None, 0
+    while True:
+        for lun in list(world.luns):
+            world.luns.remove(lun)
+        with world.pool(hosts=("xs1", "xs2")) as pool:
+            lab = Lab(world, pool)
+            world.visible.clear()
+            lab.original("Production")
+            clones = [lab.clone("Production")]
+            reached = run_killed_at(lab, number, after) if number else True
+            settled(lab)
+            done = lab.attach(everything=True)
+            assert {result.status for result in done} <= {DONE, ALREADY}
+            found = comparable(lab.summary(), clones, pool)
+            expected = expected or found
+            assert found == expected, number
+            assert not set(FORBIDDEN) & set(pool.api.calls)
+        if not reached:
+            break
+        number += 2
+    assert number > 40
+
+
+def settled(lab):
+    """The tasks of whoever was killed go on to their end."""
+    until(lambda: all(task["status"] != "pending" for task in lab.pool.db.records("task").values()))
+
+
+def comparable(summary, clones, pool):
+    found = {}
+    for scsi_id, facts in summary.items():
+        place = clones.index(scsi_id) if scsi_id in clones else "original"
+        pbds = [(pool.hosts.index(host), plugged) for host, plugged, _ in facts["pbds"]]
+        found[place] = {**facts, "pbds": sorted(pbds)}
+    return found
+
+
+# --- which
+
+
+def chosen(lab, *scsi_ids, of=(), everything=False):
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        return luns.find(calls, pool, pool.portals(), 1), pool
+
+
+def test_an_original_is_refused(lab):
+    found, _ = chosen(lab)
+
+    with pytest.raises(Refused, match="is the original of the SR 'Production'"):
+        attach.choose(found, [lab.originals["Production"][0]], [])
+
+
+def test_what_is_not_there_and_what_is_nothing_are_refused(lab):
+    found, _ = chosen(lab)
+
+    with pytest.raises(NotFound, match="sees no LUN with the SCSIid 36001"):
+        attach.choose(found, ["36001"], [])
+    with pytest.raises(NotFound, match="no LUN that could be attached"):
+        attach.choose(found, [], [], everything=True)
+    with pytest.raises(UsageError, match="Nothing is named"):
+        attach.choose(found, [], [])
+
+
+def test_clones_that_hosts_would_see_must_be_named(lab):
+    first, second = lab.clone("Production"), lab.clone("Testing")
+    found, _ = chosen(lab)
+    meant = attach.choose(found, [first], [])
+
+    with pytest.raises(Refused, match=second):
+        attach.verify_none_left(found, meant)
+    attach.verify_none_left(found, attach.choose(found, [first, second], []))
+
+
+@pytest.mark.parametrize("template", ["{nonsense}", "{", "{0}", "{sr"])
+def test_a_template_that_cannot_be_a_name(lab, template):
+    lab.clone("Production")
+    found, pool = chosen(lab)
+
+    with pytest.raises(UsageError, match="--name"):
+        attach.names(pool, attach.choose(found, [], [], True), attach.Wanted(template))
+
+
+def test_several_jobs_give_their_results_in_order(lab):
+    with connect(lab.where()) as calls:
+
+        def job(one, number):
+            if number == 3:
+                raise NotFound("three")
+            assert one.call("pool.get_all")
+            return number * 10
+
+        found = jobs.at_once(calls, range(8), job, 4)
+
+    assert [each if isinstance(each, int) else str(each) for each in found] == [0, 10, 20, "three", 40, 50, 60, 70]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Log in: on the master, with TLS that is verified, and in sentences where it cannot be."""
+
+import socket
+import sys
+
+import pytest
+
+from kit.certificates import self_signed
+from kit.pool.api import GoneAway
+from kit.pool.errors import XenError
+from kit.pool.server import TcpServer, UnixServer
+from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.pool import records
+from relvmoiscsi.pool.calls import PoolFailure, failure, result_text
+from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
+
+
+def names_of_hosts(where):
+    with connect(where) as calls:
+        return sorted(host["name_label"] for host in calls.records("host").values())
+
+
+def test_a_session_is_ended(lab):
+    sessions = lab.pool.db.refs("session")
+
+    assert names_of_hosts(lab.where()) == ["xs1", "xs2", "xs3"]
+    assert lab.pool.db.refs("session") == sessions
+    assert lab.pool.api.calls[-1] == "session.logout"
+
+
+def test_a_member_leads_to_the_master(lab):
+    assert names_of_hosts(lab.where()._replace(pool=lab.pool.listen_on_member())) == ["xs1", "xs2", "xs3"]
+
+
+def test_hosts_that_name_one_another_are_given_up(lab):
+    member = lab.pool.listen_on_member().replace("127.0.0.2", "127.0.0.3")
+    port = int(member.rsplit(":", 1)[1])
+
+    class Confused:
+        def call(self, method, params, local=False):
+            raise XenError("HOST_IS_SLAVE", "127.0.0.3")
+
+    server = TcpServer(Confused(), "127.0.0.3", port)
+    try:
+        with pytest.raises(PoolFailure, match="name one another"):
+            names_of_hosts(lab.where()._replace(pool=member))
+    finally:
+        server.stop()
+
+
+def test_a_wrong_password_is_said(lab):
+    with pytest.raises(PoolFailure, match="does not accept this user and password") as caught:
+        names_of_hosts(lab.where()._replace(password="wrong"))
+
+    assert caught.value.exit_status == 6 and "wrong" not in str(caught.value)
+
+
+def test_nobody_is_there():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    with pytest.raises(PoolFailure, match=f"No pool answers at http://127.0.0.1:{port}: Connection refused"):
+        names_of_hosts(Where(f"http://127.0.0.1:{port}", password="x"))
+
+
+def test_what_answers_is_no_pool():
+    class Silly:
+        def call(self, method, params, local=False):
+            raise GoneAway()
+
+    server = TcpServer(Silly())
+    try:
+        with pytest.raises(PoolFailure, match="No pool answers|is no XenAPI"):
+            names_of_hosts(Where(server.url, password="x"))
+    finally:
+        server.stop()
+
+
+@pytest.mark.processes
+def test_a_certificate_is_verified_unless_somebody_says_no(world, tmp_path):
+    context, certificate = self_signed(tmp_path)
+    with world.pool(hosts=("xs1",), tls=context) as pool:
+        where = Where(pool.url, pool.api.user, pool.api.password)
+        with pytest.raises(PoolFailure, match="certificate of https://127.0.0.1:.* is not to be believed.*--ca"):
+            names_of_hosts(where)
+        assert names_of_hosts(where._replace(ca=certificate)) == ["xs1"]
+        assert names_of_hosts(where._replace(insecure=True)) == ["xs1"]
+        with pytest.raises(PoolFailure, match="not to be believed"):
+            names_of_hosts(where._replace(pool=pool.url.replace("127.0.0.1", "localhost"), ca=certificate))
+
+
+def test_a_file_without_certificates_is_said(tmp_path):
+    (tmp_path / "empty.pem").write_text("")
+
+    for path in (tmp_path / "empty.pem", tmp_path / "absent.pem"):
+        with pytest.raises(UsageError, match="holds no certificates that can be read"):
+            names_of_hosts(Where("https://127.0.0.1", password="x", ca=str(path)))
+
+
+def test_the_socket_of_dom0_needs_no_password(world, tmp_path):
+    path = tmp_path / "_xapi"
+    with world.pool(hosts=("xs1",)) as pool:
+        pool._servers.append(UnixServer(pool.api, path))
+
+        assert names_of_hosts(Where(LOCAL, socket_path=str(path))) == ["xs1"]
+
+
+@pytest.mark.parametrize(
+    "text, url",
+    [
+        ("xs1", "https://xs1"),
+        ("10.0.0.1", "https://10.0.0.1"),
+        ("http://xs1", "http://xs1"),
+        ("https://xs1:8443/", "https://xs1:8443"),
+        ("https://[fd00::1]", "https://[fd00::1]"),
+        ("local", "http://localhost/"),
+    ],
+)
+def test_how_a_pool_may_be_named(text, url):
+    assert url_of(Where(text)) == url
+
+
+@pytest.mark.parametrize("text", ["ftp://xs1", "https://", "https://root:secret@xs1", "https://xs1?x"])
+def test_how_it_may_not_be_named(text):
+    with pytest.raises(UsageError, match="is no pool"):
+        url_of(Where(text))
+
+
+def test_without_the_module_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "XenAPI", None)
+
+    with pytest.raises(NotFound, match="pip install relvmoiscsi"), connect(Where("xs1", password="x")):
+        pass
+
+
+def test_a_pool_that_goes_away_is_said(lab):
+    def before(method, params):
+        if method == "SR.get_all_records":
+            raise GoneAway()
+
+    with connect(lab.where()) as calls:
+        lab.pool.api.before = before
+        with pytest.raises(PoolFailure, match="went away during SR.get_all_records"):
+            records.read(calls)
+        lab.pool.api.before = None
+
+
+def test_a_task_that_fails_raises_what_xapi_says(lab):
+    with connect(lab.where()) as calls, pytest.raises(PoolFailure) as caught:
+        calls.run("SR.probe", lab.pool.master, {}, "nonsense", {})
+
+    assert caught.value.code == "SR_UNKNOWN_DRIVER" and "no SRs of type nonsense" in str(caught.value)
+    assert lab.pool.db.refs("task") == []
+
+
+def test_another_connection_has_the_same_session(lab):
+    with connect(lab.where()) as calls:
+        other = calls.another()
+        before = len(lab.pool.db.refs("session"))
+        assert other.call("SR.get_all") == calls.call("SR.get_all")
+        assert len(lab.pool.db.refs("session")) == before
+        other.close()
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [("<value>a &lt; b</value>", "a < b"), ("<value/>", ""), ("", ""), ("OpaqueRef:x", "OpaqueRef:x")],
+)
+def test_the_result_of_a_task(value, text):
+    assert result_text(value) == text
+
+
+def test_a_right_that_is_missing_is_said():
+    assert "may not call SR.create" in str(failure("SR.create", ["RBAC_PERMISSION_DENIED", "sr.create", "no"]))
