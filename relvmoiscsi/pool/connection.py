@@ -92,7 +92,7 @@ def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
 
 
 def _no_login(where: Where, url: str, error: BaseException) -> str:
-    if isinstance(error, (ssl.SSLError, ssl.CertificateError)) and "ertificate" in str(error):
+    if isinstance(error, ssl.CertificateError) or isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error):
         return (
             f"The certificate of {url} is not to be believed: {reason(error)}. Give the file that vouches for it with "
             "--ca (hosts make their own: /etc/xensource/xapi-ssl.pem has it, copy its certificate alone), or "
