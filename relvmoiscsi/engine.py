@@ -54,6 +54,7 @@ from relvmoiscsi.resignature.protocol.mark import (
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.databases import without_databases
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.writing import apply
@@ -179,11 +180,12 @@ def prepare(
     again: bool = False,
     sr_uuid: Optional[str] = None,
     one: Optional[Request] = None,
+    clear_databases: bool = False,
 ) -> Union[Prepared, AlreadyDone]:
     """Read the LUN, plan its resignature and check what the plan leads to. Nothing is written.
 
     `chosen` gives some of the new ids, `sr_uuid` the new SR's; `again` resignatures a LUN that is already done; `one`
-    makes it a LUN with one VDI.
+    makes it a LUN with one VDI; `clear_databases` takes out of MGT which VDIs hold the database of a pool.
 
     Raises Unfinished where an earlier run was cut (`recover` finishes it), NotFound, Refused or FormatError for a
     LUN that will not be resignatured, UsageError for a choice that cannot be.
@@ -203,6 +205,7 @@ def prepare(
                 refuse_other_vdis(device.name, found, done.run, one)
             return done
         lun = forgotten or earlier_run.lun_at_rest(cache, label)
+        lun = without_databases(lun) if clear_databases else lun
         with said_who_asks(one):
             way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
         lun = way.lun if way is not None else lun

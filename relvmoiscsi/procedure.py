@@ -69,6 +69,7 @@ def resignature(
     again: bool = False,
     sr_uuid: Optional[str] = None,
     one: Optional[Request] = None,
+    clear_databases: bool = False,
 ) -> Union[Outcome, AlreadyDone, Prepared]:
     """New identities for the LUN: an Outcome, or AlreadyDone, or the plan where the voice wanted no more.
 
@@ -77,7 +78,7 @@ def resignature(
     """
 
     def prepare() -> Union[Prepared, AlreadyDone]:
-        return engine.prepare(device, entropy, scsi_id, chosen, again, sr_uuid, one)
+        return engine.prepare(device, entropy, scsi_id, chosen, again, sr_uuid, one, clear_databases)
 
     try:
         prepared = prepare()

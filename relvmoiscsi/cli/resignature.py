@@ -53,6 +53,9 @@ def add_command(make: Maker) -> None:
         help="one: a single VDI, without snapshots; all: each stays",
     )
     parser.add_argument("--vdi", metavar="UUID", help="with --vdis one: which VDI, where several are live")
+    parser.add_argument(
+        "--clear-metadata-vdi", action="store_true", help="no VDI on it is to hold the database of a pool any more"
+    )
     parser.add_argument("--again", action="store_true", help="resignature it although that was done before")
 
 
@@ -68,7 +71,15 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         scsi_id = ids[0] if ids else None
         voice = _Terminal(arguments, ids, chosen, one)
         done = procedure.resignature(
-            device, os.urandom, voice, scsi_id, chosen, arguments.again, arguments.sr_uuid, one
+            device,
+            os.urandom,
+            voice,
+            scsi_id,
+            chosen,
+            arguments.again,
+            arguments.sr_uuid,
+            one,
+            arguments.clear_metadata_vdi,
         )
         lun = engine.inspect(device).lun if isinstance(done, AlreadyDone) else None
     if isinstance(done, AlreadyDone):

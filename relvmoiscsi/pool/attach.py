@@ -25,6 +25,9 @@ from relvmoiscsi.pool.vdis import Pair
 #: the failure with which SR.create of our type says that it is done; docs/host.rst
 _DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned"
 
+#: device-config of our type; drivers/ReLVMoISCSISR describes it
+_CLEAR_DATABASES = "clear-metadata-vdi"
+
 _FLAGS = {"gc": "false", "indestructible": "true"}
 
 NAME = "{sr} {date}"
@@ -188,11 +191,13 @@ def _outcome(
 
 
 def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """The LUN with identities of its own. One that has them answers the same without a write. Raises PoolFailure."""
+    """The LUN with identities of its own. One that has them answers the same without a write. Raises PoolFailure,
+    Refused.
+    """
     if lun.kind == ATTACHED:
         return lun
     try:
-        config = lun.portal.config(lun.scsi_id)
+        config = {**lun.portal.config(lun.scsi_id), _CLEAR_DATABASES: "true"}
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", OWN_TYPE, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):
@@ -202,6 +207,12 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
     if on.state != RESIGNATURED or not on.sr_uuid:
         raise PoolFailure(f"The LUN was resignatured, and its probe says {on.state}. {on.problem}".strip())
+    if pool.ref in on.metadata_of:
+        raise Refused(
+            f"A VDI on the LUN {lun.scsi_id} is to hold the database of this pool, which would write it there once the "
+            "SR is plugged. The LUN was resignatured before, without --clear-metadata-vdi: undo that on a host, then "
+            "run the same again."
+        )
     return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=on.old_uuid or lun.of_sr)
 
 

@@ -115,7 +115,9 @@ def _resignatured(path: str, lun: Lun, config: Wanted, asked: Optional[OneVdiSet
 
     one = Request(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
     with open_device(path, writable=True, lock_timeout=lun.deadline.within(LOCK_SECONDS)) as device:
-        return resignatured(AskingDevice(device, begin), lun.scsi_id, "", lun.deadline, one, lun.keeps_lvm_away)
+        asking = AskingDevice(device, begin)
+        clear = config.clear_databases
+        return resignatured(asking, lun.scsi_id, "", lun.deadline, one, lun.keeps_lvm_away, clear)
 
 
 def _load_engine() -> None:

@@ -16,6 +16,7 @@ from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xapi.xml_rpc import escaped
+from relvmoiscsi.resignature.reading.databases import databases
 from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
@@ -46,7 +47,7 @@ def document(device: Device, scsi_id: str) -> str:
     """What is on a LUN, as XML. Nothing is written.
 
     `UUID` is the SR that it holds now; an SR that it was made of, or is to become, has a name of its own. `one_vdi` is
-    whether it has one VDI, or can be made a LUN with one.
+    whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold.
     """
     found = engine.inspect(device)
     rows = []
@@ -60,6 +61,7 @@ def document(device: Device, scsi_id: str) -> str:
         rows.append(("problem", str(found.problem)))
     if found.lun is not None:
         rows.append(("one_vdi", engine.one_vdi(device, found.lun).state))
+        rows.append(("metadata_of", " ".join(sorted(set(databases(found.lun).values())))))
     return _document(rows)
 
 

@@ -35,13 +35,16 @@ def resignatured(
     deadline: Deadline,
     one: Optional[Request] = None,
     has_sm_lock: bool = False,
+    clear_databases: bool = False,
 ) -> str:
     """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here. `one`: with one VDI.
 
-    `has_sm_lock`: whoever waits for this holds SM's LVM lock.
+    `has_sm_lock`: whoever waits for this holds SM's LVM lock. `clear_databases`: as `engine.prepare` has it.
     """
     voice = _SmLog(device, deadline, has_sm_lock)
-    done = procedure.resignature(device, os.urandom, voice, scsi_id, sr_uuid=sr_uuid or None, one=one)
+    done = procedure.resignature(
+        device, os.urandom, voice, scsi_id, sr_uuid=sr_uuid or None, one=one, clear_databases=clear_databases
+    )
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", device.name, done.sr_uuid)
         return done.sr_uuid

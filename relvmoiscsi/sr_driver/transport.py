@@ -53,6 +53,11 @@ class Wanted:
         raise NotImplementedError
 
     @property
+    def clear_databases(self) -> bool:
+        """Is no VDI to hold the database of a pool any more?"""
+        return False
+
+    @property
     def is_meant(self) -> bool:
         """Did the caller say that the LUN is a clone, where the transport wants that said?"""
         return True

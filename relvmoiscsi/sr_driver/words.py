@@ -32,3 +32,8 @@ def vdi_in(device_config: Mapping[str, str]) -> Optional[str]:
     if text and not is_uuid(text):
         raise UsageError(f"{text!r} is no UUID of a VDI (device-config:vdi).", "InvalidArg")
     return text or None
+
+
+def clear_databases_in(device_config: Mapping[str, str]) -> bool:
+    """Is no VDI to hold the database of a pool any more?"""
+    return device_config.get("clear-metadata-vdi", "").strip() == "true"

@@ -181,7 +181,8 @@ class World:
         lun_users.verify_unused(lun.scsi_id, users, members["sr_ref"], lambda path: None)
         time.sleep(self.create_s)
         with self._lock:
-            procedure.resignature(lun.disk, os.urandom, _Yes(), lun.scsi_id)
+            clear = parse_config(config).clear_databases
+            procedure.resignature(lun.disk, os.urandom, _Yes(), lun.scsi_id, clear_databases=clear)
         done = success(ISCSI)
         raise _Answer(done.code, done.text)
 

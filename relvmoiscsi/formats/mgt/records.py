@@ -45,6 +45,7 @@ class VdiRecord(NamedTuple):
     uuid_at: int  #: bytes from the start of the volume
     snapshot_of_at: int  #: the same; of no use where `snapshot_of` is ""
     deleted_at: int  #: bytes from the start of the volume to the flag
+    metadata_of_pool: str  #: reference of the pool whose database the VDI is to hold, "" for none
 
 
 class Link(NamedTuple):
@@ -181,6 +182,7 @@ def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
         uuid_at=_at(data, b"uuid", tags, offset),
         snapshot_of_at=_at(data, b"snapshot_of", tags, offset),
         deleted_at=_at(data, b"deleted", tags, offset),
+        metadata_of_pool=_text(tags, b"metadata_of_pool").replace("OpaqueRef:NULL", ""),
     )
 
 
@@ -379,6 +381,21 @@ def with_only(mgt: Mgt, wanted: NewRecord, volume: str) -> Mgt:
 def _no_snapshot(slot: bytes, vdi_type: str) -> bytes:
     """A record with these tags changed; all of them are in its second sector, which ends in blanks."""
     for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", vdi_type)):
-        tag = f"<{name}>%s</{name}>" % text
-        slot = re.sub(f"<{name}>[^<]*</{name}>".encode("ascii"), tag.encode("ascii"), slot)
+        slot = _with_tag(slot, name, text)
     return slot.rstrip(b" ").ljust(layout.RECORD_BYTES)
+
+
+def _with_tag(slot: bytes, name: str, text: str) -> bytes:
+    tag = f"<{name}>{text}</{name}>".encode("ascii")
+    return re.sub(f"<{name}>[^<]*</{name}>".encode("ascii"), tag, slot)
+
+
+def without_pools(mgt: Mgt, volume: str) -> Mgt:
+    """MGT without the pools whose databases VDIs are to hold. The tag is in the second sector, which ends in blanks."""
+    data = bytearray(mgt.data)
+    for record in mgt.live().values():
+        if record.metadata_of_pool:
+            slot = bytes(data[record.offset : record.offset + layout.RECORD_BYTES])
+            cleared = _with_tag(slot, "metadata_of_pool", "").rstrip(b" \0").ljust(layout.RECORD_BYTES)
+            data[record.offset : record.offset + layout.RECORD_BYTES] = cleared
+    return read_mgt(bytes(data), volume, mgt.spare)

@@ -89,6 +89,11 @@ def _mgt_notes(lun: Lun) -> List[str]:
         elif uuid in disks and record.vdi_type != naming.MGT_TYPES[disks[uuid].name.kind]:
             kind = disks[uuid].name.kind
             found.append(f"MGT calls VDI {uuid} {record.vdi_type!r}, its volume is {kind}.")
+        if record.metadata_of_pool and uuid in disks:
+            found.append(
+                f"VDI {uuid} is to hold the database of the pool {record.metadata_of_pool}: that pool will write it "
+                "into this LUN when the SR is plugged there, unless it is resignatured with --clear-metadata-vdi."
+            )
         if record.type in ("metadata", "redo_log"):
             found.append(f"VDI {uuid} is a {record.type} VDI: it holds UUIDs of the original pool.")
     return found

@@ -16,7 +16,7 @@ from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.sr_driver.transport import Wanted
-from relvmoiscsi.sr_driver.words import scsi_id_in, vdi_in, vdis_in
+from relvmoiscsi.sr_driver.words import clear_databases_in, scsi_id_in, vdi_in, vdis_in
 
 ANY_DRIVER = "any"
 _LUN = re.compile(r"[0-9]{1,9}\Z")
@@ -33,6 +33,7 @@ class _Keys(NamedTuple):
     wwpns: Tuple[str, ...] = ()  #: "500a098186c37a1d"
     vdis: Optional[str] = None  #: "one" or "all"; None: as the host has it
     vdi: Optional[str] = None  #: UUID of the one, where several are live
+    clear_databases: bool = False  #: no VDI is to hold the database of a pool any more
 
 
 class Config(_Keys, Wanted):
@@ -53,6 +54,7 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
         wwpns=_wwpns(device_config.get("targetWWPN", "")),
         vdis=vdis_in(device_config),
         vdi=vdi_in(device_config),
+        clear_databases=clear_databases_in(device_config),
     )
 
 

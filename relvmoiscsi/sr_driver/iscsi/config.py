@@ -10,7 +10,7 @@ from typing import Mapping, NamedTuple, Optional, Tuple
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
 from relvmoiscsi.sr_driver.transport import Wanted
-from relvmoiscsi.sr_driver.words import scsi_id_in, vdi_in, vdis_in
+from relvmoiscsi.sr_driver.words import clear_databases_in, scsi_id_in, vdi_in, vdis_in
 
 DEFAULT_PORT = 3260
 ANY_IQN = "*"
@@ -43,6 +43,7 @@ class _Keys(NamedTuple):
     is_master: bool
     vdis: Optional[str] = None  #: "one" or "all"; None: as the host has it
     vdi: Optional[str] = None  #: UUID of the one, where several are live
+    clear_databases: bool = False  #: no VDI is to hold the database of a pool any more
 
 
 class Config(_Keys, Wanted):
@@ -77,6 +78,7 @@ def parse_config(device_config: Mapping[str, str]) -> Config:
         is_master=device_config.get("SRmaster", "") != "false",
         vdis=vdis_in(device_config),
         vdi=vdi_in(device_config),
+        clear_databases=clear_databases_in(device_config),
     )
 
 

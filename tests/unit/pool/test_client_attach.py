@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From clones to attached copies: what is there then, in which order it came, and that every step may be repeated."""
 
+import os
 from functools import wraps
 
 import pytest
 
+from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.pool.api import GoneAway
 from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from kit.reader import identities
+from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import attach, jobs, luns, records
@@ -325,3 +328,39 @@ def test_several_jobs_give_their_results_in_order(lab):
         found = jobs.at_once(calls, range(8), job, 4)
 
     assert [each if isinstance(each, int) else str(each) for each in found] == [0, 10, 20, "three", 40, 50, 60, 70]
+
+
+# --- the database of this pool on a clone
+
+
+def with_database(lab, name):
+    """An original with a VDI that is to hold this pool's database; gives a clone of it."""
+    database = raw("database", vdi_type="metadata", extents=1)
+    record = database.record._replace(metadata_of_pool=lab.pool.pool)
+    disk = build_sr([vhd("disk", blocks=0, bat_entries=SMALL_BAT), database._replace(record=record)], seed=name).disk
+    scsi_id = lab.world.add(TARGET, IQN, disk)
+    lab.originals[name] = (scsi_id, lab.world.attach_original(lab.pool, scsi_id, name))
+    return lab.clone(name)
+
+
+def test_the_pool_does_not_begin_to_write_its_database_into_a_clone(lab, world):
+    clone = with_database(lab, "Disaster")
+    assert [uuid for uuid, _ in world.redo_logs] == [world.sr_uuid(lab.originals["Disaster"][0])]
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        (found,) = [lun for lun in luns.find(calls, pool, pool.portals(), 1) if lun.scsi_id == clone]
+        assert found.metadata_of == (pool.ref,) and found.is_trap
+    (done,) = lab.attach(clone)
+
+    assert done.status == DONE
+    assert len(world.redo_logs) == 1, "of the original alone"
+
+
+def test_one_that_was_resignatured_with_it_is_refused(lab, world):
+    clone = with_database(lab, "Disaster")
+    lun = world.lun(clone)
+    engine.resignature(lun.disk, engine.prepare(lun.disk, os.urandom, clone))
+    (done,) = lab.attach(clone)
+
+    assert done.status == FAILED and "is to hold the database of this pool" in str(done.error)
+    assert len(world.redo_logs) == 1 and lab.pool.db.refs("SR", uuid=world.sr_uuid(clone)) == []

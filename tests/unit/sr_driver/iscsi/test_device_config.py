@@ -197,3 +197,8 @@ def test_no_value_ends_in_another_error(values):
     except UsageError as error:
         keys = ("ConfigTargetMissing", "ConfigTargetIQNMissing", "ConfigSCSIid", "ISCSIPort")
         assert error.sm_key in keys
+
+
+@pytest.mark.parametrize("value, asked", [(None, False), ("", False), ("true", True), ("false", False), ("yes", False)])
+def test_databases_of_pools_are_taken_out_only_where_it_is_said(value, asked):
+    assert config(**{"clear-metadata-vdi": value}).clear_databases is asked

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A VDI that is to hold the database of a pool: seen, kept unless somebody asks, taken out in the same atomic step."""
+
+import pytest
+
+from kit import reader
+from kit.builder import SMALL_BAT, build_sr, raw, vhd
+from kit.cuts import SCSI_ID, CrashDisk, Judge, done, entropy, every_fault, free_ring, recover, resignature, undo
+from kit.sparse import join
+from relvmoiscsi import engine
+from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.reading.databases import databases
+from relvmoiscsi.resignature.reading.lun_notes import notes
+
+POOL = "OpaqueRef:5b5c2d3e-7ff0-4a3c-8f5b-1f3b0a7c9d11"
+
+
+def of_pool(volume, pool=POOL):
+    return volume._replace(record=volume.record._replace(metadata_of_pool=pool))
+
+
+@pytest.fixture(params=["small", "deleted beside it", "two of them"])
+def built(request):
+    volumes = [vhd("disk", bat_entries=SMALL_BAT), of_pool(raw("database", label="<DR> database", vdi_type="metadata"))]
+    if request.param == "deleted beside it":
+        volumes.append(of_pool(raw("gone", deleted=True)))
+    if request.param == "two of them":
+        volumes.append(of_pool(raw("second", vdi_type="metadata"), "OpaqueRef:another"))
+    return build_sr(volumes)
+
+
+def cleared(disk, **more):
+    return resignature(disk, clear_databases=True, **more)
+
+
+def pools(disk):
+    return {
+        record.name_label: dict(record.fields)["metadata_of_pool"]
+        for record in reader.read_sr(disk).mgt.records
+        if not record.deleted
+    }
+
+
+def test_it_is_seen_and_told(built):
+    found = engine.inspect(built.disk).lun
+
+    assert databases(found)[built.truth.volume("database").uuid] == POOL
+    assert any(POOL in note and "--clear-metadata-vdi" in note for note in notes(found))
+
+
+def test_it_stays_unless_somebody_asks(built):
+    before = pools(built.disk)
+    after = done(built.disk)
+
+    assert pools(after) == before and set(before.values()) >= {POOL}
+    assert [
+        write for write in engine.prepare(built.disk, entropy(0), SCSI_ID).plan.run.writes if "record" in write.what
+    ] == []
+
+
+def test_it_is_taken_out_and_nothing_else(built):
+    after = done(built.disk, run=cleared)
+
+    assert set(pools(after).values()) == {""}
+    assert databases(engine.inspect(after).lun) == {}
+    kept = done(built.disk)
+    first, second = (
+        [(record._replace(fields=()), [pair for pair in record.fields if pair[0] != "metadata_of_pool"])
+         for record in reader.read_sr(disk).mgt.records]
+        for disk in (after, kept)
+    )  # fmt: skip
+    assert first == second
+    assert reader.read_sr(after).problems == reader.read_sr(built.disk).problems
+    assert reader.read_sr(after).mgt.length == reader.read_sr(built.disk).mgt.length
+
+
+def test_a_deleted_record_is_left_alone():
+    built = build_sr([vhd("disk", bat_entries=SMALL_BAT), of_pool(raw("gone", deleted=True))])
+
+    assert reader.essence(done(built.disk, run=cleared)) == reader.essence(done(built.disk))
+
+
+def test_undo_gives_it_back(built):
+    after = done(done(built.disk, run=cleared), run=undo)
+
+    assert reader.essence(after) == reader.essence(built.disk)
+    assert pools(after) == pools(built.disk)
+
+
+def test_a_lun_without_any_is_resignatured_as_ever():
+    built = build_sr([vhd("disk", bat_entries=SMALL_BAT)])
+
+    plain, asked = (engine.prepare(built.disk, entropy(0), SCSI_ID, clear_databases=each) for each in (False, True))
+    assert plain.plan == asked.plan
+
+
+@pytest.mark.states
+def test_every_cut_leaves_the_old_lun_the_new_one_or_one_that_finishes(built):
+    crash = CrashDisk(built.disk)
+    cleared(crash)
+    records = [record for record in reader.read_sr(built.disk).mgt.records if not record.deleted]
+    slots = [slot for record in records for slot in built.truth.device_ranges("MGT", record.offset, 1024)]
+    allowed = tuple(join([*reader.layout_of(built.disk).allowed, *slots]))
+    judge = Judge(built.disk, done(built.disk, run=cleared), allowed=allowed)
+
+    options = {"torn": True, "limit": 64, "samples": 8, "undo_every": 11, "never_torn": free_ring(built.disk)}
+    assert every_fault(judge, crash, **options) == []
+
+
+def test_with_one_vdi_it_is_gone_as_well():
+    built = build_sr([of_pool(vhd("disk", bat_entries=SMALL_BAT))])
+    after = done(built.disk, run=cleared, one=Request())
+
+    assert pools(after) == {"disk": ""} and not recover(after)
