@@ -81,6 +81,7 @@ def add_command(make: Maker) -> None:
         return sub
 
     listing = command("luns", _luns, "tell what LUNs the pool sees, and what each is", _LUNS)
+    listing.add_argument("--hba", action="store_true", help="what the master has, by its plugin: Fibre Channel, SAS")
     _takes_portal(listing)
     _takes_jobs(listing)
     attaching = command("attach", _attach, "make SRs of clones, on all hosts", _ATTACH)
@@ -224,9 +225,17 @@ def _tell_of_secrets(arguments: argparse.Namespace, calls: Calls, portals: Seque
 
 
 def _luns(arguments: argparse.Namespace) -> Answer:
-    with _opened(arguments) as found, _portals(arguments, found) as portals:
-        seen = luns.find(found.calls, found.pool, portals, arguments.jobs)
+    _check_jobs(arguments)
+    if arguments.hba and (arguments.target or arguments.chap_user):
+        raise UsageError("--hba lists what the master has; it goes with neither --target nor --chap-user.")
+    with _opened(arguments) as found:
+        seen = luns.find_on_master(*found) if arguments.hba else _behind(arguments, found)
     return Answer({"luns": [_lun_facts(found.pool, lun) for lun in seen]}, _luns_text(found.pool, seen))
+
+
+def _behind(arguments: argparse.Namespace, found: _Open) -> List[PoolLun]:
+    with _portals(arguments, found) as portals:
+        return luns.find(found.calls, found.pool, portals, arguments.jobs)
 
 
 def _lun_facts(pool: Pool, lun: PoolLun) -> Dict[str, Any]:

@@ -39,8 +39,9 @@ RESIGNATURING, ATTACHING = "resignature", "attach"
 
 Found = TypeVar("Found")
 
-#: is told the SCSIid, the step, and whether it begins (False) or is over (True)
-Progress = Callable[[str, str, bool], None]
+BEGUN, OVER, ENDED = "begun", "over", "ended"  #: a step; ENDED is one that has failed
+#: is told the SCSIid, the step, and how it stands with it
+Progress = Callable[[str, str, str], None]
 
 
 class Wanted(NamedTuple):
@@ -160,6 +161,8 @@ def attach(
     named = names(pool, chosen, wanted)
 
     def first(one: Calls, lun: PoolLun) -> PoolLun:
+        if lun.kind == ATTACHED:
+            return lun
         return _told(tell, lun, RESIGNATURING, lambda: resignature(one, pool, lun))
 
     def second(one: Calls, lun: PoolLun) -> Attached:
@@ -172,11 +175,14 @@ def attach(
 
 
 def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
-    tell(lun.scsi_id, step, False)
+    tell(lun.scsi_id, step, BEGUN)
+    how = ENDED
     try:
-        return work()
+        found = work()
+        how = OVER
+        return found
     finally:
-        tell(lun.scsi_id, step, True)
+        tell(lun.scsi_id, step, how)
 
 
 def _outcome(
@@ -194,8 +200,6 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """The LUN with identities of its own. One that has them answers the same without a write. Raises PoolFailure,
     Refused.
     """
-    if lun.kind == ATTACHED:
-        return lun
     try:
         config = {**lun.portal.config(lun.scsi_id), _CLEAR_DATABASES: "true"}
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", OWN_TYPE, "user", True, {})

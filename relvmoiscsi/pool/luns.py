@@ -12,7 +12,8 @@
 The list of LUNs comes from the type relvmoiscsi, so that nothing of the storage manager looks at an untouched clone.
 """
 
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
+import json
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool import jobs, lists
@@ -66,6 +67,37 @@ def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = job
     items = list(found.values())
     outcomes = jobs.at_once(calls, items, lambda one, item: look(one, pool, *item), at_once)
     return [_lun_or_why(item, outcome) for item, outcome in zip(items, outcomes)]
+
+
+def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
+    """Every LUN that the master has, however it came there (Fibre Channel, SAS), as its host plugin tells it.
+
+    Takes the role pool-admin. Raises PoolFailure.
+    """
+    found: List[PoolLun] = []
+    start: Optional[str] = ""
+    while start is not None:
+        text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start})
+        page = json.loads(text)
+        found += [_of_row(pool, row) for row in page["luns"]]
+        start = page["next"]
+    return found
+
+
+def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
+    """What the plugin says of a LUN, as if a probe had said it. Pure."""
+    lun, nowhere = Seen(row["scsi_id"], 0, int(row.get("size_bytes") or 0), ""), Portal("")
+    sr = pool.sr_on(lun.scsi_id)
+    if sr is not None and pool.pbds_of(sr):
+        return _in_use(pool, sr, nowhere, lun)
+    if row["state"] is None:
+        return PoolLun(lun.scsi_id, UNREACHABLE, nowhere, problem=row["problem"] or "")
+    texts = {name: row.get(key) or "" for name, key in _ROW.items()}
+    return named(pool, nowhere, lun, OnLun(row["state"], metadata_of=tuple(row.get("metadata_of") or ()), **texts))
+
+
+#: fields of OnLun, and how the plugin calls them
+_ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": "problem"}
 
 
 def look(calls: Calls, pool: Pool, portal: Portal, lun: Seen) -> PoolLun:

@@ -7,12 +7,19 @@ import threading
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, TextIO
 
-from relvmoiscsi.pool.attach import ATTACHING, RESIGNATURING, Progress
+from relvmoiscsi.pool.attach import ATTACHING, BEGUN, ENDED, OVER, RESIGNATURING, Progress
 
-_VERBS = {RESIGNATURING: ("is resignatured", "has identities of its own"), ATTACHING: ("is attached", "is done")}
+_WORDS = {
+    (RESIGNATURING, BEGUN): "is being resignatured",
+    (RESIGNATURING, OVER): "has identities of its own",
+    (RESIGNATURING, ENDED): "was not resignatured",
+    (ATTACHING, BEGUN): "is being attached",
+    (ATTACHING, OVER): "is attached",
+    (ATTACHING, ENDED): "was not attached",
+}
 
 
-def silent(_scsi_id: str, _step: str, _is_over: bool) -> None:
+def silent(_scsi_id: str, _step: str, _how: str) -> None:
     """For a caller that wants nothing but the result."""
 
 
@@ -45,9 +52,9 @@ class _Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._lock = stream, threading.Lock()
 
-    def __call__(self, scsi_id: str, step: str, is_over: bool) -> None:
+    def __call__(self, scsi_id: str, step: str, how: str) -> None:
         with self._lock:
-            self._stream.write(f"relvmoiscsi: {scsi_id} {_VERBS[step][is_over] if is_over else _VERBS[step][0]}\n")
+            self._stream.write(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}\n")
             self._stream.flush()
 
 
@@ -60,15 +67,15 @@ class _Bars:
         self._bars: Dict[str, Any] = {}
         self._lines: List[int] = []
 
-    def __call__(self, scsi_id: str, step: str, is_over: bool) -> None:
+    def __call__(self, scsi_id: str, step: str, how: str) -> None:
         with self._lock:
-            if is_over:
+            if how != BEGUN:
                 self._all.update(1)
                 self._end(scsi_id)
             else:
                 line = next(number for number in range(1, len(self._bars) + 2) if number not in self._lines)
                 self._lines.append(line)
-                text = f"{scsi_id} {_VERBS[step][0]}"
+                text = f"{scsi_id} {_WORDS[step, how]}"
                 form = "{desc} {elapsed}"
                 bar = self._tqdm(desc=text, file=self._stream, position=line, leave=False, bar_format=form)
                 bar.line_taken = line

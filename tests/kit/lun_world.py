@@ -12,6 +12,7 @@
 What the real host does with sessions, locks and udev is not here: tests/vm has it.
 """
 
+import json
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ from kit.pool.runner import NotImplementedInBackend, Runner
 from kit.pool.simulator import Pool
 from kit.pool.standin import volumes_of
 from kit.reader import read_sr
-from relvmoiscsi import engine, procedure
+from relvmoiscsi import engine, plugin, procedure
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError
 from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.portals import Portal
@@ -99,6 +100,15 @@ class World:
         with Pool(None, None, hosts, drivers=_drivers(), runner=self, **options) as pool:
             self._pool = pool
             yield pool
+
+    def plugin(self, _host, function, arguments):
+        """The host plugin of a host that has all LUNs on Fibre Channel: `pool.api.host_plugins.functions`."""
+
+        def see(path, told):
+            return json.loads(json.dumps(told(engine.inspect(self.lun(os.path.basename(path)).disk))))
+
+        names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self.luns}
+        return plugin.FUNCTIONS[function](arguments, see=see, known=names)
 
     def attach_original(self, pool, scsi_id, name):
         """The SR on a LUN, introduced and plugged on every host, as an administrator has it; gives its reference."""

@@ -31,10 +31,12 @@ BASE = ("errors", "device", "wording", "__init__")
 #:     cli, sr_driver -> direct, doctor, report -> procedure -> engine -> resignature -> formats -> device, errors
 #:     cli, sr_driver -> direct, doctor -> host -> device, errors
 #:     cli -> pool -> formats, host
+#:     plugin -> cli, report, engine
 MAY_IMPORT = {
     "__main__": ("cli",),
     "cli": ("direct", "doctor", "pool", "report", "procedure", "engine", "resignature", "formats", "host"),
     "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host"),
+    "plugin": ("cli", "report", "engine", "resignature", "formats", "host"),
     "direct": ("host",),
     "doctor": ("direct", "host"),
     "pool": ("formats", "host"),
@@ -51,7 +53,7 @@ MAY_IMPORT = {
 }
 
 #: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
-MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "direct", "doctor", "pool", "host")
+MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "direct", "doctor", "plugin", "pool", "host")
 WORLD = {"os", "subprocess", "time", "random", "socket", "threading", "uuid", "secrets", "tempfile"}
 WORLD |= {"asyncio", "concurrent", "fcntl", "glob", "multiprocessing", "pathlib", "select", "shutil", "signal"}
 WORLD_CALLS = ("open", "input", "exec", "eval", "__import__")

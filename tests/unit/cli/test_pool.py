@@ -208,10 +208,10 @@ def test_without_a_terminal_steps_are_lines(lab, pool_command):
     ran = pool_command("attach", clone, "--yes")
 
     assert [line for line in ran.err.splitlines() if clone in line] == [
-        f"relvmoiscsi: {clone} is resignatured",
+        f"relvmoiscsi: {clone} is being resignatured",
         f"relvmoiscsi: {clone} has identities of its own",
+        f"relvmoiscsi: {clone} is being attached",
         f"relvmoiscsi: {clone} is attached",
-        f"relvmoiscsi: {clone} is done",
     ]
     assert not pool_command("attach", clone, "--yes", "--json").err
 
@@ -255,10 +255,10 @@ def test_in_a_terminal_there_is_a_bar_for_each_lun_at_work(monkeypatch):
 
     monkeypatch.setattr(progress, "_tqdm", lambda: Tqdm)
     with progress.shown(Stream(), 2) as tell:
-        tell("a", "resignature", False)
-        tell("b", "resignature", False)
-        tell("a", "resignature", True)
-        tell("a", "attach", False)
+        tell("a", "resignature", "begun")
+        tell("b", "resignature", "begun")
+        tell("a", "resignature", "over")
+        tell("a", "attach", "begun")
 
     assert [bar.options["position"] for bar in bars] == [0, 1, 2, 1]
     assert bars[0].steps == 1 and all(bar.is_closed for bar in bars)
@@ -268,6 +268,6 @@ def test_without_the_library_a_terminal_has_lines(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     stream = Stream()
     with progress.shown(stream, 1) as tell:
-        tell("a", "attach", False)
+        tell("a", "attach", "begun")
 
-    assert stream.text == "relvmoiscsi: a is attached\n"
+    assert stream.text == "relvmoiscsi: a is being attached\n"

@@ -133,3 +133,19 @@ def test_another_failure_is_no_list():
     for read in (lists.iqns, lists.seen):
         with pytest.raises(PoolFailure, match="something else"):
             read(PoolFailure("something else", ["SR_BACKEND_FAILURE_68", "", "x", ""]))
+
+
+def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
+    clone, testing = lab.clone("Production"), lab.originals["Testing"][0]
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
+    with connect(lab.where()) as calls:
+        found = {lun.scsi_id: lun for lun in luns.find_on_master(calls, records.read(calls))}
+
+    assert set(found) == {lun.scsi_id for lun in world.luns}
+    assert (found[clone].kind, found[clone].name, found[testing].kind) == ("clone", "Production", "original")
+    assert found[clone].size_bytes == world.lun(clone).disk.size_bytes
+
+
+def test_a_master_without_the_plugin_is_said(lab):
+    with connect(lab.where()) as calls, pytest.raises(PoolFailure, match="has no plugin relvmoiscsi"):
+        luns.find_on_master(calls, records.read(calls))

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the host plugin answers beside `version` and `doctor`: drivers/plugins/relvmoiscsi, by host.call_plugin.
+
+    classify     every LUN that this host sees, by what is on it; nothing is written
+                 {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "metadata_of", "name",
+                 "problem"}, ...], "next": null}
+    map          sr: what the ids of a resignatured LUN were, as long as its journal is there
+                 {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
+    status       the runs at work on this host
+                 {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
+    resignature  scsi_id, dry_run, clear_metadata_vdi, vdis, sr_uuid: what `relvmoiscsi resignature --json` gives
+
+Arguments and answers are strings; an answer is JSON of less than 64 KiB, since xapi keeps it in its database. What does
+not fit is on the next page: the same call with `from`, which is `next` of the page before. Each may be repeated: xapi
+itself may forward a call twice. Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
+"""
+
+import contextlib
+import io
+import json
+import os
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from relvmoiscsi import engine, report
+from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
+from relvmoiscsi.formats.identity import is_uuid
+from relvmoiscsi.host import flock
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
+from relvmoiscsi.host.locks.sm_locks import LUN_LOCKS
+from relvmoiscsi.host.own_process import apart
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, SWITCHED
+from relvmoiscsi.resignature.reading.databases import databases
+
+MOST_BYTES = 60000  #: of an answer
+LUN_SECONDS = 10.0  #: for one LUN to be read
+
+Arguments = Mapping[str, str]
+#: gives what a function makes of the engine's view of a device, or raises; the device may not answer at all
+Look = Callable[[str, Callable[[engine.Inspection], Dict[str, Any]]], Dict[str, Any]]
+
+#: what a mark says of a run that is under way
+_PHASES = {
+    None: ("reading and planning", 0),
+    IN_PROGRESS: ("volumes", 40),
+    SWITCHED: ("labels", 80),
+    DONE: ("done", 100),
+}
+
+
+class Failed(RelvmoiscsiError):
+    """The command ended with another status than 0; its own words."""
+
+    exit_status = 6
+
+
+def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict[str, Any]:
+    """In a process of its own, which is given up when the LUN does not answer. Raises RelvmoiscsiError."""
+
+    def inspected(_begin: Any) -> str:
+        with open_device(path, writable=False) as device:
+            return json.dumps(told(engine.inspect(device)))
+
+    found: Dict[str, Any] = json.loads(apart(inspected, Deadline(LUN_SECONDS), "the LUN had been read"))
+    return found
+
+
+def luns(host: Host = THIS_HOST) -> Dict[str, str]:
+    """The device of each LUN, by SCSIid in order: the multipath map where there is one, else a disk."""
+    found: Dict[str, str] = {}
+    for name in sorted(_names(os.path.join(host.sysfs, "block"))):  # dm-0 before sda
+        scsi_id = scsi_id_of_disk(name, host) if name.startswith(("sd", "dm-")) else None
+        if scsi_id is not None and is_scsi_id(scsi_id):
+            found.setdefault(scsi_id, host.node(name))
+    return {scsi_id: found[scsi_id] for scsi_id in sorted(found)}
+
+
+def _names(directory: str) -> List[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+
+
+# --- what is called
+
+
+def classify(
+    arguments: Arguments, host: Host = THIS_HOST, see: Look = look, known: Optional[Mapping[str, str]] = None
+) -> str:
+    """Every LUN of this host, in order of SCSIids; `known` are their devices, where somebody else has looked."""
+    known = luns(host) if known is None else known
+    start = arguments.get("from", "")
+    rows = (_row(scsi_id, known[scsi_id], see) for scsi_id in known if scsi_id >= start)
+    return _page("luns", rows, "scsi_id")
+
+
+def _row(scsi_id: str, path: str, see: Look) -> Dict[str, Any]:
+    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path}
+    try:
+        return {**row, **see(path, _facts)}
+    except RelvmoiscsiError as error:
+        return {**row, "state": None, "problem": str(error)[:500]}
+
+
+def _facts(found: engine.Inspection) -> Dict[str, Any]:
+    return {
+        "state": found.state,
+        "size_bytes": found.lun.size_bytes if found.lun else None,
+        "sr": found.lun.sr_uuid if found.lun else None,
+        "old_sr": found.run.ids.sr if found.run else None,
+        "metadata_of": sorted(set(databases(found.lun).values())) if found.lun else [],
+        "name": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
+        "problem": str(found.problem)[:500] if found.problem else None,
+    }
+
+
+def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
+    """What the ids of the LUN with this SR were. Raises UsageError, NotFound."""
+    sr_uuid = arguments.get("sr", "").lower()
+    if not is_uuid(sr_uuid):
+        raise UsageError("The argument sr is to be the UUID of an SR on a LUN of this host.")
+    for path in luns(host).values():
+        try:
+            found = see(path, lambda seen: _map_facts(seen, sr_uuid))
+        except RelvmoiscsiError:
+            continue  # a LUN that does not answer is not the one that was resignatured here
+        if found:
+            start = arguments.get("from", "")
+            rows = (vdi for vdi in sorted(found["vdis"], key=_new) if vdi["new"] >= start)
+            return _page("vdis", rows, "new", {"sr": found["sr"]})
+    raise NotFound(f"No LUN of this host has the SR {sr_uuid} and still says what it was.")
+
+
+def _new(vdi: Mapping[str, str]) -> str:
+    return vdi["new"]
+
+
+def _map_facts(found: engine.Inspection, sr_uuid: str) -> Dict[str, Any]:
+    if found.lun is None or found.run is None or found.lun.sr_uuid != sr_uuid:
+        return {}
+    facts = report.map_facts(found.lun, found.run.ids)
+    vdis = [{"old": vdi["old"], "new": vdi["new"], "name_label": vdi["name_label"]} for vdi in facts["vdis"]]
+    return {"sr": facts["sr"], "vdis": vdis}
+
+
+def status(_arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> str:
+    """The LUNs that one of us is at work on. The percentage is that of the protocol's steps."""
+    known = luns(host)
+    rows = []
+    for scsi_id in sorted(filter(is_scsi_id, _names(host.at(LUN_LOCKS)))):
+        by = _owners(os.path.join(host.at(LUN_LOCKS), scsi_id), host)
+        if by:
+            phase, percent = _phase(known.get(scsi_id), see)
+            rows.append({"scsi_id": scsi_id, "by": by, "phase": phase, "percent": percent})
+    return json.dumps({"runs": rows})
+
+
+def _owners(path: str, host: Host) -> List[str]:
+    try:
+        return flock.owners_of(os.stat(path), host)
+    except FileNotFoundError:
+        return []
+
+
+def _phase(path: Optional[str], see: Look) -> Tuple[str, int]:
+    if path is None:
+        return _PHASES[None]
+    try:
+        found = see(path, lambda seen: {"phase": seen.tail.phase if seen.tail else None})
+    except RelvmoiscsiError:
+        return _PHASES[None]
+    return _PHASES.get(found["phase"], _PHASES[None])
+
+
+def resignature(arguments: Arguments, host: Host = THIS_HOST) -> str:
+    """New identities for a LUN of this host, under the guards of the command. Raises UsageError, NotFound, Failed."""
+    scsi_id = arguments.get("scsi_id", "")
+    if not is_scsi_id(scsi_id):
+        raise UsageError("The argument scsi_id is to be the SCSIid of a LUN of this host.")
+    path = luns(host).get(scsi_id)
+    if path is None:
+        raise NotFound(f"This host sees no LUN with the SCSIid {scsi_id}.")
+    return run_command(words(path, arguments))
+
+
+def words(path: str, arguments: Arguments) -> List[str]:
+    """The command for these arguments. Raises UsageError."""
+    found = ["resignature", path, "--json", "--yes"]
+    for name in ("dry_run", "clear_metadata_vdi"):
+        value = arguments.get(name, "false")
+        if value not in ("true", "false"):
+            raise UsageError(f"The argument {name} is to be true or false.")
+        found += ["--" + name.replace("_", "-")] if value == "true" else []
+    for name in ("vdis", "sr_uuid"):
+        if arguments.get(name):
+            found += ["--" + name.replace("_", "-"), arguments[name]]
+    return found
+
+
+def run_command(argv: List[str]) -> str:
+    """What the command prints, shortened to what fits. Raises Failed."""
+    from relvmoiscsi import cli  # noqa: PLC0415 - only this function needs it
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            exit_status = cli.main(argv)
+        except SystemExit as ended:
+            exit_status = int(ended.code or 0)
+    text = printed.getvalue()
+    facts = json.loads(text) if text.strip() else {}
+    if exit_status != 0:
+        error = facts.get("error", {})
+        raise Failed(str(error.get("message") or f"The command ended with {exit_status}.")).in_state(
+            str(error.get("disk_state", ""))
+        )
+    return fitted(facts)
+
+
+def fitted(facts: Dict[str, Any]) -> str:
+    """The facts as JSON without the lists that are too long; `left_out` names those. `map` pages the VDIs."""
+    left_out: List[str] = []
+    for name in ("plan", "lvs", "other_uuids", "vdis", "notes"):
+        text = json.dumps({**facts, "left_out": left_out})
+        if len(text) <= MOST_BYTES:
+            return text
+        if name in facts:
+            facts = {key: value for key, value in facts.items() if key != name}
+            left_out = [*left_out, name]
+    return json.dumps({**facts, "left_out": left_out})
+
+
+def _page(name: str, rows: Iterable[Dict[str, Any]], key: str, more: Optional[Dict[str, Any]] = None) -> str:
+    """As many rows as fit, and the key of the first that does not."""
+    taken: List[str] = []
+    size, following = 0, None
+    for row in rows:
+        text = json.dumps(row)
+        if taken and size + len(text) > MOST_BYTES:
+            following = row[key]
+            break
+        taken.append(text)
+        size += len(text) + 2
+    found = {**(more or {}), name: [json.loads(text) for text in taken], "next": following}
+    return json.dumps(found)
+
+
+FUNCTIONS = {"classify": classify, "map": map_of, "status": status, "resignature": resignature}

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the host plugin answers: the LUNs of a host, a map, what is at work, a resignature; pages that fit."""
+
+import json
+import os
+
+import pytest
+
+from kit import golden, shell
+from kit.builder import SMALL_BAT, build_sr, many_vdis, vhd
+from kit.cuts import SCSI_ID, done
+from kit.sparse import SparseDisk
+from relvmoiscsi import engine, plugin
+from relvmoiscsi.cli import guard
+from relvmoiscsi.errors import DeviceError, NotFound, UsageError
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.this_host import Host
+
+OTHER, SILENT = "360014050000000000000000000000002", "360014050000000000000000000000003"
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """A host with the disks that a test puts into it: {kernel name: SCSIid}."""
+    names = {}
+    monkeypatch.setattr(plugin, "scsi_id_of_disk", lambda name, host: names.get(name))
+
+    def with_disks(**disks):
+        for name, scsi_id in disks.items():
+            name = name.replace("_", "-")  # noqa: PLW2901
+            names[name] = scsi_id
+            (tmp_path / "sys/block" / name).mkdir(parents=True)
+        return Host(str(tmp_path))
+
+    return with_disks
+
+
+def seen(**devices):
+    """Looks at these disks, by kernel name, in place of devices."""
+
+    def look(path, told):
+        disk = devices[os.path.basename(path).replace("-", "_")]
+        if disk is None:
+            raise DeviceError(path, "read", 0, 512, "it does not answer")
+        return json.loads(json.dumps(told(engine.inspect(disk))))
+
+    return look
+
+
+def test_every_lun_of_the_host_by_what_is_on_it(host):
+    this = host(sda=None, sdb=SCSI_ID, sdc=OTHER, sdd=OTHER, dm_0=OTHER, sde=SILENT, loop0="x")
+    one = golden.load("one").disk
+    found = json.loads(
+        plugin.classify({}, this, seen(sdb=one, dm_0=done(golden.load("chain").disk), sde=None))
+    )  # fmt: skip
+
+    rows = {row["scsi_id"]: row for row in found["luns"]}
+    assert list(rows) == sorted(rows) and found["next"] is None
+    assert (rows[SCSI_ID]["state"], rows[SCSI_ID]["sr"]) == ("clean", engine.inspect(one).lun.sr_uuid)
+    assert rows[OTHER]["device"].endswith("dm-0") and rows[OTHER]["state"] == "resignatured"
+    assert rows[OTHER]["old_sr"] == engine.inspect(golden.load("chain").disk).lun.sr_uuid
+    assert rows[SILENT]["state"] is None and "does not answer" in rows[SILENT]["problem"]
+
+
+def test_a_host_without_disks(tmp_path):
+    assert json.loads(plugin.classify({}, Host(str(tmp_path)))) == {"luns": [], "next": None}
+
+
+def test_what_does_not_fit_is_on_the_next_page(host):
+    ids = {f"sd{number}": f"3600140500000000000000{number:011d}" for number in range(300)}
+    this = host(**ids)
+    empty = SparseDisk(1 << 20)
+    see = seen(**dict.fromkeys(ids, empty))
+    rows, start = [], ""
+    while start is not None:
+        text = plugin.classify({"from": start}, this, see)
+        assert len(text) < 65536
+        page = json.loads(text)
+        rows += page["luns"]
+        start = page["next"]
+
+    assert [row["scsi_id"] for row in rows] == sorted(ids.values())
+
+
+def test_the_map_of_a_resignatured_lun(host):
+    before = golden.load("chain").disk
+    after = done(before)
+    new = engine.inspect(after).lun.sr_uuid
+    this, see = host(sdb=SCSI_ID, sdc=SILENT), seen(sdb=after, sdc=None)
+    found = json.loads(plugin.map_of({"sr": new.upper()}, this, see))
+
+    ids = engine.inspect(after).run.ids
+    assert found["sr"] == {"old": ids.sr, "new": new}
+    assert {vdi["old"]: vdi["new"] for vdi in found["vdis"]} == {
+        uuid: ids.uuids[uuid] for uuid in engine.inspect(before).lun.disks()
+    }
+    with pytest.raises(NotFound, match="still says what it was"):
+        plugin.map_of({"sr": ids.sr}, this, see)
+    with pytest.raises(UsageError, match="UUID of an SR"):
+        plugin.map_of({}, this, see)
+
+
+def test_a_large_map_has_pages(host, monkeypatch):
+    after = done(many_vdis(40).disk)
+    monkeypatch.setattr(plugin, "MOST_BYTES", 2000)
+    this, see = host(sdb=SCSI_ID), seen(sdb=after)
+    new, rows, start = engine.inspect(after).lun.sr_uuid, [], ""
+    while start is not None:
+        page = json.loads(plugin.map_of({"sr": new, "from": start}, this, see))
+        rows += page["vdis"]
+        start = page["next"]
+
+    assert len({row["new"] for row in rows}) == len(rows) == 40
+
+
+def test_what_is_at_work_is_told_by_its_lock_and_its_mark(host):
+    this = host(sdb=SCSI_ID)
+    see = seen(sdb=golden.load("one").disk)
+    assert json.loads(plugin.status({}, this, see)) == {"runs": []}
+
+    os.makedirs(this.at("proc"), exist_ok=True)
+    with sm_locks.lun_lock(SCSI_ID, this):
+        status = os.stat(os.path.join(this.at(sm_locks.LUN_LOCKS), SCSI_ID))
+        line = f"1: FLOCK  ADVISORY  WRITE 4711 {os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:"
+        with open(this.at("proc/locks"), "w", encoding="ascii") as file:
+            file.write(f"{line}{status.st_ino} 0 EOF\n")
+        (run,) = json.loads(plugin.status({}, this, see))["runs"]
+
+    assert (run["scsi_id"], run["phase"], run["percent"]) == (SCSI_ID, "reading and planning", 0)
+    assert "4711" in run["by"][0]
+
+
+# --- resignature
+
+
+@pytest.fixture
+def image(tmp_path, monkeypatch):
+    """A LUN that the host has under SCSI_ID, as an image file."""
+    path = tmp_path / "lun.img"
+    build_sr([vhd("disk", bat_entries=SMALL_BAT)]).disk.to_file(str(path))
+    monkeypatch.setattr(plugin, "luns", lambda host: {SCSI_ID: str(path)})
+    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
+    monkeypatch.setattr(guard, "HOST", Host(str(tmp_path / "no host")))
+    return path
+
+
+def test_success_is_success_and_the_same_call_again_is_as_well(image):
+    first = json.loads(plugin.resignature({"scsi_id": SCSI_ID, "sr_uuid": shell.SR}))
+    assert (first["state"], first["sr"]["new"], first["already_done"]) == ("resignatured", shell.SR, False)
+
+    again = json.loads(plugin.resignature({"scsi_id": SCSI_ID}))
+    assert (again["sr"]["new"], again["already_done"]) == (shell.SR, True)
+
+
+def test_a_dry_run_writes_nothing(image):
+    before = image.read_bytes()
+    found = json.loads(plugin.resignature({"scsi_id": SCSI_ID, "dry_run": "true"}))
+
+    assert found["state"] == "clean" and image.read_bytes() == before
+
+
+def test_a_refusal_is_an_error_in_the_words_of_the_command(image):
+    image.write_bytes(bytes(1 << 20))
+
+    with pytest.raises(plugin.Failed, match="Nothing was written"):
+        plugin.resignature({"scsi_id": SCSI_ID})
+
+
+@pytest.mark.parametrize("arguments", [{}, {"scsi_id": "../x"}, {"scsi_id": SCSI_ID, "dry_run": "yes"}])
+def test_what_cannot_be_meant(image, arguments):
+    with pytest.raises(UsageError):
+        plugin.resignature(arguments)
+
+
+def test_a_lun_that_is_not_there(image):
+    with pytest.raises(NotFound, match="sees no LUN"):
+        plugin.resignature({"scsi_id": OTHER})
+
+
+def test_options_become_those_of_the_command():
+    arguments = {"clear_metadata_vdi": "true", "vdis": "one", "dry_run": "false", "ignored": "x"}
+
+    assert plugin.words("/dev/x", arguments) == [
+        "resignature", "/dev/x", "--json", "--yes", "--clear-metadata-vdi", "--vdis", "one",
+    ]  # fmt: skip
+
+
+def test_a_long_answer_leaves_out_what_can_be_asked_for():
+    facts = {"state": "resignatured", "lvs": ["x" * 1000] * 40, "vdis": ["y" * 1000] * 59, "notes": []}
+    text = plugin.fitted(facts)
+
+    assert len(text) <= plugin.MOST_BYTES and json.loads(text)["left_out"] == ["lvs"]
+    assert json.loads(plugin.fitted({"vdis": ["y" * 1000] * 70}))["left_out"] == ["vdis"]
