@@ -304,6 +304,9 @@ def _check_jobs(arguments: argparse.Namespace) -> None:
 def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> Answer:
     calls, pool = found
     seen = luns.find(calls, pool, portals, arguments.jobs)
+    for lun in seen:
+        if lun.kind in (luns.UNREACHABLE, luns.BUSY):
+            say(printable(f"{lun.scsi_id} is passed over, it is {lun.kind}: {lun.problem}"))
     of = [str(pool.srs[records.find_sr(pool, text)]["uuid"]) for text in arguments.clones_of]
     chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all)
     if not arguments.leave_others:

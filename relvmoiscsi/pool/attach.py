@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import hosts, jobs, luns, vdis
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
 from relvmoiscsi.pool.luns import ATTACHABLE, ATTACHED, ORIGINAL, RESIGNATURED, UNTOUCHED, PoolLun
 from relvmoiscsi.pool.records import LVM_TYPE, ORIGINAL_SR, OWN_TYPE, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Pair
@@ -157,7 +157,9 @@ def _name(wanted: Wanted, lun: PoolLun) -> str:
 def attach(
     calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, tell: Progress = lambda *_: None
 ) -> List[Attached]:
-    """Attach the chosen LUNs; what became of each, in their order. Raises UsageError, and nothing for a single LUN."""
+    """Attach the chosen LUNs; what became of each, in their order. Raises UsageError, and PoolFailure where
+    the pool goes away between the steps; nothing for a single LUN.
+    """
     named = names(pool, chosen, wanted)
 
     def first(one: Calls, lun: PoolLun) -> PoolLun:
@@ -166,12 +168,20 @@ def attach(
         return _told(tell, lun, RESIGNATURING, lambda: resignature(one, pool, lun))
 
     def second(one: Calls, lun: PoolLun) -> Attached:
-        return _told(tell, lun, ATTACHING, lambda: introduce(one, pool, lun, named[lun.scsi_id], wanted.run))
+        name, old = named[lun.scsi_id], originals.get(lun.of_sr, {})
+        return _told(tell, lun, ATTACHING, lambda: introduce(one, pool, lun, name, wanted.run, old))
 
     ready = jobs.at_once(calls, chosen, first, wanted.jobs)
     good = [lun for lun in ready if isinstance(lun, PoolLun)]
+    originals = _originals(calls, pool, {lun.of_sr for lun in good})
     done = dict(zip([lun.scsi_id for lun in good], jobs.at_once(calls, good, second, wanted.jobs)))
     return [_outcome(lun, outcome, done) for lun, outcome in zip(chosen, ready)]
+
+
+def _originals(calls: Calls, pool: Pool, srs: Iterable[str]) -> Dict[str, Records]:
+    """The VDIs of each SR (a UUID) that the pool has: one call for an SR, however many copies of it there are."""
+    refs = {uuid: pool.sr_by_uuid(uuid) for uuid in srs}
+    return {uuid: vdis.of_sr(calls, ref) for uuid, ref in refs.items() if ref is not None}
 
 
 def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
@@ -220,15 +230,16 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=on.old_uuid or lun.of_sr)
 
 
-def introduce(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str) -> Attached:
-    """The LUN's new SR in the pool, on all hosts, with its VDIs. Raises PoolFailure, Refused."""
+def introduce(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, originals: Records) -> Attached:
+    """The LUN's new SR in the pool, on all hosts, with its VDIs; `originals` are those that they were.
+
+    Raises PoolFailure, Refused.
+    """
     sr, record, is_new = _sr(calls, pool, lun, name)
     is_marked = _mark(calls, sr, record, lun, run)
     on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id))
     if is_new or is_marked or on_hosts.changed or not calls.call("SR.get_VDIs", sr):
         calls.run("SR.scan", sr)
-    original = pool.sr_by_uuid(lun.of_sr) if lun.of_sr else None
-    originals = vdis.of_sr(calls, original) if original is not None else {}
     copies = vdis.of_sr(calls, sr)
     if vdis.carry_over(calls, lun.sr_uuid, copies, originals):
         is_marked = True

@@ -119,6 +119,7 @@ def result_text(value: str) -> str:
 
 def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     """What xapi's error says, as a sentence."""
+    method = method.replace("Async.", "", 1)
     description: List[str] = [str(detail) for detail in details]
     code, parameters = (description or [""])[0], [text for text in description[1:] if text]
     sentence = _SENTENCES.get(code)

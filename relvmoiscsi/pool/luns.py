@@ -23,7 +23,7 @@ from relvmoiscsi.pool.records import ORIGINAL_SR, OWN_TYPE, Pool, Portal, is_cop
 
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
 RESIGNATURED, UNFINISHED = "resignatured", "unfinished"
-UNREACHABLE = "unreachable"
+UNREACHABLE, BUSY = "unreachable", "busy"
 
 #: what `attach` can make a copy of
 ATTACHABLE = (CLONE, UNKNOWN_SR, RESIGNATURED, UNFINISHED, ATTACHED)
@@ -130,7 +130,7 @@ def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
     """A LUN that no SR of the pool has in a PBD, by what its probe has said. Pure."""
     ref = pool.sr_by_uuid(on.sr_uuid) if on.sr_uuid else None
     is_clone = ref is not None and pool.sr_on(lun.scsi_id) != ref
-    of_sr = on.sr_uuid if is_clone or on.state != RESIGNATURED else on.old_uuid
+    of_sr = on.old_uuid if on.state == RESIGNATURED and not is_clone else on.sr_uuid or on.old_uuid
     return PoolLun(
         scsi_id=lun.scsi_id,
         kind=_kind(is_clone, on),
@@ -146,7 +146,7 @@ def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
 
 
 def _kind(is_clone: bool, on: OnLun) -> str:
-    if on.state in (UNFINISHED, "empty", "foreign", "damaged", "busy"):
+    if on.state in (UNFINISHED, "empty", "foreign", "damaged", BUSY):
         return on.state
     if is_clone:
         return CLONE

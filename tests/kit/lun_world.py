@@ -69,6 +69,7 @@ class World:
         self.fail = {}  #: {(command, SCSIid): RelvmoiscsiError} that a call ends with
         self._lock = threading.RLock()
         self._pool = None
+        self._known = {}  #: (what, SCSIid): (disk, writes to it until then, what was found)
 
     # -- LUNs and pools -----------------------------------------------------------------------------------------------
 
@@ -89,7 +90,21 @@ class World:
         return next(lun for lun in self.luns if lun.scsi_id == scsi_id)
 
     def sr_uuid(self, scsi_id):
-        return engine.inspect(self.lun(scsi_id).disk).lun.sr_uuid
+        """The SR on a LUN; None without one."""
+
+        def read(disk):
+            found = engine.inspect(disk).lun
+            return found.sr_uuid if found else None
+
+        return self._read("SR", self.lun(scsi_id), read)
+
+    def _read(self, what, lun, read):
+        """What `read` gives of a LUN's disk, which is asked again once the LUN was written."""
+        disk, writes, found = self._known.get((what, lun.scsi_id), (None, 0, None))
+        if disk is not lun.disk or writes != disk.writes:
+            found = read(lun.disk)
+            self._known[what, lun.scsi_id] = lun.disk, lun.disk.writes, found
+        return found
 
     def state(self, scsi_id):
         return engine.inspect(self.lun(scsi_id).disk).state
@@ -182,7 +197,7 @@ class World:
     def _relvmoiscsi_sr_probe(self, _members, config):
         lun = self._behind(config, OWN_TYPE)
         with self._lock:
-            return probe.document(lun.disk, lun.scsi_id)
+            return self._read("probe", lun, lambda disk: probe.document(disk, lun.scsi_id))
 
     def _relvmoiscsi_sr_create(self, members, config):
         db = self._pool.db
@@ -203,7 +218,7 @@ class World:
         with self._lock:
             iqns = self.visible.setdefault(host, set())
             iqns.add(lun.iqn)
-            found = {each.scsi_id: self.sr_uuid(each.scsi_id) for each in self._seen(iqns)}
+            found = {each.scsi_id: self.sr_uuid(each.scsi_id) for each in self.luns if each.iqn in iqns}
         if found.get(lun.scsi_id) != members["sr_uuid"]:
             raise _Answer(47, f"The SR is not available [opterr=the LUN has {found.get(lun.scsi_id)}]")
         twins = [scsi_id for scsi_id, uuid in found.items() if uuid == members["sr_uuid"] and scsi_id != lun.scsi_id]
@@ -211,16 +226,11 @@ class World:
             raise _Answer(DUPLICATE, f"LVM sees the VG twice [opterr={', '.join(twins)}]")
         self._look_for_metadata(members, lun)
 
-    def _seen(self, iqns):
-        for lun in self.luns:
-            if lun.iqn in iqns and engine.inspect(lun.disk).lun is not None:
-                yield lun
-
     def _look_for_metadata(self, members, lun):
         """xapi, on the master and for a shared SR, writes its redo log into a metadata VDI of this pool."""
         if members["host_ref"] != self._pool.master:
             return
-        for record in read_sr(lun.disk).mgt.records:
+        for record in self._read("all", lun, read_sr).mgt.records:
             if dict(record.fields).get("metadata_of_pool") == self._pool.pool and not record.deleted:
                 self.redo_logs.append((members["sr_uuid"], record.uuid))
 
@@ -230,7 +240,7 @@ class World:
     def _lvmoiscsi_sr_scan(self, members, config):
         lun, db, sr = self._behind(config, LVM_TYPE), self._pool.db, members["sr_ref"]
         with self._lock:
-            found = volumes_of(read_sr(lun.disk))
+            found = volumes_of(self._read("all", lun, read_sr))
         with db.lock:
             rows = {record["uuid"]: ref for ref, record in db.records("VDI", SR=sr).items()}
             for uuid in set(rows) - set(found):
