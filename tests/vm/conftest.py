@@ -7,15 +7,17 @@ taken away by the lab, everything else must have been taken away by what was tes
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from kit.lab import xapi
+from kit.lab import initiator, xapi
 from kit.lab.bench import Lab
 from kit.lab.guest import INITIATOR, Guest
 from kit.lab.world import World, assert_untouched
 from kit.pool.simulator import DRIVERS, XAPI_SOCKET, Pool, sm_directory
+from kit.pool.standin import LAB
 
 HERE = Path(__file__).resolve().parent
 IN_VM = bool(os.environ.get("RELVMOISCSI_VM"))
@@ -144,3 +146,28 @@ def original(lab, image):
 @pytest.fixture
 def clone(lab, image):
     return lab.lun(image.clone("clone.img"))
+
+
+@pytest.fixture
+def standin_sees(lab):
+    """Tells the stand-in for lvmoiscsi of LUNs, and how to reach them."""
+
+    def tell(*targets):
+        helper = [sys.executable, os.path.join(xapi.TOP, "tests/kit/lab/reach.py")]
+        luns = [
+            dict(
+                {"target": "127.0.0.1", "targetIQN": target.iqn, "LUNid": str(lun.number), "SCSIid": lun.scsi_id},
+                device="/dev/disk/by-id/scsi-" + lun.scsi_id,
+                **({"chapuser": target.chap.user, "chappassword": target.chap.password} if target.chap else {}),
+            )
+            for target in targets
+            for lun in target.luns
+        ]
+        users = ["{chapuser}", "{chappassword}"] if any(target.chap for target in targets) else []
+        with open(LAB, "w", encoding="utf-8") as file:
+            attach, detach = [*helper, "login", "{targetIQN}", "{portal}", *users], [*helper, "logout", "{targetIQN}"]
+            references = str(initiator.SR_REF)
+            json.dump({"luns": luns, "attach": [attach], "detach": [detach], "references": references}, file)
+
+    yield tell
+    os.unlink(LAB)

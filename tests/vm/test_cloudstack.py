@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """CloudStack's ResignatureCommand, call by call as its Java code makes them (docs/host.rst)."""
 
-import json
 import os
-import sys
 
 import pytest
 
 from kit.chains import flatten
 from kit.chains.random_chain import random_chain
-from kit.lab import initiator, luns
+from kit.lab import luns
 from kit.lab.lio import Chap
-from kit.lab.xapi import TOP
 from kit.pool import client
 from kit.pool.cloudstack import (
     CHAP_SECRET,
@@ -22,37 +19,11 @@ from kit.pool.cloudstack import (
     CloudStack,
     supports_resign,
 )
-from kit.pool.standin import LAB
 from kit.sparse import SparseDisk
 
 ONE_VDI_SEED = 26  # takes fills, a copy, and a hole that is given away
 CONFIG = "/etc/relvmoiscsi.conf"
 USER = Chap("sm", "correct-horse-1")
-
-
-@pytest.fixture
-def standin_sees(lab):
-    """Tells the stand-in for lvmoiscsi of LUNs, and how to reach them."""
-
-    def tell(*targets):
-        helper = [sys.executable, os.path.join(TOP, "tests/kit/lab/reach.py")]
-        luns = [
-            dict(
-                {"target": "127.0.0.1", "targetIQN": target.iqn, "LUNid": str(lun.number), "SCSIid": lun.scsi_id},
-                device="/dev/disk/by-id/scsi-" + lun.scsi_id,
-                **({"chapuser": target.chap.user, "chappassword": target.chap.password} if target.chap else {}),
-            )
-            for target in targets
-            for lun in target.luns
-        ]
-        users = ["{chapuser}", "{chappassword}"] if any(target.chap for target in targets) else []
-        with open(LAB, "w", encoding="utf-8") as file:
-            attach, detach = [*helper, "login", "{targetIQN}", "{portal}", *users], [*helper, "logout", "{targetIQN}"]
-            references = str(initiator.SR_REF)
-            json.dump({"luns": luns, "attach": [attach], "detach": [detach], "references": references}, file)
-
-    yield tell
-    os.unlink(LAB)
 
 
 def test_a_resignature_command_with_chap_ends_with_the_new_vdi(lab, pool, image, original, clone, standin_sees):
