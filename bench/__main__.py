@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from bench import counts, cpu, latency, one_vdi, release, startup, timing
+from bench import counts, cpu, latency, one_vdi, pool, release, startup, timing
 from bench.table import Spread, print_table, ratios, verdict
 
 RESULTS = "build/bench/results.json"
@@ -90,6 +90,7 @@ def main() -> int:
     else:
         print(f"\nNOT RUN: time and memory beside LVM: {reason}")
     startup.run(results, unmet)
+    pool.run(results, unmet)
     driver = _measured(DRIVER, "SR.create beside a bare iscsiadm login")
     if driver is not None:
         _print_driver(driver, unmet)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What ten LUNs at a time are worth to `relvmoiscsi pool attach`, and how much memory the client takes.
+
+The simulated pool is a process of its own, so that its work is not the client's; each call is LATENCY on its way, each
+resignature takes CREATE beside the engine's own time, and the storage manager takes none.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any, Dict, List, NamedTuple
+
+from bench.table import print_table, verdict
+
+LUNS = 64
+LATENCY = 0.005  #: seconds
+CREATE = 1.0  #: seconds of SR.create on a LUN
+JOBS = (1, 10)
+NINTH = 9.0  #: so many times as fast ten at a time are
+MEMORY = 80 << 20  #: bytes that the client may take
+
+_SERVER = f"""
+import sys
+from kit.lun_world import World
+from kit.pool_lab import Lab
+world = World(create_s={CREATE})
+with world.pool(hosts=("xs1", "xs2")) as pool:
+    lab = Lab(world, pool)
+    lab.original("Production")
+    for _ in range({LUNS}):
+        lab.clone("Production")
+    pool.api.latency_s = {LATENCY}
+    print(pool.url, pool.api.password, flush=True)
+    sys.stdin.read()
+"""
+
+_CLIENT = """
+import json, resource, sys, time
+from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool.connection import Where, connect
+url, password, jobs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+began = time.monotonic()
+with connect(Where(url, "root", password)) as calls:
+    pool = records.read(calls)
+    found = luns.find(calls, pool, pool.portals(), jobs)
+    chosen = attach.choose(found, [], [], everything=True)
+    done = attach.attach(calls, pool, chosen, attach.Wanted(date="2026-11-22", run="bench", jobs=jobs))
+seconds = time.monotonic() - began
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+states = [each.status for each in done]
+print(json.dumps({"seconds": seconds, "bytes": peak, "attached": states.count("attached")}))
+"""
+
+
+class Run(NamedTuple):
+    """What it took the client to attach all LUNs."""
+
+    seconds: float
+    bytes: int  #: resident at the most
+    attached: int
+
+
+def attach_all(jobs: int) -> Run:
+    """With so many LUNs at a time, in a fresh pool."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([".", "tests"]))
+    server = subprocess.Popen(
+        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    assert server.stdout is not None
+    words = server.stdout.readline().decode().rstrip("\n").split(" ", 1)
+    try:
+        client = [sys.executable, "-c", _CLIENT, *words, str(jobs)]
+        return Run(**json.loads(subprocess.check_output(client, env=environment).decode()))
+    finally:
+        server.communicate()
+
+
+def run(results: Dict[str, Any], unmet: List[str]) -> None:
+    found = {jobs: attach_all(jobs) for jobs in JOBS}
+    rows = [
+        [
+            str(jobs),
+            f"{one.seconds:.1f} s",
+            f"{one.bytes / (1 << 20):.0f} MiB",
+            f"{found[1].seconds / one.seconds:.1f} x",
+        ]
+        for jobs, one in found.items()
+    ]
+    print_table(
+        f"pool attach of {LUNS} LUNs on two hosts: {1000 * LATENCY:g} ms a call, {CREATE:g} s a resignature",
+        ("--jobs", "time", "memory", "as fast"),
+        rows,
+    )
+    print()
+    ratio = found[1].seconds / found[10].seconds
+    verdict(f"ten at a time are {NINTH:g} times as fast as one by one", ratio >= NINTH, f"{ratio:.1f} x", unmet)
+    peak = max(one.bytes for one in found.values())
+    verdict(f"the client takes at most {MEMORY >> 20} MiB", peak <= MEMORY, f"{peak >> 20} MiB", unmet)
+    verdict("all LUNs are attached", all(one.attached == LUNS for one in found.values()), "", unmet)
+    results["pool"] = {str(jobs): one._asdict() for jobs, one in found.items()}
+
+
+if __name__ == "__main__":
+    run({}, [])
