@@ -55,10 +55,12 @@ def to_string(xml):
     return "<{0}{1}>{2}</{0}>".format(xml.tag, attributes, "".join(map(to_string, xml.children)))
 
 
+_SPECIAL = re.compile('[<>&"\0-\x08\x0b\x0c\x0e-\x1f]')
+
+
 def escape(text):
     """Markup escaped; control characters but for tab, line feed and carriage return are dropped."""
-    kept = (char for char in text if char >= " " or char in "\t\n\r")
-    return "".join(_ESCAPES.get(char, char) for char in kept)
+    return _SPECIAL.sub(lambda match: _ESCAPES.get(match.group(), ""), text)
 
 
 def box(tag, *children):
