@@ -2,6 +2,7 @@
 """The commands on a whole pool: luns, attach, map, discard."""
 
 import argparse
+import gc
 import json
 import os
 import time
@@ -185,6 +186,7 @@ class _Open(NamedTuple):
 
 @contextmanager
 def _opened(arguments: argparse.Namespace) -> Iterator[_Open]:
+    gc.enable()  # other commands are over before it would be worth the time
     with connect(_where(arguments)) as calls:
         yield _Open(calls, records.read(calls))
 

@@ -90,14 +90,23 @@ class Calls:
         return result_text(str(record["result"]))
 
     def _ended(self, task: str) -> Record:
-        token = ""
-        while True:
+        token, record = "", {}  # type: str, Record
+        while record.get("status", "pending") in ("pending", "cancelling"):
             batch = self.call("event.from", ["task/" + task], token, EVENT_SECONDS)
             token = batch["token"]
-            for event in batch["events"]:
-                if event["ref"] == task and event["snapshot"]["status"] not in ("pending", "cancelling"):
-                    record: Record = event["snapshot"]
-                    return record
+            told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
+            record = told[-1] if told else self._record_of(task)
+        return record
+
+    def _record_of(self, task: str) -> Record:
+        """Of a task of which no event has come. Raises PoolGone: tasks end with the toolstack that has begun them."""
+        try:
+            record: Record = self.call("task.get_record", task)
+        except PoolFailure as problem:
+            if problem.code != "HANDLE_INVALID":
+                raise
+            raise PoolGone("The toolstack of the master was restarted meanwhile. Run the same again.") from problem
+        return record
 
     def another(self) -> "Calls":
         """One more connection for the same session, for another thread. Close it."""

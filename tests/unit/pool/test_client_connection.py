@@ -2,7 +2,9 @@
 """Log in: on the master, with TLS that is verified, and in sentences where it cannot be."""
 
 import socket
+import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -10,9 +12,11 @@ from kit.certificates import self_signed
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
+from kit.shell import TOP
 from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import records
-from relvmoiscsi.pool.calls import PoolFailure, failure, result_text
+from relvmoiscsi.pool.calls import PoolFailure, PoolGone, failure, result_text
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 
 
@@ -135,6 +139,15 @@ def test_without_the_module_it_says_how_to_get_it(monkeypatch):
         pass
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("flags", ["-IB", "-ISB"])
+def test_it_is_found_however_the_command_is_started(flags):
+    program = f"import sys; sys.path.insert(0, {str(TOP)!r})\n"
+    program += "from relvmoiscsi.pool.connection import _module; print(_module().__name__)"
+
+    assert subprocess.check_output([sys.executable, flags, "-c", program]) == b"XenAPI\n"
+
+
 def test_a_pool_that_goes_away_is_said(lab):
     def before(method, params):
         if method == "SR.get_all_records":
@@ -153,6 +166,15 @@ def test_a_task_that_fails_raises_what_xapi_says(lab):
 
     assert caught.value.code == "SR_UNKNOWN_DRIVER" and "no SRs of type nonsense" in str(caught.value)
     assert lab.pool.db.refs("task") == []
+
+
+def test_a_task_that_a_restart_has_ended_is_not_waited_for(lab, monkeypatch):
+    monkeypatch.setattr(pool_calls, "EVENT_SECONDS", 0.01)
+    with connect(lab.where()) as calls:
+        task = lab.pool.db.create("task", name_label="begun before")
+        threading.Timer(0.1, lab.pool.db.destroy, ["task", task]).start()
+        with pytest.raises(PoolGone, match="was restarted meanwhile"):
+            calls.finish("SR.scan", task)
 
 
 def test_another_connection_has_the_same_session(lab):
