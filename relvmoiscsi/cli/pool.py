@@ -334,8 +334,7 @@ def _run_id() -> str:
 
 def _status(results: Sequence[Attached]) -> int:
     """That of the error where one LUN was asked for."""
-    is_whole, _ = attach.status_of(results)
-    if is_whole:
+    if attach.are_whole(results):
         return 0
     if len(results) == 1 and results[0].error is not None:
         return results[0].error.exit_status

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A client of a whole pool: from array snapshots to attached copies on all hosts, by XenAPI alone, from anywhere.
 
-    with connect(Where("https://pool.example", "root", password)) as xapi:
-        found = luns.find(xapi, Records.read(xapi), portals)
-        done = attach.attach(xapi, ...)
+    with connect(Where("https://pool.example", "root", password)) as calls:
+        pool = records.read(calls)
+        found = luns.find(calls, pool, pool.portals())
+        chosen = attach.choose(found, [], [], everything=True)
+        done = attach.attach(calls, pool, chosen, attach.Wanted(date="2026-11-22", run="nightly"))
 
     connection   log in, on the master wherever the login was sent; TLS; what went wrong, in sentences
     calls        a session: calls, tasks that are waited for by events, another connection for another thread
@@ -16,6 +18,7 @@
     vdis         old and new VDIs, and what goes along from the old to the new
     secrets      CHAP
     discard      forget a copy, never destroy it
+    progress     bars in a terminal, lines elsewhere
 
 It needs the module XenAPI: `pip install relvmoiscsi[pool]`, or dom0's own. No other part of relvmoiscsi needs it.
 """

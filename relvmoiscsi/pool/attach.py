@@ -293,7 +293,6 @@ def _mark(calls: Calls, sr: str, record: Record, lun: PoolLun, run: str) -> bool
     return True
 
 
-def status_of(results: Iterable[Attached]) -> Tuple[bool, bool]:
-    """(whether every LUN is attached on every host, whether none is attached at all)."""
-    states = [result.status for result in results]
-    return all(state in (DONE, ALREADY) for state in states), all(state == FAILED for state in states)
+def are_whole(results: Iterable[Attached]) -> bool:
+    """Is every LUN attached on every host?"""
+    return all(result.status in (DONE, ALREADY) for result in results)

@@ -43,12 +43,7 @@ class PoolLun(NamedTuple):
     name: str = ""  #: of the SR on it, or of that which it is a copy of
     problem: str = ""
     one_vdi: str = ""
-    metadata_of: Tuple[str, ...] = ()
-
-    @property
-    def is_trap(self) -> bool:
-        """Does a VDI on it say that it holds a database of a pool? See `attach`."""
-        return bool(self.metadata_of)
+    metadata_of: Tuple[str, ...] = ()  #: references of pools whose databases VDIs on it are to hold
 
 
 def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
