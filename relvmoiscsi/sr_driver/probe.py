@@ -47,7 +47,7 @@ def document(device: Device, scsi_id: str) -> str:
     """What is on a LUN, as XML. Nothing is written.
 
     `UUID` is the SR that it holds now; an SR that it was made of, or is to become, has a name of its own. `one_vdi` is
-    whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold.
+    whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold, if any do.
     """
     found = engine.inspect(device)
     rows = []
@@ -61,7 +61,8 @@ def document(device: Device, scsi_id: str) -> str:
         rows.append(("problem", str(found.problem)))
     if found.lun is not None:
         rows.append(("one_vdi", engine.one_vdi(device, found.lun).state))
-        rows.append(("metadata_of", " ".join(sorted(set(databases(found.lun).values())))))
+        pools = sorted(set(databases(found.lun).values()))
+        rows += [("metadata_of", " ".join(pools))] if pools else []
     return _document(rows)
 
 
