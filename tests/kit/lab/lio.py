@@ -5,7 +5,7 @@ import os
 import uuid
 from pathlib import Path
 
-from .command import read, run, until, write
+from .command import read, run, settle, until, write
 from .guest import INITIATOR
 
 CONFIG = Path("/sys/kernel/config/target")
@@ -74,6 +74,7 @@ class Lun:
         self.directory.rmdir()
         if self.breakable:
             run("dmsetup", "remove", "--retry", "--noudevsync", PREFIX + self.name)
+            settle()  # lest udev removes the node of the next one of that name
             run("losetup", "--detach", self._loop)
 
     # -- breaking ---------------------------------------------------------------------------------------------------
