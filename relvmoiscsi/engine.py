@@ -140,6 +140,9 @@ def inspect(device: Device) -> Inspection:
     except FormatError as problem:
         return Inspection(DAMAGED, problem=problem)
     run = earlier_run.run_or_none(cache, tail, label)
+    late = earlier_run.stale(cache, label, tail)
+    if late is not None:
+        return Inspection(UNFINISHED, tail=tail, problem=late)
     if tail is not None and tail.phase != DONE:
         cut = recovery.cut(cache, tail, run) if run else earlier_run.unfinished_without_journal(cache, label, tail)
         return Inspection(UNFINISHED, tail=tail, run=run, problem=cut)
@@ -195,6 +198,9 @@ def prepare(
         cache = ReadCache(counting)
         label = label_to_change(cache)
         tail = read_tail(label, Place(device.name, label.offset))
+        late = earlier_run.stale(cache, label, tail)
+        if late is not None:
+            raise late
         forgotten = None if tail is None or tail.phase == DONE else earlier_run.forgotten_or_raise(cache, label, tail)
         if forgotten is not None:
             tail = read_tail(forgotten.label, Place(device.name, label.offset))
@@ -231,7 +237,8 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
     try:
         label = survey.read_label(device)
         tail = read_tail(label, Place(device.name, label.offset))
-        return _done_before(device, label, tail, scsi_id)
+        late = earlier_run.stale(device, label, tail)
+        return None if late is not None else _done_before(device, label, tail, scsi_id)
     except (FormatError, Refused, NotFound) as problem:
         log.debug("%s: %s", device.name, problem)
         return None
@@ -338,7 +345,7 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
     """Finish a run that was cut, with the ids it had chosen.
 
     One that makes a new image of several is taken back before its commit: nothing tells for sure whether a guest has
-    written to the old ones since.
+    written to the old ones since. So is one that was being taken back.
 
     An undo that LVM has overtaken cannot be finished any more; it is taken back, and the LUN is resignatured still.
 
@@ -350,15 +357,24 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
             f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {mark.journal.run.scsi_id}). Run "
             f"`relvmoiscsi undo {device.name}`, then resignature it."
         ).in_state(NOTHING_WRITTEN)
-    if mark.journal.run.rebuilt is not None and mark.tail.phase == IN_PROGRESS:
-        return _roll_back(device, mark)
-    is_undo = mark.tail.kind == UNDO and mark.tail.phase == IN_PROGRESS
-    if is_undo and not evidence.is_prepared(device, mark.journal.run):
+    with in_state(NOTHING_WRITTEN, DeviceError):
+        back = goes_back(device, mark)
+    if back:
         return _roll_back(device, mark)
     counting = CountingDevice(device)
     recovery.finish(counting, mark)
     found = _inspect_after(device, f"The {KINDS[mark.tail.kind]} was finished.")
     return _result(counting, found.state, found.lun, mark.journal.run)
+
+
+def goes_back(device: Device, mark: Mark) -> bool:
+    """Whether `recover` takes a run back that was cut before its commit."""
+    run = mark.journal.run
+    if mark.tail.phase != IN_PROGRESS:
+        return False
+    if mark.back or run.rebuilt is not None or evidence.is_going_back(device, run):
+        return True
+    return mark.tail.kind == UNDO and not evidence.is_prepared(device, run)
 
 
 def _inspect_after(device: Device, done: str) -> Inspection:

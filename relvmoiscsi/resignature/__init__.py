@@ -14,6 +14,6 @@ writing        apply (step by step), canvas (as found, as it is to be), copying 
                image made anew), landing (the end), reading_back
 after_a_cut    earlier_run (what was left), recovery (finish, take back), repair (put identities right), evidence (how
                far it has come), sentences (what is said of it), undo; without a good label: torn_label, late_label,
-               journal_search
+               stale_label, journal_search
 the judge      check (every identity new, nothing else differs), compare (two LUNs, byte for byte)
 """

@@ -291,10 +291,12 @@ class Judge:
     """What a LUN may be at any time of a run between `original` and `resignatured`, whichever way it leads.
 
     `target` is where recovery of an unfinished run has to end, byte for byte; None: at `resignatured`. `states` are
-    what `inspect` calls the two LUNs, `allowed` the bytes that may change where it is more than identities.
+    what `inspect` calls the two LUNs, `allowed` the bytes that may change where it is more than identities; `back`:
+    recovery may also go back, to `original`, as it does once a way back was begun.
     """
 
-    def __init__(self, original, resignatured, target=None, states=("clean", "resignatured"), allowed=None):
+    def __init__(self, original, resignatured, target=None, states=("clean", "resignatured"), allowed=None, back=False):
+        self.back = back
         self.original, self.resignatured = original, resignatured
         self.target = target or resignatured
         self.vg_view = Remembered(lvmreader.vg_view)
@@ -371,7 +373,10 @@ class Judge:
         if not recover(disk) and disk == before:
             self.at_the_end.add(disk.content())  # it is how recovery found it
         goal = before if rest is not None else self.target
-        if disk != goal:
+        is_back = self.back and self.label_in(disk) == self.label_in(self.original)
+        if is_back and rest is None:
+            found += self._unlike(cut, "recovery", disk, self.original)
+        elif disk != goal:
             found.append(Fault("recovery", cut, f"it ends unlike it should at {disk.differences(goal)[:8]}"))
             if disk.digest_except(self.allowed) != self.guest:
                 found.append(Fault("guest", cut, "bytes that are no identity have changed"))

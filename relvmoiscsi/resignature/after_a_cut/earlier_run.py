@@ -13,13 +13,14 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature import check
-from relvmoiscsi.resignature.after_a_cut import late_label, sentences, torn_label
+from relvmoiscsi.resignature.after_a_cut import late_label, sentences, stale_label, torn_label
 from relvmoiscsi.resignature.after_a_cut.sentences import journal_lost, landed_late, mark_left_over
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
 from relvmoiscsi.resignature.protocol.mark import (
     DONE,
     IN_PROGRESS,
     RESIGNATURE,
+    SWITCHED,
     UNDO,
     Tail,
     read_tail,
@@ -47,14 +48,21 @@ def run_or_none(device: Device, tail: Optional[Tail], label: Label) -> Optional[
 
 def find_unfinished(device: Device) -> Optional[Mark]:
     """The run that was cut; None when none was. Raises what `read_label` does, and FormatError for a lost journal."""
+    cache = ReadCache(device)
     try:
-        label = survey.read_label(device)
+        label = survey.read_label(cache)
     except (FormatError, Refused, DeviceError):
         mark = torn_label.find_mark(device)
         if mark is None:
             raise
         return mark
     tail = read_tail(label, Place(device.name, label.offset))
+    if stale_label.is_stale(cache, label, tail):
+        mark = stale_label.find_mark(device, label, tail)
+        if mark is not None:
+            return mark
+        if tail is not None and tail.phase == SWITCHED:
+            raise sentences.label_lost(device.name)
     if tail is None or tail.phase == DONE:
         return None
     mark = late_label.whose_turn(device, label, tail)
@@ -84,6 +92,15 @@ def _raise_journal_lost(device: Device, label: Label, tail: Tail) -> None:
         raise
 
 
+def stale(device: Device, label: Label, tail: Optional[Tail]) -> Optional[Unfinished]:
+    """What to say of a label that has landed late and that LVM cannot use; None of any other."""
+    found = stale_label.readable_or_none(device, label, tail)
+    if found:
+        return sentences.label_late(device.name)
+    is_ours = found is not None and tail is not None and tail.phase == SWITCHED
+    return sentences.label_lost(device.name) if is_ours else None
+
+
 # --- a run that is done
 
 
@@ -106,9 +123,10 @@ def is_same_lun(name: str, tail: Tail, scsi_id: Optional[str]) -> bool:
 
 def finished_mark(device: Device) -> Mark:
     """The run that is done, or one that has written late. Raises Refused where there is none that can be undone."""
-    label = survey.read_label(device)
+    cache = ReadCache(device)
+    label = survey.read_label(cache)
     tail = read_tail(label, Place(device.name, label.offset))
-    late = _late_mark(device, label, tail)
+    late = _late_mark(device, cache, label, tail)
     if late is not None:
         return late
     if tail is None or tail.kind == UNDO:
@@ -119,11 +137,11 @@ def finished_mark(device: Device) -> Mark:
         raise Refused(f"{device.name} cannot be undone: LVM has reclaimed the space of the journal.") from error
 
 
-def _late_mark(device: Device, label: Label, tail: Optional[Tail]) -> Optional[Mark]:
+def _late_mark(device: Device, cache: ReadCache, label: Label, tail: Optional[Tail]) -> Optional[Mark]:
     """The run that has written late onto a LUN at rest. One that holds a finished run is searched if it looks so."""
     if tail is not None and tail.kind == RESIGNATURE:
         try:
-            lun_at_rest(ReadCache(device), label)
+            lun_at_rest(cache, label)
         except Unfinished:
             pass
         except (FormatError, Refused) as problem:

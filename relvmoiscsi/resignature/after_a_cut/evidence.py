@@ -25,7 +25,7 @@ def evident_phase(device: Device, run: Run) -> Optional[int]:
         if found and found.pv_id == run.new_pv_id:
             return SWITCHED
     headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
-    if headers != [move.old_header for move in run.mdas]:
+    if headers != [move.old_header for move in run.mdas] or is_going_back(device, run):
         return None
     for move in moving:
         found = vg_in(device, move.second)
@@ -42,6 +42,29 @@ def is_prepared(device: Device, run: Run) -> bool:
         return False
     seconds = device.read([Range(m.second.offset, SECTOR) for m in moving])
     return seconds == [move.second_header for move in moving] and _texts_hold(device, moving)
+
+
+def is_taken_back(device: Device, run: Run) -> bool:
+    """Whether the way back has been taken as far as the second areas: one has no header any more."""
+    moving = [move for move in run.mdas if move.moves]
+    return not all(map(any, device.read([Range(move.second.offset, SECTOR) for move in moving])))
+
+
+def is_going_back(device: Device, run: Run) -> bool:
+    """Whether a run that was cut before its commit was being taken back, or has been, and LVM has changed nothing."""
+    headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
+    if headers != [move.old_header for move in run.mdas]:
+        return False
+    return any(move.moves and _has_no_header(device, move.second) for move in run.mdas)
+
+
+def _has_no_header(device: Device, area: Area) -> bool:
+    """Whether LVM could not follow a label there: a header that is zeros, or torn on the way to that."""
+    try:
+        pv.parse_mda(device.read([Range(area.offset, SECTOR)])[0], area, Place(device.name, area.offset))
+    except FormatError:
+        return True
+    return False
 
 
 def _texts_hold(device: Device, moves: Sequence[MdaMove]) -> bool:

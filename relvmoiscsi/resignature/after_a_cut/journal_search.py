@@ -6,6 +6,7 @@ from typing import Iterable, List
 
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import FormatError, Place, Refused
+from relvmoiscsi.formats.lvm import layout
 from relvmoiscsi.resignature.protocol.journal import (
     ALIGNMENT,
     JOURNAL_MAGIC,
@@ -18,12 +19,23 @@ from relvmoiscsi.resignature.protocol.run import verify_run
 
 log = logging.getLogger(__name__)
 
+#: LVM puts the first metadata area here
+USUAL_AREA = 4096
 #: journals are looked for up to here; SM's metadata areas end at 11 or 16 MiB
 SEARCH_BYTES = 64 << 20
 _WINDOW_BYTES = 1 << 20
 _WINDOWS_AT_ONCE = 16  #: SM's metadata areas are read at once
 #: each run leaves one, and the next but one overwrites it; whoever puts more there is up to something
 MAX_JOURNALS = 64
+
+
+def spans(device: Device) -> Iterable[Range]:
+    """Where to look: in the metadata area that lies where LVM puts the first one, then everywhere."""
+    header = layout.MdaHeader.at(device.read([Range(USUAL_AREA, layout.MdaHeader.SIZE)])[0])
+    end = min(SEARCH_BYTES, device.size_bytes)
+    if header.magic == layout.MDA_MAGIC and header.start == USUAL_AREA:
+        yield Range(USUAL_AREA, min(header.size, end - USUAL_AREA))
+    yield Range(0, end)
 
 
 def journals_in(device: Device, span: Range) -> Iterable[Journal]:

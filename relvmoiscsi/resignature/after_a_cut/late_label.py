@@ -52,7 +52,8 @@ def whose_turn(device: Device, label: Label, tail: Tail) -> Optional[Mark]:
 def left_behind(device: Device, label: Label) -> Optional[Mark]:
     """A run that is over for the label, and whose new identities are in the contents: they came late. Else None."""
     for journal in _rivals(device, label):
-        if evidence.is_prepared(device, journal.run) and has_begun(device, journal):
+        ready = evidence.is_prepared(device, journal.run) or evidence.is_going_back(device, journal.run)
+        if ready and has_begun(device, journal):
             return Mark(label, journal.tail(IN_PROGRESS), journal)
     return None
 

@@ -20,9 +20,9 @@ from typing import List
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, FormatError, Place, Refused, Unfinished, in_state
-from relvmoiscsi.formats.lvm import pv
+from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.resignature.after_a_cut import repair
-from relvmoiscsi.resignature.after_a_cut.evidence import is_prepared
+from relvmoiscsi.resignature.after_a_cut.evidence import is_going_back, is_prepared
 from relvmoiscsi.resignature.after_a_cut.sentences import cut_sentence, unfinished
 from relvmoiscsi.resignature.planning.labels import Labels, switched_label
 from relvmoiscsi.resignature.protocol import steps, structure
@@ -134,6 +134,7 @@ def roll_back(device: Device, mark: Mark) -> None:
             place = field.pieces[0].offset
             log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
         chunks = [*canvas.changes(device.block_size), *([] if careful else rebuilding.full_units(run))]
+        chunks += _second_headers(device, run, careful)
         if torn:
             step(device, steps.WAY_BACK.contents, torn, what=TORN)
         step(device, steps.WAY_BACK.contents, chunks)
@@ -141,6 +142,20 @@ def roll_back(device: Device, mark: Mark) -> None:
         label = [Chunk(mark.label.offset, label_before(mark))]
         step(device, steps.WAY_BACK.label, label, *around)
         read_back(device, label)
+
+
+def _second_headers(device: Device, run: Run, careful: bool) -> List[Chunk]:
+    """Zeros for the headers that the commit of a run would lead to; where others may have written since, no more than
+    what is one.
+    """
+    moving = [move for move in run.mdas if move.moves]
+    found = []
+    for move, data in zip(moving, device.read([Range(move.second.offset, SECTOR) for move in moving])):
+        header = layout.MdaHeader.at(data)
+        is_one = (header.magic, header.start) == (layout.MDA_MAGIC, move.second.offset)
+        if is_one or not careful and any(data):
+            found.append(Chunk(move.second.offset, bytes(SECTOR)))
+    return found
 
 
 def label_before(mark: Mark) -> bytes:
@@ -154,6 +169,11 @@ def label_before(mark: Mark) -> bytes:
 
 def cut(device: Device, tail: Tail, run: Run) -> Unfinished:
     """The error of whoever meets an unfinished run and its journal: the way out that is open."""
+    if tail.phase == IN_PROGRESS and is_going_back(device, run):
+        return Unfinished(
+            f"{device.name} holds a {KINDS[tail.kind]} that was being taken back when that was cut. `relvmoiscsi "
+            f"recover {device.name}` goes on with it."
+        )
     if tail.phase == IN_PROGRESS and tail.kind == RESIGNATURE and not is_prepared(device, run):
         return Unfinished(
             f"{device.name} holds an unfinished resignature, cut before its commit, and LVM has changed the volume "

@@ -45,6 +45,22 @@ def label_torn(name: str) -> Unfinished:
     )
 
 
+def label_late(name: str) -> Unfinished:
+    """The error of whoever meets a label that has landed late, and a journal that tells the right one."""
+    return Unfinished(
+        f"{name} has the label of a run that is over: a write that had failed has landed late, and LVM cannot use it. "
+        f"Run `relvmoiscsi recover {name}`, which puts the right label back."
+    )
+
+
+def label_lost(name: str) -> Unfinished:
+    """The error of whoever meets such a label, and no journal that does."""
+    return Unfinished(
+        f"{name} has the label of a run that is over: a write that had failed has landed late, and no journal tells "
+        "the right one any more. Take the clone again."
+    )
+
+
 def journal_lost(name: str, tail: Tail) -> str:
     """The sentence about a run that nobody can finish or take back."""
     return (

@@ -10,7 +10,7 @@ is the undo's end. The undo's journal holds the label that speaks of that run, a
 """
 
 import logging
-from typing import Iterable, List, Optional
+from typing import List, Optional
 
 from relvmoiscsi.device import SECTOR, Device, Range
 from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused
@@ -18,7 +18,7 @@ from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.after_a_cut import evidence
 from relvmoiscsi.resignature.after_a_cut.evidence import has_begun
-from relvmoiscsi.resignature.after_a_cut.journal_search import SEARCH_BYTES, journals_in
+from relvmoiscsi.resignature.after_a_cut.journal_search import USUAL_AREA, journals_in, spans
 from relvmoiscsi.resignature.after_a_cut.sentences import label_torn
 from relvmoiscsi.resignature.planning.labels import switched_label
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
@@ -27,9 +27,6 @@ from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.writing import landing
 
 log = logging.getLogger(__name__)
-
-#: LVM puts the first metadata area here
-USUAL_AREA = 4096
 
 
 def label_to_change(device: Device) -> Label:
@@ -62,7 +59,7 @@ def find_mark(device: Device) -> Optional[Mark]:
 
     Raises Refused when several journals fit: guessing is not for labels.
     """
-    for span in _spans(device):
+    for span in spans(device):
         found = _without_older([mark for journal in journals_in(device, span) for mark in _fits(device, journal)])
         if found:
             return _the_one(device, found)
@@ -80,15 +77,6 @@ def _the_one(device: Device, fitting: List[Mark]) -> Mark:
         places = ", ".join(str(mark.journal.offset) for mark in candidates)
         raise Refused(f"{device.name}: the label is torn, and several journals fit (bytes {places}).")
     return candidates[0]
-
-
-def _spans(device: Device) -> Iterable[Range]:
-    """Where to look: in the metadata area that lies where LVM puts the first one, then everywhere."""
-    header = layout.MdaHeader.at(device.read([Range(USUAL_AREA, layout.MdaHeader.SIZE)])[0])
-    end = min(SEARCH_BYTES, device.size_bytes)
-    if header.magic == layout.MDA_MAGIC and header.start == USUAL_AREA:
-        yield Range(USUAL_AREA, min(header.size, end - USUAL_AREA))
-    yield Range(0, end)
 
 
 def _without_older(marks: List[Mark]) -> List[Mark]:

@@ -288,6 +288,7 @@ class Mark(NamedTuple):
     label: Label
     tail: Tail
     journal: Journal
+    back: bool = False  #: the run is over; only the way back is left of it
 
 
 def read_journal(device: Device, tail: Tail, label: Label) -> Journal:

@@ -73,6 +73,11 @@ class WayBack(NamedTuple):
 
 
 WAY_BACK = WayBack(
-    Step(1, "old contents", writes="old contents of volumes", leaves="the old identity, and the mark of the run"),
+    Step(
+        1,
+        "old contents",
+        writes="old contents of volumes; zeros over the second metadata area's header: a late commit leads nowhere",
+        leaves="the old identity, and the mark of the run",
+    ),
     Step(2, "old label", writes="label: as it was before the run", leaves="the old identity"),
 )

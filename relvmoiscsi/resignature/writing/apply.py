@@ -16,6 +16,8 @@ nothing is taken back and nothing is erased:
                    journal of one that never got its mark. Should the mark land then, the journals on the LUN and what
                    the metadata areas and the contents hold tell whose turn it is (`resignature.after_a_cut.late_label`)
 
+A commit that lands behind the way back leads nowhere, and `resignature.after_a_cut.stale_label` finds the right label.
+
 Two things nobody can mend. A late write of a block that others have written to since brings its old bytes along; that
 is why no more than the blocks that change are written. And a header or label of step 5 or 6 that lands behind an undo,
 or behind a change of LVM, is a valid one: undo a run that failed there when its writes cannot land any more, after a

@@ -100,8 +100,10 @@ def _has_moved_on(device: Device, label: Label, run: Run) -> bool:
     """Whether the original areas hold a later text than the second ones: then the label came late."""
     headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
     for move, area, header in zip(run.mdas, label.mdas, headers):
-        if move.moves and header not in (move.old_header, move.final_header):
+        if move.moves and header != move.old_header:
             first, second = vg_in(device, move.original), vg_in(device, area)
+            if second is not None and header == move.final_header:
+                continue
             if first and first.pv_id == run.new_pv_id and (second is None or first.seqno > second.seqno):
                 return True
     return False

@@ -6,16 +6,24 @@ Not every moment is combined with every failure: of the failures of a run each w
 the label, and between the steps of a second run.
 """
 
+from contextlib import ExitStack
+
 import pytest
 
 from kit import lvmreader, reader
+from kit.chains.flat import flatten
+from kit.chains.qcow2 import flatten as flatten_qcow2
+from kit.chains.random_chain import random_chain
+from kit.chains.random_qcow2 import random_qcow2
 from kit.crash import FailingDisk
 from kit.cuts import (
     SCSI_ID,
+    cut_before,
     done,
     entropy,
     free_ring,
     image,
+    label_range,
     late_writes,
     lvm_commit,
     recover,
@@ -24,8 +32,9 @@ from kit.cuts import (
     undo,
     with_new_volume,
 )
-from relvmoiscsi import engine
+from relvmoiscsi import engine, procedure
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
+from relvmoiscsi.resignature.one_vdi.choice import Request
 
 IMAGES = ["a chain", "two areas", "blocks of 4096", "512e"]
 SECOND = {"seed": 1}
@@ -217,3 +226,150 @@ def test_what_a_later_run_wrote_late_onto_a_finished_lun_is_taken_back_and_the_f
         if disk != first and not same_but_for(disk, first, free_ring(first)):
             undo(disk)
         assert same_but_for(disk, first, free_ring(first))
+
+
+# --- a run that was taken back by the call of another one
+
+
+class _Silent(procedure.Voice):
+    def agrees_to_settle(self, mark, take_back, problem):
+        pass
+
+    def agrees_to(self, prepared):
+        return True
+
+    def locks(self, run):
+        return ExitStack()
+
+    def copying(self, done, total):
+        pass
+
+    def has_settled(self, mark, result):
+        pass
+
+
+def call(disk, vdis, seed, **more):
+    """What `relvmoiscsi resignature` does."""
+    return procedure.resignature(disk, entropy(seed), _Silent(), SCSI_ID, one=vdis, **more)
+
+
+ONE, ALL = Request(), None
+WAYS = {"all, then one": (ALL, ONE), "one, then one": (ONE, ONE), "one, then all": (ONE, ALL)}
+LABELS = {"mark": 0, "commit": 1}
+
+
+def _vhds():
+    return random_chain(3, depth=2, blocks=4, thick=True, free=40, stale=False), flatten
+
+
+def _qcow2s():
+    return random_qcow2("late", depth=2, clusters=40, bits=16, free=40), flatten_qcow2
+
+
+CHAINS = {"VHD": _vhds, "QCOW2": _qcow2s}
+
+
+class _Counting(FailingDisk):
+    """A disk that notes which of its operations write the label alone."""
+
+    labels = ()
+
+    def write(self, chunks):
+        if len(chunks) == 1 and chunks[0].offset < 4096:
+            self.labels += (self.operations + 1,)
+        super().write(chunks)
+
+
+def _label_writes(disk, vdis):
+    counting = _Counting(disk.copy())
+    call(counting, vdis, 0)
+    return counting.labels
+
+
+def label_that_fails(disk, vdis, number):
+    """The disk on which the write of a label of a run has failed; it is on its way still."""
+    labels = _label_writes(disk, vdis)
+    failing = FailingDisk(disk.copy(), labels[number], leaves="late")
+    with pytest.raises(RelvmoiscsiError):
+        call(failing, vdis, 0)
+    return failing
+
+
+def guest_data(disk, flat):
+    """What a guest reads through each disk of the LUN."""
+    volumes = engine.inspect(disk).lun.disks().values()
+    return sorted(repr(flat(disk, volume.name.text)) for volume in volumes)
+
+
+@pytest.mark.parametrize("overtaken", [False, True], ids=["", "LVM goes on"])
+@pytest.mark.parametrize("label", sorted(LABELS))
+@pytest.mark.parametrize("way", sorted(WAYS))
+@pytest.mark.parametrize("chain", sorted(CHAINS))
+def test_a_label_of_a_run_that_was_taken_back_does_not_take_the_next_one_away(chain, way, label, overtaken):
+    made, flat = CHAINS[chain]()
+    first, second = WAYS[way]
+    failing = label_that_fails(made.disk, first, LABELS[label])
+    disk = failing.base
+    call(disk, second, 1)
+    if overtaken:
+        lvm_commit(disk)
+    at_rest = disk.copy()
+    view, data = reader.vg_view(disk), guest_data(disk, flat)
+    failing.land()
+
+    assert engine.inspect(disk).state in (engine.UNFINISHED, engine.RESIGNATURED)
+    for settle in (recover, lambda one: call(one, second, 2)):
+        settled = disk.copy()
+        settle(settled)
+
+        assert engine.inspect(settled).state == engine.RESIGNATURED
+        assert (reader.vg_view(settled), guest_data(settled, flat)) == (view, data)
+        assert same_but_for(settled, at_rest, [label_range(settled), *free_ring(settled)])
+
+
+@pytest.mark.parametrize("overtaken", [False, True], ids=["", "LVM goes on"])
+@pytest.mark.parametrize("vdis", [ONE, ALL], ids=["one", "all"])
+@pytest.mark.parametrize("chain", sorted(CHAINS))
+def test_a_commit_that_lands_after_an_undo_leads_nowhere_and_the_label_is_put_back(chain, vdis, overtaken):
+    made, flat = CHAINS[chain]()
+    failing = label_that_fails(made.disk, vdis, LABELS["commit"])
+    disk = failing.base
+    undo(disk)
+    if overtaken:
+        lvm_commit(disk)
+    at_rest, data = disk.copy(), guest_data(disk, flat)
+    failing.land()
+
+    found = engine.inspect(disk)
+    assert found.state == engine.UNFINISHED
+    assert "has the label of a run that is over" in str(found.problem)
+    for settle in (recover, undo):
+        settled = disk.copy()
+        settle(settled)
+
+        assert settled == at_rest
+        assert guest_data(settled, flat) == data
+
+
+def test_a_way_back_that_was_cut_is_gone_on_with():
+    original = image("a chain")
+    disk = cut_before(cut_before(original, 4), 2, run=undo)
+
+    assert "was being taken back" in str(engine.inspect(disk).problem)
+    assert recover(disk)
+
+    assert same_but_for(disk, original, free_ring(original))
+
+
+def test_a_late_label_without_a_journal_that_fits_is_refused():
+    made, _flat = _vhds()
+    failing = label_that_fails(made.disk, ONE, LABELS["commit"])
+    disk = failing.base
+    journal = engine.find_unfinished(disk).journal
+    undo(disk)
+    failing.land()
+    disk.poke(journal.offset, bytes(len(journal.data)))
+
+    with pytest.raises(Unfinished, match="no journal tells the right one any more"):
+        recover(disk)
+    assert "no journal tells" in str(engine.inspect(disk).problem)

@@ -169,7 +169,7 @@ def test_the_batches_of_an_undo_do_not_grow_with_the_number_of_vdis():
     assert batches[0] == batches[1]
 
 
-def test_where_nothing_is_unfinished_recovery_reads_the_label_and_writes_nothing():
+def test_where_nothing_is_unfinished_recovery_reads_label_and_text_and_writes_nothing():
     disk = builder.one_vhd().disk
 
     assert not recover(disk)

@@ -106,7 +106,7 @@ def test_a_cut_roll_back_is_still_unfinished_or_the_old_lun(name, flush, blocks)
     undo(crash)
 
     assert crash.flushes == 2
-    assert every_fault(Judge(original, resignatured), crash, undo_every=3, **SAMPLED) == []
+    assert every_fault(Judge(original, resignatured, back=True), crash, undo_every=3, **SAMPLED) == []
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -267,7 +267,7 @@ def test_twin_without_a_flush_a_cut_roll_back_breaks(flush, broken):
     crash = CrashDisk(cut_before(original, 4), dropped_flush=flush)
     undo(crash)
 
-    faults = every_fault(Judge(original, resignatured), crash, undo_every=0, limit=2048)
+    faults = every_fault(Judge(original, resignatured, back=True), crash, undo_every=0, limit=2048)
     assert broken in {fault.claim for fault in faults}
 
 
