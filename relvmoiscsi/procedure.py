@@ -9,7 +9,8 @@ have a voice in it, which says what is said, asks whom it asks, holds what it ho
     a run that was cut and leads to other VDIs than wanted,
     or makes a new image and was cut before its commit          taken back; a new run
     the same behind its commit, where VDIs are gone by then     finished; a new run on a copy, otherwise refused
-    a run that was taken back, and has written late             taken back once more; a new run
+    a run that was taken back, or was about to be,
+    and one that has written late since                         taken back once more; a new run
     an undo that was cut                                        finished; then as above
 """
 
@@ -28,13 +29,18 @@ from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, RESIGNATURE
 from relvmoiscsi.resignature.protocol.run import Run
 
+#: why a run is taken back
+OF_A_COPY, OTHER_VDIS, NOT_TO_FINISH, LATE = "of a copy", "other VDIs", "not to be finished", "late"
+
 
 class Voice(ABC):
     """Whoever wants the resignature."""
 
     @abstractmethod
-    def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
-        """Before a run that was cut is finished, or taken back. What it raises goes through; nothing was written."""
+    def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
+        """Before a run that was cut is finished, or taken back: `take_back` says why. What it raises goes through;
+        nothing was written.
+        """
 
     @abstractmethod
     def agrees_to(self, prepared: Prepared) -> bool:
@@ -98,18 +104,23 @@ def _carried_out(
         return prepared
     prepared = engine.copy_unseen(device, prepared, voice.copying)
     begun = "A new image was begun where nobody sees it" if prepared.writes else ""
-    with _since(begun), voice.locks(prepared.plan.run):
+    with _since(begun, always=False), voice.locks(prepared.plan.run):
         return Outcome(engine.resignature(device, prepared), was_cut=False)
 
 
 @contextmanager
-def _since(settled: str) -> Iterator[None]:
-    """Around what comes after an earlier run was settled: an error that says that nothing was written means since."""
+def _since(settled: str, always: bool = True) -> Iterator[None]:
+    """Around what comes after an earlier run was settled: what an error says of the disk means since, and says so.
+
+    Not `always`: only where it says that nothing was written.
+    """
     try:
         yield
     except RelvmoiscsiError as error:
         if settled and error.disk_state in ("", NOTHING_WRITTEN):
             error.disk_state = f"{settled}; nothing else was written."
+        elif settled and always:
+            error.disk_state = f"{settled}. {error.disk_state}"
         raise
 
 
@@ -126,10 +137,9 @@ def _settle(
     if mark is None:
         return _take_back_late_writes(device, entropy, voice, problem)
     run = mark.journal.run
-    is_copy = None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id
-    is_early = mark.tail.phase == IN_PROGRESS
-    is_other = mark.tail.kind == RESIGNATURE and (is_copy or not fits(run, one) or run.rebuilt is not None and is_early)
-    take_back = is_other and (run.rebuilt is None or is_early)
+    why = _why_not_finished(device, mark, scsi_id, one)
+    is_other = bool(why)
+    take_back = why if run.rebuilt is None or mark.tail.phase == IN_PROGRESS else ""
     voice.agrees_to_settle(mark, take_back, problem)
     with voice.locks(run):
         known = None if is_other else scsi_id  # a copy may be finished here: a new run follows
@@ -142,12 +152,26 @@ def _settle(
     return Outcome(result, was_cut=True) if mark.tail.kind == RESIGNATURE else "The undo was finished"
 
 
+def _why_not_finished(device: Device, mark: Mark, scsi_id: Optional[str], one: Optional[Request]) -> str:
+    """Why a resignature that was cut is not what is asked for now; empty where it is, and of an undo."""
+    run = mark.journal.run
+    if mark.tail.kind != RESIGNATURE:
+        return ""
+    if mark.back:
+        return LATE
+    if None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id:
+        return OF_A_COPY
+    if not fits(run, one):
+        return OTHER_VDIS
+    return NOT_TO_FINISH if engine.goes_back(device, mark) else ""
+
+
 def _take_back_late_writes(device: Device, entropy: Entropy, voice: Voice, problem: Unfinished) -> str:
     """There is no mark of a run: one that was taken back has written late, or somebody has settled it since."""
     mark = engine.read_undoable(device)
     if mark.tail.phase != IN_PROGRESS:
         return ""
-    voice.agrees_to_settle(mark, True, problem)
+    voice.agrees_to_settle(mark, LATE, problem)
     with voice.locks(mark.journal.run):
         result = engine.undo(device, entropy)
     voice.has_settled(mark, result)

@@ -17,7 +17,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError,
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.resignature.one_vdi.choice import Request
-from relvmoiscsi.resignature.one_vdi.fit import fits, refuse_other_vdis
+from relvmoiscsi.resignature.one_vdi.fit import refuse_other_vdis
 from relvmoiscsi.resignature.planning import mapfile
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
@@ -69,7 +69,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
         return finished
     with opened(arguments, not arguments.dry_run) as (device, ids):
         scsi_id = ids[0] if ids else None
-        voice = _Terminal(arguments, ids, chosen, one)
+        voice = _Terminal(arguments, ids, chosen)
         done = procedure.resignature(
             device,
             os.urandom,
@@ -142,28 +142,34 @@ def _planned(path: str, prepared: Prepared, scsi_id: Optional[str]) -> Answer:
 _NEW = "{} was resignatured."
 _OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first."
 _OTHER_VDIS = "{} holds a resignature that was cut and leads to other VDIs; that is taken back here first."
+_NOT_TO_FINISH = "{} holds a resignature that was cut before its commit; that is taken back here first."
 _LATE = "{}: a write of a run that was taken back has landed late; it is taken back here first."
+_WHY = {
+    procedure.OF_A_COPY: _OF_A_COPY,
+    procedure.OTHER_VDIS: _OTHER_VDIS,
+    procedure.NOT_TO_FINISH: _NOT_TO_FINISH,
+    procedure.LATE: _LATE,
+}
 
 
 class _Terminal(procedure.Voice):
     """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
 
-    def __init__(
-        self, arguments: argparse.Namespace, ids: Sequence[str], chosen: IdMap, one: Optional[Request]
-    ) -> None:
-        self._arguments, self._ids, self._chosen, self._one = arguments, ids, chosen, one
+    def __init__(self, arguments: argparse.Namespace, ids: Sequence[str], chosen: IdMap) -> None:
+        self._arguments, self._ids, self._chosen = arguments, ids, chosen
 
-    def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
+    def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
         """A cut undo is the user's to finish; a dry run finishes nothing."""
-        if self._arguments.dry_run or mark.tail.kind != RESIGNATURE:
+        if mark.tail.kind != RESIGNATURE:
+            raise problem
+        if self._arguments.dry_run:
+            what = "takes it back first, and makes a new run" if take_back else "finishes it"
+            problem.message += f" The same call without --dry-run {what}."
             raise problem
         guard.verify_not_in_use(self._arguments, self._ids)
         path = self._arguments.device
         if take_back:
-            is_copy = mark.journal.run.scsi_id not in (None, *self._ids)
-            is_other = not fits(mark.journal.run, self._one)
-            text = _OF_A_COPY if is_copy else _OTHER_VDIS if is_other else _LATE
-            say(text.format(path, printable(str(mark.journal.run.scsi_id))))
+            say(_WHY[take_back].format(path, printable(str(mark.journal.run.scsi_id))))
             ask(self._arguments, "Take it back?")
         else:
             instead = f"`relvmoiscsi recover {path}` finishes that, `relvmoiscsi undo {path}` takes it back."

@@ -56,15 +56,25 @@ def resignatured(
     return ids.new_sr
 
 
+_WHY = {
+    procedure.OF_A_COPY: "taking it back, for this is a copy of that LUN",
+    procedure.OTHER_VDIS: "taking it back, for it leads to other VDIs",
+    procedure.NOT_TO_FINISH: "taking it back, for it was cut before its commit and is not finished any more",
+    procedure.LATE: "taking back what it has written late",
+}
+
+
 class _SmLog(procedure.Voice):
     """Nobody is asked: the caller wants a LUN of its own, and SMlog has what was done for it."""
 
     def __init__(self, device: Device, deadline: Deadline, has_sm_lock: bool = False) -> None:
         self._device, self._deadline, self._has_sm_lock = device, deadline, has_sm_lock
         self._said = 0  # tenths of what is copied
+        self._takes_back = False
 
-    def agrees_to_settle(self, mark: Mark, take_back: bool, problem: Unfinished) -> None:
-        what = "taking it back, for this is a copy of that LUN" if take_back else "finishing it"
+    def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
+        self._takes_back = bool(take_back)
+        what = _WHY[take_back] if take_back else "finishing it"
         run = mark.journal.run
         log.info("%s holds an unfinished run for SCSIid %s; %s", self._device.name, run.scsi_id, what)
 
@@ -104,14 +114,14 @@ class _SmLog(procedure.Voice):
 
     def has_settled(self, mark: Mark, result: Result) -> None:
         if result.ids is not None:
-            _log_map(result.lun, result.ids)
+            _log_map(result.lun, result.ids, self._takes_back)
 
 
-def _log_map(lun: Optional[Lun], ids: IdMap) -> None:
+def _log_map(lun: Optional[Lun], ids: IdMap, is_of_before: bool = False) -> None:
     for line in report.map_text(lun, ids).splitlines():
         log.info("%s", line.strip())
     rows = len(lun.settled().disks()) if lun else 0
-    if rows > 1:
+    if rows > 1 and not is_of_before:
         log.warning(
             "the SR has %d VDIs, snapshots and hidden parents among them; CloudStack takes a LUN with exactly one and "
             "will count more",

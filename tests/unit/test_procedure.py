@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from kit.build_volumes import MIB
+from kit.crash import FailingDisk
 from kit.cuts import (
     OTHER_SCSI_ID,
     SCSI_ID,
@@ -19,7 +20,7 @@ from kit.cuts import (
 )
 from relvmoiscsi import engine, procedure
 from relvmoiscsi.engine import AlreadyDone, Prepared
-from relvmoiscsi.errors import Refused, Unfinished
+from relvmoiscsi.errors import DeviceError, Refused, Unfinished
 
 NEW_SR = "11111111-2222-4333-8444-555555555555"
 IN_PROGRESS, SWITCHED = 3, 5
@@ -30,7 +31,7 @@ class Recorder(procedure.Voice):
     """Agrees to everything but `no`, and remembers."""
 
     def __init__(self, no=None, raises=None):
-        self.said, self._no, self._raises = [], no, raises
+        self.said, self.why, self._no, self._raises = [], [], no, raises
 
     def _say(self, sentence):
         self.said.append(sentence)
@@ -42,6 +43,7 @@ class Recorder(procedure.Voice):
 
     def agrees_to_settle(self, mark, take_back, problem):
         assert isinstance(problem, Unfinished)
+        self.why += [take_back] if take_back else []
         self._say("agrees to take back" if take_back else "agrees to finish")
 
     def agrees_to(self, prepared):
@@ -187,3 +189,56 @@ def test_what_a_run_that_was_taken_back_has_written_late_is_taken_back_before_a_
         assert isinstance(done_with, procedure.Outcome)
         assert engine.inspect(disk).state == engine.RESIGNATURED
     assert late > 0
+
+
+def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
+    """A sentence that compares with the beginning of the call would not be true."""
+    cut = cut_before(image("one VDI"), IN_PROGRESS)
+    said = set()
+    for n in range(1, 200):
+        failing = FailingDisk(cut.copy(), n)
+        try:
+            resignature(failing, Recorder(), OTHER_SCSI_ID)
+        except DeviceError as error:
+            if error.disk_state.startswith("The resignature that was cut was taken back"):
+                said.add(error.disk_state.replace(cut.name, "DEV"))
+            else:
+                assert "as it was" not in error.disk_state
+        if not failing.failed:
+            break
+    assert said == {
+        "The resignature that was cut was taken back; nothing else was written.",
+        "The resignature that was cut was taken back. DEV is as it was; beyond that only free space of the metadata "
+        "area was written.",
+        "The resignature that was cut was taken back. DEV may hold an unfinished resignature; run `relvmoiscsi recover "
+        "DEV` once the device answers again.",
+    }
+
+
+def test_a_run_that_was_being_taken_back_is_not_finished():
+    disk = cut_before(cut_before(image("a chain"), 4), 2, run=undo)
+    voice = Recorder()
+
+    done_with = resignature(disk, voice)
+
+    assert not done_with.was_cut
+    assert voice.why == [procedure.NOT_TO_FINISH]
+
+
+def test_a_commit_that_has_landed_behind_an_undo_is_followed_by_a_new_run():
+    found = 0
+    for _n, failing in late_writes(image("a chain")):
+        disk = failing.base
+        if failing.pending[0].offset > 4096 or engine.inspect(disk).state != engine.UNFINISHED:
+            continue
+        if engine.find_unfinished(disk).tail.phase != 1:
+            continue
+        undo(disk)
+        failing.land()
+        voice = Recorder()
+
+        done_with = resignature(disk, voice)
+
+        assert not done_with.was_cut and voice.why == [procedure.LATE]
+        found += 1
+    assert found == 1
