@@ -33,10 +33,10 @@ from relvmoiscsi.resignature.after_a_cut import earlier_run, evidence, recovery,
 from relvmoiscsi.resignature.after_a_cut.torn_label import is_torn, label_to_change
 from relvmoiscsi.resignature.after_a_cut.undo import prepare_undo
 from relvmoiscsi.resignature.compare import differing, extents
-from relvmoiscsi.resignature.one_vdi import collapse
+from relvmoiscsi.resignature.one_vdi import collapse, fit
 from relvmoiscsi.resignature.one_vdi.choice import Request, said_who_asks
 from relvmoiscsi.resignature.one_vdi.collapse import Cost
-from relvmoiscsi.resignature.one_vdi.fit import has_one_row, refuse_other_vdis
+from relvmoiscsi.resignature.one_vdi.fit import has_one_row, named_now
 from relvmoiscsi.resignature.planning import contents, new_ids, plan
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
@@ -208,10 +208,12 @@ def prepare(
         if done is not None:
             found = survey.read_lun(cache, label)
             with said_who_asks(one):
-                refuse_other_vdis(device.name, found, done.run, one)
+                refuse_other_vdis(cache, found, done.run, one)
             return done
         lun = forgotten or earlier_run.lun_at_rest(cache, label)
         lun = without_databases(lun) if clear_databases else lun
+        if one is not None and one.vdi is not None:
+            one = one._replace(vdi=named_now(one.vdi, lun, earlier_run.run_or_none(cache, tail, label)))
         with said_who_asks(one):
             way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
         lun = way.lun if way is not None else lun
@@ -227,6 +229,13 @@ def prepare(
         check_plan(cache, lun, made)
     cost = way.cost if way is not None else None
     return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches, cost)
+
+
+def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[Request]) -> None:
+    """Raises Refused where a LUN that is resignatured does not hold the VDIs that are asked for; `run` if it reads."""
+    if one is None and run is not None and run.one is not None and earlier_run.has_kept_all(device, lun, run):
+        return
+    fit.refuse_other_vdis(device.name, lun, run, one)
 
 
 def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[AlreadyDone]:
@@ -353,9 +362,10 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
     """
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.tail.scsi_id_digest) and digest != mark.tail.scsi_id_digest:
+        undo_first = f"Run `relvmoiscsi undo {device.name}`, then resignature it."
+        way_out = sentences.on_a_copy(device.name) if _is_behind_one_vdi(mark) else undo_first
         raise Refused(
-            f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {mark.journal.run.scsi_id}). Run "
-            f"`relvmoiscsi undo {device.name}`, then resignature it."
+            f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {mark.journal.run.scsi_id}). {way_out}"
         ).in_state(NOTHING_WRITTEN)
     with in_state(NOTHING_WRITTEN, DeviceError):
         back = goes_back(device, mark)
@@ -408,11 +418,17 @@ def undo(device: Device, entropy: Entropy) -> Result:
     return _reverse(device, read_undoable(device, sentences.nothing_written(finished)), entropy, finished)
 
 
+def _is_behind_one_vdi(mark: Mark) -> bool:
+    """Whether a run that made one image of several has been committed."""
+    return mark.journal.run.rebuilt is not None and mark.tail.phase != IN_PROGRESS
+
+
 def _refuse_lost_images(device: Device, mark: Mark) -> None:
     """Old images and the new one share extents: what has been written since is in both, and slots have been reused."""
-    if mark.journal.run.rebuilt is None or mark.tail.phase == IN_PROGRESS:
+    if not _is_behind_one_vdi(mark):
         return
-    finish = "" if mark.tail.phase == DONE else f" `relvmoiscsi recover {device.name}` finishes it."
+    way_out = f" `relvmoiscsi recover {device.name}` finishes it. {sentences.on_a_copy(device.name)}"
+    finish = "" if mark.tail.phase == DONE else way_out
     raise Refused(
         f"{device.name} was made one VDI, and that cannot be undone behind its commit: the snapshots are gone, and the "
         f"old images share their extents with the new one.{finish}"

@@ -17,7 +17,6 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError,
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.resignature.one_vdi.choice import Request
-from relvmoiscsi.resignature.one_vdi.fit import refuse_other_vdis
 from relvmoiscsi.resignature.planning import mapfile
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
@@ -103,7 +102,7 @@ def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional
                 return None
             lun = engine.inspect(device).lun
             if lun is not None:
-                refuse_other_vdis(device.name, lun, done.run, one)
+                engine.refuse_other_vdis(device, lun, done.run, one)
         return _already_done(arguments, chosen, done, lun, scsi_id)
 
 

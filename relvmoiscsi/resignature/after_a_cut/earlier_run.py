@@ -9,12 +9,15 @@ from typing import Optional
 from relvmoiscsi import __version__
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused, RelvmoiscsiError, Unfinished
+from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label
+from relvmoiscsi.formats.lvm.vg import read_vg
 from relvmoiscsi.resignature import check
 from relvmoiscsi.resignature.after_a_cut import late_label, sentences, stale_label, torn_label
 from relvmoiscsi.resignature.after_a_cut.sentences import journal_lost, landed_late, mark_left_over
+from relvmoiscsi.resignature.after_a_cut.undo import old_text
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
 from relvmoiscsi.resignature.protocol.mark import (
     DONE,
@@ -119,6 +122,21 @@ def is_same_lun(name: str, tail: Tail, scsi_id: Optional[str]) -> bool:
             "the SCSIid, or ask for another resignature with --again."
         )
     return False
+
+
+def has_kept_all(device: Device, lun: Lun, run: Run) -> bool:
+    """Whether a LUN has everything that was there before the run that led to it; False where the text from before does
+    not read any more.
+    """
+    where = Place(device.name, 0)
+    try:
+        text, _live = old_text(device, run)
+        names = [naming.parse_lv_name(lv.name, where) for lv in read_vg(text[:-1].decode("latin-1"), where).lvs]
+    except FormatError as problem:
+        log.debug("%s: the text from before is gone: %s", device.name, problem)
+        return False
+    there = {volume.name.uuid for volume in lun.volumes}
+    return all(name.uuid is None or run.ids.uuids.get(name.uuid) in there for name in names)
 
 
 def finished_mark(device: Device) -> Mark:

@@ -23,7 +23,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, FormatError, Place,
 from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.resignature.after_a_cut import repair
 from relvmoiscsi.resignature.after_a_cut.evidence import is_going_back, is_prepared
-from relvmoiscsi.resignature.after_a_cut.sentences import cut_sentence, unfinished
+from relvmoiscsi.resignature.after_a_cut.sentences import cut_sentence, on_a_copy, unfinished
 from relvmoiscsi.resignature.planning.labels import Labels, switched_label
 from relvmoiscsi.resignature.protocol import steps, structure
 from relvmoiscsi.resignature.protocol.journal import Mark
@@ -185,6 +185,8 @@ def cut(device: Device, tail: Tail, run: Run) -> Unfinished:
             f"{device.name}` takes it back; nothing is lost."
         )
     found = unfinished(device.name, tail)
+    if run.rebuilt is not None:
+        found.message += " " + on_a_copy(device.name)
     if run.one is not None and tail.phase == IN_PROGRESS and tail.kind == RESIGNATURE:
         found.message += (
             f" It leads to one VDI: then snapshots and all other VDIs are gone. `relvmoiscsi undo {device.name}` takes "

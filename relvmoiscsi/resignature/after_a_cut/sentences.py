@@ -45,6 +45,11 @@ def label_torn(name: str) -> Unfinished:
     )
 
 
+def on_a_copy(name: str) -> str:
+    """The way out for a copy of a LUN whose run to one VDI was cut behind its commit."""
+    return f"On a copy of that LUN `relvmoiscsi resignature --vdis one {name}` finishes it and gives new identities."
+
+
 def label_late(name: str) -> Unfinished:
     """The error of whoever meets a label that has landed late, and a journal that tells the right one."""
     return Unfinished(

@@ -31,7 +31,7 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
     contents = _contents_undone(cache, run)
-    text, live = _old_text(cache, run)
+    text, live = old_text(cache, run)
     made = plan_undo(mark.journal, mark.label, mdas, text, live, known_from(cache), contents, entropy(16), __version__)
     return made, check_undo(cache, made)
 
@@ -48,7 +48,7 @@ def _contents_undone(cache: ReadCache, run: Run) -> Undone:
     return undone_contents(run, canvas, known_from(cache))
 
 
-def _old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
+def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
     """The metadata text from before a run, the newest where the areas differ, and all the places texts lie in."""
     text, newest, live = b"", -1, []  # type: bytes, int, List[Range]
     for move in run.mdas:

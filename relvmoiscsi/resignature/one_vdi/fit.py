@@ -15,7 +15,24 @@ def fits(run: Run, request: Optional[Request]) -> bool:
     """Whether a run that was cut leads to what is asked for: all VDIs, one, or this one."""
     if request is None or run.one is None:
         return request is None and run.one is None
-    return request.vdi in (None, run.one)
+    return request.vdi is None or _is_kept(request.vdi, run)
+
+
+def _is_kept(vdi: str, run: Run) -> bool:
+    """Whether a VDI is the one of a run, told by the UUID it has, had, or had before an earlier run that chose none."""
+    if run.one is None:
+        return False
+    return vdi in (run.one, run.ids.uuids[run.one]) or derived_uuid(run.ids.sr, vdi) == run.one
+
+
+def named_now(vdi: str, lun: Lun, run: Optional[Run]) -> str:
+    """The UUID that a VDI has now, told by that or by the one it had before the run that the LUN is the result of.
+
+    `run` is that of the journal, if that still lies on the LUN.
+    """
+    disks = lun.settled().disks()
+    before = run.ids.uuids.get(vdi, vdi) if run is not None else vdi
+    return next((name for name in (vdi, before, derived_uuid(lun.sr_uuid, vdi)) if name in disks), vdi)
 
 
 def has_one_row(lun: Lun) -> bool:
@@ -54,8 +71,7 @@ def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional
 
 
 def _is_there(vdi: str, lun: Lun, run: Optional[Run]) -> bool:
-    """Whether a VDI, told by its old UUID, is the one; without a journal by what it becomes unless an id was chosen."""
+    """Whether a VDI is the one; without a journal by what it becomes unless an id was chosen."""
     if run is not None and run.one is not None:
-        return run.one == vdi
-    new = run.ids.uuids.get(vdi, "") if run is not None else derived_uuid(lun.sr_uuid, vdi)
-    return new in lun.disks()
+        return _is_kept(vdi, run)
+    return named_now(vdi, lun, run) in lun.disks()

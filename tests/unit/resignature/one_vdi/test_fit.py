@@ -175,3 +175,50 @@ def test_a_lun_that_was_made_one_is_not_what_all_asks_for(chain):
 
     with pytest.raises(Refused, match="the others are gone"):
         call(disk, None)
+
+
+def test_the_one_that_was_kept_may_be_named_by_the_uuid_it_has_now(chain):
+    disk, kept = chain.disk.copy(), chain.leaf[4:]
+    first = call(disk, ONE)
+    new = first.result.ids.uuids[kept]
+
+    assert isinstance(call(disk, Request(new)), engine.AlreadyDone)
+
+
+def test_on_a_copy_the_one_may_be_named_by_the_uuid_it_had(chain):
+    """That is finished first, and has another by then. The same words go on to be the one that was asked for."""
+    disk, kept = left_by_a_cut(chain, ONE, BEHIND), chain.leaf[4:]
+
+    outcome = call(disk, Request(kept), OTHER_SCSI_ID)
+
+    assert not outcome.was_cut
+    assert isinstance(call(disk, Request(kept), OTHER_SCSI_ID), engine.AlreadyDone)
+
+
+def test_on_a_copy_that_a_call_has_finished_alone_the_old_name_is_taken(chain):
+    disk, kept = left_by_a_cut(chain, ONE, BEHIND), chain.leaf[4:]
+    engine.recover(disk, engine.find_unfinished(disk))
+
+    assert not call(disk, Request(kept), OTHER_SCSI_ID).was_cut
+
+
+def test_where_there_was_one_vdi_only_all_of_them_are_there():
+    chain = random_chain(1, depth=1, blocks=4, snapshots=False, free=40)
+    disk = chain.disk.copy()
+    call(disk, ONE)
+
+    assert isinstance(call(disk, None), engine.AlreadyDone)
+
+
+def test_every_way_out_of_a_copy_cut_behind_its_commit_is_to_resignature_it(chain):
+    disk = left_by_a_cut(chain, ONE, BEHIND)
+    mark = engine.find_unfinished(disk)
+
+    said = [str(engine.inspect(disk).problem)]
+    for act in (lambda: engine.recover(disk, mark, OTHER_SCSI_ID), lambda: engine.undo(disk, entropy(1))):
+        with pytest.raises(Refused) as caught:
+            act()
+        said.append(str(caught.value))
+
+    assert all(f"On a copy of that LUN `relvmoiscsi resignature --vdis one {disk.name}`" in text for text in said)
+    assert "undo" not in said[1]
