@@ -221,6 +221,11 @@ def shows_new(run: Run, canvas: Canvas) -> bool:
     return any(canvas.get(part) == new.get(part) != old.get(part) for part in parts)
 
 
+def tells(run: Run) -> bool:
+    """Whether a run changes enough of the contents for `shows_new` to tell."""
+    return any(field.length >= _TELLING_BYTES for field in run.fields) or bool(run.writes and not run.fields)
+
+
 def first_changed(run: Run, canvas: Canvas) -> Optional[Field]:
     """The first field that is neither as a finished run left it nor as it was before, or is in a structure that is
     damaged; None where there is none.

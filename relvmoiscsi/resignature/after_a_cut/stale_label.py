@@ -10,6 +10,9 @@ is that of the metadata area where LVM put it:
     a run has begun to write its contents          that run was cut; its mark is put back
     the text there has the PV id from before       the label from before, which was there when that run was taken back
 
+A header that has landed late looks alike, and then the label is right. So where LVM finds metadata by the label, only
+a run whose new identities are in the contents counts, and the label's own run must not be such a one.
+
 Journals are found by looking, and several that lead to different labels are refused.
 """
 
@@ -21,7 +24,7 @@ from relvmoiscsi.errors import FormatError, Place, Refused
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.after_a_cut import evidence
+from relvmoiscsi.resignature.after_a_cut import evidence, repair
 from relvmoiscsi.resignature.after_a_cut.evidence import has_begun, vg_in
 from relvmoiscsi.resignature.after_a_cut.journal_search import journals_in, spans
 from relvmoiscsi.resignature.planning.labels import Labels, switched_label
@@ -29,6 +32,7 @@ from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, SWITCHED, Tail
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.writing.canvas import read_canvas
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +66,10 @@ def _is_genuine(device: Device, run: Run) -> bool:
         was_switched = second is not None and second.pv_id == run.new_pv_id
         if first is not None and first.pv_id == run.new_pv_id:
             fits = was_switched or header in (move.old_header, move.final_header) or not _ends_otherwise(device, run)
+        elif was_switched:  # a header of an earlier run may have landed late, and then it is not the label
+            fits = first is None or header == move.old_header or _shows(device, run)
         else:
-            fits = first is None or header == move.old_header
-            fits = fits and (was_switched or not _is_gone(device, run, move))
+            fits = (first is None or header == move.old_header) and not _is_gone(device, run, move)
         if not fits:
             return False
     return True
@@ -92,12 +97,27 @@ def find_mark(device: Device, label: Label, tail: Optional[Tail]) -> Optional[Ma
     own = tail.run_id if tail is not None else b""
     others = [journal for journal in journals if journal.run.run_id != own]
     mine = [journal for journal in journals if journal.run.run_id == own]
+    if _leads_somewhere(device, label):  # then it may be a header that has landed late, and the contents must tell
+        if any(_shows(device, journal.run) or not repair.tells(journal.run) for journal in mine):
+            return None
+        others = [journal for journal in others if _shows(device, journal.run)]
+        journals = mine + others
     looks = ((others, _begun), (mine, _before), (others, _committed), (others, _before), (mine, _committed))
     for several, mark in looks:
         found = [one for one in (mark(device, journal) for journal in several) if one is not None]
         if found:
             return _the_one(device, found)
     return None
+
+
+def _leads_somewhere(device: Device, label: Label) -> bool:
+    """Whether LVM finds metadata by a label, be it that of another PV."""
+    return any(vg_in(device, area) is not None for area in label.mdas)
+
+
+def _shows(device: Device, run: Run) -> bool:
+    """Whether new identities of a run are in the contents."""
+    return repair.shows_new(run, read_canvas(device, run))
 
 
 class _Candidate(NamedTuple):

@@ -6,6 +6,7 @@ Not every moment is combined with every failure: of the failures of a run each w
 the label, and between the steps of a second run.
 """
 
+import functools
 from contextlib import ExitStack
 
 import pytest
@@ -258,10 +259,12 @@ WAYS = {"all, then one": (ALL, ONE), "one, then one": (ONE, ONE), "one, then all
 LABELS = {"mark": 0, "commit": 1}
 
 
+@functools.lru_cache(maxsize=None)
 def _vhds():
     return random_chain(3, depth=2, blocks=4, thick=True, free=40, stale=False), flatten
 
 
+@functools.lru_cache(maxsize=None)
 def _qcow2s():
     return random_qcow2("late", depth=2, clusters=40, bits=16, free=40), flatten_qcow2
 
@@ -373,3 +376,52 @@ def test_a_late_label_without_a_journal_that_fits_is_refused():
     with pytest.raises(Unfinished, match="no journal tells the right one any more"):
         recover(disk)
     assert "no journal tells" in str(engine.inspect(disk).problem)
+
+
+def _writes_at(disk, vdis, offset):
+    """The numbers of the operations of a run that write one sector there."""
+    found = []
+
+    class Watch(FailingDisk):
+        def write(self, chunks):
+            found.extend(self.operations + n for n, chunk in enumerate(chunks, 1) if chunk.offset == offset)
+            super().write(chunks)
+
+    call(Watch(disk.copy()), vdis, 0)
+    return found
+
+
+@pytest.mark.parametrize("chain", sorted(CHAINS))
+def test_a_header_of_a_run_that_was_undone_is_not_taken_for_the_label(chain):
+    """It is a valid one, and LVM refuses the LUN: nothing is finished, and nothing is written."""
+    made, _flat = CHAINS[chain]()
+    failing = FailingDisk(made.disk.copy(), _writes_at(made.disk, ALL, 4096)[-1], leaves="late")
+    with pytest.raises(RelvmoiscsiError):
+        call(failing, ALL, 0)
+    disk = failing.base
+    call(disk, ONE, 1)
+    failing.land()
+    landed = disk.copy()
+
+    assert engine.inspect(disk).state == engine.DAMAGED
+    assert not recover(disk)
+    assert attempt(lambda one: call(one, ONE, 2), disk) is not None
+    assert disk == landed
+
+
+@pytest.mark.parametrize("chain", sorted(CHAINS))
+def test_a_final_label_of_a_run_that_was_undone_is_put_right_by_the_journal_of_the_next(chain):
+    made, flat = CHAINS[chain]()
+    failing = FailingDisk(made.disk.copy(), _label_writes(made.disk, ALL)[2], leaves="late")
+    with pytest.raises(RelvmoiscsiError):
+        call(failing, ALL, 0)
+    disk = failing.base
+    call(disk, ONE, 1)
+    view, data = reader.vg_view(disk), guest_data(disk, flat)
+    failing.land()
+
+    assert engine.inspect(disk).state == engine.UNFINISHED
+    assert recover(disk)
+
+    assert engine.inspect(disk).state == engine.RESIGNATURED
+    assert (reader.vg_view(disk), guest_data(disk, flat)) == (view, data)
