@@ -88,6 +88,11 @@ def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at, here: str = "") 
     return [*found.values(), *_vdis(scsi_id, pool, look)]
 
 
+def all_of(scsi_id: str, pool: Pool, here: str = "") -> List[User]:
+    """The same, with the SRs that were made on it and that no host is connected to."""
+    return [*users_of(scsi_id, pool, here=here), *made_on(scsi_id, pool)]
+
+
 def made_on(scsi_id: str, pool: Pool) -> List[User]:
     """The SRs that say that they were made on the LUN, whether any host is still connected to them or not."""
     found = []

@@ -5,8 +5,9 @@
     scan       else, with SM's LVM lock held from now on: LVM commands look at all disks, hidden or not
     find       every disk with the SCSIid that the scan has brought
     verify     all of them lead to one LUN, and none is in use
-    afterwards with new identities it stays: lvmohba looks for its links, without a scan. Without them what has come
-               goes again, before it is shown, for a plug of the original may take a clone for it
+    afterwards with new identities it stays: lvmohba looks for its links, without a scan. So does a LUN that the pool
+               knows. Else what has come goes again, before it is shown, for a plug of the original may take a clone
+               for it
 
 A path that does not answer counts as if it were not there, as long as there is another one.
 """
@@ -16,12 +17,13 @@ import os
 import time
 from contextlib import ExitStack
 from functools import lru_cache
-from typing import Dict, Iterable, List, Optional, Sequence
+from typing import Callable, Dict, Iterable, List, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.command import run
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.host.disk import holders, multipath, paths, udev
+from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import POLL_SECONDS, Note, scan, take_away
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 SCAN_SECONDS = 15.0  #: for all adapters together; a dead port alone takes the kernel twice as long
 SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
 USER_SECONDS = 3.0  #: for whoever only looks at a disk
+_NEW = "new"
 
 
 def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> Lun:
@@ -53,7 +56,13 @@ def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_s
     if not config.scsi_id:
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
-    return HbaLun(scsi_id, config, multipathing, deadline, lock_seconds, other_hosts.OtherHosts(xapi, call.host_ref))
+    others = other_hosts.OtherHosts(xapi, call.host_ref)
+
+    def is_known() -> bool:
+        users = lun_users.all_of(scsi_id, lun_users.read_pool(xapi), call.host_ref)
+        return any(not user.is_own for user in users)
+
+    return HbaLun(scsi_id, config, multipathing, deadline, lock_seconds, others, is_known)
 
 
 class HbaLun(Lun):
@@ -69,15 +78,17 @@ class HbaLun(Lun):
         deadline: Deadline,
         lock_seconds: float,
         others: other_hosts.OtherHosts,
+        is_known: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_known`: do the records of the pool have the LUN? Asked before a scan, or after one of an earlier call."""
         super().__init__(scsi_id, multipathing, deadline, lock_seconds, "of the host's adapters")
-        self._config, self._others = config, others
+        self._config, self._others, self._is_known = config, others, is_known
         self._adapters: List[hba.Adapter] = []
         self._failures: List[str] = []
         self._live: List[str] = []
         self._faces: Dict[str, paths.Face] = {}
         self._note = Note(scsi_id)
-        self._has_lock = self._is_new = False
+        self._has_lock = self._is_new = self._was_noted = self._is_kept = False
 
     # --- the steps
 
@@ -94,9 +105,13 @@ class HbaLun(Lun):
             stack.enter_context(sm_locks.lvm_lock(timeout=self.deadline.within(self.lock_seconds)))
             self._has_lock = True
             self._live = self._answering()  # whoever had the lock may have brought it
+        self._was_noted = self._note.read() is not None
+        if self._live and not self._was_noted:
+            return
+        self._is_kept = self._is_known()  # a failure ends the call here: nothing has come, nothing goes
         stack.callback(quietly, "taking away what a scan has brought", self._take_away)
         if not self._live:
-            if self._note.read() is None:
+            if not self._was_noted:
                 self._note.write(hba.addresses(self._adapters))
             self._scan()
 
@@ -179,15 +194,33 @@ class HbaLun(Lun):
     # --- afterwards
 
     def _take_away(self) -> None:
-        """What came, by this call or by one that was killed, goes unless it has new identities. It is hidden still."""
+        """What came, by this call or by one that was killed, goes unless it is to stay. It is hidden still."""
         before = self._note.read()
         if before is None:
             return
-        if not self._is_new:
-            came = [one for one in hba.addresses_of(self.scsi_id, self._adapters) if one not in before]
+        came = [one for one in hba.addresses_of(self.scsi_id, self._adapters) if one not in before]
+        if came and self._was_noted and not (self._live or self._is_kept):
+            log.warning("what came of the LUN %s stays, as no disk of it tells whose it is now", self.scsi_id)
+            return
+        if came and not (self._is_new or self._is_kept or self._has_new_identities()):
             for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)):
                 log.error("%s", sentence)
         self._note.remove()
+
+    def _has_new_identities(self) -> bool:
+        """As its label says now: an earlier call may have been killed behind the commit.
+
+        Raises RelvmoiscsiError where that cannot be read; then all stays, and is noted for the next call.
+        """
+        if not self._live:
+            return False  # it came dead, and nobody has written to it
+        return apart(self._state, self.deadline.for_cleanup(), "the label had been read") == _NEW
+
+    def _state(self, _begin: Begin) -> str:
+        from relvmoiscsi import engine  # noqa: PLC0415 - most calls need it for nothing here
+
+        with open_device(THIS_HOST.node(self._live[0]), writable=False) as device:
+            return _NEW if engine.has_new_identities(device, self.scsi_id) else "old"
 
     def _wait_until_shown(self) -> None:
         """After success: stock lvmohba finds the LUN by its link, and formats what it takes for empty."""
@@ -243,7 +276,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
 
 def _is_taken(scsi_id: str, pool: lun_users.Pool) -> bool:
     """Does the pool have something on the LUN, or this host its root? What is in use is no clone to be named."""
-    if lun_users.users_of(scsi_id, pool) or lun_users.made_on(scsi_id, pool):
+    if lun_users.all_of(scsi_id, pool):
         return True
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
 

@@ -6,8 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kit import golden
 from kit.clock import Clock
 from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
+from kit.outcome import resignatured
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import paths, udev
@@ -20,6 +22,8 @@ from relvmoiscsi.sr_driver.hba import reach
 from relvmoiscsi.sr_driver.hba.config import parse_config
 
 CLONE = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
+
+pytestmark = pytest.mark.processes  # a disk is read in one of its own
 
 
 class Host:
@@ -51,8 +55,8 @@ class Host:
         finally:
             self.done.append("unlock")
 
-    def lun(self, scsi_id=CLONE, **config):
-        lun = reach.HbaLun(scsi_id, parse_config(config), False, Deadline(50, Clock()), 0.0, None)
+    def lun(self, scsi_id=CLONE, is_known=lambda: False, **config):
+        lun = reach.HbaLun(scsi_id, parse_config(config), False, Deadline(50, Clock()), 0.0, None, is_known)
         lun._note = self.note
         return lun
 
@@ -140,6 +144,58 @@ def test_what_a_killed_call_has_brought_goes_with_the_next_one(host):
     assert host.note.read() is None
 
 
+@pytest.fixture
+def killed(host):
+    """A call that scanned was killed; the disk shows what it has left of the LUN."""
+
+    def after(disk):
+        host.note.write(["1:0:0:0", "3:0:0:0"])
+        host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
+        disk.to_file(host.world.host.node("sdc"))
+
+    return after
+
+
+@pytest.mark.parametrize("made_for, goes", [("", True), (SCSI_ID, True), (CLONE, False)])
+def test_what_a_killed_call_has_brought_stays_with_new_identities_of_its_own(host, killed, made_for, goes):
+    """SCSI_ID: it is a clone of a LUN that had been resignatured."""
+    original = golden.load("one").disk
+    killed(resignatured(original, scsi_id=made_for).after if made_for else original)
+
+    assert host.hold(host.lun()) == ["sdc"]
+    assert host.done == (["take away 1:0:0:7"] if goes else [])
+    assert host.note.read() is None
+
+
+def test_so_does_what_the_pool_knows(host, killed):
+    killed(golden.load("one").disk)
+
+    host.hold(host.lun(is_known=lambda: True))
+
+    assert (host.done, host.note.read()) == ([], None)
+
+
+def test_so_does_what_came_then_and_does_not_answer_now_and_the_next_call_knows(host, killed):
+    killed(golden.load("one").disk)
+    host.dead = {"sdc"}
+
+    with pytest.raises(NotFound):
+        host.hold(host.lun())
+
+    assert host.done == ["lock", "scan - - -", "unlock"]
+    assert host.note.read() == ("1:0:0:0", "3:0:0:0")
+
+
+def test_while_xapi_does_not_answer_nothing_comes_or_goes(host):
+    def is_known():
+        raise Refused("xapi does not answer.")
+
+    with pytest.raises(Refused, match="xapi does not answer"):
+        host.hold(host.lun(is_known=is_known))
+
+    assert host.done == ["lock", "unlock"]
+
+
 def test_what_the_holder_of_the_lock_has_brought_is_not_scanned_for(host, monkeypatch):
     @contextmanager
     def lock(**_):
@@ -166,7 +222,7 @@ def test_a_lun_that_does_not_come_is_told_with_those_that_are_there_and_what_cou
     with pytest.raises(NotFound, match=f"{CLONE} answers .*host1, .*there are {SCSI_ID}.*host3 .fcoe.: It hangs"):
         host.hold(host.lun())
 
-    assert host.done == ["lock", "scan - - -", "take away ", "unlock"]
+    assert host.done == ["lock", "scan - - -", "unlock"]
 
 
 def test_a_lun_in_the_place_of_a_known_one_is_told_by_the_disk(host):
