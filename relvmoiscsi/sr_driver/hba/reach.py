@@ -17,7 +17,7 @@ import os
 import time
 from contextlib import ExitStack
 from functools import lru_cache
-from typing import Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Callable, Dict, Iterable, List, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.command import run
@@ -260,15 +260,19 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
     adapters = hba.adapters(config.driver)
     pool = lun_users.read_pool(xapi)
     there = hba.addresses(adapters)
+
+    def is_taken(scsi_id: str) -> bool:
+        return _is_taken(scsi_id, pool)
+
     with sm_locks.lvm_lock(timeout=deadline.within(lock_seconds)):
         try:
             for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
                 log.warning("%s", failure)
             came = [one for one in hba.addresses(adapters) if one not in there]
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(LUN_SECONDS))
-            xml = device_list(hba.disks(adapters), adapters, lambda one: _is_taken(one, pool), _description)
+            xml = device_list(hba.disks(adapters), adapters, is_taken, _description)
         finally:
-            quietly("taking away what the scan has brought", lambda: _forget(adapters, there, deadline))
+            quietly("taking away what the scan has brought", lambda: _forget(adapters, there, is_taken, deadline))
     if config.device:
         return Listed(f"{config.device} leads to no LUN with a SCSIid (device-config:device).", "ConfigSCSIid", xml)
     return Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", xml)
@@ -281,25 +285,40 @@ def _is_taken(scsi_id: str, pool: lun_users.Pool) -> bool:
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
 
 
-def _forget(adapters: Sequence[hba.Adapter], there: Sequence[str], deadline: Deadline) -> None:
-    """Take away what has come since, but LUNs that a call of ours works on at this moment."""
+def _forget(
+    adapters: Sequence[hba.Adapter], there: Sequence[str], is_taken: Callable[[str], bool], deadline: Deadline
+) -> None:
+    """Take away the LUNs that are new since then as a whole, but those of the pool, and those a call of ours is at.
+
+    A path that came to a LUN with a disk may be one that was down for a moment: nobody would look for it again.
+    """
+    known = set(map(scsi_id_of_address, there))
     with ExitStack() as locks:
         free = []
-        for address in hba.addresses(adapters):
-            if address not in there and _take_lock(scsi_id_of_address(address), locks):
-                free.append(address)
+        for scsi_id, addresses in _by_lun(one for one in hba.addresses(adapters) if one not in there).items():
+            if scsi_id not in known and not is_taken(scsi_id) and _take_lock(scsi_id, locks):
+                free += addresses
         seconds = deadline.for_cleanup().within(CLEANUP_SECONDS)
         udev.settle([disk for disk in map(hba.disk_at, free) if disk], seconds)
         for sentence in take_away(free, deadline.for_cleanup().part(CLEANUP_SECONDS)):
             log.warning("%s", sentence)
 
 
-def _take_lock(scsi_id: Optional[str], locks: ExitStack) -> bool:
-    if scsi_id is not None:
-        try:
-            locks.enter_context(sm_locks.lun_lock(scsi_id, timeout=0))
-        except RelvmoiscsiError:
-            return False
+def _by_lun(addresses: Iterable[str]) -> Dict[str, List[str]]:
+    """The addresses by SCSIid. What has none is no clone that could be named, and left out."""
+    found: Dict[str, List[str]] = {}
+    for address in addresses:
+        scsi_id = scsi_id_of_address(address)
+        if scsi_id is not None:
+            found.setdefault(scsi_id, []).append(address)
+    return found
+
+
+def _take_lock(scsi_id: str, locks: ExitStack) -> bool:
+    try:
+        locks.enter_context(sm_locks.lun_lock(scsi_id, timeout=0))
+    except RelvmoiscsiError:
+        return False
     return True
 
 

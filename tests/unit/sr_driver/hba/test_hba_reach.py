@@ -14,6 +14,7 @@ from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import paths, udev
 from relvmoiscsi.host.disk.paths import Face
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import Note
 from relvmoiscsi.host.locks import sm_locks
@@ -22,6 +23,7 @@ from relvmoiscsi.sr_driver.hba import reach
 from relvmoiscsi.sr_driver.hba.config import parse_config
 
 CLONE = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
+OTHER = "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
 
 pytestmark = pytest.mark.processes  # a disk is read in one of its own
 
@@ -35,8 +37,8 @@ class Host:
 
     def scan(self, places, _deadline):
         self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
-        for address, disk in self.mapped:
-            self.world.lun(address, disk, scsi_id=CLONE)
+        for address, disk, *scsi_id in self.mapped:
+            self.world.lun(address, disk, scsi_id=(scsi_id or [CLONE])[0])
         return self.failures
 
     def take_away(self, addresses, _deadline):
@@ -98,7 +100,7 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(reach, "scan", made.scan)
     monkeypatch.setattr(reach, "take_away", made.take_away)
     monkeypatch.setattr(reach, "THIS_HOST", made.world.host._replace(wait_for=lambda condition, _: condition()))
-    monkeypatch.setattr(reach, "scsi_id_of_address", lambda _: CLONE)
+    monkeypatch.setattr(reach, "scsi_id_of_address", lambda one: scsi_id_of_address(one, made.world.host))
     return made
 
 
@@ -240,18 +242,43 @@ def test_a_port_that_nobody_sees_is_told_with_those_that_are_seen(host):
 # --- the list
 
 
-@pytest.mark.parametrize("device, said", [("", "is missing"), ("/dev/nothing", "/dev/nothing leads to no LUN")])
-def test_the_list_has_what_a_scan_brings_and_that_goes_again(host, monkeypatch, device, said):
-    host.mapped = [("1:0:0:7", "sdc")]
+@pytest.fixture
+def listing(host, monkeypatch):
+    """The call without SCSIid, in a pool that has one LUN."""
     pool = lun_users.Pool({"pbd": {"SR": "sr", "device_config": {"SCSIid": SCSI_ID}}}, {"sr": {}}, {})
     monkeypatch.setattr(lun_users, "read_pool", lambda _: pool)
     monkeypatch.setattr(reach, "_description", lambda driver: "")
     monkeypatch.setattr(reach, "_take_lock", lambda scsi_id, locks: True)
     monkeypatch.setattr(udev, "settle", lambda disks, _: host.done.append("settle " + ", ".join(disks)))
 
-    answer = reach.missing_scsi_id(parse_config({"device": device}), None, Deadline(50, Clock()), 0.0)
+    def ask(**config):
+        return reach.missing_scsi_id(parse_config(config), None, Deadline(50, Clock()), 0.0)
+
+    return ask
+
+
+def ids_in(answer):
+    return [element.text.strip() for element in ElementTree.fromstring(answer.xml).iter("SCSIid")]
+
+
+@pytest.mark.parametrize("device, said", [("", "is missing"), ("/dev/nothing", "/dev/nothing leads to no LUN")])
+def test_the_list_has_what_a_scan_brings_and_that_goes_again(host, listing, device, said):
+    host.mapped = [("1:0:0:7", "sdc")]
+
+    answer = listing(device=device)
 
     assert answer.sm_key == "ConfigSCSIid" and said in str(answer)
-    ids = [element.text.strip() for element in ElementTree.fromstring(answer.xml).iter("SCSIid")]
-    assert ids == [CLONE], "the LUN of an SR of the pool is left out"
+    assert ids_in(answer) == [CLONE], "the LUN of an SR of the pool is left out"
     assert host.done == ["lock", "scan - - -", "settle sdc", "take away 1:0:0:7", "unlock"]
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_path_of_a_lun_of_the_pool_or_of_one_that_was_there_stays(host, listing, was_there):
+    """Its port was down for a moment, say, and nobody would look for it again."""
+    if was_there:
+        host.world.lun("3:0:0:7", "sdd", scsi_id=OTHER)
+    host.mapped = [("1:0:0:7", "sdc"), ("3:0:1:0", "sde", OTHER if was_there else SCSI_ID)]
+
+    listing()
+
+    assert host.done[-2:] == ["take away 1:0:0:7", "unlock"]
