@@ -112,7 +112,7 @@ class HbaLun(Lun):
         stack.callback(quietly, "taking away what a scan has brought", self._take_away)
         if not self._live:
             if not self._was_noted:
-                self._note.write(hba.addresses(self._adapters))
+                self._note.write(hba.addresses(hba.adapters()))  # of all: the next call may filter others
             self._scan()
 
     def disks(self) -> List[str]:
@@ -198,7 +198,7 @@ class HbaLun(Lun):
         before = self._note.read()
         if before is None:
             return
-        came = [one for one in hba.addresses_of(self.scsi_id, self._adapters) if one not in before]
+        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before]
         if came and self._was_noted and not (self._live or self._is_kept):
             log.warning("what came of the LUN %s stays, as no disk of it tells whose it is now", self.scsi_id)
             return

@@ -169,6 +169,23 @@ def test_what_a_killed_call_has_brought_stays_with_new_identities_of_its_own(hos
     assert host.note.read() is None
 
 
+def test_the_note_is_of_all_adapters_whichever_are_scanned(host):
+    host.world.adapter(9, proc_name="mpt3sas", scan="")
+    host.world.lun("9:0:0:7", "sdz", scsi_id=CLONE)
+    host.dead, host.mapped = {"sdz"}, [("1:0:0:7", "sdc")]
+
+    with ExitStack() as call:
+        lun = host.lun(type="fcoe")
+        lun.before(call)
+        lun.reach(call)
+        call.pop_all()  # killed: nothing is undone
+    assert "9:0:0:7" in host.note.read()
+
+    host.dead = set()
+    host.hold(host.lun())
+    assert host.done[-1] == "take away 1:0:0:7"
+
+
 def test_so_does_what_the_pool_knows(host, killed):
     killed(golden.load("one").disk)
 
