@@ -13,15 +13,15 @@ of its own.
 """
 
 import logging
-import os
 import time
 from contextlib import ExitStack, contextmanager
-from typing import Callable, Iterator, Sequence
+from typing import Callable, Iterator, List, Sequence
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline, in_time, waiting_in_time
 from relvmoiscsi.host.disk import holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.own_process import still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.sr_driver.transport import Lun
 
@@ -56,10 +56,11 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         if to_write:
             lun.verify_free(disks)
         _warn_if_seen([disk for disk in disks if disk not in there])
+        if to_write or not lun.multipathing:
+            _verify_unused(_beside(lun, disks))
         if lun.multipathing:
             yield multipath.ensure_map(before, disks, host=_multipath(deadline)).device
         else:
-            _verify_unused([disk for disk in udev.disks_of(lun.scsi_id) if disk not in disks])
             yield "/dev/" + multipath.single_path(lun.scsi_id, disks)
 
 
@@ -80,13 +81,18 @@ def _drop_caches(lun: Lun) -> None:
     paths.drop_caches(udev.disks_of(lun.scsi_id), lun.deadline.for_cleanup().part(CLEANUP_SECONDS))
 
 
+def _beside(lun: Lun, disks: Sequence[str]) -> List[str]:
+    """Its other disks, which do not answer; those in its map apart: opening the map tells who uses that."""
+    the_map = multipath.find_map(lun.scsi_id) if lun.multipathing else None
+    known = {*disks, *(the_map.paths if the_map else ())}
+    return [disk for disk in udev.disks_of(lun.scsi_id) if disk not in known]
+
+
 def _verify_unused(dead: Sequence[str]) -> None:
     """Does nobody use the LUN through a path that is dead now? It may come back, and write. Raises Refused."""
+    given_up = {holders.named_process(str(pid), THIS_HOST) for pid in still_there("")}
     for disk in dead:
-        try:
-            users = holders.users_of_block(os.stat("/dev/" + disk))
-        except FileNotFoundError:
-            continue  # gone for good
+        users = [user for user in holders.users_of_disks([disk], answering=False) if user not in given_up]
         if users:
             problem = "The LUN is in use on this host, through the disk {} that does not answer: {}."
             raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")

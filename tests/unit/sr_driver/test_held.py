@@ -9,11 +9,13 @@ from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import multipath, paths, udev
+from relvmoiscsi.host.disk import holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.sr_driver import held as held_module
 from relvmoiscsi.sr_driver.held import held, quietly
 from relvmoiscsi.sr_driver.transport import Lun
+
+VERIFY_UNUSED = held_module._verify_unused
 
 
 class Told(Lun):
@@ -80,6 +82,7 @@ def said(monkeypatch):
     monkeypatch.setattr(udev, "disks_of", lambda _: ["sda"])
     monkeypatch.setattr(udev, "is_hidden", lambda _: True)
     monkeypatch.setattr(multipath, "look", lambda _: multipath.Before(SCSI_ID, False, False))
+    monkeypatch.setattr(multipath, "find_map", lambda _: None)
     monkeypatch.setattr(multipath, "ensure_map", told("map", multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m")))
     monkeypatch.setattr(multipath, "flush_map", told("flush"))
     monkeypatch.setattr(paths, "drop_caches", told("drop caches"))
@@ -106,6 +109,28 @@ def test_where_it_is_written_nobody_may_use_it(said):
         raise AssertionError("there is no path")
 
     assert said == [*BEFORE, "disks", "settle", "verify", "verify free", *AFTER]
+
+
+@pytest.mark.parametrize("multipathing", [False, True])
+def test_nor_through_a_path_that_does_not_answer(said, monkeypatch, multipathing):
+    """It comes back with what is stacked on it, and that writes: a map of the other paths does not tell."""
+    monkeypatch.setattr(held_module, "_verify_unused", VERIFY_UNUSED)
+    monkeypatch.setattr(holders, "users_of_disks", lambda names, answering: [f"the volume MGT on {names[0]}"])
+
+    refused = pytest.raises(Refused, match="through the disk sda that does not answer: the volume MGT on sda")
+    with refused, held(Told(said, multipathing), to_write=True):
+        raise AssertionError("there is no path")
+
+    assert "map" not in said and "single path" not in said
+
+
+def test_a_dead_path_in_the_map_is_for_the_map_to_tell(said, monkeypatch):
+    monkeypatch.setattr(held_module, "_verify_unused", VERIFY_UNUSED)
+    monkeypatch.setattr(holders, "users_of_disks", lambda names, answering: ["multipath map m"])
+    monkeypatch.setattr(multipath, "find_map", lambda _: multipath.Map("dm-0", "m", ("sda",), "/dev/mapper/m"))
+
+    with held(Told(said, multipathing=True), to_write=True) as path:
+        assert path == "/dev/mapper/m"
 
 
 def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
