@@ -37,7 +37,6 @@ def sr_create(
         raise UsageError(problem, "InvalidArg").in_state("Nothing was written.")
     pool = read_pool(xapi)
     verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
-    lun.verify_unused_elsewhere()
     log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
     with held(lun, meanwhile=_load_engine, to_write=config.is_meant) as path:
         if not config.is_meant:

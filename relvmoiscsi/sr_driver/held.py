@@ -44,6 +44,8 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         lun.before(stack)
         stack.enter_context(udev.hidden(lun.scsi_id, multipath=lun.multipathing))
         lun.hide_others(stack)
+        if to_write:
+            lun.verify_unused_elsewhere()
         since = time.monotonic()
         lun.reach(stack)
         if lun.multipathing:  # multipathd may make a map by itself

@@ -75,14 +75,17 @@ class Lun:
         self.scsi_id, self.multipathing, self.place = scsi_id, multipathing, place
         self.deadline, self.lock_seconds = deadline, lock_seconds
 
-    def verify_unused_elsewhere(self) -> None:
-        """Raises Refused when another host of the pool has the LUN in use, where a transport lets it see the LUN."""
-
     def before(self, stack: ExitStack) -> None:
         """The LUN is locked, nothing is hidden yet. What is put onto the stack here is done when it is shown again."""
 
     def hide_others(self, stack: ExitStack) -> None:
         """Hide what reaching this LUN may bring besides it."""
+
+    def verify_unused_elsewhere(self) -> None:
+        """Where it is to be written: raises Refused when another host that may see it uses it, or is at work on it.
+
+        It is locked and hidden here.
+        """
 
     def reach(self, stack: ExitStack) -> None:
         """Have it come; the way back is put onto the stack. Raises RelvmoiscsiError."""

@@ -131,6 +131,15 @@ def hidden(scsi_id: str, multipath: bool = False, host: Host = THIS_HOST) -> Ite
         log.debug("LUN %s is hidden no longer", scsi_id)
 
 
+def is_switch_on(scsi_id: str, host: Host = THIS_HOST) -> bool:
+    """Does somebody hide the LUN at this moment? Raises UsageError for what cannot be a SCSIid."""
+    try:
+        status = os.lstat(os.path.join(host.at(RUN_DIRECTORY), "hide", switch_name(scsi_id)))
+    except OSError:
+        return False
+    return bool(flock.owners_of(status, host))
+
+
 @contextmanager
 def hidden_target(iqn: str, host: Host = THIS_HOST) -> Iterator[None]:
     """Keep event handlers off every disk that appears behind the target `iqn` while the block runs.

@@ -126,6 +126,22 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
             return
 
 
+def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:
+    """Is one of us at work on the LUN? The lock is not touched. Raises UsageError for what is no SCSIid."""
+    if not is_scsi_id(scsi_id):
+        raise UsageError(f"{scsi_id!r} is no SCSIid.", "ConfigSCSIid")
+    try:
+        descriptor = os.open(os.path.join(host.at(LUN_LOCKS), scsi_id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, _F_OFD_GETLK, query))
+        return bool(kind != fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)
+
+
 class SessionReferences:
     """Which SRs use the sessions of an IQN on this host, as SM notes it: a file for each IQN, an SR UUID a line.
 

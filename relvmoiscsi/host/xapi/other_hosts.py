@@ -4,6 +4,10 @@
 An array maps a LUN to hosts, and each host sees what it likes of it. One that has taken a clone for its original has
 volumes of the original's SR on the clone's disk; whatever is written to that disk then destroys what it does there.
 xapi knows nothing of it: by its records that host has the original attached.
+
+Nor does the lock of a LUN, which is of one host, keep two hosts from resignaturing it at the same time, each writing
+over what the other has read. So a host tells as well whether a call of ours is at work on the LUN there. Whoever asks
+has locked the LUN before: then of two hosts that begin at the same time at least one is told of the other.
 """
 
 import json
@@ -15,6 +19,7 @@ from typing import Dict, List, NamedTuple, Tuple, Union
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders, udev
+from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 
@@ -31,6 +36,7 @@ class Use(NamedTuple):
 
     disks: Tuple[str, ...]  #: "sdb"
     stacked: Tuple[str, ...]  #: names of device-mapper devices on them, its own multipath map apart
+    is_worked_on: bool = False  #: by a call or a command of ours
 
     @property
     def srs(self) -> List[str]:
@@ -43,18 +49,19 @@ def use_of_lun(scsi_id: str, host: Host = THIS_HOST) -> Use:
     """What this host has of the LUN."""
     disks = udev.disks_of(scsi_id, host)
     found = dict.fromkeys(name for disk in disks for name in holders.stacked(disk, host))
-    return Use(tuple(disks), tuple(found))
+    return Use(tuple(disks), tuple(found), sm_locks.is_lun_locked(scsi_id, host) or udev.is_switch_on(scsi_id, host))
 
 
 def to_json(use: Use) -> str:
-    return json.dumps({"disks": use.disks, "stacked": use.stacked})
+    return json.dumps({"disks": use.disks, "stacked": use.stacked, "is_worked_on": use.is_worked_on})
 
 
 def from_json(text: str) -> Use:
     """Raises ValueError for what is no answer of the plugin."""
     found = json.loads(text)
     try:
-        return Use(tuple(map(str, found["disks"])), tuple(map(str, found["stacked"])))
+        disks, stacked = tuple(map(str, found["disks"])), tuple(map(str, found["stacked"]))
+        return Use(disks, stacked, bool(found.get("is_worked_on", False)))  # an earlier release does not tell
     except (KeyError, TypeError) as error:
         raise ValueError(f"{text[:80]!r} is no use of a LUN") from error
 
@@ -66,11 +73,17 @@ class OtherHosts:
         self._xapi, self._own_ref = xapi, own_ref
 
     def verify_unused(self, scsi_id: str, deadline: Deadline) -> None:
-        """Raises Refused when one of them has volumes on the LUN. One that cannot be asked is warned of."""
+        """Raises Refused when one of them has volumes on the LUN, or a call of ours that is at work on it.
+
+        One that cannot be asked is warned of. The LUN is locked here.
+        """
         hosts = {ref: host for ref, host in self._xapi.records("host").items() if ref != self._own_ref}
         sentences = []
         for ref, answer in self._answers(list(hosts), scsi_id, deadline).items():
             name = str(hosts[ref].get("name_label", "")) or ref
+            if isinstance(answer, Use) and answer.is_worked_on:
+                problem = "The host {} is at work on the LUN {}. Try again when that has ended."
+                raise Refused(problem.format(name, scsi_id)).in_state("Nothing was written.")
             if isinstance(answer, Use):
                 sentences += _sentences(name, answer)
             else:

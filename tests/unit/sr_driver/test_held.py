@@ -32,6 +32,9 @@ class Told(Lun):
     def hide_others(self, stack):
         self._said.append("hide others")
 
+    def verify_unused_elsewhere(self):
+        self._step("ask the other hosts")
+
     def reach(self, stack):
         stack.callback(self._said.append, "taken back")
         self._step("reach")
@@ -108,7 +111,16 @@ def test_where_it_is_written_nobody_may_use_it(said):
     with pytest.raises(Refused), held(Told(said, fails_at="verify free"), to_write=True):
         raise AssertionError("there is no path")
 
-    assert said == [*BEFORE, "disks", "settle", "verify", "verify free", *AFTER]
+    before = [*BEFORE[:-1], "ask the other hosts", "reach"]
+    assert said == [*before, "disks", "settle", "verify", "verify free", *AFTER]
+
+
+def test_the_other_hosts_are_asked_once_they_can_see_that_this_one_has_begun(said):
+    """Of two that begin at the same time one at least sees the other; before the lock, neither might."""
+    with pytest.raises(Refused), held(Told(said, fails_at="ask the other hosts"), to_write=True):
+        raise AssertionError("there is no path")
+
+    assert said == [*BEFORE[:-1], "ask the other hosts", *AFTER[1:]]
 
 
 @pytest.mark.parametrize("multipathing", [False, True])

@@ -56,7 +56,7 @@ def test_lun(python):
     args = wire.strings({"SCSIid": "36001405" + "0" * 25})
     call = wire.to_string(wire.method_call("lun", wire.string("OpaqueRef:session"), args))
 
-    assert json.loads(answer(python, PLUGIN, call)) == {"disks": [], "stacked": []}
+    assert json.loads(answer(python, PLUGIN, call)) == {"disks": [], "stacked": [], "is_worked_on": False}
 
 
 def test_a_lun_that_is_not_named_is_a_failure_in_words():

@@ -8,6 +8,8 @@ import pytest
 from kit.hba_world import SCSI_ID, HbaWorld
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.disk import udev
+from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.host.xapi.other_hosts import OtherHosts, Use, from_json, to_json, use_of_lun
 
@@ -66,6 +68,17 @@ def test_so_is_whatever_else_is_stacked_on_it():
         OtherHosts(xapi, "own").verify_unused(SCSI_ID, NO_DEADLINE)
 
 
+def test_a_call_of_ours_that_is_at_work_on_it_there_is_a_refusal():
+    xapi = Xapi(two=nothing(), three=to_json(Use(("sdb",), (), True)))
+
+    with pytest.raises(Refused, match=f"The host three is at work on the LUN {SCSI_ID}.*Nothing was written"):
+        OtherHosts(xapi, "own").verify_unused(SCSI_ID, NO_DEADLINE)
+
+
+def test_one_of_an_earlier_release_does_not_say_and_lets_us():
+    assert from_json('{"disks": ["sdb"], "stacked": []}') == Use(("sdb",), (), False)
+
+
 def test_one_that_only_sees_it_is_a_warning(caplog):
     OtherHosts(Xapi(two=to_json(Use(("sdb",), ())), three=nothing()), "own").verify_unused(SCSI_ID, NO_DEADLINE)
 
@@ -121,6 +134,19 @@ def test_md_has_no_name_but_the_kernel_s(world):
     stack(world, "sda", "md127")
 
     assert use_of_lun(SCSI_ID, world.host).stacked == ("md127",)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("works", [sm_locks.lun_lock, udev.hidden], ids=["lock", "switch"])
+def test_a_host_whose_call_is_at_work_on_the_lun(world, works):
+    os.symlink("/proc", world.host.proc)
+
+    with works(SCSI_ID, host=world.host):
+        assert use_of_lun(SCSI_ID, world.host).is_worked_on
+        assert not use_of_lun("36001405" + "0" * 25, world.host).is_worked_on
+        assert from_json(to_json(use_of_lun(SCSI_ID, world.host))).is_worked_on
+
+    assert not use_of_lun(SCSI_ID, world.host).is_worked_on
 
 
 def test_a_host_without_the_lun(world):
