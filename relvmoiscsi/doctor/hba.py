@@ -40,7 +40,7 @@ def examine_hba(host: Host) -> Finding:
 
 
 def examine_scans(host: Host) -> List[Finding]:
-    """LUNs that a scan of a call that was killed may have brought, with the identities of their originals."""
+    """LUNs that a scan of a call that was killed, or that was given up, may have brought, as their originals."""
     try:
         names = sorted(name for name in host_root.names_in(host, NOTES) if not name.endswith(".new"))
     except OSError:
@@ -49,8 +49,8 @@ def examine_scans(host: Host) -> List[Finding]:
     if not left:
         return []
     sentence = (
-        f"A call that was killed had scanned for the LUN {listed(left)}, which may still be visible, a clone with the "
-        "identities of its original."
+        f"A call that was killed, or whose scan was given up, had looked for the LUN {listed(left)}, which may "
+        "be visible, a clone with the identities of its original."
     )
     advice = "Repeat it, or `xe sr-probe type=relvmohba` for that SCSIid: either takes away what the scan has brought."
     return [warning("scans", sentence, advice)]

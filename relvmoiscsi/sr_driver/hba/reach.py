@@ -205,6 +205,8 @@ class HbaLun(Lun):
         if came and not (self._is_new or self._is_kept or self._has_new_identities()):
             for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)):
                 log.error("%s", sentence)
+        if self._failures and not (self._is_new or self._is_kept):
+            return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know
         self._note.remove()
 
     def _has_new_identities(self) -> bool:

@@ -186,6 +186,19 @@ def test_the_note_is_of_all_adapters_whichever_are_scanned(host):
     assert host.done[-1] == "take away 1:0:0:7"
 
 
+def test_what_a_scan_brings_after_it_was_given_up_goes_with_the_next_call(host):
+    host.failures = ["host3 (fcoe): It hangs."]
+    with pytest.raises(NotFound):
+        host.hold(host.lun())
+    assert host.note.read() == ("1:0:0:0", "3:0:0:0")
+
+    host.world.lun("3:0:0:7", "sdd", scsi_id=CLONE)  # the kernel gets there now
+    host.hold(host.lun())
+
+    assert host.done[-1] == "take away 3:0:0:7"
+    assert host.note.read() is None
+
+
 def test_so_does_what_the_pool_knows(host, killed):
     killed(golden.load("one").disk)
 
