@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 SCAN_SECONDS = 15.0  #: for all adapters together; a dead port alone takes the kernel twice as long
 SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
 USER_SECONDS = 3.0  #: for whoever only looks at a disk
+BUSY_SECONDS = 3.0  #: for SM's LVM lock, where a list is asked for; a probe keeps xapi from attaching disks meanwhile
 _NEW = "new"
 
 
@@ -258,7 +259,10 @@ class HbaLun(Lun):
 
 
 def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> Listed:
-    """The answer without SCSIid: the LUNs that the adapters see after a scan, which takes away what it has brought."""
+    """The answer without SCSIid: the LUNs that the adapters see after a scan, which takes away what it has brought.
+
+    While SM is at an LVM command, those that they see without one, and it is said.
+    """
     adapters = hba.adapters(config.driver)
     pool = lun_users.read_pool(xapi)
     there = hba.addresses(adapters)
@@ -266,18 +270,27 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
     def is_taken(scsi_id: str) -> bool:
         return _is_taken(scsi_id, pool)
 
-    with sm_locks.lvm_lock(timeout=deadline.within(lock_seconds)):
+    def forget() -> None:
+        _forget(adapters, there, is_taken, deadline)
+
+    busy = ""
+    with ExitStack() as stack:
         try:
+            stack.enter_context(sm_locks.lvm_lock(timeout=deadline.within(max(lock_seconds, BUSY_SECONDS))))
+        except sm_locks.Busy as problem:
+            busy = f" The adapters were not scanned, so LUNs that were mapped of late are not in the list. {problem}"
+            log.warning("the list is of what is there, without a scan: %s", problem)
+        else:
+            stack.callback(quietly, "taking away what the scan has brought", forget)
             for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
                 log.warning("%s", failure)
             came = [one for one in hba.addresses(adapters) if one not in there]
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(LUN_SECONDS))
-            xml = device_list(hba.disks(adapters), adapters, is_taken, _description)
-        finally:
-            quietly("taking away what the scan has brought", lambda: _forget(adapters, there, is_taken, deadline))
+        xml = device_list(hba.disks(adapters), adapters, is_taken, _description)
     if config.device:
-        return Listed(f"{config.device} leads to no LUN with a SCSIid (device-config:device).", "ConfigSCSIid", xml)
-    return Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", xml)
+        text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
+        return Listed(text + busy, "ConfigSCSIid", xml)
+    return Listed("The SCSIid (device-config:SCSIid) is missing." + busy, "ConfigSCSIid", xml)
 
 
 def _is_taken(scsi_id: str, pool: lun_users.Pool) -> bool:

@@ -312,3 +312,22 @@ def test_a_path_of_a_lun_of_the_pool_or_of_one_that_was_there_stays(host, listin
     listing()
 
     assert host.done[-2:] == ["take away 1:0:0:7", "unlock"]
+
+
+def test_while_sm_is_at_an_lvm_command_the_list_is_of_what_is_there(host, listing, monkeypatch):
+    waits = []
+
+    @contextmanager
+    def taken(timeout):
+        waits.append(timeout)
+        raise sm_locks.Busy("The lock is held by process 12.")
+        yield []
+
+    monkeypatch.setattr(sm_locks, "lvm_lock", taken)
+    host.world.lun("1:0:0:8", "sdd", scsi_id=OTHER)
+    host.mapped = [("1:0:0:7", "sdc")]
+
+    answer = listing()
+
+    assert "were not scanned" in str(answer) and "process 12" in str(answer)
+    assert (ids_in(answer), host.done, waits) == ([OTHER], [], [reach.BUSY_SECONDS])
