@@ -314,7 +314,8 @@ def _forget(
             if scsi_id not in known and not is_taken(scsi_id) and _take_lock(scsi_id, locks):
                 free += addresses
         seconds = deadline.for_cleanup().within(CLEANUP_SECONDS)
-        udev.settle([disk for disk in map(hba.disk_at, free) if disk], seconds)
+        new = [disk for disk in map(hba.disk_at, free) if disk]
+        quietly("waiting for udev", lambda: udev.settle(new, seconds))  # who is late with 160 of them, else keeps all
         for sentence in take_away(free, deadline.for_cleanup().part(CLEANUP_SECONDS)):
             log.warning("%s", sentence)
 

@@ -331,3 +331,15 @@ def test_while_sm_is_at_an_lvm_command_the_list_is_of_what_is_there(host, listin
 
     assert "were not scanned" in str(answer) and "process 12" in str(answer)
     assert (ids_in(answer), host.done, waits) == ([OTHER], [], [reach.BUSY_SECONDS])
+
+
+def test_what_a_scan_has_brought_for_the_list_goes_also_where_udev_is_late(host, listing, monkeypatch):
+    def late(disks, _seconds):
+        raise Refused("udev did not handle sdc within 8 seconds.")
+
+    monkeypatch.setattr(udev, "settle", late)
+    host.mapped = [("1:0:0:7", "sdc")]
+
+    listing()
+
+    assert host.done[-2:] == ["take away 1:0:0:7", "unlock"]
