@@ -64,9 +64,11 @@ def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_
     """Raises Refused when anybody in the pool uses the LUN, but the temporary SRs of calls to us; `own_sr` is one.
 
     `here` is the host that looks: what its own PBDs name as a device is followed, whatever the name.
+    An SR that was made on the LUN counts, whether hosts are connected to it or not: forgetting it frees the LUN.
     That is the original, or the clone after it was introduced, or an array that gives a clone its original's id.
     """
-    users = [user for user in users_of(scsi_id, pool, look, here) if not user.is_own and user.sr_ref != own_sr]
+    found = all_of(scsi_id, pool, here, look)
+    users = [user for user in found if not user.is_own and user.sr_ref != own_sr]
     if users:
         raise Refused(
             "The LUN with the SCSIid {} is in use in this pool. {} A clone must have a SCSIid of its own; an SR or VDI "
@@ -88,9 +90,11 @@ def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at, here: str = "") 
     return [*found.values(), *_vdis(scsi_id, pool, look)]
 
 
-def all_of(scsi_id: str, pool: Pool, here: str = "") -> List[User]:
-    """The same, with the SRs that were made on it and that no host is connected to."""
-    return [*users_of(scsi_id, pool, here=here), *made_on(scsi_id, pool)]
+def all_of(scsi_id: str, pool: Pool, here: str = "", look: Look = scsi_id_at) -> List[User]:
+    """The same, with the SRs that were made on it and that no host is connected to; each once."""
+    users = users_of(scsi_id, pool, look, here)
+    known = [user.sr_ref for user in users]
+    return users + [user for user in made_on(scsi_id, pool) if user.sr_ref not in known]
 
 
 def made_on(scsi_id: str, pool: Pool) -> List[User]:
@@ -99,7 +103,8 @@ def made_on(scsi_id: str, pool: Pool) -> List[User]:
     for ref, sr in pool.srs.items():
         config = sr.get("sm_config", {})
         if any(names_lun(str(text), scsi_id) for text in [*config, *config.values()]):
-            sentence = f"The SR {_name(sr)} was made on it, and hosts are connected to it."
+            state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
+            sentence = f"The SR {_name(sr)} was made on it, and {state}."
             found.append(User(sentence, sr, ref, {}))
     return found
 

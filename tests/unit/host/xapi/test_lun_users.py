@@ -119,8 +119,22 @@ def test_an_sr_that_says_it_is_on_the_lun_is_refused(records, serial):
     assert "by its serial" in records.refusal()
 
 
-def test_a_serial_alone_or_another_one_is_no_obstacle(records):
-    records.add("lvmohba", None, sm_config={"devserial": "scsi-" + SCSI_ID})
+def test_so_is_one_that_no_host_is_connected_to(records):
+    """An original in maintenance: its PBDs are destroyed, xapi keeps its VDIs, and the array gives the clone its id."""
+    records.add("lvmohba", None, sm_config={"devserial": "scsi-" + SCSI_ID}, name="production")
+
+    assert "('production') was made on it, and no host is connected to it." in records.refusal()
+
+
+def test_what_an_interrupted_attach_of_ours_leaves_is_no_obstacle(records):
+    """The new SR is introduced, and has no PBD yet; so it was never attached and has no serial."""
+    records.add("lvmoiscsi", None, sm_config={})
+    records.add("relvmohba", None, sm_config={"devserial": "scsi-" + SCSI_ID})
+
+    records.verify()
+
+
+def test_another_serial_is_no_obstacle(records):
     records.add("lvmohba", "", sm_config={"devserial": "scsi-" + OTHER_ID})
     records.add("lvmohba", "", sm_config={"devserial": "scsi-" + SCSI_ID + "0"})
 
