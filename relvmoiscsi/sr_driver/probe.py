@@ -47,7 +47,8 @@ def document(device: Device, scsi_id: str) -> str:
     """What is on a LUN, as XML. Nothing is written.
 
     `UUID` is the SR that it holds now; an SR that it was made of, or is to become, has a name of its own. `one_vdi` is
-    whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold, if any do.
+    whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold, if
+    any do.
     """
     found = engine.inspect(device)
     rows = []
