@@ -78,14 +78,12 @@ class OtherHosts:
         One that cannot be asked is warned of. The LUN is locked here.
         """
         hosts = {ref: host for ref, host in self._xapi.records("host").items() if ref != self._own_ref}
-        sentences = []
+        sentences, at_work = [], []
         for ref, answer in self._answers(list(hosts), scsi_id, deadline).items():
             name = str(hosts[ref].get("name_label", "")) or ref
-            if isinstance(answer, Use) and answer.is_worked_on:
-                problem = "The host {} is at work on the LUN {}. Try again when that has ended."
-                raise Refused(problem.format(name, scsi_id)).in_state("Nothing was written.")
             if isinstance(answer, Use):
                 sentences += _sentences(name, answer)
+                at_work += [name] if answer.is_worked_on else []
             else:
                 log.warning("the host %s was not asked whether it has the LUN %s in use: %s", name, scsi_id, answer)
         if sentences:
@@ -95,6 +93,9 @@ class OtherHosts:
                     " ".join(sentences)
                 )
             ).in_state("Nothing was written.")
+        if at_work:
+            problem = "The host {} is at work on the LUN {}. Try again when that has ended."
+            raise Refused(problem.format(at_work[0], scsi_id)).in_state("Nothing was written.")
 
     def _answers(self, refs: List[str], scsi_id: str, deadline: Deadline) -> Dict[str, Union[Use, str]]:
         """What each says, or why it says nothing."""

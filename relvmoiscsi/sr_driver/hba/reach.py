@@ -17,7 +17,7 @@ import os
 import time
 from contextlib import ExitStack
 from functools import lru_cache
-from typing import Callable, Dict, Iterable, List, Sequence
+from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.command import run
@@ -203,12 +203,30 @@ class HbaLun(Lun):
         if came and self._was_noted and not (self._live or self._is_kept):
             log.warning("what came of the LUN %s stays, as no disk of it tells whose it is now", self.scsi_id)
             return
-        if came and not (self._is_new or self._is_kept or self._has_new_identities()):
+        is_known, is_to_stay = self._is_to_stay() if came else (True, self._is_new or self._is_kept)
+        if came and not is_to_stay:
             for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)):
                 log.error("%s", sentence)
-        if self._failures and not (self._is_new or self._is_kept):
+        if not is_known or self._failures and not (self._is_new or self._is_kept):
             return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know
         self._note.remove()
+
+    def _is_to_stay(self) -> Tuple[bool, bool]:
+        """Whether that is known, and whether it is so. A LUN of which no disk answers any more leaves dead disks.
+
+        Such a disk is no use to anybody, and in the way when the LUN comes back: its size is 0 until it is looked at
+        again.
+        """
+        if self._is_new or self._is_kept:
+            return True, True
+        try:
+            return True, self._has_new_identities()
+        except RelvmoiscsiError as problem:
+            disks = udev.disks_of(self.scsi_id)
+            if disks and paths.look(disks, self.deadline.for_cleanup().part(paths.ANSWER_SECONDS)):
+                raise
+            log.warning("what came of the LUN %s is dead, and goes: %s", self.scsi_id, problem)
+            return False, False
 
     def _has_new_identities(self) -> bool:
         """As its label says now: an earlier call may have been killed behind the commit.
