@@ -87,14 +87,7 @@ def add_command(make: Maker) -> None:
     _takes_jobs(listing)
     attaching = command("attach", _attach, "make SRs of clones, on all hosts", _ATTACH)
     attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="of a LUN, as `luns` has it")
-    attaching.add_argument(
-        "--clones-of",
-        metavar="SR",
-        action="append",
-        default=[],
-        help="all copies of an SR, by UUID or name; repeatable",
-    )
-    attaching.add_argument("--all", action="store_true", help="all copies that there are")
+    _takes_copies(attaching)
     attaching.add_argument(
         "--leave-others", action="store_true", help="although hosts will see clones that are not named"
     )
@@ -109,15 +102,19 @@ def add_command(make: Maker) -> None:
     mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
     discarding = command("discard", _discard, "forget copies, and never destroy them", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
-    discarding.add_argument(
+    _takes_copies(discarding)
+    _changes(discarding)
+
+
+def _takes_copies(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--clones-of",
         metavar="SR",
         action="append",
         default=[],
         help="all copies of an SR, by UUID or name; repeatable",
     )
-    discarding.add_argument("--all", action="store_true", help="all copies that there are")
-    _changes(discarding)
+    parser.add_argument("--all", action="store_true", help="all copies that there are")
 
 
 def _takes_connection(parser: argparse.ArgumentParser) -> None:
