@@ -237,6 +237,16 @@ def id_from_page_80(page: bytes, inquiry: Inquiry) -> Optional[str]:
     return _printable(b"S" + inquiry.vendor + inquiry.model + page[4 : 4 + page[3]])
 
 
+def unit_serial(path: str) -> str:
+    """The unit serial number, page 0x80 in sysfs: a header of 4 bytes, whose last is the length, and the text."""
+    try:
+        with open(path, "rb") as file:
+            page = file.read()
+    except OSError:
+        return ""  # the LUN has no such page, or is going
+    return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
+
+
 def _designators(page: bytes) -> Iterator[Designator]:
     """Those that name the LUN and lie wholly within the page, in the order of the page."""
     end = min(len(page), 4 + int.from_bytes(page[2:4], "big"))

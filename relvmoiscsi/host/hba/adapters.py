@@ -15,7 +15,7 @@ import re
 from glob import escape, glob
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address, unit_serial
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -164,19 +164,9 @@ def _disk(name: str, address: str, driver: str, host: Host) -> Disk:
         driver=driver,
         scsi_id=scsi_id_of_address(address, host) or "",
         vendor=_attribute(host, address, "vendor"),
-        serial=_serial(os.path.join(host.sysfs, "bus/scsi/devices", address, "vpd_pg80")),
+        serial=unit_serial(os.path.join(host.sysfs, "bus/scsi/devices", address, "vpd_pg80")),
         size_bytes=int(sectors or 0) * _SECTOR,
     )
-
-
-def _serial(path: str) -> str:
-    """Page 0x80: a header of 4 bytes, whose last is the length, and the text."""
-    try:
-        with open(path, "rb") as file:
-            page = file.read()
-    except OSError:
-        return ""  # the LUN has no such page, or is going
-    return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
 
 
 def _targets(adapter: Adapter, wwpns: Sequence[str], host: Host) -> List[Tuple[str, str]]:

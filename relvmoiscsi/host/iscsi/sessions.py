@@ -15,7 +15,7 @@ import re
 from glob import escape, glob
 from typing import List, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk, unit_serial
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -103,7 +103,7 @@ def facts_of(lun: Lun, host: Host = THIS_HOST) -> Optional[LunFacts]:
         lun=lun,
         vendor=_text(os.path.join(block, "device/vendor")),
         model=_text(os.path.join(block, "device/model")),
-        serial=_unit_serial(os.path.join(block, "device/vpd_pg80")),
+        serial=unit_serial(os.path.join(block, "device/vpd_pg80")),
         size_bytes=int(sectors) * _SECTOR,
         scsi_id=scsi_id_of_disk(lun.disk, host) or "",
     )
@@ -182,16 +182,6 @@ def _luns(device: str) -> List[Lun]:
             disks = _names(os.path.join(path, "block"))
             found.append(Lun(int(match.group(2)), os.path.basename(path), disks[0] if disks else None))
     return sorted(found)
-
-
-def _unit_serial(path: str) -> str:
-    """The unit serial number, page 0x80: a header of 4 bytes, whose last is the length, and the text."""
-    try:
-        with open(path, "rb") as file:
-            page = file.read()
-    except OSError:
-        return ""  # the disk has no such page, or is going
-    return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
 
 
 def _names(directory: str) -> List[str]:
