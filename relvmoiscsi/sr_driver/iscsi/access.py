@@ -9,6 +9,8 @@ from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import multipath
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials
 from relvmoiscsi.host.iscsi.login import Login, OpenIscsi
+from relvmoiscsi.host.iscsi.portals import Portal
+from relvmoiscsi.host.iscsi.reach import reach
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.sr_driver.iscsi.config import Chap, Config
@@ -62,6 +64,19 @@ def _credentials(chap: Optional[Chap], xapi: Xapi, smlog: SmLogHandler) -> Optio
     password = xapi.secret(chap.password.value) if chap.password.is_secret_uuid else chap.password.value
     smlog.hide(password)
     return Credentials(chap.user, password)
+
+
+def log_in(access: Access, portal: Portal, seconds: float, multipathing: bool = False) -> Login:
+    """A session to the target at one portal, which may take so many seconds. Raises RelvmoiscsiError."""
+    return access.open_iscsi(seconds).login(
+        reach(portal, deadline=access.deadline.part(seconds)),
+        access.config.target_iqn,
+        access.chap,
+        access.incoming_chap,
+        multipath=multipathing,
+        initiator=access.initiator,
+        user=access.sr_uuid or None,
+    )
 
 
 def log_out(access: Access, login: Login, done_with: Optional[str] = None) -> None:

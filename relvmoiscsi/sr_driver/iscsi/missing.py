@@ -10,7 +10,7 @@ from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.reach import in_turn, reach
 from relvmoiscsi.host.iscsi.sessions import session_by_id
 from relvmoiscsi.sr_driver.iscsi import listing
-from relvmoiscsi.sr_driver.iscsi.access import Access, log_out
+from relvmoiscsi.sr_driver.iscsi.access import Access, log_in, log_out
 from relvmoiscsi.sr_driver.transport import Listed
 
 
@@ -50,14 +50,7 @@ def _listed_luns(access: Access) -> Listed:
     failures: List[RelvmoiscsiError] = []
     for portal, seconds in in_turn(access.config.portals, access.deadline):
         try:
-            login = access.open_iscsi(seconds).login(
-                reach(portal, deadline=access.deadline.part(seconds)),
-                access.config.target_iqn,
-                access.chap,
-                access.incoming_chap,
-                initiator=access.initiator,
-                user=access.sr_uuid or None,
-            )
+            login = log_in(access, portal, seconds)
         except RelvmoiscsiError as failure:
             failures.append(failure)
             continue

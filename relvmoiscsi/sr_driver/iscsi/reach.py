@@ -18,13 +18,13 @@ from relvmoiscsi.host.disk import paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.iscsi.login import Login
 from relvmoiscsi.host.iscsi.portals import Portal
-from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS, in_turn, reach
+from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS, in_turn
 from relvmoiscsi.host.iscsi.sessions import Session, sessions, sessions_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, apart
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.sr_driver.held import LUN_SECONDS, quietly
-from relvmoiscsi.sr_driver.iscsi.access import Access, log_out
+from relvmoiscsi.sr_driver.iscsi.access import Access, log_in, log_out
 from relvmoiscsi.sr_driver.iscsi.listing import luns_of
 from relvmoiscsi.sr_driver.transport import Lun
 
@@ -79,15 +79,7 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
     for portal, seconds in in_turn(_portals(access), access.deadline):
         seconds = min(PORTAL_SECONDS, seconds) if logins else seconds  # noqa: PLW2901
         try:
-            login = access.open_iscsi(seconds).login(
-                reach(portal, deadline=access.deadline.part(seconds)),
-                access.config.target_iqn,
-                access.chap,
-                access.incoming_chap,
-                multipath=access.multipathing,
-                initiator=access.initiator,
-                user=access.sr_uuid or None,
-            )
+            login = log_in(access, portal, seconds, access.multipathing)
         except sm_locks.Busy:
             raise
         except RelvmoiscsiError as failure:
