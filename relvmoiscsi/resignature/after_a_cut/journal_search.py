@@ -63,15 +63,17 @@ def _magics(device: Device, span: Range) -> List[int]:
     for first in range(0, len(windows), _WINDOWS_AT_ONCE):
         batch = windows[first : first + _WINDOWS_AT_ONCE]
         for window, data in zip(batch, device.read(batch)):
-            found += [window.offset + at for at in _places(data) if at % ALIGNMENT == 0]
+            found += [window.offset + at for at in _places(data)]
     if len(found) > MAX_JOURNALS:
         raise Refused(f"{device.name}: the label does not tell, and there are {len(found)} journals.")
     return found
 
 
 def _places(data: bytes) -> Iterable[int]:
-    """Where the magic is in some bytes."""
-    at = data.find(JOURNAL_MAGIC)
+    """Where the magic is in some bytes, if it is where a journal may begin."""
+    firsts = data[::ALIGNMENT]  # a hundred times faster than to look for the magic, and so is what most areas are: zero
+    at = firsts.find(JOURNAL_MAGIC[:1])
     while at >= 0:
-        yield at
-        at = data.find(JOURNAL_MAGIC, at + 1)
+        if data.startswith(JOURNAL_MAGIC, at * ALIGNMENT):
+            yield at * ALIGNMENT
+        at = firsts.find(JOURNAL_MAGIC[:1], at + 1)
