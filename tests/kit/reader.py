@@ -3,7 +3,7 @@
 
 Written for judging, from docs/formats and not from the engine. `read_sr` gives plain values; `essence` gives all
 of them that a resignature must carry over, `renamed` what they should be afterwards, `identities` every identity
-string, `sightings` every place of the disk where one of them still stands, `guest_digest` one digest of all the rest.
+string, `sightings` every place of the disk where one of them still stands, `same_guest` compares the rest.
 """
 
 import re
@@ -572,12 +572,12 @@ def layout_of(disk: SparseDisk) -> Layout:
     return Layout(tuple(join([Range(label.sector * 512, 512)] + list(label.mdas) + identity_ranges(disk))))
 
 
-def guest_digest(disk: SparseDisk, layout: Layout) -> str:
-    """One digest of every byte of the disk that must never change: guest data, free extents, unused sectors and all.
+def same_guest(one: SparseDisk, other: SparseDisk, layout: Layout) -> bool:
+    """Is every byte the same that must never change: guest data, free extents, unused sectors and all?
 
     `layout` comes from `layout_of` of the disk as it was, or from the builder's truth.
     """
-    return disk.digest_except(layout.allowed)
+    return one.same_except(other, layout.allowed)
 
 
 def essence(disk: SparseDisk) -> Tuple[Any, ...]:

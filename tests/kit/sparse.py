@@ -9,6 +9,7 @@ shared by all later copies, and a copy has a small table of its own above it.
 import errno
 import hashlib
 import os
+from bisect import bisect_right
 from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range
@@ -118,7 +119,10 @@ class SparseDisk(Device):
         if skip + length <= PAGE:
             return self._page(first)[skip : skip + length]
         last = (offset + length - 1) // PAGE
-        return b"".join(self._page(index) for index in range(first, last + 1))[skip : skip + length]
+        own, below = self._pages.get, self._below.get  # `_page`, for the many pages of a metadata area
+        return b"".join([own(index) or below(index, _ZERO_PAGE) for index in range(first, last + 1)])[
+            skip : skip + length
+        ]
 
     def poke(self, offset: int, data: bytes) -> None:
         """Put bytes anywhere."""
@@ -214,6 +218,19 @@ class SparseDisk(Device):
                 if mine[skip : skip + SECTOR] != theirs[skip : skip + SECTOR]:
                     sectors.append(index * PAGE + skip)
         return join(Range(offset, SECTOR) for offset in sectors)
+
+    def same_except(self, other: "SparseDisk", ranges: Iterable[Range]) -> bool:
+        """Same size, and the same bytes outside of `ranges`, which need no alignment; pages that copies share count
+        as the same without a look.
+        """
+        masks = join(ranges)
+        ends = [mask.end for mask in masks]
+        for index in self._pages_unlike(other):
+            start = index * PAGE
+            first = bisect_right(ends, start)
+            if _masked(start, self._page(index), masks, first) != _masked(start, other._page(index), masks, first):
+                return False
+        return self.size_bytes == other.size_bytes
 
     def digest_except(self, ranges: Iterable[Range]) -> str:
         """SHA-256 of the size and of all bytes outside of `ranges`, which need no alignment."""

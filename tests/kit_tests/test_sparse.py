@@ -169,10 +169,12 @@ def test_the_digest_does_not_see_what_is_excepted_and_sees_all_else(changes, mas
     blanked.poke(0, bytes(plain))
 
     assert disk.digest_except(ranges) == blanked.digest_except([])
+    assert disk.same_except(blanked, ranges) and blanked.same_except(disk, ranges)
     outside = [at for at in range(0, SIZE, 777) if not any(item.offset <= at < item.end for item in ranges)]
     for at in outside[:3]:
         disk.poke(at, bytes([disk.peek(at, 1)[0] ^ 1]))
         assert disk.digest_except(ranges) != blanked.digest_except([])
+        assert not disk.same_except(blanked, ranges)
         disk.poke(at, bytes([disk.peek(at, 1)[0] ^ 1]))
 
 

@@ -12,7 +12,7 @@ Written for judging, from the format's description and what libvhd and tapdisk d
 
     flatten(disk, "VHD-...")    a Flat: its size, and a digest of each block of 2 MiB that is not all zero
 
-Most of what tests make is zero, so a digest is of the sectors that are not, and of where they lie.
+Most of what tests make is zero, so a digest is of the pages of 4 KiB that are not, and of where they lie.
 """
 
 import hashlib
@@ -30,8 +30,9 @@ BLOCK = 2 << 20
 SECTORS = BLOCK // SECTOR
 _FREE = 0xFFFFFFFF
 _ALL = (1 << SECTORS) - 1
+_PAGE = 4096
 _ZEROS = bytes(BLOCK)
-_ZERO_SECTOR = bytes(SECTOR)
+_ZERO_PAGE = bytes(_PAGE)
 _WINDOW = 32 << 10  #: that much is compared with zeros at once
 
 
@@ -94,17 +95,32 @@ def digest(data: bytes) -> str:
 def _digest(pieces: Iterable[Tuple[int, bytes]]) -> str:
     """Of a block that is zero but for pieces, each (offset in the block, whole sectors)."""
     found: List[Tuple[int, bytes]] = []
-    for start, data in pieces:
+    for start, data in _whole_pages(list(pieces)):
         for first in range(0, len(data), _WINDOW):
             window = data[first : first + _WINDOW]
             if window != _ZEROS[: len(window)]:
-                sectors = ((at, window[at : at + SECTOR]) for at in range(0, len(window), SECTOR))
-                found += [(start + first + at, sector) for at, sector in sectors if sector != _ZERO_SECTOR]
+                pages = ((at, window[at : at + _PAGE]) for at in range(0, len(window), _PAGE))
+                found += [(start + first + at, page) for at, page in pages if page != _ZERO_PAGE]
     found.sort()
     if not found:
         return ""
     places = struct.pack(f">{len(found)}I", *(at for at, _ in found))
-    return hashlib.sha256(places + b"".join(sector for _, sector in found)).hexdigest()
+    return hashlib.sha256(places + b"".join(page for _, page in found)).hexdigest()
+
+
+def _whole_pages(pieces: List[Tuple[int, bytes]]) -> List[Tuple[int, bytes]]:
+    """The pieces if they are of whole pages, else the block that they make."""
+    if all(start % _PAGE == len(data) % _PAGE == 0 for start, data in pieces):
+        return pieces
+    return [(0, _joined(pieces))]
+
+
+def _joined(pieces: Iterable[Tuple[int, bytes]]) -> bytes:
+    """One block of the guest's disk."""
+    found = bytearray(BLOCK)
+    for start, data in pieces:
+        found[start : start + len(data)] = data
+    return bytes(found)
 
 
 def links(disk: SparseDisk, lv_name: str, found_as: Optional[Mapping[str, str]] = None) -> Tuple[Link, ...]:
@@ -238,11 +254,7 @@ def _parent(name: str, header: bytes, at: Callable[[int, int], bytes]) -> Tuple[
 
 
 def _block(layers: List[_Layer], number: int) -> bytes:
-    """One block of the guest's disk."""
-    found = bytearray(BLOCK)
-    for start, data in _pieces(layers, number):
-        found[start : start + len(data)] = data
-    return bytes(found)
+    return _joined(_pieces(layers, number))
 
 
 def _pieces(layers: List[_Layer], number: int) -> Iterator[Tuple[int, bytes]]:

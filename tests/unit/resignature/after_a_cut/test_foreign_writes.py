@@ -38,6 +38,8 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.mark import TAIL_AT, Tail, with_tail
 
+pytestmark = pytest.mark.states
+
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED = 3, 4, 5
 LOGICAL_AND_PHYSICAL = [(512, 512), (512, 4096), (4096, 4096)]
 

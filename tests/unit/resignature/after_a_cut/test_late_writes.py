@@ -37,6 +37,8 @@ from relvmoiscsi import engine, procedure
 from relvmoiscsi.errors import FormatError, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.resignature.one_vdi.choice import Request
 
+pytestmark = pytest.mark.states
+
 IMAGES = ["a chain", "two areas", "blocks of 4096", "512e"]
 SECOND = {"seed": 1}
 

@@ -13,6 +13,8 @@ from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.one_vdi.choice import Request
 
+pytestmark = pytest.mark.states
+
 SMALL = {"bat_entries": 4096, "blocks": 14}
 ANY = Request()
 SEEDS = range(12)
