@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 JUDGED = Path(__file__).resolve().parent / "judged"
+JUDGES_OF_CHAINS = JUDGED.parent / "kit_tests" / "chains"
 IN_CI = os.environ.get("CI") == "true"
 
 # A time per example says more about the machine than about the code. CI looks at the same examples every time, so that
@@ -32,22 +33,30 @@ STARTERS = ("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv",
 HARMLESS = ("/dev/null", "/dev/shm/")
 
 
+def pytest_addoption(parser):
+    text = "a part of the tests marked `states`: Python 3.6 runs a fourth, and in `make test` the other one the others"
+    parser.addoption("--states", choices=["all", "fourth", "others"], help=text)
+
+
 def pytest_collection_modifyitems(config, items):
     judged = {path for path in {str(item.fspath) for item in items} if JUDGED in Path(path).parents}
     for item in items:
         if str(item.fspath) in judged:
             item.add_marker("root")
-    if platform.python_version().startswith("3.6."):
-        _leave_out_states(config, items)
+    _divide_states(config, items)
 
 
-def _leave_out_states(config, items):
-    """Of the states of a LUN in use or after a cut, which differ in data and not in code, Python 3.6 sees the golden
-    ones and every fourth of the others; pytest says how many are left out.
+def _divide_states(config, items):
+    """Leave out what `--states` says, of the states of a LUN in use or after a cut, which differ in data and not in
+    code: every fourth is in one part, the others in the other, the golden ones in both. The tests of judges of chains
+    go with the others, as nothing that is installed runs in them. pytest says how many it were.
     """
+    wanted = config.getoption("--states") or ("fourth" if platform.python_version().startswith("3.6.") else "all")
     states = [item for item in items if item.get_closest_marker("states") and "[" in item.nodeid]
-    built = [item for item in states if "golden" not in item.nodeid]
-    left_out = {item.nodeid for number, item in enumerate(sorted(built, key=lambda one: one.nodeid)) if number % 4}
+    built = sorted(item.nodeid for item in states if "golden" not in item.nodeid)
+    fourth = set(built[::4])
+    judges = {item.nodeid for item in items if JUDGES_OF_CHAINS in Path(str(item.fspath)).parents}
+    left_out = {"all": set(), "fourth": (set(built) - fourth) | judges, "others": fourth}[wanted]
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
         items[:] = [item for item in items if item.nodeid not in left_out]

@@ -27,6 +27,7 @@ trap 'exit 130' INT TERM HUP
 
 passed=0 failed=0 skipped=0
 table=() absent=() problems=()
+machines=() vms=() vms_began=() # of the stage vm, when it has begun
 
 # A stage that could not run: told at the end, a failure in CI.
 cannot_run() {
@@ -118,24 +119,12 @@ counted() {
 # wait; and in an emulated machine, with the distribution's own kernel, what needs that. Without User-mode Linux all is
 # emulated.
 stage_vm() {
-    local began=$SECONDS number results status vms=() arguments
-    local machines=(uml uml uml uml qemu) places=(first first last last last)
+    local number status
 
     heading vm
-    mkdir -p build
-    tools/need-packages.sh e2e
-    tools/venv.sh cinder # one of the tests runs it in the VM
-    uml_boots || machines=(qemu qemu)
+    [ ${#machines[@]} -gt 0 ] || begin_vms
     for number in "${!machines[@]}"; do
-        results=build/e2e-$number
-        rm -f "$results/junit.xml" "$results/arguments"
-        "${machines[number]}_part" "$number"
-        # the emulated one has what the others leave of the cores, and takes its time
-        E2E_BOOT_LIMIT=900 E2E_RESULTS=$results E2E_CPUS=1 E2E_MACHINE=${machines[number]} E2E_CORE=${places[number]} \
-            tools/e2e.sh "${arguments[@]}" >"$reports/vm-$number.txt" 2>&1 &
-        vms+=($!)
-        # what they install and make is there for the others
-        [ "$number" -gt 0 ] || until_vm_starts "$results" "${vms[0]}"
+        [ -n "${vms[number]:-}" ] || start_vm "$number"
     done
     for number in "${!machines[@]}"; do
         status=0
@@ -144,18 +133,42 @@ stage_vm() {
         if [ "$status" -eq 77 ]; then
             cannot_run vm "the VM cannot be started here, see above"
         else
-            account "${machines[number]}-$number" "$status" "build/e2e-$number/junit.xml" .venv/current/bin/python "$began"
+            account "${machines[number]}-$number" "$status" "build/e2e-$number/junit.xml" .venv/current/bin/python \
+                "${vms_began[number]}"
         fi
     done
+}
+
+# The emulated machine takes longest and leaves most of a core alone: it starts before the stages that wait for disks.
+begin_vms() {
+    machines=(qemu uml uml uml uml)
+    mkdir -p build
+    tools/need-packages.sh e2e
+    tools/venv.sh cinder # one of the tests runs it in the VM
+    uml_boots || machines=(qemu qemu)
+    start_vm 0
+    until_vm_starts build/e2e-0 "${vms[0]}" # what it installs and makes is there for the others
+}
+
+# start_vm <number>: in the background; its process is in $vms
+start_vm() {
+    local number=$1 results=build/e2e-$1 places=(last first first last last) arguments
+    vms_began[number]=$SECONDS
+    rm -f "$results/junit.xml" "$results/arguments"
+    "${machines[number]}_part" "$number"
+    # the emulated one has what the others leave of the cores, and takes its time
+    E2E_BOOT_LIMIT=900 E2E_RESULTS=$results E2E_CPUS=1 E2E_MACHINE=${machines[number]} E2E_CORE=${places[number]} \
+        tools/e2e.sh "${arguments[@]}" >"$reports/vm-$number.txt" 2>&1 &
+    vms[number]=$!
 }
 
 # part_of <file of tests>: that is the number of its VM; each has about as much to do as the others
 part_of() {
     case $(basename "$1" .py) in
-        test_sr_create | test_parallel) echo 0 ;;
-        test_sr_create_*) echo 1 ;;
-        test_deadline | test_busy_host | test_lab) echo 2 ;;
-        *) echo 3 ;;
+        test_sr_create | test_parallel) echo 1 ;;
+        test_sr_create_*) echo 2 ;;
+        test_deadline | test_busy_host | test_lab) echo 3 ;;
+        *) echo 4 ;;
     esac
 }
 
@@ -182,10 +195,10 @@ uml_part() {
 qemu_part() {
     local file
     arguments=(tests/vm -m "vm and (execs or emulated)")
-    [ "$1" -lt 2 ] || return 0
+    [ "${#machines[@]}" -eq 2 ] || return 0
     arguments=()
     for file in tests/vm/test_*.py; do
-        [ $(($(part_of "$file") / 2)) -ne "$1" ] || arguments+=("$file")
+        [ $((($(part_of "$file") - 1) / 2)) -ne "$1" ] || arguments+=("$file")
     done
 }
 
@@ -248,11 +261,16 @@ summary() {
 unset PYTHONDONTWRITEBYTECODE # what one process has compiled no other needs to: workers, stages, calls of the driver
 tools/need-packages.sh
 cores=$(nproc)
+states=all
+[[ " $* " != *" unit36 "* ]] || states=others # it has every fourth (tests/conftest.py)
 for name in "$@"; do
     case $name in
-        unit) stage unit current -q -n "$cores" -m "not root" ;;
+        unit) stage unit current -q -n "$cores" -m "not root" --states "$states" ;;
         unit36) stage unit36 py36 -q -n "$cores" -m "not root" ;;
-        judges) stage_judges ;;
+        judges)
+            [[ " $* " != *" vm "* ]] || begin_vms
+            stage_judges
+            ;;
         cinder) stage_cinder ;;
         vm) stage_vm ;;
         *)
