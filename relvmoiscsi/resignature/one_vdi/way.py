@@ -10,10 +10,12 @@ for way in vhd.ways(...)        likely the cheapest first
 from abc import ABC, abstractmethod
 from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
-from relvmoiscsi.device import Chunk, Device, Range, in_pieces
+from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun import Content
+
+PAGE_BYTES = 4096  #: the largest logical block of a device
 
 
 class Counts(NamedTuple):
@@ -67,6 +69,19 @@ class Places:
     def copy(self, offset: int, member: int, source: int, length: int) -> Iterator[Copy]:
         """`length` bytes from an old volume, by its index in the chain, to the new one."""
         return _paired(self.at(offset, length), self.vg.ranges(self._olds[member], source, length))
+
+    def copy_up_to(self, offset: int, member: int, source: int, seen: int, length: int) -> Iterator[Copy]:
+        """As `copy`, with zeros in the place of what lies behind the first `seen` bytes.
+
+        `offset` and `source` begin pages of 4 KiB, and so does all that is written: a device may have such blocks.
+        """
+        whole = align_down(seen, PAGE_BYTES)
+        yield from self.copy(offset, member, source, whole)
+        if whole < seen:
+            for page in self.copy(offset + whole, member, source + whole, seen - whole):
+                yield page._replace(zeros=whole + PAGE_BYTES - seen)
+        behind = align_up(seen, PAGE_BYTES)
+        yield from self.zeros(offset + behind, length - behind)
 
     def zeros(self, offset: int, length: int) -> Iterator[Copy]:
         for part in self.at(offset, length):

@@ -3,7 +3,7 @@
 
 from typing import Optional, Sequence
 
-from relvmoiscsi.device import Device
+from relvmoiscsi.device import SECTOR, Device, Range
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.resignature import check
 from relvmoiscsi.resignature.planning.plan import Plan
@@ -16,16 +16,32 @@ from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.writing import apply
+from relvmoiscsi.resignature.writing.reading_back import range_of
 
 
 def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
     _check_journal(made, cache)
+    _check_whole_blocks(made, cache)
     committed = _lun_after(cache, made, (steps.COMMIT,))
     check.verify_result(lun, committed, made.run.ids)
     final = _lun_after(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES), committed)
     if not _says_the_same(final, committed):
         check.verify_result(lun, final, made.run.ids)
+
+
+def _check_whole_blocks(made: Plan, device: Device) -> None:
+    """What goes to the device as it is, without what lies around it, is in whole blocks of it. Raises Refused."""
+    ranges = [range_of(chunk) for chunk in made.unseen.chunks]
+    if device.block_size > SECTOR:  # copies are told in sectors
+        ranges += [Range(copy.target, copy.end - copy.target) for several in made.unseen.copies for copy in several]
+    for part in ranges:
+        if part.offset % device.block_size or part.length % device.block_size:
+            raise Refused(
+                f"The planned image does not check: {part.length} bytes at byte {part.offset} are not in whole blocks "
+                f"of {device.block_size}.",
+                sm_key="MetadataError",
+            )
 
 
 def _says_the_same(one: Lun, other: Lun) -> bool:

@@ -39,6 +39,12 @@ class Copy(NamedTuple):
     target: int  #: bytes from the start of the device
     source: Optional[int]  #: the same; None: zeros
     length: int
+    zeros: int = 0  #: bytes behind them that are written as zeros
+
+    @property
+    def end(self) -> int:
+        """Of what is written."""
+        return self.target + self.length + self.zeros
 
 
 class Copies:

@@ -40,12 +40,16 @@ def _pieces(copies: Iterable[Copy]) -> Iterator[Copy]:
 def _parts(copy: Copy) -> Iterator[Copy]:
     for done in range(0, copy.length, PIECE_BYTES):
         length = min(PIECE_BYTES, copy.length - done)
-        yield Copy(copy.target + done, None if copy.source is None else copy.source + done, length)
+        zeros = copy.zeros if done + length == copy.length else 0
+        yield Copy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
 
 
 def _copy(device: Device, batch: Sequence[Copy]) -> None:
     sources = [Range(copy.source, copy.length) for copy in batch if copy.source is not None]
     found = iter(device.read(sources))
-    chunks = [Chunk(copy.target, bytes(copy.length) if copy.source is None else next(found)) for copy in batch]
+    chunks = [
+        Chunk(copy.target, (bytes(copy.length) if copy.source is None else next(found)) + bytes(copy.zeros))
+        for copy in batch
+    ]
     device.write(chunks)
     read_back(device, chunks)

@@ -128,9 +128,7 @@ def copies(made: Layout, places: Places) -> Iterator[Copy]:
     for index, copy in enumerate(made.copied):
         target = (made.first_copy + index) * made.unit
         image, source = place_of(copy.home)
-        yield from places.copy(target, image, source, copy.length)
-        if copy.length < made.unit:
-            yield from places.zeros(target + copy.length, made.unit - copy.length)
+        yield from places.copy_up_to(target, image, source, copy.length, made.unit)
 
 
 # --- the planned image, read back

@@ -6,9 +6,11 @@ import pytest
 from kit import builder
 from kit.outcome import entropy_of
 from relvmoiscsi import engine
+from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.protocol.journal import encode
+from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
@@ -55,3 +57,25 @@ def test_an_end_that_is_another_lun_than_the_commit_is_refused():
 
     with pytest.raises(Refused, match="The PV id in the label is "):
         check_plan(ReadCache(disk), lun, spoiled(plan, final_label=plan.run.old_label, mdas=moves))
+
+
+PARTS = {
+    "a piece of the image": Unseen(chunks=(Chunk(1 << 24, bytes(512)),)),
+    "a copy": Unseen(copies=((Copy(1 << 24, 1 << 25, 4096), Copy(1 << 25, 1 << 24, 3584)),)),
+    "a copy that begins inside of a block": Unseen(copies=((Copy(512, 1 << 24, 4096),),)),
+}
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_what_is_not_in_whole_blocks_of_the_disk_is_refused(what):
+    disk, lun, plan = planned(builder.four_k)
+
+    with pytest.raises(Refused, match="The planned image does not check: .* not in whole blocks of 4096"):
+        check_plan(ReadCache(disk), lun, plan._replace(unseen=PARTS[what]))
+
+
+def test_zeros_behind_a_copy_make_it_whole():
+    disk, lun, plan = planned(builder.four_k)
+    copies = (Copy(1 << 24, 1 << 25, 3584, zeros=512),)
+
+    check_plan(ReadCache(disk), lun, plan._replace(unseen=Unseen(copies=(copies,))))

@@ -74,6 +74,16 @@ def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
     assert disk.most == reading_back.BATCH_BYTES
 
 
+def test_zeros_are_written_behind_what_is_copied(disk):
+    disk.poke(128 * MIB, b"\xee" * 4 * MIB)
+    copies = ((Copy(128 * MIB, 64 * MIB, 2 * MIB - 512, zeros=512),),)
+
+    write_unseen(disk, Unseen(copies=copies))
+
+    assert disk.peek(128 * MIB, 2 * MIB) == DATA[: 2 * MIB - 512] + bytes(512)
+    assert disk.peek(130 * MIB, 2 * MIB) == b"\xee" * 2 * MIB
+
+
 def test_many_small_copies_are_few_batches(disk):
     small = tuple(Copy(16 * MIB + 1024 * number, 64 * MIB + 512 * number, 512) for number in range(3000))
     batches = []

@@ -85,6 +85,19 @@ def test_a_raw_base_becomes_part_of_the_image(seed):
     assert prepared.cost.remapped and chain.members[-1].startswith("LV-")
 
 
+@pytest.mark.parametrize(("seed", "bits"), [(6, 12), (9, 12), (12, 14), (6, 16), (14, 16)])
+def test_on_a_disk_of_larger_blocks_a_parent_may_end_inside_of_one(seed, bits):
+    """The disk is a strict one: a write that is not in whole blocks of it is a mistake of the program."""
+    chain = random_qcow2(seed, **{**PAIR, "depth": 3, "bits": bits, "clusters": 40, "odd": True, "grown": True},
+                         full=True, busy=0.3, snapshots=False)  # fmt: skip
+    chain.disk.block_size = chain.disk.physical_block_size = 4096
+
+    disk, name, prepared = made_one(chain)
+
+    assert any(copy.zeros for several in prepared.plan.unseen.copies for copy in several)
+    judge(disk, name, chain.flats[chain.leaf], seed)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_else_is_left_on_the_lun(seed):
     chain = random_qcow2(seed, snapshots=True)
