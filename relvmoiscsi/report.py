@@ -362,9 +362,11 @@ def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
     """
     rows: List[Dict[str, Any]] = []
     for step in steps.ALL_PARTS:
-        for same, group in groupby(plan.writes_of(step), _same_bytes):
-            planned = list(group)
-            rows += [_alike(planned)] if same else map(_write, planned)
+        for same, group in groupby(plan.each_write(step), _same_bytes):
+            if same:
+                rows.append(_alike(list(group)))
+            else:
+                rows += map(_write, group)
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(_write_facts(None, plan.unseen.copied_bytes, "guest data, copied"))
     return rows
@@ -396,7 +398,7 @@ def plan_text(plan: Plan) -> str:
     """The plan as people read it, one write a line; many of a kind are one line, and what is copied is another."""
     rows = [["offset", "bytes", "what"]]
     for step in steps.ALL_PARTS:
-        for what, planned in groupby(plan.writes_of(step), lambda write: write.what):
+        for what, planned in groupby(plan.each_write(step), lambda write: write.what):
             rows += _plan_rows(what, [(write.offset, len(write.new)) for write in planned])
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])

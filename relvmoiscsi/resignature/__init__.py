@@ -6,8 +6,8 @@ reading        what is on it: survey (LVM's part), volumes (what is inside), rea
 planning       new_ids (derived or chosen), mapfile (what people choose them with); plan, contents (inside volumes),
                labels, plan_check (read back in memory)
 one_vdi        a leaf and its parents become one image: choice (which), way (what a format says of its chains), extents
-               (where it goes), collapse (all of it); fit (an earlier run); vhd and qcow2: members (of a chain), layout
-               (where blocks go), homes (of a VHD's), ways, image
+               (where it goes), compact (values in little memory), collapse (all of it); fit (an earlier run); vhd and
+               qcow2: members (of a chain), layout (where blocks go), homes (of a VHD's), ways, image
 protocol       steps, states (tables); mark (in the label), journal (its bytes), run (what it says), rebuilt (what one
                VDI adds to it), structure (what changed bytes are part of: whole or torn)
 writing        apply (step by step), canvas (as found, as it is to be), copying (guest data, unseen), rebuilding (of an

@@ -40,7 +40,7 @@ from relvmoiscsi.resignature.writing import rebuilding
 from relvmoiscsi.resignature.writing.apply import step
 from relvmoiscsi.resignature.writing.canvas import read_canvas
 from relvmoiscsi.resignature.writing.landing import Surroundings, read_surroundings, settle
-from relvmoiscsi.resignature.writing.reading_back import read_back
+from relvmoiscsi.resignature.writing.reading_back import read_back, read_back_all
 
 log = logging.getLogger(__name__)
 
@@ -133,12 +133,13 @@ def roll_back(device: Device, mark: Mark) -> None:
         for field in repair.put_right(run, canvas, forward=False, careful=careful):
             place = field.pieces[0].offset
             log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
-        chunks = [*canvas.changes(device.block_size), *([] if careful else rebuilding.full_units(run))]
-        chunks += _second_headers(device, run, careful)
+        chunks = [*canvas.changes(device.block_size), *_second_headers(device, run, careful)]
+        units = () if careful else rebuilding.full_units(run)
         if torn:
             step(device, steps.WAY_BACK.contents, torn, what=TORN)
-        step(device, steps.WAY_BACK.contents, chunks)
+        step(device, steps.WAY_BACK.contents, chunks, units=units)
         read_back(device, chunks)
+        read_back_all(device, units)
         label = [Chunk(mark.label.offset, label_before(mark))]
         step(device, steps.WAY_BACK.label, label, *around)
         read_back(device, label)

@@ -4,6 +4,7 @@
 choice      which volumes are meant, or why it cannot be
 way         what a format has to say of its chains: the ways to make one an image, and what each takes
 extents     which extents of the LUN the new image may have
+compact     millions of small values in little memory
 vhd         the ways of a chain of VHDs
 qcow2       the ways of a chain of QCOW2 images
 collapse    all of it: the LUN that it leads to, and how

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From a LUN with a chain of images to the LUN with one VDI, and what has to be written for it. Nothing is written."""
 
-from typing import FrozenSet, List, NamedTuple, Optional, Tuple
+from typing import FrozenSet, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Refused
@@ -41,7 +41,7 @@ class OneVdi(NamedTuple):
     cost: Cost
     leaf: Volume
     way: Optional[Way] = None
-    extents: Tuple[int, ...] = ()  #: physical ones, of the new volume
+    extents: Sequence[int] = ()  #: physical ones, of the new volume
 
     def image(self, device: Device, ids: IdMap) -> Optional[Image]:
         """What is written, under the new ids, and what that is built on."""

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Which extents of a LUN a new image is made of: old ones that stay, new ones written before the commit. Pure."""
 
+from array import array
 from itertools import chain
-from typing import Collection, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Collection, Iterable, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment, VolumeGroup, extents_of
 
 EXTENT_BYTES = 4 << 20  #: as SM makes them
+NEW = -1  #: of `place`: none that stays
 
 
 class Room(NamedTuple):
     """Which physical extents there are for the new volume beside those that stay."""
 
-    writable: Tuple[int, ...]  #: may be written before the commit, in the order in which they are taken
-    later: Tuple[int, ...]  #: may become part of the volume, and are not written before the commit
+    writable: Sequence[int]  #: may be written before the commit, in the order in which they are taken
+    later: Sequence[int]  #: may become part of the volume, and are not written before the commit
 
 
 def room_on(vg: VolumeGroup, unused: Sequence[int], gone: Iterable[LogicalVolume], lot: int = 0) -> Room:
@@ -25,38 +27,50 @@ def room_on(vg: VolumeGroup, unused: Sequence[int], gone: Iterable[LogicalVolume
     free extents to begin: a write of an earlier run that had failed may land late, and is not to hit what this one
     writes.
     """
-    used = {pe for lv in vg.lvs for pe in extents_of(lv.segments)}
-    free = [pe for pe in range(vg.pe_count) if pe not in used]
+    taken = bytearray(vg.pe_count)
+    for lv in vg.lvs:
+        for one in lv.segments:
+            taken[one.first_pe : one.first_pe + one.extent_count] = b"\1" * one.extent_count
+    free = array("I", (pe for pe, is_taken in enumerate(taken) if not is_taken))
     ends = set(unused)
-    later = [pe for lv in gone for pe in extents_of(lv.segments) if pe not in ends]
+    later = array("I", (pe for lv in gone for pe in extents_of(lv.segments) if pe not in ends))
     start = lot % len(free) if free else 0
-    return Room((*free[start:], *free[:start], *unused), tuple(later))
+    return Room(free[start:] + free[:start] + array("I", unused), later)
 
 
-def place(count: int, kept: Mapping[int, int], fresh: Collection[int], room: Room) -> Tuple[int, ...]:
-    """The physical extents of a new volume of `count` extents, in its order. Raises Refused where there are too few.
+def none_kept(count: int) -> "array[int]":
+    """What `place` wants of a volume of so many extents of which none stays: to be filled in."""
+    return array("q", [NEW]) * count
 
-    `kept`: physical extents that stay, by their place in the volume; `fresh`: the places of new ones. What is neither
-    is named, and not written before the commit.
+
+def place(kept: "array[int]", fresh: Collection[int], room: Room) -> "array[int]":
+    """The physical extents of a new volume, in its order. Raises Refused where there are too few.
+
+    `kept`: physical extents that stay, by their place in the volume, and NEW elsewhere; `fresh`: the places of new ones
+    that are written. What is neither is named, and not written before the commit.
     """
     if len(fresh) > len(room.writable):
         raise Refused(
             f"One VDI needs {len(fresh)} free extents of 4 MiB before its commit, {len(room.writable)} are free.",
             sm_key="SRNoSpace",
         )
-    found = dict(kept)
+    found, staying = kept[:], bytearray(1 + max(chain(kept, room.later), default=0))
+    for pe in kept:
+        if pe != NEW:
+            staying[pe] = 1
     writable = iter(room.writable)
-    found.update((extent, next(writable)) for extent in sorted(fresh))
-    staying = set(kept.values())
-    rest = chain((pe for pe in room.later if pe not in staying), writable)
-    for extent in range(count):
-        pe = found.get(extent)
-        pe = next(rest, None) if pe is None else pe
-        if pe is None:
-            there = sum(1 for one in range(count) if one in found)
-            raise Refused(f"One VDI needs {count} extents of 4 MiB, {there} are there.", sm_key="SRNoSpace")
-        found[extent] = pe
-    return tuple(found[extent] for extent in range(count))
+    for extent in sorted(fresh):
+        found[extent] = next(writable)
+    there = len(found) - found.count(NEW)
+    rest = chain((pe for pe in room.later if not staying[pe]), writable)
+    for extent, known in enumerate(found):
+        if known == NEW:
+            pe = next(rest, NEW)
+            if pe == NEW:
+                raise Refused(f"One VDI needs {len(found)} extents of 4 MiB, {there} are there.", sm_key="SRNoSpace")
+            found[extent] = pe
+            there += 1
+    return found
 
 
 def segments_of(pes: Sequence[int]) -> Tuple[Segment, ...]:

@@ -8,7 +8,7 @@ for way in vhd.ways(...)        likely the cheapest first
 """
 
 from abc import ABC, abstractmethod
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
@@ -44,7 +44,7 @@ class Way(ABC):
     content: Content  #: of the new volume, as it will be read
 
     @abstractmethod
-    def extents(self) -> Tuple[int, ...]:
+    def extents(self) -> Sequence[int]:
         """The physical extents of the new volume, in its order. Raises Refused where there are too few."""
 
     @abstractmethod

@@ -4,7 +4,8 @@
 A plan holds every byte of a run before the first one is written, step by step (`writes_of`).
 """
 
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from itertools import chain
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
@@ -52,36 +53,45 @@ class Plan(NamedTuple):
         return Labels.of(self.journal)
 
     def writes_of(self, step: Step) -> List[Planned]:
-        """What a step of the protocol writes, in this order; of the contents, whole blocks as the journal has them."""
+        return list(self.each_write(step))
+
+    def each_write(self, step: Step, bitmaps: bool = True) -> Iterator[Planned]:
+        """What a step of the protocol writes, in this order; of the contents, whole blocks as the journal has them.
+
+        `bitmaps`: with what there are very many of in a new image, where nothing is that a survey reads.
+        """
+        rebuilt = self.run.rebuilt or Rebuilt("", ())
         if step == steps.JOURNAL:
-            areas = [Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas]
-            image = [Planned(chunk.offset, None, chunk.data, NEW_IMAGE) for chunk in self.unseen.chunks]
-            return [Planned(self.journal.offset, None, self.journal.data, "journal"), *areas, *image]
-        if step == steps.CONTENTS:
-            full = self.run.rebuilt.full if self.run.rebuilt else ()
-            bitmaps = [Planned(unit, None, FULL_UNIT, "bitmap of a block that was filled") for unit in full]
-            return [*(Planned(*write) for write in self.run.writes), *bitmaps]
-        if step == steps.HOLES:
-            empty = self.run.rebuilt.empty if self.run.rebuilt else ()
-            return [Planned(unit, None, EMPTY_UNIT, "bitmap of a free slot") for unit in empty]
-        if step == steps.HEADERS:
-            moving = [move for move in self.run.mdas if move.moves]
-            what = "metadata area header"
-            table = self.run.rebuilt.table if self.run.rebuilt else ()
-            return [
-                *(Planned(unit.offset, unit.old, unit.new, "block table: free slots") for unit in table),
-                *(Planned(move.original.offset, move.old_header, move.final_header, what) for move in moving),
-            ]
+            yield Planned(self.journal.offset, None, self.journal.data, "journal")
+            yield from (Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas)
+            pieces = chain(self.unseen.chunks, self.unseen.more if bitmaps else ())
+            yield from (Planned(chunk.offset, None, chunk.data, NEW_IMAGE) for chunk in pieces)
+        elif step == steps.CONTENTS:
+            yield from (Planned(*write) for write in self.run.writes)
+            full = rebuilt.full if bitmaps else ()
+            yield from (Planned(unit, None, FULL_UNIT, "bitmap of a block that was filled") for unit in full)
+        elif step == steps.HOLES:
+            empty = rebuilt.empty if bitmaps else ()
+            yield from (Planned(unit, None, EMPTY_UNIT, "bitmap of a free slot") for unit in empty)
+        elif step == steps.HEADERS:
+            yield from (Planned(unit.offset, unit.old, unit.new, "block table: free slots") for unit in rebuilt.table)
+            for move in self.run.mdas:
+                if move.moves:
+                    yield Planned(move.original.offset, move.old_header, move.final_header, "metadata area header")
+        else:
+            yield self._label_write(step)
+
+    def _label_write(self, step: Step) -> Planned:
         labels = self.labels()
         old, new = {
             steps.MARK: (labels.before, labels.in_progress),
             steps.COMMIT: (labels.in_progress, labels.switched),
             steps.FINAL: (labels.switched, labels.final),
         }[step]
-        return [Planned(labels.offset, old, new, step.name)]
+        return Planned(labels.offset, old, new, step.name)
 
-    def chunks_of(self, step: Step) -> List[Chunk]:
-        return [Chunk(planned.offset, planned.new) for planned in self.writes_of(step)]
+    def chunks_of(self, step: Step, bitmaps: bool = True) -> List[Chunk]:
+        return [Chunk(planned.offset, planned.new) for planned in self.each_write(step, bitmaps)]
 
 
 def block_bytes_of(lun: Lun, device: Device) -> int:

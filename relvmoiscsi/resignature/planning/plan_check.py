@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A plan is read back, in memory, before its first write: what it leads to is a LUN, and the one that was meant."""
 
-from typing import Optional, Sequence
+from typing import Iterable, Iterator, Optional, Sequence
 
-from relvmoiscsi.device import SECTOR, Device, Range
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.resignature import check
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import decode
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen
 from relvmoiscsi.resignature.protocol.run import verify_run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
-from relvmoiscsi.resignature.writing import apply
+from relvmoiscsi.resignature.writing import apply, rebuilding
 from relvmoiscsi.resignature.writing.reading_back import range_of
 
 
@@ -32,16 +33,21 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
 
 def _check_whole_blocks(made: Plan, device: Device) -> None:
     """What goes to the device as it is, without what lies around it, is in whole blocks of it. Raises Refused."""
-    ranges = [range_of(chunk) for chunk in made.unseen.chunks]
-    if device.block_size > SECTOR:  # copies are told in sectors
-        ranges += [Range(copy.target, copy.end - copy.target) for several in made.unseen.copies for copy in several]
-    for part in ranges:
+    for part in _as_they_are(made.unseen, device):
         if part.offset % device.block_size or part.length % device.block_size:
             raise Refused(
                 f"The planned image does not check: {part.length} bytes at byte {part.offset} are not in whole blocks "
                 f"of {device.block_size}.",
                 sm_key="MetadataError",
             )
+
+
+def _as_they_are(unseen: Unseen, device: Device) -> Iterator[Range]:
+    yield from map(range_of, unseen.chunks)
+    if device.block_size > SECTOR:  # all else is told in sectors, and there may be very much of it
+        yield from map(range_of, unseen.more)
+        for several in unseen.copies:
+            yield from (Range(copy.target, copy.end - copy.target) for copy in several)
 
 
 def _says_the_same(one: Lun, other: Lun) -> bool:
@@ -61,10 +67,26 @@ def _lun_after(cache: ReadCache, made: Plan, last: Sequence[Step], twin: Optiona
 
 
 def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
-    """The device with journal, second area and contents on it, and what the steps in `last` write."""
-    chunks = made.chunks_of(steps.JOURNAL) + made.chunks_of(steps.CONTENTS)
-    ends = [chunk for step in last for chunk in made.chunks_of(step)]
-    return cache.with_chunks([*chunks, *apply.whole_blocks(cache, ends, made.run.blocks)])
+    """The device with journal, second area and contents on it, and what the steps in `last` write.
+
+    Of bitmaps and the like only those are put there that would hit what has been read, or another chunk.
+    """
+    chunks = made.chunks_of(steps.JOURNAL, bitmaps=False) + made.chunks_of(steps.CONTENTS, bitmaps=False)
+    ends = [chunk for step in last for chunk in made.chunks_of(step, bitmaps=False)]
+    result = cache.with_chunks([*chunks, *apply.whole_blocks(cache, ends, made.run.blocks)])
+    for step in (steps.JOURNAL, steps.CONTENTS, *last):
+        result.overwrite(_bitmaps(made, step))
+    return result
+
+
+def _bitmaps(made: Plan, step: Step) -> Iterable[Chunk]:
+    """What `Plan.each_write` has beside what it has without bitmaps."""
+    run = made.run
+    if step == steps.JOURNAL:
+        return made.unseen.more
+    if step == steps.CONTENTS:
+        return rebuilding.full_units(run)
+    return rebuilding.all_empty_units(run) if step == steps.HOLES else ()
 
 
 def _check_journal(made: Plan, device: Device) -> None:

@@ -10,7 +10,10 @@ Most of the new image is written where nobody looks before the commit, and needs
     table    the block table that gives those slots to blocks no image has; after those are durable
 """
 
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from array import array
+from bisect import bisect_left
+from itertools import accumulate, chain, islice
+from typing import Callable, Dict, Generic, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.errors import Malformed, Place
@@ -32,6 +35,8 @@ _HEADERS = (
 )
 MAX_UNITS = 4 << 20  #: more than the largest disk has slots
 
+T = TypeVar("T")
+
 
 class Copy(NamedTuple):
     """Bytes of the device that are copied to where nobody sees them yet."""
@@ -47,13 +52,13 @@ class Copy(NamedTuple):
         return self.target + self.length + self.zeros
 
 
-class Copies:
-    """Copies that are made up whenever they are asked for: there may be millions."""
+class Again(Generic[T]):
+    """What is made up whenever it is asked for: there may be millions."""
 
-    def __init__(self, made: Callable[[], Iterator[Copy]]) -> None:
+    def __init__(self, made: Callable[[], Iterator[T]]) -> None:
         self._made = made
 
-    def __iter__(self) -> Iterator[Copy]:
+    def __iter__(self) -> Iterator[T]:
         return self._made()
 
 
@@ -70,6 +75,7 @@ class Unseen(NamedTuple):
     expected: Tuple[Expected, ...] = ()  #: what it is built on, and is not written
     chunks: Tuple[Chunk, ...] = ()
     copies: Tuple[Iterable[Copy], ...] = ()  #: one after the other, behind the chunks
+    more: Iterable[Chunk] = ()  #: behind `chunks`: where nothing is that a survey reads
 
     @property
     def copied_bytes(self) -> int:
@@ -93,8 +99,8 @@ class Rebuilt(NamedTuple):
 
     lv_id: str  #: the new one
     segments: Tuple[Segment, ...]  #: of the volume
-    full: Tuple[int, ...] = ()  #: units, in bytes from the start of the device
-    empty: Tuple[int, ...] = ()  #: the same, one for each hole
+    full: Sequence[int] = array("q")  #: units, in bytes from the start of the device; always arrays, there are many
+    empty: Sequence[int] = array("q")  #: the same, one for each hole
     table: Tuple[TableUnit, ...] = ()  #: whole units of the block table
 
     def is_still_on(self, vg: VolumeGroup) -> bool:
@@ -119,15 +125,12 @@ def encode_rebuilt(rebuilt: Rebuilt) -> Dict[str, object]:
 
 def _steps(units: Sequence[int]) -> List[int]:
     """Numbers as differences, which pack well."""
-    return [unit - before for before, unit in zip([0, *units], units)]
+    return [unit - before for before, unit in zip(chain([0], units), units)]
 
 
-def decode_units(steps: Sequence[int]) -> Tuple[int, ...]:
-    found, at = [], 0
-    for one in steps:
-        at += int(one)
-        found.append(at)
-    return tuple(found)
+def decode_units(steps: Iterable[int]) -> "array[int]":
+    """Raises OverflowError for a number that is no place."""
+    return array("q", accumulate(map(int, steps)))
 
 
 def verify_rebuilt(rebuilt: Rebuilt, device_size: int, spans: Sequence[Tuple[int, int]], where: Place) -> None:
@@ -135,18 +138,36 @@ def verify_rebuilt(rebuilt: Rebuilt, device_size: int, spans: Sequence[Tuple[int
     parse_lvm_id(rebuilt.lv_id, "Id in the journal", where)
     if len(rebuilt.full) + len(rebuilt.empty) > MAX_UNITS:
         raise Malformed("Journal", where, "it speaks of more bitmaps than there can be")
-    ranges = [Range(unit, UNIT) for unit in (*rebuilt.full, *rebuilt.empty)]
-    ranges += [Range(unit.offset, len(unit.old)) for unit in rebuilt.table]
-    for part in ranges:
+    units = array("q", sorted(chain(rebuilt.full, rebuilt.empty)))
+    tables = [Range(unit.offset, len(unit.old)) for unit in rebuilt.table]
+    ends = [Range(unit, UNIT) for unit in (units[:1] + units[-1:])]
+    for part in (*ends, *tables):
         if part.offset < 0 or part.end > device_size or any(part.offset < b and a < part.end for a, b in spans):
             raise Malformed("Journal", where, f"it would write {part.length} bytes at {part.offset}")
-    ordered = sorted(ranges)
-    if any(following.offset < part.end for part, following in zip(ordered, ordered[1:])):
+    for first, end in spans:
+        if _first_within(units, Range(first, end - first)) is not None:
+            raise Malformed("Journal", where, f"it would write {UNIT} bytes between {first} and {end}")
+    if _overlap(units, sorted(tables)):
         raise Malformed("Journal", where, "it would write a unit twice")
     if not all(_is_sound(unit) for unit in rebuilt.table):
         raise Malformed("Journal", where, "its block table is not in whole sectors")
     if len(rebuilt.empty) != sum(1 for unit in rebuilt.table for _at in given_away(unit)):
         raise Malformed("Journal", where, "its holes and its block table do not agree")
+
+
+def _overlap(units: Sequence[int], tables: Sequence[Range]) -> bool:
+    """Whether two of them overlap; both are in order."""
+    return (
+        any(following < unit + UNIT for unit, following in zip(units, islice(units, 1, None)))
+        or any(following.offset < part.end for part, following in zip(tables, tables[1:]))
+        or any(_first_within(units, part) is not None for part in tables)
+    )
+
+
+def _first_within(units: Sequence[int], part: Range) -> Optional[int]:
+    """The first of the units, which are in order, that reaches into a range."""
+    at = bisect_left(units, part.offset - UNIT + 1)
+    return units[at] if at < len(units) and units[at] < part.end else None
 
 
 def _is_sound(unit: TableUnit) -> bool:
@@ -164,12 +185,12 @@ def given_away(unit: TableUnit) -> Iterator[int]:
             yield at
 
 
-def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> List[int]:
+def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> "array[int]":
     """The holes that the table, as it was found, does not name; their bitmaps may be emptied.
 
     A guest may have written to one that is named: then its bitmap must stay.
     """
-    holes, left = iter(rebuilt.empty), []
+    holes, left = iter(rebuilt.empty), array("q")
     for unit, data in zip(rebuilt.table, found):
         for at in given_away(unit):
             hole = next(holes)

@@ -2,7 +2,7 @@
 """Reads that are made once: a device that remembers, and can tell what would be read after a write."""
 
 from bisect import bisect_left, bisect_right
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Iterable, List, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Truncated
@@ -40,6 +40,14 @@ class ReadCache(Device):
         for chunk in chunks:
             changed._keep(chunk.offset, chunk.data)
         return changed
+
+    def overwrite(self, chunks: Iterable[Chunk]) -> None:
+        """As if chunks were on the device as well, as far as something there is known; all else stays unknown."""
+        for chunk in chunks:
+            for index in range(self._first(chunk.offset), bisect_left(self._starts, chunk.end)):
+                start = self._starts[index]
+                first, end = max(start, chunk.offset), min(start + len(self._known[index]), chunk.end)
+                self._put_within(index, first, chunk.data[first - chunk.offset : end - chunk.offset])
 
     @property
     def device(self) -> Device:

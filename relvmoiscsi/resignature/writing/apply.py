@@ -26,7 +26,7 @@ logout for example.
 
 import logging
 from hashlib import sha256
-from typing import Container, List, Optional, Sequence
+from typing import Container, Iterable, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
@@ -40,7 +40,7 @@ from relvmoiscsi.resignature.protocol.steps import STEPS, Step
 from relvmoiscsi.resignature.writing import copying, rebuilding
 from relvmoiscsi.resignature.writing.canvas import changed_chunks
 from relvmoiscsi.resignature.writing.copying import Progress
-from relvmoiscsi.resignature.writing.reading_back import batches, range_of, read_back
+from relvmoiscsi.resignature.writing.reading_back import batches, range_of, read_back, read_back_all
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +76,15 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
         read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         step(device, steps.MARK, plan.chunks_of(steps.MARK), run.blocks)
-        contents = [*content_chunks(run, device.block_size), *rebuilding.full_units(run)]
-        step(device, steps.CONTENTS, contents)
+        contents = content_chunks(run, device.block_size)
+        step(device, steps.CONTENTS, contents, units=rebuilding.full_units(run))
         read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
-        for taken in (steps.COMMIT, steps.HOLES, steps.HEADERS, steps.FINAL):
-            chunks = plan.chunks_of(taken)
-            if chunks or taken != steps.HOLES:
-                step(device, taken, chunks, run.blocks)
+        read_back_all(device, rebuilding.full_units(run))
+        step(device, steps.COMMIT, plan.chunks_of(steps.COMMIT), run.blocks)
+        if run.rebuilt is not None and len(run.rebuilt.empty):
+            step(device, steps.HOLES, (), units=rebuilding.all_empty_units(run))
+        for taken in (steps.HEADERS, steps.FINAL):
+            step(device, taken, plan.chunks_of(taken), run.blocks)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 
@@ -101,11 +103,18 @@ def step(
     blocks: Sequence[Chunk] = (),
     torn: Container[int] = (),
     what: str = "",
+    units: Iterable[Chunk] = (),
 ) -> None:
-    """Write and flush; `blocks` and `torn` are for `whole_blocks`. `what` names a part of a step."""
-    what = what or taken.name
-    log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), what, len(chunks), device.name)
-    device.write(whole_blocks(device, chunks, blocks, torn))
+    """Write and flush; `blocks` and `torn` are for `whole_blocks`. `what` names a part of a step.
+
+    `units` are whole blocks, and may be very many: so many at a time are written as may be in memory.
+    """
+    what, count = what or taken.name, len(chunks) + sum(1 for _unit in units)
+    log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), what, count, device.name)
+    if chunks:
+        device.write(whole_blocks(device, chunks, blocks, torn))
+    for part in batches(units, lambda chunk: len(chunk.data)):
+        device.write(part)
     device.flush()
 
 

@@ -2,6 +2,7 @@
 """Write what nobody sees before the commit: parts of a new image, and copies of guest data."""
 
 import logging
+from itertools import chain
 from typing import Callable, Iterable, Iterator, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
@@ -19,7 +20,7 @@ PIECE_BYTES = 1 << 20
 
 def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = None) -> None:
     """Write and read back; it is durable with the next flush. Raises DeviceError, or Refused for lost writes."""
-    for part in batches(unseen.chunks, lambda chunk: len(chunk.data)):
+    for part in batches(chain(unseen.chunks, unseen.more), lambda chunk: len(chunk.data)):
         device.write(part)
         read_back(device, part)
     total, done = unseen.copied_bytes, 0

@@ -84,8 +84,8 @@ def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
         return []
     vg = _newest_vg(device, label, run)
     units = rebuilding.empty_units(device, run.rebuilt, vg)
-    if units:
-        step(device, steps.HOLES, units)
+    if any(True for _unit in units):
+        step(device, steps.HOLES, (), units=units)
     return rebuilding.table_units(device, run.rebuilt, vg)
 
 

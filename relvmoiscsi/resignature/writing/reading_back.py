@@ -31,6 +31,12 @@ def range_of(chunk: Chunk) -> Range:
     return Range(chunk.offset, len(chunk.data))
 
 
+def read_back_all(device: Device, chunks: Iterable[Chunk]) -> None:
+    """As `read_back`, so many at a time as may be in memory."""
+    for part in batches(chunks, lambda chunk: len(chunk.data)):
+        read_back(device, part)
+
+
 def read_back(device: Device, chunks: Sequence[Chunk]) -> None:
     """Raises Refused when the device does not hold what was written."""
     for chunk, data in zip(chunks, device.read([range_of(chunk) for chunk in chunks])):

@@ -8,7 +8,7 @@ what tapdisk has written stays; where LVM has given the extents to somebody else
 
 import errno
 import logging
-from typing import List, Optional
+from typing import Iterable, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import DeviceError
@@ -16,6 +16,7 @@ from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol.rebuilt import (
     EMPTY_UNIT,
     FULL_UNIT,
+    Again,
     Rebuilt,
     TableUnit,
     merged_table,
@@ -26,17 +27,26 @@ from relvmoiscsi.resignature.protocol.run import Run
 log = logging.getLogger(__name__)
 
 
-def full_units(run: Run) -> List[Chunk]:
+def full_units(run: Run) -> Iterable[Chunk]:
     """The bitmaps of blocks that were filled up."""
-    return [Chunk(unit, FULL_UNIT) for unit in run.rebuilt.full] if run.rebuilt else []
+    return _all_the_same(run.rebuilt.full if run.rebuilt else (), FULL_UNIT)
 
 
-def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
+def all_empty_units(run: Run) -> Iterable[Chunk]:
+    """The bitmaps of slots that are given away."""
+    return _all_the_same(run.rebuilt.empty if run.rebuilt else (), EMPTY_UNIT)
+
+
+def _all_the_same(units: Sequence[int], data: bytes) -> "Again[Chunk]":
+    return Again(lambda: (Chunk(unit, data) for unit in units))
+
+
+def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> Iterable[Chunk]:
     """The bitmaps of slots that the block table does not give away yet; none where the volume is not ours any more."""
     if vg is None or not rebuilt.is_still_on(vg):
         log.warning("%s: the volume group was changed; free slots of the new image stay unused", device.name)
-        return []
-    return [Chunk(unit, EMPTY_UNIT) for unit in not_given_yet(rebuilt, _table(device, rebuilt))]
+        return ()
+    return _all_the_same(not_given_yet(rebuilt, _table(device, rebuilt)), EMPTY_UNIT)
 
 
 def table_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:

@@ -205,7 +205,7 @@ def test_the_plan_of_one_vdi_has_every_write(plan_of_one):
 
 def test_the_text_of_a_plan_has_many_of_a_kind_in_one_line(plan_of_one):
     chunks = tuple(Chunk(40960 * number, bytes(4096)) for number in range(5))
-    many = plan_of_one._replace(unseen=plan_of_one.unseen._replace(chunks=chunks))
+    many = plan_of_one._replace(unseen=plan_of_one.unseen._replace(chunks=chunks, more=()))
 
     lines = [line.split() for line in report.plan_text(many).splitlines()]
 

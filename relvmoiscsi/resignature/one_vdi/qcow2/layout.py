@@ -26,7 +26,7 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
 from relvmoiscsi.formats.qcow2 import clusters
 from relvmoiscsi.formats.qcow2.clusters import ZEROS, Needs
 from relvmoiscsi.formats.qcow2.layout import ENTRY_BYTES
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, none_kept
 from relvmoiscsi.resignature.one_vdi.qcow2.members import EXTENT_SHIFT, Member, cut_short, find_homes
 
 #: the homes of units, by the number of their table
@@ -226,9 +226,9 @@ def kept_bases(layout: Layout) -> Dict[int, int]:
     return {extent: (layout.head_extents + index) * EXTENT_BYTES for index, extent in enumerate(layout.kept)}
 
 
-def extents_kept(layout: Layout, extents: Sequence[List[int]]) -> Dict[int, int]:
-    """The physical extents that stay, by their place in the new volume; `extents` are those of the images."""
-    found = {}
+def extents_kept(layout: Layout, extents: Sequence[List[int]]) -> "array[int]":
+    """The physical extents that stay, as `extents.place` wants them; `extents` are those of the images."""
+    found = none_kept(layout.size_bytes // EXTENT_BYTES)
     for index, extent in enumerate(layout.kept):
         image, at = divmod(extent, 1 << 56 - EXTENT_SHIFT)
         found[layout.head_extents + index] = extents[image - 1][at]

@@ -9,12 +9,12 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume, extents_of
 from relvmoiscsi.formats.qcow2 import clusters
 from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.resignature.one_vdi.choice import Chain
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, room_on
+from relvmoiscsi.resignature.one_vdi.extents import Room, place, room_on
 from relvmoiscsi.resignature.one_vdi.qcow2 import image
 from relvmoiscsi.resignature.one_vdi.qcow2.layout import Layout, extents_kept, layouts
 from relvmoiscsi.resignature.one_vdi.qcow2.members import Member, read_member, read_members
 from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Places, Way
-from relvmoiscsi.resignature.protocol.rebuilt import Copies, Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Again, Rebuilt, Unseen
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
 
@@ -28,10 +28,10 @@ class Qcow2Way(Way):
         head = image.plain_head(made, members[0])
         self.content: Qcow2 = read_qcow2(head, members[0].name, made.size_bytes)
 
-    def extents(self) -> Tuple[int, ...]:
+    def extents(self) -> Sequence[int]:
         made = self._layout
         kept = extents_kept(made, [extents_of(member.lv.segments) for member in self._members])
-        return place(made.size_bytes // EXTENT_BYTES, kept, range(made.head_extents), self._room)
+        return place(kept, range(made.head_extents), self._room)
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
         places = Places(self._vg, lv, [member.lv for member in self._members])
@@ -42,7 +42,7 @@ class Qcow2Way(Way):
         ]
         self._verify(device, places, chunks)
         expected = tuple(one for member in self._members for one in member.built_on)
-        copies = Copies(lambda: image.copies(self._layout, places))
+        copies = Again(lambda: image.copies(self._layout, places))
         return Image(Unseen(expected, tuple(chunks), (copies,)), Rebuilt(lv_id=lv_id, segments=lv.segments))
 
     def _verify(self, device: Device, places: Places, chunks: Sequence[Chunk]) -> None:

@@ -6,12 +6,14 @@ what no image has becomes zeros there, so that the block is full. The last block
 is copied. Where a cut may tear a page of 4 KiB, sectors that are in use must not share one with those that are written:
 such a block is copied as well.
 
-There may be a million of them, so a home has no bitmaps: those are put together again for the block in question.
+There may be a million of them, so a home has no bitmaps: those are put together again for the block in question; and
+homes are kept as rows of numbers.
 """
 
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, bitmap_bytes, first_sectors
+from relvmoiscsi.resignature.one_vdi.compact import Rows
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 
 
@@ -30,6 +32,11 @@ class Home(NamedTuple):
         return self.filled_sectors > 0
 
 
+def rows_of(homes: Iterable[Home] = ()) -> "Rows[Home]":
+    """Homes in nine bytes each."""
+    return Rows(Home, "IBHBB", homes)
+
+
 class Sectors(NamedTuple):
     """What images have of a block."""
 
@@ -45,10 +52,10 @@ class Sectors(NamedTuple):
         return found
 
 
-def find_homes(members: Sequence[Member]) -> List[Home]:
+def find_homes(members: Sequence[Member]) -> "Rows[Home]":
     """The homes of all blocks that any image has, in the order of the disk."""
     homes = (_home(block, members) for block in range(len(members[0].entries)))
-    return [home for home in homes if home is not None]
+    return rows_of(home for home in homes if home is not None)
 
 
 def sectors_of(members: Sequence[Member], home: Home) -> Sectors:

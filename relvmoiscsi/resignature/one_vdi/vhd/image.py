@@ -7,7 +7,9 @@ with the contents   bitmaps of the blocks that were filled: all ones            
 after the commit    bitmaps of holes: all zeros; then their entries in the block table          density
 """
 
-from typing import Dict, Iterable, Iterator, List, Sequence, Tuple
+from array import array
+from itertools import chain
+from typing import Dict, Iterable, Iterator, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Range, align_down
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup, extents_of
@@ -20,7 +22,7 @@ from relvmoiscsi.resignature.one_vdi.vhd.homes import Home, Sectors, sectors_of
 from relvmoiscsi.resignature.one_vdi.vhd.layout import Hole, Layout
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 from relvmoiscsi.resignature.one_vdi.way import Image, Places
-from relvmoiscsi.resignature.protocol.rebuilt import Copies, Copy, Expected, Rebuilt, TableUnit, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Again, Copy, Expected, Rebuilt, TableUnit, Unseen
 
 
 class _Making(Places):
@@ -29,15 +31,20 @@ class _Making(Places):
     def __init__(self, vg: VolumeGroup, members: Sequence[Member], made: Layout, lv: LogicalVolume) -> None:
         super().__init__(vg, lv, [member.lv for member in members])
         self.members, self.layout = members, made
-        self.copied = {home.block for home in made.copied}
-        self.homes = [*made.staying, *made.copied]
+        self._copied = bytearray(len(members[0].entries))  # a byte for each block of the disk
+        for home in made.copied:
+            self._copied[home.block] = 1
+
+    @property
+    def homes(self) -> Iterator[Home]:
+        return chain(self.layout.staying, self.layout.copied)
 
     def slot(self, home: Home) -> int:
         return self.layout.slots[home.block]
 
     def bits(self, home: Home) -> int:
         """The new bitmap: a block that stays is filled up wholly, one that is copied has what the images have."""
-        if home.block in self.copied:
+        if self._copied[home.block]:
             return self.sectors(home).all_bits
         return FULL if home.must_be_filled else self.sectors(home).bits
 
@@ -56,9 +63,9 @@ class _Making(Places):
         """Whether the bitmap of a slot is in a new extent: then it is written before the commit."""
         return self.bitmap(slot) // EXTENT_BYTES in self.layout.fresh
 
-    def later_holes(self) -> List[Hole]:
+    def later_holes(self) -> Iterator[Hole]:
         """Those that the old image may use until the commit."""
-        return [hole for hole in self.layout.holes if not self.is_fresh(hole.slot)]
+        return (hole for hole in self.layout.holes if not self.is_fresh(hole.slot))
 
 
 def make_image(
@@ -74,17 +81,17 @@ def make_image(
     new_footer = plain_footer(members[0].footer)
     header = plain_header(members[made.primary].header)
     head = _head(making, new_footer, header)
-    chunks = [*making.chunks(0, head), *_bitmaps(making)]
-    chunks += making.chunks(made.size_bytes - Footer.SIZE, bytes(new_footer))
+    chunks = [*making.chunks(0, head), *making.chunks(made.size_bytes - Footer.SIZE, bytes(new_footer))]
     rebuilt = Rebuilt(
         lv_id=lv_id,
         segments=lv.segments,
-        full=tuple(_full_units(making)),
-        empty=tuple(making.unit(hole.slot) for hole in making.later_holes()),
+        full=array("q", _full_units(making)),
+        empty=array("q", (making.unit(hole.slot) for hole in making.later_holes())),
         table=tuple(_table_units(making, head)),
     )
-    copies = Copies(lambda: _shadows(making)), Copies(lambda: _fills_and_copies(making))
-    return Image(Unseen(tuple(expected), tuple(chunks), copies), rebuilt)
+    copies = Again(lambda: _shadows(making)), Again(lambda: _fills_and_copies(making))
+    bitmaps = Again(lambda: _bitmaps(making))
+    return Image(Unseen(tuple(expected), tuple(chunks), copies, bitmaps), rebuilt)
 
 
 def plain_footer(footer: Footer) -> Footer:
@@ -104,9 +111,9 @@ def plain_header(header: DynamicHeader) -> DynamicHeader:
     )
 
 
-def _entries(making: _Making) -> List[int]:
+def _entries(making: _Making) -> "array[int]":
     """The block table without the blocks that get holes in old extents."""
-    found = [UNUSED] * making.members[making.layout.primary].header.max_bat_entries
+    found = array("I", [UNUSED]) * making.members[making.layout.primary].header.max_bat_entries
     for block, slot in making.layout.slots.items():
         found[block] = making.layout.entry(slot)
     for hole in making.layout.holes:
@@ -149,12 +156,17 @@ def _batmap(making: _Making, size: int) -> Batmap:
 
 def _bitmaps(making: _Making) -> Iterator[Chunk]:
     """Bitmaps in free extents, with the padding in front of them; in front of slot 0's are headers."""
-    wanted = [(making.slot(home), making.bits(home)) for home in making.homes]
-    wanted += [(hole.slot, 0) for hole in making.layout.holes]
-    for slot, bits in wanted:
-        if making.is_fresh(slot):
-            padding = UNIT - SECTOR if slot else 0
-            yield from making.chunks(making.bitmap(slot) - padding, bytes(padding) + blocks.bitmap_bytes(bits))
+    for home in making.homes:
+        if making.is_fresh(making.slot(home)):
+            yield from _bitmap(making, making.slot(home), making.bits(home))
+    for hole in making.layout.holes:
+        if making.is_fresh(hole.slot):
+            yield from _bitmap(making, hole.slot, 0)
+
+
+def _bitmap(making: _Making, slot: int, bits: int) -> Iterator[Chunk]:
+    padding = UNIT - SECTOR if slot else 0
+    yield from making.chunks(making.bitmap(slot) - padding, bytes(padding) + blocks.bitmap_bytes(bits))
 
 
 # --- what is copied

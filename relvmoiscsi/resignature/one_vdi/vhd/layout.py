@@ -14,7 +14,9 @@ The first extents, up to that of slot 0, and the last one are always new ones: s
 commit. All else is neutral, or free space, until then.
 """
 
+from array import array
 from collections import Counter
+from heapq import merge
 from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, align_up
@@ -23,8 +25,9 @@ from relvmoiscsi.formats.lvm.vg import extents_of
 from relvmoiscsi.formats.vhd import blocks
 from relvmoiscsi.formats.vhd.blocks import BLOCK_BYTES, SLOT_UNITS, UNIT
 from relvmoiscsi.formats.vhd.layout import Footer
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
-from relvmoiscsi.resignature.one_vdi.vhd.homes import Home
+from relvmoiscsi.resignature.one_vdi.compact import Places, Rows
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, none_kept
+from relvmoiscsi.resignature.one_vdi.vhd.homes import Home, rows_of
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 
 EXTENT_UNITS = EXTENT_BYTES // UNIT
@@ -62,13 +65,13 @@ class Layout(NamedTuple):
 
     primary: int  #: index in the chain of the image whose header, and whose slots, it takes over
     first_unit: int  #: of slot 0
-    slots: Dict[int, int]  #: by block
-    copied: Tuple[Home, ...]  #: blocks that get new slots
-    staying: Tuple[Home, ...]  #: blocks whose data is where it was
+    slots: Places  #: by block
+    copied: "Rows[Home]"  #: blocks that get new slots
+    staying: "Rows[Home]"  #: blocks whose data is where it was
     moved: Tuple[Moved, ...]  #: the primary's extents first, if any stay
     fresh_head: int  #: the first so many extents are new ones
     slot_count: int  #: up to the highest in use
-    holes: Tuple[Hole, ...]
+    holes: "Rows[Hole]"
     lost_slots: int  #: holes for which there was no block left: then every block of the disk is there
     size_bytes: int  #: of the new volume, whole extents
     fresh: FrozenSet[int]  #: its extents that are new ones, written before the commit
@@ -89,17 +92,20 @@ class Layout(NamedTuple):
         return piece.member, extent - piece.at + piece.first
 
 
-def layouts(members: Sequence[Member], homes: Sequence[Home], thick: bool, tears_pages: bool) -> Iterator[Layout]:
+def layouts(members: Sequence[Member], homes: "Rows[Home]", thick: bool, tears_pages: bool) -> Iterator[Layout]:
     """Every way to do it, likely the cheapest first; each is large. Raises Refused where there is none.
 
     `thick`: the volume is to have room for a full disk; `tears_pages`: what a cut tears is larger than a sector.
     """
-    movable = [home for home in homes if not _must_be_copied(home, tears_pages)]
-    fixed = [home for home in homes if _must_be_copied(home, tears_pages)]
+    fixed = rows_of(home for home in homes if _must_be_copied(home, tears_pages))
+    movable: Dict[int, Rows[Home]] = {}
+    for home in homes:
+        if not _must_be_copied(home, tears_pages):
+            movable.setdefault(home.member, rows_of()).append(home)
     possible = [
         index for index, one in enumerate(members) if one.header.max_bat_entries >= members[0].header.max_bat_entries
     ]
-    counts = Counter(home.member for home in movable)
+    counts = Counter({index: len(own) for index, own in movable.items()})
     worth = [index for index in possible if counts[index]] or possible[:1]
     any_fits = False
     for primary in sorted(worth, key=lambda index: (_copied_beside(counts, index), -index)):
@@ -128,14 +134,15 @@ class _Builder:
         self.first_unit = members[primary].first_unit
         self.head = self.first_unit // EXTENT_UNITS + 1
         self.extents = self.head  # so many are in use
-        self.slots: Dict[int, int] = {}
-        self.staying: List[Home] = []
-        self.copied: List[Home] = []
+        self.slots = Places(len(members[0].entries))
+        self.staying = rows_of()
+        self.copied = rows_of()
         self.moved: List[Moved] = []
+        self.slot_count = 0  #: up to the highest in use
 
-    def keep(self, homes: Sequence[Home]) -> List[Home]:
+    def keep(self, homes: "Rows[Home]") -> "Rows[Home]":
         """Blocks of the primary stay in their slots. Gives those that cannot."""
-        rest, reached = [], 0
+        rest, reached = rows_of(), 0
         for home in homes:
             slot = self._slot_of(home, self.first_unit)
             if slot is None:
@@ -149,43 +156,42 @@ class _Builder:
             self.extents = end
         return rest
 
-    def move(self, index: int, homes: Sequence[Home], spare_blocks: int) -> List[Home]:
+    def move(self, index: int, homes: "Rows[Home]", spare_blocks: int) -> "Rows[Home]":
         """The blocks of another image move with their extents, if that is worth it. Gives those that do not.
 
         `spare_blocks`: so many blocks of the disk no image has.
         """
         first_unit = self.members[index].first_unit
-        slots = {home.block: self._slot_of(home, first_unit) for home in homes}
-        known = [slot for slot in slots.values() if slot]  # behind slot 0 are headers, which must stay as they are
+        slots = array("I", [self._slot_of(home, first_unit) or 0 for home in homes])
+        known = array("I", filter(None, slots))  # behind slot 0 are headers, which must stay as they are
         if len(known) < WORTH_MOVING:
-            return list(homes)
+            return homes
         low, high = min(known), max(known)
         first = (first_unit + SLOT_UNITS * low) // EXTENT_UNITS
         end = _extent_behind(first_unit + SLOT_UNITS * (high + 1))
         at = self.extents + (first + _shift(first_unit, self.first_unit) - self.extents) % SLOT_UNITS
         by = (first_unit + EXTENT_UNITS * (at - first) - self.first_unit) // SLOT_UNITS
         if by + high + 1 - len(self.slots) - len(known) > spare_blocks:
-            return list(homes)
+            return homes
         self.moved.append(Moved(index, first, end, at))
         self.extents = at + end - first
-        rest = []
-        for home in homes:
-            slot = slots[home.block]
+        rest = rows_of()
+        for home, slot in zip(homes, slots):
             if slot:
                 self._stay(home, slot + by)
             else:
                 rest.append(home)
         return rest
 
-    def copy(self, homes: Sequence[Home]) -> None:
+    def copy(self, homes: "Rows[Home]") -> None:
         """Blocks get new slots, in new extents."""
         start = EXTENT_UNITS * self.extents if self.moved else self.first_unit
-        slot = max(-(-(start - self.first_unit) // SLOT_UNITS), max(self.slots.values(), default=-1) + 1)
+        slot = max(-(-(start - self.first_unit) // SLOT_UNITS), self.slot_count)
         for home in homes:
-            self.slots[home.block] = slot
+            self._put(home, slot)
             slot += 1
-        self.copied = list(homes)
-        if homes:
+        self.copied = homes
+        if len(homes):
             self.extents = max(self.extents, _extent_behind(self.first_unit + SLOT_UNITS * slot))
 
     def _slot_of(self, home: Home, first_unit: int) -> Optional[int]:
@@ -196,8 +202,12 @@ class _Builder:
         return (unit - first_unit) // SLOT_UNITS
 
     def _stay(self, home: Home, slot: int) -> None:
-        self.slots[home.block] = slot
+        self._put(home, slot)
         self.staying.append(home)
+
+    def _put(self, home: Home, slot: int) -> None:
+        self.slots[home.block] = slot
+        self.slot_count = max(self.slot_count, slot + 1)
 
 
 def _extent_behind(unit: int) -> int:
@@ -210,19 +220,16 @@ def _shift(first_unit: int, wanted: int) -> int:
 
 
 def _layout(
-    members: Sequence[Member], movable: Sequence[Home], fixed: Sequence[Home], primary: int, thick: bool
+    members: Sequence[Member], movable: Dict[int, "Rows[Home]"], fixed: "Rows[Home]", primary: int, thick: bool
 ) -> Layout:
-    by_member: Dict[int, List[Home]] = {}
-    for home in movable:
-        by_member.setdefault(home.member, []).append(home)
     builder = _Builder(members, primary)
     block_count = len(members[0].entries)
-    spare = block_count - len(movable) - len(fixed)
-    rest = list(fixed) + builder.keep(by_member.pop(primary, []))
-    for index in sorted(by_member, reverse=True):
-        rest += builder.move(index, by_member[index], spare)
-    builder.copy(sorted(rest))
-    slot_count = max(builder.slots.values(), default=-1) + 1
+    spare = block_count - sum(map(len, movable.values())) - len(fixed)
+    rest = [fixed, builder.keep(movable.get(primary, rows_of()))]
+    for index in sorted(set(movable) - {primary}, reverse=True):
+        rest.append(builder.move(index, movable[index], spare))
+    builder.copy(rows_of(merge(*rest)))
+    slot_count = builder.slot_count
     holes, lost = _holes(builder.slots, slot_count, block_count)
     still = block_count - len(builder.slots) - len(holes) if thick else 0
     size = _size(builder, slot_count + still, members[0].virtual_size if thick else 0)
@@ -230,25 +237,27 @@ def _layout(
         primary=primary,
         first_unit=builder.first_unit,
         slots=builder.slots,
-        copied=tuple(builder.copied),
-        staying=tuple(builder.staying),
+        copied=builder.copied,
+        staying=builder.staying,
         moved=tuple(builder.moved),
         fresh_head=builder.head,
         slot_count=slot_count,
-        holes=tuple(holes),
+        holes=holes,
         lost_slots=lost,
         size_bytes=size,
         fresh=_fresh(builder, size // EXTENT_BYTES),
     )
 
 
-def _holes(slots: Dict[int, int], slot_count: int, block_count: int) -> Tuple[List[Hole], int]:
+def _holes(slots: Places, slot_count: int, block_count: int) -> Tuple["Rows[Hole]", int]:
     """The slots that are free, each with a block that has none: neighbours, so that few sectors of the table change."""
-    used = set(slots.values())
-    free = [slot for slot in range(slot_count) if slot not in used]
+    used = bytearray(slot_count)
+    for slot in slots.values():
+        used[slot] = 1
+    free = (slot for slot in range(slot_count) if not used[slot])
     wanted = (block for block in range(block_count) if block not in slots)
-    given = [Hole(block, slot) for slot, block in zip(free, wanted)]
-    return given, len(free) - len(given)
+    given = Rows(Hole, "II", zip(wanted, free))
+    return given, used.count(0) - len(given)
 
 
 def _size(builder: _Builder, slot_count: int, virtual_size: int) -> int:
@@ -269,12 +278,12 @@ def _fresh(builder: _Builder, extent_count: int) -> FrozenSet[int]:
     return frozenset(found | {extent_count - 1})
 
 
-def kept_extents(layout: Layout, members: Sequence[Member]) -> Dict[int, int]:
-    """The physical extents that stay, by their place in the new volume."""
-    found: Dict[int, int] = {}
+def kept_extents(layout: Layout, members: Sequence[Member]) -> "array[int]":
+    """The physical extents that stay, by their place in the new volume, as `extents.place` wants them."""
+    found = none_kept(layout.size_bytes // EXTENT_BYTES)
     for piece in layout.moved:
         old = extents_of(members[piece.member].lv.segments)[piece.first : piece.end]
-        found.update(zip(piece.extents, old))
+        found[piece.at : piece.at + len(old)] = array("q", old)
     return found
 
 

@@ -2,7 +2,7 @@
 """The ways to make a chain of VHDs one VHD: each takes another image as the one that stays where it is."""
 
 from hashlib import sha256
-from typing import Iterator, Tuple
+from typing import Iterator, Sequence, Tuple
 
 from relvmoiscsi.device import SECTOR, Device, torn_bytes
 from relvmoiscsi.errors import Refused
@@ -10,7 +10,7 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.vhd import blocks
 from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.resignature.one_vdi.choice import Chain
-from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, room_on
+from relvmoiscsi.resignature.one_vdi.extents import Room, place, room_on
 from relvmoiscsi.resignature.one_vdi.vhd import layout
 from relvmoiscsi.resignature.one_vdi.vhd.homes import find_homes
 from relvmoiscsi.resignature.one_vdi.vhd.image import make_image, plain_footer, plain_header
@@ -30,9 +30,9 @@ class VhdWay(Way):
         footer, header = plain_footer(members[0].footer), plain_header(members[made.primary].header)
         self.content = Vhd(footer, footer, None, False, header, (), None)
 
-    def extents(self) -> Tuple[int, ...]:
+    def extents(self) -> Sequence[int]:
         made = self._layout
-        return place(made.size_bytes // EXTENT_BYTES, layout.kept_extents(made, self._members), made.fresh, self._room)
+        return place(layout.kept_extents(made, self._members), made.fresh, self._room)
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
         wanted = built_on(self._vg, self._members)
@@ -70,11 +70,10 @@ def _refuse_encrypted(members: Tuple[Member, ...]) -> None:
 
 
 def _counts(made: Layout, free: int) -> Counts:
-    filled = [home for home in made.staying if home.must_be_filled]
     return Counts(
         blocks=len(made.slots),
         remapped=len(made.staying),
-        filled=len(filled),
+        filled=sum(1 for home in made.staying if home.must_be_filled),
         copied=len(made.copied),
         data_bytes=made.cost_bytes(),
         fresh_extents=len(made.fresh),

@@ -129,10 +129,10 @@ def test_an_undo_brings_the_newer_text_of_two_areas_back(cut_at, monkeypatch):
     class Cut(Exception):
         pass
 
-    def step(device, taken, *rest):
+    def step(device, taken, *rest, **named):
         if taken.number == cut_at:
             raise Cut
-        whole(device, taken, *rest)
+        whole(device, taken, *rest, **named)
 
     monkeypatch.setattr(apply, "step", step)
     with pytest.raises(Cut):

@@ -58,18 +58,21 @@ def run(rebuilt=REBUILT):
 
 
 def test_bitmaps_of_filled_blocks_become_all_ones():
-    assert rebuilding.full_units(run()) == [Chunk(16 * MIB, FULL_UNIT), Chunk(17 * MIB, FULL_UNIT)]
+    assert list(rebuilding.full_units(run())) == [Chunk(16 * MIB, FULL_UNIT), Chunk(17 * MIB, FULL_UNIT)]
 
 
 def test_a_run_that_rebuilds_nothing_has_nothing_to_do():
-    assert rebuilding.full_units(run(None)) == []
+    assert list(rebuilding.full_units(run(None))) == []
 
 
 # --- holes
 
 
 def test_first_bitmaps_are_emptied_then_the_table_names_the_slots(disk):
-    assert rebuilding.empty_units(disk, REBUILT, OURS) == [Chunk(20 * MIB, EMPTY_UNIT), Chunk(24 * MIB, EMPTY_UNIT)]
+    assert list(rebuilding.empty_units(disk, REBUILT, OURS)) == [
+        Chunk(20 * MIB, EMPTY_UNIT),
+        Chunk(24 * MIB, EMPTY_UNIT),
+    ]
     assert rebuilding.table_units(disk, REBUILT, OURS) == [
         Chunk(TABLE.offset, TABLE.new),
         Chunk(SECOND.offset, SECOND.new),
@@ -79,14 +82,14 @@ def test_first_bitmaps_are_emptied_then_the_table_names_the_slots(disk):
 def test_what_is_done_is_not_done_again(disk):
     disk.poke(TABLE.offset, TABLE.new + SECOND.new)
 
-    assert rebuilding.empty_units(disk, REBUILT, OURS) == []
+    assert list(rebuilding.empty_units(disk, REBUILT, OURS)) == []
     assert rebuilding.table_units(disk, REBUILT, OURS) == []
 
 
 def test_a_hole_that_is_given_away_already_keeps_its_bitmap_for_a_guest_may_have_used_it(disk):
     disk.poke(TABLE.offset, TABLE.new)
 
-    assert rebuilding.empty_units(disk, REBUILT, OURS) == [Chunk(24 * MIB, EMPTY_UNIT)]
+    assert list(rebuilding.empty_units(disk, REBUILT, OURS)) == [Chunk(24 * MIB, EMPTY_UNIT)]
     assert rebuilding.table_units(disk, REBUILT, OURS) == [Chunk(SECOND.offset, SECOND.new)]
 
 
@@ -102,7 +105,7 @@ def test_entries_of_a_guest_stay(disk):
 @pytest.mark.parametrize("group", [OTHERS, None], ids=["extents of others", "no group"])
 def test_where_the_extents_are_not_ours_any_more_nothing_is_written(disk, group, caplog):
     with caplog.at_level(logging.WARNING):
-        assert rebuilding.empty_units(disk, REBUILT, group) == []
+        assert list(rebuilding.empty_units(disk, REBUILT, group)) == []
     assert rebuilding.table_units(disk, REBUILT, group) == []
     assert "the volume group was changed" in caplog.text
 
@@ -123,7 +126,7 @@ def test_a_unit_that_cannot_be_read_since_the_cut_is_as_it_was():
     disk = Torn(64 * MIB)
     disk.poke(TABLE.offset, TABLE.new)
 
-    assert rebuilding.empty_units(disk, REBUILT, OURS) == [Chunk(24 * MIB, EMPTY_UNIT)]
+    assert list(rebuilding.empty_units(disk, REBUILT, OURS)) == [Chunk(24 * MIB, EMPTY_UNIT)]
     assert rebuilding.table_units(disk, REBUILT, OURS) == [Chunk(SECOND.offset, SECOND.new)]
 
 

@@ -78,7 +78,7 @@ def laid_out(world, members, thick=True):
     for made in layout.layouts(members, homes, thick, False):
         try:
             kept = layout.kept_extents(made, members)
-            return made, segments_of(place(made.size_bytes // EXTENT_BYTES, kept, made.fresh, room)), homes
+            return made, segments_of(place(kept, made.fresh, room)), homes
         except Refused:
             continue
     raise AssertionError("no room")
@@ -123,7 +123,7 @@ def test_two_large_images_are_put_together_without_a_copy(seed):
 
     made, segments, homes = laid_out(world, [leaf, base])
 
-    assert made.copied == () or len(made.copied) == 1  # the block in slot 0 of the image that moves
+    assert len(made.copied) <= 1  # the block in slot 0 of the image that moves
     verify([leaf, base], made, segments, homes, set(world.free))
 
 

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Millions of small values in little memory: dom0 has some gigabytes for everything. Pure."""
+
+import zlib
+from array import array
+from typing import Callable, Dict, Generic, Iterable, Iterator, Optional, Sequence, Tuple, TypeVar
+
+T = TypeVar("T")
+
+_NUMBER_BYTES = 8
+
+
+class Rows(Generic[T]):
+    """Tuples of numbers, in the order in which they were put in: each number in the bytes that its code takes.
+
+    `make` gives the tuple back. Sources of the codes: Python's module array.
+    """
+
+    def __init__(self, make: Callable[..., T], codes: str, rows: Iterable[Sequence[int]] = ()) -> None:
+        self._make, self._columns = make, [array(code) for code in codes]
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: Sequence[int]) -> None:
+        for column, number in zip(self._columns, row):
+            column.append(number)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, *self._columns)
+
+
+class Places:
+    """A number for some of the numbers below `count`, as a dict has them; four bytes for each there may be."""
+
+    _NONE = 0xFFFFFFFF
+
+    def __init__(self, count: int) -> None:
+        self._places = array("I", [self._NONE]) * count
+        self._known = 0
+
+    def __setitem__(self, number: int, place: int) -> None:
+        self._known += self._places[number] == self._NONE
+        self._places[number] = place
+
+    def __getitem__(self, number: int) -> int:
+        if number not in self:
+            raise KeyError(number)
+        return self._places[number]
+
+    def __contains__(self, number: int) -> bool:
+        return self._places[number] != self._NONE
+
+    def __len__(self) -> int:
+        return self._known
+
+    def __iter__(self) -> Iterator[int]:
+        return (number for number, place in enumerate(self._places) if place != self._NONE)
+
+    def items(self) -> Iterator[Tuple[int, int]]:
+        return ((number, place) for number, place in enumerate(self._places) if place != self._NONE)
+
+    def values(self) -> Iterator[int]:
+        return (place for place in self._places if place != self._NONE)
+
+
+class Arrays:
+    """Arrays of numbers of 64 bits, by a number of each. Packed: they mostly count on.
+
+    Byte by byte of all numbers, high bytes are one and the same, and low ones a cycle; that packs a hundredfold, other
+    than the numbers as they are.
+    """
+
+    def __init__(self) -> None:
+        self._packed: Dict[int, bytes] = {}
+
+    def __setitem__(self, number: int, numbers: Sequence[int]) -> None:
+        data = array("Q", numbers).tobytes()
+        self._packed[number] = zlib.compress(b"".join(data[at::_NUMBER_BYTES] for at in range(_NUMBER_BYTES)), 1)
+
+    def __getitem__(self, number: int) -> "array[int]":
+        found = self.get(number)
+        if found is None:
+            raise KeyError(number)
+        return found
+
+    def get(self, number: int) -> "Optional[array[int]]":
+        packed = self._packed.get(number)
+        if packed is None:
+            return None
+        planes = zlib.decompress(packed)
+        count, data = len(planes) // _NUMBER_BYTES, bytearray(len(planes))
+        for at in range(_NUMBER_BYTES):
+            data[at::_NUMBER_BYTES] = planes[at * count : (at + 1) * count]
+        found = array("Q")
+        found.frombytes(data)
+        return found
+
+    def size_bytes(self, number: int) -> int:
+        """What it takes in memory."""
+        return len(self._packed[number])
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._packed
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._packed)

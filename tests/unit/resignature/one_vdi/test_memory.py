@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What it takes of the memory of dom0 to make one VDI of a large disk."""
+
+import tracemalloc
+
+from bench import chains
+from kit.cuts import entropy
+from relvmoiscsi import engine
+from relvmoiscsi.device import Device
+from relvmoiscsi.resignature.one_vdi.choice import Request
+
+MIB = 1 << 20
+
+
+def peak(work):
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def prepared(chain):
+    return engine.prepare(chain.disk, entropy(0), one=Request())
+
+
+def test_a_partial_block_of_a_vhd_takes_less_than_200_bytes():
+    few, many = (chains.vhds(chains.written(40, partial)) for partial in (500, 3000))
+
+    more = peak(lambda: prepared(many)) - peak(lambda: prepared(few))
+
+    assert more < 2500 * 200
+
+
+class Measured(Device):
+    """Notes the most bytes that are asked of it at once, to be read or to be written."""
+
+    def __init__(self, disk):
+        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
+        self.disk, self.most = disk, 0
+
+    def read(self, ranges):
+        self.most = max(self.most, sum(part.length for part in ranges))
+        return self.disk.read(ranges)
+
+    def write(self, chunks):
+        self.most = max(self.most, sum(len(chunk.data) for chunk in chunks))
+        self.disk.write(chunks)
+
+    def flush(self):
+        self.disk.flush()
+
+
+def test_however_many_bitmaps_there_are_a_device_is_asked_for_so_much_at_once():
+    """A device has memory of its own for all that is asked of it at once."""
+    chain = chains.vhds(chains.written(40, 3000))
+    made = prepared(chain)
+    made = made._replace(plan=made.plan._replace(unseen=made.plan.unseen._replace(copies=())))
+    device = Measured(chain.disk)
+
+    engine.resignature(device, made)
+
+    assert device.most < 5 * MIB, "the head of the image, and not 12 MiB of bitmaps"
