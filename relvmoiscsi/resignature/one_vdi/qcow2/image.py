@@ -2,13 +2,15 @@
 """The bytes of the new image: its head, and what is copied. All of it goes to new extents, before the commit. Pure."""
 
 from array import array
-from typing import Dict, Iterator, NamedTuple, Sequence, Tuple
+from hashlib import sha256
+from typing import Dict, Iterable, Iterator, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import extents_of
 from relvmoiscsi.formats.qcow2 import clusters, layout
 from relvmoiscsi.formats.qcow2.clusters import ABSENT, ZEROS
 from relvmoiscsi.formats.qcow2.layout import COUNT_BYTES, ENTRY_BYTES
+from relvmoiscsi.resignature.one_vdi.compact import Arrays
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
 from relvmoiscsi.resignature.one_vdi.qcow2.layout import Layout, kept_bases
 from relvmoiscsi.resignature.one_vdi.qcow2.members import EXTENT_SHIFT, Member, place_of
@@ -43,25 +45,19 @@ def plain_head(made: Layout, leaf: Member) -> bytes:
     return clusters.plain_head(leaf.head, made.unit, made.needed, at, leaf.name)
 
 
-def head_pieces(made: Layout, leaf: Member) -> Iterator[Tuple[int, bytes]]:
-    """The head, in pieces and in its order: bytes from the start of the volume, and what is there."""
-    tables, used = _tables(made)
+def first_pieces(made: Layout, leaf: Member) -> Iterator[Tuple[int, bytes]]:
+    """The head up to its tables of the second level, but for the counts: what a survey reads of it.
+
+    Bytes from the start of the volume, and what is there.
+    """
     places, unit = head_places(made), made.unit
     yield 0, plain_head(made, leaf).ljust(unit, b"\0")
     table = clusters.word_bytes(range(places.counts, places.first_level, unit))
     yield places.count_table, table.ljust(made.needed.count_table * unit, b"\0")
-    counts = bytearray(made.needed.counts * unit)
-    counts[COUNT_BYTES - 1 : len(used) * COUNT_BYTES : COUNT_BYTES] = used
-    yield from _in_pieces(places.counts, bytes(counts))
-    first = [0] * (made.needed.first_level * made.per_table)
+    first = array("Q", [0]) * (made.needed.first_level * made.per_table)
     for index, number in enumerate(made.tables):
         first[number] = layout.ENTRY_USED_ONCE | places.second_level + index * unit
     yield from _in_pieces(places.first_level, clusters.word_bytes(first))
-    at_once = max(1, PIECE_BYTES // unit)
-    for start in range(0, len(made.tables), at_once):
-        numbers = made.tables[start : start + at_once]
-        data = b"".join(clusters.word_bytes(tables[number]).ljust(unit, b"\0") for number in numbers)
-        yield places.second_level + start * unit, data
 
 
 def _in_pieces(offset: int, data: bytes) -> Iterator[Tuple[int, bytes]]:
@@ -69,16 +65,84 @@ def _in_pieces(offset: int, data: bytes) -> Iterator[Tuple[int, bytes]]:
         yield offset + start, data[start : start + PIECE_BYTES]
 
 
-def _tables(made: Layout) -> Tuple[Dict[int, "array[int]"], bytearray]:
+class Tables:
+    """Counts and tables of the second level: made up piece by piece whenever they are asked for.
+
+    What was read to be verified is what is written: of each such piece the digest is kept.
+    """
+
+    def __init__(self, made: Layout) -> None:
+        self._made = made
+        self._places = head_places(made)
+        self._entries, self._used = _tables(made)
+        self._verified: Dict[int, bytes] = {}
+
+    def pieces(self) -> Iterator[Tuple[int, bytes]]:
+        """Bytes from the start of the volume, and what is there. Raises Refused for others than were verified."""
+        for offset in self._starts():
+            data = self._piece(offset)
+            if self._verified.get(offset) not in (None, sha256(data).digest()):
+                _refuse(f"what is to be written at byte {offset} is not what was verified")
+            yield offset, data
+
+    def read_piece(self, offset: int) -> Tuple[int, bytes]:
+        """Where the piece begins that a byte of the volume lies in, and the piece, to be verified."""
+        second, size = self._places.second_level, PIECE_BYTES
+        first = self._places.counts
+        if offset >= second:
+            first, size = second, self._at_once * self._made.unit
+        start = first + (offset - first) // size * size
+        data = self._piece(start)
+        self._verified[start] = sha256(data).digest()
+        return start, data
+
+    def counts(self) -> Iterator[bytes]:
+        """The counts, in pieces, to be verified."""
+        return (self.read_piece(offset)[1] for offset in self._starts() if offset < self._places.first_level)
+
+    def has(self, offset: int) -> bool:
+        """Whether a byte of the volume is in any of the pieces."""
+        places = self._places
+        end = places.second_level + len(self._made.tables) * self._made.unit
+        return places.counts <= offset < places.first_level or places.second_level <= offset < end
+
+    def _starts(self) -> Iterator[int]:
+        yield from range(self._places.counts, self._places.first_level, PIECE_BYTES)
+        for index in range(0, len(self._made.tables), self._at_once):
+            yield self._places.second_level + index * self._made.unit
+
+    def _piece(self, offset: int) -> bytes:
+        if offset < self._places.first_level:
+            return self._counts(offset - self._places.counts)
+        return self._second_level((offset - self._places.second_level) // self._made.unit)
+
+    @property
+    def _at_once(self) -> int:
+        return max(1, PIECE_BYTES // self._made.unit)
+
+    def _counts(self, start: int) -> bytes:
+        end = min(start + PIECE_BYTES, self._made.needed.counts * self._made.unit)
+        used = self._used[start // COUNT_BYTES : end // COUNT_BYTES]
+        found = bytearray(end - start)
+        found[COUNT_BYTES - 1 : len(used) * COUNT_BYTES : COUNT_BYTES] = used
+        return bytes(found)
+
+    def _second_level(self, start: int) -> bytes:
+        made, numbers = self._made, self._made.tables[start : start + self._at_once]
+        return b"".join(clusters.word_bytes(self._entries[number]).ljust(made.unit, b"\0") for number in numbers)
+
+
+def _tables(made: Layout) -> Tuple[Arrays, bytearray]:
     """The tables of the second level by their number, and a byte for each used unit in front of the tail."""
     used = bytearray(made.used_units)
     first_copy = made.first_copy
     used[: first_copy + len(made.copied)] = b"\1" * (first_copy + len(made.copied))
-    tables = _entries(made)
-    for table in tables.values():
-        for entry in table:
+    tables = Arrays()
+    for number, entries in _entries(made):
+        for entry in entries:
             if entry:
                 used[(entry & layout.ENTRY_PLACE) // made.unit] = 1
+        tables[number] = entries
     if sum(used) != first_copy + made.block_count:
         raise Refused("The planned image does not check: two clusters have one place.", sm_key="MetadataError")
     for number in made.tables:
@@ -88,39 +152,42 @@ def _tables(made: Layout) -> Tuple[Dict[int, "array[int]"], bytearray]:
     return tables, used
 
 
-def _entries(made: Layout) -> Dict[int, "array[int]"]:
+def _entries(made: Layout) -> Iterator[Tuple[int, "array[int]"]]:
     """The tables with what the images have."""
-    once, found = layout.ENTRY_USED_ONCE, {}  # type: int, Dict[int, array[int]]
+    once = layout.ENTRY_USED_ONCE
     bases = {extent: once | base for extent, base in kept_bases(made).items()}
     copies = {copy.number: index for index, copy in enumerate(made.copied)}
     touched = {number // made.per_table for number in copies}
-    for table, homes in made.homes.items():
+    for table in made.homes:
+        homes = made.homes[table]
         if table not in touched:
-            found[table] = array(
-                "Q", [bases[home >> EXTENT_SHIFT] | home & _WITHIN if home > ZEROS else ABSENT for home in homes]
-            )
+            entries = [bases[home >> EXTENT_SHIFT] | home & _WITHIN if home > ZEROS else ABSENT for home in homes]
+            yield table, array("Q", entries)
             continue
-        found[table] = array("Q", [ABSENT]) * len(homes)
+        found = array("Q", [ABSENT]) * len(homes)
         for at, (number, home) in enumerate(enumerate(homes, table * made.per_table)):
             if number in copies:
-                found[table][at] = once | (made.first_copy + copies[number]) * made.unit
+                found[at] = once | (made.first_copy + copies[number]) * made.unit
             elif home > ZEROS:
-                found[table][at] = bases[home >> EXTENT_SHIFT] | home & _WITHIN
-    return found
+                found[at] = bases[home >> EXTENT_SHIFT] | home & _WITHIN
+        yield table, found
 
 
-def _give_away(made: Layout, tables: Dict[int, "array[int]"], used: bytearray) -> None:
+def _give_away(made: Layout, tables: Arrays, used: bytearray) -> None:
     """Dead units become those that no image has: zeros, whatever is there."""
     mark, dead = layout.ENTRY_USED_ONCE | layout.ENTRY_ZEROS, used.find(b"\0")
     for number in made.tables:
+        if dead < 0:
+            return
         table = tables[number]
-        for at, entry in enumerate(table) if ABSENT in table else ():
-            if dead < 0:
-                return
-            if entry == ABSENT:
+        if ABSENT not in table:
+            continue
+        for at, entry in enumerate(table):
+            if entry == ABSENT and dead >= 0:
                 table[at] = mark | dead * made.unit
                 used[dead] = 1
                 dead = used.find(b"\0", dead + 1)
+        tables[number] = table
 
 
 def copies(made: Layout, places: Places) -> Iterator[Copy]:
@@ -134,8 +201,8 @@ def copies(made: Layout, places: Places) -> Iterator[Copy]:
 # --- the planned image, read back
 
 
-def verify_image(made: Layout, new: Member, counts: bytes, places: Places, olds: Sequence[Member]) -> None:
-    """Whether an image that was read back says what it was meant to. `counts` are the clusters of its counts.
+def verify_image(made: Layout, new: Member, counts: Iterable[bytes], places: Places, olds: Sequence[Member]) -> None:
+    """Whether an image that was read back says what it was meant to. `counts` are its counts, in pieces.
 
     Every unit that some image has is where its data is, or will have been copied to; all others are zeros; and all
     that is used has its count. Raises Refused.
@@ -147,17 +214,22 @@ def verify_image(made: Layout, new: Member, counts: bytes, places: Places, olds:
         copied.setdefault(number // made.per_table, {})[number % made.per_table] = target
     for table in range(-(-made.units // made.per_table)):
         count = min(made.per_table, made.units - table * made.per_table)
-        entries, homes = new.tables.get(table, ()), made.homes.get(table, ())
+        entries, homes = new.tables.get(table) or (), made.homes.get(table) or ()
         found = [at[entry >> EXTENT_SHIFT] + (entry & _WITHIN) if entry > ZEROS else 0 for entry in entries[:count]]
         meant = [at[home >> EXTENT_SHIFT] + (home & _WITHIN) if home > ZEROS else 0 for home in homes]
         for index, target in copied.get(table, {}).items():
             meant[index] = at[target >> EXTENT_SHIFT] + (target & _WITHIN)
         if (found or [0] * count) != (meant or [0] * count):
             _refuse(f"clusters of table {table} are not where they should be")
-    found_counts = counts[COUNT_BYTES - 1 :: COUNT_BYTES]
-    taken = bytes(new.taken).ljust(len(found_counts), b"\0")
-    if any(counts[::COUNT_BYTES]) or found_counts != taken[: len(found_counts)] or any(taken[len(found_counts) :]):
-        _refuse("its counts are wrong")
+    known = 0
+    for piece in counts:
+        found_counts = piece[COUNT_BYTES - 1 :: COUNT_BYTES]
+        taken = bytes(new.taken[known : known + len(found_counts)]).ljust(len(found_counts), b"\0")
+        if any(piece[::COUNT_BYTES]) or found_counts != taken:
+            _refuse("its counts are wrong")
+        known += len(found_counts)
+    if any(new.taken[known:]):
+        _refuse("its counts end before its clusters")
 
 
 def _physical(places: Places, members: Sequence[Member]) -> Dict[int, int]:

@@ -26,11 +26,9 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
 from relvmoiscsi.formats.qcow2 import clusters
 from relvmoiscsi.formats.qcow2.clusters import ZEROS, Needs
 from relvmoiscsi.formats.qcow2.layout import ENTRY_BYTES
+from relvmoiscsi.resignature.one_vdi.compact import Arrays
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, none_kept
 from relvmoiscsi.resignature.one_vdi.qcow2.members import EXTENT_SHIFT, Member, cut_short, find_homes
-
-#: the homes of units, by the number of their table
-Homes = Dict[int, "array[int]"]
 
 
 class Copied(NamedTuple):
@@ -46,7 +44,8 @@ class Layout(NamedTuple):
 
     unit: int  #: bytes of its clusters
     units: int  #: of the disk
-    homes: Homes
+    homes: Arrays  #: of units, by the number of their table
+    block_count: int  #: units of the disk that some image has
     tables: Tuple[int, ...]  #: the numbers of its tables of the second level: those of `homes`, and empty ones
     needed: Needs  #: clusters in its head, one for the header beside them
     copied: Tuple[Copied, ...]  #: behind those
@@ -68,11 +67,6 @@ class Layout(NamedTuple):
         return (self.head_extents + len(self.kept)) * self.per_extent
 
     @property
-    def block_count(self) -> int:
-        """Units of the disk that some image has."""
-        return sum(len(table) - table.count(0) - table.count(ZEROS) for table in self.homes.values())
-
-    @property
     def first_copy(self) -> int:
         """The unit of the volume at which copied clusters begin."""
         return self.needed.total
@@ -91,7 +85,9 @@ def layouts(members: Sequence[Member], thick: bool) -> Iterator[Layout]:
     `thick`: the volume is to have room for a full disk.
     """
     unit = min(member.cluster_bytes for member in members if member.cluster_bytes)
-    homes = dict(find_homes(members, unit))
+    homes = Arrays()
+    for number, table in find_homes(members, unit):
+        homes[number] = table
     choice = _Choice(members, unit, homes)
     dense, everything, as_sm_makes_it = choice.half_alive(), sorted(choice.alive), choice.that_fit()
     yield choice.layout(dense, thick, is_roomy=True)
@@ -104,7 +100,7 @@ def layouts(members: Sequence[Member], thick: bool) -> Iterator[Layout]:
 class _Choice:
     """Which extents stay, and how large that becomes."""
 
-    def __init__(self, members: Sequence[Member], unit: int, homes: Homes) -> None:
+    def __init__(self, members: Sequence[Member], unit: int, homes: Arrays) -> None:
         self.unit, self.homes, self.disk_bytes = unit, homes, members[0].virtual_size
         self.units, self.per_extent, self.per_table = (
             -(-self.disk_bytes // unit),
@@ -116,7 +112,7 @@ class _Choice:
         for number in self.cut:
             self._forget(homes[number // self.per_table][number % self.per_table])
         self.table_count = -(-self.units // self.per_table)
-        self.in_tables = sum(map(len, homes.values()))
+        self.in_tables = sum(min(self.per_table, self.units - table * self.per_table) for table in homes)
         self.most_extents = -(-max(clusters.formula_size(self.disk_bytes), self._full_size()) // EXTENT_BYTES)
 
     def _full_size(self) -> int:
@@ -164,6 +160,7 @@ class _Choice:
             unit=self.unit,
             units=self.units,
             homes=self.homes,
+            block_count=all_alive,
             tables=self._tables(needed.second_level),
             needed=needed,
             copied=tuple(self._copied(frozenset(kept))),
@@ -206,18 +203,19 @@ class _Choice:
         """In the order of the disk."""
         if len(kept) == len(self.alive) and not self.cut:
             return
-        for table, homes in self.homes.items():
+        for table in self.homes:
+            homes = self.homes[table]
             first = table * self.per_table
             for number, home in enumerate(homes, first):
                 if home > ZEROS and (number in self.cut or home >> EXTENT_SHIFT not in kept):
                     yield Copied(number, home, self.cut.get(number, self.unit))
 
 
-def _alive(homes: Homes) -> CounterOf[int]:
+def _alive(homes: Arrays) -> CounterOf[int]:
     """How many units of the disk each extent holds."""
     found: CounterOf[int] = Counter()
-    for table in homes.values():
-        found.update([home >> EXTENT_SHIFT for home in table if home > ZEROS])
+    for table in homes:
+        found.update([home >> EXTENT_SHIFT for home in homes[table] if home > ZEROS])
     return found
 
 

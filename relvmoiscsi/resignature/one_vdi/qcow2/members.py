@@ -5,7 +5,8 @@
     home        of a unit: ABSENT, ZEROS, or a number that has the image (its index in the chain, and one) above bit 56
                 and below it the place in that image's volume
 
-There are millions of units. So homes come table by table, a table of the new image's second level at a time, as arrays.
+There are millions of units. So homes come table by table, a table of the new image's second level at a time, as arrays,
+and are kept packed, as the tables of the images are.
 """
 
 import hashlib
@@ -19,13 +20,14 @@ from relvmoiscsi.formats.qcow2 import clusters
 from relvmoiscsi.formats.qcow2.clusters import ABSENT, ZEROS
 from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2
 from relvmoiscsi.formats.qcow2.layout import ENTRY_BYTES
+from relvmoiscsi.resignature.one_vdi.compact import Arrays
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
 from relvmoiscsi.resignature.protocol.rebuilt import Expected
 from relvmoiscsi.resignature.reading.lun import Volume
 
 IMAGE_SHIFT = 56
 EXTENT_SHIFT = 22  #: a home without the place in its extent: the image and the extent
-_BATCH_BYTES = 16 << 20  #: of tables that are read at once
+_BATCH_BYTES = 1 << 20  #: of tables that are read at once
 
 
 class Member(NamedTuple):
@@ -36,7 +38,7 @@ class Member(NamedTuple):
     virtual_size: int  #: bytes
     head: bytes  #: the header with its extensions; empty for a raw volume
     cluster_bytes: int  #: 0 for a raw volume
-    tables: Dict[int, Sequence[int]]  #: of the second level, as `clusters.read_entries` has them
+    tables: Arrays  #: of the second level, as `clusters.read_entries` has them
     taken: bytearray  #: a byte for each cluster of the volume: whether the image uses it
     built_on: Tuple[Expected, ...]  #: header and tables
 
@@ -46,7 +48,7 @@ class Member(NamedTuple):
 
     def without_tables(self) -> "Member":
         """What is left to be known once all homes are found."""
-        return self._replace(tables={}, taken=bytearray())
+        return self._replace(tables=Arrays(), taken=bytearray())
 
     def unused_extents(self) -> List[int]:
         """Physical extents in which nothing is that the image uses."""
@@ -79,7 +81,7 @@ class Member(NamedTuple):
 
     def _own(self, table: int, count: int, unit: int, image: int) -> Optional[Sequence[int]]:
         times = self.cluster_bytes // unit  # a cluster has so many units, a table so many tables times that
-        own = self.tables.get(table // (times * times))
+        own = self.tables.get(table // (times * times))  # of larger clusters one after the other comes from one
         if own is None:
             return None
         at = table % (times * times) * (count // times)
@@ -116,7 +118,7 @@ def find_homes(members: Sequence[Member], unit: int) -> Iterator[Tuple[int, "arr
             yield table, array("Q", found[: units - table * count])
 
 
-def cut_short(members: Sequence[Member], unit: int, homes: Dict[int, "array[int]"]) -> Dict[int, int]:
+def cut_short(members: Sequence[Member], unit: int, homes: Arrays) -> Dict[int, int]:
     """Units in which the disk of a parent ends: by their number, how many bytes are to be seen there.
 
     What its cluster holds behind that must not come to light.
@@ -124,7 +126,8 @@ def cut_short(members: Sequence[Member], unit: int, homes: Dict[int, "array[int]
     found: Dict[int, int] = {}
     for number in {member.virtual_size // unit for member in members[1:] if member.virtual_size % unit}:
         table, at = divmod(number, unit // ENTRY_BYTES)
-        home = homes[table][at] if table in homes and at < len(homes[table]) else ABSENT
+        own = homes.get(table) or ()
+        home = own[at] if at < len(own) else ABSENT
         if home > ZEROS:
             index, _place = place_of(home)
             seen = min((member.virtual_size for member in members[1 : index + 1]), default=unit * (number + 1))
@@ -150,7 +153,7 @@ def _read_volume(device: Device, vg: VolumeGroup, volume: Volume, parent_format:
     if volume.virtual_size % SECTOR:
         raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
     if not isinstance(volume.content, Qcow2):
-        return Member(name, volume.lv, volume.virtual_size, b"", 0, {}, bytearray(), ())
+        return Member(name, volume.lv, volume.virtual_size, b"", 0, Arrays(), bytearray(), ())
     (head,) = read_pieces(device, [vg.ranges(volume.lv, 0, HEAD_BYTES)])
     clusters.verify_plain(volume.content, head, name, parent_format)
     return read_member(device, vg, volume.lv, name, volume.content, head)
@@ -212,9 +215,9 @@ class _Reading:
             self.take(place, what)
         return clusters.read_tables(self._read([Range(offset, length)])[0], what, Place(self._name, offset))
 
-    def second_level(self, places: Sequence[int]) -> Dict[int, Sequence[int]]:
+    def second_level(self, places: Sequence[int]) -> Arrays:
         """The tables of the second level, by their number."""
-        what, found = "QCOW2 table of the second level", {}  # type: str, Dict[int, Sequence[int]]
+        what, found = "QCOW2 table of the second level", Arrays()
         there = [(index, place) for index, place in enumerate(places) if place]
         for _index, place in there:
             self.take(place, what)

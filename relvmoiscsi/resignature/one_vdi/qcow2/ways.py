@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The ways to make a chain of QCOW2 images one QCOW2."""
 
-from typing import Iterator, Sequence, Tuple
+from typing import Iterator, List, Sequence, Tuple
 
-from relvmoiscsi.device import Chunk, Device, torn_bytes
+from relvmoiscsi.device import Chunk, Device, Range, torn_bytes
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, extents_of
 from relvmoiscsi.formats.qcow2 import clusters
 from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.resignature.one_vdi.choice import Chain
-from relvmoiscsi.resignature.one_vdi.extents import Room, place, room_on
+from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, room_on
 from relvmoiscsi.resignature.one_vdi.qcow2 import image
+from relvmoiscsi.resignature.one_vdi.qcow2.image import Tables
 from relvmoiscsi.resignature.one_vdi.qcow2.layout import Layout, extents_kept, layouts
 from relvmoiscsi.resignature.one_vdi.qcow2.members import Member, read_member, read_members
 from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Places, Way
@@ -35,25 +36,57 @@ class Qcow2Way(Way):
 
     def image(self, device: Device, lv: LogicalVolume, lv_id: str) -> Image:
         places = Places(self._vg, lv, [member.lv for member in self._members])
-        chunks = [
+        first = [
             chunk
-            for offset, data in image.head_pieces(self._layout, self._members[0])
+            for offset, data in image.first_pieces(self._layout, self._members[0])
             for chunk in places.chunks(offset, data)
         ]
-        self._verify(device, places, chunks)
+        tables = Tables(self._layout)
+        self._verify(device, places, first, tables)
+        more = Again(lambda: (chunk for piece in tables.pieces() for chunk in places.chunks(*piece)))
         expected = tuple(one for member in self._members for one in member.built_on)
         copies = Again(lambda: image.copies(self._layout, places))
-        return Image(Unseen(expected, tuple(chunks), (copies,)), Rebuilt(lv_id=lv_id, segments=lv.segments))
+        return Image(Unseen(expected, tuple(first), (copies,), more), Rebuilt(lv_id=lv_id, segments=lv.segments))
 
-    def _verify(self, device: Device, places: Places, chunks: Sequence[Chunk]) -> None:
+    def _verify(self, device: Device, places: Places, first: Sequence[Chunk], tables: Tables) -> None:
         """The planned image is read back in memory."""
-        written = ReadCache(device).with_chunks(chunks)
+        written = _Planned(ReadCache(device).with_chunks(first), places, self._layout.head_extents, tables)
         (head,) = written.read(places.at(0, HEAD_BYTES))
         name, made = self._members[0].name, self._layout
         content = read_qcow2(head, name, made.size_bytes)
         new = read_member(written, self._vg, places.lv, name, content, head)
-        ranges = places.at(image.head_places(made).counts, made.needed.counts * made.unit)
-        image.verify_image(made, new, b"".join(written.read(ranges)), places, self._members)
+        image.verify_image(made, new, tables.counts(), places, self._members)
+
+
+class _Planned(Device):
+    """A device with a planned image on it, to be read: what is made up piece by piece is made up for it."""
+
+    def __init__(self, device: Device, places: Places, head_extents: int, tables: Tables) -> None:
+        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self._device, self._tables = device, tables
+        self._base = places.vg.pe_start
+        pes = extents_of(places.lv.segments)[:head_extents]
+        self._extents = {pe: index for index, pe in enumerate(pes)}
+        self._start, self._piece = 0, b""
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        return [self._read(part) for part in ranges]
+
+    def _read(self, part: Range) -> bytes:
+        pe, within = divmod(part.offset - self._base, EXTENT_BYTES)
+        offset = self._extents[pe] * EXTENT_BYTES + within if pe in self._extents else None
+        if offset is None or not self._tables.has(offset):
+            return self._device.read([part])[0]
+        if not self._start <= offset < self._start + len(self._piece):
+            self._start, self._piece = self._tables.read_piece(offset)
+        at = offset - self._start
+        return self._piece[at : at + part.length]
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        raise TypeError("a plan does not write")
+
+    def flush(self) -> None:
+        raise TypeError("a plan does not write")
 
 
 def ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:

@@ -8,6 +8,7 @@ from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.qcow2 import image, members
 
 MIB = 1 << 20
 
@@ -31,6 +32,17 @@ def test_a_partial_block_of_a_vhd_takes_less_than_200_bytes():
     more = peak(lambda: prepared(many)) - peak(lambda: prepared(few))
 
     assert more < 2500 * 200
+
+
+def test_a_cluster_of_a_qcow2_takes_less_than_24_bytes(monkeypatch):
+    """Four of them tell whether it is used, in volumes of images and in the new one; others are of its extent."""
+    monkeypatch.setattr(members, "_BATCH_BYTES", 64 << 10)
+    monkeypatch.setattr(image, "PIECE_BYTES", 64 << 10)
+    small, large = (chains.qcow2s(chains.Written(gib, range(gib * 500), (), ())) for gib in (4, 8))
+
+    more = peak(lambda: prepared(large)) - peak(lambda: prepared(small))
+
+    assert more < 4 * (chains.GIB // 65536) * 24
 
 
 class Measured(Device):

@@ -179,16 +179,32 @@ def test_a_planned_image_with_an_entry_that_is_wrong_is_noticed(monkeypatch):
     right = image._entries
 
     def wrong(made):
-        found = right(made)
+        found = dict(right(made))
         table = found[min(found)]
         there = [at for at, entry in enumerate(table) if entry]
         table[there[0]], table[there[1]] = table[there[1]], table[there[0]]
-        return found
+        return iter(found.items())
 
     monkeypatch.setattr(image, "_entries", wrong)
 
     with pytest.raises(Refused, match="planned image does not check: clusters of table 0 are not where they should be"):
         engine.prepare(chain.disk, entropy(0), one=ANY)
+
+
+@pytest.mark.parametrize("part", ["counts", "second_level"])
+def test_what_is_written_is_what_was_verified(part, monkeypatch):
+    """Tables are made up once to be verified, and once more to be written."""
+    chain = random_qcow2(1, **PAIR)
+    disk = chain.disk.copy()
+    prepared = engine.prepare(disk, entropy(0), one=ANY)
+    right = getattr(image.Tables, "_" + part)
+    monkeypatch.setattr(image.Tables, "_" + part, lambda *arguments: b"\1" + right(*arguments)[1:])
+
+    with pytest.raises(Refused, match="planned image does not check: what is to be written at byte .* was verified"):
+        engine.resignature(disk, prepared)
+
+    assert engine.inspect(disk).state == "clean"
+    assert all(flatten(disk, name) == flat for name, flat in chain.flats.items())
 
 
 def test_a_table_that_changes_after_it_was_read_is_noticed():
