@@ -5,9 +5,33 @@ import zlib
 from array import array
 from typing import Callable, Dict, Generic, Iterable, Iterator, Optional, Sequence, Tuple, TypeVar
 
+from relvmoiscsi.errors import Refused
+
 T = TypeVar("T")
 
+#: a dom0 has 2 to 8 GiB for everything, the storage manager of all SRs and xapi among it: a quarter of the smallest
+MOST_MEMORY_BYTES = 512 << 20
+
 _NUMBER_BYTES = 8
+
+
+class Memory:
+    """How much memory a chain takes, roughly, told before it is taken."""
+
+    def __init__(self, disk: str) -> None:
+        self._disk = disk  #: the name of its volume
+        self._bytes = 0
+
+    def take(self, count: int) -> None:
+        """Raises Refused where it becomes too much."""
+        self._bytes += count
+        if self._bytes > MOST_MEMORY_BYTES:
+            raise Refused(
+                f"One VDI of {self._disk} takes {self._bytes >> 20} MiB of memory or more, and "
+                f"{MOST_MEMORY_BYTES >> 20} MiB at the most are taken. Let the original coalesce, or ask for all VDIs "
+                "(`vdis=all`).",
+                sm_key="InvalidArg",
+            )
 
 
 class Rows(Generic[T]):

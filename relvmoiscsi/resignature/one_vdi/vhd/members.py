@@ -13,11 +13,14 @@ from relvmoiscsi.formats.vhd import blocks
 from relvmoiscsi.formats.vhd.blocks import FULL, UNUSED, Batmap, Geometry
 from relvmoiscsi.formats.vhd.image import HEAD_BYTES, Vhd
 from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
+from relvmoiscsi.resignature.one_vdi.compact import Memory
 from relvmoiscsi.resignature.reading.lun import Volume
 from relvmoiscsi.resignature.reading.read_cache import uncached
 
 #: bitmaps that are read in one batch
 _BATCH = 2048
+#: of memory, for a block of the disk, in each image, and for a bitmap; roughly, as measured
+_BYTES_FOR_BLOCK, _BYTES_FOR_BITMAP = 16, 200
 CREATOR = b"tap\0"  #: of the images that blktap's tools make: they have a batmap
 
 
@@ -98,6 +101,10 @@ def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> 
     headers = [blocks.read_batmap_header(data, place) for data, place in zip(read[1::2], places)]
     batmaps = read_pieces(device, [_batmap(vg, *item) for item in zip(volumes, contents, headers)])
     members = tuple(_member(vg, *item) for item in zip(volumes, contents, headers, read[::2], batmaps))
+    memory = Memory(members[0].name)
+    for member in members:
+        partial = sum(1 for block, entry in enumerate(member.entries) if entry != UNUSED and not member.full[block])
+        memory.take(_BYTES_FOR_BLOCK * len(member.entries) + _BYTES_FOR_BITMAP * partial)
     _read_bitmaps(uncached(device), vg, members)
     return members
 
