@@ -2,7 +2,7 @@
 """What ten LUNs at a time are worth to `relvmoiscsi pool attach`, and how much memory the client takes.
 
 The simulated pool is a process of its own, so that its work is not the client's; each call is LATENCY on its way, each
-resignature takes CREATE beside the engine's own time, and the storage manager takes none.
+resignature takes CREATE, as ten drivers at work on a host do, and the storage manager takes no time.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import Any, Dict, List, NamedTuple
 from bench.table import print_table, verdict
 
 LUNS = 64
+TARGETS = 4  #: that the LUNs are behind: those of one are attached when all of them have their identities
 LATENCY = 0.005  #: seconds
 CREATE = 1.0  #: seconds of SR.create on a LUN
 JOBS = (1, 10)
@@ -27,9 +28,10 @@ from kit.pool_lab import Lab
 world = World(create_s={CREATE})
 with world.pool(hosts=("xs1", "xs2")) as pool:
     lab = Lab(world, pool)
-    lab.original("Production")
-    for _ in range({LUNS}):
-        lab.clone("Production")
+    for number in range({TARGETS}):
+        lab.original(str(number), iqn="iqn.2026-01.test:array-" + str(number))
+    for number in range({LUNS}):
+        lab.clone(str(number % {TARGETS}))
     pool.api.latency_s = {LATENCY}
     print(pool.url, pool.api.password, flush=True)
     sys.stdin.read()
@@ -88,7 +90,7 @@ def run(results: Dict[str, Any], unmet: List[str]) -> None:
         for jobs, one in found.items()
     ]
     print_table(
-        f"pool attach of {LUNS} LUNs on two hosts: {1000 * LATENCY:g} ms a call, {CREATE:g} s a resignature",
+        f"pool attach, {LUNS} LUNs of {TARGETS} targets, two hosts: {1000 * LATENCY:g} ms a call, {CREATE:g} s a resignature",
         ("--jobs", "time", "memory", "as fast"),
         rows,
     )

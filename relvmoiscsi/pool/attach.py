@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From clones to attached copies on all hosts. Every step may be repeated; whoever was killed begins anew.
 
-    1 resignature   SR.create of type relvmoiscsi, whose success is a failure text; the probe then tells the new SR.
-                    All LUNs come to the end of this step before the first is attached: a host that logs in to a
-                    target sees every LUN of it, and an untouched clone keeps its original from being plugged again.
+    1 resignature   SR.create of type relvmoiscsi, whose success is a failure text; the probe then tells the new SR
     2 introduce     the new SR as lvmoiscsi, with marks: of which SR it is the copy, and on which LUN. gc=false keeps
-                    the storage manager's coalescing away, indestructible=true SR.destroy, which wipes a LUN.
+                    the storage manager's coalescing away, indestructible=true SR.destroy, which wipes a LUN. No host
+                    has it yet.
+                    All LUNs of a target come to the end of these steps before the first of them is plugged: a host
+                    that logs in sees every LUN of it, and an untouched clone keeps its original from being plugged
+                    again. What an array maps to adapters is seen at once, and counts as one target.
     3 plug          on the master, then on the others; a host that is down is finished by the next run
     4 scan, label   VDIs appear with the names that they have on the LUN; tags and other_config come from the original's
 
@@ -13,6 +15,7 @@ What is in 2 to 4 already is left as it is. Nothing here calls SR.destroy, or SR
 """
 
 import string
+import threading
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
@@ -76,6 +79,15 @@ class Attached(NamedTuple):
             "vdis": [pair.facts() for pair in self.vdis],
             "error": str(self.error) if self.error is not None else None,
         }
+
+
+class Introduced(NamedTuple):
+    """A LUN whose SR the pool has."""
+
+    lun: PoolLun
+    ref: str  #: of the SR
+    name: str  #: of the SR
+    has_changed: bool  #: was anything set now?
 
 
 # --- which
@@ -161,27 +173,52 @@ def attach(
     the pool goes away between the steps; nothing for a single LUN.
     """
     named = names(pool, chosen, wanted)
+    originals = _Originals(pool)
 
-    def first(one: Calls, lun: PoolLun) -> PoolLun:
+    def new_ids(one: Calls, lun: PoolLun) -> PoolLun:
         if lun.kind == ATTACHED:
             return lun
-        return _told(tell, lun, RESIGNATURING, lambda: resignature(one, pool, lun))
+        return _told(tell, lun, RESIGNATURING, lambda: create(one, pool, lun))
 
-    def second(one: Calls, lun: PoolLun) -> Attached:
-        name, old = named[lun.scsi_id], originals.get(lun.of_sr, {})
-        return _told(tell, lun, ATTACHING, lambda: introduce(one, pool, lun, name, wanted.run, old))
+    def ids(one: Calls, lun: PoolLun) -> PoolLun:
+        return lun if lun.kind == ATTACHED else identified(one, pool, lun)
 
-    ready = jobs.at_once(calls, chosen, first, wanted.jobs)
-    good = [lun for lun in ready if isinstance(lun, PoolLun)]
-    originals = _originals(calls, pool, {lun.of_sr for lun in good})
-    done = dict(zip([lun.scsi_id for lun in good], jobs.at_once(calls, good, second, wanted.jobs)))
-    return [_outcome(lun, outcome, done) for lun, outcome in zip(chosen, ready)]
+    def sr(one: Calls, lun: PoolLun) -> Introduced:
+        return introduce(one, pool, lun, named[lun.scsi_id], wanted.run)
+
+    def whole(one: Calls, ready: Introduced) -> Attached:
+        old = originals.of(one, ready.lun.of_sr)
+        try:
+            return _told(tell, ready.lun, ATTACHING, lambda: complete(one, pool, ready, old))
+        except RelvmoiscsiError as error:
+            return Attached(ready.lun.scsi_id, FAILED, ready.lun.sr_uuid, ready.lun.of_sr, error=error)
+
+    steps: List[Callable[[Calls, Any], Any]] = [new_ids, ids, sr, whole]
+    together = jobs.Together(steps.index(whole), _seen_together(chosen))
+    done = jobs.in_steps(calls, chosen, steps, wanted.jobs, together)
+    return [_outcome(lun, outcome) for lun, outcome in zip(chosen, done)]
 
 
-def _originals(calls: Calls, pool: Pool, srs: Iterable[str]) -> Dict[str, Records]:
-    """The VDIs of each SR (a UUID) that the pool has: one call for an SR, however many copies of it there are."""
-    refs = {uuid: pool.sr_by_uuid(uuid) for uuid in srs}
-    return {uuid: vdis.of_sr(calls, ref) for uuid, ref in refs.items() if ref is not None}
+def _seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
+    """Gives what all LUNs have in common which a host sees when it sees one of them: a target, or all there are."""
+    is_plain = all(lun.portal.iqn and not set("*,") & set(lun.portal.iqn) for lun in chosen)
+    return lambda lun: lun.portal.iqn if is_plain else ""
+
+
+class _Originals:
+    """The VDIs of SRs (UUIDs) that the pool has: one call for an SR, however many copies of it there are."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._lock = pool, threading.Lock()
+        self._known: Dict[str, Records] = {}
+
+    def of(self, calls: Calls, sr_uuid: str) -> Records:
+        """Raises PoolFailure."""
+        with self._lock:
+            if sr_uuid not in self._known:
+                ref = self._pool.sr_by_uuid(sr_uuid)
+                self._known[sr_uuid] = vdis.of_sr(calls, ref) if ref is not None else {}
+            return self._known[sr_uuid]
 
 
 def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
@@ -195,21 +232,17 @@ def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) ->
         tell(lun.scsi_id, step, how)
 
 
-def _outcome(
-    lun: PoolLun, ready: Union[PoolLun, RelvmoiscsiError], done: Mapping[str, Union[Attached, RelvmoiscsiError]]
-) -> Attached:
-    if isinstance(ready, RelvmoiscsiError):
-        return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=ready)
-    found = done[lun.scsi_id]
-    if isinstance(found, RelvmoiscsiError):
-        return Attached(lun.scsi_id, FAILED, ready.sr_uuid, ready.of_sr, error=found)
-    return found
+def _outcome(lun: PoolLun, outcome: Union[Attached, RelvmoiscsiError]) -> Attached:
+    return outcome if isinstance(outcome, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=outcome)
 
 
 def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """The LUN with identities of its own. One that has them answers the same without a write. Raises PoolFailure,
-    Refused.
-    """
+    """The LUN with identities of its own, and which they are. Raises PoolFailure, Refused."""
+    return identified(calls, pool, create(calls, pool, lun))
+
+
+def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+    """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure."""
     try:
         config = {**lun.portal.config(lun.scsi_id), _CLEAR_DATABASES: "true"}
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", OWN_TYPE, "user", True, {})
@@ -218,6 +251,11 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
             raise
     else:
         raise PoolFailure("SR.create of type relvmoiscsi made an SR, which it never does: look at the pool's SRs.")
+    return lun
+
+
+def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+    """A LUN that was resignatured, with the SR that is on it now. Raises PoolFailure, Refused."""
     on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
     if on.state != RESIGNATURED or not on.sr_uuid:
         raise PoolFailure(f"The LUN was resignatured, and its probe says {on.state}. {on.problem}".strip())
@@ -230,26 +268,29 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=on.old_uuid or lun.of_sr)
 
 
-def introduce(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, originals: Records) -> Attached:
-    """The LUN's new SR in the pool, on all hosts, with its VDIs; `originals` are those that they were.
+def introduce(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str) -> Introduced:
+    """The LUN's new SR in the pool, with our marks and on no host yet. Raises PoolFailure, Refused."""
+    ref, record, is_new = _sr(calls, pool, lun, name)
+    is_marked = _mark(calls, ref, record, lun, run)
+    return Introduced(lun, ref, str(record["name_label"]), is_new or is_marked)
 
-    Raises PoolFailure, Refused.
-    """
-    sr, record, is_new = _sr(calls, pool, lun, name)
-    is_marked = _mark(calls, sr, record, lun, run)
+
+def complete(calls: Calls, pool: Pool, ready: Introduced, originals: Records) -> Attached:
+    """The SR on all hosts, with its VDIs; `originals` are those that they were. Raises PoolFailure."""
+    lun, sr = ready.lun, ready.ref
     on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id))
-    if is_new or is_marked or on_hosts.changed or not calls.call("SR.get_VDIs", sr):
+    has_changed = ready.has_changed or on_hosts.changed
+    if has_changed or not calls.call("SR.get_VDIs", sr):
         calls.run("SR.scan", sr)
     copies = vdis.of_sr(calls, sr)
-    if vdis.carry_over(calls, lun.sr_uuid, copies, originals):
-        is_marked = True
-    status = DONE if is_new or is_marked or on_hosts.changed else ALREADY
+    has_changed = vdis.carry_over(calls, lun.sr_uuid, copies, originals) or has_changed
+    status = DONE if has_changed else ALREADY
     return Attached(
         lun.scsi_id,
         status if on_hosts.is_everywhere else PARTIAL,
         lun.sr_uuid,
         lun.of_sr,
-        record["name_label"],
+        ready.name,
         on_hosts.hosts,
         vdis.pairs(lun.sr_uuid, copies, originals),
     )

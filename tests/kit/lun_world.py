@@ -58,7 +58,7 @@ class Lun(NamedTuple):
 
 
 class World:
-    """`create_s`: seconds that a resignature takes besides the engine's own."""
+    """`create_s`: seconds that a resignature takes at the least; what the engine takes is part of them."""
 
     def __init__(self, create_s=0.0):
         self.luns = []
@@ -196,18 +196,29 @@ class World:
 
     def _relvmoiscsi_sr_probe(self, _members, config):
         lun = self._behind(config, OWN_TYPE)
+        return self._probed(lun)
+
+    def _probed(self, lun):
         with self._lock:
             return self._read("probe", lun, lambda disk: probe.document(disk, lun.scsi_id))
+
+    def _volumes(self, lun):
+        with self._lock:
+            return self._read("all", lun, read_sr)
 
     def _relvmoiscsi_sr_create(self, members, config):
         db = self._pool.db
         lun = self._behind(config, OWN_TYPE)
         users = lun_users.Pool(db.records("PBD"), db.records("SR"), db.records("VDI"))
         lun_users.verify_unused(lun.scsi_id, users, members["sr_ref"], lambda path: None)
-        time.sleep(self.create_s)
+        end = time.monotonic() + self.create_s
         with self._lock:
             clear = parse_config(config).clear_databases
             procedure.resignature(lun.disk, os.urandom, _Yes(), lun.scsi_id, clear_databases=clear)
+        if self.create_s:  # on a host ten drivers are ten processes, and other calls do not wait for them
+            self._probed(lun)
+            self._volumes(lun)
+            time.sleep(max(0.0, end - time.monotonic()))
         done = success(ISCSI)
         raise _Answer(done.code, done.text)
 
@@ -230,7 +241,7 @@ class World:
         """xapi, on the master and for a shared SR, writes its redo log into a metadata VDI of this pool."""
         if members["host_ref"] != self._pool.master:
             return
-        for record in self._read("all", lun, read_sr).mgt.records:
+        for record in self._volumes(lun).mgt.records:
             if dict(record.fields).get("metadata_of_pool") == self._pool.pool and not record.deleted:
                 self.redo_logs.append((members["sr_uuid"], record.uuid))
 
@@ -239,8 +250,7 @@ class World:
 
     def _lvmoiscsi_sr_scan(self, members, config):
         lun, db, sr = self._behind(config, LVM_TYPE), self._pool.db, members["sr_ref"]
-        with self._lock:
-            found = volumes_of(self._read("all", lun, read_sr))
+        found = volumes_of(self._volumes(lun))
         with db.lock:
             rows = {record["uuid"]: ref for ref, record in db.records("VDI", SR=sr).items()}
             for uuid in set(rows) - set(found):

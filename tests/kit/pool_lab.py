@@ -40,8 +40,8 @@ class Lab:
         self.world, self.pool = world, pool
         self.originals = {}
 
-    def original(self, name, **options):
-        scsi_id = self.world.add(TARGET, IQN, sr_disk(name), **options)
+    def original(self, name, target=TARGET, iqn=IQN, **options):
+        scsi_id = self.world.add(target, iqn, sr_disk(name), **options)
         self.originals[name] = (scsi_id, self.world.attach_original(self.pool, scsi_id, name))
         return scsi_id
 

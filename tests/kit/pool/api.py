@@ -161,8 +161,9 @@ class Api:
             outcome = {"error_info": error.description, "status": "failure"}
         else:
             outcome = {"result": wire.to_string(wire.from_python(result)), "progress": 1.0, "status": "success"}
-        for name, value in outcome.items():  # status last: who waits for it reads the others
-            self.database.set("task", task, name, value)
+        with self.database.lock:  # who waits for it sees all of it at once
+            for name, value in outcome.items():
+                self.database.set("task", task, name, value)
 
 
 def _fitting(method, function, params, own):

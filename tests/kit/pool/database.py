@@ -235,8 +235,11 @@ class Database:
         end = clock.monotonic() + timeout_s
 
         def found():
-            pairs = [pair for pair, generation in self._touched.items() if generation > since]
-            return [pair for pair in pairs if pair in wanted or (pair[0], None) in wanted]
+            pairs = self._touched if tables else [pair for pair in wanted if pair in self._touched]
+            fresh = [pair for pair in pairs if self._touched[pair] > since]
+            return [pair for pair in fresh if pair in wanted or pair[0] in tables]
+
+        tables = {table for table, ref in wanted if ref is None}
 
         with self._changed:
             while not found() and clock.monotonic() < end:

@@ -17,7 +17,11 @@ _NEVER = 3600.0  #: seconds. Nobody polls: in the VM that alone would take a ten
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # the reply leaves in one piece
+    wbufsize = -1  # a short reply leaves in one piece
+
+    def setup(self):
+        self.disable_nagle_algorithm = not self.server.local  # the rest of a long one does not wait for 40 ms
+        super().setup()
 
     def do_POST(self):
         length = int(self.headers["Content-Length"])

@@ -2,6 +2,7 @@
 """From clones to attached copies: what is there then, in which order it came, and that every step may be repeated."""
 
 import os
+import threading
 from functools import wraps
 
 import pytest
@@ -91,6 +92,29 @@ def test_all_are_resignatured_before_the_first_is_attached(lab, world):
     assert [result.status for result in done] == [DONE] * 3 and {result.scsi_id for result in done} == set(clones)
     commands = [command for command, _, _ in world.log]
     assert max(index for index, command in enumerate(commands) if command == "sr_create") < commands.index("sr_attach")
+
+
+def test_a_target_does_not_wait_for_another(lab, world):
+    """A host that logs in to one sees none of the other's LUNs: while a LUN there takes long, these are attached."""
+    lab.original("Elsewhere", iqn="iqn.2026-01.test:elsewhere")
+    slow, quick = lab.clone("Elsewhere"), lab.clone("Production")
+    until_plugged, create = threading.Event(), world._relvmoiscsi_sr_create
+    plug = lab.pool.storage.pbd_plug
+
+    def slowly(members, config):
+        if config["SCSIid"] == slow:
+            assert until_plugged.wait(20), "the other target waits"
+        create(members, config)
+
+    def told(session, pbd):
+        plug(session, pbd)
+        until_plugged.set()
+
+    world._relvmoiscsi_sr_create = slowly
+    lab.pool.api._methods["PBD.plug"] = told
+    done = lab.attach(slow, quick, jobs_at_once=2)
+
+    assert [result.status for result in done] == [DONE, DONE]
 
 
 def test_copies_of_one_sr_have_names_of_their_own(lab):
