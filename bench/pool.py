@@ -90,7 +90,7 @@ def run(results: Dict[str, Any], unmet: List[str]) -> None:
         for jobs, one in found.items()
     ]
     print_table(
-        f"pool attach, {LUNS} LUNs of {TARGETS} targets, two hosts: {1000 * LATENCY:g} ms a call, {CREATE:g} s a resignature",
+        f"pool attach, {LUNS} LUNs of {TARGETS} targets: {1000 * LATENCY:g} ms a call, {CREATE:g} s a resignature",
         ("--jobs", "time", "memory", "as fast"),
         rows,
     )

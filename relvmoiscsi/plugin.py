@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the host plugin answers beside `version` and `doctor`: drivers/plugins/relvmoiscsi, by host.call_plugin.
 
-    classify     every LUN that this host sees, by what is on it; nothing is written
+    classify     every LUN that this host sees, by what is on it; nothing is written. With hba=true those behind its
+                 adapters (Fibre Channel, SAS), and none of an iSCSI session
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "metadata_of", "name",
                  "problem"}, ...], "next": null}
     map          sr: what the ids of a resignatured LUN were, as long as its journal is there
@@ -29,6 +30,7 @@ from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
+from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.sm_locks import LUN_LOCKS
 from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -92,10 +94,18 @@ def classify(
     arguments: Arguments, host: Host = THIS_HOST, see: Look = look, known: Optional[Mapping[str, str]] = None
 ) -> str:
     """Every LUN of this host, in order of SCSIids; `known` are their devices, where somebody else has looked."""
-    known = luns(host) if known is None else known
+    known = _asked_for(arguments, host) if known is None else known
     start = arguments.get("from", "")
     rows = (_row(scsi_id, known[scsi_id], see) for scsi_id in known if scsi_id >= start)
     return _page("luns", rows, "scsi_id")
+
+
+def _asked_for(arguments: Arguments, host: Host) -> Dict[str, str]:
+    found = luns(host)
+    if arguments.get("hba", "false") == "true":
+        behind = {disk.scsi_id for disk in adapters.disks(adapters.adapters(host=host), host)}
+        return {scsi_id: path for scsi_id, path in found.items() if scsi_id in behind}
+    return found
 
 
 def _row(scsi_id: str, path: str, see: Look) -> Dict[str, Any]:

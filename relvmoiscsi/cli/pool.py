@@ -26,7 +26,7 @@ from relvmoiscsi.wording import human_size, printable
 _POOL = """\
 By XenAPI alone, from any machine: nothing is installed on this one but relvmoiscsi and the module XenAPI
 (`pip install relvmoiscsi[pool]`; dom0 has its own). relvmoiscsi must be installed on the pool's hosts. A user with
-the role pool-operator may do everything but --hba.
+the role pool-operator may do everything but --hba, which takes pool-admin.
 
 example:
   relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem --target 10.0.0.5
@@ -82,7 +82,6 @@ def add_command(make: Maker) -> None:
         return sub
 
     listing = command("luns", _luns, "tell what LUNs the pool sees, and what each is", _LUNS)
-    listing.add_argument("--hba", action="store_true", help="what the master has, by its plugin: Fibre Channel, SAS")
     _takes_portal(listing)
     _takes_jobs(listing)
     attaching = command("attach", _attach, "make SRs of clones, on all hosts", _ATTACH)
@@ -128,6 +127,7 @@ def _takes_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def _takes_portal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hba", action="store_true", help="what the master's adapters have: Fibre Channel, SAS")
     parser.add_argument("--target", metavar="ADDRESS", help="of an iSCSI portal; else those of all SRs")
     parser.add_argument("--iqn", metavar="IQN", help="of a target there; else all")
     parser.add_argument("--port", metavar="PORT", help="3260 unless said")
@@ -192,6 +192,9 @@ def _opened(arguments: argparse.Namespace) -> Iterator[_Open]:
 def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Portal]]:
     """Where to look; the CHAP of the command line in a Secret for as long as the block runs. Raises UsageError."""
     known = found.pool.portals()
+    if arguments.hba:
+        yield []
+        return
     portals = [_asked(arguments, known)] if arguments.target else known
     if not portals:
         raise UsageError("No SR of the pool tells a target: give --target.")
@@ -225,16 +228,21 @@ def _tell_of_secrets(arguments: argparse.Namespace, calls: Calls, portals: Seque
 
 def _luns(arguments: argparse.Namespace) -> Answer:
     _check_jobs(arguments)
-    if arguments.hba and (arguments.target or arguments.chap_user):
-        raise UsageError("--hba lists what the master has; it goes with neither --target nor --chap-user.")
-    with _opened(arguments) as found:
-        seen = luns.find_on_master(*found) if arguments.hba else _behind(arguments, found)
+    _check_portal(arguments)
+    with _opened(arguments) as found, _portals(arguments, found) as portals:
+        seen = _seen(arguments, found, portals)
     return Answer({"luns": [_lun_facts(found.pool, lun) for lun in seen]}, _luns_text(found.pool, seen))
 
 
-def _behind(arguments: argparse.Namespace, found: _Open) -> List[PoolLun]:
-    with _portals(arguments, found) as portals:
-        return luns.find(found.calls, found.pool, portals, arguments.jobs)
+def _check_portal(arguments: argparse.Namespace) -> None:
+    if arguments.hba and (arguments.target or arguments.chap_user):
+        raise UsageError("--hba looks at what the master has; it goes with neither --target nor --chap-user.")
+
+
+def _seen(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> List[PoolLun]:
+    if arguments.hba:
+        return luns.find_on_master(*found)
+    return luns.find(found.calls, found.pool, portals, arguments.jobs)
 
 
 def _lun_facts(pool: Pool, lun: PoolLun) -> Dict[str, Any]:
@@ -286,6 +294,7 @@ def _words(pool: Pool, lun: PoolLun) -> str:
 def _attach(arguments: argparse.Namespace) -> Answer:
     must_be_able_to_ask(arguments)
     _check_jobs(arguments)
+    _check_portal(arguments)
     for scsi_id in arguments.scsi_ids:
         if not is_scsi_id(scsi_id):
             raise UsageError(f"{scsi_id!r} is no SCSIid.")
@@ -302,7 +311,7 @@ def _check_jobs(arguments: argparse.Namespace) -> None:
 
 def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> Answer:
     calls, pool = found
-    seen = luns.find(calls, pool, portals, arguments.jobs)
+    seen = _seen(arguments, found, portals)
     for lun in seen:
         if lun.kind in (luns.UNREACHABLE, luns.BUSY):
             say(printable(f"{lun.scsi_id} is passed over, it is {lun.kind}: {lun.problem}"))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From clones to attached copies on all hosts. Every step may be repeated; whoever was killed begins anew.
 
-    1 resignature   SR.create of type relvmoiscsi, whose success is a failure text; the probe then tells the new SR
-    2 introduce     the new SR as lvmoiscsi, with marks: of which SR it is the copy, and on which LUN. gc=false keeps
-                    the storage manager's coalescing away, indestructible=true SR.destroy, which wipes a LUN. No host
-                    has it yet.
+    1 resignature   SR.create of type relvmoiscsi or relvmohba, whose success is a failure text; the probe then tells
+                    the new SR
+    2 introduce     the new SR as lvmoiscsi or lvmohba, with marks: of which SR it is the copy, and on which LUN.
+                    gc=false keeps the storage manager's coalescing away, indestructible=true SR.destroy, which wipes a
+                    LUN. No host has it yet.
                     All LUNs of a target come to the end of these steps before the first of them is plugged: a host
                     that logs in sees every LUN of it, and an untouched clone keeps its original from being plugged
                     again. What an array maps to adapters is seen at once, and counts as one target.
@@ -22,14 +23,14 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import hosts, jobs, luns, vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
 from relvmoiscsi.pool.luns import ATTACHABLE, ATTACHED, ORIGINAL, RESIGNATURED, UNTOUCHED, PoolLun
-from relvmoiscsi.pool.records import LVM_TYPE, ORIGINAL_SR, OWN_TYPE, RUN, SCSI_ID, Pool
+from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Pair
 
 #: the failure with which SR.create of our type says that it is done; docs/host.rst
 _DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned"
 
-#: device-config of our type; drivers/ReLVMoISCSISR describes it
-_CLEAR_DATABASES = "clear-metadata-vdi"
+#: device-config of our types beside the LUN; drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR describe it
+_CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
 
 _FLAGS = {"gc": "false", "indestructible": "true"}
 
@@ -244,13 +245,15 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure."""
     try:
-        config = {**lun.portal.config(lun.scsi_id), _CLEAR_DATABASES: "true"}
-        calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", OWN_TYPE, "user", True, {})
+        config = {**lun.portal.config(lun.scsi_id), **_CREATE}
+        calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):
             raise
     else:
-        raise PoolFailure("SR.create of type relvmoiscsi made an SR, which it never does: look at the pool's SRs.")
+        raise PoolFailure(
+            f"SR.create of type {lun.portal.own_type} made an SR, which it never does: look at the pool's SRs."
+        )
     return lun
 
 
@@ -305,7 +308,7 @@ def _sr(calls: Calls, pool: Pool, lun: PoolLun, name: str) -> Tuple[str, Record,
         )
         try:
             ref = str(
-                calls.call("SR.introduce", lun.sr_uuid, name, description, LVM_TYPE, "user", True, {}),
+                calls.call("SR.introduce", lun.sr_uuid, name, description, lun.portal.lvm_type, "user", True, {}),
             )
         except PoolFailure as failure:
             if failure.code != "SR_UUID_EXISTS":
@@ -317,7 +320,7 @@ def _sr(calls: Calls, pool: Pool, lun: PoolLun, name: str) -> Tuple[str, Record,
     else:
         record = pool.srs[ref]
     marked_for = record["other_config"].get(SCSI_ID, lun.scsi_id)
-    if record["type"] != LVM_TYPE or marked_for != lun.scsi_id:
+    if record["type"] != lun.portal.lvm_type or marked_for != lun.scsi_id:
         raise Refused(
             f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than {lun.scsi_id}."
         )

@@ -9,7 +9,8 @@
     unfinished      a resignature of it was cut; attach finishes it
     empty, foreign, damaged, busy    as the probe says
 
-The list of LUNs comes from the type relvmoiscsi, so that nothing of the storage manager looks at an untouched clone.
+The list of LUNs comes from the type relvmoiscsi, so that nothing of the storage manager looks at an untouched clone; of
+those behind adapters, from the master's host plugin, which scans for none.
 """
 
 import json
@@ -19,7 +20,7 @@ from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.pool import jobs, lists
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import OnLun, Seen
-from relvmoiscsi.pool.records import ORIGINAL_SR, OWN_TYPE, Pool, Portal, is_copy
+from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, Portal, is_copy, portal_of
 
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
 RESIGNATURED, UNFINISHED = "resignatured", "unfinished"
@@ -65,14 +66,14 @@ def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = job
 
 
 def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
-    """Every LUN that the master has, however it came there (Fibre Channel, SAS), as its host plugin tells it.
+    """Every LUN that the master has behind its adapters (Fibre Channel, SAS), as its host plugin tells it.
 
     Takes the role pool-admin. Raises PoolFailure.
     """
     found: List[PoolLun] = []
     start: Optional[str] = ""
     while start is not None:
-        text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start})
+        text = calls.run("host.call_plugin", pool.master, "relvmoiscsi", "classify", {"from": start, "hba": "true"})
         page = json.loads(text)
         found += [_of_row(pool, row) for row in page["luns"]]
         start = page["next"]
@@ -81,14 +82,15 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
 
 def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
     """What the plugin says of a LUN, as if a probe had said it. Pure."""
-    lun, nowhere = Seen(row["scsi_id"], 0, int(row.get("size_bytes") or 0), ""), Portal("")
+    lun = Seen(row["scsi_id"], 0, int(row.get("size_bytes") or 0), "")
     sr = pool.sr_on(lun.scsi_id)
     if sr is not None and pool.pbds_of(sr):
-        return _in_use(pool, sr, nowhere, lun)
+        config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
+        return _in_use(pool, sr, portal_of(config), lun)
     if row["state"] is None:
-        return PoolLun(lun.scsi_id, UNREACHABLE, nowhere, problem=row["problem"] or "")
+        return PoolLun(lun.scsi_id, UNREACHABLE, HBA, problem=row["problem"] or "")
     texts = {name: row.get(key) or "" for name, key in _ROW.items()}
-    return named(pool, nowhere, lun, OnLun(row["state"], metadata_of=tuple(row.get("metadata_of") or ()), **texts))
+    return named(pool, HBA, lun, OnLun(row["state"], metadata_of=tuple(row.get("metadata_of") or ()), **texts))
 
 
 #: fields of OnLun, and how the plugin calls them
@@ -105,7 +107,7 @@ def look(calls: Calls, pool: Pool, portal: Portal, lun: Seen) -> PoolLun:
 
 def on_lun(calls: Calls, pool: Pool, portal: Portal, scsi_id: str) -> OnLun:
     """What is on a LUN now. Raises PoolFailure."""
-    return lists.on_lun(calls.run("SR.probe", pool.master, portal.config(scsi_id), OWN_TYPE, {}))
+    return lists.on_lun(calls.run("SR.probe", pool.master, portal.config(scsi_id), portal.own_type, {}))
 
 
 def _in_use(pool: Pool, ref: str, portal: Portal, lun: Seen) -> PoolLun:
@@ -182,7 +184,7 @@ def _listed(calls: Calls, pool: Pool, portal: Portal) -> List[Seen]:
 def _probe_fails(calls: Calls, pool: Pool, portal: Portal) -> PoolFailure:
     """A probe that lacks a key fails, and its failure is the list."""
     try:
-        calls.run("SR.probe", pool.master, portal.config(), OWN_TYPE, {})
+        calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
     except PoolFailure as failure:
         return failure
     return PoolFailure(f"The driver has no list of what is behind {portal.target}.")

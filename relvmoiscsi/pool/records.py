@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the pool knows of its hosts and SRs, each class read once and not a record at a time; and our marks on SRs."""
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.host.disk.scsi_id_text import names_lun
 from relvmoiscsi.pool.calls import Calls, Record, Records
 
-LVM_TYPE = "lvmoiscsi"  #: the stock type that an attached copy has
-OWN_TYPE = "relvmoiscsi"
+#: the stock types that an attached copy may have, and ours beside each
+ISCSI_TYPE, HBA_TYPE = "lvmoiscsi", "lvmohba"
+OWN_TYPES = {ISCSI_TYPE: "relvmoiscsi", HBA_TYPE: "relvmohba"}
 _LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")
 
 #: keys of SR.other_config and of VDI.other_config
@@ -23,11 +24,20 @@ RUN, ORIGINAL_SR, SCSI_ID, OLD_VDI = (
 class Portal(NamedTuple):
     """Where LUNs are looked for: the device-config of a probe, without the LUN."""
 
-    target: str
+    target: str  #: "" for what an array maps to adapters: HBA
     iqn: str = ""  #: "" for all that the target offers
     port: str = ""
     chap_user: str = ""
     chap_secret: str = ""  #: UUID of a Secret
+
+    @property
+    def lvm_type(self) -> str:
+        """The stock type of an SR there."""
+        return ISCSI_TYPE if self.target else HBA_TYPE
+
+    @property
+    def own_type(self) -> str:
+        return OWN_TYPES[self.lvm_type]
 
     def config(self, scsi_id: str = "") -> Dict[str, str]:
         """The device-config, for one LUN or for the list of all."""
@@ -40,6 +50,20 @@ class Portal(NamedTuple):
             "SCSIid": scsi_id,
         }
         return {key: value for key, value in rows.items() if value}
+
+
+HBA = Portal("")  #: Fibre Channel, SAS: there is nothing to be said but the SCSIid
+
+
+def portal_of(config: Mapping[str, str]) -> Portal:
+    """Where the LUN of a PBD with this device-config is."""
+    return Portal(
+        config.get("target", ""),
+        config.get("targetIQN", ""),
+        config.get("port", ""),
+        config.get("chapuser", ""),
+        config.get("chappassword_secret", ""),
+    )
 
 
 class Pool(NamedTuple):
@@ -71,7 +95,11 @@ class Pool(NamedTuple):
         for pbd in self.pbds.values():
             values = map(str, pbd["device_config"].values())
             sr = self.srs.get(pbd["SR"])
-            if sr is not None and sr["type"] != OWN_TYPE and any(names_lun(value, scsi_id) for value in values):
+            if (
+                sr is not None
+                and sr["type"] not in OWN_TYPES.values()
+                and any(names_lun(value, scsi_id) for value in values)
+            ):
                 return str(pbd["SR"])
         return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
 
@@ -87,15 +115,9 @@ class Pool(NamedTuple):
         for pbd in self.pbds.values():
             config = pbd["device_config"]
             sr = self.srs.get(pbd["SR"])
-            if sr is None or sr["type"] != LVM_TYPE or not config.get("target"):
+            if sr is None or sr["type"] != ISCSI_TYPE or not config.get("target"):
                 continue
-            portal = Portal(
-                config["target"],
-                config.get("targetIQN", ""),
-                config.get("port", ""),
-                config.get("chapuser", ""),
-                config.get("chappassword_secret", ""),
-            )
+            portal = portal_of(config)
             found.setdefault(portal[:3], portal)
         return [found[key] for key in sorted(found)]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """LUNs behind targets for a simulated pool, and the two SR drivers that it has for them, in this process.
 
-    relvmoiscsi    our own engine on the LUN's bytes, with the words of the real driver
-    lvmoiscsi      what the storage manager would do, as far as xapi sees it
+    relvmoiscsi, relvmohba    our own engine on the LUN's bytes, with the words of the real driver
+    lvmoiscsi, lvmohba        what the storage manager would do, as far as xapi sees it
 
     world = World()
     world.add("10.0.0.5", IQN, build_sr([...]).disk)
@@ -26,7 +26,7 @@ from kit.pool.simulator import Pool
 from kit.pool.standin import volumes_of
 from kit.reader import read_sr
 from relvmoiscsi import engine, plugin, procedure
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.sessions import Lun as SessionLun
@@ -34,6 +34,8 @@ from relvmoiscsi.host.iscsi.sessions import LunFacts
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
+from relvmoiscsi.sr_driver.hba import config as hba_config
+from relvmoiscsi.sr_driver.hba.transport import HBA
 from relvmoiscsi.sr_driver.iscsi import listing
 from relvmoiscsi.sr_driver.iscsi.config import parse_config
 from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
@@ -41,6 +43,8 @@ from relvmoiscsi.sr_driver.main import success
 from relvmoiscsi.sr_driver.transport import Listed
 
 LVM_TYPE, OWN_TYPE = "lvmoiscsi", "relvmoiscsi"
+LVM_HBA_TYPE, OWN_HBA_TYPE = "lvmohba", "relvmohba"
+FABRIC = ""  #: the target of a LUN that the array maps to adapters
 
 #: the storage manager's number for a VG that LVM sees twice
 DUPLICATE = 119
@@ -64,6 +68,7 @@ class World:
         self.luns = []
         self.create_s = create_s
         self.visible = {}  #: host: IQNs with a session there
+        self.unmapped = set()  #: (host, SCSIid) of LUNs on the fabric that the array does not show to a host
         self.redo_logs = []  #: (SR UUID, VDI UUID) of metadata VDIs that xapi has begun to write to
         self.log = []  #: (command, SR UUID or "", SCSIid) of each driver call, in the order in which they begin
         self.fail = {}  #: {(command, SCSIid): RelvmoiscsiError} that a call ends with
@@ -116,26 +121,31 @@ class World:
             self._pool = pool
             yield pool
 
-    def plugin(self, _host, function, arguments):
-        """The host plugin of a host that has all LUNs on Fibre Channel: `pool.api.host_plugins.functions`."""
+    def plugin(self, host, function, arguments):
+        """The host plugin, which is in this process: `pool.api.host_plugins.functions`."""
 
         def see(path, told):
             return json.loads(json.dumps(told(engine.inspect(self.lun(os.path.basename(path)).disk))))
 
-        names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self.luns}
+        names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self._on_fabric(host)}
         return plugin.FUNCTIONS[function](arguments, see=see, known=names)
 
     def attach_original(self, pool, scsi_id, name):
         """The SR on a LUN, introduced and plugged on every host, as an administrator has it; gives its reference."""
         storage, lun = pool.storage, self.lun(scsi_id)
-        sr = storage.sr_introduce("", self.sr_uuid(scsi_id), name, "", LVM_TYPE, "user", True)
-        config = {"target": lun.target, "targetIQN": lun.iqn, "SCSIid": scsi_id}
+        type_ = LVM_TYPE if lun.target else LVM_HBA_TYPE
+        sr = storage.sr_introduce("", self.sr_uuid(scsi_id), name, "", type_, "user", True)
+        config = {"target": lun.target, "targetIQN": lun.iqn} if lun.target else {}
+        config["SCSIid"] = scsi_id
         if lun.chap:
             config.update(chapuser=lun.chap[0], chappassword=lun.chap[1])
         for host in pool.hosts:
             storage.pbd_plug("", storage.pbd_create("", {"host": host, "SR": sr, "device_config": config}))
         storage.sr_scan("", sr)
         return sr
+
+    def _on_fabric(self, host):
+        return [lun for lun in self.luns if not lun.target and (host, lun.scsi_id) not in self.unmapped]
 
     # -- driver calls -------------------------------------------------------------------------------------------------
 
@@ -151,7 +161,7 @@ class World:
             failure = self.fail.get((command, config.get("SCSIid")))
             if failure:
                 raise failure
-            result = function(members, config)
+            result = function({**members, "type": type_}, config)
         except _Answer as answer:
             raise Runner._error(wire.Fault(answer.code, answer.text), members, answer.stderr) from answer
         except RelvmoiscsiError as error:
@@ -163,8 +173,10 @@ class World:
     def kill_all(self):
         """Nothing runs outside this process."""
 
-    def _behind(self, config, type_):
+    def _behind(self, config, type_, host=None):
         """The LUN that a device-config names. Raises the errors of the driver for what is missing, with its lists."""
+        if type_ in (LVM_HBA_TYPE, OWN_HBA_TYPE):
+            return self._mapped(config, host or self._pool.master)
         parsed = parse_config(config)
         there = [lun for lun in self.luns if lun.target == parsed.target]
         if not there:
@@ -185,6 +197,13 @@ class World:
             raise NotFound(f"No LUN with the SCSIid {parsed.scsi_id} appeared.", "ISCSIDevice")
         raise Listed("The SCSIid (device-config:SCSIid) is missing.", "ConfigSCSIid", _lun_list(mine))
 
+    def _mapped(self, config, host):
+        wanted = hba_config.parse_config(config).scsi_id
+        for lun in self._on_fabric(host):
+            if lun.scsi_id == wanted:
+                return lun
+        raise NotFound(f"No adapter sees a LUN with the SCSIid {wanted}.", "ISCSIDevice")
+
     def _credentials(self, config):
         db = self._pool.db
         password = config.get("chappassword")
@@ -194,8 +213,8 @@ class World:
 
     # -- relvmoiscsi --------------------------------------------------------------------------------------------------
 
-    def _relvmoiscsi_sr_probe(self, _members, config):
-        lun = self._behind(config, OWN_TYPE)
+    def _relvmoiscsi_sr_probe(self, members, config):
+        lun = self._behind(config, members["type"])
         return self._probed(lun)
 
     def _probed(self, lun):
@@ -207,29 +226,35 @@ class World:
             return self._read("all", lun, read_sr)
 
     def _relvmoiscsi_sr_create(self, members, config):
-        db = self._pool.db
-        lun = self._behind(config, OWN_TYPE)
+        db, is_hba = self._pool.db, members["type"] == OWN_HBA_TYPE
+        lun = self._behind(config, members["type"])
+        if is_hba and not hba_config.parse_config(config).is_meant:
+            raise UsageError("The LUN is resignatured with device-config:resign=true alone.", "InvalidArg")
         users = lun_users.Pool(db.records("PBD"), db.records("SR"), db.records("VDI"))
         lun_users.verify_unused(lun.scsi_id, users, members["sr_ref"], lambda path: None)
         end = time.monotonic() + self.create_s
         with self._lock:
-            clear = parse_config(config).clear_databases
+            clear = config.get("clear-metadata-vdi") == "true"
             procedure.resignature(lun.disk, os.urandom, _Yes(), lun.scsi_id, clear_databases=clear)
         if self.create_s:  # on a host ten drivers are ten processes, and other calls do not wait for them
             self._probed(lun)
             self._volumes(lun)
             time.sleep(max(0.0, end - time.monotonic()))
-        done = success(ISCSI)
+        done = success(HBA if is_hba else ISCSI)
         raise _Answer(done.code, done.text)
+
+    _relvmohba_sr_probe, _relvmohba_sr_create = _relvmoiscsi_sr_probe, _relvmoiscsi_sr_create
 
     # -- lvmoiscsi ----------------------------------------------------------------------------------------------------
 
     def _lvmoiscsi_sr_attach(self, members, config):
-        lun, host = self._behind(config, LVM_TYPE), members["host_ref"]
+        host = members["host_ref"]
+        lun = self._behind(config, members["type"], host)
         with self._lock:
             iqns = self.visible.setdefault(host, set())
-            iqns.add(lun.iqn)
-            found = {each.scsi_id: self.sr_uuid(each.scsi_id) for each in self.luns if each.iqn in iqns}
+            iqns.update({lun.iqn} if lun.target else ())
+            seen = self._on_fabric(host) + [each for each in self.luns if each.target and each.iqn in iqns]
+            found = {each.scsi_id: self.sr_uuid(each.scsi_id) for each in seen}
         if found.get(lun.scsi_id) != members["sr_uuid"]:
             raise _Answer(47, f"The SR is not available [opterr=the LUN has {found.get(lun.scsi_id)}]")
         twins = [scsi_id for scsi_id, uuid in found.items() if uuid == members["sr_uuid"] and scsi_id != lun.scsi_id]
@@ -246,10 +271,10 @@ class World:
                 self.redo_logs.append((members["sr_uuid"], record.uuid))
 
     def _lvmoiscsi_sr_detach(self, members, config):
-        self._behind(config, LVM_TYPE)
+        self._behind(config, members["type"], members["host_ref"])
 
     def _lvmoiscsi_sr_scan(self, members, config):
-        lun, db, sr = self._behind(config, LVM_TYPE), self._pool.db, members["sr_ref"]
+        lun, db, sr = self._behind(config, members["type"], members["host_ref"]), self._pool.db, members["sr_ref"]
         found = volumes_of(self._volumes(lun))
         with db.lock:
             rows = {record["uuid"]: ref for ref, record in db.records("VDI", SR=sr).items()}
@@ -260,6 +285,12 @@ class World:
             for uuid, volume in found.items():
                 db.set("VDI", rows[uuid], "snapshot_of", rows.get(volume["snapshot_of"], NULL))
             db.set("SR", sr, "physical_size", lun.disk.size_bytes)
+
+    _lvmohba_sr_attach, _lvmohba_sr_detach, _lvmohba_sr_scan = (
+        _lvmoiscsi_sr_attach,
+        _lvmoiscsi_sr_detach,
+        _lvmoiscsi_sr_scan,
+    )
 
 
 class _Answer(Exception):
@@ -309,5 +340,5 @@ def _drivers():
         name: plugins.Driver(
             name, "/world/" + name, name, "", "", "", "1.0", "1.0", ("SR_PROBE",), {"SR_PROBE": 1}, {}, ()
         )
-        for name in (LVM_TYPE, OWN_TYPE)
+        for name in (LVM_TYPE, OWN_TYPE, LVM_HBA_TYPE, OWN_HBA_TYPE)
     }  # fmt: skip

@@ -13,6 +13,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi import engine, plugin
 from relvmoiscsi.cli import guard
 from relvmoiscsi.errors import DeviceError, NotFound, UsageError
+from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
 
@@ -60,6 +61,17 @@ def test_every_lun_of_the_host_by_what_is_on_it(host):
     assert rows[OTHER]["device"].endswith("dm-0") and rows[OTHER]["state"] == "resignatured"
     assert rows[OTHER]["old_sr"] == engine.inspect(golden.load("chain").disk).lun.sr_uuid
     assert rows[SILENT]["state"] is None and "does not answer" in rows[SILENT]["problem"]
+
+
+def test_those_behind_adapters_alone(host, monkeypatch):
+    """What came with an iSCSI session is none of them."""
+    this = host(sdb=SCSI_ID, sdc=OTHER)
+    behind = adapters.Disk("sdc", "1:0:0:1", "qla2xxx", OTHER, "", "", 1 << 20)
+    monkeypatch.setattr(adapters, "disks", lambda found, host: [behind])
+    see = seen(sdb=golden.load("one").disk, sdc=golden.load("one").disk)
+
+    assert [row["scsi_id"] for row in json.loads(plugin.classify({"hba": "true"}, this, see))["luns"]] == [OTHER]
+    assert len(json.loads(plugin.classify({}, this, see))["luns"]) == 2
 
 
 def test_a_host_without_disks(tmp_path):

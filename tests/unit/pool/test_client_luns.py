@@ -3,6 +3,7 @@
 
 import pytest
 
+from kit.lun_world import FABRIC
 from kit.pool_lab import IQN, TARGET, sr_disk
 from kit.sparse import SparseDisk
 from relvmoiscsi.errors import NotFound, UsageError
@@ -136,14 +137,18 @@ def test_another_failure_is_no_list():
 
 
 def test_what_is_on_fibre_channel_comes_from_the_masters_plugin(lab, world):
-    clone, testing = lab.clone("Production"), lab.originals["Testing"][0]
+    behind_target = lab.clone("Production")
+    original = lab.original("Fabric", target=FABRIC)
+    clone, elsewhere = lab.clone("Fabric"), lab.clone("Fabric")
+    world.unmapped.add((lab.pool.master, elsewhere))
     lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
     with connect(lab.where()) as calls:
         found = {lun.scsi_id: lun for lun in luns.find_on_master(calls, records.read(calls))}
 
-    assert set(found) == {lun.scsi_id for lun in world.luns}
-    assert (found[clone].kind, found[clone].name, found[testing].kind) == ("clone", "Production", "original")
+    assert set(found) == {original, clone} and behind_target not in found
+    assert (found[clone].kind, found[clone].name, found[original].kind) == ("clone", "Fabric", "original")
     assert found[clone].size_bytes == world.lun(clone).disk.size_bytes
+    assert found[clone].portal == records.HBA
 
 
 def test_a_master_without_the_plugin_is_said(lab):
