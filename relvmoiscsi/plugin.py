@@ -3,8 +3,8 @@
 
     classify     every LUN that this host sees, by what is on it; nothing is written. With hba=true those behind its
                  adapters (Fibre Channel, SAS), and none of an iSCSI session
-                 {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "metadata_of", "name",
-                 "problem"}, ...], "next": null}
+                 {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
+                 "name", "problem"}, ...], "next": null}
     map          sr: what the ids of a resignatured LUN were, as long as its journal is there
                  {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the runs at work on this host
@@ -34,7 +34,7 @@ from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.sm_locks import LUN_LOCKS
 from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, SWITCHED
+from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, SWITCHED, is_of_another_lun
 from relvmoiscsi.resignature.reading.databases import databases
 
 MOST_BYTES = 60000  #: of an answer
@@ -111,17 +111,18 @@ def _asked_for(arguments: Arguments, host: Host) -> Dict[str, str]:
 def _row(scsi_id: str, path: str, see: Look) -> Dict[str, Any]:
     row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path}
     try:
-        return {**row, **see(path, _facts)}
+        return {**row, **see(path, lambda found: _facts(found, scsi_id))}
     except RelvmoiscsiError as error:
         return {**row, "state": None, "problem": str(error)[:500]}
 
 
-def _facts(found: engine.Inspection) -> Dict[str, Any]:
+def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
     return {
         "state": found.state,
         "size_bytes": found.lun.size_bytes if found.lun else None,
         "sr": found.lun.sr_uuid if found.lun else None,
         "old_sr": found.run.ids.sr if found.run else None,
+        "copied": is_of_another_lun(found.tail, scsi_id),
         "metadata_of": sorted(set(databases(found.lun).values())) if found.lun else [],
         "name": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
         "problem": str(found.problem)[:500] if found.problem else None,

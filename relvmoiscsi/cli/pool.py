@@ -88,6 +88,11 @@ def add_command(make: Maker) -> None:
     attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="of a LUN, as `luns` has it")
     _takes_copies(attaching)
     attaching.add_argument(
+        "--foreign",
+        action="store_true",
+        help="LUNs named, with SRs that this pool does not know, are clones that no other pool uses",
+    )
+    attaching.add_argument(
         "--leave-others", action="store_true", help="although hosts will see clones that are not named"
     )
     attaching.add_argument(
@@ -247,7 +252,7 @@ def _seen(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]
 
 def _lun_facts(pool: Pool, lun: PoolLun) -> Dict[str, Any]:
     return {
-        "scsi_id": lun.scsi_id,
+        "scsi_id": lun.scsi_id or None,
         "kind": lun.kind,
         "size_bytes": lun.size_bytes,
         "target": lun.portal.target,
@@ -256,6 +261,7 @@ def _lun_facts(pool: Pool, lun: PoolLun) -> Dict[str, Any]:
         "copy_of": lun.of_sr or None,
         "name": lun.name,
         "one_vdi": lun.one_vdi or None,
+        "is_known_copy": lun.is_ours or lun.kind == luns.ATTACHED,
         "database_of_this_pool": pool.ref in lun.metadata_of,
         "problem": lun.problem or None,
     }
@@ -265,9 +271,14 @@ def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if not seen:
         return "The pool sees no LUN there."
     rows = [("SCSIid", "size", "what it is")]
-    rows += [(lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun)) for lun in seen]
+    rows += [(lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun)) for lun in seen if lun.scsi_id]
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
-    return "\n".join(f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows)
+    lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
+    away = [lun for lun in seen if not lun.scsi_id]
+    lines += [
+        printable(f"What is behind {lun.portal.target} {lun.portal.iqn} is unknown: {lun.problem}") for lun in away
+    ]
+    return "\n".join(lines)
 
 
 def _words(pool: Pool, lun: PoolLun) -> str:
@@ -277,7 +288,8 @@ def _words(pool: Pool, lun: PoolLun) -> str:
         luns.ATTACHED: f"attached, {quoted}",
         luns.CLONE: f"clone of {quoted}",
         luns.UNKNOWN_SR: f"{quoted}, which this pool does not know ({lun.sr_uuid})",
-        luns.RESIGNATURED: f"resignatured, a copy of {quoted if lun.of_sr else 'an SR'}; not attached",
+        luns.UNCONNECTED: f"{quoted}, which has no PBD: the original or a clone, nobody can tell",
+        luns.RESIGNATURED: f"resignatured, a copy of {quoted if lun.of_sr else 'an SR'}; not attached here",
         luns.UNFINISHED: "unfinished; attach finishes it",
     }
     text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
@@ -312,26 +324,44 @@ def _check_jobs(arguments: argparse.Namespace) -> None:
 def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> Answer:
     calls, pool = found
     seen = _seen(arguments, found, portals)
-    for lun in seen:
-        if lun.kind in (luns.UNREACHABLE, luns.BUSY):
-            say(printable(f"{lun.scsi_id} is passed over, it is {lun.kind}: {lun.problem}"))
-    of = [str(pool.srs[records.find_sr(pool, text)]["uuid"]) for text in arguments.clones_of]
-    chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all)
+    of = [_original(pool, text) for text in arguments.clones_of]
+    chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all, arguments.foreign)
+    left = attach.unseen(seen, arguments.scsi_ids, of, arguments.all)
+    for lun in attach.doubtful(seen, chosen) if of or arguments.all else []:
+        say(printable(f"{lun.scsi_id} is left out: {_words(pool, lun)}. It may be in use elsewhere."))
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
     wanted = Wanted(arguments.name, time.strftime("%Y-%m-%d"), _run_id(), arguments.jobs)
     names = attach.names(pool, chosen, wanted)
     if arguments.dry_run:
         return _would_attach(pool, chosen, names)
+    if arguments.map_out:
+        _verify_writable(arguments.map_out)
     if not arguments.yes:
         say(_would_attach(pool, chosen, names).text)
     ask(arguments, f"Attach {len(chosen)} LUNs?")
     with progress.shown(None if arguments.json else progress.terminal(), len(chosen)) as tell:
         results = attach.attach(calls, pool, chosen, wanted, tell)
+    results += [attach.passed_over(lun) for lun in left]
     facts = {"luns": [result.facts() for result in results]}
     if arguments.map_out:
         _write_map(arguments.map_out, results)
     return Answer(facts, _attached_text(results), _status(results))
+
+
+def _original(pool: Pool, text: str) -> str:
+    """The UUID of an SR that is named; one that the pool does not have may be on LUNs. Raises NotFound, UsageError."""
+    if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
+        return text.lower()
+    return str(pool.srs[records.find_sr(pool, text)]["uuid"])
+
+
+def _verify_writable(path: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise UsageError(f"--map-out {path} cannot be written: {error.strerror}. Nothing was done.") from error
 
 
 def _run_id() -> str:
@@ -452,7 +482,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
     """(the SRs that are meant, the UUIDs that the pool does not have any more). Raises NotFound, UsageError."""
-    wanted = {str(pool.srs[records.find_sr(pool, text)]["uuid"]) for text in arguments.clones_of}
+    wanted = {_original(pool, text) for text in arguments.clones_of}
     refs, gone = [], []
     for text in arguments.srs:
         if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:

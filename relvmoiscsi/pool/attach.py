@@ -22,8 +22,19 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import hosts, jobs, luns, vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
-from relvmoiscsi.pool.luns import ATTACHABLE, ATTACHED, ORIGINAL, RESIGNATURED, UNTOUCHED, PoolLun
-from relvmoiscsi.pool.records import ORIGINAL_SR, RUN, SCSI_ID, Pool
+from relvmoiscsi.pool.luns import (
+    ATTACHABLE,
+    ATTACHED,
+    ORIGINAL,
+    RESIGNATURED,
+    UNCONNECTED,
+    UNFINISHED,
+    UNKNOWN_SR,
+    UNSEEN,
+    UNTOUCHED,
+    PoolLun,
+)
+from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR, RUN, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Pair
 
 #: the failure with which SR.create of our type says that it is done; docs/host.rst
@@ -95,29 +106,77 @@ class Introduced(NamedTuple):
 
 
 def choose(
-    found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str], everything: bool = False
+    found: Sequence[PoolLun],
+    scsi_ids: Sequence[str],
+    of: Sequence[str],
+    everything: bool = False,
+    are_clones: bool = False,
 ) -> List[PoolLun]:
-    """The LUNs that are meant: by SCSIid, as copies of SRs (UUIDs), or all. Raises NotFound, Refused, UsageError."""
+    """The LUNs that are meant: by SCSIid, as copies of SRs (UUIDs), or all that are copies beyond doubt.
+
+    What may be in use in another pool is taken where it is named: one with new identities by its SCSIid, one with an
+    SR that this pool does not know if the caller vouches for it, too (`are_clones`). What could not be looked at is
+    left out; `unseen` has it. Raises NotFound, Refused, UsageError.
+    """
     if not scsi_ids and not of and not everything:
         raise UsageError("Nothing is named: give SCSIids, --clones-of SR, or --all.")
-    by_id = {lun.scsi_id: lun for lun in found}
+    by_id = {lun.scsi_id: lun for lun in found if lun.scsi_id}
     missing = [scsi_id for scsi_id in scsi_ids if scsi_id not in by_id]
     if missing:
         raise NotFound("The pool sees no LUN with the SCSIid {}.".format(", ".join(missing)))
-    chosen = [by_id[scsi_id] for scsi_id in dict.fromkeys(scsi_ids)]
+    chosen = [by_id[scsi_id] for scsi_id in dict.fromkeys(scsi_ids) if by_id[scsi_id].kind not in UNSEEN]
     for lun in chosen:
-        _verify_attachable(lun)
+        _verify_attachable(lun, are_clones)
+    for sr in of:
+        if not any(lun.of_sr == sr and _is_copy(lun, are_clones) for lun in found) and not unseen(found, [], of):
+            raise NotFound(f"The pool sees no clone of the SR {sr}.")
     for lun in found:
-        if lun.kind in ATTACHABLE and lun not in chosen and (lun.of_sr in of or everything):
+        is_named = lun.of_sr in of and _is_copy(lun, are_clones)
+        if lun not in chosen and (is_named or everything and _is_copy(lun, False)):
             chosen.append(lun)
-    if not chosen:
+    if not chosen and not unseen(found, scsi_ids, of, everything):
         raise NotFound("The pool sees no LUN that could be attached. `relvmoiscsi pool luns` tells what it sees.")
     return chosen
 
 
-def _verify_attachable(lun: PoolLun) -> None:
+def _is_copy(lun: PoolLun, are_clones: bool) -> bool:
+    """Is it a copy, beyond the doubt that is left to the caller?"""
+    return lun.kind == ATTACHED or lun.kind in ATTACHABLE and (lun.is_ours or are_clones and lun.kind == UNKNOWN_SR)
+
+
+def unseen(
+    found: Sequence[PoolLun], scsi_ids: Sequence[str], of: Sequence[str], everything: bool = False
+) -> List[PoolLun]:
+    """What could not be looked at and may be meant; a row without a SCSIid is a target that has no list."""
+    return [lun for lun in found if lun.kind in UNSEEN and (of or everything or lun.scsi_id in scsi_ids)]
+
+
+def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
+    """What `choose` has left out because it may be in use elsewhere, or be no clone."""
+    kinds = (UNKNOWN_SR, UNCONNECTED, RESIGNATURED, UNFINISHED)
+    return [lun for lun in found if lun.kind in kinds and lun not in chosen and not lun.is_ours]
+
+
+def passed_over(lun: PoolLun) -> Attached:
+    """What became of a LUN, or of a target, that could not be looked at."""
+    what = lun.scsi_id or f"What is behind {lun.portal.target} {lun.portal.iqn}".strip()
+    error = PoolFailure(f"{what} was passed over, as it is {lun.kind}: {lun.problem}")
+    return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
+
+
+def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
     if lun.kind == ORIGINAL:
         raise Refused(f"The LUN {lun.scsi_id} is the original of the SR {lun.name!r} ({lun.sr_uuid}): it is in use.")
+    if lun.kind == UNCONNECTED:
+        raise Refused(
+            f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which has no PBD: it may be the "
+            "original. Connect that SR first, or forget it."
+        )
+    if lun.kind == UNKNOWN_SR and not are_clones:
+        raise Refused(
+            f"The LUN {lun.scsi_id} holds the SR {lun.sr_uuid}, which this pool does not know: it may be in use in "
+            "another pool. If it is a clone, and nobody else uses it, say --foreign."
+        )
     if lun.kind not in ATTACHABLE:
         raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: there is nothing to attach. {lun.problem}".strip())
 
@@ -125,7 +184,12 @@ def _verify_attachable(lun: PoolLun) -> None:
 def left_untouched(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
     """The untouched clones that nobody has named, behind a target that is about to be used."""
     iqns = {lun.portal.iqn for lun in chosen}
-    return [lun for lun in found if lun.kind in UNTOUCHED and lun.portal.iqn in iqns and lun not in chosen]
+    return [lun for lun in found if _is_untouched(lun) and lun.portal.iqn in iqns and lun not in chosen]
+
+
+def _is_untouched(lun: PoolLun) -> bool:
+    """Is it a twin of something in this pool?"""
+    return lun.kind in UNTOUCHED and lun.is_ours
 
 
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
@@ -177,12 +241,12 @@ def attach(
     originals = _Originals(pool)
 
     def new_ids(one: Calls, lun: PoolLun) -> PoolLun:
-        if lun.kind == ATTACHED:
+        if _has_sr(pool, lun):
             return lun
         return _told(tell, lun, RESIGNATURING, lambda: create(one, pool, lun))
 
     def ids(one: Calls, lun: PoolLun) -> PoolLun:
-        return lun if lun.kind == ATTACHED else identified(one, pool, lun)
+        return lun if lun.kind == ATTACHED else identified(one, pool, lun)  # the LUN tells its database, and its SR
 
     def sr(one: Calls, lun: PoolLun) -> Introduced:
         return introduce(one, pool, lun, named[lun.scsi_id], wanted.run)
@@ -196,8 +260,45 @@ def attach(
 
     steps: List[Callable[[Calls, Any], Any]] = [new_ids, ids, sr, whole]
     together = jobs.Together(steps.index(whole), _seen_together(chosen))
+    key = _begin(calls, pool, chosen, wanted.run)
     done = jobs.in_steps(calls, chosen, steps, wanted.jobs, together)
-    return [_outcome(lun, outcome) for lun, outcome in zip(chosen, done)]
+    results = [_outcome(lun, outcome) for lun, outcome in zip(chosen, done)]
+    _end(calls, pool, key, chosen, results)
+    return results
+
+
+def _has_sr(pool: Pool, lun: PoolLun) -> bool:
+    """Does the pool have the SR that attach makes of it? Then it has its identities."""
+    return lun.kind == ATTACHED or lun.kind == RESIGNATURED and pool.sr_by_uuid(lun.sr_uuid) is not None
+
+
+def _begin(calls: Calls, pool: Pool, chosen: Sequence[PoolLun], run: str) -> str:
+    """Note in the pool what gets new identities now: whoever comes after a run that was killed knows them by that.
+
+    Gives the note's key; "" where there is nothing to be noted. Raises PoolFailure.
+    """
+    begun = {lun.scsi_id for lun in chosen if not _has_sr(pool, lun) and not pool.is_begun(lun.scsi_id)}
+    if not begun:
+        return ""
+    key = AT_WORK + run
+    calls.call("pool.remove_from_other_config", pool.ref, key)
+    calls.call("pool.add_to_other_config", pool.ref, key, " ".join(sorted(begun | pool.at_work.get(key, frozenset()))))
+    return key
+
+
+def _end(calls: Calls, pool: Pool, key: str, chosen: Sequence[PoolLun], results: Sequence[Attached]) -> None:
+    """Take away the notes whose LUNs all have marked SRs now; what is left is for the next run."""
+    marked = {result.scsi_id for result in results if result.sr_uuid}
+    marked |= {str(sr["other_config"].get(SCSI_ID)) for _, sr in pool.copies()}
+    notes = dict(pool.at_work)
+    if key:
+        notes[key] = notes.get(key, frozenset()) | {lun.scsi_id for lun in chosen if not _has_sr(pool, lun)}
+    for name, begun in notes.items():
+        if begun <= marked:
+            try:
+                calls.call("pool.remove_from_other_config", pool.ref, name)
+            except PoolFailure:
+                return  # the pool went away; the next run does it
 
 
 def _seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:

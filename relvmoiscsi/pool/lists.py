@@ -32,6 +32,7 @@ class OnLun(NamedTuple):
     name_label: str = ""
     problem: str = ""
     one_vdi: str = ""  #: "is", "can be", "cannot be"
+    is_copied: bool = False  #: the new identities are those of another LUN, of which this one is a copy
     metadata_of: Tuple[str, ...] = ()  #: references of the pools whose database a VDI on it is to hold
 
 
@@ -65,6 +66,7 @@ def on_lun(document: str) -> OnLun:
         name_label=row.get("name_label", ""),
         problem=row.get("problem", ""),
         one_vdi=row.get("one_vdi", ""),
+        is_copied=row.get("copied") == "true",
         metadata_of=tuple(row.get("metadata_of", "").split()),
     )
 

@@ -4,9 +4,12 @@
     original        an SR of the pool is on it
     attached        the same, and the SR is a copy that `attach` has introduced
     clone           it holds an SR of the pool, whose own LUN is another one
-    unknown SR      it holds an SR that the pool does not know: of another pool, or forgotten here
-    resignatured    it has identities of its own, and no SR of the pool is on it
+    unknown SR      it holds an SR that the pool does not know: of another pool, perhaps in use there, or forgotten here
+    unconnected     it holds an SR of the pool that no host is connected to: the original or a clone, nobody can tell
+    resignatured    it has identities of its own, and is not attached to this pool. `is_ours`: by a run of this pool
+                    that was cut, or the pool has its SR. Else it may be another pool's
     unfinished      a resignature of it was cut; attach finishes it
+    unreachable     its probe has failed, or, without a SCSIid, all that is behind a target
     empty, foreign, damaged, busy    as the probe says
 
 The list of LUNs comes from the type relvmoiscsi, so that nothing of the storage manager looks at an untouched clone; of
@@ -24,12 +27,15 @@ from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, Portal, is_copy, po
 
 ORIGINAL, ATTACHED, CLONE, UNKNOWN_SR = "original", "attached", "clone", "unknown SR"
 RESIGNATURED, UNFINISHED = "resignatured", "unfinished"
+UNCONNECTED = "unconnected"
 UNREACHABLE, BUSY = "unreachable", "busy"
 
 #: what `attach` can make a copy of
 ATTACHABLE = (CLONE, UNKNOWN_SR, RESIGNATURED, UNFINISHED, ATTACHED)
 #: what has no identities of its own yet
 UNTOUCHED = (CLONE, UNKNOWN_SR, UNFINISHED)
+#: what could not be looked at
+UNSEEN = (UNREACHABLE, BUSY)
 
 
 class PoolLun(NamedTuple):
@@ -45,24 +51,42 @@ class PoolLun(NamedTuple):
     problem: str = ""
     one_vdi: str = ""
     metadata_of: Tuple[str, ...] = ()  #: references of pools whose databases VDIs on it are to hold
+    is_ours: bool = False  #: the pool knows of itself that this is a copy of an SR of its own
 
 
 def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
-    """Every LUN behind these portals, each SCSIid once. Raises PoolFailure where nothing can be listed at all."""
+    """Every LUN behind these portals, each SCSIid once; and a row for each target that has no list, with its problem.
+
+    Raises PoolFailure where nothing can be listed at all.
+    """
     found: Dict[str, Tuple[Portal, Seen]] = {}
-    failures: List[PoolFailure] = []
-    for portal in portals:
+    failures: List[Tuple[Portal, PoolFailure]] = []
+    for one in _each_iqn(calls, pool, portals, failures):
         try:
-            for one in _with_iqn(calls, pool, portal):
-                for lun in _listed(calls, pool, one):
-                    found.setdefault(lun.scsi_id, (one, lun))
+            for lun in _listed(calls, pool, one):
+                found.setdefault(lun.scsi_id, (one, lun))
+        except PoolGone:
+            raise
         except PoolFailure as failure:
-            failures.append(failure)
+            failures.append((one, failure))
     if failures and not found:
-        raise failures[0]
+        raise failures[0][1]
     items = list(found.values())
     outcomes = jobs.at_once(calls, items, lambda one, item: look(one, pool, *item), at_once)
-    return [_lun_or_why(item, outcome) for item, outcome in zip(items, outcomes)]
+    seen = twins_named([_lun_or_why(item, outcome) for item, outcome in zip(items, outcomes)])
+    return seen + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
+
+
+def twins_named(seen: Sequence[PoolLun]) -> List[PoolLun]:
+    """The same, where a LUN that holds the very SR of a resignatured one beside it is called a clone of that."""
+    own = {lun.sr_uuid: lun for lun in seen if lun.kind == RESIGNATURED}
+
+    def named_as(lun: PoolLun) -> PoolLun:
+        if lun.kind != UNKNOWN_SR or lun.sr_uuid not in own:
+            return lun
+        return lun._replace(kind=CLONE, of_sr=lun.sr_uuid, name=own[lun.sr_uuid].name, is_ours=True)
+
+    return [named_as(lun) for lun in seen]
 
 
 def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
@@ -77,7 +101,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
         page = json.loads(text)
         found += [_of_row(pool, row) for row in page["luns"]]
         start = page["next"]
-    return found
+    return twins_named(found)
 
 
 def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
@@ -90,7 +114,8 @@ def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
     if row["state"] is None:
         return PoolLun(lun.scsi_id, UNREACHABLE, HBA, problem=row["problem"] or "")
     texts = {name: row.get(key) or "" for name, key in _ROW.items()}
-    return named(pool, HBA, lun, OnLun(row["state"], metadata_of=tuple(row.get("metadata_of") or ()), **texts))
+    databases, is_copied = tuple(row.get("metadata_of") or ()), bool(row.get("copied"))
+    return named(pool, HBA, lun, OnLun(row["state"], is_copied=is_copied, metadata_of=databases, **texts))
 
 
 #: fields of OnLun, and how the plugin calls them
@@ -126,11 +151,14 @@ def _in_use(pool: Pool, ref: str, portal: Portal, lun: Seen) -> PoolLun:
 def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
     """A LUN that no SR of the pool has in a PBD, by what its probe has said. Pure."""
     ref = pool.sr_by_uuid(on.sr_uuid) if on.sr_uuid else None
-    is_clone = ref is not None and pool.sr_on(lun.scsi_id) != ref
-    of_sr = on.old_uuid if on.state == RESIGNATURED and not is_clone else on.sr_uuid or on.old_uuid
+    kind = _kind(pool, ref, lun.scsi_id, on)
+    if kind == RESIGNATURED:
+        of_sr = _original(pool, ref, on)
+    else:  # a run that was cut may have come so far that the new SR is to be seen
+        of_sr = on.old_uuid or on.sr_uuid if kind == UNFINISHED else on.sr_uuid or on.old_uuid
     return PoolLun(
         scsi_id=lun.scsi_id,
-        kind=_kind(is_clone, on),
+        kind=kind,
         portal=portal,
         size_bytes=lun.size_bytes,
         sr_uuid=on.sr_uuid,
@@ -139,15 +167,36 @@ def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
         problem=on.problem,
         one_vdi=on.one_vdi,
         metadata_of=on.metadata_of,
+        is_ours=_is_ours(pool, ref, kind, lun.scsi_id, of_sr),
     )
 
 
-def _kind(is_clone: bool, on: OnLun) -> str:
+def _kind(pool: Pool, ref: Optional[str], scsi_id: str, on: OnLun) -> str:
+    """`ref` is the SR of the pool with the UUID that is on the LUN."""
     if on.state in (UNFINISHED, "empty", "foreign", "damaged", BUSY):
         return on.state
-    if is_clone:
+    has_own_ids = on.state == RESIGNATURED and not on.is_copied
+    if ref is None:
+        return RESIGNATURED if has_own_ids else UNKNOWN_SR
+    is_here = pool.is_on(ref, scsi_id)
+    if is_here is False:
         return CLONE
-    return RESIGNATURED if on.state == RESIGNATURED else UNKNOWN_SR
+    if has_own_ids:
+        return RESIGNATURED
+    return ORIGINAL if is_here else UNCONNECTED
+
+
+def _original(pool: Pool, ref: Optional[str], on: OnLun) -> str:
+    """The SR that a resignatured LUN was made of, as the LUN says or as its SR in the pool does."""
+    return on.old_uuid or (str(pool.srs[ref]["other_config"].get(ORIGINAL_SR, "")) if ref is not None else "")
+
+
+def _is_ours(pool: Pool, ref: Optional[str], kind: str, scsi_id: str, of_sr: str) -> bool:
+    if kind == RESIGNATURED:
+        return ref is not None or pool.is_begun(scsi_id)
+    if kind == UNFINISHED:
+        return pool.sr_by_uuid(of_sr) is not None or pool.is_begun(scsi_id)
+    return kind == CLONE
 
 
 def _name(pool: Pool, of_sr: str, on: OnLun) -> str:
@@ -169,12 +218,35 @@ def _lun_or_why(item: Tuple[Portal, Seen], outcome: Union[PoolLun, RelvmoiscsiEr
     return PoolLun(lun.scsi_id, UNREACHABLE, portal, lun.size_bytes, problem=str(outcome))
 
 
+def _each_iqn(
+    calls: Calls, pool: Pool, portals: Iterable[Portal], failures: List[Tuple[Portal, PoolFailure]]
+) -> List[Portal]:
+    """The portals, each for every IQN that it offers; those that do not tell go to `failures`."""
+    found: Dict[Tuple[str, str, str], Portal] = {}
+    for portal in portals:
+        try:
+            for one in _with_iqn(calls, pool, portal):
+                found.setdefault(one[:3], one)
+        except PoolGone:
+            raise
+        except PoolFailure as failure:
+            failures.append((portal, failure))
+    return list(found.values())
+
+
 def _with_iqn(calls: Calls, pool: Pool, portal: Portal) -> Sequence[Portal]:
-    """The portal, for each IQN that it offers. Raises PoolFailure."""
+    """The portal, for each IQN that it offers, with the CHAP of an SR there. Raises PoolFailure."""
     if portal.iqn:
         return [portal]
     failure = _probe_fails(calls, pool, portal)
-    return [portal._replace(iqn=iqn) for iqn in lists.iqns(failure)]
+    known = pool.portals()
+    has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # of the command line
+    there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target and one.chap_user}
+    return [_with_chap_of(there.get(iqn, portal), portal._replace(iqn=iqn)) for iqn in lists.iqns(failure)]
+
+
+def _with_chap_of(one: Portal, portal: Portal) -> Portal:
+    return portal._replace(chap_user=one.chap_user, chap_secret=one.chap_secret)
 
 
 def _listed(calls: Calls, pool: Pool, portal: Portal) -> List[Seen]:

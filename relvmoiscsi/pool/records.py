@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the pool knows of its hosts and SRs, each class read once and not a record at a time; and our marks on SRs."""
 
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.host.disk.scsi_id_text import names_lun
@@ -11,6 +11,9 @@ from relvmoiscsi.pool.calls import Calls, Record, Records
 ISCSI_TYPE, HBA_TYPE = "lvmoiscsi", "lvmohba"
 OWN_TYPES = {ISCSI_TYPE: "relvmoiscsi", HBA_TYPE: "relvmohba"}
 _LVM_TYPES = ("lvmoiscsi", "lvmohba", "lvm")
+
+#: begins a key of pool.other_config: the SCSIids that a run is giving new identities, until their SRs bear our marks
+AT_WORK = "relvmoiscsi:at-work:"
 
 #: keys of SR.other_config and of VDI.other_config
 RUN, ORIGINAL_SR, SCSI_ID, OLD_VDI = (
@@ -75,6 +78,7 @@ class Pool(NamedTuple):
     live: Dict[str, bool]  #: by host
     srs: Records
     pbds: Records
+    at_work: Mapping[str, FrozenSet[str]] = {}  #: SCSIids by key: what runs have begun and not introduced
 
     def hosts_in_order(self) -> List[str]:
         """The master first, the others by name."""
@@ -103,6 +107,19 @@ class Pool(NamedTuple):
                 return str(pbd["SR"])
         return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
 
+    def is_on(self, sr: str, scsi_id: str) -> Optional[bool]:
+        """Is the LUN of this SR the one with this SCSIid? None: the pool knows of no LUN that it has."""
+        record = self.srs[sr]
+        texts = [str(value) for _, pbd in self.pbds_of(sr).values() for value in pbd["device_config"].values()]
+        if not texts:
+            known = (record["other_config"].get(SCSI_ID), *record.get("sm_config", {}).values())
+            texts = [str(text) for text in known if text and (text == known[0] or "scsi-" in text)]
+        return any(names_lun(text, scsi_id) for text in texts) if texts else None
+
+    def is_begun(self, scsi_id: str) -> bool:
+        """Has a run of ours begun to give this LUN new identities, and not come so far as to mark its SR?"""
+        return any(scsi_id in begun for begun in self.at_work.values())
+
     def copies(self) -> Iterator[Tuple[str, Record]]:
         """The SRs that bear our marks."""
         for ref, sr in self.srs.items():
@@ -118,6 +135,8 @@ class Pool(NamedTuple):
             if sr is None or sr["type"] != ISCSI_TYPE or not config.get("target"):
                 continue
             portal = portal_of(config)
+            if not set("*,").isdisjoint(portal.iqn):  # XenCenter's wildcard: a probe wants one
+                portal = portal._replace(iqn="")
             found.setdefault(portal[:3], portal)
         return [found[key] for key in sorted(found)]
 
@@ -140,7 +159,12 @@ def read(calls: Calls) -> Pool:
         live={host: bool(metrics.get(record["metrics"], {}).get("live", True)) for host, record in hosts.items()},
         srs=calls.records("SR"),
         pbds=calls.records("PBD"),
+        at_work=_at_work(pools[ref]["other_config"]),
     )
+
+
+def _at_work(other_config: Mapping[str, str]) -> Dict[str, FrozenSet[str]]:
+    return {key: frozenset(text.split()) for key, text in other_config.items() if key.startswith(AT_WORK)}
 
 
 def find_sr(pool: Pool, text: str) -> str:

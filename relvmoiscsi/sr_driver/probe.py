@@ -16,6 +16,7 @@ from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xapi.xml_rpc import escaped
+from relvmoiscsi.resignature.protocol.mark import is_of_another_lun
 from relvmoiscsi.resignature.reading.databases import databases
 from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
@@ -48,7 +49,7 @@ def document(device: Device, scsi_id: str) -> str:
 
     `UUID` is the SR that it holds now; an SR that it was made of, or is to become, has a name of its own. `one_vdi` is
     whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold, if
-    any do.
+    any do; `copied` is true where the new identities are those of another LUN, of which the array has made this one.
     """
     found = engine.inspect(device)
     rows = []
@@ -56,6 +57,8 @@ def document(device: Device, scsi_id: str) -> str:
         label = found.lun.mgt.name_label if found.lun.mgt else ""
         rows += [("UUID", found.lun.sr_uuid), ("size", str(found.lun.size_bytes)), ("name_label", label)]
     rows += [("Devlist", scsi_id), ("state", found.state)]
+    if is_of_another_lun(found.tail, scsi_id):
+        rows.append(("copied", "true"))
     if found.run is not None:
         rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]
     if found.problem is not None:

@@ -260,6 +260,9 @@ class World:
         twins = [scsi_id for scsi_id, uuid in found.items() if uuid == members["sr_uuid"] and scsi_id != lun.scsi_id]
         if twins:
             raise _Answer(DUPLICATE, f"LVM sees the VG twice [opterr={', '.join(twins)}]")
+        if host == self._pool.master:  # as LVHDSR.attach notes it
+            db, sr = self._pool.db, members["sr_ref"]
+            db.set("SR", sr, "sm_config", {**db.get("SR", sr, "sm_config"), "devserial": "scsi-" + lun.scsi_id})
         self._look_for_metadata(members, lun)
 
     def _look_for_metadata(self, members, lun):

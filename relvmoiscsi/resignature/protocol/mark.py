@@ -50,6 +50,11 @@ class Tail(Record, size=96):
 TAIL_AT = SECTOR - Tail.SIZE
 
 
+def is_of_another_lun(tail: Optional[Tail], scsi_id: str) -> bool:
+    """Was the run that left this mark one on a LUN with another SCSIid? Then the LUN is a copy of that one."""
+    return tail is not None and any(tail.scsi_id_digest) and tail.scsi_id_digest != scsi_id_digest(scsi_id)
+
+
 def scsi_id_digest(scsi_id: Optional[str]) -> bytes:
     """What the tail keeps of a SCSIid: 16 bytes, zero when it is not known."""
     return hashlib.sha256(b"SCSIid " + scsi_id.encode("utf-8")).digest()[:16] if scsi_id else bytes(16)

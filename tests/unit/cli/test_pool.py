@@ -195,7 +195,7 @@ def test_chap_of_the_command_line(lab, world, pool_command, tmp_path):
     (tmp_path / "chap").write_text("a secret word\n")
     scsi_id = world.add("10.0.0.6", "iqn.2026-01.test:x", sr_disk("guarded"), chap=("alice", "a secret word"))
     chap = ["--target", "10.0.0.6", "--chap-user", "alice", "--chap-password-file", tmp_path / "chap"]
-    ran = pool_command("attach", scsi_id, "--yes", *chap)
+    ran = pool_command("attach", scsi_id, "--yes", "--foreign", *chap)
     assert ran.status == 0 and "xapi has left 2 copies of the CHAP password behind" in ran.err
 
     ran = pool_command("luns", "--clean-secrets", *chap)

@@ -6,7 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kit import golden
 from kit.clock import Clock
+from kit.cuts import SCSI_ID as CUT_ID
+from kit.cuts import done
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.deadline import Deadline
@@ -63,3 +66,12 @@ def test_where_somebody_is_at_work_it_says_so_at_once(probing):
 def test_anything_else_is_an_error(probing):
     with pytest.raises(NotFound, match="no such LUN"):
         probing(NotFound("There is no such LUN."))
+
+
+def test_a_copy_of_a_resignatured_lun_is_told_from_that():
+    """Both hold the same SR; the mark in the label says which LUN it was made on."""
+    disk = done(golden.load("one").disk)
+    first, second = (ElementTree.fromstring(probe.document(disk, scsi_id)) for scsi_id in (CUT_ID, CUT_ID[:-1] + "9"))
+
+    assert first.findtext("SR/UUID") == second.findtext("SR/UUID")
+    assert (first.findtext("SR/copied"), second.findtext("SR/copied")) == (None, "true")
