@@ -401,10 +401,14 @@ def _attached_text(results: Sequence[Attached]) -> str:
         of = f' "{result.name}" ({result.sr_uuid}), {len(result.vdis)} VDIs' if result.name else ""
         lines.append(printable(f"{result.scsi_id}: {result.status}{of}"))
         away = {name: state for name, state in result.hosts.items() if state != "plugged"}
-        lines += [printable(f"  {name}: {state}; run the same again when it is up") for name, state in away.items()]
+        lines += [printable(f"  {name}: {_why_away(state)}") for name, state in away.items()]
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
     return "\n".join(lines)
+
+
+def _why_away(state: str) -> str:
+    return "down; run the same again when it is up" if state == "down" else state
 
 
 def _write_map(path: str, results: Sequence[Attached]) -> None:
@@ -453,7 +457,7 @@ def _map(arguments: argparse.Namespace) -> Answer:
 def _pair_line(pair: Pair, vms: Dict[str, List[str]]) -> str:
     notes = [note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown]
     notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
-    text = f"  {pair.old or 'gone from the pool':<36}  became  {pair.new}  {pair.name_label}"
+    text = f"  {pair.old or 'not in the pool':<36}  became  {pair.new}  {pair.name_label}"
     return text + (" [{}]".format("; ".join(notes)) if notes else "")
 
 
@@ -474,10 +478,22 @@ def _discard(arguments: argparse.Namespace) -> Answer:
         if arguments.dry_run:
             return _discarded(pool, names, uses, gone, {}, "would be discarded")
         if refs:
+            if not arguments.yes:
+                _tell_halted(names, uses)
             ask(arguments, "Discard {}?".format(", ".join(map(printable, names.values()))))
         outcomes = jobs.at_once(calls, refs, lambda one, ref: discard.discard(one, pool, ref), jobs.MOST)
         failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
     return _discarded(pool, names, uses, gone, failed, "discarded")
+
+
+def _tell_halted(names: Dict[str, str], uses: Dict[str, discard.Uses]) -> None:
+    for ref, name in names.items():
+        if uses[ref].halted:
+            say(
+                printable(
+                    'Halted VMs have disks on "{}", which go from them: {}.'.format(name, ", ".join(uses[ref].halted))
+                )
+            )
 
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:

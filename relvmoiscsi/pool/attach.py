@@ -220,10 +220,10 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, st
 def _name(wanted: Wanted, lun: PoolLun) -> str:
     known = {"sr": lun.name or lun.of_sr or lun.scsi_id, "date": wanted.date, "scsi_id": lun.scsi_id}
     try:
-        used = {field for _, field, _, _ in string.Formatter().parse(wanted.name) if field is not None}
+        used = [part for part in string.Formatter().parse(wanted.name) if part[1] is not None]
     except ValueError as error:
         raise UsageError(f"--name {wanted.name!r} cannot be read: {error}.") from error
-    if not used <= set(known):
+    if any(field not in known or form or conversion for _, field, form, conversion in used):
         raise UsageError(f"--name {wanted.name!r} may have sr, date and scsi_id in braces, and nothing else.")
     return wanted.name.format(**known)
 
@@ -430,11 +430,19 @@ def _sr(calls: Calls, pool: Pool, lun: PoolLun, name: str) -> Tuple[str, Record,
 
 def _mark(calls: Calls, sr: str, record: Record, lun: PoolLun, run: str) -> bool:
     """Set our marks where they are not; gives whether any was missing. Raises PoolFailure."""
-    marks = {RUN: run, ORIGINAL_SR: lun.of_sr, SCSI_ID: lun.scsi_id, **_FLAGS}
+    marks = {ORIGINAL_SR: lun.of_sr, SCSI_ID: lun.scsi_id, **_FLAGS, RUN: run}
     have = record["other_config"]
     if all(key in have for key in marks):
         return False
-    calls.call("SR.set_other_config", sr, {**marks, **have})
+    if not have:  # it was introduced now
+        calls.call("SR.set_other_config", sr, marks)
+        return True
+    for key in [key for key in marks if key not in have]:  # what others set meanwhile stays
+        try:
+            calls.call("SR.add_to_other_config", sr, key, marks[key])
+        except PoolFailure as failure:
+            if failure.code != "MAP_DUPLICATE_KEY":
+                raise
     return True
 
 

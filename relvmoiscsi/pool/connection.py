@@ -114,7 +114,8 @@ def url_of(where: Where) -> str:
     text = where.pool if "://" in where.pool else "https://" + where.pool
     parts = urllib.parse.urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-        raise UsageError(f"{where.pool!r} is no pool: name a host, or https://HOST, or `local` in dom0.")
+        told = text.rpartition("@")[2] if "@" in text else where.pool  # what stands before it may be a password
+        raise UsageError(f"{told!r} is no pool: name a host, or https://HOST, or `local` in dom0.")
     return f"{parts.scheme}://{parts.netloc}"
 
 

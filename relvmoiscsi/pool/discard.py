@@ -17,7 +17,7 @@ from relvmoiscsi.pool.records import Pool, is_copy
 class Uses(NamedTuple):
     """The VMs that have disks on an SR."""
 
-    running: List[str]  #: names of those that have one plugged
+    running: List[str]  #: names of those that have one plugged, or their memory there while they are suspended
     halted: List[str]  #: of the others; the disk goes from them
 
 
@@ -39,6 +39,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records) -> Uses:
         if vbd["VDI"] in sr_vdis:
             name = str(vms.get(vbd["VM"], {}).get("name_label", vbd["VM"]))
             found[bool(vbd["currently_attached"])].append(name)
+    found[True] += [str(vm["name_label"]) for vm in vms.values() if vm.get("suspend_VDI") in sr_vdis]
     running = sorted(set(found[True]))
     return Uses(running, sorted(set(found[False]) - set(running)))
 
@@ -54,14 +55,27 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
     for sr, found in uses.items():
         if found.running:
             raise Refused(
-                "Running VMs have disks on the SR {!r}: {}. Shut them down, or unplug the disks.".format(
+                "Running or suspended VMs have disks on the SR {!r}: {}. Shut them down, or unplug the disks.".format(
                     pool.srs[sr]["name_label"], ", ".join(found.running)
                 )
             )
 
 
+def verify_hosts_up(pool: Pool, sr: str) -> None:
+    """Raises Refused where a host is down and has the SR, as far as xapi knows: it would stay half discarded."""
+    down = [host for host, (_, pbd) in pool.pbds_of(sr).items() if pbd["currently_attached"] and not pool.live[host]]
+    if down:
+        raise Refused(
+            "The SR {!r} cannot be discarded while these hosts are down, as the pool has it attached there: {}. Nothing "
+            "was unplugged. Start them, or remove them from the pool.".format(
+                pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
+            )
+        )
+
+
 def discard(calls: Calls, pool: Pool, sr: str) -> None:
-    """Forget one SR; the caller has made sure that it is a copy and not in use. Raises PoolFailure."""
+    """Forget one SR; the caller has made sure that it is a copy and not in use. Raises PoolFailure, Refused."""
+    verify_hosts_up(pool, sr)
     pbds = pool.pbds_of(sr)
     order = [host for host in reversed(pool.hosts_in_order()) if host in pbds]  # the master is the last
     members = [host for host in order if host != pool.master and pool.live[host]]

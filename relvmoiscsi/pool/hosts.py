@@ -58,8 +58,9 @@ def _pbds(calls: Calls, pool: Pool, sr: str, config: Mapping[str, str]) -> Tuple
     there = pool.pbds_of(sr)
     found = {host: (ref, bool(pbd["currently_attached"])) for host, (ref, pbd) in there.items()}
     missing = [host for host in pool.hosts_in_order() if host not in found]
+    alike = next((pbd["device_config"] for _, pbd in there.values()), config)  # as on the other hosts, if on any
     for host in missing:
-        found[host] = _pbd(calls, {"host": host, "SR": sr, "device_config": dict(config)})
+        found[host] = _pbd(calls, {"host": host, "SR": sr, "device_config": dict(alike)})
     return found, bool(missing)
 
 

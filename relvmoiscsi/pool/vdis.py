@@ -11,8 +11,20 @@ from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.records import OLD_VDI
 
-#: keys that say what the original is to a backup, and would make the copy the same to it
-_STAY = ("maps_to", "xo:backup:", "xo:base_delta_vdi", "xo:copy_of", "relvmoiscsi:")
+#: keys that do not come along. What the original is to a backup, the copy is not. content_id is xapi's word for "equal
+#: content", made when a VM last let go of the disk: with it, a migration of the copy to where the original is would
+#: copy nothing, and give the original's disk of today. The others are notes of SM and of storage migration.
+_STAY = (
+    "content_id",
+    "maps_to",
+    "base_mirror",
+    "mirror",
+    "leaf-coalesce",
+    "xo:backup:",
+    "xo:base_delta_vdi",
+    "xo:copy_of",
+    "relvmoiscsi:",
+)
 
 
 class Pair(NamedTuple):

@@ -59,10 +59,10 @@ def test_the_master_is_plugged_first(lab, world):
     assert plugged[0] == lab.pool.master and sorted(plugged) == sorted(lab.pool.hosts)
 
 
-def test_tags_and_other_config_come_along_and_the_backups_keys_do_not(lab):
+def test_tags_and_other_config_come_along_but_not_what_is_true_of_the_original_alone(lab):
     ref, record = lab.vdi("Production", "root disk")
     lab.pool.db.set("VDI", ref, "tags", ["gold"])
-    lab.pool.db.set("VDI", ref, "other_config", {"owner": "alice", "xo:backup:job": "x", "xo:copy_of": "y"})
+    lab.pool.db.set("VDI", ref, "other_config", {"owner": "alice", "xo:backup:job": "x", "content_id": "y"})
     clone = lab.clone("Production")
     (done,) = lab.attach(clone)
 
@@ -334,7 +334,37 @@ def test_clones_that_hosts_would_see_must_be_named(lab):
     attach.verify_none_left(found, attach.choose(found, [first, second], []))
 
 
-@pytest.mark.parametrize("template", ["{nonsense}", "{", "{0}", "{sr"])
+def test_what_others_write_to_the_srs_other_config_meanwhile_stays(lab, world):
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+    lab.pool.db.remove_from("SR", lab.sr(done.sr_uuid)[0], "other_config", "gc")
+
+    def before(method, params):
+        if method == "SR.add_to_other_config":
+            lab.pool.db.add_to("SR", params[1], "other_config", "owner", "alice")
+
+    lab.pool.api.before = before
+    lab.attach(clone)
+    assert lab.sr(done.sr_uuid)[1]["other_config"]["gc"] == "false"
+
+    assert lab.sr(done.sr_uuid)[1]["other_config"]["owner"] == "alice"
+
+
+def test_a_host_that_comes_later_has_the_device_config_of_the_others(lab, world):
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+    sr, last = lab.sr(done.sr_uuid)[0], lab.pool.hosts[2]
+    lab.pool.db.destroy("PBD", lab.pool.db.refs("PBD", SR=sr, host=last)[0])
+    world.luns[:] = [lun._replace(target="10.0.0.99") for lun in world.luns]
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        found = luns.find(calls, pool, [records.Portal("10.0.0.99")], 1)
+        attach.attach(calls, pool, attach.choose(found, [clone], []), attach.Wanted())
+
+    assert {pbd["device_config"]["target"] for pbd in lab.pool.db.records("PBD", SR=sr).values()} == {TARGET}
+
+
+@pytest.mark.parametrize("template", ["{sr:d}", "{sr!r}", "{nonsense}", "{", "{0}", "{sr"])
 def test_a_template_that_cannot_be_a_name(lab, template):
     lab.clone("Production")
     found, pool = chosen(lab)

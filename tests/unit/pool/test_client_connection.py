@@ -132,6 +132,12 @@ def test_how_it_may_not_be_named(text):
         url_of(Where(text))
 
 
+def test_a_password_in_the_url_is_not_printed():
+    with pytest.raises(UsageError, match="'xs1' is no pool") as caught:
+        url_of(Where("https://root:hunter2@xs1"))
+    assert "hunter2" not in str(caught.value)
+
+
 def test_without_the_module_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "XenAPI", None)
 

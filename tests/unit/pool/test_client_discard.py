@@ -62,11 +62,33 @@ def test_the_master_is_unplugged_last(lab, world):
 def test_a_running_vm_keeps_it(lab):
     (done,) = lab.attach(lab.clone("Production"))
     vbd = give_to_vm(lab, done.sr_uuid, "rescue", running=True)
-    with pytest.raises(Refused, match="Running VMs have disks on the SR 'Production 2026-11-22': rescue"):
+    with pytest.raises(Refused, match="Running or suspended VMs have disks on the SR 'Production 2026-11-22': rescue"):
         forget(lab, done.sr_uuid)
     assert all(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD").values())
 
     lab.pool.db.set("VBD", vbd, "currently_attached", False)
+    forget(lab, done.sr_uuid)
+    assert lab.pool.db.refs("SR", uuid=done.sr_uuid) == []
+
+
+def test_the_memory_of_a_suspended_vm_keeps_it():
+    vms = {
+        "vm": {"name_label": "sleeping", "suspend_VDI": "vdi"},
+        "other": {"name_label": "awake", "suspend_VDI": "NULL"},
+    }
+
+    assert discard.uses_of({"vdi": {}}, {}, vms) == discard.Uses(["sleeping"], [])
+
+
+def test_a_host_that_is_down_and_has_it_keeps_it_whole(lab):
+    """xapi does not take note that a PBD of a crashed host is not attached any more."""
+    (done,) = lab.attach(lab.clone("Production"))
+    lab.pool.go_down(lab.pool.hosts[2])
+    with pytest.raises(Refused, match="while these hosts are down.*: xs3. Nothing was unplugged"):
+        forget(lab, done.sr_uuid)
+    assert all(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD").values())
+
+    lab.pool.come_back(lab.pool.hosts[2])
     forget(lab, done.sr_uuid)
     assert lab.pool.db.refs("SR", uuid=done.sr_uuid) == []
 
