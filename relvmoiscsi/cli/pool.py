@@ -16,7 +16,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.pool import attach, discard, jobs, luns, progress, records, secrets, vdis
 from relvmoiscsi.pool.attach import Attached, Wanted
-from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.connection import LOCAL, Where, connect
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool, Portal
@@ -206,9 +206,12 @@ def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Porta
     password = _first_line(arguments.chap_password_file) if arguments.chap_password_file else ""
     if bool(arguments.chap_user) != bool(password):
         raise UsageError("--chap-user and --chap-password-file belong together.")
-    with secrets.chap(found.calls, portals, arguments.chap_user or "", password) as ready:
+    with secrets.chap(found.calls, portals, arguments.chap_user or "", password, bool(arguments.target)) as ready:
         yield ready
-    _tell_of_secrets(arguments, found.calls, portals, password)
+    try:
+        _tell_of_secrets(arguments, found.calls, portals, password)
+    except PoolFailure as failure:  # what was done is done, and is to be told
+        say(printable(f"Nobody knows whether copies of a CHAP password were left behind: {failure}"))
 
 
 def _asked(arguments: argparse.Namespace, known: Iterable[Portal]) -> Portal:
@@ -222,7 +225,7 @@ def _asked(arguments: argparse.Namespace, known: Iterable[Portal]) -> Portal:
 
 def _tell_of_secrets(arguments: argparse.Namespace, calls: Calls, portals: Sequence[Portal], password: str) -> None:
     left = secrets.left_behind(calls, portals, password)
-    if left and arguments.clean_secrets:
+    if left and arguments.clean_secrets and not getattr(arguments, "dry_run", False):
         say(f"{secrets.clean(calls, left)} copies of the CHAP password, which xapi had left behind, are gone.")
     elif left:
         say(f"xapi has left {len(left)} copies of the CHAP password behind; --clean-secrets destroys them.")

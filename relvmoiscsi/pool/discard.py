@@ -66,8 +66,8 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
     down = [host for host, (_, pbd) in pool.pbds_of(sr).items() if pbd["currently_attached"] and not pool.live[host]]
     if down:
         raise Refused(
-            "The SR {!r} cannot be discarded while these hosts are down, as the pool has it attached there: {}. Nothing "
-            "was unplugged. Start them, or remove them from the pool.".format(
+            "The SR {!r} cannot be discarded while these hosts are down, as the pool has it attached there: {}. "
+            "Nothing was unplugged. Start them, or remove them from the pool.".format(
                 pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
             )
         )

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from kit.lun_world import World
+from kit.pool.api import GoneAway
 from kit.pool_lab import TARGET, Lab, sr_disk
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import progress
@@ -189,6 +190,30 @@ def test_a_password_is_needed_from_afar(lab, pool_command, monkeypatch, tmp_path
     (tmp_path / "password").write_text("wrong\n")
     ran = pool_command("luns", "--password-file", tmp_path / "password")
     assert ran.status == 6 and "does not accept this user and password" in ran.err and "wrong" not in ran.err
+
+
+def test_what_was_done_is_told_although_nobody_answers_what_was_left_behind(lab, world, pool_command):
+    scsi_id = world.add("10.0.0.6", "iqn.2026-01.test:x", sr_disk("guarded"), chap=("alice", "a secret word"))
+    world.attach_original(lab.pool, scsi_id, "Guarded")
+    clone = world.clone(scsi_id)
+
+    def before(method, params):
+        if method == "secret.get_all_records":
+            raise GoneAway()
+
+    lab.pool.api.before = before
+    ran = pool_command("attach", clone, "--yes")
+    lab.pool.api.before = None
+    assert ran.status == 0 and "attached" in ran.out and "Nobody knows whether" in ran.err
+
+
+def test_a_dry_run_destroys_no_secret(lab, world, pool_command, tmp_path):
+    scsi_id = world.add("10.0.0.6", "iqn.2026-01.test:x", sr_disk("guarded"), chap=("alice", "a secret word"))
+    world.attach_original(lab.pool, scsi_id, "Guarded")
+    clone, stray = world.clone(scsi_id), lab.pool.db.create("secret", value="a secret word")
+    ran = pool_command("attach", clone, "--dry-run", "--clean-secrets")
+
+    assert ran.status == 0 and stray in lab.pool.db.refs("secret")
 
 
 def test_chap_of_the_command_line(lab, world, pool_command, tmp_path):

@@ -193,6 +193,44 @@ def test_what_xapi_leaves_behind_is_found_and_no_other_secret(lab, guarded):
     assert again.status == "already attached"
 
 
+def test_secrets_that_others_use_are_not_left_behind(lab, guarded):
+    """Of a client at work, with a note of somebody's, named by the pool: the password alone says nothing."""
+    db = lab.pool.db
+    for ref in orphans(lab):
+        db.destroy("secret", ref)
+    mine = {secrets.CLIENT: secrets.this_client()}
+    dead = db.create("secret", value=CHAP[1], other_config={secrets.CLIENT: mine[secrets.CLIENT] + "1"})
+    for other_config in (mine, {"note": "of somebody"}, {secrets.CLIENT: "another-host 12 34"}):
+        db.create("secret", value=CHAP[1], other_config=other_config)
+    proxy = db.create("secret", value=CHAP[1])
+    db.set("pool", lab.pool.pool, "other_config", {"repository_proxy_password": db.get("secret", proxy, "uuid")})
+    with connect(lab.where()) as calls:
+        assert secrets.left_behind(calls, [], CHAP[1]) == [dead]
+
+
+def test_no_secret_is_read_where_there_is_no_password(lab):
+    with connect(lab.where()) as calls:
+        assert secrets.left_behind(calls, [Portal(TARGET)]) == []
+    assert "secret.get_all_records" not in lab.pool.api.calls
+
+
+def test_a_call_that_was_interrupted_leaves_no_secret(lab, guarded):
+    before = lab.pool.db.refs("secret")
+    chap = secrets.chap
+    with connect(lab.where()) as calls, pytest.raises(KeyboardInterrupt), chap(calls, [Portal("10.0.0.6")], *CHAP):
+        calls.call("pool.get_all")
+        connection = calls._proxy("transport")._connection[1]
+        connection.putrequest("POST", "/")  # a call was under way, and its answer is not read
+        raise KeyboardInterrupt
+    assert lab.pool.db.refs("secret") == before
+
+
+def test_the_credentials_of_one_array_are_not_shown_to_another(lab):
+    one, other = Portal("10.0.0.8", chap_user="alice", chap_secret="x"), Portal("10.0.0.9")
+    with connect(lab.where()) as calls, secrets.chap(calls, [one, other], *CHAP, everywhere=False) as portals:
+        assert portals[0] == one and portals[1].chap_user == CHAP[0]
+
+
 def test_the_password_is_in_no_call_but_the_one_that_makes_the_secret(lab, guarded):
     seen = []
     lab.pool.api.before = lambda method, params: seen.append((method, repr(params)))
