@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build build/rpm/relvmoiscsi-<version>-1.noarch.rpm: supp-pack/build-rpm.sh [output directory]
+# Build build/rpm/relvmoiscsi-<version>-1.noarch.rpm, and relvmoiscsi-pool beside it:
+# supp-pack/build-rpm.sh [output directory]. It prints the path of the first.
 #
 # The same source gives the same package, byte for byte: times are those of SOURCE_DATE_EPOCH or else of the last commit,
 # and nothing of the machine goes in. Outside of a git repository the newest file tells the time.
@@ -63,6 +64,6 @@ HOME=$work rpmbuild -bb --quiet --nodeps \
 
 rpm=$work/RPMS/noarch/$name-1.noarch.rpm
 find "$output" -maxdepth 1 -name 'relvmoiscsi-*.rpm' -delete
-install -m 644 "$rpm" "$output"
+install -m 644 "$rpm" "$work/RPMS/noarch/relvmoiscsi-pool-$version-1.noarch.rpm" "$output"
 install -m 644 "$work/SPECS/relvmoiscsi.spec" "$output"
 echo "$output/${rpm##*/}"

@@ -32,8 +32,17 @@ def make_parser(whole: Iterable[str] = overview.COMMANDS) -> argparse.ArgumentPa
     for name, what in overview.COMMANDS.items():
         sub = commands.add_parser(name, help=what, formatter_class=plain)
         if name in whole:
-            _describe(sub, what, importlib.import_module("relvmoiscsi.cli." + name))
+            _describe(sub, what, _module(name))
     return parser
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module("relvmoiscsi.cli." + name)
+    except ModuleNotFoundError as error:
+        if error.name != "relvmoiscsi.cli." + name:
+            raise
+        return importlib.import_module("relvmoiscsi.cli.not_installed")
 
 
 def _describe(sub: argparse.ArgumentParser, what: str, module: ModuleType) -> None:

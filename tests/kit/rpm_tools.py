@@ -23,9 +23,15 @@ def build_rpm(output, source=TOP, **environment) -> str:
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr.decode()
-    (package,) = glob.glob(os.path.join(str(output), "*.rpm"))
+    (package,) = glob.glob(os.path.join(str(output), "relvmoiscsi-[0-9]*.rpm"))
     assert done.stdout.decode().strip() == package
     return package
+
+
+def pool_package(package):
+    """The path of relvmoiscsi-pool, which is built beside this package."""
+    (found,) = glob.glob(os.path.join(os.path.dirname(package), "relvmoiscsi-pool-*.rpm"))
+    return found
 
 
 def copy_of_sources(target):

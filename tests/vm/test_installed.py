@@ -58,7 +58,7 @@ def installed(host_with_sm, storage_manager, python):
     """The package is installed. Gives the version of Python that runs it."""
     before = files_of_packages()
     xapi.remove_rules()
-    (package,) = glob.glob(os.path.join(os.environ["RELVMOISCSI_VM"], "rpm", "*.rpm"))
+    (package,) = glob.glob(os.path.join(os.environ["RELVMOISCSI_VM"], "rpm", "relvmoiscsi-[0-9]*.rpm"))
     try:
         run(*RPM, "--initdb")
         run(*RPM, "--upgrade", "--nodeps", package)

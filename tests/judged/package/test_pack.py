@@ -635,7 +635,7 @@ def test_two_signed_builds_differ_in_their_signatures_alone(payload, keyring, co
 
 def test_the_pack_of_the_real_payload_is_installed_and_removed(host, tmp_path, keyring):
     succeed("bash", TOP / "supp-pack" / "build-rpm.sh", tmp_path / "rpm")
-    (rpm,) = (tmp_path / "rpm").glob("*.rpm")
+    (rpm,) = (tmp_path / "rpm").glob("relvmoiscsi-[0-9]*.rpm")
     pack = make_pack(rpm, tmp_path / "pack", "--key", "Updates of our pools", GNUPGHOME=str(keyring.home))
     contents = extract(pack.iso, tmp_path / "iso")
     update = ElementTree.parse(str(contents / "update.xml")).getroot()

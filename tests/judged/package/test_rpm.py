@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import relvmoiscsi
-from kit.rpm_tools import TOP, build_rpm, copy_of_sources, query
+from kit.rpm_tools import TOP, build_rpm, copy_of_sources, pool_package, query
 
 pytestmark = pytest.mark.root
 
@@ -58,7 +58,7 @@ def test_it_has_these_files_every_module_every_page_and_nothing_else(package):
     listed = dict(line.rsplit(" ", 1) for line in query(package, "[%{FILENAMES} %{FILEMODES}\n]"))
     found = {path: int(mode) & 0xFFFF for path, mode in listed.items()}
 
-    modules = {str(path.relative_to(TOP)) for path in (TOP / "relvmoiscsi").rglob("*.py")}
+    modules = modules_but_the_pools()
     wanted = {"/usr/share/relvmoiscsi/" + path: 0o100644 for path in modules}
     folders = {os.path.dirname(path) for path in wanted}
     wanted.update(dict.fromkeys(folders, 16877))
@@ -68,6 +68,35 @@ def test_it_has_these_files_every_module_every_page_and_nothing_else(package):
     pages = {"/usr/share/doc/relvmoiscsi/" + str(path.relative_to(TOP)) for path in (TOP / "docs").rglob("*.rst")}
     rooms = {os.path.dirname(path): 0o40755 for path in pages}
     assert found == {**FILES, **rules, **wanted, **dict.fromkeys(pages, 0o100644), **rooms}
+
+
+def modules_of_the_pool():
+    folder = (TOP / "relvmoiscsi" / "pool").rglob("*.py")
+    return {str(path.relative_to(TOP)) for path in [*folder, *(TOP / "relvmoiscsi" / "cli").glob("pool*.py")]}
+
+
+def modules_but_the_pools():
+    return {str(path.relative_to(TOP)) for path in (TOP / "relvmoiscsi").rglob("*.py")} - modules_of_the_pool()
+
+
+def test_the_pool_client_is_a_package_of_its_own_with_these_modules_alone(package):
+    pool = pool_package(package)
+    listed = dict(line.rsplit(" ", 1) for line in query(pool, "[%{FILENAMES} %{FILEMODES}\n]"))
+    found = {path: int(mode) & 0xFFFF for path, mode in listed.items()}
+    wanted = {"/usr/share/relvmoiscsi/" + path: 0o100644 for path in modules_of_the_pool()}
+    folders = {os.path.dirname(path) for path in wanted} - {CODE + "cli"}
+
+    assert found == {
+        **wanted,
+        **dict.fromkeys(folders, 0o40755),
+        **{path + "/__pycache__": 0o40755 for path in folders},
+    }
+    required = {line for line in query(pool, "[%{REQUIRENAME}\n]") if not line.startswith("rpmlib(")}
+    assert required == {"/bin/sh", "relvmoiscsi"}
+    versions = query(pool, "[%{REQUIRENAME} %{REQUIREFLAGS:depflags} %{REQUIREVERSION}\n]")
+    assert [" ".join(line.split()) for line in versions if line.startswith("relvmoiscsi")] == [
+        f"relvmoiscsi = {relvmoiscsi.__version__}-1"
+    ]
 
 
 def test_everything_is_root_s_and_as_old_as_the_version(package):

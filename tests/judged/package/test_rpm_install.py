@@ -15,7 +15,7 @@ import xmlrpc.client
 import pytest
 
 from kit.dom0 import Dom0, make_package
-from kit.rpm_tools import TOP, build_rpm, copy_of_sources
+from kit.rpm_tools import TOP, build_rpm, copy_of_sources, pool_package
 from relvmoiscsi import __version__
 from relvmoiscsi.host.xapi import conf
 
@@ -668,6 +668,25 @@ def test_compiled_files_follow_the_code_and_the_python(dom0, packages):
 
     dom0.rpm("-e", PACKAGE, "python3")
     assert dom0.tree() == before
+
+
+def test_the_pool_client_comes_and_goes_by_itself(dom0_of_any_python, packages):
+    dom0, command = dom0_of_any_python, "/usr/sbin/relvmoiscsi"
+    stock(dom0, packages)
+    dom0.rpm("-i", packages.ours())
+    alone = dom0.tree()
+    for words in (["pool", "luns", "--target", "10.0.0.5"], ["pool", "--help"], ["pool"]):
+        ran = dom0.run([command, *words], check=False)
+        assert ran.status == 3 and "Install its package" in ran.stderr and "Traceback" not in ran.stderr
+    assert "pool" in dom0.run([command, "--help"]).stdout
+
+    dom0.rpm("-i", pool_package(packages.ours()))
+    ran = dom0.run([command, "pool", "luns", "--pool", "xs1"], check=False)
+    assert ran.status == 2 and "There is no password" in ran.stderr
+    assert {path for path in dom0.tree() if path.endswith(".pyc")} == compiled(dom0)
+
+    dom0.rpm("-e", "relvmoiscsi-pool")
+    assert dom0.tree() == alone
 
 
 def test_what_lies_beside_the_driver_or_in_the_environment_is_not_imported(dom0, packages):
