@@ -511,7 +511,7 @@ def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[
     for ref, sr in pool.copies():
         if arguments.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
             refs.append(ref)
-    return list(dict.fromkeys(refs)), gone
+    return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
 
 
 def _discarded(
