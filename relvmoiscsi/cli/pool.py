@@ -368,7 +368,7 @@ def _verify_writable(path: str) -> None:
 
 
 def _run_id() -> str:
-    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}"
 
 
 def _status(results: Sequence[Attached]) -> int:

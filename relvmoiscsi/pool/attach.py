@@ -350,12 +350,24 @@ def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):
-            raise
+            copy = _attached_meanwhile(calls, lun)
+            if copy is None:
+                raise
+            return copy
     else:
         raise PoolFailure(
             f"SR.create of type {lun.portal.own_type} made an SR, which it never does: look at the pool's SRs."
         )
     return lun
+
+
+def _attached_meanwhile(calls: Calls, lun: PoolLun) -> Optional[PoolLun]:
+    """The LUN with the SR that another client has made of it since we looked. Raises PoolFailure."""
+    for sr in calls.records("SR").values():
+        if sr["other_config"].get(SCSI_ID) == lun.scsi_id and sr["type"] == lun.portal.lvm_type:
+            of_sr = sr["other_config"].get(ORIGINAL_SR, lun.of_sr)
+            return lun._replace(kind=ATTACHED, sr_uuid=sr["uuid"], of_sr=of_sr)
+    return None
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:

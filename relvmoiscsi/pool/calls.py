@@ -6,7 +6,9 @@ EVENT_SECONDS, whatever lies between here and the pool. Nothing is logged here: 
 """
 
 import http.client
+import math
 import ssl
+import time
 import xmlrpc.client
 from typing import Any, Callable, Dict, List, Sequence, Type
 from xml.parsers import expat
@@ -78,9 +80,9 @@ class Calls:
         """Begin a task; `finish` waits for it. Raises PoolFailure."""
         return str(self.call("Async." + method, *arguments))
 
-    def finish(self, method: str, task: str) -> str:
-        """The text of a task's result, when it is over. Raises PoolFailure."""
-        record = self._ended(task)
+    def finish(self, method: str, task: str, limit_seconds: float = math.inf) -> str:
+        """The text of a task's result, when it is over. Raises PoolFailure, also where it is not within the limit."""
+        record = self._ended(method, task, limit_seconds)
         try:
             self.call("task.destroy", task)
         except PoolFailure:
@@ -89,10 +91,15 @@ class Calls:
             raise failure(method, record["error_info"] or [record["status"]])
         return result_text(str(record["result"]))
 
-    def _ended(self, task: str) -> Record:
-        token, record = "", {}  # type: str, Record
+    def _ended(self, method: str, task: str, limit_seconds: float) -> Record:
+        token, record, end = "", {}, time.monotonic() + limit_seconds  # type: str, Record, float
         while record.get("status", "pending") in ("pending", "cancelling"):
-            batch = self.call("event.from", ["task/" + task], token, EVENT_SECONDS)
+            left = end - time.monotonic()
+            if left <= 0:
+                raise PoolFailure(
+                    f"{method} has not ended within {limit_seconds:.0f} seconds; the pool goes on with it."
+                )
+            batch = self.call("event.from", ["task/" + task], token, min(EVENT_SECONDS, left))
             token = batch["token"]
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
             record = told[-1] if told else self._record_of(task)

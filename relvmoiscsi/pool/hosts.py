@@ -7,6 +7,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.records import Pool
 
 PLUGGED, DOWN = "plugged", "down"
+MEMBER_SECONDS = 600.0  #: for a host that is not the master to plug it; a hung path may take for ever
 _AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE")
 
 
@@ -47,7 +48,7 @@ def plug_everywhere(calls: Calls, pool: Pool, sr: str, config: Mapping[str, str]
 
 def _plugged(calls: Calls, task: str) -> str:
     try:
-        calls.finish("PBD.plug", task)
+        calls.finish("PBD.plug", task, MEMBER_SECONDS)
     except PoolFailure as failure:
         return DOWN if failure.code in _AWAY else str(failure)
     return PLUGGED

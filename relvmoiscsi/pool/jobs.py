@@ -8,7 +8,6 @@ one of the steps items may wait for others.
 
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -54,16 +53,21 @@ def in_steps(
         work.go_on(calls)
         return work.found()
     connections: List[Calls] = []
+    threads = []
     try:
         for _ in range(workers):
             connections.append(calls.another())
-        with ThreadPoolExecutor(workers) as threads:
-            for ended in [threads.submit(work.go_on, connection) for connection in connections]:
-                ended.result()
+            threads.append(threading.Thread(target=work.go_on_until_a_bug, args=(connections[-1],), daemon=True))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         return work.found()
-    finally:
-        for connection in connections:
-            connection.close()
+    finally:  # whoever is interrupted waits for nobody: what was begun goes on in the pool
+        work.stop()
+        for thread, connection in zip(threads, connections):
+            if not thread.is_alive():
+                connection.close()
 
 
 class _Work:
@@ -81,7 +85,21 @@ class _Work:
         self._waiting = [[*self._values]] + [[] for _ in steps[1:]]  # type: List[List[int]]  # by the next step
         self._busy = 0
         self._is_spoiled = False
+        self._bug: Optional[BaseException] = None
         self._changed = threading.Condition()
+
+    def go_on_until_a_bug(self, calls: Calls) -> None:
+        """The same, in a thread: `found` raises what came."""
+        try:
+            self.go_on(calls)
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+            self._bug = self._bug or error
+
+    def stop(self) -> None:
+        """Let nobody begin another step."""
+        with self._changed:
+            self._is_spoiled = True
+            self._changed.notify_all()
 
     def go_on(self, calls: Calls) -> None:
         """Take steps until there are none left."""
@@ -136,4 +154,6 @@ class _Work:
             self._waiting[self._barrier] += self._held[group]
 
     def found(self) -> List[Any]:
+        if self._bug is not None:
+            raise self._bug
         return [self._values[item] for item in sorted(self._values)]

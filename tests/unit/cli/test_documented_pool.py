@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The runs that docs/pool.rst shows are real: in the simulated pool the same words print the same lines, but for UUIDs and
-the date.
+"""The runs that docs/pool.rst shows are real: in the simulated pool the same words print the same lines, but for UUIDs
+and the date.
 """
 
 import itertools

@@ -16,7 +16,7 @@ from kit.reader import identities
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import attach, jobs, luns, records
+from relvmoiscsi.pool import attach, hosts, jobs, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED, PARTIAL
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
@@ -191,6 +191,37 @@ def test_members_are_plugged_at_the_same_time(lab, world):
     starts = [index for index, call in enumerate(lab.pool.api.calls) if call == "Async.PBD.plug"]
     between = lab.pool.api.calls[starts[1] : starts[2]]
     assert "event.from" not in between, "the third host waits for the second one"
+
+
+def test_a_member_that_hangs_is_told_and_holds_up_nobody_for_ever(lab, monkeypatch):
+    monkeypatch.setattr(hosts, "MEMBER_SECONDS", 0.2)
+    clone, release = lab.clone("Production"), threading.Event()
+    plug = lab.pool.storage.pbd_plug
+
+    def hanging(session, pbd):
+        if lab.pool.db.get("PBD", pbd, "host") == lab.pool.hosts[2]:
+            release.wait(20)
+        plug(session, pbd)
+
+    lab.pool.api._methods["PBD.plug"] = hanging
+    (done,) = lab.attach(clone)
+    release.set()
+
+    assert done.status == PARTIAL and done.hosts["xs2"] == "plugged"
+    assert "has not ended within 0 seconds; the pool goes on" in done.hosts["xs3"]
+    settled(lab)
+
+
+def test_a_lun_that_another_client_has_attached_meanwhile_is_attached(lab, world):
+    clone = lab.clone("Production")
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        chosen = attach.choose(luns.find(calls, pool, pool.portals(), 1), [clone], [])
+        lab.attach(clone)
+        (done,) = attach.attach(calls, pool, chosen, attach.Wanted(run="the slower one"))
+
+    assert done.error is None and set(done.hosts.values()) == {"plugged"}
+    assert len(lab.pool.db.refs("SR")) == 3 and len(done.vdis) == 4
 
 
 def test_it_never_destroys_and_creates_nothing_of_another_type(lab, world):

@@ -122,5 +122,24 @@ def test_a_bug_comes_through_and_nobody_waits_for_ever(at_once):
         jobs.at_once(Line(), range(6), job, at_once)
 
 
+def test_who_is_interrupted_waits_for_nobody(monkeypatch):
+    """Ctrl-C comes to the thread that waits for the others."""
+    hung, release = threading.Event(), threading.Event()
+
+    def job(_calls, number):
+        hung.set()
+        release.wait(20)
+        return number
+
+    def interrupted(thread):
+        assert hung.wait(20)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.at_once(Line(), range(6), job, 3)
+    release.set()
+
+
 def test_nothing_to_do():
     assert jobs.at_once(Line(), [], lambda calls, item: item) == []
