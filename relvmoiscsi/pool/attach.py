@@ -20,6 +20,7 @@ import threading
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import hosts, jobs, luns, vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
 from relvmoiscsi.pool.luns import (
@@ -252,9 +253,8 @@ def attach(
         return introduce(one, pool, lun, named[lun.scsi_id], wanted.run)
 
     def whole(one: Calls, ready: Introduced) -> Attached:
-        old = originals.of(one, ready.lun.of_sr)
         try:
-            return _told(tell, ready.lun, ATTACHING, lambda: complete(one, pool, ready, old))
+            return _told(tell, ready.lun, ATTACHING, lambda: complete(one, pool, ready, originals))
         except RelvmoiscsiError as error:
             return Attached(ready.lun.scsi_id, FAILED, ready.lun.sr_uuid, ready.lun.of_sr, error=error)
 
@@ -313,6 +313,7 @@ class _Originals:
     def __init__(self, pool: Pool) -> None:
         self._pool, self._lock = pool, threading.Lock()
         self._known: Dict[str, Records] = {}
+        self._all: Optional[Records] = None
 
     def of(self, calls: Calls, sr_uuid: str) -> Records:
         """Raises PoolFailure."""
@@ -321,6 +322,20 @@ class _Originals:
                 ref = self._pool.sr_by_uuid(sr_uuid)
                 self._known[sr_uuid] = vdis.of_sr(calls, ref) if ref is not None else {}
             return self._known[sr_uuid]
+
+    def by_ids(self, calls: Calls, new_sr: str, copies: Records) -> str:
+        """The SR (UUID) whose VDIs these are, of a LUN that does not say it any more: new ids follow from old ones.
+
+        "" where the pool has none of them. Raises PoolFailure.
+        """
+        with self._lock:
+            if self._all is None:
+                self._all = calls.records("VDI")
+        new = {copy["uuid"] for copy in copies.values()}
+        for old in self._all.values():
+            if old["SR"] in self._pool.srs and derived_uuid(new_sr, old["uuid"]) in new:
+                return str(self._pool.srs[old["SR"]]["uuid"])
+        return ""
 
 
 def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
@@ -391,24 +406,29 @@ def introduce(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str) -> In
     return Introduced(lun, ref, str(record["name_label"]), is_new or is_marked)
 
 
-def complete(calls: Calls, pool: Pool, ready: Introduced, originals: Records) -> Attached:
-    """The SR on all hosts, with its VDIs; `originals` are those that they were. Raises PoolFailure."""
+def complete(calls: Calls, pool: Pool, ready: Introduced, originals: _Originals) -> Attached:
+    """The SR on all hosts, with its VDIs. Raises PoolFailure."""
     lun, sr = ready.lun, ready.ref
     on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id))
     has_changed = ready.has_changed or on_hosts.changed
     if has_changed or not calls.call("SR.get_VDIs", sr):
         calls.run("SR.scan", sr)
     copies = vdis.of_sr(calls, sr)
-    has_changed = vdis.carry_over(calls, lun.sr_uuid, copies, originals) or has_changed
+    of_sr = lun.of_sr or originals.by_ids(calls, lun.sr_uuid, copies)
+    if of_sr != lun.of_sr:  # LVM has taken the place of the journal, which would have said it
+        calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
+        calls.call("SR.add_to_other_config", sr, ORIGINAL_SR, of_sr)
+    old = originals.of(calls, of_sr)
+    has_changed = vdis.carry_over(calls, lun.sr_uuid, copies, old) or has_changed
     status = DONE if has_changed else ALREADY
     return Attached(
         lun.scsi_id,
         status if on_hosts.is_everywhere else PARTIAL,
         lun.sr_uuid,
-        lun.of_sr,
+        of_sr,
         ready.name,
         on_hosts.hosts,
-        vdis.pairs(lun.sr_uuid, copies, originals),
+        vdis.pairs(lun.sr_uuid, copies, old),
     )
 
 

@@ -9,6 +9,7 @@ from kit.cuts import cut_before
 from kit.lun_world import World
 from kit.pool.api import GoneAway
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
+from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import attach, discard, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
@@ -151,6 +152,22 @@ def test_a_discarded_copy_comes_back_by_its_scsi_id(lab, world):
     (again,) = lab.attach(clone)
 
     assert (again.status, again.sr_uuid) == (DONE, first.sr_uuid)
+
+
+def test_a_discarded_copy_whose_journal_is_gone_is_still_known_by_its_ids(lab, world):
+    """LVM has used up its ring; what the ids were follows from the new SR and the VDIs of the original."""
+    clone, original = lab.clone("Production"), world.sr_uuid(lab.originals["Production"][0])
+    (first,) = lab.attach(clone)
+    with connect(lab.where()) as calls:
+        discard.discard(calls, records.read(calls), lab.sr(first.sr_uuid)[0])
+    disk = world.lun(clone).disk
+    journal = engine.read_mark(disk).journal
+    disk.poke(journal.offset, bytes(len(journal.data)))
+    disk.writes += 1  # the world is to look again
+    (again,) = lab.attach(clone)
+
+    assert again.of_sr == lab.sr(again.sr_uuid)[1]["other_config"]["relvmoiscsi:original-sr"] == original
+    assert {(pair.old, pair.new) for pair in again.vdis} == {(pair.old, pair.new) for pair in first.vdis}
 
 
 # --- copies of copies
