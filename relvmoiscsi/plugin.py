@@ -20,6 +20,7 @@ import contextlib
 import io
 import json
 import os
+from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from relvmoiscsi import engine, report
@@ -39,10 +40,13 @@ from relvmoiscsi.resignature.reading.databases import databases
 
 MOST_BYTES = 60000  #: of an answer
 LUN_SECONDS = 10.0  #: for one LUN to be read
+PAGE_SECONDS = 60.0  #: for a page of LUNs to be begun with: clients give up a call that says nothing for minutes
 
 Arguments = Mapping[str, str]
 #: gives what a function makes of the engine's view of a device, or raises; the device may not answer at all
 Look = Callable[[str, Callable[[engine.Inspection], Dict[str, Any]]], Dict[str, Any]]
+
+_Row = Tuple[str, Callable[[], Dict[str, Any]]]  #: its key, and what makes it
 
 #: what a mark says of a run that is under way
 _PHASES = {
@@ -96,8 +100,8 @@ def classify(
     """Every LUN of this host, in order of SCSIids; `known` are their devices, where somebody else has looked."""
     known = _asked_for(arguments, host) if known is None else known
     start = arguments.get("from", "")
-    rows = (_row(scsi_id, known[scsi_id], see) for scsi_id in known if scsi_id >= start)
-    return _page("luns", rows, "scsi_id")
+    rows = ((scsi_id, partial(_row, scsi_id, known[scsi_id], see)) for scsi_id in known if scsi_id >= start)
+    return _page("luns", rows, deadline=Deadline(PAGE_SECONDS))
 
 
 def _asked_for(arguments: Arguments, host: Host) -> Dict[str, str]:
@@ -141,9 +145,14 @@ def map_of(arguments: Arguments, host: Host = THIS_HOST, see: Look = look) -> st
             continue  # a LUN that does not answer is not the one that was resignatured here
         if found:
             start = arguments.get("from", "")
-            rows = (vdi for vdi in sorted(found["vdis"], key=_new) if vdi["new"] >= start)
-            return _page("vdis", rows, "new", {"sr": found["sr"]})
+            vdis = [vdi for vdi in sorted(found["vdis"], key=_new) if vdi["new"] >= start]
+            rows: List[_Row] = [(vdi["new"], partial(_as_it_is, vdi)) for vdi in vdis]
+            return _page("vdis", rows, {"sr": found["sr"]})
     raise NotFound(f"No LUN of this host has the SR {sr_uuid} and still says what it was.")
+
+
+def _as_it_is(row: Dict[str, Any]) -> Dict[str, Any]:
+    return row
 
 
 def _new(vdi: Mapping[str, str]) -> str:
@@ -244,14 +253,20 @@ def fitted(facts: Dict[str, Any]) -> str:
     return json.dumps({**facts, "left_out": left_out})
 
 
-def _page(name: str, rows: Iterable[Dict[str, Any]], key: str, more: Optional[Dict[str, Any]] = None) -> str:
-    """As many rows as fit, and the key of the first that does not."""
+def _page(
+    name: str,
+    rows: Iterable[_Row],
+    more: Optional[Dict[str, Any]] = None,
+    deadline: Optional[Deadline] = None,
+) -> str:
+    """As many rows as fit and are there in time, and the key of the first that is not; each is given with its key."""
     taken: List[str] = []
     size, following = 0, None
-    for row in rows:
-        text = json.dumps(row)
-        if taken and size + len(text) > MOST_BYTES:
-            following = row[key]
+    for key, made in rows:
+        is_late = deadline is not None and deadline.has_passed
+        text = "" if taken and is_late else json.dumps(made())
+        if taken and (is_late or size + len(text) > MOST_BYTES):
+            following = key
             break
         taken.append(text)
         size += len(text) + 2

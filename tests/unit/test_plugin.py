@@ -94,6 +94,18 @@ def test_what_does_not_fit_is_on_the_next_page(host):
     assert [row["scsi_id"] for row in rows] == sorted(ids.values())
 
 
+def test_luns_that_do_not_answer_end_a_page_by_time(host, monkeypatch):
+    """Each takes its seconds, and whoever has called gives up a call that takes minutes."""
+    monkeypatch.setattr(plugin, "PAGE_SECONDS", -1.0)
+    this, see = host(sdb=SCSI_ID, sdc=OTHER), seen(sdb=None, sdc=None)
+    first = json.loads(plugin.classify({}, this, see))
+    second = json.loads(plugin.classify({"from": first["next"]}, this, see))
+
+    ids = sorted([SCSI_ID, OTHER])
+    assert [row["scsi_id"] for row in first["luns"] + second["luns"]] == ids
+    assert (first["next"], second["next"]) == (ids[1], None)
+
+
 def test_the_map_of_a_resignatured_lun(host):
     before = golden.load("chain").disk
     after = done(before)
