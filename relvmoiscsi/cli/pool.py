@@ -402,7 +402,7 @@ def _attached_text(results: Sequence[Attached]) -> str:
     lines = []
     for result in results:
         of = f' "{result.name}" ({result.sr_uuid}), {len(result.vdis)} VDIs' if result.name else ""
-        lines.append(printable(f"{result.scsi_id}: {result.status}{of}"))
+        lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
         away = {name: state for name, state in result.hosts.items() if state != "plugged"}
         lines += [printable(f"  {name}: {_why_away(state)}") for name, state in away.items()]
         if result.error is not None:

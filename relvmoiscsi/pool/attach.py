@@ -72,7 +72,7 @@ class Wanted(NamedTuple):
 class Attached(NamedTuple):
     """What became of a LUN."""
 
-    scsi_id: str
+    scsi_id: str  #: "" for all that is behind a target without a list
     status: str  #: DONE, ALREADY, PARTIAL or FAILED
     sr_uuid: str = ""  #: the new one
     of_sr: str = ""
@@ -84,7 +84,7 @@ class Attached(NamedTuple):
     def facts(self) -> Dict[str, Any]:
         """For JSON."""
         return {
-            "scsi_id": self.scsi_id,
+            "scsi_id": self.scsi_id or None,
             "status": self.status,
             "sr": {"old": self.of_sr or None, "new": self.sr_uuid or None},
             "name": self.name,

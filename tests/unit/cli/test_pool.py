@@ -8,7 +8,7 @@ import pytest
 
 from kit.lun_world import World
 from kit.pool.api import GoneAway
-from kit.pool_lab import TARGET, Lab, sr_disk
+from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import progress
 
@@ -214,6 +214,53 @@ def test_a_dry_run_destroys_no_secret(lab, world, pool_command, tmp_path):
     ran = pool_command("attach", clone, "--dry-run", "--clean-secrets")
 
     assert ran.status == 0 and stray in lab.pool.db.refs("secret")
+
+
+def test_what_could_not_be_looked_at_is_9_and_in_the_json(lab, world, pool_command):
+    world.add(TARGET, "iqn.2026-01.test:refuses", sr_disk("x1"), chap=("bob", "other word"))
+    bad, good = lab.clone("Testing"), lab.clone("Production")
+    world.fail["sr_probe", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
+    ran = pool_command("attach", "--all", "--yes", "--json", "--target", TARGET)
+    rows = {row["scsi_id"]: row for row in facts(ran)["luns"]}
+
+    assert ran.status == 9 and {scsi_id: row["status"] for scsi_id, row in rows.items()} == {
+        good: "attached",
+        bad: "failed",
+        None: "failed",
+    }
+    assert "did not appear" in rows[bad]["error"] and "iqn.2026-01.test:refuses" in rows[None]["error"]
+    ran = pool_command("luns", "--target", TARGET)
+    assert f"What is behind {TARGET} iqn.2026-01.test:refuses is unknown" in ran.out
+
+
+def test_what_may_be_another_pools_is_left_out_with_a_word(lab, world, pool_command):
+    lab.clone("Production")
+    theirs = world.add(TARGET, IQN, sr_disk("their production"))
+    ran = pool_command("attach", "--all", "--yes")
+
+    assert ran.status == 0 and f"{theirs} is left out" in ran.err and theirs not in ran.out
+    assert pool_command("attach", theirs, "--yes").status == 4
+    uuid = world.sr_uuid(theirs)
+    assert pool_command("attach", "--clones-of", uuid, "--foreign", "--yes").status == 0
+    assert world.sr_uuid(theirs) != uuid
+
+
+def test_a_map_that_cannot_be_written_is_said_before_the_work(lab, world, pool_command, tmp_path):
+    clone = lab.clone("Production")
+    ran = pool_command("attach", clone, "--yes", "--map-out", tmp_path / "no" / "map.json")
+
+    assert ran.status == 2 and "Nothing was done" in ran.err and world.state(clone) == "clean"
+
+
+def test_halted_vms_are_told_of_before_the_question(lab, pool_command, type_in):
+    pool_command("attach", lab.clone("Production"), "--yes", "--name", "copy")
+    sr = lab.pool.db.refs("SR", name_label="copy")[0]
+    vm = lab.pool.db.create("VM", name_label="payroll", power_state="Halted")
+    lab.pool.db.create("VBD", VM=vm, VDI=lab.pool.db.refs("VDI", SR=sr)[0])
+    type_in("no\n")
+    ran = pool_command("discard", "copy")
+
+    assert ran.status == 4 and "payroll" in ran.err and lab.pool.db.refs("SR", name_label="copy")
 
 
 def test_chap_of_the_command_line(lab, world, pool_command, tmp_path):
