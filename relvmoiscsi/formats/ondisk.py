@@ -26,18 +26,13 @@ NOWHERE = Place("a buffer", 0)
 
 
 class Field(Generic[T]):
-    """Bytes [offset, offset + size) of a record, and how they stand for a value; `decode` is given the whole record."""
+    """Bytes of a record from `offset` on, and how they stand for a value: `layout` has one value."""
 
-    def __init__(self, offset: int, size: int, decode: Callable[[bytes], T], encode: Callable[[T], bytes]) -> None:
-        self.offset = offset
-        self.size = size
+    def __init__(self, offset: int, layout: Struct, encode: Callable[[T], bytes]) -> None:
+        self.offset, self.size, self.end = offset, layout.size, offset + layout.size
         self.name = ""
-        self._decode = decode
+        self._unpack = layout.unpack_from
         self._encode = encode
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -51,7 +46,12 @@ class Field(Generic[T]):
     def __get__(self, record: "Optional[Record]", owner: type) -> "Union[Field[T], T]":
         if record is None:
             return self
-        return self._decode(record._bytes)
+        value: T = self._unpack(record._bytes, self.offset)[0]
+        return value
+
+    def stored(self, record: "Record") -> bytes:
+        """The field's bytes in a record."""
+        return record._bytes[self.offset : self.end]
 
     def encode(self, value: T) -> bytes:
         """The field's bytes for a value. Raises ValueError when it does not fit."""
@@ -136,11 +136,6 @@ def _check_tiling(name: str, fields: "List[Field[Any]]", size: int) -> None:
 
 def _integer(offset: int, form: str) -> "Field[int]":
     layout = Struct(form)
-    unpack = layout.unpack_from
-
-    def decode(record: bytes) -> int:
-        value: int = unpack(record, offset)[0]
-        return value
 
     def encode(value: int) -> bytes:
         try:
@@ -148,7 +143,7 @@ def _integer(offset: int, form: str) -> "Field[int]":
         except error as problem:
             raise OverflowError(f"{value} does not fit into {layout.size} bytes") from problem
 
-    return Field(offset, layout.size, decode, encode)
+    return Field(offset, layout, encode)
 
 
 def u8(offset: int) -> "Field[int]":
@@ -172,8 +167,7 @@ def be64(offset: int) -> "Field[int]":
 
 
 def raw(offset: int, size: int) -> "Field[bytes]":
-    end = offset + size
-    return Field(offset, size, lambda record: record[offset:end], bytes)
+    return Field(offset, Struct(f"{size}s"), bytes)
 
 
 def expect_magic(what: str, where: Place, found: bytes, expected: bytes) -> None:
