@@ -28,6 +28,13 @@ HEAD_BYTES = layout.HEADER_OFFSET + DynamicHeader.SIZE
 #: writes of the two leaves them different in other fields
 _SAME_IN_BOTH_FOOTERS: Tuple[Field[Any], ...] = (Footer.uuid, Footer.type, Footer.data_offset)
 
+#: what is looked at in a header before its locators are believed
+_WHAT_LOCATORS_ARE_MADE_OF: Tuple[Field[Any], ...] = (
+    DynamicHeader.locators,
+    DynamicHeader.table_offset,
+    DynamicHeader.max_bat_entries,
+)
+
 #: of the block allocation table: the block is not there
 UNUSED_ENTRY = b"\xff\xff\xff\xff"
 
@@ -82,18 +89,55 @@ class Vhd(NamedTuple):
         return self._replace(end_footer=self.footer, stale_end=None, killed=False)
 
 
-def read_vhd(footer_copy: bytes, header_bytes: bytes, last_sector: bytes, volume: str, volume_size: int) -> Vhd:
+def read_vhd(
+    footer_copy: bytes,
+    header_bytes: bytes,
+    last_sector: bytes,
+    volume: str,
+    volume_size: int,
+    like: Optional[Vhd] = None,
+) -> Vhd:
     """Verify the footer's copy, which the volume begins with, the header behind it, and the footer.
 
+    `like` was read from a volume of the same size: what has the same bytes here is verified already.
     Raises FormatError. The locators' texts are read by `located_parents`.
     """
     start = Place(volume, 0)
+    if like is not None and _has_footers(like, footer_copy, last_sector):
+        if header_bytes == bytes(like.header):
+            return like
+        footer, end_footer, stale_end, killed = like[:4]
+    else:
+        footer, end_footer, stale_end, killed = _footers(footer_copy, last_sector, start, volume_size)
+    header = _header(header_bytes, start.plus(layout.HEADER_OFFSET), volume_size)
+    if footer.type == layout.TYPE_DYNAMIC:
+        _verify_no_parent(header, start.plus(layout.HEADER_OFFSET))
+        return Vhd(footer, end_footer, stale_end, killed, header, (), None)
+    if like is not None and _same_in(header, like.header, *_WHAT_LOCATORS_ARE_MADE_OF):
+        locators = like.locators
+    else:
+        locators = _locators(header, volume, volume_size)
+    parent = _parent_in_header(header, start.plus(layout.HEADER_OFFSET))
+    return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
+
+
+def _has_footers(vhd: Vhd, footer_copy: bytes, last_sector: bytes) -> bool:
+    """Whether a VHD was read from these sectors; no, where it does not tell what the last one held."""
+    end = vhd.end_footer or vhd.stale_end
+    last = bytes(end) if end is not None else layout.KILLED_FOOTER if vhd.killed else b""
+    return footer_copy == bytes(vhd.footer) and last_sector == last
+
+
+def _footers(
+    footer_copy: bytes, last_sector: bytes, start: Place, volume_size: int
+) -> Tuple[Footer, Optional[Footer], Optional[Footer], bool]:
+    """Both footers, a stale one, and whether the last sector is a killed one: see `Vhd`."""
     footer = _footer("VHD footer copy", Footer.at(footer_copy, 0, start), start)
     is_copy = last_sector == footer_copy
-    end_footer = footer if is_copy else _end_footer(last_sector, Place(volume, volume_size - Footer.SIZE))
+    end_footer = footer if is_copy else _end_footer(last_sector, start.plus(volume_size - Footer.SIZE))
     killed = last_sector == layout.KILLED_FOOTER
     stale_end = None
-    if end_footer is not None and not (is_copy or _of_one_vhd(footer, end_footer)):
+    if end_footer is not None and not (is_copy or _same_in(footer, end_footer, *_SAME_IN_BOTH_FOOTERS)):
         end_footer, stale_end = None, end_footer
     if footer.type not in (layout.TYPE_DYNAMIC, layout.TYPE_DIFFERENCING):
         kind = layout.TYPE_NAMES.get(footer.type, str(footer.type))
@@ -101,17 +145,11 @@ def read_vhd(footer_copy: bytes, header_bytes: bytes, last_sector: bytes, volume
     if footer.data_offset != layout.HEADER_OFFSET:
         problem = f"it puts the dynamic header at {footer.data_offset}"
         raise Unsupported("VHD footer", start.plus(Footer.data_offset.offset), problem)
-    header = _header(header_bytes, start.plus(layout.HEADER_OFFSET), volume_size)
-    if footer.type == layout.TYPE_DYNAMIC:
-        _verify_no_parent(header, start.plus(layout.HEADER_OFFSET))
-        return Vhd(footer, end_footer, stale_end, killed, header, (), None)
-    locators = _locators(header, volume, volume_size)
-    parent = _parent_in_header(header, start.plus(layout.HEADER_OFFSET))
-    return Vhd(footer, end_footer, stale_end, killed, header, locators, parent)
+    return footer, end_footer, stale_end, killed
 
 
-def _of_one_vhd(one: Footer, other: Footer) -> bool:
-    return all(getattr(one, field.name) == getattr(other, field.name) for field in _SAME_IN_BOTH_FOOTERS)
+def _same_in(one: Sealed, other: Sealed, *fields: Field[Any]) -> bool:
+    return all(field.stored(one) == field.stored(other) for field in fields)
 
 
 def _end_footer(last_sector: bytes, where: Place) -> Optional[Footer]:
@@ -203,15 +241,16 @@ def _locator(entry: LocatorEntry, index: int, where: Place) -> Locator:
     what = f"VHD parent locator {index}"
     if entry.code not in layout.LOCATOR_CODECS:
         raise Unsupported(what, where, f"its code is 0x{entry.code:08x}")
-    space = locator_space(entry)
-    if not 0 < entry.data_length <= space or entry.data_length > 4096:
-        raise Malformed(what, where, f"its text has {entry.data_length} bytes in a room of {space}")
-    return Locator(index, entry.code, entry.data_offset, entry.data_length)
+    space, length = locator_space(entry), entry.data_length
+    if not 0 < length <= space or length > 4096:
+        raise Malformed(what, where, f"its text has {length} bytes in a room of {space}")
+    return Locator(index, entry.code, entry.data_offset, length)
 
 
 def locator_space(entry: LocatorEntry) -> int:
     """Bytes of room for the text of a locator."""
-    return entry.data_space * SECTOR if entry.data_space < SECTOR else entry.data_space
+    space = entry.data_space
+    return space * SECTOR if space < SECTOR else space
 
 
 def _parent_in_header(header: DynamicHeader, where: Place) -> ParentName:

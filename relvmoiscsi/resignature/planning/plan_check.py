@@ -24,7 +24,8 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     """Read back, in memory, what the LUN will hold after the commit and at the end. Raises Refused or FormatError."""
     _check_journal(made, cache)
     _check_whole_blocks(made, cache)
-    committed = _lun_after(cache, made, (steps.COMMIT,))
+    result = _written(cache, made, (steps.COMMIT,))
+    committed = survey.read_lun(result, survey.read_label(result), like=lun.volumes)
     check.verify_result(lun, committed, made.run.ids)
     final = _lun_after(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES), committed)
     if not _says_the_same(final, committed):

@@ -16,7 +16,7 @@ from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.resignature.reading import sm_journals
-from relvmoiscsi.resignature.reading.lun import Lun, refuse_unknown_volumes, verify_lun
+from relvmoiscsi.resignature.reading.lun import Lun, Volume, refuse_unknown_volumes, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
 
 FIRST_READ_BYTES = 64 << 10
@@ -69,13 +69,13 @@ def _what_else(start: bytes) -> str:
     return "what it holds is unknown"
 
 
-def read_lun(device: Device, label: Label, twin: Optional[Lun] = None) -> Lun:
+def read_lun(device: Device, label: Label, twin: Optional[Lun] = None, like: Sequence[Volume] = ()) -> Lun:
     """Everything on the LUN, verified. Raises FormatError, or Refused for a volume group that is no SR's.
 
     What SM had begun is in `Lun.work`; then it is the LUN that this leads to whose parts agree with each other.
 
     `twin` was read from a device that holds the same bytes but for label and metadata areas: what the text and the
-    volumes say is taken from it, if the text is the same.
+    volumes say is taken from it, if the text is the same. `like`: see `read_all_volumes`.
     """
     mdas = read_mdas(device, label)
     text, where, stale = _committed_text(device, mdas)
@@ -87,7 +87,7 @@ def read_lun(device: Device, label: Label, twin: Optional[Lun] = None) -> Lun:
     _verify_sizes(device, label, mdas, vg)
     names = [naming.parse_lv_name(lv.name, where) for lv in vg.lvs]
     refuse_unknown_volumes(vg.lvs, names, sr_uuid, where)
-    volumes, mgt = read_all_volumes(device, vg, names)
+    volumes, mgt = read_all_volumes(device, vg, names, like)
     lun = Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt, stale)
     lun = lun._replace(work=sm_journals.unfinished_work(lun))
     verify_lun(lun.settled())

@@ -2,6 +2,7 @@
 """VHDs in a volume: footers and header are verified, the parent's name changes in up to four places."""
 
 import struct
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -78,6 +79,14 @@ def dynamic():
 
 def read(first=FOOTER, second=HEADER, last=None, size=SIZE):
     return read_vhd(first, second, first if last is None else last, NAME, size)
+
+
+def outcome(parts, like=None):
+    """What is read, or why not."""
+    try:
+        return read_vhd(*parts, NAME, SIZE, like)
+    except FormatError as problem:
+        return str(problem)
 
 
 # --- reading
@@ -325,6 +334,35 @@ def test_a_locator_that_names_another_parent_than_the_header_is_told(index):
 def test_a_locator_that_names_no_volume_is_unsupported(text):
     with pytest.raises(Unsupported, match="VHD parent locator text at byte 4327424 of .* names no volume of an SR"):
         located_parents(read(), [text] + TEXTS[1:], NAME)
+
+
+@pytest.mark.parametrize(
+    "known", ["a snapshot", "killed", "hidden", "without a footer at its end", "of two VHDs", "dynamic"]
+)
+def test_what_is_known_of_a_volume_with_some_of_the_same_bytes_changes_nothing(known):
+    plain, killed = dynamic(), b"\xc7" * 512
+    other = footer((68, "16s", b"another"))
+    kinds = {
+        "a snapshot": (FOOTER, HEADER, FOOTER),
+        "killed": (FOOTER, HEADER, killed),
+        "hidden": (footer((85, "B", 1)), HEADER, footer((85, "B", 1))),
+        "without a footer at its end": (FOOTER, HEADER, bytes(512)),
+        "of two VHDs": (FOOTER, HEADER, other),
+        "dynamic": (plain[0], plain[1], plain[0]),
+    }
+    like = read_vhd(*kinds[known], NAME, SIZE)
+    header_of_another = header((64, "512s", PARENT.replace("efd24831", "efd24832").encode("utf-16-be")))
+    headers = [HEADER, plain[1], header_of_another, header((576 + 16, ">Q", 600)), header((16, ">Q", 0)), bytes(1024)]
+    ends = [FOOTER, plain[0], other, footer((85, "B", 1)), killed, bytes(512), b"v_poison" + FOOTER[8:]]
+
+    for parts in product([FOOTER, plain[0], footer((85, "B", 1)), bytes(512)], headers, ends):
+        assert outcome(parts, like) == outcome(parts)
+
+
+def test_a_volume_of_the_same_bytes_is_what_is_known():
+    vhd = read()
+
+    assert read_vhd(FOOTER, HEADER, FOOTER, NAME, SIZE, vhd) is vhd
 
 
 @pytest.mark.parametrize("index, text", [(0, b"\xff"), (1, b"\0\xd8"), (2, b"x")])
