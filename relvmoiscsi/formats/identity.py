@@ -24,7 +24,7 @@ _FIND_UUID = re.compile("(?<![0-9a-f])" + UUID_PATTERN + "(?![0-9a-f])")
 
 _LVM_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LVM_ID = re.compile(r"[0-9a-zA-Z!#]{32}\Z")
-_LVM_GROUPS = (6, 4, 4, 4, 4, 4, 6)
+_LVM_GROUPS = tuple(map(slice, (0, 6, 10, 14, 18, 22, 26), (6, 10, 14, 18, 22, 26, 32)))
 
 
 def is_uuid(text: str) -> bool:
@@ -88,11 +88,7 @@ def is_lvm_id(text: str) -> bool:
 
 def dashed(lvm_id: str) -> str:
     """The text form of an LVM id: 38 characters."""
-    parts, start = [], 0
-    for width in _LVM_GROUPS:
-        parts.append(lvm_id[start : start + width])
-        start += width
-    return "-".join(parts)
+    return "-".join([lvm_id[group] for group in _LVM_GROUPS])
 
 
 def lvm_id_from_bytes(data: bytes) -> str:

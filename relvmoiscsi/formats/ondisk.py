@@ -107,6 +107,11 @@ class Record:
             data[field.offset : field.end] = field.encode(value)
         return type(self)(bytes(data))
 
+    def without(self, *fields: "Field[Any]") -> bytes:
+        """The bytes that lie in none of these fields, which are given in their order."""
+        ends, starts = [0, *(field.end for field in fields)], [*(field.offset for field in fields), self.SIZE]
+        return b"".join([self._bytes[end:start] for end, start in zip(ends, starts)])
+
     def as_dict(self) -> Dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in self.fields()}
 

@@ -6,21 +6,25 @@ and in the tests.
 """
 
 import re
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
-from relvmoiscsi.formats.identity import UUID_PATTERN, IdMap, dashed
+from relvmoiscsi.formats.identity import IdMap, dashed
 from relvmoiscsi.formats.lvm.config import Edit, edited
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt import records as mgt_records
 from relvmoiscsi.formats.mgt.records import VdiRecord
+from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.formats.vhd.layout import DynamicHeader
 from relvmoiscsi.resignature.reading.lun import Content, Lun, Volume
 
-_IDENTITY = re.compile(UUID_PATTERN + "|[0-9A-Za-z!#]{6}(?:-[0-9A-Za-z!#]{4}){5}-[0-9A-Za-z!#]{6}")
+#: what both kinds of identity have in their middle; where they begin and end, seen from there
+_MIDDLE = re.compile("-(?=(?:[0-9A-Za-z!#]{4}-){3})")
+_AROUND = ((8, 28), (6, 32))  # 8-4-4-4-12, 6-4-4-4-4-4-6
+_NO_HEADER = DynamicHeader.zero()
 
 
 def identities(lun: Lun) -> Dict[str, str]:
@@ -157,7 +161,9 @@ def _left_over(before: Lun, after: Lun, ids: IdMap) -> List[str]:
     """Old identities that the new text still holds. Tags are the administrator's; they stay as they are."""
     text = edited(after.vg.text, [Edit(*tags, "") for tags in after.vg.places.tags])
     old = set(ids.uuids).union(dashed(lvm_id) for lvm_id in ids.lvm_ids)
-    left = sorted(old.intersection(_IDENTITY.findall(text)))
+    places = [match.start() for match in _MIDDLE.finditer(text)]
+    found = {text[max(0, at - before) : at + behind] for at in places for before, behind in _AROUND}
+    left = sorted(old.intersection(found))
     return [f"The old identity {one} is still in the metadata text." for one in left]
 
 
@@ -174,8 +180,11 @@ def _volume_differences(volume: Volume, other: Volume, ids: IdMap) -> List[str]:
     if volume.parent is not None:
         parent = volume.parent._replace(sr=ids.new_sr, uuid=ids.uuids[volume.parent.uuid])
         found += _expect(f"The parent of {name}", other.parent, parent)
-    content = _shape(_mapped(volume.content, ids), volume.disputed)
-    return found + _expect(f"The content of {name}", _shape(other.content, volume.disputed), content)
+    content = _mapped(volume.content, ids)
+    if other.content is content:
+        return found
+    wanted = _shape(content, volume.disputed)
+    return found + _expect(f"The content of {name}", _shape(other.content, volume.disputed), wanted)
 
 
 def _mapped(content: Content, ids: IdMap) -> Content:
@@ -193,11 +202,11 @@ def _shape(content: Content, disputed: bool) -> object:
     Where header and locators of a VHD had to be brought to agree, the locators may have other lengths.
     """
     if isinstance(content, Vhd):
-        plain = content.header.replace(parent_name=bytes(DynamicHeader.parent_name.size), checksum=0)
+        changed: List[Field[Any]] = [DynamicHeader.checksum, DynamicHeader.parent_name]
         if disputed:
-            plain = plain.replace(locators=bytes(DynamicHeader.locators.size))
+            changed.append(DynamicHeader.locators)
             content = content._replace(locators=tuple(one._replace(length=0) for one in content.locators))
-        return content._replace(header=plain, parent=None)
+        return content._replace(header=_NO_HEADER, parent=None), content.header.without(*changed)
     if isinstance(content, CbtLog):
         return content._replace(header=content.header.replace(parent=bytes(16), child=bytes(16)))
     return content

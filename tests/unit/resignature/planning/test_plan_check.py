@@ -8,6 +8,8 @@ from kit.outcome import entropy_of
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats.identity import dashed
+from relvmoiscsi.resignature.check import differences
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.protocol.journal import encode
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen
@@ -49,6 +51,23 @@ def test_a_byte_that_is_no_identity_and_would_change_is_refused():
 
     with pytest.raises(Refused, match="The MGT record at byte 2048 has another type"):
         check_plan(ReadCache(disk), lun, with_content(plan, b"<type>user", b"<type>none"))
+
+
+@pytest.mark.parametrize("kind", ["VDI", "LV"])
+@pytest.mark.parametrize("around", ["{}", "VHD-{}", "a-b-{}-c", "1234-5678-9abc-{}", "{}{}"])
+def test_an_old_identity_in_the_metadata_text_is_found_wherever_it_stands(kind, around):
+    disk = builder.many_vdis(3).disk
+    prepared = engine.prepare(disk, entropy_of(1))
+    lun, ids = prepared.lun, prepared.plan.run.ids
+    engine.resignature(disk, prepared)
+    new = engine.inspect(disk).lun
+    old = str(lun.volumes[1].name.uuid) if kind == "VDI" else dashed(lun.volumes[1].lv.id)
+    assert "xen-host-1" in new.vg.text
+    text = new.vg.text.replace("xen-host-1", around.format(old, old), 1)
+
+    told = differences(lun, new._replace(vg=new.vg._replace(text=text)), ids)
+
+    assert f"The old identity {old} is still in the metadata text." in told
 
 
 def test_an_end_that_is_another_lun_than_the_commit_is_refused():
