@@ -223,7 +223,7 @@ def prepare(
         rebuilt = image.rebuilt if image is not None else None
         kept = way.leaf.name.uuid if way is not None else None
         made = plan.plan_resignature(
-            lun, contents.known_from(cache), block_bytes, ids, entropy(16), scsi_id, __version__, rebuilt, kept
+            lun, cache.read, block_bytes, ids, entropy(16), scsi_id, __version__, rebuilt, kept
         )
         made = made._replace(label_now=label.sector, unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)
@@ -501,7 +501,7 @@ def compare(original: Device, clone: Device, data: Optional[Sequence[Range]] = N
     problems += check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
     changes = list(contents.volume_changes(before, ids))
     fields = contents.content_fields(one.vg, changes)
-    writes = contents.content_writes(one.vg, changes, fields, contents.known_from(caches[0]), original.block_size)
+    writes = contents.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
     allowed = {write.offset: write.new for write in writes}
     spans = extents(one, data or [])
     found = differing(original, clone, spans, allowed)

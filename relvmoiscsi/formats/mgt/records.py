@@ -204,7 +204,8 @@ def _snapshot_of(tags: Tags, where: Place) -> str:
 
 
 def _text(tags: Tags, name: bytes) -> str:
-    return unescape(tags[name].strip().decode("utf-8", "replace")) if name in tags else ""
+    text = tags[name].strip().decode("utf-8", "replace") if name in tags else ""
+    return unescape(text) if "&" in text else text
 
 
 def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List[str]:

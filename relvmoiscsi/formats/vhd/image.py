@@ -99,7 +99,7 @@ def read_vhd(
 ) -> Vhd:
     """Verify the footer's copy, which the volume begins with, the header behind it, and the footer.
 
-    `like` was read from a volume of the same size: what has the same bytes here is verified already.
+    `like` was read from a volume of the same size, this one or another: what has the same bytes is verified already.
     Raises FormatError. The locators' texts are read by `located_parents`.
     """
     start = Place(volume, 0)
@@ -221,12 +221,12 @@ def _locators(header: DynamicHeader, volume: str, volume_size: int) -> Tuple[Loc
     found: List[Locator] = []
     table = (header.table_offset, header.table_offset + 4 * header.max_bat_entries)
     taken = [(0, HEAD_BYTES), table, (volume_size - Footer.SIZE, volume_size)]
-    entries = header.locators
+    entries, start = header.locators, Place(volume, layout.HEADER_OFFSET + DynamicHeader.locators.offset)
     for index in range(layout.LOCATOR_COUNT):
         at = index * LocatorEntry.SIZE
         if entries.startswith(_NO_LOCATOR, at):
             continue
-        where = Place(volume, layout.HEADER_OFFSET + DynamicHeader.locators.offset + at)
+        where = start.plus(at)
         locator = _locator(LocatorEntry.at(entries, at, where), index, where)
         span = (locator.offset, locator.offset + locator.length)
         if span[1] > volume_size or any(span[0] < end and start < span[1] for start, end in taken):
@@ -341,7 +341,8 @@ def changes(
 
 def _named(text: str, parent: ParentName, uuids: Mapping[str, str]) -> str:
     """A text that names `parent` under new UUIDs, in the way in which `text` names its own."""
-    prefix, rest = text[: _prefix_length(text)], text[_prefix_length(text) :]
+    at = _prefix_length(text)
+    prefix, rest = text[:at], text[at:]
     if parse_parent_name(rest) != parent:
         rest = parent_text(parent)
     return prefix + rename_parent(rest, uuids)

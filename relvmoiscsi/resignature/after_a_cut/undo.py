@@ -11,7 +11,7 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import read_vg
 from relvmoiscsi.resignature.after_a_cut import repair
-from relvmoiscsi.resignature.planning.contents import Known, Undone, known_from, undone_contents
+from relvmoiscsi.resignature.planning.contents import Known, Undone, undone_contents
 from relvmoiscsi.resignature.planning.plan import Plan, placed
 from relvmoiscsi.resignature.planning.plan_check import check_undo
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
@@ -32,7 +32,7 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
     contents = _contents_undone(cache, run)
     text, live = old_text(cache, run)
-    made = plan_undo(mark.journal, mark.label, mdas, text, live, known_from(cache), contents, entropy(16), __version__)
+    made = plan_undo(mark.journal, mark.label, mdas, text, live, cache.read, contents, entropy(16), __version__)
     return made, check_undo(cache, made)
 
 
@@ -45,7 +45,7 @@ def _contents_undone(cache: ReadCache, run: Run) -> Undone:
             f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
             "undo would lose that."
         )
-    return undone_contents(run, canvas, known_from(cache))
+    return undone_contents(run, canvas, cache.read)
 
 
 def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
@@ -93,7 +93,7 @@ def plan_undo(
         final_label=before.old_label,
         mdas=(),
         writes=contents.writes,
-        blocks=tuple(Chunk(block.offset, known(_range_of(block))) for block in before.blocks),
+        blocks=tuple(map(Chunk, (block.offset for block in before.blocks), known(list(map(_range_of, before.blocks))))),
         fields=contents.fields,
         block_bytes=before.block_bytes,
     )

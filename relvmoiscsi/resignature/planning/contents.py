@@ -18,16 +18,10 @@ from relvmoiscsi.resignature.after_a_cut import repair
 from relvmoiscsi.resignature.protocol import structure
 from relvmoiscsi.resignature.protocol.run import Field, Run, Write
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, VolumeChange
-from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.writing.canvas import Canvas
 
-#: the bytes of a range, which a survey has read
-Known = Callable[[Range], bytes]
-
-
-def known_from(cache: ReadCache) -> Known:
-    """What a survey has read; the rest is read now."""
-    return lambda wanted: cache.read([wanted])[0]
+#: the bytes of ranges, which a survey has read: `ReadCache.read`
+Known = Callable[[Sequence[Range]], List[bytes]]
 
 
 def volume_changes(lun: Lun, ids: IdMap) -> Iterator[VolumeChange]:
@@ -112,23 +106,26 @@ def _writes(parts: Iterable[_Part], fields: Iterable[Field], known: Known, block
         for at in _blocks_of(part.offset, len(part.new), block_bytes):
             blocks.setdefault(at, []).append(part)
     held = {at for field in fields for piece in field.pieces for at in _blocks_of(*piece, block_bytes)}
-    changed = [
-        at for at in sorted(blocks) if at in held or _patched(at, known(Range(at, block_bytes)), blocks[at]) is not None
-    ]
-    return tuple(_write(group, blocks, known, block_bytes) for group in _groups(changed, block_bytes))
+    doubtful = sorted(at for at in blocks if at not in held)
+    for at, old in zip(doubtful, known([Range(at, block_bytes) for at in doubtful])):
+        if _patched(at, old, blocks[at]) == old:
+            del blocks[at]
+    groups = _groups(sorted(blocks), block_bytes)
+    spans = [Range(group[0], group[-1] + block_bytes - group[0]) for group in groups]
+    return tuple(_write(group, old, blocks) for group, old in zip(groups, known(spans)))
 
 
 def _blocks_of(offset: int, length: int, block_bytes: int) -> Iterable[int]:
     return range(align_down(offset, block_bytes), offset + length, block_bytes)
 
 
-def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> Optional[bytes]:
-    """The bytes `old`, which begin at `start`, with all parts in them; None when they are as they were."""
+def _patched(start: int, old: bytes, parts: Iterable[_Part]) -> bytes:
+    """The bytes `old`, which begin at `start`, with all parts in them."""
     new = bytearray(old)
     for part in parts:
         first, last = max(part.offset, start), min(part.offset + len(part.new), start + len(old))
         new[first - start : last - start] = part.new[first - part.offset : last - part.offset]
-    return bytes(new) if new != old else None
+    return bytes(new)
 
 
 def _groups(changed: Sequence[int], block_bytes: int) -> List[List[int]]:
@@ -142,13 +139,11 @@ def _groups(changed: Sequence[int], block_bytes: int) -> List[List[int]]:
     return groups
 
 
-def _write(group: Sequence[int], blocks: Mapping[int, Sequence[_Part]], known: Known, block_bytes: int) -> Write:
-    start, end = group[0], group[-1] + block_bytes
-    old = known(Range(start, end - start))
-    new = _patched(start, old, [part for at in group for part in blocks[at]])
-    names = list(dict.fromkeys(blocks[at][0].what for at in group))
+def _write(group: Sequence[int], old: bytes, blocks: Mapping[int, Sequence[_Part]]) -> Write:
+    new = _patched(group[0], old, [part for at in group for part in blocks[at]])
+    names = list(dict.fromkeys([blocks[at][0].what for at in group]))
     what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    return Write(start, old, new or old, what)
+    return Write(group[0], old, new, what)
 
 
 # --- the way back

@@ -156,7 +156,7 @@ def _blocks_around(label: Label, mdas: Sequence[Mda], known: Known, block_bytes:
     for start in starts:
         if start % block_bytes:
             raise Refused(f"The metadata area at byte {start} begins inside a block of {block_bytes} bytes.")
-    return tuple(Chunk(start, known(Range(start, block_bytes))) for start in starts)
+    return tuple(map(Chunk, starts, known([Range(start, block_bytes) for start in starts])))
 
 
 def _new_text(lun: Lun, ids: IdMap) -> bytes:

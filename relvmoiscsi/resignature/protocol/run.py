@@ -128,13 +128,13 @@ def _verify_fields(run: Run, device_size: int, spans: Sequence[Tuple[int, int]],
     """Every field lies in a write and in its structure, every structure where contents are."""
     if run.block_bytes not in BLOCK_BYTES:
         raise Malformed("Journal", where, f"its blocks have {run.block_bytes} bytes")
-    writes = sorted(write.range for write in run.writes)
-    starts = [write.offset for write in writes]
+    writes = [(-1, -1), *sorted((write.offset, write.offset + len(write.new)) for write in run.writes)]
+    starts = [start for start, _end in writes]
     for field in run.fields:
-        for piece in field.pieces:
-            write = writes[bisect_right(starts, piece.offset) - 1] if writes else Range(0, 0)
-            if not (write.offset <= piece.offset and piece.length > 0 and piece.end <= write.end):
-                raise Malformed("Journal", where, f"a field at byte {piece.offset} is not in its writes")
+        for offset, length in field.pieces:
+            _start, end = writes[bisect_right(starts, offset) - 1]
+            if offset < 0 or length <= 0 or offset + length > end:
+                raise Malformed("Journal", where, f"a field at byte {offset} is not in its writes")
         for part in field.around:
             ours = any(part.offset < end and start < part.end for start, end in spans)
             if part.offset < 0 or part.length <= 0 or part.end > device_size or ours:

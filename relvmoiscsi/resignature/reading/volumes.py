@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Read what is inside the volumes of an SR: heads of all of them at once, then what those point to."""
 
-from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.device import SECTOR, Device, read_pieces
 from relvmoiscsi.errors import FormatError
@@ -22,6 +22,28 @@ _NEW_MGT_RECORDS = 2 * 16
 
 #: a volume whose first bytes are read; of MGT, those bytes
 Opened = Union[Content, bytes]
+
+
+class _Known:
+    """VHDs that are verified, so that their bytes need not be verified again where they turn up once more.
+
+    Two VHDs of volumes of one size often have their locators at the same places.
+    """
+
+    def __init__(self, volumes: Sequence[Volume]) -> None:
+        self._by_place = {volume.lv.segments[0]: volume for volume in volumes}
+        self._by_size: Dict[int, vhd.Vhd] = {}
+
+    def like(self, lv: LogicalVolume, size: int) -> Optional[vhd.Vhd]:
+        volume = self._by_place.get(lv.segments[0])
+        if volume is not None and volume.size == size and isinstance(volume.content, vhd.Vhd):
+            return volume.content
+        return self._by_size.get(size)
+
+    def add(self, size: int, found: vhd.Vhd) -> vhd.Vhd:
+        if found.locators:
+            self._by_size[size] = found
+        return found
 
 
 class Wanted(NamedTuple):
@@ -46,7 +68,7 @@ def read_all_volumes(
     verified again. Two batches of reads however many volumes there are. Raises FormatError, but for volumes that a
     journal excuses.
     """
-    known = {volume.lv.segments[0]: volume for volume in like}
+    known = _Known(like)
     heads = [_heads(vg, lv, name, len(names)) for lv, name in zip(vg.lvs, names)]
     first = iter(read_volumes(device, vg, [item for wanted in heads for item in wanted]))
     parts = [[next(first) for _ in wanted] for wanted in heads]
@@ -55,10 +77,7 @@ def read_all_volumes(
         for name, found in zip(names, parts)
         if name.kind == naming.JOURNAL and found
     )
-    opened = [
-        _open(vg, lv, name, found, name.uuid in excused, known.get(lv.segments[0]))
-        for lv, name, found in zip(vg.lvs, names, parts)
-    ]
+    opened = [_open(vg, lv, name, found, name.uuid in excused, known) for lv, name, found in zip(vg.lvs, names, parts)]
     tails = [_tails(vg, lv, content) for lv, content in zip(vg.lvs, opened)]
     tables = [
         _table(lv, content) if name.uuid in looked_into else [] for lv, name, content in zip(vg.lvs, names, opened)
@@ -114,9 +133,9 @@ def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) 
 
 
 def _open(
-    vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[bytes], excused: bool, like: Optional[Volume]
+    vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[bytes], excused: bool, known: "_Known"
 ) -> Opened:
-    """The content of a volume; of MGT, the bytes in use as far as they are read. `like`: see `read_all_volumes`.
+    """The content of a volume; of MGT, the bytes in use as far as they are read.
 
     Raises FormatError, unless a journal excuses the volume: SM makes it before it fills it.
     """
@@ -129,9 +148,8 @@ def _open(
         return parts[0]
     try:
         if name.kind == naming.VHD:
-            known = like.content if like is not None and like.size == size else None
-            known = known if isinstance(known, vhd.Vhd) else None
-            return vhd.read_vhd(parts[0], parts[1], parts[2], name.text, size, known)
+            like = known.like(lv, size)
+            return known.add(size, vhd.read_vhd(parts[0], parts[1], parts[2], name.text, size, like))
         if name.kind == naming.QCOW2:
             return qcow2.read_qcow2(parts[0], name.text, size)
     except FormatError as problem:
