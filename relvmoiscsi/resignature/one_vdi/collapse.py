@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From a LUN with a chain of images to the LUN with one VDI, and what has to be written for it. Nothing is written."""
 
-from typing import FrozenSet, List, NamedTuple, Optional, Sequence
+from typing import FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Refused
@@ -11,13 +11,8 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_only
 from relvmoiscsi.resignature.one_vdi.choice import Chain, Request, choose_chain
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
-from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways
-from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways
 from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Way
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
-
-#: the ways to make a chain one image, by what its leaf is
-WAYS = {naming.VHD: vhd_ways.ways, naming.QCOW2: qcow2_ways.ways}
 
 
 class Cost(NamedTuple):
@@ -72,7 +67,7 @@ def _best(device: Device, lun: Lun, chain: Chain, request: Request, lot: int) ->
     """The cheapest way for which there is room."""
     problem: Optional[Refused] = None
     least: Optional[int] = None
-    for way in WAYS[chain.leaf.name.kind](device, lun, chain, lot):
+    for way in _ways(device, lun, chain, lot):
         cost = _cost(chain, way.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             least = cost.data_bytes if least is None else min(least, cost.data_bytes)
@@ -90,6 +85,17 @@ def _best(device: Device, lun: Lun, chain: Chain, request: Request, lot: int) ->
         "--vdis one` on the host has no such limit.",
         sm_key="InvalidArg",
     )
+
+
+def _ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
+    """The ways to make a chain one image, by what its leaf is; most calls make none, and load none of it."""
+    if chain.leaf.name.kind == naming.QCOW2:
+        from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways  # noqa: PLC0415
+
+        return qcow2_ways.ways(device, lun, chain, lot)
+    from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways  # noqa: PLC0415
+
+    return vhd_ways.ways(device, lun, chain, lot)
 
 
 def _cost(chain: Chain, counts: Counts) -> Cost:
