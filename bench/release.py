@@ -49,10 +49,13 @@ def _cpu(results: Dict[str, Any]) -> Iterator[Tuple[str, float]]:
 
 
 def _time(results: Dict[str, Any]) -> Iterator[Tuple[str, float]]:
-    for count, found in results.get("time", {}).items():
+    for count, found in results.get("processor_time", {}).items():
         for own in (timing.OURS_IN_PROCESS, timing.OURS, timing.OURS_36):
             if own in found:
-                yield f"{count} VDIs: {own} / vgimportclone", _multiple(found[timing.VGIMPORTCLONE], found[own])
+                yield (
+                    f"{count} VDIs: {own} / vgimportclone, processor time",
+                    _multiple(found[timing.VGIMPORTCLONE], found[own]),
+                )
 
 
 def _memory(results: Dict[str, Any]) -> Iterator[Tuple[str, float]]:

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Time and memory on loop devices, in paired runs: each round does everything once, on the same clone."""
+"""Time and memory on loop devices, in paired runs: each round does everything once, on the same clone.
+
+Others who use the machine only slow things down, so the fastest rounds are judged. The processor time, of programs and
+kernel, stands beside it: it is what a busy host feels, and LVM waits for most of its time.
+"""
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from bench import installed, luns
 from bench.counts import resignature
@@ -24,7 +29,7 @@ OURS_36 = "relvmoiscsi, the command, Python 3.6"
 VGIMPORTCLONE, RENAMED = "vgimportclone", "vgimportclone + lvrename each"
 PROCEDURE = "LVM part of the 2015 procedure"
 
-#: by number of VDIs, how many times as fast as vgimportclone, which never looks at a volume
+#: by number of VDIs, how many times as fast as vgimportclone, which never looks at a volume; fastest rounds
 GOALS = {
     OURS_IN_PROCESS: {1: 5.0, 6: 4.0, 50: 1.5, 500: 0.4},
     OURS: {1: 0.9, 6: 0.9, 50: 0.8, 500: 0.3},
@@ -93,60 +98,74 @@ class _Bench:
         assert not {volume.name for volume in self.truth.volumes}.difference(["MGT"]).intersection(names)
 
 
-def _measure(bench: _Bench, rounds: int) -> Dict[str, List[float]]:
+def _processor_seconds() -> float:
+    """Of this process and of all that it has waited for."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+#: for each contestant, seconds of each round
+Seconds = Dict[str, List[float]]
+
+
+def _measure(bench: _Bench, rounds: int) -> Tuple[Seconds, Seconds]:
+    """By the clock, and of processors."""
     bench.check()
     contestants = bench.contestants()
-    found: Dict[str, List[float]] = {name: [] for name in contestants}
+    clock: Seconds = {name: [] for name in contestants}
+    processor: Seconds = {name: [] for name in contestants}
     for number in range(rounds + 1):
         for name, act in contestants.items():
             bench.loop.reset()
-            began = time.perf_counter()
+            began, used = time.perf_counter(), _processor_seconds()
             act()
             if number:  # the first round warms caches up
-                found[name].append(time.perf_counter() - began)
-    return found
+                clock[name].append(time.perf_counter() - began)
+                processor[name].append(_processor_seconds() - used)
+    return clock, processor
 
 
 def run(results: Dict[str, Any], unmet: List[str]) -> None:
-    times: Dict[int, Dict[str, List[float]]] = {}
+    times: Dict[int, Seconds] = {}
+    processor: Dict[int, Seconds] = {}
     os.makedirs("build/bench", exist_ok=True)
     with tempfile.TemporaryDirectory(dir="build/bench") as directory:
         for count, rounds in ROUNDS.items():
             bench = _Bench(directory, luns.chains(count))
             try:
                 version = bench.lvm.version()
-                times[count] = _measure(bench, rounds)
+                times[count], processor[count] = _measure(bench, rounds)
             finally:
                 bench.loop.detach()
-        _print_times(times, version)
+        _print_times(times, processor, version)
         _judge(times, unmet)
         results["time"] = {str(count): found for count, found in times.items()}
+        results["processor_time"] = {str(count): found for count, found in processor.items()}
         results["lvm"] = version
         results["memory"] = _memory(directory, unmet)
 
 
-def _print_times(times: Dict[int, Dict[str, List[float]]], version: str) -> None:
+def _print_times(times: Dict[int, Seconds], processor: Dict[int, Seconds], version: str) -> None:
     counts = list(times)
     names = sorted({name for found in times.values() for name in found}, key=_order)
-    rows = [[name, *(_cell(times[count].get(name)) for count in counts)] for name in names]
-    print_table(
-        "Time on a loop device, ms: median (fastest-slowest)",
-        ("", *(f"{count} VDIs" for count in counts)),
-        rows,
-        f"LVM {version}, nothing activated. vgimportclone changes PV id, VG id and VG name, nothing else.",
-        "The procedure is measured up to vgcfgrestore: without the activation of every LV, MGT, VHD parents.",
-        "LVM never flushes; ours flushes six times.",
-    )
+    columns = ("", *(f"{count} VDIs" for count in counts))
+    for what, measured in (("Time", times), ("Processor time", processor)):
+        rows = [[name, *(_cell(measured[count].get(name)) for count in counts)] for name in names]
+        print_table(f"{what} on a loop device, ms: median (fastest-slowest)", columns, rows)
     against = [name for name in names if name not in (OURS_IN_PROCESS, OURS, OURS_36)]
     rows = [
-        [f"{name} / {own}", *(_ratio(times[count], own, name) for count in counts)]
+        [f"{name} / {own}, {what}", *(_ratio(measured[count], own, name) for count in counts)]
         for own in (OURS_IN_PROCESS, OURS)
+        for what, measured in (("time", times), ("processor time", processor))
         for name in against
     ]
     print_table(
         "How many times faster: median (least-most) of the pairs",
-        ("", *(f"{count} VDIs" for count in counts)),
+        columns,
         rows,
+        f"LVM {version}, nothing activated. vgimportclone changes PV id, VG id and VG name, nothing else.",
+        "The procedure is measured up to vgcfgrestore: without the activation of every LV, MGT, VHD parents.",
+        "LVM never flushes; ours flushes six times.",
     )
 
 
@@ -162,13 +181,13 @@ def _ratio(found: Dict[str, List[float]], own: str, other: str) -> str:
     return ratios(found[own], found[other]).times() if other in found else "-"
 
 
-def _judge(times: Dict[int, Dict[str, List[float]]], unmet: List[str]) -> None:
+def _judge(times: Dict[int, Seconds], unmet: List[str]) -> None:
     print()
     for own, goals in GOALS.items():
         for count, wanted in goals.items():
-            ratio = ratios(times[count][own], times[count][VGIMPORTCLONE])
+            ratio = min(times[count][VGIMPORTCLONE]) / min(times[count][own])
             what = f"{count} VDIs: {own} {wanted:g} times as fast as vgimportclone"
-            verdict(what, ratio.middle >= wanted, ratio.times(), unmet)
+            verdict(what, ratio >= wanted, f"{ratio:.2f}", unmet)
 
 
 def _memory(directory: str, unmet: List[str]) -> List[Dict[str, Any]]:
