@@ -15,8 +15,9 @@ BARE, HELP, REFUSED = "python -c pass", "relvmoiscsi --help", "sr_create, refuse
 GOALS = {HELP: 3.0, REFUSED: 4.5}  #: in multiples of a bare interpreter
 
 _LIST = """
-import sys
+import os, sys
 before = set(sys.modules)
+os._exit = sys.exit  # the driver ends at once, and there is more to be said here
 import runpy
 sys.argv = sys.argv[1:]
 try:

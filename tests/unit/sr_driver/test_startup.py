@@ -15,8 +15,9 @@ DRIVER = os.path.join(ROOT, "drivers", "ReLVMoISCSISR")
 
 #: runs a program and prints what it has imported beside what the interpreter brings along
 LISTER = """
-import json, runpy, sys
+import json, os, runpy, sys
 before = set(sys.modules)
+os._exit = sys.exit  # the driver ends at once, and there is more to be said here
 sys.argv = sys.argv[1:]
 stdout, sys.stdout = sys.stdout, sys.stderr
 try:
