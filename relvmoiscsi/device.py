@@ -73,7 +73,7 @@ def torn_bytes(device: Device) -> int:
 def read_pieces(device: Device, pieces: Sequence[Sequence[Range]]) -> List[bytes]:
     """One batch of reads for many things that each lie in pieces; one result for each thing."""
     parts = iter(device.read([part for several in pieces for part in several]))
-    return [b"".join(next(parts) for _ in several) for several in pieces]
+    return [next(parts) if len(several) == 1 else b"".join([next(parts) for _ in several]) for several in pieces]
 
 
 def in_pieces(pieces: Iterable[Range], data: bytes) -> Iterator[Chunk]:

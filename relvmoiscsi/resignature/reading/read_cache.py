@@ -21,11 +21,12 @@ class ReadCache(Device):
         self._known: List[Union[bytes, bytearray]] = []
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
-        missing = [part for wanted in ranges if self._whole_part(wanted) is None for part in self._missing(wanted)]
+        found = [self._whole_part(wanted) for wanted in ranges]
+        missing = [part for wanted, data in zip(ranges, found) if data is None for part in self._missing(wanted)]
         if missing:
             for part, data in zip(missing, self._device.read(missing)):
                 self._keep(part.offset, data)
-        return [self._part(wanted) for wanted in ranges]
+        return [self._part(wanted) if data is None else data for wanted, data in zip(ranges, found)]
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         raise TypeError("a survey does not write")
