@@ -188,7 +188,7 @@ class World:
             text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
             asked = Portal(parsed.target, 3260)
             raise Listed(text, "ConfigTargetIQNMissing", listing.target_list(targets, asked))
-        if mine[0].chap and mine[0].chap != self._credentials(config):
+        if mine[0].chap and mine[0].chap != self._credentials(parsed.chap):
             raise NotFound("The target does not accept the login.", "ISCSILogin")
         for lun in mine:
             if lun.scsi_id == parsed.scsi_id:
@@ -204,12 +204,14 @@ class World:
                 return lun
         raise NotFound(f"No adapter sees a LUN with the SCSIid {wanted}.", "ISCSIDevice")
 
-    def _credentials(self, config):
+    def _credentials(self, chap):
+        """(user, password) of a login, as the drivers find them."""
+        if chap is None:
+            return ()
+        if not chap.password.is_secret_uuid:
+            return chap.user, chap.password.value
         db = self._pool.db
-        password = config.get("chappassword")
-        if "chappassword_secret" in config:
-            password = db.get("secret", db.by_uuid("secret", config["chappassword_secret"]), "value")
-        return (config.get("chapuser"), password)
+        return chap.user, db.get("secret", db.by_uuid("secret", chap.password.value), "value")
 
     # -- relvmoiscsi --------------------------------------------------------------------------------------------------
 

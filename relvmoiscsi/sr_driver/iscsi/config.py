@@ -2,6 +2,10 @@
 """The device-config of a call: checked, with the names and the meaning that lvmoiscsi gives them.
 
 Keys nobody here knows are ignored: orchestrators send them (`resign`, `usediscoverynumber`, `LUNid`), xapi adds some.
+
+`chapsecret` and `incoming_chapsecret` are ours: the UUID of a Secret, as in `chappassword_secret`. What ends in
+`password_secret` xapi copies for each host before it calls the driver, and SR.create of our type leaves those copies
+behind, with the password. Source: xen-api ocaml/xapi/xapi_secret.ml, duplicate_passwds.
 """
 
 import re
@@ -124,7 +128,7 @@ def _portal_or_none(text: str) -> Optional[Portal]:
 def _chap(config: Mapping[str, str], name: str, prefix: str) -> Optional[Chap]:
     user = config.get(prefix + name + "user", "")
     password = config.get(prefix + name + "password", "")
-    secret = config.get(prefix + name + "password_secret", "")
+    secret = config.get(prefix + name + "password_secret", "") or config.get(prefix + name + "secret", "")
     if not user or not (password or secret):
         return None
     return Chap(user, SecretKey(secret, True) if secret else SecretKey(password, False))

@@ -114,6 +114,7 @@ def test_a_password_may_be_clear_or_a_secret(prefix):
     assert given_as(chapuser="bob", chappassword=" in 1 ") == Chap("bob", SecretKey(" in 1 ", False))
     assert given_as(chapuser="bob", chappassword_secret="0f4b") == Chap("bob", SecretKey("0f4b", True))
     assert given_as(chapuser="bob", chappassword="x", chappassword_secret="0f4b").password == SecretKey("0f4b", True)
+    assert given_as(chapuser="bob", chapsecret="0f4b") == Chap("bob", SecretKey("0f4b", True))
     assert given_as(chapuser="bob") is None
     assert given_as(chapuser="bob", chappassword="", chappassword_secret="") is None
     assert given_as(chappassword="x") is None
