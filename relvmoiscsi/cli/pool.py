@@ -139,7 +139,7 @@ def _takes_portal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chap-user", metavar="NAME", help="else as the SR of that target has it")
     parser.add_argument("--chap-password-file", metavar="FILE", help="its first line")
     parser.add_argument(
-        "--clean-secrets", action="store_true", help="destroy the copies of the CHAP password that xapi leaves behind"
+        "--clean-secrets", action="store_true", help="destroy Secrets with CHAP passwords that killed runs have left"
     )
 
 
@@ -206,12 +206,12 @@ def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Porta
     password = _first_line(arguments.chap_password_file) if arguments.chap_password_file else ""
     if bool(arguments.chap_user) != bool(password):
         raise UsageError("--chap-user and --chap-password-file belong together.")
-    with secrets.chap(found.calls, portals, arguments.chap_user or "", password, bool(arguments.target)) as ready:
+    if arguments.chap_user and not arguments.target:
+        raise UsageError("--chap-user goes with --target: one array's password is not shown to all others.")
+    with secrets.chap(found.calls, portals, arguments.chap_user or "", password, say) as ready:
         yield ready
-    try:
-        _tell_of_secrets(arguments, found.calls, portals, password)
-    except PoolFailure as failure:  # what was done is done, and is to be told
-        say(printable(f"Nobody knows whether copies of a CHAP password were left behind: {failure}"))
+    if arguments.clean_secrets:
+        _clean_secrets(found, getattr(arguments, "dry_run", False))
 
 
 def _asked(arguments: argparse.Namespace, known: Iterable[Portal]) -> Portal:
@@ -223,12 +223,16 @@ def _asked(arguments: argparse.Namespace, known: Iterable[Portal]) -> Portal:
     return wish
 
 
-def _tell_of_secrets(arguments: argparse.Namespace, calls: Calls, portals: Sequence[Portal], password: str) -> None:
-    left = secrets.left_behind(calls, portals, password)
-    if left and arguments.clean_secrets and not getattr(arguments, "dry_run", False):
-        say(f"{secrets.clean(calls, left)} copies of the CHAP password, which xapi had left behind, are gone.")
-    elif left:
-        say(f"xapi has left {len(left)} copies of the CHAP password behind; --clean-secrets destroys them.")
+def _clean_secrets(found: _Open, is_dry: bool) -> None:
+    """Comes after the work, whose answer is not lost when this fails."""
+    try:
+        left = secrets.left_behind(*found, time.time())
+        if is_dry:
+            say(f"{len(left)} Secrets that killed runs have left would be destroyed.")
+        else:
+            say(f"{secrets.clean(found.calls, left)} Secrets that killed runs had left are gone.")
+    except PoolFailure as failure:
+        say(printable(f"Secrets that killed runs have left could not be destroyed: {failure}"))
 
 
 # --- luns

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import hosts, jobs, luns, vdis
+from relvmoiscsi.pool import hosts, jobs, luns, secrets, vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
@@ -361,7 +361,7 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure."""
     try:
-        config = {**lun.portal.config(lun.scsi_id), **_CREATE}
+        config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):

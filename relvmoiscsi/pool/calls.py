@@ -63,6 +63,9 @@ class Calls:
             raise failure(method, getattr(error, "details", [])) from error
         except GONE as error:
             raise PoolGone(f"The pool at {self.url} went away during {method}: {reason(error)}.") from error
+        except KeyboardInterrupt:
+            self.close()  # it waits for an answer; what is to be cleaned up takes a new connection
+            raise
 
     def records(self, kind: str, where: str = "") -> Records:
         """All records of a class, or those for which xapi's expression `where` is true. Raises PoolFailure."""

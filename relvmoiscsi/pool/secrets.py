@@ -1,115 +1,150 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""CHAP: one Secret for all calls, gone at the end; and those that xapi leaves behind.
+"""CHAP: one Secret for all calls, gone at the end.
 
-xapi copies the Secret for each PBD, and SR.create of our type ends in what xapi takes for a failure: the rows of the
-PBDs go, their Secrets stay, one for each host, with nothing in them but the password. So what nobody names and has the
-password of these calls is such a one; but for Secrets that bear a note, and those that pool and hosts name. Our own
-bears one, of the process that has made it: it is left behind when that is gone.
+xapi copies each Secret whose key ends in `password_secret` for the PBD of each host, without its other_config.
+SR.create of our type ends in what xapi takes for a failure: the rows of those PBDs go, their Secrets would stay, with
+the password. So that call gets the Secret under a key that xapi leaves alone (`uncopied`).
+
+A Secret of ours bears a mark, with the time and the process that has made it: what a killed run has left is found by
+that, and never by the password, which others may have in Secrets of their own.
 Source: xen-api ocaml/xapi/{xapi_secret,xapi_pbd,xapi_sr}.ml.
 """
 
+import calendar
 import os
-import socket
+import time
+import uuid
 from contextlib import contextmanager
-from typing import Iterable, Iterator, List, Sequence
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping
 
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
-from relvmoiscsi.pool.records import Portal
+from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.records import RUN, Pool, Portal
 
-CLIENT = "relvmoiscsi:client"  #: a key of Secret.other_config
+_COPIED, _OURS = "password_secret", "secret"
+
+_FORM = "%Y%m%dT%H%M%SZ"
+
+#: how long a run may be at work on another machine: nobody can tell from here whether it was killed
+RUN_SECONDS = 24 * 3600
+
+_KERNEL = "/proc/sys/kernel/random/boot_id"
+
+
+def uncopied(config: Mapping[str, str]) -> Dict[str, str]:
+    """A device-config for our own types, with the Secrets under keys that xapi does not know."""
+    found = {}
+    for key, value in config.items():
+        found[key[: -len(_COPIED)] + _OURS if key.endswith(_COPIED) else key] = value
+    return found
 
 
 @contextmanager
 def chap(
-    calls: Calls, portals: Sequence[Portal], user: str, password: str, everywhere: bool = True
+    calls: Calls, portals: Iterable[Portal], user: str, password: str, tell: Callable[[str], None] = lambda _: None
 ) -> Iterator[List[Portal]]:
     """The portals with these credentials; as they are where no user is given. Raises PoolFailure.
 
-    Not `everywhere`: those with credentials of their own keep them.
+    `tell` is told where the Secret has to stay.
     """
     if not user:
         yield list(portals)
         return
-    ref = calls.call("secret.create", {"value": password, "other_config": {CLIENT: this_client()}})
+    ref = _made(calls, password)
     try:
-        uuid = str(calls.call("secret.get_uuid", ref))
-        mine = {"chap_user": user, "chap_secret": uuid}
-        yield [one if one.chap_user and not everywhere else one._replace(**mine) for one in portals]
+        secret = str(calls.call("secret.get_uuid", ref))
+        yield [portal._replace(chap_user=user, chap_secret=secret) for portal in portals]
     finally:
-        _destroy(calls, ref)
-
-
-def _destroy(calls: Calls, ref: str) -> None:
-    """On another connection where this one is in the middle of a call that was interrupted."""
-    try:
-        calls.call("secret.destroy", ref)
-    except PoolFailure as failure:
-        if failure.code:
-            return  # it is gone
-        other = calls.another()
         try:
-            other.call("secret.destroy", ref)
-        except PoolFailure:
-            pass  # the pool went away; `left_behind` finds it
-        finally:
-            other.close()
+            _destroyed(calls, ref)
+        except PoolFailure as failure:
+            tell(
+                f"The Secret with the CHAP password could not be destroyed, and stays: {failure} "
+                "`relvmoiscsi pool luns --clean-secrets` destroys it."
+            )
 
 
-def this_client() -> str:
-    """Names this process: host, process id, and when it began."""
-    return f"{socket.gethostname()} {os.getpid()} {_began(str(os.getpid()))}"
+def _made(calls: Calls, password: str) -> str:
+    """A new Secret. Where the answer to a call is lost, the call is made once more: only one of two stays."""
+    before = set(calls.call("secret.get_all"))
+    mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *_process(os.getpid())])
+    ref = str(calls.call("secret.create", {"value": password, "other_config": {RUN: mark}}))
+    for other in set(calls.call("secret.get_all")) - before - {ref}:
+        if _mark(calls, other) == mark:
+            _destroyed(calls, other)
+    return ref
 
 
-def is_gone(client: str) -> bool:
-    """Has the process ended that `this_client` has named? Nobody can tell of another machine's: no."""
-    host, _, rest = client.rpartition(" ")[0].rpartition(" ")
-    return host == socket.gethostname() and rest.isdigit() and _began(rest) != client.rpartition(" ")[2]
-
-
-def _began(pid: str) -> str:
-    """In ticks of the kernel; "" for a process that is not there."""
+def _mark(calls: Calls, ref: str) -> str:
+    """Our mark on a Secret; "" where there is none, or no such Secret any more. Raises PoolFailure."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        return str(calls.call("secret.get_other_config", ref).get(RUN, ""))
+    except PoolFailure as failure:
+        if failure.code != "HANDLE_INVALID":
+            raise
         return ""
 
 
-def left_behind(calls: Calls, portals: Iterable[Portal], password: str = "") -> List[str]:
-    """The Secrets that nobody names and that hold this password, or that of one of the portals. Raises PoolFailure.
+def _destroyed(calls: Calls, ref: str) -> None:
+    try:
+        calls.call("secret.destroy", ref)
+    except PoolFailure as failure:
+        if failure.code != "HANDLE_INVALID":
+            raise
 
-    No Secret is read where there is no password.
-    """
-    used = {portal.chap_secret for portal in portals} - {""}
-    if not (used or password):
+
+def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:
+    """The Secrets of runs that were killed, by their marks; what they hold is not read. Raises PoolFailure."""
+    named = {value for pbd in pool.pbds.values() for value in pbd["device_config"].values()}
+    old = [ref for ref in calls.call("secret.get_all") if is_over(_mark(calls, ref), now)]
+    return [ref for ref in old if calls.call("secret.get_uuid", ref) not in named]
+
+
+def is_over(mark: str, now: float) -> bool:
+    """Is it the mark of a run that is not at work any more? False where nobody can tell."""
+    stamp, _, *process = (mark + "  ").split(" ")
+    try:
+        begun = calendar.timegm(time.strptime(stamp, _FORM))
+    except ValueError:
+        return False
+    return now - begun > RUN_SECONDS or _has_ended(process[:4])
+
+
+def _process(pid: int) -> List[str]:
+    """Names a process among those of all machines: kernel, namespace, id, time of its begin; as far as can be told."""
+    try:
+        with open(_KERNEL, encoding="ascii") as file:
+            kernel = file.read().strip()
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            begun = file.read().rpartition(")")[2].split()[19]
+        return [kernel, os.readlink("/proc/self/ns/pid"), str(pid), begun]
+    except (OSError, IndexError):
         return []
-    known = calls.records("secret")
-    values = {secret["value"] for secret in known.values() if secret["uuid"] in used} | ({password} - {""})
-    named = {str(value) for pbd in calls.records("PBD").values() for value in pbd["device_config"].values()} | used
-    elsewhere = repr([calls.records("pool"), calls.records("host")])
-    return [
-        ref
-        for ref, secret in known.items()
-        if secret["value"] in values
-        and secret["uuid"] not in named
-        and secret["uuid"] not in elsewhere
-        and _is_nobodys(secret)
-    ]
 
 
-def _is_nobodys(secret: Record) -> bool:
-    notes = dict(secret["other_config"])
-    return not notes or CLIENT in notes and is_gone(notes[CLIENT])
+def _has_ended(process: List[str]) -> bool:
+    """Has a process of this machine and namespace ended? False for those of others."""
+    here = _process(os.getpid())
+    if len(process) != len(here) or not here or process[:2] != here[:2] or not process[2].isdigit():
+        return False
+    pid = int(process[2])
+    found = _process(pid)
+    return found != process if found else not _exists(pid)
+
+
+def _exists(pid: int) -> bool:
+    """Is there such a process? Those of other users may be hidden from /proc."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
 
 
 def clean(calls: Calls, refs: Iterable[str]) -> int:
     """Destroy them; how many there were. Raises PoolFailure."""
-    count = 0
-    for ref in refs:
-        try:
-            calls.call("secret.destroy", ref)
-        except PoolFailure as failure:
-            if failure.code != "HANDLE_INVALID":
-                raise
-        count += 1
-    return count
+    found = list(refs)
+    for ref in found:
+        _destroyed(calls, ref)
+    return len(found)

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A copy is forgotten and never destroyed; and the CHAP password leaves nothing behind."""
+"""A copy is forgotten and never destroyed."""
 
 import pytest
 
 from kit.pool.api import GoneAway
-from kit.pool_lab import TARGET, sr_disk
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.pool import discard, luns, records, secrets
+from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.records import Portal
-
-CHAP = ("alice", "a secret word")
 
 
 def forget(lab, uuid):
@@ -133,109 +129,3 @@ def test_killed_at_every_call_the_next_run_finishes_it(lab, world):
         if count[0] <= number:
             break
     assert number > 15
-
-
-# --- CHAP
-
-
-@pytest.fixture
-def guarded(lab, world):
-    """A clone behind a target that wants CHAP."""
-    scsi_id = world.add("10.0.0.6", "iqn.2026-01.test:guarded", sr_disk("guarded"), chap=CHAP)
-    world.attach_original(lab.pool, scsi_id, "Guarded")
-    return world.clone(scsi_id)
-
-
-def test_one_secret_for_all_calls_which_is_gone_at_the_end(lab, guarded):
-    before = lab.pool.db.refs("secret")
-    with connect(lab.where()) as calls:
-        pool = records.read(calls)
-        with secrets.chap(calls, [Portal("10.0.0.6")], *CHAP) as portals:
-            assert len(lab.pool.db.refs("secret")) == len(before) + 1
-            found = luns.find(calls, pool, portals, 1)
-        assert guarded in [lun.scsi_id for lun in found]
-
-    assert lab.pool.db.refs("secret") == before
-
-
-def test_without_a_user_nothing_is_made(lab):
-    with connect(lab.where()) as calls, secrets.chap(calls, [Portal(TARGET)], "", "") as portals:
-        assert portals == [Portal(TARGET)]
-
-    assert "secret.create" not in lab.pool.api.calls
-
-
-def orphans(lab):
-    """The Secrets with the password that no PBD names."""
-    named = {pbd["device_config"].get("chappassword_secret") for pbd in lab.pool.db.records("PBD").values()}
-    found = lab.pool.db.records("secret", value=CHAP[1])
-    return {ref for ref, secret in found.items() if secret["uuid"] not in named}
-
-
-def test_what_xapi_leaves_behind_is_found_and_no_other_secret(lab, guarded):
-    other = lab.pool.db.create("secret", value="of somebody else")
-    before = orphans(lab)
-    lab.attach(guarded)
-    left = orphans(lab)
-    assert len(left - before) == 3, "one for each host, of the SR.create that is taken for a failure"
-
-    with connect(lab.where()) as calls:
-        portals = records.read(calls).portals()
-        found = secrets.left_behind(calls, portals)
-        assert set(found) == left
-        assert secrets.left_behind(calls, [Portal(TARGET)]) == []
-        assert set(secrets.left_behind(calls, [], CHAP[1])) == left
-        assert secrets.clean(calls, found) == len(left)
-        assert orphans(lab) == set()
-
-    assert other in lab.pool.db.refs("secret")
-    (again,) = lab.attach(guarded)
-    assert again.status == "already attached"
-
-
-def test_secrets_that_others_use_are_not_left_behind(lab, guarded):
-    """Of a client at work, with a note of somebody's, named by the pool: the password alone says nothing."""
-    db = lab.pool.db
-    for ref in orphans(lab):
-        db.destroy("secret", ref)
-    mine = {secrets.CLIENT: secrets.this_client()}
-    dead = db.create("secret", value=CHAP[1], other_config={secrets.CLIENT: mine[secrets.CLIENT] + "1"})
-    for other_config in (mine, {"note": "of somebody"}, {secrets.CLIENT: "another-host 12 34"}):
-        db.create("secret", value=CHAP[1], other_config=other_config)
-    proxy = db.create("secret", value=CHAP[1])
-    db.set("pool", lab.pool.pool, "other_config", {"repository_proxy_password": db.get("secret", proxy, "uuid")})
-    with connect(lab.where()) as calls:
-        assert secrets.left_behind(calls, [], CHAP[1]) == [dead]
-
-
-def test_no_secret_is_read_where_there_is_no_password(lab):
-    with connect(lab.where()) as calls:
-        assert secrets.left_behind(calls, [Portal(TARGET)]) == []
-    assert "secret.get_all_records" not in lab.pool.api.calls
-
-
-def test_a_call_that_was_interrupted_leaves_no_secret(lab, guarded):
-    before = lab.pool.db.refs("secret")
-    chap = secrets.chap
-    with connect(lab.where()) as calls, pytest.raises(KeyboardInterrupt), chap(calls, [Portal("10.0.0.6")], *CHAP):
-        calls.call("pool.get_all")
-        connection = calls._proxy("transport")._connection[1]
-        connection.putrequest("POST", "/")  # a call was under way, and its answer is not read
-        raise KeyboardInterrupt
-    assert lab.pool.db.refs("secret") == before
-
-
-def test_the_credentials_of_one_array_are_not_shown_to_another(lab):
-    one, other = Portal("10.0.0.8", chap_user="alice", chap_secret="x"), Portal("10.0.0.9")
-    with connect(lab.where()) as calls, secrets.chap(calls, [one, other], *CHAP, everywhere=False) as portals:
-        assert portals[0] == one and portals[1].chap_user == CHAP[0]
-
-
-def test_the_password_is_in_no_call_but_the_one_that_makes_the_secret(lab, guarded):
-    seen = []
-    lab.pool.api.before = lambda method, params: seen.append((method, repr(params)))
-    with connect(lab.where()) as calls, secrets.chap(calls, [Portal("10.0.0.6")], *CHAP) as portals:
-        luns.find(calls, records.read(calls), portals, 1)
-    lab.pool.api.before = None
-
-    assert [method for method, text in seen if CHAP[1] in text] == ["secret.create"]
