@@ -184,9 +184,19 @@ class Storage:
         with self._lock("sr", host, db.get("SR", sr, "uuid")):
             if not db.get("PBD", pbd, "currently_attached"):
                 return
+            in_use = self._vdis_in_use(sr, host)
+            if in_use:
+                raise XenError("VDI_IN_USE", *in_use)
             with self._lock("attach/detach", host):
                 self._unit(self._driver_of(sr), "sr_detach", host, sr, db.get("PBD", pbd, "device_config"))
             db.set("PBD", pbd, "currently_attached", False)
+
+    def _vdis_in_use(self, sr, host):
+        """The VDIs of an SR that VMs on a host have plugged. Source: xapi_pbd.ml, get_active_vdis_by_pbd."""
+        db = self.database
+        vms, there = db.refs("VM", resident_on=host), db.refs("VDI", SR=sr)
+        vbds = db.records("VBD", currently_attached=True).values()
+        return [vbd["VDI"] for vbd in vbds if vbd["VM"] in vms and vbd["VDI"] in there]
 
     def pbd_destroy(self, _session, pbd):
         if self.database.get("PBD", pbd, "currently_attached"):

@@ -227,6 +227,23 @@ def test_an_sr_is_introduced_plugged_scanned_unplugged_and_forgotten(start, conn
     assert api.SR.get_all() == [] == api.PBD.get_all() == api.VDI.get_all()
 
 
+def test_what_a_vm_has_plugged_keeps_its_hosts_pbd(start, connect, errors):
+    pool = start({"FakeSR": pool_fakes.shell({"sr_attach": DONE, "sr_detach": DONE})})
+    api, db = connect(pool).xenapi, pool.db
+    sr = api.SR.introduce("db0cd78a-53f4-4682-a7b3-6e2f53d22f96", "label", "text", "fake", "user", True, {})
+    pbds = [api.PBD.create({"host": host, "SR": sr, "device_config": {}}) for host in pool.hosts]
+    for pbd in pbds:
+        api.PBD.plug(pbd)
+    vdi = db.create("VDI", SR=sr)
+    vm = db.create("VM", power_state="Running", resident_on=pool.hosts[1])
+    vbd = db.create("VBD", VM=vm, VDI=vdi, currently_attached=True)
+
+    api.PBD.unplug(pbds[0])
+    assert errors(api.PBD.unplug, pbds[1]) == ["VDI_IN_USE", vdi]
+    db.set("VBD", vbd, "currently_attached", False)
+    api.PBD.unplug(pbds[1])
+
+
 def test_an_sr_that_is_not_shared_is_plugged_once(start, connect, errors):
     pool = start({"FakeSR": pool_fakes.shell({"sr_attach": DONE})})
     api = connect(pool).xenapi
