@@ -485,22 +485,16 @@ def _discard(arguments: argparse.Namespace) -> Answer:
         if arguments.dry_run:
             return _discarded(pool, names, uses, gone, {}, "would be discarded")
         if refs:
-            if not arguments.yes:
-                _tell_halted(names, uses)
-            ask(arguments, "Discard {}?".format(", ".join(map(printable, names.values()))))
+            ask(arguments, _question(names, uses))
         outcomes = jobs.at_once(calls, refs, lambda one, ref: discard.discard(one, pool, ref), jobs.MOST)
         failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
     return _discarded(pool, names, uses, gone, failed, "discarded")
 
 
-def _tell_halted(names: Dict[str, str], uses: Dict[str, discard.Uses]) -> None:
-    for ref, name in names.items():
-        if uses[ref].halted:
-            say(
-                printable(
-                    'Halted VMs have disks on "{}", which go from them: {}.'.format(name, ", ".join(uses[ref].halted))
-                )
-            )
+def _question(names: Dict[str, str], uses: Dict[str, discard.Uses]) -> str:
+    halted = sorted({vm for found in uses.values() for vm in found.halted})
+    lost = " These VMs, which are halted, lose disks there: {}.".format(", ".join(halted)) if halted else ""
+    return printable("Discard {}?{}".format(", ".join(names.values()), lost))
 
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:

@@ -10,7 +10,7 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import vdis
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records
 from relvmoiscsi.pool.records import Pool, is_copy
 
 
@@ -74,26 +74,55 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
 
 
 def discard(calls: Calls, pool: Pool, sr: str) -> None:
-    """Forget one SR; the caller has made sure that it is a copy and not in use. Raises PoolFailure, Refused."""
+    """Forget one SR; the caller has made sure that it is a copy and not in use. Raises PoolFailure; Refused where a VM
+    has begun to use it, which then goes on as before, or where a host is down.
+    """
     verify_hosts_up(pool, sr)
     pbds = pool.pbds_of(sr)
     order = [host for host in reversed(pool.hosts_in_order()) if host in pbds]  # the master is the last
-    members = [host for host in order if host != pool.master and pool.live[host]]
-    tasks = []
-    for pbd in [pbds[host][0] for host in members if pbds[host][1]["currently_attached"]]:
-        with _gone_is_done():
-            tasks.append(calls.start("PBD.unplug", pbd))
-    for task in tasks:
-        with _gone_is_done():
-            calls.finish("PBD.unplug", task)
-    if pool.master in pbds:
-        with _gone_is_done():
-            calls.run("PBD.unplug", pbds[pool.master][0])
+    plugged = [host for host in order if pbds[host][1]["currently_attached"]]
+    try:
+        _unplug(calls, [pbds[host][0] for host in plugged if host != pool.master])
+        if pool.master in pbds:
+            _unplug(calls, [pbds[pool.master][0]])
+    except PoolFailure as failure:
+        if failure.code == "VDI_IN_USE":
+            _plug_again(calls, [pbds[host][0] for host in reversed(plugged)])
+            verify_unused(pool, read_uses(calls, [sr]))
+        raise
     for host in order:
         with _gone_is_done():
             calls.call("PBD.destroy", pbds[host][0])
     with _gone_is_done():
         calls.call("SR.forget", sr)
+
+
+def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
+    """All of them at once. Raises the first PoolFailure, when all have ended."""
+    tasks = []
+    failures = []
+    for pbd in pbds:
+        with _gone_is_done():
+            tasks.append(calls.start("PBD.unplug", pbd))
+    for task in tasks:
+        try:
+            with _gone_is_done():
+                calls.finish("PBD.unplug", task)
+        except PoolGone:
+            raise
+        except PoolFailure as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+
+
+def _plug_again(calls: Calls, pbds: Sequence[str]) -> None:
+    """A VM that uses the SR may then go to other hosts, as before."""
+    for pbd in pbds:
+        try:
+            calls.run("PBD.plug", pbd)
+        except PoolFailure:
+            pass  # the failure to unplug is what is told; attach plugs what is not
 
 
 @contextmanager

@@ -145,6 +145,18 @@ def test_somebody_is_asked(lab, pool_command, type_in):
     assert ran.status == 0 and "Discard Production" in ran.err
 
 
+def test_the_question_tells_what_vms_lose(lab, pool_command, type_in):
+    pool_command("attach", lab.clone("Production"), "--yes", "--name", "copy")
+    db = lab.pool.db
+    vm = db.create("VM", name_label="payroll")
+    db.create("VBD", VM=vm, VDI=db.refs("VDI", SR=db.refs("SR", name_label="copy")[0])[0])
+    type_in("no\n")
+    ran = pool_command("discard", "copy")
+
+    assert ran.status == 4
+    assert "Discard copy? These VMs, which are halted, lose disks there: payroll. [y/N]" in ran.err
+
+
 def test_where_nobody_can_be_asked_it_says_so(lab, pool_command):
     for words in (["attach", "--all"], ["discard", "--all"]):
         ran = pool_command(*words, "--json")

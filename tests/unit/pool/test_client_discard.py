@@ -89,6 +89,26 @@ def test_a_host_that_is_down_and_has_it_keeps_it_whole(lab):
     assert lab.pool.db.refs("SR", uuid=done.sr_uuid) == []
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["on the master", "on a member"])
+def test_a_vm_that_starts_meanwhile_keeps_it_on_all_hosts(lab, number):
+    (done,) = lab.attach(lab.clone("Production"))
+    db, started = lab.pool.db, []
+
+    def before(method, params):
+        if method == "Async.PBD.unplug" and not started:
+            started.append(give_to_vm(lab, done.sr_uuid, "web", running=True))
+            db.set("VM", db.get("VBD", started[0], "VM"), "resident_on", lab.pool.hosts[number])
+
+    lab.pool.api.before = before
+    with pytest.raises(Refused, match="VMs have disks on the SR 'Production 2026-11-22': web"):
+        forget(lab, done.sr_uuid)
+    lab.pool.api.before = None
+
+    ref, _ = lab.sr(done.sr_uuid)
+    assert all(pbd["currently_attached"] for pbd in db.records("PBD", SR=ref).values())
+    assert not db.refs("task")
+
+
 def test_who_has_disks_there(lab):
     (done,) = lab.attach(lab.clone("Production"))
     give_to_vm(lab, done.sr_uuid, "off", running=False)
