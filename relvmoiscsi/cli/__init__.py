@@ -56,8 +56,7 @@ def _run(arguments: "Namespace") -> int:
     except errors.RelvmoiscsiError as error:
         return _say_failure(arguments, error)
     except KeyboardInterrupt:
-        say("Interrupted." + _how_to_tell(arguments))
-        return EXIT_INTERRUPTED
+        return _say_interrupted(arguments)
     except Exception:  # noqa: BLE001 - a bug: say so with its traceback, under an exit status of its own
         import traceback  # noqa: PLC0415
 
@@ -80,6 +79,14 @@ def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
         print_result(_json(dict(facts, **error_facts(error))))
     say(printable(str(error)))
     return error.exit_status
+
+
+def _say_interrupted(arguments: "Namespace") -> int:
+    if arguments.json and not hasattr(arguments, "device"):  # a LUN may be what does not answer
+        error = {"kind": "Interrupted", "exit_status": EXIT_INTERRUPTED, "message": "Interrupted.", "disk_state": ""}
+        print_result(_json({"error": error}))
+    say("Interrupted." + _how_to_tell(arguments))
+    return EXIT_INTERRUPTED
 
 
 def _json(facts: Dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
-from relvmoiscsi.pool import attach, discard, jobs, luns, progress, records, secrets, vdis
+from relvmoiscsi.pool import attach, discard, hosts, jobs, luns, progress, records, secrets, vdis
 from relvmoiscsi.pool.attach import Attached, Wanted
 from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.connection import LOCAL, Where, connect
@@ -319,6 +319,8 @@ def _attach(arguments: argparse.Namespace) -> Answer:
             raise UsageError(f"{scsi_id!r} is no SCSIid.")
     if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
         raise UsageError("Nothing is named: give SCSIids, --clones-of SR, or --all.")
+    if arguments.map_out:
+        _verify_writable(arguments.map_out)
     with _opened(arguments) as found, _portals(arguments, found) as portals:
         return _attached(arguments, found, portals)
 
@@ -342,8 +344,6 @@ def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Por
     names = attach.names(pool, chosen, wanted)
     if arguments.dry_run:
         return _would_attach(pool, chosen, names)
-    if arguments.map_out:
-        _verify_writable(arguments.map_out)
     if not arguments.yes:
         say(_would_attach(pool, chosen, names).text)
     ask(arguments, f"Attach {len(chosen)} LUNs?")
@@ -351,9 +351,10 @@ def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Por
         results = attach.attach(calls, pool, chosen, wanted, tell)
     results += [attach.passed_over(lun) for lun in left]
     facts = {"luns": [result.facts() for result in results]}
-    if arguments.map_out:
-        _write_map(arguments.map_out, results)
-    return Answer(facts, _attached_text(results), _status(results))
+    status = _status(results)
+    if arguments.map_out and not _write_map(arguments.map_out, results):
+        status = status or Partial.exit_status
+    return Answer(facts, _attached_text(results), status)
 
 
 def _original(pool: Pool, text: str) -> str:
@@ -361,14 +362,6 @@ def _original(pool: Pool, text: str) -> str:
     if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
         return text.lower()
     return str(pool.srs[records.find_sr(pool, text)]["uuid"])
-
-
-def _verify_writable(path: str) -> None:
-    try:
-        with open(path, "a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        raise UsageError(f"--map-out {path} cannot be written: {error.strerror}. Nothing was done.") from error
 
 
 def _run_id() -> str:
@@ -385,13 +378,12 @@ def _status(results: Sequence[Attached]) -> int:
 
 
 def _would_attach(pool: Pool, chosen: Sequence[PoolLun], names: Dict[str, str]) -> Answer:
-    hosts = [pool.host_name(host) for host in pool.hosts_in_order()]
-    rows = [{"scsi_id": lun.scsi_id, "steps": _steps(pool, lun, names[lun.scsi_id], hosts)} for lun in chosen]
+    rows = [{"scsi_id": lun.scsi_id, "steps": _steps(pool, lun, names[lun.scsi_id])} for lun in chosen]
     lines = [printable("{}: {}".format(row["scsi_id"], "; ".join(row["steps"]))) for row in rows]
     return Answer({"would": rows}, "\n".join(["This would be done:", *lines]))
 
 
-def _steps(pool: Pool, lun: PoolLun, name: str, hosts: Sequence[str]) -> List[str]:
+def _steps(pool: Pool, lun: PoolLun, name: str) -> List[str]:
     steps = []
     if lun.kind in luns.UNTOUCHED:
         steps.append("resignature")
@@ -399,7 +391,13 @@ def _steps(pool: Pool, lun: PoolLun, name: str, hosts: Sequence[str]) -> List[st
         steps.append(f'introduce as "{name}"')
     if lun.kind == luns.ATTACHED:
         steps.append("complete what is missing")
-    return [*steps, "plug on " + ", ".join(hosts), "tags and other_config from the original's VDIs"]
+    on = ", ".join(pool.host_name(host) for host in pool.hosts_in_order())
+    return [*steps, "plug on " + on, "tags and other_config from the original's VDIs"]
+
+
+#: what is said behind the state of a host that has not plugged an SR
+_AFTERWARDS = {hosts.DOWN: "when it is up"}
+_MENDED = "when that is mended"
 
 
 def _attached_text(results: Sequence[Attached]) -> str:
@@ -407,18 +405,23 @@ def _attached_text(results: Sequence[Attached]) -> str:
     for result in results:
         of = f' "{result.name}" ({result.sr_uuid}), {len(result.vdis)} VDIs' if result.name else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
-        away = {name: state for name, state in result.hosts.items() if state != "plugged"}
-        lines += [printable(f"  {name}: {_why_away(state)}") for name, state in away.items()]
+        away = {name: state for name, state in result.hosts.items() if state != hosts.PLUGGED}
+        for name, state in away.items():
+            again = _AFTERWARDS.get(state, _MENDED)
+            lines.append(printable("  {}: {}; run the same again {}".format(name, state.rstrip("."), again)))
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
     return "\n".join(lines)
 
 
-def _why_away(state: str) -> str:
-    return "down; run the same again when it is up" if state == "down" else state
+def _verify_writable(path: str) -> None:
+    """Before the work; nothing is written. Raises UsageError."""
+    if not os.access(path if os.path.exists(path) else os.path.dirname(path) or ".", os.W_OK) or os.path.isdir(path):
+        raise UsageError(f"--map-out {path}: no file can be written there.")
 
 
-def _write_map(path: str, results: Sequence[Attached]) -> None:
+def _write_map(path: str, results: Sequence[Attached]) -> bool:
+    """Gives whether it was possible."""
     rows = [
         {
             "scsi_id": result.scsi_id,
@@ -434,6 +437,8 @@ def _write_map(path: str, results: Sequence[Attached]) -> None:
             file.write("\n")
     except OSError as error:
         say(f"{path} cannot be written: {error.strerror}. `relvmoiscsi pool map` tells the same.")
+        return False
+    return True
 
 
 def _pair_facts(pairs: Sequence[Pair]) -> List[Dict[str, Any]]:
@@ -464,7 +469,8 @@ def _map(arguments: argparse.Namespace) -> Answer:
 def _pair_line(pair: Pair, vms: Dict[str, List[str]]) -> str:
     notes = [note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown]
     notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
-    text = f"  {pair.old or 'not in the pool':<36}  became  {pair.new}  {pair.name_label}"
+    before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
+    text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
     return text + (" [{}]".format("; ".join(notes)) if notes else "")
 
 

@@ -167,7 +167,10 @@ def passed_over(lun: PoolLun) -> Attached:
 
 def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
     if lun.kind == ORIGINAL:
-        raise Refused(f"The LUN {lun.scsi_id} is the original of the SR {lun.name!r} ({lun.sr_uuid}): it is in use.")
+        raise Refused(
+            f"The LUN {lun.scsi_id} is in use by the SR {lun.name!r} ({lun.sr_uuid}), which `relvmoiscsi pool attach` "
+            "has not introduced: an original, or a copy that was attached by hand."
+        )
     if lun.kind == UNCONNECTED:
         raise Refused(
             f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which has no PBD: it may be the "

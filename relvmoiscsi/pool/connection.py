@@ -111,11 +111,11 @@ def url_of(where: Where) -> str:
     """The URL of a pool as it was named; HTTPS where nothing else is said. Raises UsageError."""
     if where.pool == LOCAL:
         return "http://localhost/"
-    text = where.pool if "://" in where.pool else "https://" + where.pool
-    parts = urllib.parse.urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-        told = text.rpartition("@")[2] if "@" in text else where.pool  # what stands before it may be a password
-        raise UsageError(f"{told!r} is no pool: name a host, or https://HOST, or `local` in dom0.")
+    if "@" in where.pool:  # not shown: there may be a password in it
+        raise UsageError("The pool's URL has a user or a password in it: give --user and --password-file instead.")
+    parts = urllib.parse.urlsplit(where.pool if "://" in where.pool else "https://" + where.pool)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise UsageError(f"{where.pool!r} is no pool: name a host, or https://HOST, or `local` in dom0.")
     return f"{parts.scheme}://{parts.netloc}"
 
 

@@ -5,6 +5,7 @@ New UUIDs follow from the new SR's and the old ones (formats/identity.py), so th
 Names, descriptions, sizes and the tree of snapshots are on the LUN; tags and other_config are in xapi's database alone.
 """
 
+import uuid
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from relvmoiscsi.formats.identity import derived_uuid
@@ -60,6 +61,11 @@ def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
 def _became(new_sr: str, originals: Records) -> Dict[str, Tuple[str, Record]]:
     """(old UUID, its record) by new UUID."""
     return {derived_uuid(new_sr, old["uuid"]): (old["uuid"], old) for old in originals.values()}
+
+
+def is_derived(new: str) -> bool:
+    """Does the UUID come from a resignature? Those that xapi and the storage manager make are random, of version 4."""
+    return uuid.UUID(new).version == 5
 
 
 def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -> bool:

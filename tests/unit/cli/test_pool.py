@@ -2,6 +2,8 @@
 """`relvmoiscsi pool`: what it prints, how it ends, whom it asks."""
 
 import json
+import os
+import signal
 import sys
 
 import pytest
@@ -118,6 +120,81 @@ def test_a_host_that_is_down_is_9_and_the_same_again_is_0(lab, pool_command):
     assert pool_command("attach", clone, "--yes").status == 0
     ran = pool_command("attach", clone, "--yes")
     assert ran.status == 0 and "already attached" in ran.out
+
+
+def test_a_host_that_fails_for_another_reason_is_not_said_to_be_down(lab, pool_command):
+    plug = lab.pool.storage.pbd_plug
+
+    def refused(session, pbd):
+        if lab.pool.db.get("PBD", pbd, "host") == lab.pool.hosts[1]:
+            raise XenError("SR_BACKEND_FAILURE_68", "", "ISCSI login failed", "")
+        return plug(session, pbd)
+
+    lab.pool.api._methods["PBD.plug"] = refused
+    ran = pool_command("attach", lab.clone("Production"), "--yes")
+
+    assert ran.status == 9
+    assert "  xs2: PBD.plug: ISCSI login failed; run the same again when that is mended" in ran.out
+
+
+def test_a_map_that_cannot_be_written_is_told_before_the_work(lab, pool_command, tmp_path):
+    clone = lab.clone("Production")
+    for path in (tmp_path / "no" / "map.json", tmp_path):
+        ran = pool_command("attach", clone, "--yes", "--map-out", path)
+        assert ran.status == 2 and "no file can be written there" in ran.err
+
+    assert lab.world.state(clone) == "clean" and list(tmp_path.iterdir()) == []
+
+
+def test_a_map_that_cannot_be_written_after_all_is_no_success(lab, pool_command, tmp_path):
+    folder = tmp_path / "maps"
+    folder.mkdir()
+    clone = lab.clone("Production")
+    lab.pool.api.before = lambda method, params: method == "SR.introduce" and folder.rmdir()
+    ran = pool_command("attach", clone, "--yes", "--map-out", folder / "map.json")
+
+    assert ran.status == 9 and f"{clone}: attached" in ran.out and "map.json cannot be written" in ran.err
+
+
+def test_a_vdi_that_was_made_on_the_copy_is_new(lab, pool_command):
+    pool_command("attach", lab.clone("Production"), "--yes", "--name", "copy")
+    made = lab.pool.db.create("VDI", SR=lab.pool.db.refs("SR", name_label="copy")[0], name_label="made today")
+    uuid = lab.pool.db.get("VDI", made, "uuid")
+
+    (line,) = [line for line in pool_command("map", "copy").out.splitlines() if "made today" in line]
+    assert line.split() == ["is", "new", uuid, "made", "today"]
+
+
+def test_copies_of_an_sr_that_the_pool_has_forgotten(lab, pool_command):
+    clone, db, storage = lab.clone("Production"), lab.pool.db, lab.pool.storage
+    assert pool_command("attach", clone, "--yes").status == 0
+    original = lab.originals["Production"][1]
+    uuid = db.get("SR", original, "uuid")
+    for pbd in db.refs("PBD", SR=original):
+        storage.pbd_unplug("", pbd)
+    storage.sr_forget("", original)
+    ran = pool_command("discard", "--clones-of", uuid, "--yes")
+
+    assert ran.status == 0 and ": discarded" in ran.out
+    ran = pool_command("attach", "--clones-of", uuid.upper(), "--yes")
+    assert ran.status == 3 and f"sees no clone of the SR {uuid}" in ran.err
+
+
+def test_an_interrupted_run_gives_json_as_well(lab, pool_command):
+    def before(method, params):
+        if method == "SR.get_all_records":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    lab.pool.api.before = before
+    ran = pool_command("luns", "--json")
+
+    assert ran.status == 130
+    assert facts(ran)["error"] == {
+        "kind": "Interrupted",
+        "exit_status": 130,
+        "message": "Interrupted.",
+        "disk_state": "",
+    }
 
 
 def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, world, pool_command):

@@ -340,8 +340,21 @@ def chosen(lab, *scsi_ids, of=(), everything=False):
 def test_an_original_is_refused(lab):
     found, _ = chosen(lab)
 
-    with pytest.raises(Refused, match="is the original of the SR 'Production'"):
+    with pytest.raises(Refused, match="in use by the SR 'Production' .*which .* has not introduced"):
         attach.choose(found, [lab.originals["Production"][0]], [])
+
+
+def test_a_copy_that_was_attached_by_hand_is_not_called_the_original(lab, world):
+    clone, storage = lab.clone("Production"), lab.pool.storage
+    disk = world.lun(clone).disk
+    engine.resignature(disk, engine.prepare(disk, os.urandom, clone))
+    sr = storage.sr_introduce("", world.sr_uuid(clone), "by hand", "", "lvmoiscsi", "user", True)
+    config = {"target": TARGET, "targetIQN": IQN, "SCSIid": clone}
+    storage.pbd_plug("", storage.pbd_create("", {"host": lab.pool.master, "SR": sr, "device_config": config}))
+    found, _ = chosen(lab)
+
+    with pytest.raises(Refused, match="'by hand' .* an original, or a copy that was attached by hand"):
+        attach.choose(found, [clone], [])
 
 
 def test_what_is_not_there_and_what_is_nothing_are_refused(lab):
@@ -395,7 +408,7 @@ def test_a_host_that_comes_later_has_the_device_config_of_the_others(lab, world)
     assert {pbd["device_config"]["target"] for pbd in lab.pool.db.records("PBD", SR=sr).values()} == {TARGET}
 
 
-@pytest.mark.parametrize("template", ["{sr:d}", "{sr!r}", "{nonsense}", "{", "{0}", "{sr"])
+@pytest.mark.parametrize("template", ["{nonsense}", "{", "{0}", "{sr", "{sr:d}", "{sr:>9}", "{sr!r}", "{sr.x}"])
 def test_a_template_that_cannot_be_a_name(lab, template):
     lab.clone("Production")
     found, pool = chosen(lab)
