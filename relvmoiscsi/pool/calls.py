@@ -51,6 +51,8 @@ class Calls:
     `another` opens one more connection for the same session.
     """
 
+    _borrowed = ""  #: the session, where it is another one's
+
     def __init__(self, proxy: Any, refusal: Type[Exception], url: str, another: Callable[[], Any]) -> None:
         self._proxy, self._refusal, self._another = proxy, refusal, another
         self.url = url
@@ -64,7 +66,7 @@ class Calls:
         except GONE as error:
             raise PoolGone(f"The pool at {self.url} went away during {method}: {reason(error)}.") from error
         except KeyboardInterrupt:
-            self.close()  # it waits for an answer; what is to be cleaned up takes a new connection
+            self._disconnect()  # it waits for an answer; what is to be cleaned up takes a new connection
             raise
 
     def records(self, kind: str, where: str = "") -> Records:
@@ -120,10 +122,22 @@ class Calls:
 
     def another(self) -> "Calls":
         """One more connection for the same session, for another thread. Close it."""
-        return Calls(self._another(), self._refusal, self.url, self._another)
+        other = Calls(self._another(), self._refusal, self.url, self._another)
+        other._borrowed = str(other._proxy._session)
+        return other
 
     def close(self) -> None:
-        """End the connection, and not the session."""
+        """End the connection, and not the session; but for one that XenAPI has made for this connection alone, when
+        xapi had ended the one before.
+        """
+        if self._borrowed and str(self._proxy._session) != self._borrowed:
+            try:
+                self.call("session.logout")
+            except PoolFailure:
+                pass  # the pool went away, or will end a session that nobody uses
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         self._proxy("close")()
 
 

@@ -194,6 +194,23 @@ def test_another_connection_has_the_same_session(lab):
         other.close()
 
 
+def test_sessions_that_take_the_place_of_one_that_xapi_has_ended_are_ended_too(lab):
+    """XenAPI logs in anew, each connection for itself."""
+    before = lab.pool.db.refs("session")
+    with connect(lab.where()) as calls:
+        others = [calls.another(), calls.another()]
+        lab.pool.db.destroy("session", calls._proxy._session)
+        for one in (calls, *others):
+            assert one.call("SR.get_all") is not None
+        assert len(lab.pool.db.refs("session")) == len(before) + 3
+        for other in others:
+            other.close()
+        assert calls.call("SR.get_all") is not None
+
+    assert lab.pool.db.refs("session") == before
+    assert lab.pool.api.calls.count("session.logout") == 3
+
+
 @pytest.mark.parametrize(
     "value, text",
     [("<value>a &lt; b</value>", "a < b"), ("<value/>", ""), ("", ""), ("OpaqueRef:x", "OpaqueRef:x")],
