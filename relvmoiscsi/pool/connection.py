@@ -97,6 +97,12 @@ def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
 
 def _no_login(where: Where, url: str, error: BaseException) -> str:
     if isinstance(error, ssl.CertificateError) or isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error):
+        if url != url_of(where):
+            return (
+                f"The host {where.pool} is a member of the pool, and the certificate of its master, at {url}, is not "
+                f"to be believed: {reason(error)}. Name the master with --pool, as its certificate has it; the file of "
+                "--ca may hold the certificates of several hosts."
+            )
         return (
             f"The certificate of {url} is not to be believed: {reason(error)}. Give the file that vouches for it with "
             "--ca (hosts make their own: /etc/xensource/xapi-ssl.pem has it, copy its certificate alone), or "

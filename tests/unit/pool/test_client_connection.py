@@ -5,11 +5,12 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from kit.certificates import self_signed
-from kit.pool.api import GoneAway
+from kit.pool.api import GoneAway, Member
 from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
 from kit.shell import TOP
@@ -93,6 +94,27 @@ def test_a_certificate_is_verified_unless_somebody_says_no(world, tmp_path):
         assert names_of_hosts(where._replace(insecure=True)) == ["xs1"]
         with pytest.raises(PoolFailure, match="not to be believed"):
             names_of_hosts(where._replace(pool=pool.url.replace("127.0.0.1", "localhost"), ca=certificate))
+
+
+@pytest.mark.processes
+def test_a_member_with_a_certificate_of_its_own_says_what_is_to_be_believed(world, tmp_path):
+    """Hosts sign their own, and a member leads to the master's address."""
+    tls, pems = {}, {}
+    for name, address in (("master", "127.0.0.1"), ("member", "127.0.0.2")):
+        (tmp_path / name).mkdir()
+        tls[name], pems[name] = self_signed(tmp_path / name, address)
+    both = tmp_path / "both.pem"
+    both.write_text("".join(Path(pem).read_text() for pem in pems.values()))
+    with world.pool(hosts=("xs1", "xs2"), tls=tls["master"]) as pool:
+        port = pool._servers[0].server_address[1]
+        pool._servers.append(TcpServer(Member("127.0.0.1"), "127.0.0.2", port, tls=tls["member"]))
+        where = Where(pool._servers[-1].url, pool.api.user, pool.api.password, ca=pems["member"])
+        with pytest.raises(
+            PoolFailure, match=f"{where.pool} is a member .* at {pool.url}, .*Name the master"
+        ) as caught:
+            names_of_hosts(where)
+        assert "--insecure" not in str(caught.value)
+        assert names_of_hosts(where._replace(ca=str(both))) == ["xs1", "xs2"]
 
 
 def test_a_file_without_certificates_is_said(tmp_path):
