@@ -219,7 +219,7 @@ def _asked(arguments: argparse.Namespace, known: Iterable[Portal]) -> Portal:
     wish = Portal(arguments.target, arguments.iqn or "", arguments.port or "")
     for portal in known:
         if portal.target == wish.target and wish.iqn in ("", portal.iqn):
-            return wish._replace(chap_user=portal.chap_user, chap_secret=portal.chap_secret)
+            return wish.with_chap_of(portal)
     return wish
 
 

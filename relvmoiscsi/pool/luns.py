@@ -242,11 +242,7 @@ def _with_iqn(calls: Calls, pool: Pool, portal: Portal) -> Sequence[Portal]:
     known = pool.portals()
     has_own = portal.chap_secret not in {one.chap_secret for one in known} | {""}  # of the command line
     there = {} if has_own else {one.iqn: one for one in known if one.target == portal.target and one.chap_user}
-    return [_with_chap_of(there.get(iqn, portal), portal._replace(iqn=iqn)) for iqn in lists.iqns(failure)]
-
-
-def _with_chap_of(one: Portal, portal: Portal) -> Portal:
-    return portal._replace(chap_user=one.chap_user, chap_secret=one.chap_secret)
+    return [portal._replace(iqn=iqn).with_chap_of(there.get(iqn, portal)) for iqn in lists.iqns(failure)]
 
 
 def _listed(calls: Calls, pool: Pool, portal: Portal) -> List[Seen]:

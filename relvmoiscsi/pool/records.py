@@ -32,6 +32,8 @@ class Portal(NamedTuple):
     port: str = ""
     chap_user: str = ""
     chap_secret: str = ""  #: UUID of a Secret
+    target_user: str = ""  #: as which the target proves itself, where CHAP is mutual
+    target_secret: str = ""
 
     @property
     def lvm_type(self) -> str:
@@ -50,9 +52,14 @@ class Portal(NamedTuple):
             "port": self.port,
             "chapuser": self.chap_user,
             "chappassword_secret": self.chap_secret,
+            "incoming_chapuser": self.target_user,
+            "incoming_chappassword_secret": self.target_secret,
             "SCSIid": scsi_id,
         }
         return {key: value for key, value in rows.items() if value}
+
+    def with_chap_of(self, other: "Portal") -> "Portal":
+        return Portal(*self[:3], *other[3:])
 
 
 HBA = Portal("")  #: Fibre Channel, SAS: there is nothing to be said but the SCSIid
@@ -66,6 +73,8 @@ def portal_of(config: Mapping[str, str]) -> Portal:
         config.get("port", ""),
         config.get("chapuser", ""),
         config.get("chappassword_secret", ""),
+        config.get("incoming_chapuser", ""),
+        config.get("incoming_chappassword_secret", ""),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from kit.pool import server
 from kit.pool.api import GoneAway, answer
 from kit.pool_lab import TARGET, sr_disk
-from relvmoiscsi.pool import luns, records, secrets
+from relvmoiscsi.pool import attach, luns, records, secrets
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.records import Portal
 
@@ -60,6 +60,26 @@ def test_an_attach_leaves_no_copy_of_the_password(lab, guarded):
     _, sr = lab.sr(done.sr_uuid)
     for pbd in sr["PBDs"]:
         assert lab.pool.db.get("PBD", pbd, "device_config")["chappassword_secret"]
+
+
+def test_a_target_that_proves_itself_to_the_original_does_so_to_the_copy(lab, guarded):
+    db = lab.pool.db
+    secret = db.get("secret", db.create("secret", value="their word"), "uuid")
+    mutual = {"incoming_chapuser": "array", "incoming_chappassword_secret": secret}
+    for pbd, record in db.records("PBD").items():
+        if record["device_config"]["target"] == "10.0.0.6":
+            db.set("PBD", pbd, "device_config", {**record["device_config"], **mutual})
+    before = unnamed(lab)
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        found = luns.find(calls, pool, [one for one in pool.portals() if one.target == "10.0.0.6"], 1)
+        (done,) = attach.attach(calls, pool, [lun for lun in found if lun.kind == "clone"], attach.Wanted(run="a run"))
+
+    for ref in lab.sr(done.sr_uuid)[1]["PBDs"]:
+        config = db.get("PBD", ref, "device_config")
+        assert config["incoming_chapuser"] == "array"
+        assert db.get("secret", db.by_uuid("secret", config["incoming_chappassword_secret"]), "value") == "their word"
+    assert unnamed(lab) == before
 
 
 def test_what_is_renamed_for_our_own_types():
