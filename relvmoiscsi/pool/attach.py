@@ -399,7 +399,8 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
             "SR is plugged. The LUN was resignatured before, without --clear-metadata-vdi: undo that on a host, then "
             "run the same again."
         )
-    return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=on.old_uuid or lun.of_sr)
+    of_sr = on.old_uuid or lun.of_sr
+    return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=of_sr, old_vdis=on.old_vdis)
 
 
 def introduce(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str) -> Introduced:
@@ -421,7 +422,7 @@ def complete(calls: Calls, pool: Pool, ready: Introduced, originals: _Originals)
     if of_sr != lun.of_sr:  # LVM has taken the place of the journal, which would have said it
         calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
         calls.call("SR.add_to_other_config", sr, ORIGINAL_SR, of_sr)
-    old = originals.of(calls, of_sr)
+    old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
     has_changed = vdis.carry_over(calls, lun.sr_uuid, copies, old) or has_changed
     status = DONE if has_changed else ALREADY
     return Attached(

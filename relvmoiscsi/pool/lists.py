@@ -7,6 +7,7 @@ Lists come as a failure whose last parameter is the XML: 96 when the IQN is miss
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 from xml.etree import ElementTree
 
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import PoolFailure
 
 IQN_MISSING, SCSI_ID_MISSING = "SR_BACKEND_FAILURE_96", "SR_BACKEND_FAILURE_107"
@@ -34,6 +35,7 @@ class OnLun(NamedTuple):
     one_vdi: str = ""  #: "is", "can be", "cannot be"
     is_copied: bool = False  #: the new identities are those of another LUN, of which this one is a copy
     metadata_of: Tuple[str, ...] = ()  #: references of the pools whose database a VDI on it is to hold
+    old_vdis: Tuple[str, ...] = ()  #: what its VDIs were, as long as the journal is there
 
 
 def iqns(failure: PoolFailure) -> List[str]:
@@ -68,6 +70,7 @@ def on_lun(document: str) -> OnLun:
         one_vdi=row.get("one_vdi", ""),
         is_copied=row.get("copied") == "true",
         metadata_of=tuple(row.get("metadata_of", "").split()),
+        old_vdis=tuple(filter(is_uuid, row.get("old_vdis", "").split())),
     )
 
 

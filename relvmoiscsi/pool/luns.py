@@ -52,6 +52,7 @@ class PoolLun(NamedTuple):
     one_vdi: str = ""
     metadata_of: Tuple[str, ...] = ()  #: references of pools whose databases VDIs on it are to hold
     is_ours: bool = False  #: the pool knows of itself that this is a copy of an SR of its own
+    old_vdis: Tuple[str, ...] = ()  #: UUIDs of what the VDIs of a resignatured LUN were, where it still says so
 
 
 def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
@@ -113,7 +114,7 @@ def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
         return _in_use(pool, sr, portal_of(config), lun)
     if row["state"] is None:
         return PoolLun(lun.scsi_id, UNREACHABLE, HBA, problem=row["problem"] or "")
-    texts = {name: row.get(key) or "" for name, key in _ROW.items()}
+    texts: Dict[str, Any] = {name: row.get(key) or "" for name, key in _ROW.items()}
     databases, is_copied = tuple(row.get("metadata_of") or ()), bool(row.get("copied"))
     return named(pool, HBA, lun, OnLun(row["state"], is_copied=is_copied, metadata_of=databases, **texts))
 

@@ -6,7 +6,7 @@ Names, descriptions, sizes and the tree of snapshots are on the LUN; tags and ot
 """
 
 import uuid
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple
 
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
@@ -58,6 +58,13 @@ def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
     return sorted(found, key=lambda pair: (pair.name_label, pair.new))
 
 
+def with_unknown(originals: Records, old_uuids: Iterable[str]) -> Records:
+    """The originals, and those that the pool does not have: nothing is known of them but their UUIDs."""
+    known = {original["uuid"] for original in originals.values()}
+    nothing = {"name_label": "", "name_description": "", "tags": [], "other_config": {}}
+    return {**{old: {"uuid": old, **nothing} for old in old_uuids if old not in known}, **originals}
+
+
 def _became(new_sr: str, originals: Records) -> Dict[str, Tuple[str, Record]]:
     """(old UUID, its record) by new UUID."""
     return {derived_uuid(new_sr, old["uuid"]): (old["uuid"], old) for old in originals.values()}
@@ -87,7 +94,7 @@ def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record
     for field in ("name_label", "name_description"):
         if original[field] and not copy[field]:  # what the LUN has is of the moment of the snapshot, and stays
             calls.call("VDI.set_" + field, ref, original[field])
-    if sorted(original["tags"]) != sorted(copy["tags"]):
+    if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
         calls.call("VDI.set_tags", ref, original["tags"])
     other_config = {**copy["other_config"], **_carried(original["other_config"]), OLD_VDI: old_uuid}
     calls.call("VDI.set_other_config", ref, other_config)

@@ -5,10 +5,11 @@ xapi does one attach, detach or probe at a time on a host: while a probe waits, 
 for no lock, and has a short time for the rest; its logout alone may wait some seconds for SM.
 """
 
-from typing import Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
+from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.sm_locks import Busy
@@ -18,11 +19,13 @@ from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xapi.xml_rpc import escaped
 from relvmoiscsi.resignature.protocol.mark import is_of_another_lun
 from relvmoiscsi.resignature.reading.databases import databases
+from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
 PROBE_SECONDS = 20.0
+MOST_VDIS = 1500  #: xapi keeps an answer in its database: 64 KiB
 BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
 
 
@@ -49,7 +52,9 @@ def document(device: Device, scsi_id: str) -> str:
 
     `UUID` is the SR that it holds now; an SR that it was made of, or is to become, has a name of its own. `one_vdi` is
     whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold, if
-    any do; `copied` is true where the new identities are those of another LUN, of which the array has made this one.
+    any do; `old_vdis` what the VDIs of a LUN with new identities were, as long as its journal is there: once it is
+    plugged, LVM may take that place; `copied` is true where the new identities are those of another LUN, of which the
+    array has made this one.
     """
     found = engine.inspect(device)
     rows = []
@@ -61,6 +66,8 @@ def document(device: Device, scsi_id: str) -> str:
         rows.append(("copied", "true"))
     if found.run is not None:
         rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]
+        old_vdis = _old_vdis(found.lun, found.run.ids) if found.lun is not None else []
+        rows += [("old_vdis", " ".join(old_vdis))] if old_vdis else []
     if found.problem is not None:
         rows.append(("problem", str(found.problem)))
     if found.lun is not None:
@@ -68,6 +75,15 @@ def document(device: Device, scsi_id: str) -> str:
         pools = sorted(set(databases(found.lun).values()))
         rows += [("metadata_of", " ".join(pools))] if pools else []
     return _document(rows)
+
+
+def _old_vdis(lun: Lun, ids: IdMap) -> List[str]:
+    """What the VDIs of a resignatured LUN were; none if it is another LUN, or they are too many for an answer."""
+    if lun.sr_uuid != ids.new_sr:
+        return []
+    old = ids.reversed().uuids
+    found = sorted(old[uuid] for uuid in lun.disks() if uuid in old)
+    return found if len(found) <= MOST_VDIS else []
 
 
 def _document(rows: Sequence[Tuple[str, str]]) -> str:

@@ -75,13 +75,13 @@ def test_tags_and_other_config_come_along_but_not_what_is_true_of_the_original_a
     }
 
 
-def test_a_vdi_that_the_pool_has_lost_since_is_there_without_an_old_one(lab):
+def test_a_vdi_that_the_pool_has_lost_since_has_its_old_one_from_the_lun(lab, world):
     clone = lab.clone("Production")
     ref, record = lab.vdi("Production", "data")
     lab.pool.db.destroy("VDI", ref)
     (done,) = lab.attach(clone)
 
-    assert [pair.old for pair in done.vdis if pair.name_label == "data"] == [""]
+    assert [pair.old for pair in done.vdis if pair.name_label == "data"] == [record["uuid"]]
 
 
 def test_all_are_resignatured_before_the_first_is_attached(lab, world):
@@ -257,12 +257,20 @@ def test_records_are_read_once_however_many_luns_there_are(lab):
 def test_a_resignatured_original_is_no_longer_in_the_pool(lab):
     """A LUN whose original the pool has forgotten is attached all the same, under the name that it bears itself."""
     stranger = lab.world.add(TARGET, IQN, sr_disk("elsewhere"))
+    old = set(engine.inspect(lab.world.lun(stranger).disk).lun.disks())
     with pytest.raises(Refused, match="which this pool does not know: it may be in use in another pool"):
         lab.attach(stranger)
     (done,) = lab.attach(stranger, are_clones=True)
 
     assert done.status == DONE and done.name == "test SR 2026-11-22"
-    assert {pair.old for pair in done.vdis} == {""}
+    assert {pair.old for pair in done.vdis} == old and all(
+        pair.new == derived_uuid(done.sr_uuid, pair.old) for pair in done.vdis
+    )
+    marks = {
+        vdi["other_config"]["relvmoiscsi:old"]
+        for vdi in lab.pool.db.records("VDI", SR=lab.sr(done.sr_uuid)[0]).values()
+    }
+    assert marks == old, "so that the map knows it when LVM has taken the place of the journal"
 
 
 # --- killed

@@ -11,6 +11,7 @@ from kit.clock import Clock
 from kit.cuts import SCSI_ID as CUT_ID
 from kit.cuts import done
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
+from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks.sm_locks import Busy
@@ -75,3 +76,18 @@ def test_a_copy_of_a_resignatured_lun_is_told_from_that():
 
     assert first.findtext("SR/UUID") == second.findtext("SR/UUID")
     assert (first.findtext("SR/copied"), second.findtext("SR/copied")) == (None, "true")
+
+
+def test_what_the_vdis_of_a_resignatured_lun_were():
+    before = golden.load("chain").disk
+    old = engine.inspect(before).lun.disks()
+    after = ElementTree.fromstring(probe.document(done(before), CUT_ID))
+
+    assert after.findtext("SR/old_vdis").split() == sorted(old)
+    assert ElementTree.fromstring(probe.document(before, CUT_ID)).find("SR/old_vdis") is None
+
+
+def test_as_many_as_do_not_fit_into_an_answer_are_not_told(monkeypatch):
+    monkeypatch.setattr(probe, "MOST_VDIS", 1)
+
+    assert ElementTree.fromstring(probe.document(done(golden.load("chain").disk), CUT_ID)).find("SR/old_vdis") is None
