@@ -362,7 +362,16 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 
 
 def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure."""
+    """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure,
+    Refused.
+    """
+    earlier = pool.sr_on(lun.scsi_id)
+    if earlier is not None and pool.pbds_of(earlier) and lun.kind in UNTOUCHED:
+        name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
+        raise Refused(
+            f"The LUN {lun.scsi_id} was that of the SR {name!r} ({old}), and holds another one now: the array has "
+            "overwritten it. Nothing was written. `relvmoiscsi pool discard` that SR, then run the same again."
+        )
     try:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})

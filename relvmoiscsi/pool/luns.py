@@ -126,9 +126,27 @@ _ROW = {"sr_uuid": "sr", "old_uuid": "old_sr", "name_label": "name", "problem": 
 def look(calls: Calls, pool: Pool, portal: Portal, lun: Seen) -> PoolLun:
     """What one LUN is. One that an SR of the pool uses is not even probed. Raises PoolFailure."""
     sr = pool.sr_on(lun.scsi_id)
-    if sr is not None and pool.pbds_of(sr):
+    if sr is None or not pool.pbds_of(sr):
+        return named(pool, portal, lun, on_lun(calls, pool, portal, lun.scsi_id))
+    if not _is_at_rest(pool, sr):
         return _in_use(pool, sr, portal, lun)
-    return named(pool, portal, lun, on_lun(calls, pool, portal, lun.scsi_id))
+    try:
+        on = on_lun(calls, pool, portal, lun.scsi_id)
+    except PoolGone:
+        raise
+    except PoolFailure:
+        return _in_use(pool, sr, portal, lun)
+    return _in_use(pool, sr, portal, lun) if _holds(pool, sr, on) else named(pool, portal, lun, on)
+
+
+def _is_at_rest(pool: Pool, sr: str) -> bool:
+    """Is it a copy that no host has plugged? The array may have overwritten its LUN with today's data since."""
+    return is_copy(pool.srs[sr]) and not any(pbd["currently_attached"] for _, pbd in pool.pbds_of(sr).values())
+
+
+def _holds(pool: Pool, sr: str, on: OnLun) -> bool:
+    """Is the SR on the LUN, as far as can be told?"""
+    return on.sr_uuid in ("", pool.srs[sr]["uuid"])
 
 
 def on_lun(calls: Calls, pool: Pool, portal: Portal, scsi_id: str) -> OnLun:

@@ -52,6 +52,26 @@ def test_a_lun_that_is_in_use_is_not_probed(lab, world):
     assert probed == [world.luns[-1].scsi_id]
 
 
+def test_a_copy_that_the_array_has_overwritten_is_a_clone_again(lab, world):
+    """The same SCSIid, today's data; the SR of the copy is still there, unplugged."""
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+    db, storage = lab.pool.db, lab.pool.storage
+    pbds = db.refs("PBD", SR=lab.sr(done.sr_uuid)[0])
+    for pbd in pbds:
+        storage.pbd_unplug("", pbd)
+    assert find(lab)[clone].kind == "attached"
+    lun = world.lun(clone)
+    world.luns[world.luns.index(lun)] = lun._replace(disk=world.lun(lab.originals["Production"][0]).disk.copy())
+
+    assert (find(lab)[clone].kind, find(lab)[clone].name) == ("clone", "Production")
+    (failed,) = lab.attach(clone)
+    assert failed.status == "failed" and "the array has overwritten it" in str(failed.error)
+    assert world.state(clone) == "clean"
+    world.fail["sr_probe", clone] = NotFound("The LUN did not appear.", "ISCSIDevice")
+    assert find(lab)[clone].kind == "attached"
+
+
 def test_a_clone_that_is_resignatured_and_not_attached(lab, world):
     clone = lab.clone("Production")
     with connect(lab.where()) as calls:
