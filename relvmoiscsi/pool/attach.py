@@ -285,7 +285,7 @@ def _begin(calls: Calls, pool: Pool, chosen: Sequence[PoolLun], run: str) -> str
         return ""
     key = AT_WORK + run
     calls.call("pool.remove_from_other_config", pool.ref, key)
-    calls.call("pool.add_to_other_config", pool.ref, key, " ".join(sorted(begun | pool.at_work.get(key, frozenset()))))
+    _add(calls, "pool", pool.ref, key, " ".join(sorted(begun | pool.at_work.get(key, frozenset()))))
     return key
 
 
@@ -430,7 +430,7 @@ def complete(calls: Calls, pool: Pool, ready: Introduced, originals: _Originals)
     of_sr = lun.of_sr or originals.by_ids(calls, lun.sr_uuid, copies)
     if of_sr != lun.of_sr:  # LVM has taken the place of the journal, which would have said it
         calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
-        calls.call("SR.add_to_other_config", sr, ORIGINAL_SR, of_sr)
+        _add(calls, "SR", sr, ORIGINAL_SR, of_sr)
     old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
     has_changed = vdis.carry_over(calls, lun.sr_uuid, copies, old) or has_changed
     status = DONE if has_changed else ALREADY
@@ -483,12 +483,17 @@ def _mark(calls: Calls, sr: str, record: Record, lun: PoolLun, run: str) -> bool
         calls.call("SR.set_other_config", sr, marks)
         return True
     for key in [key for key in marks if key not in have]:  # what others set meanwhile stays
-        try:
-            calls.call("SR.add_to_other_config", sr, key, marks[key])
-        except PoolFailure as failure:
-            if failure.code != "MAP_DUPLICATE_KEY":
-                raise
+        _add(calls, "SR", sr, key, marks[key])
     return True
+
+
+def _add(calls: Calls, kind: str, ref: str, key: str, value: str) -> None:
+    """One more key of other_config. Where an answer was lost, the call is made twice. Raises PoolFailure."""
+    try:
+        calls.call(kind + ".add_to_other_config", ref, key, value)
+    except PoolFailure as failure:
+        if failure.code != "MAP_DUPLICATE_KEY":
+            raise
 
 
 def are_whole(results: Iterable[Attached]) -> bool:

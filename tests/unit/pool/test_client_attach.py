@@ -9,7 +9,8 @@ import pytest
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import cut_before
-from kit.pool.api import GoneAway
+from kit.pool import server
+from kit.pool.api import GoneAway, answer
 from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from kit.reader import identities
@@ -293,6 +294,37 @@ def run_killed_at(lab, number, after):
     finally:
         lab.pool.api.before = None
     return count[0] >= number
+
+
+def test_any_answer_may_be_lost(lab, world, monkeypatch):
+    """The pool has done it, and the connection ends: xmlrpc.client makes the call once more."""
+    count, number = [0], 0
+
+    def lose(api, body, local):
+        reply = answer(api, body, local)
+        count[0] += 1
+        if count[0] == number:
+            raise GoneAway()
+        return reply
+
+    monkeypatch.setattr(server, "answer", lose)
+    while count[0] >= number:
+        count[0], number = 0, number + 1
+        clone = lab.clone("Production")
+        (done,) = lab.attach(clone)
+        assert (done.status, done.error, len(done.vdis)) == (DONE, None, 4), number
+        world.luns[:] = [lun for lun in world.luns if lun.scsi_id != clone]
+        forget(lab, done.sr_uuid)
+    assert number > 35
+
+
+def forget(lab, uuid):
+    """The copy goes from the pool, so that the next one is seen alone."""
+    ref = lab.pool.db.by_uuid("SR", uuid)
+    for table in ("PBD", "VDI"):
+        for record in lab.pool.db.refs(table, SR=ref):
+            lab.pool.db.destroy(table, record)
+    lab.pool.db.destroy("SR", ref)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
