@@ -198,6 +198,16 @@ def test_mutual_chap_is_used_and_shown_nowhere(lab, pool, clone):
         assert not any(secret in line for line in lab.smlog())
 
 
+def test_a_secret_under_our_own_key_is_used_and_no_copy_of_it_stays(lab, pool, clone):
+    copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"))
+    secret = pool.db.create("secret", value="correct-horse-1")
+    uuid = pool.db.get("secret", secret, "uuid")
+
+    with lab.untouched():
+        assert created(pool, copies, clone, chapuser="sm", chapsecret=uuid) == SUCCESS
+    assert pool.db.refs("secret") == [secret]
+
+
 @pytest.mark.execs
 def test_a_xapi_that_hands_over_clear_passwords_is_served_as_well(lab, make_pool, clone):
     pool = make_pool(move_secrets=False, originator=False)
