@@ -178,7 +178,7 @@ _SENTENCES = {
 def reason(error: BaseException) -> str:
     """Why a connection failed, in words."""
     if isinstance(error, ssl.SSLError):
-        return getattr(error, "verify_message", "") or error.reason or str(error)
+        return (getattr(error, "verify_message", "") or error.reason or str(error)).rstrip(".")
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, xmlrpc.client.ProtocolError):
