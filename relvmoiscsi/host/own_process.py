@@ -124,7 +124,7 @@ def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, session: 
     finally:
         os.close(child.answers)
         os.close(child.orders)
-        _reap(child.pid, session)
+        _reap([child.pid], session)
         if not begun:
             _undo_locks(child.lent)
         child.lent.close()
@@ -133,34 +133,69 @@ def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, session: 
 def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
     """What each gives, all done at the same time, in processes of their own; an error in the place of what fails.
 
-    That is OutOfTime for work that was not done by the deadline and given up; `what` is what did not come to pass.
-    Of very many, some begin when others have ended.
+    That is OutOfTime for work that was not done by the deadline and given up; `what` is what did not come to pass. Of
+    very many, some begin when others have ended, and none begins after the deadline.
     """
-    outcomes: List[Outcome] = []
-    for first in range(0, len(works), _AT_ONCE):
-        children = [_fork(_asking_nothing(work)) for work in works[first : first + _AT_ONCE]]
-        outcomes += [_outcome(child, deadline, what) for child in children]
-    return outcomes
+    outcomes: Dict[int, Outcome] = {}
+    waiting = list(range(len(works)))
+    running: Dict[int, _Child] = {}  # by the number of their work
+    ended: List[int] = []
+    try:
+        while True:
+            while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
+                number = waiting.pop(0)
+                running[number] = _fork(_asking_nothing(works[number]))
+            answering = _answering(running, deadline)
+            if not answering:
+                break
+            for number in answering:
+                ended.append(running[number].pid)
+                outcomes[number] = _outcome(running.pop(number), deadline, what)
+    finally:
+        _reap([*ended, *_killed(list(running.values()))], "")
+    return [outcomes[number] if number in outcomes else deadline.over(what) for number in range(len(works))]
 
 
 def _asking_nothing(work: Callable[[], str]) -> Callable[[Begin], str]:
     return lambda _begin: work()
 
 
+def _answering(running: Dict[int, _Child], deadline: Deadline) -> List[int]:
+    """Those that have something to say, or have ended; none when there are none, or the deadline has come."""
+    if not running:
+        return []
+    numbers = {child.answers: number for number, child in running.items()}
+    poll = select.poll()
+    for descriptor in numbers:
+        poll.register(descriptor, select.POLLIN)
+    return sorted(numbers[descriptor] for descriptor, _ in poll.poll(_milliseconds(deadline)))
+
+
 def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
     try:
         line = _line(child.answers, deadline)
-        if line is None:
+        if line is None:  # it was stopped in the middle
             _kill(child.pid)
             return deadline.over(what)
         return _result(line, begun=False)
     except RelvmoiscsiError as error:
         return error
     finally:
-        os.close(child.answers)
-        os.close(child.orders)
-        child.lent.close()
-        _reap(child.pid, "")
+        _close(child)
+
+
+def _killed(children: Sequence[_Child]) -> List[int]:
+    """Their numbers; all are told to end before any is waited for."""
+    for child in children:
+        _kill(child.pid)
+        _close(child)
+    return [child.pid for child in children]
+
+
+def _close(child: _Child) -> None:
+    os.close(child.answers)
+    os.close(child.orders)
+    child.lent.close()
 
 
 def _fork(work: Callable[[Begin], str]) -> _Child:
@@ -226,8 +261,7 @@ def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):
-        left = deadline.left if deadline else math.inf
-        if not poll.poll(None if math.isinf(left) else min(_LONGEST_POLL, left * 1000)):
+        if not poll.poll(_milliseconds(deadline)):
             return None
         # A byte at a time: what comes behind the line is for the next.
         data = os.read(descriptor, 1)
@@ -235,6 +269,12 @@ def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
             return b""
         line += data
     return line[:-1]
+
+
+def _milliseconds(deadline: Optional[Deadline]) -> Optional[float]:
+    """What is left, for a poll; None: without an end."""
+    left = deadline.left if deadline else math.inf
+    return None if math.isinf(left) else min(_LONGEST_POLL, left * 1000)
 
 
 def _result(line: bytes, begun: bool) -> str:
@@ -271,15 +311,18 @@ def _kill(pid: int) -> None:
         pass  # it has ended by itself
 
 
-def _reap(pid: int, session: str) -> None:
-    """Take note of its end; one that the kernel does not let go of is left to init."""
+def _reap(pids: Sequence[int], session: str) -> None:
+    """Take note of their ends; those that the kernel does not let go of, after a second for all, are left to init."""
     poll = select.poll()
+    left = list(pids)
     for _ in range(_REAP_MILLISECONDS // 10):
-        if _has_ended(pid):
+        left = [pid for pid in left if not _has_ended(pid)]
+        if not left:
             return
         poll.poll(10)
-    _given_up[pid] = session
-    log.warning("process %d was given up and has not ended yet: its disk does not answer", pid)
+    for pid in left:
+        _given_up[pid] = session
+        log.warning("process %d was given up and has not ended yet: its disk does not answer", pid)
 
 
 def _has_ended(pid: int) -> bool:

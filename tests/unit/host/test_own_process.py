@@ -341,9 +341,64 @@ def test_one_that_hangs_is_given_up_and_the_others_are_done():
     assert second == "two"
 
 
+def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck, monkeypatch):
+    done = []
+    monkeypatch.setattr(apart_module, "_kill", lambda pid: done.append(pid) or stuck.append(pid))
+    monkeypatch.setattr(apart_module, "_has_ended", lambda pid: bool(done.append(pid)))
+
+    outcomes = together([for_ever] * 3, Deadline(0.05), "it was done")
+    monkeypatch.undo()
+
+    assert all(isinstance(one, OutOfTime) for one in outcomes)
+    assert done == stuck * 3  # _REAP_MILLISECONDS has room for two looks
+    assert still_there(SESSION) == stuck
+
+
+def test_one_that_hangs_does_not_hold_up_those_that_begin_later(monkeypatch):
+    monkeypatch.setattr(apart_module, "_AT_ONCE", 2)
+
+    first, *others = together([for_ever, str, str, str], Deadline(2), "it was done")
+
+    assert isinstance(first, OutOfTime)
+    assert others == [""] * 3
+
+
+def test_none_begins_after_the_deadline(monkeypatch, tmp_path):
+    monkeypatch.setattr(apart_module, "_AT_ONCE", 1)
+
+    def begin():
+        (tmp_path / "begun").touch()
+        return ""
+
+    outcomes = together([for_ever, begin], Deadline(0.05), "it was done")
+
+    assert [type(one) for one in outcomes] == [OutOfTime, OutOfTime]
+    assert os.listdir(str(tmp_path)) == []
+
+
+def test_a_bug_in_one_leaves_no_other_behind():
+    hear, tell = os.pipe()
+
+    def hang():
+        os.write(tell, b"!")
+        for_ever()
+        return "never"
+
+    def fail():
+        os.read(hear, 1)  # the other one hangs
+        return str(1 / 0)
+
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        together([hang, fail], NO_DEADLINE, "it was done")
+
+    os.close(tell)
+    assert os.read(hear, 1) == b"", "nobody else has the other end"
+    os.close(hear)
+
+
 def test_none_at_all():
     assert together([], NO_DEADLINE, "it was done") == []
 
 
 def test_of_very_many_all_are_done():
-    assert together([str] * 150, NO_DEADLINE, "it was done") == [""] * 150
+    assert together([str] * 400, NO_DEADLINE, "it was done") == [""] * 400
