@@ -27,6 +27,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Un
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
+from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.locks.sm_locks import undo
 
 log = logging.getLogger(__name__)
@@ -100,14 +101,17 @@ class _Child(NamedTuple):
     orders: int  #: one to write to
 
 
-def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, session: str = "") -> str:
+def apart(
+    work: Callable[[Begin], str], deadline: Deadline, what: str, session: str = "", only_reads: bool = False
+) -> str:
     """What `work` gives, done in a process of its own; it calls its argument before its first write.
 
     Raises OutOfTime when the deadline passes before that; RelvmoiscsiError with the message, key and state of the one
     that `work` raised; RuntimeError for any other exception there, which is logged there. `what` is what was given up,
-    such as "the LUN was read"; `session` the only one whose disks it works on, by a name of the caller's.
+    such as "the LUN was read"; `session` the only one whose disks it works on, by a name of the caller's. Work that
+    `only_reads` has no part in the locks of this process; other work has, as a write that hangs may come to pass later.
     """
-    child = _fork(work)
+    child = _fork(work, has_locks=not only_reads)
     begun = False
     try:
         while True:
@@ -134,7 +138,8 @@ def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) 
     """What each gives, all done at the same time, in processes of their own; an error in the place of what fails.
 
     That is OutOfTime for work that was not done by the deadline and given up; `what` is what did not come to pass. Of
-    very many, some begin when others have ended, and none begins after the deadline.
+    very many, some begin when others have ended, and none begins after the deadline. The locks of this process are not
+    theirs: should it be killed, they are free, whatever hangs.
     """
     outcomes: Dict[int, Outcome] = {}
     waiting = list(range(len(works)))
@@ -144,7 +149,7 @@ def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) 
         while True:
             while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
                 number = waiting.pop(0)
-                running[number] = _fork(_asking_nothing(works[number]))
+                running[number] = _fork(_asking_nothing(works[number]), has_locks=False)
             answering = _answering(running, deadline)
             if not answering:
                 break
@@ -198,7 +203,8 @@ def _close(child: _Child) -> None:
     child.lent.close()
 
 
-def _fork(work: Callable[[Begin], str]) -> _Child:
+def _fork(work: Callable[[Begin], str], has_locks: bool) -> _Child:
+    """Begin the work; without `has_locks`, without the locks of this process."""
     answers, tell = os.pipe()
     hear, orders = os.pipe()
     lent, lending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -215,6 +221,8 @@ def _fork(work: Callable[[Begin], str]) -> _Child:
         lent.close()
         global _to_parent  # noqa: PLW0603 - of this process, which does nothing else
         _to_parent = lending
+        if not has_locks:
+            copies.close_all()
         _part_from(parent)
         _tell(tell, json.dumps(_done(work, tell, hear)))
     finally:

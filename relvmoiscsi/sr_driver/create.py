@@ -62,7 +62,8 @@ def _staying_if_new(lun: Lun, path: str) -> Iterator[None]:
 def _is_new(lun: Lun, path: str) -> bool:
     """Has the LUN the identities of a run that was made for it? False where that cannot be read any more."""
     try:
-        state = apart(lambda _begin: _state_of(lun, path), lun.deadline.for_cleanup(), "the LUN had been read again")
+        deadline, what = lun.deadline.for_cleanup(), "the LUN had been read again"
+        state = apart(lambda _begin: _state_of(lun, path), deadline, what, only_reads=True)
     except (RelvmoiscsiError, RuntimeError) as error:
         log.warning("whether the LUN has its new identities could not be read: %s", error)
         return False
@@ -78,7 +79,8 @@ def _state_of(lun: Lun, path: str) -> str:
 
 def _not_meant(lun: Lun, path: str, pool: Pool) -> UsageError:
     """The refusal without resign=true: what the LUN holds, and whether the pool knows that SR."""
-    held_there = apart(lambda _begin: _held_there(path), lun.deadline, "the LUN had been read")
+    what = "the LUN had been read"
+    held_there = apart(lambda _begin: _held_there(path), lun.deadline, what, only_reads=True)
     sr_uuid, what = held_there.split(" ", 1)
     known = [sr for sr in pool.srs.values() if sr_uuid != "-" and sr.get("uuid") == sr_uuid]
     whose = "The pool has no such SR: it may be another pool's original. "

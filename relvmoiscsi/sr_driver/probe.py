@@ -5,6 +5,7 @@ xapi does one attach, detach or probe at a time on a host: while a probe waits, 
 for no lock, and has a short time for the rest; its logout alone may wait some seconds for SM.
 """
 
+from functools import partial
 from typing import List, Sequence, Tuple
 
 from relvmoiscsi import engine
@@ -13,7 +14,7 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.sm_locks import Busy
-from relvmoiscsi.host.own_process import apart
+from relvmoiscsi.host.own_process import Begin, apart
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xapi.xml_rpc import escaped
@@ -37,12 +38,13 @@ def sr_probe(
     lun = transport.open_lun(call, config, xapi, smlog, deadline, 0.0)
     try:
         with held(lun) as path:
-            return apart(lambda _begin: _inspected(path, lun.scsi_id), deadline, "the LUN had been read")
+            look = partial(_inspected, path, lun.scsi_id)
+            return apart(look, deadline, "the LUN had been read", only_reads=True)
     except Busy as problem:
         return _document([("Devlist", lun.scsi_id), ("state", BUSY), ("problem", str(problem))])
 
 
-def _inspected(path: str, scsi_id: str) -> str:
+def _inspected(path: str, scsi_id: str, _begin: Begin) -> str:
     with open_device(path, writable=False) as device:
         return document(device, scsi_id)
 

@@ -40,6 +40,7 @@ from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.disk.scsi_id_text import in_udev
 from relvmoiscsi.host.iscsi.sessions import sessions_of
+from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -218,6 +219,7 @@ def _make(names: Sequence[str], run_dir: str) -> int:
         raise
     finally:
         os.unlink(path)
+    copies.note(descriptor)
     return descriptor
 
 
@@ -256,6 +258,7 @@ def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:
     except (OSError, Refused) as error:
         log.warning("the switch that hid a LUN from event handlers could not be removed from %s: %s", directory, error)
     finally:
+        copies.forget(descriptor)
         os.close(descriptor)
 
 

@@ -19,6 +19,7 @@ from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tup
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock
+from relvmoiscsi.host.locks import copies
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class LvmLocks:
                 f"The LVM lock {path} is held by another program and did not become free in time. "
                 "Let the LVM commands on this host end, then try again."
             ).in_state("Nothing was written.")
+        copies.note(descriptor)
         self._held.append(_Held(path, descriptor, goes))
         log.debug("took the LVM lock %s", path)
 
@@ -138,6 +140,7 @@ def _let_go(held: _Held) -> None:
     except OSError as error:
         log.warning("The LVM lock file %s could not be removed: %s.", held.path, error.strerror)
     flock.undo(held.descriptor, held.path)
+    copies.forget(held.descriptor)
     try:
         os.close(held.descriptor)
     except OSError as error:

@@ -13,7 +13,8 @@ SM locks with fcntl, which ties a lock to the process and drops it as soon as th
 file. The locks of open file descriptions (F_OFD_SETLK, Linux 3.15) exclude those of SM and do neither, so they are
 taken here. The files of SM stay where they are: SM does not look whether the file it has locked is still the one that
 its name leads to, so removing one would give the lock to two. A forked child has a copy of what was open, and may hang
-in a disk for longer than its parent lives: so each lock is undone, which is for all copies, before its file is closed.
+in a disk for longer than its parent lives: so each lock is undone, which is for all copies, before its file is closed;
+and a child that needs none of them closes its copies (copies.py), as a parent that is killed undoes nothing.
 
 All of these are of this host only. Whoever takes several takes them in this order: the LUN, iscsiadm, LVM.
 Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount); misc/fairlock; set-iscsi-initiator.
@@ -34,6 +35,7 @@ from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.flock import POLL_SECONDS
+from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 if TYPE_CHECKING:
@@ -243,12 +245,13 @@ def _sm_lock(path: str, deadline: float) -> Iterator[int]:
     """Hold a record lock on the whole file, which is made if need be; the descriptor of the file."""
     descriptor = _open(path)
     try:
-        while not _try_lock(descriptor, path):
-            if time.monotonic() >= deadline:
-                raise _taken(path, _holder(descriptor))
-            time.sleep(POLL_SECONDS)
-        log.debug("took the lock %s", path)
-        yield descriptor
+        with copies.noted(descriptor):
+            while not _try_lock(descriptor, path):
+                if time.monotonic() >= deadline:
+                    raise _taken(path, _holder(descriptor))
+                time.sleep(POLL_SECONDS)
+            log.debug("took the lock %s", path)
+            yield descriptor
     finally:
         _unlock(descriptor, path)
         os.close(descriptor)
@@ -329,7 +332,7 @@ def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[List[int]]:
         yield []
         return
     connection = _greeted(path, deadline, run)
-    with connection:
+    with connection, copies.noted(connection.fileno()):
         log.debug("took the Fairlock %s", path)
         try:
             connection.sendall(f"{os.getpid()} - relvmoiscsi".encode("ascii"))

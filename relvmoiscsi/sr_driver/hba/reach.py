@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
@@ -134,7 +134,7 @@ class HbaLun(Lun):
         paths.verify_same(self.scsi_id, faces)
 
     def verify_free(self, disks: Sequence[str]) -> None:
-        apart(lambda begin: self._verified_free(disks, begin), self.deadline, "it was known who uses the LUN")
+        apart(partial(self._verified_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True)
 
     @property
     def keeps_lvm_away(self) -> bool:
@@ -235,7 +235,8 @@ class HbaLun(Lun):
         """
         if not self._live:
             return False  # it came dead, and nobody has written to it
-        return apart(self._state, self.deadline.for_cleanup(), "the label had been read") == _NEW
+        deadline = self.deadline.for_cleanup()
+        return apart(self._state, deadline, "the label had been read", only_reads=True) == _NEW
 
     def _state(self, _begin: Begin) -> str:
         from relvmoiscsi import engine  # noqa: PLC0415 - most calls need it for nothing here

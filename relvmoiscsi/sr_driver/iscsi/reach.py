@@ -58,7 +58,7 @@ class IscsiLun(Lun):
 def _verify_live(scsi_id: str, disks: Sequence[str], deadline: Deadline) -> None:
     """Are the disks that were there before still this LUN? Raises Refused."""
     for disk in disks:
-        now = apart(partial(_live_scsi_id, "/dev/" + disk), deadline, disk + " answered")
+        now = apart(partial(_live_scsi_id, "/dev/" + disk), deadline, disk + " answered", only_reads=True)
         if now and now != scsi_id:
             raise Refused(
                 f"The disk {disk} was the LUN {scsi_id} when this host found it, and is {now} now: the array has "

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Work on a device is given up at the deadline unless it writes; then it is waited for."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
+from glob import glob
 
 import pytest
 
@@ -14,6 +17,7 @@ from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as apart_module
 from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
+from relvmoiscsi.host.disk.udev import hidden, is_switch_on
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import (
     FAIRLOCK,
@@ -257,8 +261,11 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
     print("ready", flush=True)
     connection = server.accept()[0]
     connection.sendall(b"You have the lock")
-    while connection.recv(100):
-        pass
+    try:
+        while connection.recv(100):
+            pass
+    except ConnectionResetError:
+        pass  # a client that was killed
     print("free", flush=True)
 """
 
@@ -307,6 +314,89 @@ def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, f
     assert len(stuck) == 1 and still_there(SESSION) == stuck
     assert all(is_free(how, path) for how, path in files)
     assert fairlock.readline() == b"free\n"
+
+
+# --- a call that is killed, which undoes nothing
+
+
+CLONE = "36001405b8f1d4c2a3e5f60718293a4b5"
+
+
+@contextmanager
+def all_locks(root):
+    """As a call holds them while it scans, and those of LVM."""
+    host = Host(str(root))
+    (root / "lvm").mkdir()
+    with ExitStack() as held:
+        held.enter_context(lun_lock(CLONE, host, 1))
+        held.enter_context(hidden(CLONE, host=host))
+        held.enter_context(iscsiadm_lock(host, 1))
+        held.enter_context(lvm_lock(host, 20))
+        held.enter_context(lvm_locks(["VG_XenStorage-old"], str(root / "lvm"), 1))
+        yield
+
+
+@pytest.fixture
+def killed(tmp_path, fairlock):
+    """A call that was killed while a child of it hung, which ends with the test."""
+    hear, tell = os.pipe()
+
+    def hang():
+        ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # in the kernel the end of its parent does not end it
+        os.write(tell, str(os.getpid()).encode("ascii"))
+        for_ever()
+        return "never"
+
+    call = os.fork()
+    if not call:
+        with all_locks(tmp_path):
+            together([hang], NO_DEADLINE, "an adapter had been scanned")
+    hanging = int(os.read(hear, 20))
+    os.kill(call, signal.SIGKILL)
+    os.waitpid(call, 0)
+    yield Host(str(tmp_path))
+    os.kill(hanging, signal.SIGKILL)
+    os.close(hear)
+    os.close(tell)
+
+
+def test_the_locks_of_a_call_that_was_killed_are_free_whatever_hangs(killed, tmp_path, fairlock):
+    assert fairlock.readline() == b"free\n"
+    files = [("lockf", LVM_LOCK), ("lockf", os.path.join(LUN_LOCKS, CLONE))]
+    files += [(how, ISCSIADM_LOCKS[0]) for how in ("lockf", "flock")]
+    files += [("flock", "lvm/P_global"), ("flock", "lvm/V_VG_XenStorage-old")]
+    assert all(is_free(how, tmp_path / name) for how, name in files)
+    assert not is_switch_on(CLONE, killed)
+    with hidden(CLONE, host=killed):
+        pass
+
+
+def open_files(_begin=None):
+    """Of this process, which has nothing else of the directory open."""
+    return "\n".join(os.readlink(path) for path in glob("/proc/self/fd/*") if os.path.islink(path))
+
+
+def test_work_that_only_reads_has_no_locks_and_work_that_writes_has_them(tmp_path, fairlock):
+    with all_locks(tmp_path):
+        writing = apart(open_files, NO_DEADLINE, "it was done")
+        reading = apart(open_files, NO_DEADLINE, "it was done", only_reads=True)
+        (beside,) = together([open_files], NO_DEADLINE, "it was done")
+
+    assert writing.count(str(tmp_path)) == 7
+    assert (reading.count(str(tmp_path)), beside.count(str(tmp_path))) == (0, 0)
+    assert writing.count("socket:") - reading.count("socket:") == 1, "the Fairlock"
+
+
+def test_a_descriptor_of_a_lock_that_has_ended_is_closed_for_nobody(tmp_path, fairlock):
+    with all_locks(tmp_path):
+        pass
+    files = [os.open(str(tmp_path), os.O_RDONLY) for _ in range(20)]  # they have the same numbers
+
+    (beside,) = together([open_files], NO_DEADLINE, "it was done")
+
+    assert beside.count(str(tmp_path)) == len(files)
+    for descriptor in files:
+        os.close(descriptor)
 
 
 def test_a_flush_counts_as_a_write():
