@@ -3,7 +3,7 @@
 
     of a disk                  from the pages that the kernel has read          scsi_id_of_disk, scsi_id_of
     of a multipath map         its uuid without "mpath-"                        the same
-    of the LUN at this moment  from the page that it gives now                  live_scsi_id
+    of the LUN at this moment  from the pages that it gives now                 live_scsi_id
     in a text, or given        what it can be, what SM and udev make of it      host.disk.scsi_id_text
 
 Page 0x83 of a disk is a list of designators; each says what it names (the LUN, the target port) and how:
@@ -53,6 +53,7 @@ _MAX_OLD_DESIGNATOR = 126  #: bytes; where scsi_id cuts a page of the old kind
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO, errno.ENODEV)
 _MAX_PAGE = 0xFFFF + 4  #: bytes; what the length field of a page can say
 _LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and no device gives less because it is asked for it
+_INQUIRY_BYTES = 36  #: as all devices have them, vendor and model among them
 _LIVE_MILLISECONDS = 10000
 _ATTENTIONS = 3  #: unit attentions that may wait at a time: mapping, size, power-on
 _SG_IO = 0x2285  #: scsi/sg.h, as are the values in _SgIoHdr
@@ -127,7 +128,7 @@ class _SgIoHdr(ctypes.Structure):
 
 
 def live_scsi_id(path: str) -> Optional[str]:
-    """The SCSIid that the LUN behind the disk `path` gives now, by page 0x83; None when it gives none.
+    """The SCSIid that the LUN behind the disk `path` gives now, by the rule of `scsi_id_of`; None when it gives none.
 
     What sysfs has is from when the kernel found the disk. An array may have mapped another LUN at its place since. And
     udev's scsi_id, which asks the disk as well, ends with status 1 and says nothing both for a disk that has no id and
@@ -135,8 +136,30 @@ def live_scsi_id(path: str) -> Optional[str]:
 
     Raises DeviceError when the disk does not answer.
     """
-    page = live_page(path, PAGE_83)
-    return id_from_page_83(page, Inquiry(b"", b"")) if page is not None else None
+    page = live_page(path, PAGE_83) or b""
+    found = id_from_page_83(page, Inquiry(b"", b""))
+    if found is not None and not found.startswith(f"{VENDOR_SPECIFIC:x}"):
+        return found
+    inquiry = _live_inquiry(path)  # of the others, vendor and model are a part
+    if inquiry is None:
+        return None
+    return id_from_page_83(page, inquiry) or id_from_page_80(live_page(path, PAGE_80) or b"", inquiry)
+
+
+def _live_inquiry(path: str) -> Optional[Inquiry]:
+    """What the LUN says of itself now, as the kernel has it in sysfs; None where no LUN is mapped any more.
+
+    Source: SPC-4 6.6.2; Linux drivers/scsi/scsi_scan.c, scsi_sanitize_inquiry_string (behaviour only).
+    """
+    answer = scsi_command(path, bytes([0x12, 0, 0, 0, _INQUIRY_BYTES, 0]), _INQUIRY_BYTES)
+    if answer is None or len(answer) < _INQUIRY_BYTES or answer[0] >> 5:
+        return None
+    return Inquiry(_sanitized(answer[8:16]), _sanitized(answer[16:32]))
+
+
+def _sanitized(text: bytes) -> bytes:
+    """Blanks in the place of a NUL and what is behind it, and of what cannot be printed."""
+    return re.sub(rb"[^ -~]", b" ", text.split(b"\0")[0]).ljust(len(text))
 
 
 def live_page(path: str, number: int) -> Optional[bytes]:

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relvmoiscsi.errors import DeviceError, NotFound
+from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.scsi_id import (
     Inquiry,
     id_from_page_80,
     id_from_page_83,
+    live_scsi_id,
     scsi_id_at,
     scsi_id_of,
     scsi_id_of_disk,
@@ -210,6 +212,73 @@ def test_a_device_node_is_looked_up_by_its_number(host, monkeypatch):
     )
 
     assert scsi_id_of("/dev/by-id", host) == NAA_6_ID
+
+
+# --- now
+
+
+class Answers(dict):
+    """What a LUN answers to INQUIRY: its pages, and the data without one. It refuses a page that it has not."""
+
+    def __call__(self, _path, command, size):
+        asked = command[2] if command[1] else "standard"
+        return self[asked][:size] if command[0] == 0x12 and asked in self else None
+
+
+@pytest.fixture
+def lun(monkeypatch):
+    """QEMU's, where a disk has no WWN."""
+    head = b"\0\0\5\2\x1f\0\0\2"
+    answers = Answers({"standard": head + b"QEMU    " + b"QEMU HARDDISK   " + b"2.5+", 0x80: b"\0\x80\0\3S42"})
+    monkeypatch.setattr(scsi, "scsi_command", answers)
+    return answers
+
+
+def put_in_sysfs(lun, host):
+    """As the kernel has found it."""
+    put(host.sysfs, "block/sdc/device/vendor", b"QEMU    \n")
+    put(host.sysfs, "block/sdc/device/model", b"QEMU HARDDISK   \n")
+    for number in (0x80, 0x83):
+        put(host.sysfs, f"block/sdc/device/vpd_pg{number:x}", lun.get(number, b""))
+
+
+@pytest.mark.parametrize(
+    "page, expected",
+    [
+        (page_83(NAA_6, VENDOR), NAA_6_ID),
+        (page_83(EUI_64), "20025385ab1c2d3e4"),
+        (page_83(VENDOR), "0QEMU_QEMU_HARDDISK_SER_0042"),
+        (page_83(NAA_5_OF_THE_PORT), "SQEMU_QEMU_HARDDISK_S42"),
+        (None, "SQEMU_QEMU_HARDDISK_S42"),
+    ],
+)
+def test_a_lun_gives_the_id_now_that_the_kernel_has_found(lun, host, page, expected):
+    if page is not None:
+        lun[0x83] = page
+    put_in_sysfs(lun, host)
+
+    assert live_scsi_id("/dev/sdc") == scsi_id_of_disk("sdc", host) == expected
+
+
+def test_vendor_and_model_are_read_as_the_kernel_reads_them(lun):
+    lun["standard"] = lun["standard"][:8] + b"QE\x01MU\0??" + b"HARD\xe9DISK       " + b"2.5+"
+
+    assert live_scsi_id("/dev/sdc") == "SQE_MU_HARD_DISK_S42"
+
+
+@pytest.mark.parametrize("standard", [None, b"\0\0\5", b"\x7f" + bytes(35)])
+def test_a_lun_that_is_not_there_any_more_has_no_id_though_its_port_answers(lun, standard):
+    del lun["standard"]
+    if standard is not None:
+        lun["standard"] = standard
+
+    assert live_scsi_id("/dev/sdc") is None
+
+
+def test_a_lun_without_an_id_has_none_now(lun):
+    del lun[0x80]
+
+    assert live_scsi_id("/dev/sdc") is None
 
 
 # --- ids in texts
