@@ -49,8 +49,8 @@ def examine_scans(host: Host) -> List[Finding]:
     if not left:
         return []
     sentence = (
-        f"A call that was killed, or whose scan was given up, had looked for the LUN {listed(left)}, which may "
-        "be visible, a clone with the identities of its original."
+        f"A call that was killed, whose scan was given up or that could not take all away again has left the LUN "
+        f"{listed(left)}, which may be visible, a clone with the identities of its original."
     )
     advice = "Repeat it, or `xe sr-probe type=relvmohba` for that SCSIid: either takes away what the scan has brought."
     return [warning("scans", sentence, advice)]

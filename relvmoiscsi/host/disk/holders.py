@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Dict, Iterator, List, Sequence, Set
+from typing import Container, Dict, Iterator, List, Sequence, Set, Tuple
 
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -35,20 +35,42 @@ def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool
     `answering`: the disks are within reach, so that opening them does not hang. Only then are claims within the kernel
     seen that are shown nowhere: a target's backstore, a file system mounted where this process cannot look.
     """
-    directories = [os.path.join(host.sysfs, "block", name) for name in names]
-    parts = [path for one in directories for path in sorted(glob(os.path.join(escape(one), "*/partition")))]
-    directories += [os.path.dirname(part) for part in parts]
-    devices = {os.path.basename(path): path for path in directories}
-    numbers = {_text(os.path.join(path, "dev")): name for name, path in devices.items()}
-    numbers.pop("", None)  # gone
-    users = [user for path in devices.values() for user in _holders(path, advice="")]
-    users += _mounts_anywhere(numbers, host)
-    users += _swaps(devices, host)
-    users += _loops_over(devices, host)
-    users += _processes_with(numbers, host)
+    users = dict.fromkeys(user for found in users_of_each(names, host).values() for user in found)
     if answering and not users:
-        users += _claims(devices, host)
-    return users
+        return claims_of_disks(names, host)
+    return list(users)
+
+
+def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
+    """The same by disk, with one look at this host for all of them, and without what is seen only by opening them."""
+    devices = {name: disk for disk in names for name in _with_parts(disk, host)}
+    numbers = {_text(os.path.join(_directory(name, disk, host), "dev")): name for name, disk in devices.items()}
+    numbers.pop("", None)  # gone
+    uses = [(name, use) for name, disk in devices.items() for use in _holders(_directory(name, disk, host), advice="")]
+    uses += _mounts_anywhere(numbers, host)
+    uses += _swaps(devices, host)
+    uses += _loops_over(devices, host)
+    uses += _processes_with(numbers, host)
+    found: Dict[str, List[str]] = {disk: [] for disk in names}
+    for disk, use in dict.fromkeys((devices[name], use) for name, use in uses):
+        found[disk].append(use)
+    return found
+
+
+def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
+    """What within the kernel has claimed these disks, or partitions of them; opening one that is dead hangs."""
+    return _claims([name for disk in names for name in _with_parts(disk, host)], host)
+
+
+def _with_parts(disk: str, host: Host) -> List[str]:
+    """The kernel's names of the disk and its partitions."""
+    parts = sorted(glob(os.path.join(escape(host.sysfs), "block", escape(disk), "*/partition")))
+    return [disk, *(os.path.basename(os.path.dirname(path)) for path in parts)]
+
+
+def _directory(name: str, disk: str, host: Host) -> str:
+    """Of the disk itself, or of a partition of it."""
+    return os.path.join(host.sysfs, "block", *((disk,) if name == disk else (disk, name)))
 
 
 def disks_below(path: str, host: Host = THIS_HOST) -> List[str]:
@@ -105,9 +127,9 @@ def _mounts(number: str, host: Host) -> Iterator[str]:
             yield f"the file system mounted at {words[4]}"
 
 
-def _mounts_anywhere(numbers: Dict[str, str], host: Host) -> List[str]:
+def _mounts_anywhere(numbers: Dict[str, str], host: Host) -> Iterator[Tuple[str, str]]:
     """File systems on these devices (major:minor to name) in every mount namespace that some process is in."""
-    found: Dict[str, None] = {}
+    names = {"/dev/" + name: name for name in numbers.values()}
     seen = set()
     for process in sorted(glob(os.path.join(escape(host.proc), "[0-9]*"))):
         namespace = _link(os.path.join(process, "ns/mnt"))
@@ -117,38 +139,37 @@ def _mounts_anywhere(numbers: Dict[str, str], host: Host) -> List[str]:
         for line in _text(os.path.join(process, "mountinfo")).splitlines():
             words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 /dev/root rw
             # btrfs has numbers of its own; its source tells.
-            source = words[words.index("-") + 2 :][:1] if "-" in words else []
-            of_number = len(words) > 4 and words[2] in numbers
-            if of_number or source in (["/dev/" + name] for name in numbers.values()):
-                found[f"the file system mounted at {words[4]}"] = None
-    return list(found)
+            source = words[words.index("-") + 2] if "-" in words[:-2] else ""
+            name = (numbers.get(words[2]) if len(words) > 4 else None) or names.get(source)
+            if name is not None:
+                yield name, f"the file system mounted at {words[4]}"
 
 
-def _swaps(devices: Dict[str, str], host: Host) -> List[str]:
-    lines = _text(os.path.join(host.proc, "swaps")).splitlines()[1:]  # /dev/sdb1  partition  1048572  0  -2
-    paths = [line.split()[0] for line in lines if line.strip()]
-    return [f"swap space {path}" for path in paths if os.path.basename(path) in devices]
+def _swaps(devices: Container[str], host: Host) -> Iterator[Tuple[str, str]]:
+    for line in _text(os.path.join(host.proc, "swaps")).splitlines()[1:]:  # /dev/sdb1  partition  1048572  0  -2
+        path = line.split()[0] if line.strip() else ""
+        if os.path.basename(path) in devices:
+            yield os.path.basename(path), f"swap space {path}"
 
 
-def _loops_over(devices: Dict[str, str], host: Host) -> List[str]:
-    found = []
+def _loops_over(devices: Container[str], host: Host) -> Iterator[Tuple[str, str]]:
     for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
         backing = _text(path)
         if os.path.dirname(backing) == "/dev" and os.path.basename(backing) in devices:
-            found.append(f"loop device /dev/{path.split(os.sep)[-3]}")
-    return found
+            yield os.path.basename(backing), f"loop device /dev/{path.split(os.sep)[-3]}"
 
 
-def _processes_with(numbers: Dict[str, str], host: Host) -> List[str]:
+def _processes_with(numbers: Dict[str, str], host: Host) -> Iterator[Tuple[str, str]]:
     """Processes with an open descriptor of one of these devices (major:minor to name); watchers left out."""
-    found: Dict[str, None] = {}
+    found: Set[Tuple[int, str]] = set()
     for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
         # A file on a server that does not answer would hang: only what lies in a /dev is asked for its number.
-        if "/dev/" in _link(link) and _number(link) in numbers:
-            found[link.split(os.sep)[-3]] = None
-    processes = sorted(found, key=int)
-    watched = [one for one in processes if _text(os.path.join(host.proc, one, "comm")) in WATCHERS]
-    return [named_process(one, host) for one in processes if one not in watched]
+        number = _number(link) if "/dev/" in _link(link) else ""
+        if number in numbers:
+            found.add((int(link.split(os.sep)[-3]), numbers[number]))
+    for process, name in sorted(found):
+        if _text(os.path.join(host.proc, str(process), "comm")) not in WATCHERS:
+            yield name, named_process(str(process), host)
 
 
 def writers_of_block(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
@@ -186,7 +207,7 @@ def _number(path: str) -> str:
     return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""
 
 
-def _claims(devices: Dict[str, str], host: Host) -> List[str]:
+def _claims(devices: Sequence[str], host: Host) -> List[str]:
     """Devices that the kernel gives to nobody else, whoever has them. Opened to read only: udev takes no notice."""
     found = []
     for name in devices:

@@ -10,18 +10,19 @@ this run and for the next one, should this one be killed:
     /run/relvmoiscsi/scanned/<SCSIid>     the SCSI addresses that were there, one a line
 """
 
+import json
 import logging
 import os
 import time
 from functools import partial
-from typing import Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.hba.adapters import Place, disk_at
-from relvmoiscsi.host.own_process import together
+from relvmoiscsi.host.own_process import Outcome, together
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -55,29 +56,45 @@ def _scan(place: Place, host: Host) -> str:
     return ""
 
 
-def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
-    """Remove the disks at these SCSI addresses, but those in use; sentences about what stays.
+def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, str]:
+    """Remove the disks at these SCSI addresses, but those in use; sentences about what stays, by address.
 
     That the LUNs behind them are nobody's work at the moment is for the caller to know.
     """
-    there = [(address, disk_at(address, host)) for address in addresses]
-    works = [partial(_remove, address, disk, host) for address, disk in there]
-    outcomes = together(works, deadline, "the disk had been removed")
-    return [
-        f"The disk {disk or 'without a name'} at {address} stays: {outcome}"
-        for (address, disk), outcome in zip(there, outcomes)
+    there = {address: disk_at(address, host) for address in addresses}
+    # One look is for all, as it takes a while on a large host.
+    looking = [partial(_looked, [disk for disk in there.values() if disk], host)]
+    (users,) = together(looking, deadline, "it was known who uses the disk")
+    outcomes: Sequence[Outcome] = [users] * len(there)
+    if not isinstance(users, RelvmoiscsiError):
+        known: Dict[str, List[str]] = json.loads(users)
+        works = [partial(_remove, address, disk, known.get(disk or "", ()), host) for address, disk in there.items()]
+        outcomes = together(works, deadline, "the disk had been removed")
+    return {
+        address: f"The disk {disk or 'without a name'} at {address} stays: {outcome}"
+        for (address, disk), outcome in zip(there.items(), outcomes)
         if isinstance(outcome, RelvmoiscsiError)
-    ]
+    }
 
 
-def _remove(address: str, disk: Optional[str], host: Host) -> str:
+def _looked(disks: Sequence[str], host: Host) -> str:
+    """Who uses the disks that are in use, and still are after some seconds, by disk; JSON."""
+    until = time.monotonic() + LOOK_SECONDS
+    while True:
+        users = {disk: found for disk, found in holders.users_of_each(disks, host).items() if found}
+        if not users or time.monotonic() >= until:
+            return json.dumps(users)
+        time.sleep(POLL_SECONDS)
+
+
+def _remove(address: str, disk: Optional[str], users: Sequence[str], host: Host) -> str:
     until = time.monotonic() + LOOK_SECONDS
     while disk is not None:
-        users = holders.users_of_disks([disk], host)
-        if not users:
+        claims = users or holders.claims_of_disks([disk], host)
+        if not claims:
             break
-        if time.monotonic() >= until:
-            raise Refused("it is in use by {}.".format(", ".join(users)))
+        if users or time.monotonic() >= until:
+            raise Refused("it is in use by {}.".format(", ".join(claims)))
         time.sleep(POLL_SECONDS)
     scsi.remove_lun(address, host)
     return ""

@@ -205,7 +205,7 @@ class HbaLun(Lun):
             return
         is_known, is_to_stay = self._is_to_stay() if came else (True, self._is_new or self._is_kept)
         if came and not is_to_stay:
-            for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)):
+            for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values():
                 log.error("%s", sentence)
         if not is_known or self._failures and not (self._is_new or self._is_kept):
             return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know
@@ -284,7 +284,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
     """
     adapters = hba.adapters(config.driver)
     pool = lun_users.read_pool(xapi)
-    there = hba.addresses(adapters)
+    there = hba.addresses(hba.adapters())  # of all: the next call may filter others
 
     def is_taken(scsi_id: str) -> bool:
         return _is_taken(scsi_id, pool)
@@ -324,19 +324,37 @@ def _forget(
 ) -> None:
     """Take away the LUNs that are new since then as a whole, but those of the pool, and those a call of ours is at.
 
-    A path that came to a LUN with a disk may be one that was down for a moment: nobody would look for it again.
+    A path that came to a LUN with a disk may be one that was down for a moment: nobody would look for it again. What
+    stays, or a kill leaves, is noted for the next call for that LUN.
     """
     known = set(map(scsi_id_of_address, there))
     with ExitStack() as locks:
-        free = []
+        free = {}
         for scsi_id, addresses in _by_lun(one for one in hba.addresses(adapters) if one not in there).items():
             if scsi_id not in known and not is_taken(scsi_id) and _take_lock(scsi_id, locks):
-                free += addresses
+                free[scsi_id] = addresses
+        notes = _noted(free, there)
+        new = [disk for addresses in free.values() for disk in map(hba.disk_at, addresses) if disk]
         seconds = deadline.for_cleanup().within(CLEANUP_SECONDS)
-        new = [disk for disk in map(hba.disk_at, free) if disk]
         quietly("waiting for udev", lambda: udev.settle(new, seconds))  # who is late with 160 of them, else keeps all
-        for sentence in take_away(free, deadline.for_cleanup().part(CLEANUP_SECONDS)):
+        all_of_them = [one for addresses in free.values() for one in addresses]
+        stays = take_away(all_of_them, deadline.for_cleanup().part(CLEANUP_SECONDS))
+        for sentence in stays.values():
             log.warning("%s", sentence)
+        for scsi_id, note in notes.items():
+            if not any(one in stays for one in free[scsi_id]):
+                note.remove()
+
+
+def _noted(luns: Iterable[str], there: Sequence[str]) -> Dict[str, Note]:
+    """Notes of these LUNs, by SCSIid; one that an earlier call has left stays as it is, and no part of the answer."""
+    notes = {}
+    for scsi_id in luns:
+        note = Note(scsi_id)
+        if note.read() is None:
+            quietly("noting what a scan has brought", partial(note.write, there))
+            notes[scsi_id] = note
+    return notes
 
 
 def _by_lun(addresses: Iterable[str]) -> Dict[str, List[str]]:

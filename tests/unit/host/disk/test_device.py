@@ -546,6 +546,17 @@ def users(host, **options):
     return holders.users_of_disks(["sdb"], host, **options)
 
 
+def test_several_disks_have_each_its_own_users(host):
+    put(host.sysfs + "/block/sdd/dev", "8:48\n")
+    put(host.sysfs + "/block/sdd/holders/md0/dev", "9:0\n")
+    put(host.proc + "/swaps", "Filename\tType\tSize\tUsed\tPriority\n/dev/sdb1 partition 9 0 -2\n")
+
+    found = holders.users_of_each(["sdb", "sdd", "gone"], host)
+
+    assert found == {"sdb": ["swap space /dev/sdb1"], "sdd": ["block device md0"], "gone": []}
+    assert holders.users_of_disks(["sdb", "sdd"], host) == ["swap space /dev/sdb1", "block device md0"]
+
+
 def test_a_disk_without_users_has_none(host):
     assert users(host) == []
     assert holders.users_of_disks(["gone"], host) == []

@@ -7,6 +7,7 @@ import pytest
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.hba.adapters import adapters, places
 from relvmoiscsi.host.hba.scan import Note, scan, take_away
@@ -66,7 +67,7 @@ def test_disks_are_taken_away(world):
     world.lun("1:0:0:7", "sdc")
     world.lun("3:0:0:7")
 
-    assert take_away(["1:0:0:7", "3:0:0:7", "3:0:0:8"], NO_DEADLINE, world.host) == []
+    assert take_away(["1:0:0:7", "3:0:0:7", "3:0:0:8"], NO_DEADLINE, world.host) == {}
 
     for address in ("1:0:0:7", "3:0:0:7"):
         with open(world.at(f"bus/scsi/devices/{address}/delete"), encoding="ascii") as file:
@@ -77,9 +78,31 @@ def test_one_in_use_stays_and_its_user_is_named(world):
     world.lun("1:0:0:7", "sdc")
     world.put("block/sdc/holders/dm-3/dm/name", "VG_XenStorage-MGT\n")
 
-    (sentence,) = take_away(["1:0:0:7"], NO_DEADLINE, world.host)
+    stays = take_away(["1:0:0:7"], NO_DEADLINE, world.host)
 
-    assert sentence.startswith("The disk sdc at 1:0:0:7 stays: it is in use by ")
+    assert list(stays) == ["1:0:0:7"]
+    assert stays["1:0:0:7"].startswith("The disk sdc at 1:0:0:7 stays: it is in use by ")
+    assert os.path.getsize(world.at("bus/scsi/devices/1:0:0:7/delete")) == 0
+
+
+def test_one_look_at_the_host_is_for_all_disks(world, monkeypatch):
+    looks, users_of_each = [], holders.users_of_each
+    monkeypatch.setattr(scan_module, "together", lambda works, *_: [work() for work in works])
+    monkeypatch.setattr(holders, "users_of_each", lambda disks, host: looks.append(disks) or users_of_each(disks, host))
+    for number in range(3):
+        world.lun(f"1:0:0:{number + 7}", "sd" + "cde"[number])
+
+    assert take_away(["1:0:0:7", "1:0:0:8", "1:0:0:9"], NO_DEADLINE, world.host) == {}
+    assert looks == [["sdc", "sdd", "sde"]]
+
+
+def test_where_there_is_no_time_to_look_all_stay(world):
+    world.lun("1:0:0:7", "sdc")
+
+    stays = take_away(["1:0:0:7", "3:0:0:8"], Deadline(0), world.host)
+
+    assert stays["1:0:0:7"].startswith("The disk sdc at 1:0:0:7 stays: ")
+    assert "over before it was known who uses the disk" in stays["3:0:0:8"]
     assert os.path.getsize(world.at("bus/scsi/devices/1:0:0:7/delete")) == 0
 
 

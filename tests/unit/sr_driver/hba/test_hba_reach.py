@@ -34,6 +34,7 @@ class Host:
     def __init__(self, root):
         self.world = HbaWorld(root)
         self.done, self.mapped, self.dead, self.ids, self.failures = [], [], set(), {}, []
+        self.stays, self.noted = {}, None
 
     def scan(self, places, _deadline):
         self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
@@ -43,7 +44,8 @@ class Host:
 
     def take_away(self, addresses, _deadline):
         self.done.append("take away " + ", ".join(addresses))
-        return []
+        self.noted = self.note.read()
+        return self.stays
 
     def look(self, disks, _deadline):
         ids = {disk: self.ids.get(disk) or udev.scsi_id_of_disk(disk, self.world.host) for disk in disks}
@@ -99,6 +101,7 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
     monkeypatch.setattr(reach, "scan", made.scan)
     monkeypatch.setattr(reach, "take_away", made.take_away)
+    monkeypatch.setattr(reach, "Note", here(Note, made.world.host))
     monkeypatch.setattr(reach, "THIS_HOST", made.world.host._replace(wait_for=lambda condition, _: condition()))
     monkeypatch.setattr(reach, "scsi_id_of_address", lambda one: scsi_id_of_address(one, made.world.host))
     return made
@@ -312,6 +315,29 @@ def test_a_path_of_a_lun_of_the_pool_or_of_one_that_was_there_stays(host, listin
     listing()
 
     assert host.done[-2:] == ["take away 1:0:0:7", "unlock"]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_what_a_list_has_brought_is_noted_until_it_is_gone(host, listing, stays):
+    """The next call for that LUN takes it away, as with one that was killed."""
+    host.world.adapter(9, proc_name="mpt3sas", scan="")
+    host.world.lun("9:0:0:7", "sdz", scsi_id=OTHER)
+    host.mapped = [("1:0:0:7", "sdc")]
+    host.stays = {"1:0:0:7": "The disk sdc at 1:0:0:7 stays: it is in use."} if stays else {}
+
+    listing(type="fcoe")
+
+    there = ("1:0:0:0", "3:0:0:0", "9:0:0:7")
+    assert (host.noted, host.note.read()) == (there, there if stays else None)
+
+
+def test_what_an_earlier_call_has_noted_stays_noted(host, listing):
+    host.note.write(["1:0:0:0"])
+    host.mapped = [("1:0:0:7", "sdc")]
+
+    listing()
+
+    assert host.note.read() == ("1:0:0:0",)
 
 
 def test_while_sm_is_at_an_lvm_command_the_list_is_of_what_is_there(host, listing, monkeypatch):
