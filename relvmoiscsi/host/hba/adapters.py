@@ -29,6 +29,8 @@ _ADDRESS = re.compile(r"\d+:\d+:\d+:\d+\Z")
 _REMOTE_PORT = re.compile(r"rport-(\d+):(\d+)-\d+\Z")
 _DISK = "0"  #: the peripheral type of a disk
 _SECTOR = 512
+_MAX_PERIPHERAL = 255  #: the highest LUN number in peripheral addressing
+_FLAT = 0x4000  #: flat addressing: what is added to a number, which is less than this
 
 
 class Adapter(NamedTuple):
@@ -114,14 +116,24 @@ def places(
 
     Adapters that see none of the ports have no place; so there may be none at all.
     """
-    number = "-" if lun is None else str(lun)
+    numbers = ["-"] if lun is None else [str(number) for number in numbers_of(lun)]
     if not wwpns:
-        return [Place(adapter, lun=number) for adapter in adapter_list]
+        return [Place(adapter, lun=number) for adapter in adapter_list for number in numbers]
     found = []
     for adapter in adapter_list:
         for channel, target in _targets(adapter, wwpns, host):
-            found.append(Place(adapter, channel, target, number))
+            found += [Place(adapter, channel, target, number) for number in numbers]
     return found
+
+
+def numbers_of(lun: int) -> List[int]:
+    """What the kernel may call the LUN with this number.
+
+    It takes the address in two bytes for a number. Up to 255 the number is the second one; above, many arrays have flat
+    addresses, marked by 0x40 in the first, and the others have the number as it is.
+    Source: SAM-5 4.7.4 and on; Linux drivers/scsi/scsi_common.c, scsilun_to_int, int_to_scsilun.
+    """
+    return [lun, _FLAT + lun] if _MAX_PERIPHERAL < lun < _FLAT else [lun]
 
 
 def remote_ports(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:

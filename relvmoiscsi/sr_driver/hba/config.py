@@ -5,7 +5,7 @@
     device      without SCSIid: a node of the LUN on this host
     type        what the adapters' driver name begins with, a regular expression; "any"
     resign      must be "true": an adapter sees whatever the array maps, somebody's original as well
-    lun         look for this LUN number only, should there be a need to look
+    lun         look for this LUN number only, should there be a need to look; above 255 by either way to count
     targetWWPN  look behind these ports of the array only, with commas between; with or without colons
 
 Keys nobody here knows are ignored: xapi and orchestrators add some.

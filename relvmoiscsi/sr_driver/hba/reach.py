@@ -262,6 +262,8 @@ class HbaLun(Lun):
         seen = {disk.scsi_id for disk in hba.disks(self._adapters)}
         text = "No disk with the SCSIid {} answers on this host after a scan of {}; there are {}.{}"
         names = _listed(adapter.name for adapter in self._adapters)
+        if self._config.lun is not None:
+            names += " for the number {}".format(" or ".join(map(str, hba.numbers_of(self._config.lun))))
         return text.format(self.scsi_id, names, _listed(sorted(filter(None, seen))), self._advice())
 
     def _advice(self) -> str:

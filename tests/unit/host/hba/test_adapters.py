@@ -15,6 +15,7 @@ from relvmoiscsi.host.hba.adapters import (
     disk_at,
     disks,
     is_port,
+    numbers_of,
     places,
     port_facts,
     remote_ports,
@@ -145,6 +146,17 @@ def test_everywhere(world):
 
 def test_for_one_number_everywhere(world):
     assert {str(place) for place in places(adapters(host=world.host), 7, host=world.host)} == {"- - 7"}
+
+
+@pytest.mark.parametrize(
+    "number, expected",
+    [(0, [0]), (255, [255]), (256, [256, 16640]), (16383, [16383, 32767]), (16384, [16384]), (20000, [20000])],
+)
+def test_a_number_above_255_may_be_in_flat_addressing(world, number, expected):
+    """As the kernel takes an address of two bytes for a number: 0x41, 0x00 is 16640."""
+    assert numbers_of(number) == expected
+    found = places(adapters("fcoe", world.host), number, WWPNS[:1], world.host)
+    assert [str(place) for place in found] == [f"0 0 {one}" for one in expected]
 
 
 def test_behind_one_port_of_a_target(world):

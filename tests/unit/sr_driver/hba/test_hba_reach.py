@@ -251,6 +251,23 @@ def test_only_where_the_caller_says_is_looked(host):
     assert host.done[1] == "scan 0 0 7"
 
 
+@pytest.mark.parametrize("number", [300, 16684])
+def test_a_number_above_255_is_looked_for_as_arrays_count_and_as_the_kernel_does(host, monkeypatch, number):
+    def scan(places, _deadline):
+        if "- - 16684" in map(str, places):
+            host.world.lun("1:0:0:16684", "sdc", scsi_id=CLONE)
+        return []
+
+    monkeypatch.setattr(reach, "scan", scan)
+
+    assert host.hold(host.lun(lun=str(number))) == ["sdc"]
+
+
+def test_a_lun_that_does_not_come_is_told_with_the_numbers_it_was_looked_for(host):
+    with pytest.raises(NotFound, match="after a scan of host.*, host3 for the number 300 or 16684; there are"):
+        host.hold(host.lun(lun="300"))
+
+
 def test_a_lun_that_does_not_come_is_told_with_those_that_are_there_and_what_could_not_be_scanned(host):
     host.failures = ["host3 (fcoe): It hangs."]
 
