@@ -17,7 +17,7 @@ import os
 import time
 from contextlib import ExitStack
 from functools import lru_cache, partial
-from typing import Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.command import run
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 15.0  #: for all adapters together; a dead port alone takes the kernel twice as long
 SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
+LIST_SECONDS = 4.0  #: for all disks of a list to answer
 USER_SECONDS = 3.0  #: for whoever only looks at a disk
 BUSY_SECONDS = 3.0  #: for SM's LVM lock, where a list is asked for; a probe keeps xapi from attaching disks meanwhile
 _NEW = "new"
@@ -307,11 +308,25 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
                 log.warning("%s", failure)
             came = [one for one in hba.addresses(adapters) if one not in there]
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(LUN_SECONDS))
-        xml = device_list(hba.disks(adapters), adapters, is_taken, _description)
+        xml = device_list(_as_they_are(hba.disks(adapters), deadline), adapters, is_taken, _description)
     if config.device:
         text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
         return Listed(text + busy, "ConfigSCSIid", xml)
     return Listed("The SCSIid (device-config:SCSIid) is missing." + busy, "ConfigSCSIid", xml)
+
+
+def _as_they_are(disks: Sequence[hba.Disk], deadline: Deadline) -> List[hba.Disk]:
+    """The disks with what they answer now; one that does not in time is as the kernel has found it."""
+    faces = paths.look([disk.name for disk in disks], deadline.part(LIST_SECONDS))
+    return [_with_face(disk, faces.get(disk.name)) for disk in disks]
+
+
+def _with_face(disk: hba.Disk, face: Optional[paths.Face]) -> hba.Disk:
+    if face is None:
+        return disk
+    if face.scsi_id != disk.scsi_id:
+        log.warning("the disk %s was the LUN %s, and is %s now", disk.name, disk.scsi_id, face.scsi_id)
+    return disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)
 
 
 def _is_taken(scsi_id: str, pool: lun_users.Pool) -> bool:

@@ -322,6 +322,17 @@ def test_the_list_has_what_a_scan_brings_and_that_goes_again(host, listing, devi
     assert host.done == ["lock", "scan - - -", "settle sdc", "take away 1:0:0:7", "unlock"]
 
 
+def test_a_lun_in_the_place_of_one_of_the_pool_is_in_the_list_and_a_disk_that_is_dead_is_as_it_was(host, listing):
+    host.world.lun("1:0:0:8", "sdd", scsi_id=OTHER)
+    host.ids, host.dead = {"sda": CLONE, "sdb": CLONE}, {"sdd"}
+
+    answer = listing()
+
+    assert ids_in(answer) == [CLONE, OTHER]
+    devices = [element.text.strip() for element in ElementTree.fromstring(answer.xml).iter("path")]
+    assert devices == ["/dev/sda [sdb]", "/dev/sdd"]
+
+
 @pytest.mark.parametrize("was_there", [False, True])
 def test_a_path_of_a_lun_of_the_pool_or_of_one_that_was_there_stays(host, listing, was_there):
     """Its port was down for a moment, say, and nobody would look for it again."""
