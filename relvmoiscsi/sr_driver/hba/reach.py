@@ -102,11 +102,12 @@ class HbaLun(Lun):
         stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
 
     def reach(self, stack: ExitStack) -> None:
+        asked = udev.disks_of(self.scsi_id)
         self._live = self._answering()
         if not self._live:
             stack.enter_context(sm_locks.lvm_lock(timeout=self.deadline.within(self.lock_seconds)))
             self._has_lock = True
-            self._live = self._answering()  # whoever had the lock may have brought it
+            self._live = self._answering(but=asked)  # whoever had the lock may have brought it
         self._was_noted = self._note.read() is not None
         if self._live and not self._was_noted:
             return
@@ -146,9 +147,9 @@ class HbaLun(Lun):
 
     # --- how
 
-    def _answering(self) -> List[str]:
-        """The disks with the SCSIid that answer now; what they show is kept."""
-        disks = udev.disks_of(self.scsi_id)
+    def _answering(self, but: Sequence[str] = ()) -> List[str]:
+        """The disks with the SCSIid that answer now, but for those; what they show is kept."""
+        disks = [disk for disk in udev.disks_of(self.scsi_id) if disk not in but]
         self._faces = paths.look(disks, self.deadline.part(paths.ANSWER_SECONDS)) if disks else {}
         return list(self._faces)
 

@@ -34,7 +34,7 @@ class Host:
     def __init__(self, root):
         self.world = HbaWorld(root)
         self.done, self.mapped, self.dead, self.ids, self.failures = [], [], set(), {}, []
-        self.stays, self.noted = {}, None
+        self.stays, self.noted, self.asked = {}, None, []
 
     def scan(self, places, _deadline):
         self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
@@ -48,6 +48,7 @@ class Host:
         return self.stays
 
     def look(self, disks, _deadline):
+        self.asked += disks
         ids = {disk: self.ids.get(disk) or udev.scsi_id_of_disk(disk, self.world.host) for disk in disks}
         return {disk: Face(ids[disk], "", 1, "") for disk in disks if disk not in self.dead}
 
@@ -137,6 +138,7 @@ def test_a_dead_path_counts_as_if_it_were_not_there(host):
     host.dead, host.mapped = {"sdc"}, [("3:0:0:9", "sdd")]
 
     assert host.hold(host.lun()) == ["sdd"]
+    assert host.asked == ["sdc", "sdc", "sdd"], "it is waited for once before the scan, and once afterwards"
     assert host.done == ["lock", "scan - - -", "take away 3:0:0:9", "unlock"]
 
 
