@@ -274,6 +274,9 @@ class HbaLun(Lun):
         return " These could not be scanned: " + " ".join(self._failures)
 
     def _no_place(self) -> str:
+        if not self._adapters:
+            text = "This host has no adapter of the type {}; those that it has are {}."
+            return text.format(self._config.driver, _listed(sorted({one.driver for one in hba.adapters()})))
         text = "No adapter of this host is logged in to a port {}; the ports that they see are {}."
         return text.format(_listed(self._config.wwpns), _listed(hba.remote_ports(self._adapters)))
 
