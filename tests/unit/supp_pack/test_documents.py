@@ -24,7 +24,12 @@ def section(title):
 
 def plain(troff):
     """The words, without fonts; a macro of fonts is gone from its line."""
-    return re.sub(r"^\.BI? +|\\f[BIP]", "", troff, flags=re.MULTILINE).replace("\\ ", " ").replace("\\-", "-")
+    return (
+        re.sub(r"^\.BI? +|\\f[BIP]", "", troff, flags=re.MULTILINE)
+        .replace("\\ ", " ")
+        .replace("\\-", "-")
+        .replace("\\(aq", "'")
+    )
 
 
 def parsers(parser=None, names=()):
@@ -40,7 +45,8 @@ def parsers(parser=None, names=()):
 @pytest.mark.parametrize("name, parser", list(parsers()), ids=[name for name, _ in parsers()])
 def test_the_manual_page_has_every_command_and_every_option_of_it(name, parser):
     actions = [action for action in parser._actions if action.help]
-    told = re.search(rf"^\.SS {name}\n(.*?)(?=^\.S[SH] )", PAGE, re.MULTILINE | re.DOTALL).group(1)
+    dashed = re.escape(name.replace("-", "\\-"))
+    told = re.search(rf"^\.SS {dashed}\n(.*?)(?=^\.S[SH] )", PAGE, re.MULTILINE | re.DOTALL).group(1)
     everywhere = plain(section("OPTIONS"))
 
     for action in actions:
