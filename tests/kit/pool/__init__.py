@@ -9,6 +9,8 @@ it knows comes from docs/host.rst and the sources named there; a module says whe
     plugins.py     the directory of drivers: names, white list, sr_get_driver_info, `xe sm-list`
     runner.py      one driver call: argv, environment, files, the log of every call; errors as XenAPI has them
     storage.py     SR, PBD, VDI calls in xapi's order, with its secrets and its locks
+    vms.py         VM, VBD, VIF, network and VDI calls
+    transfer.py    GET and PUT: records of a VM out and in, matched as xapi does; bytes into a VDI
     host_plugins.py   host.call_plugin: executables in a directory of each host
     api.py         sessions, tasks and the dispatch of a XenAPI call
     server.py      XML-RPC over HTTP on a unix socket and on TCP

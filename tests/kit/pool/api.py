@@ -13,6 +13,8 @@ from . import wire
 from .database import Generic
 from .errors import XenError
 from .host_plugins import HostPlugins
+from .transfer import Transfer
+from .vms import Vms
 
 #: from the least to the most; each has the rights of those before it
 ROLES = ("read-only", "vm-operator", "vm-admin", "vm-power-admin", "pool-operator", "pool-admin")
@@ -26,6 +28,12 @@ _NEEDED = {
     "VDI": "vm-admin",
     "VBD": "vm-admin",
     "VM": "vm-admin",
+    "VM.start": "vm-operator",
+    "VM.clean_shutdown": "vm-operator",
+    "VM.hard_shutdown": "vm-operator",
+    "VIF": "vm-admin",
+    "VDI.pool_migrate": "vm-power-admin",
+    "network": "pool-operator",
     "host": "pool-operator",
     "host.call_plugin": "pool-admin",
     "pool": "pool-operator",
@@ -52,6 +60,8 @@ class Api:
         self.before = None
         self.host_plugins = HostPlugins(database, storage.offline)
         self.calls = []  #: names of the calls that clients and drivers have made, in order
+        self.vms = Vms(database)
+        self.transfer = Transfer(database, self.vms, self._require_role)
         self._generic = Generic(database, storage.is_driver_of)
         self._methods = {
             "session.logout": self._logout,
@@ -77,6 +87,7 @@ class Api:
             "VDI.db_introduce": storage.vdi_db_introduce,
             "VDI.db_forget": storage.vdi_db_forget,
             "VDI.forget": storage.vdi_forget,
+            **self.vms.methods(),
         }
 
     def call(self, method, params, local=False):
@@ -101,6 +112,16 @@ class Api:
             return self._start(method, function, params)
         return function(*params)
 
+    def transferred(self, method, target, headers, body, local):
+        """What a GET or PUT is answered: (HTTP status, body)."""
+        name = f"{method} {target.split('?')[0]}"
+        self.calls.append(name)
+        if self.before:
+            self.before(name, (target,))
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        return self.transfer.answer(method, target, headers, body, local)
+
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _login(self, local, user, password, version="1.0", originator=""):
@@ -113,13 +134,13 @@ class Api:
             originator=originator, auth_user_name=user, rbac_permissions=[] if local else [role],
         )  # fmt: skip
 
-    def _require_role(self, session, name):
+    def _require_role(self, session, name, needed=None):
         """Whoever may read may read everything. Sessions of drivers, and root's by the socket, may do everything."""
         held = self.database.get("session", session, "rbac_permissions")
         table, _, operation = name.partition(".")
         if not held or operation.startswith("get_"):
             return
-        needed = _NEEDED.get(name, _NEEDED.get(table, "pool-admin"))
+        needed = needed or _NEEDED.get(name, _NEEDED.get(table, "pool-admin"))
         if ROLES.index(held[0]) < ROLES.index(needed):
             raise XenError("RBAC_PERMISSION_DENIED", name.lower(), "No permission in user session")
 

@@ -10,6 +10,7 @@ import sys
 import threading
 
 from .api import GoneAway, answer
+from .transfer import MOST_HEADER_BYTES
 
 _OVER = (ConnectionError, socket.timeout, ssl.SSLError)
 _NEVER = 3600.0  #: seconds. Nobody polls: in the VM that alone would take a tenth of its time. `stop` knocks
@@ -37,6 +38,31 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/xml")
         self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+        self.wfile.flush()
+
+    def do_GET(self):
+        self._transfer(b"")
+
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if len(body) == int(self.headers["Content-Length"]):
+            self._transfer(body)
+
+    def _transfer(self, body):
+        """One request a connection; a request whose head is too long has none."""
+        self.close_connection = True
+        if len(self.raw_requestline) + len(str(self.headers)) > MOST_HEADER_BYTES:
+            return
+        try:
+            status, reply = self.server.api.transferred(self.command, self.path, self.headers, body, self.server.local)
+        except GoneAway:
+            return
+        self.send_response(status)
+        if self.command == "GET":
+            self.send_header("Content-Length", str(len(reply)))
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(reply)
         self.wfile.flush()

@@ -61,7 +61,7 @@ def test_sessions_cannot_be_listed(api, errors):
     assert errors(api.session.get_all_records)[0] == "MESSAGE_METHOD_UNKNOWN"
 
 
-@pytest.mark.parametrize("method", ["SR.destroy_all", "VM.start", "SR.set_type", "SR.add_to_name_label", "nonsense"])
+@pytest.mark.parametrize("method", ["SR.destroy_all", "VM.recover", "SR.set_type", "SR.add_to_name_label", "nonsense"])
 def test_an_unknown_method(api, errors, method):
     assert errors(getattr(api, method), "OpaqueRef:1") == ["MESSAGE_METHOD_UNKNOWN", method]
 

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What goes over HTTP beside XML-RPC, as xapi has it: GET /export_metadata, PUT /import_metadata, PUT /import_raw_vdi.
+
+An export is a tar with one file, ova.xml: the records of a VM and of all that it leads to, references in it as "Ref:n".
+An import matches what is not made anew with what the pool has:
+
+    host      by uuid
+    SR        by uuid
+    VDI       of an ISO SR: by location in any ISO SR, or the drive is empty; else, in this order: the same SCSIid in
+              sm_config, location in the matched SR, other_config:maps_to; else the import fails
+    network   by name (the first that has it), else by bridge, else it is created
+    VIF       other_config:maps_to names a network by reference, before all that
+
+So a VDI is found wherever the file's SR and location lead, and nobody is asked whether that is the disk that was meant.
+Simpler than the real one: no vdi:OLD=NEW, no CPU check, no live migration, no PVS; a template is like any VM;
+restore=true is refused.
+Source: xen-api ocaml/xapi/{export,import,importexport,xapi_http}.ml.
+"""
+
+import io
+import tarfile
+import urllib.parse
+import uuid
+import xmlrpc.client
+
+from . import wire
+from .database import NULL, TABLES
+from .errors import XenError
+from .vms import _known
+
+MOST_HEADER_BYTES = 1024  #: of a request line and its headers: http.ml, read_http_request_header
+VSN = (2, 21)
+
+_NEEDED = {"/export_metadata": "vm-admin", "/import_metadata": "vm-admin", "/import_raw_vdi": "vm-admin"}
+
+#: classes in the order in which an import takes them
+_ORDER = (
+    "host", "SR", "VDI", "VM_guest_metrics", "VM_metrics", "VM", "network", "GPU_group", "VBD", "VIF", "VGPU_type",
+    "VGPU", "VTPM",
+)  # fmt: skip
+
+
+class Transfer:
+    """The handlers. `answer` gives (HTTP status, body)."""
+
+    def __init__(self, database, vms, require_role):
+        self.database, self.vms, self._require_role = database, vms, require_role
+        self.imports = []  #: (query, objects) of each import that was begun, dry runs among them
+        self.fail_import = None  #: called with the objects when VMs have been made; raises XenError
+
+    def answer(self, method, target, headers, body, local):
+        path, query, given = _request(target, headers)
+        work = {("GET", "/export_metadata"): self._export, ("PUT", "/import_metadata"): self._import,
+                ("PUT", "/import_raw_vdi"): self._import_raw}.get((method, path))  # fmt: skip
+        if work is None:
+            return 404, b""
+        session = given.get("session_id", "")
+        if not local and not self.database.exists("session", session):
+            return 401, b""
+        task = given.get("task_id")
+        try:
+            if session:
+                self._require_role(session, path.strip("/"), _NEEDED[path])
+            reply, result = work(query, body)
+        except XenError as error:
+            if task:
+                self._end(task, error_info=error.description, status="failure")
+            return (500, b"") if method == "GET" else (200, b"")
+        if task:
+            self._end(task, result=result, progress=1.0, status="success")
+        return 200, reply
+
+    def _end(self, task, **fields):
+        for name, value in fields.items():
+            self.database.set("task", task, name, value)
+
+    # -- export -------------------------------------------------------------------------------------------------------
+
+    def _export(self, query, _body):
+        vm = query["ref"] if "ref" in query else self.database.by_uuid("VM", query["uuid"])
+        excluded = set(query.get("excluded_device_types", "").split(","))
+        document = export(self.database, vm, query.get("export_snapshots", "true") == "true", excluded)
+        return tar(document), ""
+
+    # -- import -------------------------------------------------------------------------------------------------------
+
+    def _import(self, query, body):
+        header = untar(body)
+        self.imports.append((query, header["objects"]))
+        version = header["version"]
+        if (int(version["xapi_major"]), int(version["xapi_minor"])) > VSN:
+            raise XenError("IMPORT_INCOMPATIBLE_VERSION")
+        if query.get("restore") == "true":
+            raise XenError("NOT_IMPLEMENTED", "restore")
+        importing = _Import(self.database, self.vms, header["objects"], query, self.fail_import)
+        made = importing.run()
+        return b"", wire.to_string(wire.from_python(made))
+
+    def _import_raw(self, query, body):
+        """The bytes go into the VDI from its start; what is behind them stays as it was."""
+        vdi = query["vdi"]
+        if not self.database.exists("VDI", vdi):
+            vdi = self.database.by_uuid("VDI", vdi)
+        if query.get("format", "raw") != "raw":
+            raise XenError("IMPORT_ERROR_GENERIC", "format")
+        if len(body) > int(self.database.get("VDI", vdi, "virtual_size")):
+            raise XenError("VDI_TOO_LARGE")
+        if self.vms.write_vdi is not None:
+            self.vms.write_vdi(vdi, body)
+        return b"", ""
+
+
+def _request(target, headers):
+    """(path, query, query and cookies)."""
+    parts = urllib.parse.urlsplit(target)
+    query = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True))
+    text = headers.get("Cookie", "")  # http.ml, parse_cookies: nothing is stripped
+    pairs = [part.partition("=")[::2] for part in text.split(";" if ";" in text else "&")]
+    cookies = {urllib.parse.unquote(name): urllib.parse.unquote(value) for name, value in pairs}
+    return parts.path, query, {**query, **cookies}
+
+
+def tar(document):
+    """A tar with ova.xml in it, and no padding of records."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        member = tarfile.TarInfo("ova.xml")
+        member.size = len(document)
+        archive.addfile(member, io.BytesIO(document))
+    return file.getvalue()[: 512 + -(-len(document) // 512) * 512 + 1024]
+
+
+def untar(body):
+    """What is in ova.xml: version and objects."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(body), mode="r:") as archive:
+            member = archive.next()
+            if member is None or member.name != "ova.xml":
+                raise XenError("IMPORT_ERROR_UNEXPECTED_FILE", "ova.xml", member.name if member else "")
+            document = archive.extractfile(member).read()
+    except tarfile.TarError as error:
+        raise XenError("IMPORT_ERROR_PREMATURE_EOF") from error
+    (header,), _ = xmlrpc.client.loads(b"<params><param>" + document + b"</param></params>")
+    return header
+
+
+# -- export -----------------------------------------------------------------------------------------------------------
+
+
+def export(db, vm, snapshots=True, excluded=()):
+    """ova.xml of a VM."""
+    found = {}
+
+    def add(table, ref):
+        if ref != NULL and db.exists(table, ref):
+            found.setdefault((table, ref), f"Ref:{len(found)}")
+
+    def walk(vm, with_snapshots):
+        if vm == NULL or not db.exists("VM", vm) or ("VM", vm) in found:
+            return
+        add("VM", vm)
+        record = db.record("VM", vm)
+        for vif in record["VIFs"] if "vif" not in excluded else ():
+            add("VIF", vif)
+            add("network", db.get("VIF", vif, "network"))
+        for vbd in record["VBDs"] if "vbd" not in excluded else ():
+            add("VBD", vbd)
+            if not db.get("VBD", vbd, "empty"):
+                add_vdi(db.get("VBD", vbd, "VDI"))
+        for vgpu in record["VGPUs"] if "vgpu" not in excluded else ():
+            add("VGPU", vgpu)
+            add("VGPU_type", db.get("VGPU", vgpu, "type"))
+            add("GPU_group", db.get("VGPU", vgpu, "GPU_group"))
+        for vtpm in record["VTPMs"] if "vtpm" not in excluded else ():
+            add("VTPM", vtpm)
+        for snapshot in record["snapshots"] if with_snapshots else ():
+            walk(snapshot, False)
+        if record["power_state"] == "Suspended":
+            add_vdi(record["suspend_VDI"])
+        for table, name in (("VM_metrics", "metrics"), ("VM_guest_metrics", "guest_metrics"), ("host", "resident_on"),
+                            ("host", "affinity")):  # fmt: skip
+            add(table, record[name])
+        if with_snapshots:
+            walk(record["parent"], False)
+
+    def add_vdi(vdi):
+        if vdi != NULL and db.exists("VDI", vdi):
+            add("VDI", vdi)
+            add("SR", db.get("VDI", vdi, "SR"))
+
+    walk(vm, snapshots)
+    objects = [_object(db, table, ref, found, snapshots) for table in _ORDER for (each, ref) in found if each == table]
+    version = {
+        "hostname": "xs1", "date": "2026-11-22", "product_version": "8.4.0", "product_brand": "simulated",
+        "build_number": "1", "xapi_major": str(VSN[0]), "xapi_minor": str(VSN[1]), "export_vsn": "2",
+    }  # fmt: skip
+    return wire.to_string(wire.from_python({"version": version, "objects": objects})).encode()
+
+
+#: fields of a class that an export empties
+_LEFT_OUT = {
+    "VM": {"current_operations": {}, "protection_policy": NULL},
+    "host": {"other_config": {}, "software_version": {}, "PBDs": [], "metrics": NULL, "tags": []},
+    "SR": {"PBDs": []},
+    "network": {"PIFs": []},
+}
+#: fields that keep the reference of this pool
+_AS_THEY_ARE = {"VM": ("suspend_SR", "appliance", "snapshots", "children")}
+
+
+def _object(db, table, ref, found, with_snapshots):
+    names = {real: outside for (_, real), outside in found.items()}
+    row = db.record(table, ref)
+    for name, value in row.items():
+        kind = TABLES[table][name].kind
+        if name in _AS_THEY_ARE.get(table, ()):
+            continue
+        if kind == "ref":
+            row[name] = names.get(value, NULL)
+        elif "." in kind:
+            row[name] = [names[each] for each in value if each in names]
+    row.update(_LEFT_OUT.get(table, {}))
+    if table == "VM" and not with_snapshots:
+        row.update(is_a_snapshot=False, snapshot_of=NULL, snapshots=[], parent=NULL)
+    return {"class": table, "id": found[table, ref], "snapshot": row}
+
+
+# -- import -----------------------------------------------------------------------------------------------------------
+
+
+class _Import:
+    def __init__(self, db, vms, objects, query, fail):
+        self.db, self.vms, self.objects = db, vms, objects
+        self.force, self.dry_run = query.get("force") == "true", query.get("dry_run") == "true"
+        self.fail = fail
+        self.table = {NULL: NULL}  #: "Ref:n": reference here
+        self.made, self.undo = [], []
+
+    def run(self):
+        """References of the VMs that were made, snapshots left out unless there is nothing else."""
+        try:
+            for table in _ORDER:
+                for each in self.objects:
+                    if each["class"] == table:
+                        getattr(self, "_" + table.lower())(each["id"], dict(each["snapshot"]))
+            if not self.dry_run:
+                self._link_snapshots()
+                if self.fail is not None:
+                    self.fail(self.objects)
+        except XenError:
+            if not self.force:
+                for work in reversed(self.undo):
+                    work()
+            raise
+        whole = [vm for vm in self.made if not self.db.get("VM", vm, "is_a_snapshot")]
+        for vm in self.made:
+            self.db.set("VM", vm, "current_operations", {})
+        return whole or self.made
+
+    def _lookup(self, outside):
+        try:
+            return self.table[outside]
+        except KeyError:
+            raise XenError("IMPORT_ERROR_FAILED_TO_FIND_OBJECT", outside) from None
+
+    def _create(self, table, outside, row, **more):
+        if self.dry_run:
+            self.table[outside] = "OpaqueRef:dry-" + outside
+            return None
+        ref = self.db.create(table, **{**_known(table, row), **more})
+        self.table[outside] = ref
+        self.undo.append(lambda: self.db.exists(table, ref) and self.db.destroy(table, ref))
+        return ref
+
+    # -- matched ------------------------------------------------------------------------------------------------------
+
+    def _host(self, outside, row):
+        for ref in self.db.refs("host", uuid=row["uuid"]):
+            self.table[outside] = ref
+
+    def _sr(self, outside, row):
+        for ref in self.db.refs("SR", uuid=row["uuid"]):
+            self.table[outside] = ref
+
+    def _vdi(self, outside, row):
+        sr = next(each["snapshot"] for each in self.objects if each["id"] == row["SR"])
+        if sr["content_type"] == "iso":
+            srs = self.db.records("SR", content_type="iso")
+            isos = [ref for ref, record in srs.items() if record["type"] != "udev"]
+            known = self.db.records("VDI", location=row["location"])
+            for vdi in [ref for ref, record in known.items() if record["SR"] in isos][:1]:
+                self.table[outside] = vdi
+            return
+        vdi = self._disk(row)
+        if vdi is not None:
+            self.table[outside] = vdi
+        elif not self.force:
+            if row["SR"] in self.table:
+                raise XenError("VDI_LOCATION_MISSING", self.table[row["SR"]], row["location"])
+            raise XenError("VDI_CONTENT_ID_MISSING")
+
+    def _disk(self, row):
+        scsi_id = row["sm_config"].get("SCSIid")
+        if scsi_id is not None:
+            for ref, record in self.db.records("VDI").items():
+                if record["sm_config"].get("SCSIid") == scsi_id:
+                    return ref
+        if row["SR"] in self.table:
+            for ref in self.db.refs("VDI", SR=self.table[row["SR"]], location=row["location"]):
+                return ref
+        return row["other_config"].get("maps_to")
+
+    def _network(self, outside, row):
+        found = self.db.refs("network", name_label=row["name_label"]) or self.db.refs("network", bridge=row["bridge"])
+        if found:
+            self.table[outside] = found[0]
+        else:
+            self._create("network", outside, row)
+
+    def _gpu_group(self, outside, row):
+        found = [
+            ref for ref in self.db.refs("GPU_group") if self.db.get("GPU_group", ref, "GPU_types") == row["GPU_types"]
+        ]
+        if not found:
+            raise XenError("IMPORT_ERROR_GENERIC", "No GPU group")
+        self.table[outside] = found[0]
+
+    def _vgpu_type(self, outside, row):
+        found = self.db.refs("VGPU_type", identifier=row["identifier"])
+        if found:
+            self.table[outside] = found[0]
+        else:
+            self._create("VGPU_type", outside, row)
+
+    # -- made ---------------------------------------------------------------------------------------------------------
+
+    def _vm_metrics(self, outside, row):
+        self._create("VM_metrics", outside, row)
+
+    def _vm_guest_metrics(self, outside, row):
+        self._create("VM_guest_metrics", outside, row)
+
+    def _vm(self, outside, row):
+        """Always a new one. What is blocked is dropped, and so are appliance and policy."""
+        other_config = {key: value for key, value in row["other_config"].items() if key != "grant_guest_api_access"}
+        other_config.pop("default_template", None)
+        other_config["mac_seed"] = str(uuid.uuid4())
+        is_suspended = row["power_state"] == "Suspended"
+        known = {
+            "other_config": other_config, "appliance": NULL, "protection_policy": NULL, "blocked_operations": {},
+            "version": 0, "is_default_template": False, "power_state": "Suspended" if is_suspended else "Halted",
+            "suspend_VDI": self._lookup(row["suspend_VDI"]) if is_suspended else NULL,
+            "current_operations": {"an import": "import"}, "snapshot_metadata": "",
+        }  # fmt: skip
+        for name in ("resident_on", "affinity", "metrics", "guest_metrics"):
+            known[name] = self.table.get(row[name], NULL)
+        if not row["is_a_template"]:
+            known["generation_id"] = str(uuid.uuid4()) if row["generation_id"] else ""
+        if not self.db.exists("SR", row["suspend_SR"]):
+            known["suspend_SR"] = NULL
+        ref = self._create("VM", outside, row, **known)
+        if ref is not None:
+            self.made.append(ref)
+
+    def _link_snapshots(self):
+        for ref in self.made:
+            record = self.db.record("VM", ref)
+            if record["is_a_snapshot"] and record["snapshot_of"] != NULL:
+                self.db.set("VM", ref, "snapshot_of", self._lookup(record["snapshot_of"]))
+            if record["parent"] in self.table:  # else it stays as it is in the file
+                self.db.set("VM", ref, "parent", self.table[record["parent"]])
+
+    def _vbd(self, outside, row):
+        """currently_attached comes along, of a halted VM as well."""
+        vm = self._lookup(row["VM"])
+        is_there = row["VDI"] in self.table and row["VDI"] != NULL
+        if row["currently_attached"] and not is_there and row["type"] != "CD":
+            raise XenError("IMPORT_ERROR_ATTACHED_DISKS_NOT_FOUND")
+        if row["type"] == "Disk" and not is_there:
+            return
+        more = {"VDI": self.table[row["VDI"]]} if is_there else {"VDI": NULL, "empty": True}
+        self._create("VBD", outside, row, VM=vm, **more)
+
+    def _vif(self, outside, row):
+        vm = self._lookup(row["VM"])
+        other_config = dict(row["other_config"])
+        network = other_config.pop("maps_to", None)
+        if network is None:
+            network = self._lookup(row["network"])
+        if not self.dry_run:
+            self.db.get("network", network, "uuid")
+            made = self.vms.vif_create(
+                "", {**row, "VM": vm, "network": network, "MAC": "", "other_config": other_config}
+            )
+            self.table[outside] = made
+            self.undo.append(lambda: self.db.exists("VIF", made) and self.db.destroy("VIF", made))
+
+    def _vgpu(self, outside, row):
+        places = {name: self._lookup(row[name]) for name in ("VM", "type", "GPU_group")}
+        self._create("VGPU", outside, row, **places)
+
+    def _vtpm(self, outside, row):
+        self._create("VTPM", outside, row, VM=self._lookup(row["VM"]))
