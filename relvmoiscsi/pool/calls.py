@@ -48,14 +48,26 @@ class Calls:
     """A session on the master.
 
     `proxy` has xapi's methods (XenAPI.Session), and `refusal` is what it raises for xapi's errors (XenAPI.Failure);
-    `another` opens one more connection for the same session.
+    `another` opens one more connection for the same session, `http` one for what does not go as a call.
     """
 
     _borrowed = ""  #: the session, where it is another one's
 
-    def __init__(self, proxy: Any, refusal: Type[Exception], url: str, another: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        proxy: Any,
+        refusal: Type[Exception],
+        url: str,
+        another: Callable[[], Any],
+        http: Callable[[], http.client.HTTPConnection],
+    ) -> None:
         self._proxy, self._refusal, self._another = proxy, refusal, another
-        self.url = url
+        self.url, self.http = url, http
+
+    @property
+    def session(self) -> str:
+        """The reference of the session."""
+        return str(self._proxy._session)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """What xapi answers to, say, "SR.get_all_records". Raises PoolFailure."""
@@ -122,7 +134,7 @@ class Calls:
 
     def another(self) -> "Calls":
         """One more connection for the same session, for another thread. Close it."""
-        other = Calls(self._another(), self._refusal, self.url, self._another)
+        other = Calls(self._another(), self._refusal, self.url, self._another, self.http)
         other._borrowed = str(other._proxy._session)
         return other
 

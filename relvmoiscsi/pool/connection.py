@@ -46,7 +46,7 @@ def connect(where: Where) -> Iterator[Calls]:
     """A session, until the block ends. Raises PoolFailure, NotFound or UsageError."""
     module = _module()
     url, proxy = _logged_in(module, where)
-    calls = Calls(proxy, module.Failure, url, lambda: _another(module, where, url, proxy))
+    calls = Calls(proxy, module.Failure, url, lambda: _another(module, where, url, proxy), lambda: _http(where, url))
     try:
         yield calls
     finally:
@@ -93,6 +93,16 @@ def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
     for name in ("_session", "last_login_method", "last_login_params"):
         setattr(other, name, getattr(proxy, name))
     return other
+
+
+def _http(where: Where, url: str) -> http.client.HTTPConnection:
+    """A connection to the master for a GET or PUT. Raises UsageError."""
+    address = urllib.parse.urlsplit(url).netloc
+    if where.pool == LOCAL:
+        return _UnixConnection(where.socket_path, where.timeout)
+    if url.startswith("http:"):
+        return http.client.HTTPConnection(address, timeout=where.timeout)
+    return http.client.HTTPSConnection(address, timeout=where.timeout, context=_tls(where))
 
 
 def _no_login(where: Where, url: str, error: BaseException) -> str:

@@ -6,6 +6,7 @@ engine behind SR.create.
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.connection import Where, connect
+from relvmoiscsi.pool.vms import clone, inventory
 
 TARGET, IQN = "10.0.0.5", "iqn.2026-01.test:array"
 
@@ -53,6 +54,62 @@ class Lab:
         found = self.pool.db.records("VDI", SR=self.originals[name][1], name_label=label)
         (pair,) = found.items()
         return pair
+
+    def network(self, name, wire=True):
+        """A network of the pool; `wire`: it has a physical interface."""
+        db = self.pool.db
+        ref = db.create("network", name_label=name, bridge="xenbr-" + name)
+        if wire:
+            db.create("PIF", network=ref, host=self.pool.master, device="eth0")
+        return ref
+
+    def vm(self, name, *disks, networks=(), state="Halted", **fields):
+        """A VM with these VDIs (references), as an administrator has it; gives its reference."""
+        db = self.pool.db
+        attached = state == "Running"
+        vm = db.create(
+            "VM", name_label=name, power_state=state, domain_type="hvm", NVRAM={"EFI-variables": "QUJD"},
+            platform={"secureboot": "true"}, HVM_boot_policy="BIOS order", generation_id="a generation",
+            metrics=db.create("VM_metrics"), **fields
+        )  # fmt: skip
+        for number, vdi in enumerate(disks):
+            device = number + (number > 2)  # the CD drive is 3
+            db.create("VBD", VM=vm, VDI=vdi, userdevice=str(device), bootable=not number, currently_attached=attached)
+        for number, network in enumerate(networks):
+            mac = f"02:00:00:00:{len(db.refs('VIF')):02x}:{number:02x}"
+            db.create("VIF", VM=vm, network=network, device=str(number), MAC=mac, currently_attached=attached)
+        return vm
+
+    def snapshot(self, vm, name, *disks):
+        """A snapshot of a VM, which has these VDIs."""
+        db = self.pool.db
+        ref = db.create("VM", name_label=name, is_a_snapshot=True, snapshot_of=vm, parent=db.get("VM", vm, "parent"))
+        db.set("VM", vm, "parent", ref)
+        for number, vdi in enumerate(disks):
+            db.create("VBD", VM=ref, VDI=vdi, userdevice=str(number))
+        for vif in db.records("VIF", VM=vm).values():
+            db.create("VIF", VM=ref, network=vif["network"], device=vif["device"], MAC=vif["MAC"])
+        return ref
+
+    def disks_of(self, vm):
+        """{userdevice: (SR reference, VDI UUID)} of a VM's disks."""
+        db = self.pool.db
+        found = {}
+        for vbd in db.records("VBD", VM=vm, type="Disk").values():
+            found[vbd["userdevice"]] = (db.get("VDI", vbd["VDI"], "SR"), db.get("VDI", vbd["VDI"], "uuid"))
+        return found
+
+    def clone_vms(self, sr_uuid, *names, everything=False, isolated=None, where=None, **wanted):
+        """What `clone` gives for these VMs on the copy with this UUID."""
+        with connect(where or self.where()) as calls:
+            pool, found = records.read(calls), inventory.read(calls)
+            copy = inventory.copy_of(pool, found, pool.sr_by_uuid(sr_uuid))
+            sources = clone.choose(found, copy, names, everything)
+            if isolated:
+                wanted["isolated"], found = clone.isolated_network(calls, found, isolated)
+            wish = clone.Wanted(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
+            clone.verify_macs(found, sources, wish)
+            return clone.clone(calls, pool, found, copy, sources, wish)
 
     def where(self, **more):
         return Where(self.pool.url, self.pool.api.user, self.pool.api.password, **more)

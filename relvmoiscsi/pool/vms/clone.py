@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Copies of VMs on an attached copy of their SR: no byte is copied, and no disk of an original is ever reached.
+
+    1 export     the records of the VM, as they are now, or as `save-vms` has kept them
+    2 edit       pool/vms/ova.py: every disk is one of the copy, or the VM is refused
+    3 dry run    xapi looks whether it would find everything
+    4 import     the VM is born halted, with our marks
+    5 verify     each disk that it has is compared with the map; a VM with another one is destroyed: an error
+    6 MACs       of the original, where they are asked for
+    7 done       the last mark
+
+A run that was cut leaves a VM without the last mark: the next one destroys it and makes it again. One with it is found,
+and no second one is made. Nothing here starts a VM, and nothing changes an original.
+"""
+
+import string
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.pool import jobs
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
+from relvmoiscsi.pool.records import RUN, Pool
+from relvmoiscsi.pool.vms import inventory, ova, transfer
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
+
+NAME = "{vm} {date}"
+TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
+
+#: status of a VM
+MADE, ALREADY, WOULD, FAILED = "cloned", "already there", "would be cloned", "failed"
+
+#: how long an import that an earlier run has begun may be silent, before it is taken for dead
+PATIENCE_SECONDS = 30.0
+
+#: what every copy has in common with its original, and a person has to know before it is started
+TO_KNOW = (
+    "Each copy has the hostname, the machine SID, the keys and the static addresses of its original.",
+    "HA is off for them, and backups pass over them (tag xo:no-bak); a backup of a copy begins with a full one.",
+)
+SAME_NETWORK = "They are on the networks of their originals; --isolated NET puts them on one that leads nowhere."
+
+
+class Wanted(NamedTuple):
+    """What is to become of the VMs."""
+
+    name: str = NAME  #: {vm}, {date}, {sr}
+    date: str = ""
+    run: str = ""
+    isolated: str = ""  #: reference of the network for every VIF
+    networks: Mapping[str, str] = {}  #: reference of another network, by the UUID of the original's
+    keep_mac: bool = False
+    snapshots: bool = False
+    without: Sequence[str] = ()  #: classes: "VGPU", "VTPM"
+    jobs: int = jobs.MOST
+    patience: float = PATIENCE_SECONDS
+
+
+class Source(NamedTuple):
+    """A VM that is to have a copy."""
+
+    uuid: str
+    name: str
+    ref: str = ""  #: in the pool; "" where only its records are left
+    document: bytes = b""  #: its records, where they are not to be asked for
+    problem: Optional[RelvmoiscsiError] = None  #: why it cannot have one
+
+
+class Cloned(NamedTuple):
+    """What became of a VM."""
+
+    vm: str  #: UUID of the original
+    vm_name: str
+    status: str
+    name: str = ""
+    uuid: str = ""  #: of the copy
+    disks: Sequence[ova.Disk] = ()
+    networks: Mapping[str, str] = {}  #: name of the network, by device
+    snapshots: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    error: Optional[RelvmoiscsiError] = None
+
+    def facts(self) -> Dict[str, Any]:
+        """For JSON."""
+        return {
+            "vm": {"old": self.vm, "new": self.uuid or None},
+            "name": {"old": self.vm_name, "new": self.name or None},
+            "status": self.status,
+            "disks": [disk._asdict() for disk in self.disks],
+            "networks": dict(self.networks),
+            "snapshots": list(self.snapshots),
+            "notes": list(self.notes),
+            "error": str(self.error) if self.error is not None else None,
+        }
+
+
+# --- which
+
+
+def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[Source]:
+    """The VMs that are meant, by UUID or name, or all that have a disk on the copy. Raises NotFound, UsageError.
+
+    One that cannot be cloned says why, as its `problem`.
+    """
+    if not names and not everything:
+        raise UsageError("No VM is named: give VMs, or --all.")
+    refs = [inventory.find_vm(found, name) for name in names]
+    if everything:
+        ours = {ref for ref, _ in found.copies_on(copy.uuid)}
+        refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
+    if not refs:
+        raise NotFound(f"No VM of the pool has a disk of which {copy.name!r} has a copy.")
+    return [_source(found, copy, ref) for ref in dict.fromkeys(refs)]
+
+
+def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
+    return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
+
+
+def _source(found: Inventory, copy: Copy, ref: str) -> Source:
+    vm, disks = found.vms[ref], found.disks_of(ref)
+    problem = None
+    missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
+    if not disks:
+        problem = Refused(f"The VM {vm['name_label']!r} has no disk.")
+    elif missing:
+        words = ", ".join(f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in missing.items())
+        problem = Refused(
+            f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of the VM "
+            "would have to do without them, or write to the originals."
+        )
+    return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
+
+
+def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> Dict[str, str]:
+    """The name of each copy, by the UUID of the original: no two alike. Raises UsageError."""
+    there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for _, vm in _whole(found, copy)}
+    half = {ref for ref, vm in found.copies_on(copy.uuid) if DONE not in vm["other_config"]}
+    taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in half}
+    chosen = {}
+    for source in sources:
+        wish = _name(wanted, source, copy)
+        name, number = there.get(source.uuid, wish), 2
+        while name in taken and source.uuid not in there:
+            name, number = f"{wish} ({number})", number + 1
+        taken.add(name)
+        chosen[source.uuid] = name
+    return chosen
+
+
+def _name(wanted: Wanted, source: Source, copy: Copy) -> str:
+    known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
+    try:
+        used = {field for _, field, _, _ in string.Formatter().parse(wanted.name) if field is not None}
+    except ValueError as error:
+        raise UsageError(f"--name {wanted.name!r} cannot be read: {error}.") from error
+    if not used <= set(known):
+        raise UsageError(f"--name {wanted.name!r} may have vm, date and sr in braces, and nothing else.")
+    return wanted.name.format(**known)
+
+
+def _whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
+    """The VMs that are done, with their references."""
+    ours = found.copies_on(copy.uuid)
+    return [(ref, vm) for ref, vm in ours if DONE in vm["other_config"] and not vm["is_a_snapshot"]]
+
+
+# --- clone
+
+
+def clone(
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted,
+    tell: Any = lambda *_: None,
+) -> List[Cloned]:  # fmt: skip
+    """A copy of each VM; what became of each, in their order. `tell` is told the name of the VM, and its status when
+    it is over, "" when it begins.
+
+    Raises UsageError, and PoolFailure where the pool goes away after the last; nothing for a single VM.
+    """
+    named = names(found, copy, sources, wanted)
+
+    def one(calls: Calls, source: Source) -> Cloned:
+        tell(source.name, "")
+        status = FAILED
+        try:
+            if source.problem is not None:
+                raise source.problem
+            done = _Clone(calls, pool, found, copy, source, named[source.uuid], wanted).run()
+            status = done.status
+            return done
+        finally:
+            tell(source.name, status)
+
+    outcomes = jobs.at_once(calls, sources, one, wanted.jobs)
+    results = [
+        Cloned(source.uuid, source.name, FAILED, error=each) if isinstance(each, RelvmoiscsiError) else each
+        for source, each in zip(sources, outcomes)
+    ]
+    if any(result.status == MADE for result in results):
+        results = _without_twins(calls, copy, results)
+        calls.run("SR.scan", copy.ref)  # some releases set snapshot_of and parent of VDIs anew at an import
+    return results
+
+
+def would(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> List[Cloned]:
+    """What `clone` would do, without a call."""
+    named = names(found, copy, sources, wanted)
+    there = {vm["other_config"][COPY_OF]: str(vm["uuid"]) for _, vm in _whole(found, copy)}
+    return [_would(found, copy, source, named[source.uuid], there, wanted) for source in sources]
+
+
+def _would(found: Inventory, copy: Copy, source: Source, name: str, there: Mapping[str, str], wanted: Wanted) -> Cloned:
+    if source.uuid in there:
+        return Cloned(source.uuid, source.name, ALREADY, name, there[source.uuid])
+    if source.problem is not None:
+        return Cloned(source.uuid, source.name, FAILED, name, error=source.problem)
+    disks = []
+    for device, vdi in sorted(found.disks_of(source.ref).items()):
+        new = copy.new_of(vdi["uuid"])
+        disks += [ova.Disk(device, new["uuid"])] if new is not None else []
+    networks = {
+        vif["device"]: str(found.networks[ref]["name_label"])
+        for vif in found.vifs_of(source.ref).values()
+        for ref in [_network(found, wanted, found.networks[vif["network"]]["uuid"])]
+        if ref is not None
+    }
+    return Cloned(source.uuid, source.name, WOULD, name, disks=disks, networks=networks)
+
+
+def _network(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
+    """The reference of the network that takes the place of that with this UUID."""
+    if wanted.isolated:
+        return wanted.isolated
+    here = next((ref for ref, network in found.networks.items() if network["uuid"] == uuid), None)
+    return wanted.networks.get(uuid, here)
+
+
+def isolated_network(calls: Calls, found: Inventory, text: str, dry_run: bool = False) -> Tuple[str, Inventory]:
+    """(reference of the network of this name, which leads to no wire, the inventory with it): made if there is none.
+
+    Raises Refused for one that leads to a wire, PoolFailure, UsageError.
+    """
+    try:
+        ref = inventory.find_network(found, text)
+    except NotFound:
+        record = {
+            "name_label": text,
+            "name_description": "Leads nowhere; for copies of VMs. Made by relvmoiscsi.",
+            "MTU": "1500",
+            "other_config": {DONE: "true"},
+            "tags": [],
+        }
+        ref = NULL if dry_run else str(calls.call("network.create", record))
+        record.update(uuid="", PIFs=[], VIFs=[])
+        return ref, found._replace(networks={**found.networks, ref: record})
+    if found.networks[ref]["PIFs"]:
+        raise Refused(f"The network {text!r} has physical interfaces: it is not isolated.")
+    return ref, found
+
+
+def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> None:
+    """Raises Refused where a MAC would be twice on one network."""
+    if not wanted.keep_mac:
+        return
+    for source in sources:
+        for vif in found.vifs_of(source.ref).values():
+            network = found.networks[vif["network"]]
+            if _network(found, wanted, network["uuid"]) == vif["network"]:
+                raise Refused(
+                    f"--keep-mac: the MAC {vif['MAC']} of {source.name!r} would be twice on the network "
+                    f"{network['name_label']!r}. Say --isolated NET, or --network {network['name_label']}=NEW."
+                )
+
+
+class _Clone:
+    """One VM."""
+
+    def __init__(
+        self, calls: Calls, pool: Pool, found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted
+    ) -> None:
+        self.calls, self.pool, self.found, self.copy = calls, pool, found, copy
+        self.source, self.name, self.wanted = source, name, wanted
+        self.label = f"relvmoiscsi: {copy.uuid} has a copy of {source.uuid}"
+
+    def run(self) -> Cloned:
+        """Raises PoolFailure, Refused, UsageError."""
+        left = transfer.under_way(self.calls, self.label)
+        transfer.wait_for(self.calls, left, self.wanted.patience)
+        there = self._there(fresh=bool(left))
+        if there is not None:
+            return Cloned(self.source.uuid, self.source.name, ALREADY, there["name_label"], there["uuid"])
+        document = self.source.document
+        if not document:
+            document = transfer.export_vm(self.calls, self.source.ref, self.wanted.snapshots)
+        edited = ova.edited(document, self._edit())
+        transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
+        made = transfer.import_vm(self.calls, edited.document, self.label)
+        record = self._finished(made, edited)
+        for task in left:
+            _gone_is_done(self.calls, "task.destroy", task)
+        networks = {device: str(self.found.networks[ref]["name_label"]) for device, ref in edited.networks.items()}
+        return Cloned(
+            self.source.uuid, self.source.name, MADE, self.name, record["uuid"], edited.disks, networks,
+            edited.snapshots, edited.notes,
+        )  # fmt: skip
+
+    def _there(self, fresh: bool) -> Optional[Record]:
+        """The copy that is done already; what an earlier run has left half is destroyed."""
+        vms = self.calls.records("VM") if fresh else self.found.vms
+        found = self.found._replace(vms=vms)
+        for _, vm in _whole(found, self.copy):
+            if vm["other_config"][COPY_OF] == self.source.uuid:
+                return vm
+        half = {
+            ref: vm
+            for ref, vm in found.copies_on(self.copy.uuid)
+            if vm["other_config"][COPY_OF] == self.source.uuid and not vm["is_a_snapshot"]
+        }
+        for ref in half:
+            destroy(self.calls, vms, ref)
+        return None
+
+    def _edit(self) -> ova.Edit:
+        disks = {str(vdi["location"]) for vdi in self.copy.vdis.values() if vdi["managed"]}
+        return ova.Edit(
+            self.copy.uuid,
+            self._new_disk,
+            disks,
+            lambda uuid: _network(self.found, self.wanted, uuid),
+            self.name,
+            f"Copy of the VM {self.source.uuid} on the SR {self.copy.name}, by relvmoiscsi.",
+            {COPY_OF: self.source.uuid, ON_SR: self.copy.uuid, RUN: self.wanted.run},
+            TAGS,
+            self.wanted.snapshots,
+            self.wanted.without,
+        )
+
+    def _new_disk(self, old_uuid: str) -> Optional[ova.NewDisk]:
+        new = self.copy.new_of(old_uuid)
+        return ova.NewDisk(new["uuid"], new["location"]) if new is not None else None
+
+    def _finished(self, made: Sequence[str], edited: ova.Edited) -> Record:
+        """The VM, verified and marked. One that is not what it should be is destroyed. Raises Refused, PoolFailure."""
+        if len(made) != 1:
+            raise PoolFailure(f"An import of one VM made {len(made)}: look at the pool's VMs.")
+        record: Record = self.calls.call("VM.get_record", made[0])
+        problem = self._problem(made[0], record, edited)
+        if problem:
+            self._destroy_again(made[0], problem)
+        if self.wanted.keep_mac:
+            self._restore_macs(record, edited.macs)
+        self.calls.call("VM.add_to_other_config", made[0], DONE, "true")
+        return record
+
+    def _destroy_again(self, vm: str, problem: str) -> None:
+        try:
+            destroy(self.calls, self.calls.records("VM"), vm)
+        except RelvmoiscsiError as error:
+            raise Refused(
+                f"The copy {self.name!r} is not what it should be: {problem}. It could not be destroyed: {error} Do "
+                "not start it; destroy it without its disks (xe vm-destroy, never vm-uninstall)."
+            ) from error
+        raise Refused(f"The copy of {self.source.name!r} was destroyed again: {problem}. No disk was touched.")
+
+    def _problem(self, vm: str, record: Record, edited: ova.Edited) -> str:
+        """Why the VM that was made is not the one that was wanted; "" when it is."""
+        vms = {vm: record}
+        for snapshot in record["snapshots"]:
+            vms[snapshot] = self.calls.call("VM.get_record", snapshot)
+        vbds: Records = {}
+        for each, its in vms.items():
+            vbds.update(self.calls.records("VBD", f'field "VM" = "{each}"'))
+            if its["power_state"] != "Halted" or its["ha_always_run"]:
+                return "it is not halted, or HA is on"
+        away = [vbd for vbd in vbds.values() if not self._is_allowed(vbd)]
+        if away:
+            return f"its disk {away[0]['userdevice']} is not on the copy"
+        disks = [vbd for vbd in vbds.values() if vbd["VM"] == vm and vbd["type"] == "Disk"]
+        has = sorted(ova.Disk(vbd["userdevice"], self.copy.vdis[vbd["VDI"]]["uuid"]) for vbd in disks)
+        if has != edited.disks:
+            return "it has other disks than its original"
+        vifs = self.calls.records("VIF", f'field "VM" = "{vm}"')
+        if {vif["device"]: vif["network"] for vif in vifs.values()} != edited.networks:
+            return "it is on other networks than it should be"
+        left = inventory.dangling([*vms.values(), *vbds.values(), *vifs.values()])
+        return "it has references that lead nowhere: {}".format(", ".join(left)) if left else ""
+
+    def _is_allowed(self, vbd: Record) -> bool:
+        """A disk of the copy, or a drive that is empty or has an ISO."""
+        if vbd["type"] == "Disk":
+            return vbd["VDI"] in self.copy.vdis
+        if vbd["VDI"] == NULL:
+            return True
+        home = self.found.vdis.get(vbd["VDI"], {}).get("SR")
+        return home in self.pool.srs and self.pool.srs[home]["content_type"] == "iso"
+
+    def _restore_macs(self, record: Record, macs: Mapping[str, str]) -> None:
+        """A VIF has one MAC all its life: another one takes its place."""
+        for ref in record["VIFs"]:
+            vif = self.calls.call("VIF.get_record", ref)
+            fields = {name: vif[name] for name in _VIF if name in vif}
+            self.calls.call("VIF.destroy", ref)
+            self.calls.call("VIF.create", {**fields, "MAC": macs[vif["device"]]})
+
+
+#: fields of a VIF that VIF.create takes
+_VIF = (
+    "device", "network", "VM", "MTU", "other_config", "qos_algorithm_type", "qos_algorithm_params", "locking_mode",
+    "ipv4_allowed", "ipv6_allowed",
+)  # fmt: skip
+
+
+def _without_twins(calls: Calls, copy: Copy, results: Sequence[Cloned]) -> List[Cloned]:
+    """Of two copies of a VM, one of which another run has made meanwhile, one goes: that which is not done, or ours.
+
+    Raises PoolFailure, Refused.
+    """
+    vms = calls.records("VM")
+    there = [vm for vm in Inventory(vms, {}, {}, {}, {}).copies_on(copy.uuid) if not vm[1]["is_a_snapshot"]]
+    by_uuid = {vm["uuid"]: ref for ref, vm in there}
+    kept = {result.vm: result for result in results}
+    for ref, vm in there:
+        mine = kept.get(vm["other_config"][COPY_OF])
+        if mine is None or mine.status != MADE or vm["uuid"] == mine.uuid:
+            continue
+        if DONE not in vm["other_config"]:
+            destroy(calls, vms, ref)
+        else:
+            destroy(calls, vms, by_uuid[mine.uuid])
+            kept[mine.vm] = Cloned(mine.vm, mine.vm_name, ALREADY, vm["name_label"], vm["uuid"])
+    return list(kept.values())
+
+
+# --- destroy
+
+
+def destroy(calls: Calls, vms: Records, vm: str) -> None:
+    """Destroy a VM that bears our marks, and its snapshots; its VDIs stay. Raises Refused, PoolFailure."""
+    snapshots = [ref for ref, each in vms.items() if each["snapshot_of"] == vm]
+    for ref in [*snapshots, vm]:
+        record = vms.get(ref)
+        if record is None or COPY_OF not in record["other_config"]:
+            raise Refused(f"The VM {ref} is none that `relvmoiscsi pool clone` has made.")
+        if record["power_state"] != "Halted":
+            raise Refused(f"The VM {record['name_label']!r} is not shut down.")
+    for ref in [*snapshots, vm]:
+        _gone_is_done(calls, "VM.destroy", ref)
+
+
+def _gone_is_done(calls: Calls, method: str, ref: str) -> None:
+    try:
+        calls.call(method, ref)
+    except PoolFailure as failure:
+        if failure.code != "HANDLE_INVALID":
+            raise
+
+
+def are_whole(results: Sequence[Cloned]) -> bool:
+    return all(result.status != FAILED for result in results)
+
+
+def used_networks(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> Set[str]:
+    """Names of networks on which originals and copies would be."""
+    names = set()
+    for source in sources:
+        for vif in found.vifs_of(source.ref).values():
+            network = found.networks[vif["network"]]
+            if _network(found, wanted, network["uuid"]) == vif["network"]:
+                names.add(str(network["name_label"]))
+    return names

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""VMs of the pool and what hangs on them, each class read once, and our marks on them.
+
+The marks are keys of VM.other_config. A copy of a VM is born with COPY_OF and ON_SR, and has DONE as soon as every disk
+of it was found where it should be; one without DONE is what a run that was cut has left.
+"""
+
+import re
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.pool.calls import Calls, Record, Records
+from relvmoiscsi.pool.records import ORIGINAL_SR, Pool
+
+NULL = "OpaqueRef:NULL"
+
+#: keys of VM.other_config; DONE is also a network's that we have made
+COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
+
+_OUTSIDE = re.compile(r"Ref:[0-9]+\Z")
+
+
+class Inventory(NamedTuple):
+    """A snapshot, by reference."""
+
+    vms: Records
+    vbds: Records
+    vifs: Records
+    networks: Records
+    vdis: Records
+
+    def named_vms(self) -> Records:
+        """Those that somebody uses: no templates, snapshots or control domains."""
+        return {ref: vm for ref, vm in self.vms.items() if is_ordinary(vm)}
+
+    def vbds_of(self, vm: str) -> Records:
+        return {ref: vbd for ref, vbd in self.vbds.items() if vbd["VM"] == vm}
+
+    def vifs_of(self, vm: str) -> Records:
+        return {ref: vif for ref, vif in self.vifs.items() if vif["VM"] == vm}
+
+    def disks_of(self, vm: str) -> Dict[str, Record]:
+        """The VDI records of a VM's disks, by userdevice."""
+        return {
+            vbd["userdevice"]: self.vdis[vbd["VDI"]]
+            for vbd in self.vbds_of(vm).values()
+            if vbd["type"] == "Disk" and not vbd["empty"] and vbd["VDI"] in self.vdis
+        }
+
+    def vdis_of(self, sr: str) -> Records:
+        return {ref: vdi for ref, vdi in self.vdis.items() if vdi["SR"] == sr}
+
+    def copies_on(self, sr_uuid: str) -> Iterator[Tuple[str, Record]]:
+        """The VMs and snapshots of VMs that a run has made on this SR (a UUID), done or not."""
+        for ref, vm in self.vms.items():
+            if vm["other_config"].get(ON_SR) == sr_uuid and COPY_OF in vm["other_config"]:
+                yield ref, vm
+
+
+class Copy(NamedTuple):
+    """An attached copy of an SR, and what became of its VDIs."""
+
+    ref: str
+    uuid: str
+    name: str
+    original: str  #: UUID of the SR that it is a copy of
+    vdis: Records  #: by reference
+    by_uuid: Dict[str, str]  #: references of the same
+
+    def new_of(self, old_uuid: str) -> Optional[Record]:
+        """The VDI of the copy that a VDI of the original became; None where there is none. Hidden ones are none."""
+        ref = self.by_uuid.get(derived_uuid(self.uuid, old_uuid))
+        found = self.vdis[ref] if ref is not None else None
+        return found if found is not None and found["managed"] else None
+
+
+def is_ordinary(vm: Record) -> bool:
+    return not (vm["is_a_template"] or vm["is_a_snapshot"] or vm["is_control_domain"])
+
+
+def read(calls: Calls) -> Inventory:
+    """Ask the pool. Raises PoolFailure."""
+    return Inventory(*(calls.records(kind) for kind in ("VM", "VBD", "VIF", "network", "VDI")))
+
+
+def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
+    """The copy that an SR is; the caller has made sure that it is one."""
+    record = pool.srs[sr]
+    vdis = found.vdis_of(sr)
+    by_uuid = {str(vdi["uuid"]): ref for ref, vdi in vdis.items()}
+    return Copy(sr, record["uuid"], record["name_label"], record["other_config"][ORIGINAL_SR], vdis, by_uuid)
+
+
+def find_vm(found: Inventory, text: str) -> str:
+    """The VM that somebody named, by UUID or by a name that only one has. Raises NotFound, UsageError."""
+    return _find(found.named_vms(), text, "VM")
+
+
+def find_network(found: Inventory, text: str) -> str:
+    """The network that somebody named. Raises NotFound, UsageError."""
+    return _find(found.networks, text, "network")
+
+
+def find_vdi(records: Records, text: str) -> str:
+    """The VDI among these that somebody named. Raises NotFound, UsageError."""
+    return _find(records, text, "VDI")
+
+
+def _find(records: Records, text: str, what: str) -> str:
+    refs = [ref for ref, record in records.items() if record["uuid"] == text.lower()]
+    refs = refs or [ref for ref, record in records.items() if record["name_label"] == text]
+    if not refs:
+        raise NotFound(f"There is no {what} with the UUID or the name {text!r}.")
+    if len(refs) > 1:
+        uuids = ", ".join(sorted(str(records[ref]["uuid"]) for ref in refs))
+        raise UsageError(f"{len(refs)} {what}s have the name {text!r}; give a UUID: {uuids}.")
+    return refs[0]
+
+
+def in_order(records: Records) -> List[str]:
+    """References by name."""
+    return sorted(records, key=lambda ref: (str(records[ref]["name_label"]), str(records[ref]["uuid"])))
+
+
+def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
+    """The fields of records that still have a reference of an export file, "Ref:5", in place of one of the pool."""
+    return sorted(
+        name
+        for name in {name for record in records for name in record}
+        if not name.startswith("name_") and any(_OUTSIDE.match(str(record.get(name))) for record in records)
+    )

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The records of a VM, as xapi exports them, made those of its copy on other disks. Pure.
+
+xapi finds the disks of an import by the SR's UUID and the VDI's location in the file, and asks nobody: with the file
+as it was exported, the new VM would have the disks of the original. So every disk that is not in the map is refused,
+what is no disk of the copy is taken out, and the result is parsed again and must have no way to any other disk
+(`verify`).
+
+The file is XML-RPC: a struct of `version` and `objects`; each of them a struct of `class`, `id` ("Ref:5") and
+`snapshot`, the record, in which references to other objects of the file have that form. What is not changed here stays
+as it is, whatever release has written it. Source: xen-api ocaml/xapi/{export,import}.ml.
+"""
+
+import io
+import tarfile
+import xml.etree.ElementTree as ET
+from typing import AbstractSet, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.pool.vms.inventory import NULL
+
+_NAME = "ova.xml"
+_BLOCK = 512  #: of a tar
+
+#: keys of VM.other_config that say what the original is to others, or would have it started, or take a device from it
+_STAY = (
+    "default_template",
+    "xensource_internal",
+    "import_task",
+    "pci",
+    "hvm_serial",
+    "auto_poweron",
+    "maps_to",
+    "xo:base_delta_vdi",
+    "xo:copy_of",
+)
+_STAY_ALL = ("xo:backup:", "relvmoiscsi:")
+
+#: of an iso SR whose drive is of a host
+_PHYSICAL = "udev"
+
+
+class NewDisk(NamedTuple):
+    """The VDI that one becomes."""
+
+    uuid: str
+    location: str
+
+
+class Edit(NamedTuple):
+    """What the copy is to be."""
+
+    sr_uuid: str  #: of the copy
+    new_disk: Callable[[str], Optional[NewDisk]]  #: of the UUID of a VDI; None where it has none on the copy
+    locations: AbstractSet[str]  #: of all VDIs that are disks on the copy
+    network: Callable[[str], Optional[str]]  #: reference in the pool, of the UUID of a network in the file
+    name: str
+    description: str
+    marks: Mapping[str, str]  #: for other_config, of snapshots as well
+    tags: Sequence[str] = ()
+    snapshots: bool = False
+    without: Sequence[str] = ()  #: classes that are left out: VGPU, VTPM
+
+
+class Disk(NamedTuple):
+    """A disk that the copy will have."""
+
+    userdevice: str
+    vdi_uuid: str
+
+
+class Edited(NamedTuple):
+    """The file of the copy, and what it says."""
+
+    document: bytes
+    disks: List[Disk]  #: of the VM itself
+    networks: Dict[str, str]  #: reference in the pool, by the VIF's device
+    macs: Dict[str, str]  #: of the original, by the VIF's device
+    snapshots: List[str]  #: names of those that come along
+    notes: List[str]  #: what the copy has otherwise than the original, for people
+
+
+# --- values
+
+
+class Value:
+    """A `<value>` of XML-RPC, in place."""
+
+    def __init__(self, element: ET.Element) -> None:
+        self.element = element
+
+    def _inside(self) -> ET.Element:
+        return self.element[0] if len(self.element) else self.element
+
+    @property
+    def text(self) -> str:
+        return self._inside().text or ""
+
+    @text.setter
+    def text(self, text: str) -> None:
+        for child in list(self.element):
+            self.element.remove(child)
+        self.element.text = text
+
+    @property
+    def truth(self) -> bool:
+        return self.text in ("1", "true")
+
+    @truth.setter
+    def truth(self, is_true: bool) -> None:
+        self.text = ""
+        self.element.text = None
+        ET.SubElement(self.element, "boolean").text = "1" if is_true else "0"
+
+    def members(self) -> Dict[str, "Value"]:
+        """Of a struct."""
+        found = {}
+        for member in self.element.findall("struct/member"):
+            name, value = member.find("name"), member.find("value")
+            if name is not None and value is not None:
+                found[name.text or ""] = Value(value)
+        return found
+
+    def items(self) -> List["Value"]:
+        """Of an array."""
+        return [Value(value) for value in self.element.findall("array/data/value")]
+
+    @property
+    def map(self) -> Dict[str, str]:
+        return {name: value.text for name, value in self.members().items()}
+
+    def set_map(self, entries: Mapping[str, str]) -> None:
+        self.text = ""
+        self.element.text = None
+        struct = ET.SubElement(self.element, "struct")
+        for name, text in entries.items():
+            member = ET.SubElement(struct, "member")
+            ET.SubElement(member, "name").text = name
+            ET.SubElement(member, "value").text = text
+
+    def set_list(self, texts: Sequence[str]) -> None:
+        self.text = ""
+        self.element.text = None
+        data = ET.SubElement(ET.SubElement(self.element, "array"), "data")
+        for text in texts:
+            ET.SubElement(data, "value").text = text
+
+
+class Thing:
+    """An object of the file."""
+
+    def __init__(self, value: Value) -> None:
+        members = value.members()
+        self.value = value
+        self.cls, self.id = members["class"].text, members["id"].text
+        self.fields = members["snapshot"].members()
+
+    def text(self, name: str) -> str:
+        return self.fields[name].text if name in self.fields else ""
+
+    def truth(self, name: str) -> bool:
+        return name in self.fields and self.fields[name].truth
+
+    def map(self, name: str) -> Dict[str, str]:
+        return self.fields[name].map if name in self.fields else {}
+
+    def set_text(self, name: str, text: str) -> None:
+        """Fields that this release does not have are left out."""
+        if name in self.fields:
+            self.fields[name].text = text
+
+    def set_truth(self, name: str, is_true: bool) -> None:
+        if name in self.fields:
+            self.fields[name].truth = is_true
+
+    def set_map(self, name: str, entries: Mapping[str, str]) -> None:
+        if name in self.fields:
+            self.fields[name].set_map(entries)
+
+
+class Ova:
+    """The file, parsed. Raises Refused for what is no such file."""
+
+    def __init__(self, document: bytes) -> None:
+        try:
+            self.root = ET.fromstring(document)
+            header = Value(self.root).members()
+            self._data = header["objects"].element.findall("array/data")[0]
+            self.things = [Thing(each) for each in header["objects"].items()]
+        except (ET.ParseError, KeyError, IndexError) as error:
+            raise Refused(f"The records of the VM cannot be read: {error}.") from error
+
+    def of(self, cls: str) -> List[Thing]:
+        return [thing for thing in self.things if thing.cls == cls]
+
+    def by_id(self, cls: str) -> Dict[str, Thing]:
+        return {thing.id: thing for thing in self.of(cls)}
+
+    def drop(self, thing: Thing) -> None:
+        self._data.remove(thing.value.element)
+        self.things.remove(thing)
+
+    def main(self) -> Thing:
+        """The VM itself. Raises Refused."""
+        found = [vm for vm in self.of("VM") if not vm.truth("is_a_snapshot")]
+        if len(found) != 1:
+            raise Refused(f"The records are those of {len(found)} VMs, and not of one.")
+        return found[0]
+
+    def document(self) -> bytes:
+        return ET.tostring(self.root, encoding="unicode").encode("utf-8")
+
+
+# --- the tar
+
+
+def unpack(archive: bytes) -> bytes:
+    """ova.xml of an export. Raises Refused."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            member = tar.next()
+            file = tar.extractfile(member) if member is not None and member.name == _NAME else None
+            if file is None:
+                raise Refused("What the pool has exported has no ova.xml.")
+            return file.read()
+    except tarfile.TarError as error:
+        raise Refused(f"What the pool has exported is no tar: {error}.") from error
+
+
+def pack(document: bytes) -> bytes:
+    """A tar with ova.xml: header, file, and the end, without padding, at which xapi may hang up."""
+    member = tarfile.TarInfo(_NAME)
+    member.size = len(document)
+    padding = -len(document) % _BLOCK
+    return member.tobuf(tarfile.USTAR_FORMAT) + document + bytes(padding + 2 * _BLOCK)
+
+
+# --- the edit
+
+
+def edited(document: bytes, edit: Edit) -> Edited:
+    """The file of the copy. Raises Refused where a disk of the VM is not on the copy, UsageError for a network that is
+    not in the pool.
+    """
+    ova = Ova(document)
+    notes: List[str] = []
+    main = ova.main()
+    _drop_classes(ova, edit.without, notes)
+    _keep_snapshots(ova, main, edit, notes)
+    disks = _move_disks(ova, main, edit, notes)
+    networks, macs = _move_vifs(ova, main, edit)
+    notes += _quieten(ova, main, edit)
+    main.set_text("name_label", edit.name)
+    main.set_text("name_description", _joined(main.text("name_description"), edit.description))
+    snapshots = [vm.text("name_label") for vm in ova.of("VM") if vm is not main]
+    result = Edited(ova.document(), disks, networks, macs, snapshots, notes)
+    verify(result.document, edit)
+    return result
+
+
+def _joined(*texts: str) -> str:
+    return " ".join(text for text in texts if text)
+
+
+def _drop_classes(ova: Ova, classes: Sequence[str], notes: List[str]) -> None:
+    for thing in [thing for thing in ova.things if thing.cls in classes]:
+        ova.drop(thing)
+        notes.append(f"it has no {thing.cls}")
+
+
+def _vbds_of(ova: Ova, vm: Thing) -> List[Thing]:
+    return [vbd for vbd in ova.of("VBD") if vbd.text("VM") == vm.id]
+
+
+def _keep_snapshots(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> None:
+    """Those that are wanted and whose disks are all on the copy stay; one that was made later has none there."""
+    for vm in [vm for vm in ova.of("VM") if vm is not main]:
+        if edit.snapshots and all(_has_its_disk(ova, vbd, edit) for vbd in _vbds_of(ova, vm)):
+            continue
+        if edit.snapshots:
+            notes.append(f'its snapshot "{vm.text("name_label")}" is not on the copy')
+        _drop_vm(ova, vm)
+
+
+def _has_its_disk(ova: Ova, vbd: Thing, edit: Edit) -> bool:
+    vdi = ova.by_id("VDI").get(vbd.text("VDI"))
+    return not _is_disk(vbd) or (vdi is not None and edit.new_disk(vdi.text("uuid")) is not None)
+
+
+def _is_disk(vbd: Thing) -> bool:
+    return vbd.text("type") == "Disk" and not vbd.truth("empty")
+
+
+def _drop_vm(ova: Ova, vm: Thing) -> None:
+    """Whose parent it was has its parent."""
+    for other in ova.of("VM"):
+        if other.text("parent") == vm.id:
+            other.set_text("parent", vm.text("parent"))
+    for thing in [thing for thing in ova.things if thing.text("VM") == vm.id]:
+        ova.drop(thing)
+    ova.drop(vm)
+
+
+def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Disk]:
+    """Every disk goes to the copy, CDs stay if they are in an ISO SR, and all that nobody refers to then goes."""
+    vdis, srs = ova.by_id("VDI"), ova.by_id("SR")
+    used = set()
+    moved: Dict[str, str] = {}
+    disks = []
+    for vbd in ova.of("VBD"):
+        vbd.set_truth("currently_attached", False)
+        vdi = vdis.get(vbd.text("VDI"))
+        if not _is_disk(vbd):
+            if vdi is not None and _is_iso(srs.get(vdi.text("SR"))):
+                used.add(vdi.id)
+            else:
+                _eject(vbd)
+            continue
+        if vdi is None:
+            raise Refused(f"The disk {vbd.text('userdevice')} of the VM has no VDI in its records.")
+        old = moved.get(vdi.id) or vdi.text("uuid")
+        new = edit.new_disk(old)
+        if new is None:
+            raise Refused(
+                "The disk {} of the VM, {!r} ({}), is not on this copy.".format(
+                    vbd.text("userdevice"), vdi.text("name_label"), vdi.text("uuid")
+                )
+            )
+        moved[vdi.id] = old
+        used.add(vdi.id)
+        if vbd.text("VM") == main.id:
+            disks.append(Disk(vbd.text("userdevice"), new.uuid))
+    for vdi in [vdi for vdi in ova.of("VDI") if vdi.id not in used]:
+        ova.drop(vdi)
+    _rename(ova, moved, edit)
+    return sorted(disks)
+
+
+def _is_iso(sr: Optional[Thing]) -> bool:
+    return sr is not None and sr.text("content_type") == "iso" and sr.text("type") != _PHYSICAL
+
+
+def _eject(vbd: Thing) -> None:
+    vbd.set_text("VDI", NULL)
+    vbd.set_truth("empty", True)
+
+
+def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
+    """The VDIs in `moved` (old UUID by id) and their SR get the UUIDs of the copy."""
+    vdis = ova.by_id("VDI")
+    homes = {vdis[each].text("SR") for each in moved}
+    for each, old in moved.items():
+        new = edit.new_disk(old)
+        assert new is not None
+        for name in ("snapshot_of", "parent"):
+            vdis[each].set_text(name, NULL)
+        vdis[each].set_text("uuid", new.uuid)
+        vdis[each].set_text("location", new.location)
+        vdis[each].set_map("sm_config", {})  # a SCSIid there would be looked for before anything else
+        vdis[each].set_map("other_config", {})
+    for sr in ova.of("SR"):
+        if sr.id in homes:
+            sr.set_text("uuid", edit.sr_uuid)
+        elif not any(vdi.text("SR") == sr.id for vdi in ova.of("VDI")):
+            ova.drop(sr)
+
+
+def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """Every VIF names its network by reference: xapi would take the first of that name, or make one."""
+    networks = ova.by_id("network")
+    found, macs = {}, {}
+    for vif in ova.of("VIF"):
+        network = networks.get(vif.text("network"))
+        uuid = network.text("uuid") if network is not None else ""
+        ref = edit.network(uuid)
+        if ref is None:
+            name = network.text("name_label") if network is not None else ""
+            raise UsageError(
+                f"The network {name!r} ({uuid}) is not in the pool; say --network {name}=NEW, or --isolated."
+            )
+        vif.set_map("other_config", {**_kept(vif.map("other_config")), "maps_to": ref})
+        vif.set_truth("currently_attached", False)
+        if vif.text("VM") == main.id:
+            found[vif.text("device")] = ref
+            macs[vif.text("device")] = vif.text("MAC")
+    for network in ova.of("network"):
+        ova.drop(network)
+    return found, macs
+
+
+def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:
+    return {key: value for key, value in other_config.items() if key not in _STAY and not key.startswith(_STAY_ALL)}
+
+
+def _quieten(ova: Ova, main: Thing, edit: Edit) -> List[str]:
+    """Halted, without HA, PCI devices, tags and whatever would have somebody else start or back it up."""
+    told = {
+        "its memory is left out: it boots as after a cut of the power": main.text("power_state") == "Suspended",
+        "HA is off": main.truth("ha_always_run") or bool(main.text("ha_restart_priority")),
+        "it has no PCI device of the host": "pci" in main.map("other_config") or bool(main.text("PCI_bus")),
+        "it does not start with its host": main.map("other_config").get("auto_poweron") == "true",
+    }
+    for vm in ova.of("VM"):
+        _quieten_one(vm, edit)
+    return [note for note, is_so in told.items() if is_so]
+
+
+def _quieten_one(vm: Thing, edit: Edit) -> None:
+    vm.set_text("power_state", "Halted")
+    for name in ("suspend_VDI", "resident_on", "appliance", "protection_policy", "scheduled_to_be_resident_on"):
+        vm.set_text(name, NULL)
+    vm.set_truth("is_default_template", False)
+    vm.set_truth("ha_always_run", False)
+    vm.set_text("ha_restart_priority", "")
+    vm.set_text("PCI_bus", "")
+    vm.set_map("other_config", {**_kept(vm.map("other_config")), **edit.marks})
+    if "tags" in vm.fields:
+        vm.fields["tags"].set_list(edit.tags)
+
+
+# --- the check
+
+
+def verify(document: bytes, edit: Edit) -> None:
+    """Parse the file again: it leads to disks of the copy and to ISOs, and nowhere else. Raises Refused."""
+    ova = Ova(document)
+    srs, vdis = ova.by_id("SR"), ova.by_id("VDI")
+    new = {vbd.text("VDI") for vbd in ova.of("VBD") if _is_disk(vbd)}
+    for vdi in vdis.values():
+        sr = srs.get(vdi.text("SR"))
+        is_of_copy = sr is not None and sr.text("uuid") == edit.sr_uuid and not _is_iso(sr)
+        if not (is_of_copy or (_is_iso(sr) and vdi.id not in new)):
+            raise _leads_away(vdi)
+        is_known = vdi.text("location") in edit.locations and not vdi.map("sm_config") and not vdi.map("other_config")
+        if is_of_copy and not is_known:
+            raise _leads_away(vdi)
+    for sr in srs.values():
+        if sr.text("uuid") != edit.sr_uuid and not _is_iso(sr):
+            raise _leads_away(sr)
+    for vbd in ova.of("VBD"):
+        if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
+            raise _leads_away(vbd)
+    for vm in ova.of("VM"):
+        if vm.text("power_state") != "Halted" or vm.truth("ha_always_run") or vm.text("suspend_VDI") not in ("", NULL):
+            raise _leads_away(vm)
+
+
+def _leads_away(thing: Thing) -> Refused:
+    return Refused(
+        f"The records of the copy would lead to another disk than the copy's ({thing.cls} {thing.text('uuid')}). "
+        "Nothing was made. This is a defect: please report it."
+    )

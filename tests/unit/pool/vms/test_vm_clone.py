@@ -1,0 +1,524 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Copies of VMs: never a way to the original's disks, nothing of the original changed, none twice, none half."""
+
+import pytest
+
+from kit.pool import transfer
+from kit.pool.api import GoneAway
+from kit.pool.database import NULL
+from kit.pool.errors import XenError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.vms import ova
+from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
+
+CHANGING = ("create", "destroy", "set_", "add_to", "remove_from", "start", "shutdown", "plug", "migrate")
+
+
+class Day:
+    """The VM "web" in use, with two disks of "Production", and an attached copy of that SR."""
+
+    def __init__(self, lab):
+        self.lab, self.db = lab, lab.pool.db
+        self.net = lab.network("office")
+        self.root, self.data = (lab.vdi("Production", label)[0] for label in ("root disk", "data"))
+        self.web = lab.vm("web", self.root, self.data, networks=[self.net], state="Running", other_config={"a": "b"})
+        (self.copy,) = lab.attach(lab.clone("Production"))
+        self.sr = self.db.by_uuid("SR", self.copy.sr_uuid)
+
+    def clone(self, *names, **more):
+        return self.lab.clone_vms(self.copy.sr_uuid, *names, **more)
+
+    def vm(self, uuid):
+        return self.db.record("VM", self.db.by_uuid("VM", uuid))
+
+    def expected(self, vm):
+        """The disks that a copy of a VM must have."""
+        old = self.lab.disks_of(vm)
+        return {device: (self.sr, derived_uuid(self.copy.sr_uuid, uuid)) for device, (_, uuid) in old.items()}
+
+    def originals(self):
+        """All of the VMs that no run has made, and what hangs on them."""
+        ours = [ref for ref, vm in self.db.records("VM").items() if "relvmoiscsi:clone-of" in vm["other_config"]]
+        rows = {table: self.db.records(table) for table in ("VM", "VBD", "VIF", "VTPM", "VDI", "network")}
+        for table in ("VBD", "VIF", "VTPM"):
+            rows[table] = {ref: row for ref, row in rows[table].items() if row["VM"] not in ours}
+        for row in [*rows["VDI"].values(), *rows["network"].values()]:
+            row.pop("VBDs", None), row.pop("VIFs", None)
+        rows["VM"] = {ref: row for ref, row in rows["VM"].items() if ref not in ours}
+        return rows
+
+
+@pytest.fixture
+def day(lab):
+    return Day(lab)
+
+
+def naive_import(day, edit=lambda row: None):
+    """What a client does that believes the file to be the copy's."""
+    db, api = day.db, day.lab.pool.api
+    document = transfer.export(db, day.web)
+    header = transfer.untar(transfer.tar(document))
+    for each in header["objects"]:
+        edit(each)
+    return transfer._Import(db, api.vms, header["objects"], {}, None).run()[0]
+
+
+# --- never a way to the original's disks
+
+
+def test_an_import_of_what_was_exported_has_the_disks_of_the_original(day):
+    """The trap, in the simulated pool as in xapi: nobody is asked, and nothing fails."""
+    naive = naive_import(day)
+    assert day.lab.disks_of(naive) == day.lab.disks_of(day.web)
+
+
+def test_a_map_that_misses_a_disk_leads_to_the_original_in_silence(day):
+    def edit(each):
+        row = each["snapshot"]
+        if each["class"] == "VDI" and row["name_label"] == "root disk":
+            row["uuid"] = row["location"] = derived_uuid(day.copy.sr_uuid, row["uuid"])
+        if each["class"] == "SR":
+            row["uuid"] = day.copy.sr_uuid
+
+    with pytest.raises(XenError, match="VDI_LOCATION_MISSING"):
+        naive_import(day, edit)  # this one is found out, as the SR is another
+
+    def scsi_id(each):
+        edit(each)
+        if each["class"] == "VDI" and each["snapshot"]["name_label"] == "data":
+            each["snapshot"]["sm_config"] = {"SCSIid": "3600"}
+
+    day.db.set("VDI", day.data, "sm_config", {"SCSIid": "3600"})
+    naive = naive_import(day, scsi_id)  # and this one is not
+    assert day.lab.disks_of(naive)["1"] == day.lab.disks_of(day.web)["1"]
+
+
+def test_every_disk_of_the_copy_is_the_new_one_of_the_map(day):
+    before = day.originals()
+    (done,) = day.clone("web")
+
+    assert (done.status, done.name, done.error) == (MADE, "web 2026-11-22", None)
+    new = day.db.by_uuid("VM", done.uuid)
+    assert day.lab.disks_of(new) == day.expected(day.web)
+    assert day.originals() == before
+    record = day.vm(done.uuid)
+    assert record["other_config"]["relvmoiscsi:clone-of"] == day.db.get("VM", day.web, "uuid")
+    assert record["other_config"]["a"] == "b" and record["power_state"] == "Halted"
+    assert [disk.vdi_uuid for disk in done.disks] == [uuid for _, uuid in day.expected(day.web).values()]
+
+
+@pytest.mark.parametrize("trap", ["SCSIid", "maps_to", "both SRs"])
+def test_no_key_of_a_disk_leads_back(day, trap):
+    if trap == "SCSIid":
+        for vdi in (day.root, day.data):
+            day.db.set("VDI", vdi, "sm_config", {"SCSIid": vdi})
+    elif trap == "maps_to":
+        day.db.set("VDI", day.root, "other_config", {"maps_to": day.root})
+    else:
+        other = day.lab.vdi("Testing", "data")[0]
+        day.web = day.lab.vm("mixed", day.root, other, networks=[day.net])
+    name = day.db.get("VM", day.web, "name_label")
+    (done,) = day.clone(name)
+
+    if trap == "both SRs":
+        assert done.status == FAILED and "has disks that are not on the copy" in str(done.error)
+        assert not day.lab.pool.api.transfer.imports
+    else:
+        assert day.lab.disks_of(day.db.by_uuid("VM", done.uuid)) == day.expected(day.web)
+
+
+def test_a_disk_that_is_added_after_the_choice_is_refused(day):
+    """What the records say then counts, not what was seen first."""
+    other = day.lab.vdi("Testing", "data")[0]
+    day.lab.pool.api.before = lambda method, _: (
+        method.startswith("GET") and day.db.create("VBD", VM=day.web, VDI=other, userdevice="7")
+    )
+    (done,) = day.clone("web")
+
+    assert done.status == FAILED and "The disk 7 of the VM" in str(done.error)
+    assert not day.lab.pool.api.transfer.imports
+
+
+@pytest.mark.parametrize("what", ["another disk", "no disk", "started", "HA", "a network", "Ref:"])
+def test_a_vm_that_is_not_what_it_should_be_is_destroyed_again(day, what):
+    """Whatever a release does with the file: what came of it is compared with the map."""
+    db = day.db
+    before = day.originals()
+
+    def spoil(_objects):
+        (new,) = [ref for ref, vm in db.records("VM").items() if "relvmoiscsi:clone-of" in vm["other_config"]]
+        vbds, vifs = db.refs("VBD", VM=new), db.refs("VIF", VM=new)
+        if what == "another disk":
+            db.set("VBD", vbds[0], "VDI", day.root)
+        elif what == "no disk":
+            db.destroy("VBD", vbds[1])
+        elif what == "started":
+            db.set("VM", new, "power_state", "Running")
+        elif what == "HA":
+            db.set("VM", new, "ha_always_run", True)
+        elif what == "a network":
+            db.set("VIF", vifs[0], "network", day.lab.network("other"))
+        else:
+            db.set("VM", new, "parent", "Ref:17")
+
+    day.lab.pool.api.transfer.fail_import = spoil
+    (done,) = day.clone("web")
+
+    assert done.status == FAILED
+    if what == "started":
+        assert "It could not be destroyed" in str(done.error) and "Do not start it" in str(done.error)
+        return
+    assert "was destroyed again" in str(done.error) and "No disk was touched" in str(done.error)
+    after = day.originals()
+    after["network"] = {ref: row for ref, row in after["network"].items() if row["name_label"] != "other"}
+    assert after == before and not any(vm["name_label"] == done.name for vm in db.records("VM").values())
+
+
+def test_nothing_is_called_that_could_harm_an_original(day):
+    day.lab.pool.api.calls.clear()
+    day.clone("web", keep_mac=True, isolated="nowhere")
+
+    made = {call for call in day.lab.pool.api.calls if any(word in call.split(".")[-1] for word in CHANGING)}
+    allowed = {"task.create", "task.destroy", "network.create", "VIF.create", "VIF.destroy", "VM.add_to_other_config"}
+    assert made <= allowed
+
+
+# --- what a copy has
+
+
+def test_what_the_facts_say_of_each_field(day):
+    """HA, PCI, backup tags and automatic start stay behind; firmware, vTPM and the rest come along."""
+    db = day.db
+    iso = db.create("SR", name_label="ISOs", content_type="iso", type="iso")
+    tools = db.create("VDI", SR=iso, location="guest-tools.iso", name_label="guest-tools.iso")
+    db.create("VBD", VM=day.web, VDI=tools, userdevice="3", type="CD", mode="RO", currently_attached=True)
+    drive = db.create("SR", name_label="DVD", content_type="iso", type="udev")
+    disc = db.create("VDI", SR=drive, location="/dev/sr0")
+    db.create("VBD", VM=day.web, VDI=disc, userdevice="4", type="CD", mode="RO")
+    db.create("VTPM", VM=day.web, contents="a secret")
+    for name, value in {
+        "ha_always_run": True,
+        "ha_restart_priority": "restart",
+        "tags": ["backup daily"],
+        "PCI_bus": "0/0000:81:00.0",
+        "resident_on": day.lab.pool.master,
+        "blocked_operations": {"destroy": "no"},
+        "appliance": db.create("VM_metrics"),
+        "bios_strings": {"bios-vendor": "x"},
+        "xenstore_data": {"vm-data/a": "1"},
+        "other_config": {"pci": "0/81", "auto_poweron": "true", "xo:backup:job": "j", "pcix": "y", "mac_seed": "seed"},
+    }.items():
+        db.set("VM", day.web, name, value)
+    (done,) = day.clone("web", name="{vm} on {sr}")
+    new = day.vm(done.uuid)
+
+    assert not day.lab.pool.api.vms.that_ha_would_start() and not day.lab.pool.api.vms.that_boot_would_start()
+    assert (new["ha_always_run"], new["ha_restart_priority"], new["PCI_bus"]) == (False, "", "")
+    assert new["tags"] == ["relvmoiscsi", "xo:no-bak=relvmoiscsi clone"]
+    ours = {key for key in new["other_config"] if key.startswith("relvmoiscsi:")}
+    assert ours == {"relvmoiscsi:" + key for key in ("clone-of", "sr", "run", "done")}
+    assert set(new["other_config"]) - ours == {"pcix", "mac_seed"} and new["other_config"]["mac_seed"] != "seed"
+    assert (new["resident_on"], new["suspend_VDI"], new["appliance"]) == (NULL, NULL, NULL)
+    assert new["NVRAM"] == {"EFI-variables": "QUJD"} and new["platform"] == {"secureboot": "true"}
+    assert new["bios_strings"] == {"bios-vendor": "x"} and new["xenstore_data"] == {"vm-data/a": "1"}
+    assert new["generation_id"] not in ("", "a generation")
+    assert [db.get("VTPM", ref, "contents") for ref in new["VTPMs"]] == ["a secret"]
+    assert new["name_label"] == "web on Production 2026-11-22" and "Copy of the VM" in new["name_description"]
+    vbds = {vbd["userdevice"]: vbd for vbd in db.records("VBD", VM=db.by_uuid("VM", done.uuid)).values()}
+    assert (vbds["3"]["VDI"], vbds["4"]["VDI"], vbds["4"]["empty"]) == (tools, NULL, True)
+    assert vbds["0"]["bootable"] and not any(vbd["currently_attached"] for vbd in vbds.values())
+    assert set(done.notes) == {
+        "HA is off", "it has no PCI device of the host", "it does not start with its host",
+    }  # fmt: skip
+
+
+def test_a_name_that_looks_like_a_reference_is_a_name(day):
+    day.db.set("VM", day.web, "name_description", "Ref: ticket 5")
+    (done,) = day.clone("web", name="Ref:5")
+    assert done.status == MADE and day.vm(done.uuid)["name_label"] == "Ref:5"
+
+
+def test_without_vtpm_and_vgpu(day):
+    db = day.db
+    db.create("VTPM", VM=day.web, contents="a secret")
+    group, kind = db.create("GPU_group", GPU_types=["10de/1"]), db.create("VGPU_type", identifier="x")
+    db.create("VGPU", VM=day.web, type=kind, GPU_group=group)
+    (done,) = day.clone("web")
+    assert len(day.vm(done.uuid)["VTPMs"]) == len(day.vm(done.uuid)["VGPUs"]) == 1
+
+    other = day.lab.vm("db", day.data)
+    db.create("VTPM", VM=other, contents="another secret")
+    (done,) = day.clone("db", without=("VTPM", "VGPU"))
+    assert day.vm(done.uuid)["VTPMs"] == [] and done.notes == ["it has no VTPM"]
+
+
+def test_a_suspended_vm_becomes_a_halted_one(day):
+    db = day.db
+    image = day.lab.vdi("Testing", "data")[0]
+    db.set("VM", day.web, "power_state", "Suspended")
+    db.set("VM", day.web, "suspend_VDI", image)
+    (done,) = day.clone("web")
+
+    new = day.vm(done.uuid)
+    assert (new["power_state"], new["suspend_VDI"]) == ("Halted", NULL)
+    assert done.notes == ["its memory is left out: it boots as after a cut of the power"]
+
+
+def test_snapshots_come_along_where_they_are_asked_for(day):
+    snap = day.lab.vdi("Production", "before")[0]
+    first = day.lab.snapshot(day.web, "before the update", snap)
+    later = day.db.create("VDI", SR=day.lab.originals["Production"][1], location="x", name_label="a later snapshot")
+    day.lab.snapshot(day.web, "since", later)
+    (plain,) = day.clone("web")
+    assert day.vm(plain.uuid)["snapshots"] == [] and plain.snapshots == []
+    day.lab.pool.api.vms.vm_destroy("", day.db.by_uuid("VM", plain.uuid))
+    (done,) = day.clone("web", snapshots=True)
+
+    new = day.vm(done.uuid)
+    (copied,) = new["snapshots"]
+    assert day.lab.disks_of(copied) == day.expected(first)
+    assert day.db.get("VM", copied, "is_a_snapshot") and new["parent"] == copied
+    assert done.snapshots == ["before the update"] and done.notes == ['its snapshot "since" is not on the copy']
+    (again,) = day.clone("web", snapshots=True)
+    assert again.status == ALREADY
+
+
+# --- networks
+
+
+def test_macs_are_new_and_the_network_is_the_same(day):
+    first = day.lab.network("office")  # a second one of this name; xapi would take whichever comes first
+    day.db.set("VIF", day.db.refs("VIF", VM=day.web)[0], "network", first)
+    (done,) = day.clone("web")
+    (vif,) = day.db.records("VIF", VM=day.db.by_uuid("VM", done.uuid)).values()
+    (old,) = day.db.records("VIF", VM=day.web).values()
+
+    assert vif["MAC"] != old["MAC"] and vif["network"] == first and "maps_to" not in vif["other_config"]
+
+
+def test_isolated_they_are_on_a_network_without_a_wire(day):
+    with pytest.raises(Refused, match="'office' has physical interfaces: it is not isolated"):
+        day.clone("web", isolated="office")
+    (done,) = day.clone("web", isolated="nowhere", keep_mac=True)
+    (network,) = day.db.records("network", name_label="nowhere").values()
+
+    (vif,) = day.db.records("VIF", VM=day.db.by_uuid("VM", done.uuid)).values()
+    (old,) = day.db.records("VIF", VM=day.web).values()
+    assert network["PIFs"] == [] and network["VIFs"] == day.vm(done.uuid)["VIFs"] and vif["MAC"] == old["MAC"]
+    assert done.networks == {"0": "nowhere"}
+
+
+def test_another_network_for_one(day):
+    lab_net = day.lab.network("lab")
+    uuid = day.db.get("network", day.net, "uuid")
+    (done,) = day.clone("web", networks={uuid: lab_net}, keep_mac=True)
+    assert done.networks == {"0": "lab"}
+
+
+def test_the_same_mac_twice_on_one_network_is_refused(day):
+    with pytest.raises(Refused, match="would be twice on the network 'office'"):
+        day.clone("web", keep_mac=True)
+
+
+# --- which
+
+
+def test_all_that_have_a_disk_there(day):
+    day.lab.vm("db", day.data)
+    day.lab.vm("elsewhere", day.lab.vdi("Testing", "data")[0])
+    mixed = day.lab.vm("mixed", day.root, day.lab.vdi("Testing", "data")[0])
+    done = day.clone(everything=True, jobs=3)
+
+    assert [(each.vm_name, each.status) for each in done] == [("db", MADE), ("mixed", FAILED), ("web", MADE)]
+    assert day.db.get("VM", mixed, "name_label") == "mixed"
+    assert [each.status for each in day.clone(everything=True)] == [ALREADY, FAILED, ALREADY]
+
+
+def test_names(day):
+    with pytest.raises(NotFound, match="There is no VM with the UUID or the name 'wbe'"):
+        day.clone("wbe")
+    with pytest.raises(UsageError, match="No VM is named"):
+        day.clone()
+    with pytest.raises(UsageError, match="may have vm, date and sr in braces"):
+        day.clone("web", name="{vm} {run}")
+    with pytest.raises(UsageError, match="cannot be read"):
+        day.clone("web", name="{vm")
+    day.lab.vm("web 2026-11-22", day.data)
+    assert day.clone("web")[0].name == "web 2026-11-22 (2)"
+    day.lab.vm("web")
+    with pytest.raises(UsageError, match="2 VMs have the name 'web'"):
+        day.clone("web")
+    (bare,) = day.clone(day.db.records("VM", name_label="web").popitem()[1]["uuid"])
+    assert "has no disk" in str(bare.error)
+
+
+def test_an_sr_without_vms_is_not_found(day):
+    (other,) = day.lab.attach(day.lab.clone("Testing"))
+    with pytest.raises(NotFound, match="No VM of the pool has a disk of which"):
+        day.lab.clone_vms(other.sr_uuid, everything=True)
+
+
+def test_a_role_that_may_not_is_told(day):
+    day.lab.pool.api.users["eve"] = ("x", "vm-operator")
+    (done,) = day.clone("web", where=day.lab.where()._replace(user="eve", password="x"))
+    assert isinstance(done.error, PoolFailure) and done.error.code == "RBAC_PERMISSION_DENIED"
+
+
+def test_records_of_a_newer_release_are_refused_by_the_pool(day, monkeypatch):
+    monkeypatch.setattr(transfer, "VSN", (2, 20))
+    export = transfer.export
+    monkeypatch.setattr(transfer, "export", lambda *words: export(*words).replace(b"20</value>", b"22</value>"))
+    (done,) = day.clone("web")
+    assert done.error.code == "IMPORT_INCOMPATIBLE_VERSION"
+
+
+# --- again
+
+
+def test_the_same_again_makes_no_second_one(day):
+    (first,) = day.clone("web")
+    before = sorted(day.db.refs("VM"))
+    (again,) = day.clone("web", name="another name")
+
+    assert (again.status, again.uuid, again.name) == (ALREADY, first.uuid, first.name)
+    assert sorted(day.db.refs("VM")) == before
+
+
+def copies(day):
+    """The copies of "web" that there are: name, disks, networks, whether they are done."""
+    found = []
+    for ref, vm in day.db.records("VM").items():
+        if "relvmoiscsi:clone-of" in vm["other_config"]:
+            macs = [vif["MAC"] for vif in day.db.records("VIF", VM=ref).values()]
+            disks = sorted(day.lab.disks_of(ref).items())
+            found.append((vm["name_label"], disks, macs, "relvmoiscsi:done" in vm["other_config"]))
+    return found
+
+
+def test_killed_at_every_call_the_next_run_makes_one_and_only_one(day):
+    before = day.originals()
+    (vif,) = day.db.records("VIF", VM=day.web).values()
+    number = 0
+    while True:
+        count = [0]
+
+        def cut(_method, _params, count=count, number=number):
+            count[0] += 1
+            if count[0] > number:
+                raise GoneAway()
+
+        day.lab.pool.api.before = cut
+        try:
+            day.clone("web", isolated="nowhere", keep_mac=True)
+        except RelvmoiscsiError:
+            pass
+        day.lab.pool.api.before = None
+        (done,) = day.clone("web", isolated="nowhere", keep_mac=True)
+
+        assert done.error is None, (number, done.error)
+        assert copies(day) == [("web 2026-11-22", sorted(day.expected(day.web).items()), [vif["MAC"]], True)], number
+        for ref in day.db.refs("network", name_label="nowhere"):
+            day.lab.pool.api.vms.vm_destroy("", day.db.by_uuid("VM", done.uuid))
+            day.db.destroy("network", ref)
+        after = day.originals()
+        assert {table: set(rows) for table, rows in after.items()} == {
+            table: set(rows) for table, rows in before.items()
+        }
+        number += 1
+        if count[0] < number:
+            break
+    assert number > 20
+
+
+def killed_while_importing(day):
+    """A client that was killed when it had sent everything: gives what xapi still has to do."""
+    api = day.lab.pool.api
+
+    def cut(method, _params):
+        if method == "PUT /import_metadata" and api.transfer.imports:
+            raise GoneAway()
+
+    api.before = cut
+    (failed,) = day.clone("web")
+    assert failed.status == FAILED
+    api.before = None
+    ((_, objects),) = api.transfer.imports
+    return lambda: transfer._Import(day.db, api.vms, objects, {}, None).run()
+
+
+def test_an_import_that_ends_late_leaves_one_vm(day):
+    """The client that began it was killed, and its import comes to an end while the next one is under way."""
+    rest = killed_while_importing(day)
+
+    def finish(method, _params):
+        if method == "VM.add_to_other_config":
+            day.lab.pool.api.before = None
+            rest()
+
+    day.lab.pool.api.before = finish
+    (done,) = day.clone("web")
+    assert done.status == MADE and [each[3] for each in copies(day)] == [True]
+    assert day.vm(done.uuid)["name_label"] == "web 2026-11-22"
+
+
+def test_an_import_that_is_under_way_is_waited_for(day):
+    rest = killed_while_importing(day)
+    (task,) = [
+        ref for ref, row in day.db.records("task", status="pending").items() if "has a copy" in row["name_label"]
+    ]
+    waited = []
+
+    def end(method, params):
+        if method == "event.from" and params[1] == ["task/" + task] and params[2]:
+            waited.append(task)
+            rest()
+            day.db.set("task", task, "status", "success")
+
+    day.lab.pool.api.before = end
+    (done,) = day.clone("web", patience=20.0)
+    assert waited == [task] and done.status == MADE and len(copies(day)) == 1
+
+
+def test_of_two_that_are_done_one_stays(day):
+    """Two runs at once: each looks again when it is done."""
+    (first,) = day.clone("web")
+    ref = day.db.by_uuid("VM", first.uuid)
+    marks = day.db.get("VM", ref, "other_config")
+    day.db.set("VM", ref, "other_config", {})
+
+    def appear(method, _params):
+        if method == "VM.add_to_other_config":
+            day.db.set("VM", ref, "other_config", marks)
+
+    day.lab.pool.api.before = appear
+    (second,) = day.clone("web")
+    assert (second.status, second.uuid) == (ALREADY, first.uuid) and len(copies(day)) == 1
+
+
+def test_an_import_that_fails_leaves_nothing(day):
+    before = day.originals()
+
+    def fail(_objects):
+        raise XenError("IMPORT_ERROR_GENERIC", "the disk is full")
+
+    day.lab.pool.api.transfer.fail_import = fail
+    (done,) = day.clone("web")
+    assert done.status == FAILED and "the disk is full" in str(done.error) and copies(day) == []
+    assert day.originals() == before
+
+
+# --- the wire
+
+
+def test_the_head_of_a_request_is_short_enough_for_xapi(day, monkeypatch):
+    monkeypatch.setattr(transfer, "MOST_HEADER_BYTES", 400)
+    assert day.clone("web")[0].status == MADE
+
+
+def test_an_answer_that_is_no_tar_is_told():
+    for archive, words in ((b"", "no tar"), (ova.pack(b"x").replace(b"ova.xml", b"oval.xm"), "has no ova.xml")):
+        with pytest.raises(Refused, match=words):
+            ova.unpack(archive)
+    assert ova.unpack(ova.pack(b"some text")) == b"some text"
