@@ -12,7 +12,7 @@ COMMANDS = {
     "doctor": "tell whether this host and its pool are ready for the SR driver",
     "settings": "tell what holds for the SR driver on this host, and change it",
     "direct": "give LUNs to VMs as they are: add, remove, list",
-    "pool": "clones as SRs on all hosts of a pool: luns, attach, map, discard",
+    "pool": "clones as SRs on all hosts of a pool, and their VMs: luns, attach, map, clone, discard",
 }
 
 _PAGE = """\

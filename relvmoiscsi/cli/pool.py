@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands on a whole pool: luns, attach, map, discard."""
+"""The commands on a whole pool: luns, attach, map, discard; those on its VMs are in cli/pool_vms.py."""
 
 import argparse
 import gc
@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from relvmoiscsi.cli import pool_vms
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
@@ -108,6 +109,7 @@ def add_command(make: Maker) -> None:
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
     _takes_copies(discarding)
     _changes(discarding)
+    pool_vms.add_commands(pool_vms.Tools(command, _changes, _opened, _run_id))
 
 
 def _takes_copies(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +155,9 @@ def _changes(parser: argparse.ArgumentParser) -> None:
 
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
-    raise UsageError("Say what to do: `relvmoiscsi pool luns`, `attach`, `map` or `discard`; --help tells more.")
+    raise UsageError(
+        "Say what to do: `relvmoiscsi pool luns`, `attach`, `map`, `clone` or `discard`; --help tells more."
+    )
 
 
 # --- where, and as whom

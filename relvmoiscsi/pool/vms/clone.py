@@ -74,7 +74,7 @@ class Cloned(NamedTuple):
     name: str = ""
     uuid: str = ""  #: of the copy
     disks: Sequence[ova.Disk] = ()
-    networks: Mapping[str, str] = {}  #: name of the network, by device
+    networks: Mapping[str, Tuple[str, str]] = {}  #: names of the original's network and of its own, by device
     snapshots: Sequence[str] = ()
     notes: Sequence[str] = ()
     error: Optional[RelvmoiscsiError] = None
@@ -86,7 +86,7 @@ class Cloned(NamedTuple):
             "name": {"old": self.vm_name, "new": self.name or None},
             "status": self.status,
             "disks": [disk._asdict() for disk in self.disks],
-            "networks": dict(self.networks),
+            "networks": {device: {"old": old, "new": new} for device, (old, new) in self.networks.items()},
             "snapshots": list(self.snapshots),
             "notes": list(self.notes),
             "error": str(self.error) if self.error is not None else None,
@@ -216,13 +216,13 @@ def _would(found: Inventory, copy: Copy, source: Source, name: str, there: Mappi
     disks = []
     for device, vdi in sorted(found.disks_of(source.ref).items()):
         new = copy.new_of(vdi["uuid"])
-        disks += [ova.Disk(device, new["uuid"])] if new is not None else []
-    networks = {
-        vif["device"]: str(found.networks[ref]["name_label"])
-        for vif in found.vifs_of(source.ref).values()
-        for ref in [_network(found, wanted, found.networks[vif["network"]]["uuid"])]
-        if ref is not None
-    }
+        disks += [ova.Disk(device, vdi["uuid"], new["uuid"])] if new is not None else []
+    networks = {}
+    for vif in found.vifs_of(source.ref).values():
+        old = found.networks[vif["network"]]
+        ref = _network(found, wanted, old["uuid"])
+        if ref is not None:
+            networks[vif["device"]] = (str(old["name_label"]), str(found.networks[ref]["name_label"]))
     return Cloned(source.uuid, source.name, WOULD, name, disks=disks, networks=networks)
 
 
@@ -297,7 +297,8 @@ class _Clone:
         record = self._finished(made, edited)
         for task in left:
             _gone_is_done(self.calls, "task.destroy", task)
-        networks = {device: str(self.found.networks[ref]["name_label"]) for device, ref in edited.networks.items()}
+        names = {ref: str(network["name_label"]) for ref, network in self.found.networks.items()}
+        networks = {device: (nic.old_network, names[nic.network]) for device, nic in edited.nics.items()}
         return Cloned(
             self.source.uuid, self.source.name, MADE, self.name, record["uuid"], edited.disks, networks,
             edited.snapshots, edited.notes,
@@ -347,7 +348,7 @@ class _Clone:
         if problem:
             self._destroy_again(made[0], problem)
         if self.wanted.keep_mac:
-            self._restore_macs(record, edited.macs)
+            self._restore_macs(record, edited.nics)
         self.calls.call("VM.add_to_other_config", made[0], DONE, "true")
         return record
 
@@ -375,11 +376,13 @@ class _Clone:
         if away:
             return f"its disk {away[0]['userdevice']} is not on the copy"
         disks = [vbd for vbd in vbds.values() if vbd["VM"] == vm and vbd["type"] == "Disk"]
-        has = sorted(ova.Disk(vbd["userdevice"], self.copy.vdis[vbd["VDI"]]["uuid"]) for vbd in disks)
-        if has != edited.disks:
+        has = sorted((vbd["userdevice"], self.copy.vdis[vbd["VDI"]]["uuid"]) for vbd in disks)
+        if has != [(disk.userdevice, disk.new) for disk in edited.disks]:
             return "it has other disks than its original"
         vifs = self.calls.records("VIF", f'field "VM" = "{vm}"')
-        if {vif["device"]: vif["network"] for vif in vifs.values()} != edited.networks:
+        if {vif["device"]: vif["network"] for vif in vifs.values()} != {
+            device: nic.network for device, nic in edited.nics.items()
+        }:
             return "it is on other networks than it should be"
         left = inventory.dangling([*vms.values(), *vbds.values(), *vifs.values()])
         return "it has references that lead nowhere: {}".format(", ".join(left)) if left else ""
@@ -393,13 +396,13 @@ class _Clone:
         home = self.found.vdis.get(vbd["VDI"], {}).get("SR")
         return home in self.pool.srs and self.pool.srs[home]["content_type"] == "iso"
 
-    def _restore_macs(self, record: Record, macs: Mapping[str, str]) -> None:
+    def _restore_macs(self, record: Record, nics: Mapping[str, ova.Nic]) -> None:
         """A VIF has one MAC all its life: another one takes its place."""
         for ref in record["VIFs"]:
             vif = self.calls.call("VIF.get_record", ref)
             fields = {name: vif[name] for name in _VIF if name in vif}
             self.calls.call("VIF.destroy", ref)
-            self.calls.call("VIF.create", {**fields, "MAC": macs[vif["device"]]})
+            self.calls.call("VIF.create", {**fields, "MAC": nics[vif["device"]].old_mac})
 
 
 #: fields of a VIF that VIF.create takes

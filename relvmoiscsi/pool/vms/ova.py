@@ -14,7 +14,7 @@ as it is, whatever release has written it. Source: xen-api ocaml/xapi/{export,im
 import io
 import tarfile
 import xml.etree.ElementTree as ET
-from typing import AbstractSet, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import AbstractSet, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.vms.inventory import NULL
@@ -66,7 +66,16 @@ class Disk(NamedTuple):
     """A disk that the copy will have."""
 
     userdevice: str
-    vdi_uuid: str
+    old: str  #: UUID of the original's VDI
+    new: str  #: UUID of the copy's
+
+
+class Nic(NamedTuple):
+    """A VIF that the copy will have."""
+
+    network: str  #: reference in the pool
+    old_network: str  #: name of the original's
+    old_mac: str
 
 
 class Edited(NamedTuple):
@@ -74,8 +83,7 @@ class Edited(NamedTuple):
 
     document: bytes
     disks: List[Disk]  #: of the VM itself
-    networks: Dict[str, str]  #: reference in the pool, by the VIF's device
-    macs: Dict[str, str]  #: of the original, by the VIF's device
+    nics: Dict[str, Nic]  #: by device
     snapshots: List[str]  #: names of those that come along
     notes: List[str]  #: what the copy has otherwise than the original, for people
 
@@ -248,12 +256,12 @@ def edited(document: bytes, edit: Edit) -> Edited:
     _drop_classes(ova, edit.without, notes)
     _keep_snapshots(ova, main, edit, notes)
     disks = _move_disks(ova, main, edit, notes)
-    networks, macs = _move_vifs(ova, main, edit)
+    nics = _move_vifs(ova, main, edit)
     notes += _quieten(ova, main, edit)
     main.set_text("name_label", edit.name)
     main.set_text("name_description", _joined(main.text("name_description"), edit.description))
     snapshots = [vm.text("name_label") for vm in ova.of("VM") if vm is not main]
-    result = Edited(ova.document(), disks, networks, macs, snapshots, notes)
+    result = Edited(ova.document(), disks, nics, snapshots, notes)
     verify(result.document, edit)
     return result
 
@@ -329,7 +337,7 @@ def _move_disks(ova: Ova, main: Thing, edit: Edit, notes: List[str]) -> List[Dis
         moved[vdi.id] = old
         used.add(vdi.id)
         if vbd.text("VM") == main.id:
-            disks.append(Disk(vbd.text("userdevice"), new.uuid))
+            disks.append(Disk(vbd.text("userdevice"), old, new.uuid))
     for vdi in [vdi for vdi in ova.of("VDI") if vdi.id not in used]:
         ova.drop(vdi)
     _rename(ova, moved, edit)
@@ -365,27 +373,25 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
             ova.drop(sr)
 
 
-def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Tuple[Dict[str, str], Dict[str, str]]:
+def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
     """Every VIF names its network by reference: xapi would take the first of that name, or make one."""
     networks = ova.by_id("network")
-    found, macs = {}, {}
+    found = {}
     for vif in ova.of("VIF"):
         network = networks.get(vif.text("network"))
-        uuid = network.text("uuid") if network is not None else ""
+        uuid, name = (network.text("uuid"), network.text("name_label")) if network is not None else ("", "")
         ref = edit.network(uuid)
         if ref is None:
-            name = network.text("name_label") if network is not None else ""
             raise UsageError(
                 f"The network {name!r} ({uuid}) is not in the pool; say --network {name}=NEW, or --isolated."
             )
         vif.set_map("other_config", {**_kept(vif.map("other_config")), "maps_to": ref})
         vif.set_truth("currently_attached", False)
         if vif.text("VM") == main.id:
-            found[vif.text("device")] = ref
-            macs[vif.text("device")] = vif.text("MAC")
+            found[vif.text("device")] = Nic(ref, name, vif.text("MAC"))
     for network in ova.of("network"):
         ova.drop(network)
-    return found, macs
+    return found
 
 
 def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:

@@ -106,7 +106,7 @@ def test_every_disk_of_the_copy_is_the_new_one_of_the_map(day):
     record = day.vm(done.uuid)
     assert record["other_config"]["relvmoiscsi:clone-of"] == day.db.get("VM", day.web, "uuid")
     assert record["other_config"]["a"] == "b" and record["power_state"] == "Halted"
-    assert [disk.vdi_uuid for disk in done.disks] == [uuid for _, uuid in day.expected(day.web).values()]
+    assert [disk.new for disk in done.disks] == [uuid for _, uuid in day.expected(day.web).values()]
 
 
 @pytest.mark.parametrize("trap", ["SCSIid", "maps_to", "both SRs"])
@@ -307,14 +307,14 @@ def test_isolated_they_are_on_a_network_without_a_wire(day):
     (vif,) = day.db.records("VIF", VM=day.db.by_uuid("VM", done.uuid)).values()
     (old,) = day.db.records("VIF", VM=day.web).values()
     assert network["PIFs"] == [] and network["VIFs"] == day.vm(done.uuid)["VIFs"] and vif["MAC"] == old["MAC"]
-    assert done.networks == {"0": "nowhere"}
+    assert done.networks == {"0": ("office", "nowhere")}
 
 
 def test_another_network_for_one(day):
     lab_net = day.lab.network("lab")
     uuid = day.db.get("network", day.net, "uuid")
     (done,) = day.clone("web", networks={uuid: lab_net}, keep_mac=True)
-    assert done.networks == {"0": "lab"}
+    assert done.networks == {"0": ("office", "lab")}
 
 
 def test_the_same_mac_twice_on_one_network_is_refused(day):

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`relvmoiscsi pool` on VMs: what it prints, how it ends, whom it asks."""
+
+import json
+
+import pytest
+
+from kit.lun_world import World
+from kit.pool_lab import Lab
+
+
+class Office(Lab):
+    """The VMs "web" and "db" on "Production", and a copy of that SR with the name "copy"."""
+
+    def __init__(self, world, pool):
+        super().__init__(world, pool)
+        self.original("Production")
+        self.original("Testing")
+        self.net = self.network("office")
+        root, data = (self.vdi("Production", label)[0] for label in ("root disk", "data"))
+        self.web = self.vm("web", root, networks=[self.net], state="Running", ha_always_run=True)
+        self.db_vm = self.vm("db", data, networks=[self.net])
+        (self.copy,) = self.attach(self.clone("Production"))
+        pool.db.set("SR", pool.db.by_uuid("SR", self.copy.sr_uuid), "name_label", "copy")
+
+    def state(self):
+        """All records but tasks and sessions."""
+        tables = ("VM", "VBD", "VIF", "VDI", "SR", "network")
+        return {table: self.pool.db.records(table) for table in tables}
+
+
+@pytest.fixture
+def office(monkeypatch):
+    world = World()
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        made = Office(world, pool)
+        monkeypatch.setenv("XENSERVER_HOST", pool.url)
+        monkeypatch.setenv("XENSERVER_USER", pool.api.user)
+        monkeypatch.setenv("XENSERVER_PASSWORD", pool.api.password)
+        yield made
+
+
+@pytest.fixture
+def pool_command(command):
+    return lambda *words: command("pool", *words)
+
+
+def facts(ran):
+    return json.loads(ran.out)
+
+
+def test_all_vms_isolated_by_one_command(office, pool_command):
+    ran = pool_command("clone", "copy", "--all", "--isolated", "lab", "--name", "{vm} lab", "--yes")
+
+    assert ran.status == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0].startswith('db: cloned "db lab" (') and "  network 0: office became lab" in lines
+    assert "  HA is off" in lines
+    assert "hostname, the machine SID" in ran.out and "backup of a copy begins with a full one" in ran.out
+    assert "networks of their originals" not in ran.out
+    assert "relvmoiscsi: web: cloned" in ran.err
+    ran = pool_command("clone", "copy", "--all", "--isolated", "lab", "--yes", "--json")
+    assert [vm["status"] for vm in facts(ran)["vms"]] == ["already there"] * 2
+    assert facts(ran)["vms"][0]["name"] == {"old": "db", "new": "db lab"}
+
+
+def test_what_would_be_done_is_told_and_not_done(office, pool_command, type_in):
+    before = office.state()
+    ran = pool_command("clone", "copy", "web", "--isolated", "lab", "--dry-run")
+    assert ran.status == 0 and "web: would be cloned" in ran.out and "  network 0: office became lab" in ran.out
+    assert "became" in ran.out.splitlines()[1] and office.state() == before
+
+    type_in("no\n")
+    ran = pool_command("clone", "copy", "web", "--isolated", "lab")
+    assert ran.status == 4 and "Clone 1 VMs? [y/N]" in ran.err and "would be cloned" in ran.err
+    assert office.state() == before
+    assert pool_command("clone", "copy", "web", "--json").status == 2
+
+
+def test_on_the_same_network_that_is_told(office, pool_command):
+    ran = pool_command("clone", "copy", "web", "--yes")
+    assert "They are on the networks of their originals" in ran.out
+
+
+def test_one_vm_that_cannot_be_cloned(office, pool_command):
+    office.vm("mixed", office.vdi("Production", "data")[0], office.vdi("Testing", "data")[0])
+    ran = pool_command("clone", "copy", "mixed", "--yes")
+    assert ran.status == 4 and "mixed: failed" in ran.out and "has disks that are not on the copy" in ran.out
+    assert "hostname" not in ran.out
+    assert pool_command("clone", "copy", "--all", "--yes").status == 9
+    ran = pool_command("clone", "copy", "--all", "--dry-run", "--json")
+    assert [vm["status"] for vm in facts(ran)["vms"]] == ["already there", "failed", "already there"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["copy"], "No VM is named"),
+        (["copy", "--all", "--jobs", "0"], "at least one VM at a time"),
+        (["copy", "--all", "--network", "x"], "it is OLD=NEW"),
+        (["Production", "--all"], "is no copy that"),
+        (["copy", "--all", "--isolated", "office"], "has physical interfaces"),
+        (["copy", "--all", "--keep-mac"], "would be twice on the network 'office'"),
+        (["copy", "--all", "--network", "office=other"], "no network with the UUID or the name 'other'"),
+        (["nothing", "--all"], "no SR with the UUID or the name 'nothing'"),
+    ],
+)
+def test_wrong_words(office, pool_command, words, message):
+    before = office.state()
+    ran = pool_command("clone", *words, "--yes")
+    assert ran.status in (2, 3, 4) and message in ran.err and office.state() == before
+
+
+def test_another_network(office, pool_command):
+    office.network("lab")
+    ran = pool_command("clone", "copy", "web", "--network", "office=lab", "--keep-mac", "--no-vtpm", "--yes", "--json")
+    assert facts(ran)["vms"][0]["networks"] == {"0": {"old": "office", "new": "lab"}}
