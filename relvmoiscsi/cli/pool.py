@@ -22,6 +22,8 @@ from relvmoiscsi.pool.connection import LOCAL, Where, connect
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool, Portal
 from relvmoiscsi.pool.vdis import Pair
+from relvmoiscsi.pool.vms import discard as made_vms
+from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.wording import human_size, printable
 
 _POOL = """\
@@ -58,10 +60,10 @@ example:
 
 _DISCARD = """\
 Unplugs it everywhere and forgets it. The LUN stays as it is; to remove it is the array's. Refused while a running
-VM has a disk there, and for SRs that `attach` has not introduced.
+VM has a disk there, or one that was restored from it, and for SRs that `attach` has not introduced.
 
 example:
-  relvmoiscsi pool discard "Production 2026-11-22\""""
+  relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
 
@@ -108,6 +110,7 @@ def add_command(make: Maker) -> None:
     discarding = command("discard", _discard, "forget copies, and never destroy them", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
     _takes_copies(discarding)
+    discarding.add_argument("--with-vms", action="store_true", help="and destroy the VMs that `clone` has made there")
     _changes(discarding)
     pool_vms.add_commands(pool_vms.Tools(command, _changes, _opened, _run_id))
 
@@ -491,20 +494,35 @@ def _discard(arguments: argparse.Namespace) -> Answer:
             discard.verify_copy(pool, ref)
         uses = discard.read_uses(calls, refs)
         discard.verify_unused(pool, uses)
+        made = made_vms.made_on(inventory.read(calls), pool, refs) if arguments.with_vms else {}
         names = {ref: str(pool.srs[ref]["name_label"]) for ref in refs}
         if arguments.dry_run:
-            return _discarded(pool, names, uses, gone, {}, "would be discarded")
+            return _discarded(pool, names, uses, gone, {}, "would be discarded", made)
         if refs:
-            ask(arguments, _question(names, uses))
-        outcomes = jobs.at_once(calls, refs, lambda one, ref: discard.discard(one, pool, ref), jobs.MOST)
+            ask(arguments, _question(names, uses, made))
+
+        def one(calls: Calls, ref: str) -> None:
+            made_vms.destroy_made(calls, made.get(ref, ()))
+            discard.discard(calls, pool, ref)
+
+        outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
+        if arguments.with_vms:
+            made_vms.clean_networks(calls)
         failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
-    return _discarded(pool, names, uses, gone, failed, "discarded")
+    return _discarded(pool, names, uses, gone, failed, "discarded", made)
 
 
-def _question(names: Dict[str, str], uses: Dict[str, discard.Uses]) -> str:
-    halted = sorted({vm for found in uses.values() for vm in found.halted})
+def _question(names: Dict[str, str], uses: Dict[str, discard.Uses], made: Dict[str, List[made_vms.Made]]) -> str:
+    halted = sorted({vm for ref, found in uses.items() for vm in _others(found, made.get(ref, ()))})
     lost = " These VMs, which are halted, lose disks there: {}.".format(", ".join(halted)) if halted else ""
-    return printable("Discard {}?{}".format(", ".join(names.values()), lost))
+    count = sum(map(len, made.values()))
+    goes = f", and destroy {count} VMs" if count else ""
+    return printable("Discard {}{}?{}".format(", ".join(names.values()), goes, lost))
+
+
+def _others(uses: discard.Uses, made: Sequence[made_vms.Made]) -> List[str]:
+    """The halted VMs that stay, without their disks."""
+    return [vm for vm in uses.halted if vm not in [each.name for each in made]]
 
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
@@ -529,17 +547,22 @@ def _discarded(
     gone: Sequence[str],
     failed: Dict[str, RelvmoiscsiError],
     word: str,
+    made: Dict[str, List[made_vms.Made]],
 ) -> Answer:
     rows: List[Dict[str, Any]] = []
     lines = []
     for ref, name in names.items():
         error: Optional[str] = str(failed[ref]) if ref in failed else None
         status = "failed" if error else word
-        rows.append({"sr": pool.srs[ref]["uuid"], "name": name, "status": status, "error": error})
+        vms = [each.name for each in made.get(ref, ())]
+        rows.append({"sr": pool.srs[ref]["uuid"], "name": name, "status": status, "error": error, "vms": vms})
         lines.append(f'"{name}" ({pool.srs[ref]["uuid"]}): {status}' + (f": {error}" if error else ""))
-        if uses[ref].halted:
-            lines.append("  halted VMs that had disks there: " + ", ".join(uses[ref].halted))
-    rows += [{"sr": uuid, "name": None, "status": "not in the pool", "error": None} for uuid in gone]
+        if vms:
+            lines.append("  with the VMs " + ", ".join(vms))
+        others = _others(uses[ref], made.get(ref, ()))
+        if others:
+            lines.append("  halted VMs that had disks there: " + ", ".join(others))
+    rows += [{"sr": uuid, "name": None, "status": "not in the pool", "error": None, "vms": []} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
     return Answer({"srs": rows}, text, Partial.exit_status if failed else 0)

@@ -12,6 +12,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records
 from relvmoiscsi.pool.records import Pool, is_copy
+from relvmoiscsi.pool.vms.inventory import RESTORED
 
 
 class Uses(NamedTuple):
@@ -19,6 +20,7 @@ class Uses(NamedTuple):
 
     running: List[str]  #: names of those that have one plugged, or their memory there while they are suspended
     halted: List[str]  #: of the others; the disk goes from them
+    restored: List[str] = []  #: of those whose own disks these are, since a `restore`
 
 
 def verify_copy(pool: Pool, sr: str) -> None:
@@ -35,13 +37,17 @@ def verify_copy(pool: Pool, sr: str) -> None:
 def uses_of(sr_vdis: Records, vbds: Records, vms: Records) -> Uses:
     """Who has disks among these VDIs. Pure."""
     found: Dict[bool, List[str]] = {True: [], False: []}
+    restored = set()
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
-            name = str(vms.get(vbd["VM"], {}).get("name_label", vbd["VM"]))
+            vm = vms.get(vbd["VM"], {})
+            name = str(vm.get("name_label", vbd["VM"]))
             found[bool(vbd["currently_attached"])].append(name)
+            if RESTORED in vm.get("other_config", {}) and not vm["is_a_snapshot"]:
+                restored.add(name)
     found[True] += [str(vm["name_label"]) for vm in vms.values() if vm.get("suspend_VDI") in sr_vdis]
     running = sorted(set(found[True]))
-    return Uses(running, sorted(set(found[False]) - set(running)))
+    return Uses(running, sorted(set(found[False]) - set(running)), sorted(restored))
 
 
 def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
@@ -51,8 +57,15 @@ def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
 
 
 def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
-    """Raises Refused where a running VM has a disk there."""
+    """Raises Refused where a running VM has a disk there, or one that was restored from it."""
     for sr, found in uses.items():
+        if found.restored:
+            raise Refused(
+                "VMs were restored from the SR {!r} and have their disks there: {}. Take them home first "
+                "(`relvmoiscsi pool restore --home`), or undo that (`--undo`).".format(
+                    pool.srs[sr]["name_label"], ", ".join(found.restored)
+                )
+            )
         if found.running:
             raise Refused(
                 "Running or suspended VMs have disks on the SR {!r}: {}. Shut them down, or unplug the disks.".format(

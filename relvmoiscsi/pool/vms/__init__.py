@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """VMs on attached copies: copies of VMs, disks put in place of others, disks lent; no byte of a disk is copied.
 
-inventory    VMs, VBDs, VIFs, networks and VDIs of the pool, each class read once; our marks on VMs
-ova          the records of a VM, as xapi exports them, made those of its copy; pure
-transfer     records out of the pool and into it
-clone        copies of VMs, each verified disk by disk
+    inventory    VMs, VBDs, VIFs, networks and VDIs of the pool, each class read once; our marks on VMs
+    ova          the records of a VM, as xapi exports them, made those of its copy; pure
+    transfer     records out of the pool and into it
+    clone        copies of VMs, each verified disk by disk
+    discard      those copies go, with the SR
+
+Nothing here prints or asks; values go in and come out.
 """

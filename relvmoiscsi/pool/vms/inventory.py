@@ -17,6 +17,8 @@ NULL = "OpaqueRef:NULL"
 
 #: keys of VM.other_config; DONE is also a network's that we have made
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
+#: the journal of `restore`, on a VM that has disks of a copy in place of its own
+RESTORED = "relvmoiscsi:restore"
 
 _OUTSIDE = re.compile(r"Ref:[0-9]+\Z")
 

@@ -115,3 +115,27 @@ def test_another_network(office, pool_command):
     office.network("lab")
     ran = pool_command("clone", "copy", "web", "--network", "office=lab", "--keep-mac", "--no-vtpm", "--yes", "--json")
     assert facts(ran)["vms"][0]["networks"] == {"0": {"old": "office", "new": "lab"}}
+
+
+# --- discard
+
+
+def test_one_command_to_be_rid_of_it_all(office, pool_command, type_in):
+    before = office.state()
+    pool_command("clone", "copy", "--all", "--isolated", "lab", "--yes")
+    ran = pool_command("discard", "copy", "--with-vms", "--dry-run", "--json")
+    assert len(facts(ran)["srs"][0]["vms"]) == 2 and office.pool.db.refs("network", name_label="lab")
+    type_in("yes\n")
+    ran = pool_command("discard", "copy", "--with-vms")
+
+    assert ran.status == 0 and "and destroy 2 VMs? [y/N]" in ran.err
+    assert ran.out.splitlines()[0].endswith("discarded") and ran.out.splitlines()[1].startswith("  with the VMs db ")
+    after = office.state()
+    assert after["VM"] == before["VM"] and set(after["network"]) == set(before["network"])
+    assert not office.pool.db.refs("SR", name_label="copy")
+
+
+def test_without_it_they_are_told(office, pool_command):
+    pool_command("clone", "copy", "db", "--name", "{vm} too", "--yes")
+    ran = pool_command("discard", "copy", "--yes")
+    assert ran.status == 0 and "halted VMs that had disks there: db too" in ran.out
