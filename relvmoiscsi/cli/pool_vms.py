@@ -12,9 +12,11 @@ from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import discard, jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import clone, inventory
+from relvmoiscsi.pool.vms import clone, inventory, rescue, restore
 from relvmoiscsi.pool.vms.clone import Cloned, Source
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms.rescue import Lent
+from relvmoiscsi.pool.vms.restore import Restored
 from relvmoiscsi.wording import printable
 
 _CLONE = """\
@@ -24,6 +26,22 @@ ended it: a VM that is there is found by its marks, and none is made twice.
 
 example:
   relvmoiscsi pool clone "Production 2026-11-22" --all --isolated lab"""
+
+_RESTORE = """\
+The VM is shut down; its disks are swapped for those of the copy, at once, and nothing is copied. A journal on the VM
+says what was there: --undo puts it back, and what the VM has written since stays on the copy. --home moves the disks
+from the copy to the SR of the VM, running or not; only then the copy can be discarded.
+
+example:
+  relvmoiscsi pool restore "Production 2026-11-22" web --shutdown
+  relvmoiscsi pool restore --undo web"""
+
+_RESCUE = """\
+The disk becomes one more of the VM, plugged in if that runs; --done unplugs it and takes it away again.
+
+example:
+  relvmoiscsi pool rescue "Production 2026-11-22" "root disk" --vm helper
+  relvmoiscsi pool rescue "Production 2026-11-22" --done"""
 
 
 class Tools(NamedTuple):
@@ -59,6 +77,31 @@ def add_commands(tools: Tools) -> None:
     cloning.add_argument("--no-vgpu", action="store_true", help="without virtual GPUs")
     cloning.add_argument("--jobs", metavar="N", type=int, default=jobs.MOST, help="VMs at once, 10 unless said")
     tools.changes(cloning)
+    _describe_restore(tools)
+    _describe_rescue(tools)
+
+
+def _describe_restore(tools: Tools) -> None:
+    what = "put disks of a copy in place of a VM's own"
+    restoring = tools.command("restore", lambda found: _restore(found, tools), what, _RESTORE)
+    restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID or name")
+    restoring.add_argument("vm", metavar="VM", nargs="?", help="by UUID or name")
+    restoring.add_argument("--disk", metavar="LIST", default="", help="only these, by device: 0,1")
+    restoring.add_argument("--shutdown", action="store_true", help="shut the VM down first")
+    ways = restoring.add_mutually_exclusive_group()
+    ways.add_argument("--undo", metavar="VM", help="put its own disks back")
+    ways.add_argument("--home", metavar="VM", help="move its disks from the copy to the SR where they were")
+    tools.changes(restoring)
+
+
+def _describe_rescue(tools: Tools) -> None:
+    rescuing = tools.command("rescue", lambda found: _rescue(found, tools), "lend a disk of a copy to a VM", _RESCUE)
+    rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+    rescuing.add_argument("vdi", metavar="VDI", nargs="?", help="by its UUID, that of the original, or its name")
+    rescuing.add_argument("--vm", metavar="VM", help="to this VM, by UUID or name")
+    rescuing.add_argument("--rw", action="store_true", help="the VM may write, to the copy alone")
+    rescuing.add_argument("--done", action="store_true", help="take it back; without VDI, all of this copy")
+    tools.changes(rescuing)
 
 
 # --- clone
@@ -169,3 +212,93 @@ def _status(results: Sequence[Cloned]) -> int:
     if len(results) == 1 and isinstance(error, RelvmoiscsiError):
         return error.exit_status
     return Partial.exit_status
+
+
+# --- restore
+
+
+def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
+    must_be_able_to_ask(arguments)
+    back = arguments.undo or arguments.home
+    if back and (arguments.sr or arguments.disk) or not (back or arguments.vm):
+        raise UsageError("Say which copy and which VM: `restore SR VM`; or which VM alone, with --undo or --home.")
+    with tools.opened(arguments) as (calls, pool):
+        found = inventory.read(calls)
+        if back:
+            return _back(arguments, calls, found, inventory.find_vm(found, back))
+        copy, vm = _copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
+        devices = [device for device in arguments.disk.split(",") if device]
+        swaps = restore.plan(found, copy, vm, devices, time.strftime("%Y-%m-%d"))
+        record = found.vms[vm]
+        planned = Restored(record["uuid"], record["name_label"], restore.WOULD, swaps)
+        if arguments.dry_run:
+            return _restored(planned)
+        if not arguments.yes:
+            say(_restored(planned).text)
+        ask(arguments, f"Restore {printable(record['name_label'])}?")
+        result = restore.restore(calls, vm, swaps, arguments.shutdown)
+    return _restored(result, restore.TO_KNOW)
+
+
+def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
+    record = found.vms[vm]
+    name = printable(record["name_label"])
+    if arguments.dry_run:
+        status = restore.WOULD_UNDO if arguments.undo else restore.WOULD_HOME
+        return _restored(Restored(record["uuid"], name, status, restore.must_be_restored(record)))
+    ask(arguments, f"Undo the restore of {name}?" if arguments.undo else f"Move the disks of {name} to its own SR?")
+    if arguments.undo:
+        return _restored(restore.undo(calls, vm, arguments.shutdown))
+    return _restored(restore.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
+
+
+def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
+    lines = [f"{result.name}: {result.status}"]
+    for disk in result.disks:
+        old, new = disk.old, disk.new
+        if result.status in (restore.UNDONE, restore.WOULD_UNDO):
+            old, new = new, old
+        if result.status != restore.HOME:
+            lines.append(f"  disk {disk.userdevice}: {old} became {new}")
+    lines += [f"  no longer needed: {uuid}" for uuid in result.waiting]
+    return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
+
+
+# --- rescue
+
+
+def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
+    must_be_able_to_ask(arguments)
+    if arguments.done and arguments.rw or not arguments.done and not (arguments.vdi and arguments.vm):
+        raise UsageError("Say which disk and to which VM: `rescue SR VDI --vm VM`; or --done, to take it back.")
+    with tools.opened(arguments) as (calls, pool):
+        found = inventory.read(calls)
+        copy = _copy(pool, found, arguments.sr)
+        vdi = rescue.find(copy, arguments.vdi) if arguments.vdi else None
+        vm = inventory.find_vm(found, arguments.vm) if arguments.vm else None
+        if arguments.done:
+            return _take_back(arguments, calls, found, copy, rescue.lent(found, copy, vdi, vm))
+        assert vdi is not None and vm is not None
+        planned = rescue.lend(calls, found, copy, vdi, vm, arguments.rw, dry_run=True)
+        if arguments.dry_run:
+            return _lent([planned])
+        ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
+        result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
+    return _lent([result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
+
+
+def _take_back(
+    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]
+) -> Answer:
+    if arguments.dry_run:
+        return _lent([rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds])
+    ask(arguments, f"Take {len(vbds)} disks back?")
+    return _lent([rescue.take_back(calls, found, copy, vbd) for vbd in vbds])
+
+
+def _lent(results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
+    lines = []
+    for each in results:
+        at = f", device {each.userdevice}" if each.userdevice else ""
+        lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm}{at}"))
+    return Answer({"disks": [each.facts() for each in results]}, "\n".join([*lines, *to_know]))

@@ -12,7 +12,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records
 from relvmoiscsi.pool.records import Pool, is_copy
-from relvmoiscsi.pool.vms.inventory import RESTORED
+from relvmoiscsi.pool.vms.inventory import is_restored
 
 
 class Uses(NamedTuple):
@@ -43,7 +43,7 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records) -> Uses:
             vm = vms.get(vbd["VM"], {})
             name = str(vm.get("name_label", vbd["VM"]))
             found[bool(vbd["currently_attached"])].append(name)
-            if RESTORED in vm.get("other_config", {}) and not vm["is_a_snapshot"]:
+            if vm and is_restored(vm) and not vm["is_a_snapshot"]:
                 restored.add(name)
     found[True] += [str(vm["name_label"]) for vm in vms.values() if vm.get("suspend_VDI") in sr_vdis]
     running = sorted(set(found[True]))

@@ -6,6 +6,8 @@
     transfer     records out of the pool and into it
     clone        copies of VMs, each verified disk by disk
     discard      those copies go, with the SR
+    restore      disks of a copy in place of a VM's own, back again, and home
+    rescue       one disk of a copy lent to a VM
 
 Nothing here prints or asks; values go in and come out.
 """

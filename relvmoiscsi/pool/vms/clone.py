@@ -128,7 +128,21 @@ def _source(found: Inventory, copy: Copy, ref: str) -> Source:
             f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of the VM "
             "would have to do without them, or write to the originals."
         )
+    else:
+        problem = _taken(found, copy, ref)
     return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
+
+
+def _taken(found: Inventory, copy: Copy, ref: str) -> Optional[Refused]:
+    """Why the disks on the copy are not free: a VM that is no copy of this one has them."""
+    for vdi in found.disks_of(ref).values():
+        new = copy.new_of(vdi["uuid"])
+        users = found.users_of(copy.by_uuid[new["uuid"]]) if new is not None else ()
+        for user in users:
+            if found.vms[user]["other_config"].get(COPY_OF) != found.vms[ref]["uuid"]:
+                name = found.vms[user]["name_label"]
+                return Refused(f"The copy of the disk {vdi['name_label']!r} is a disk of the VM {name!r} already.")
+    return None
 
 
 def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> Dict[str, str]:

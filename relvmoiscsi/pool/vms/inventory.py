@@ -17,8 +17,8 @@ NULL = "OpaqueRef:NULL"
 
 #: keys of VM.other_config; DONE is also a network's that we have made
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
-#: the journal of `restore`, on a VM that has disks of a copy in place of its own
-RESTORED = "relvmoiscsi:restore"
+#: the journal of `restore`, on a VM that has disks of a copy in place of its own: a key for each, ending in its device
+RESTORED = "relvmoiscsi:restore:"
 
 _OUTSIDE = re.compile(r"Ref:[0-9]+\Z")
 
@@ -50,6 +50,11 @@ class Inventory(NamedTuple):
             if vbd["type"] == "Disk" and not vbd["empty"] and vbd["VDI"] in self.vdis
         }
 
+    def users_of(self, vdi: str) -> List[str]:
+        """The VMs that have this VDI as a disk, snapshots of VMs left out."""
+        refs = {vbd["VM"] for vbd in self.vbds.values() if vbd["VDI"] == vdi and vbd["type"] == "Disk"}
+        return sorted(ref for ref in refs if ref in self.vms and not self.vms[ref]["is_a_snapshot"])
+
     def vdis_of(self, sr: str) -> Records:
         return {ref: vdi for ref, vdi in self.vdis.items() if vdi["SR"] == sr}
 
@@ -75,6 +80,11 @@ class Copy(NamedTuple):
         ref = self.by_uuid.get(derived_uuid(self.uuid, old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
+
+
+def is_restored(vm: Record) -> bool:
+    """Has `restore` put disks of a copy in place of the VM's own? A VM that was copied from such a one has its keys."""
+    return any(key.startswith(RESTORED) and vm["uuid"] in text for key, text in vm["other_config"].items())
 
 
 def is_ordinary(vm: Record) -> bool:

@@ -139,3 +139,61 @@ def test_without_it_they_are_told(office, pool_command):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--yes")
     ran = pool_command("discard", "copy", "--yes")
     assert ran.status == 0 and "halted VMs that had disks there: db too" in ran.out
+
+
+# --- restore and rescue
+
+
+def test_restore_undo_and_home(office, pool_command, type_in):
+    own = office.disks_of(office.web)
+    ran = pool_command("restore", "copy", "web", "--yes")
+    assert ran.status == 4 and "Say --shutdown" in ran.err
+    ran = pool_command("restore", "copy", "web", "--dry-run")
+    assert ran.status == 0 and ran.out.startswith("web: would be restored\n  disk 0: ")
+    type_in("y\n")
+    ran = pool_command("restore", "copy", "web", "--shutdown", "--disk", "0")
+    assert ran.status == 0 and "Restore web? [y/N]" in ran.err and "web: restored" in ran.out
+    assert "next backup of the VM is a full one" in ran.out
+    assert pool_command("discard", "copy", "--yes").status == 4
+    ran = pool_command("restore", "--undo", "web", "--dry-run")
+    assert "web: would be undone" in ran.out
+
+    ran = pool_command("restore", "--undo", "web", "--yes", "--json")
+    assert facts(ran)["status"] == "undone" and office.disks_of(office.web) == own
+    pool_command("restore", "copy", "web", "--yes")
+    assert "would be taken home" in pool_command("restore", "--home", "web", "--dry-run").out
+    ran = pool_command("restore", "--home", "web", "--yes")
+    assert ran.status == 0 and "no longer needed: " + own["0"][1] in ran.out and "disk 0 is being moved" in ran.err
+    assert office.disks_of(office.web)["0"][0] == own["0"][0]
+    assert pool_command("discard", "copy", "--yes").status == 0
+
+
+def test_rescue(office, pool_command):
+    helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running")
+    assert "would be lent, helper" in pool_command("rescue", "copy", "root disk", "--vm", "helper", "--dry-run").out
+    ran = pool_command("rescue", "copy", "root disk", "--vm", "helper", "--yes")
+    assert ran.status == 0 and ": lent, helper, device 1" in ran.out and "--rw writes to the copy alone" in ran.out
+    assert pool_command("discard", "copy", "--yes").status == 4
+    assert "would be taken back" in pool_command("rescue", "copy", "--done", "--dry-run").out
+    ran = pool_command("rescue", "copy", "--done", "--yes", "--json")
+    assert facts(ran)["disks"][0]["status"] == "taken back" and len(office.disks_of(helper)) == 1
+    ran = pool_command("rescue", "copy", "root disk", "--vm", "helper", "--rw", "--yes")
+    assert "read-only" not in ran.out and "named by would be there twice" in ran.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["restore"],
+        ["restore", "copy"],
+        ["restore", "copy", "web", "--undo", "web"],
+        ["restore", "--home", "web", "--disk", "0"],
+        ["rescue", "copy"],
+        ["rescue", "copy", "data"],
+        ["rescue", "copy", "--vm", "web"],
+        ["rescue", "copy", "--rw", "--done"],
+    ],
+)
+def test_wrong_words_of_restore_and_rescue(office, pool_command, words):
+    ran = pool_command(*words, "--yes")
+    assert ran.status == 2 and "Say which" in ran.err

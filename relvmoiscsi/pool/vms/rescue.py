@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One disk of a copy lent to a VM, read-only unless somebody says otherwise, and taken back."""
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.vms import inventory
+from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+
+#: key of VBD.other_config: UUID of the copy
+LENT = "relvmoiscsi:rescue"
+
+#: status of a disk
+DONE, ALREADY, WOULD, BACK = "lent", "already lent", "would be lent", "taken back"
+WOULD_BACK = "would be taken back"
+
+TO_KNOW = "The guest must not have the original as well: what LVM and file systems are named by would be there twice."
+READ_ONLY = (
+    "It is read-only. A file system that has to replay its journal may not mount: --rw writes to the copy alone."
+)
+
+
+class Lent(NamedTuple):
+    """What became of a disk."""
+
+    vdi: str  #: UUID
+    name: str
+    vm: str  #: name of the VM
+    status: str
+    mode: str = ""  #: RO or RW
+    userdevice: str = ""
+
+    def facts(self) -> Dict[str, Any]:
+        """For JSON."""
+        return self._asdict()
+
+
+def find(copy: Copy, text: str) -> str:
+    """The VDI of the copy that somebody named: by its UUID, that of the original, or a name.
+
+    Raises NotFound, UsageError.
+    """
+    new = copy.new_of(text.lower())
+    if new is not None:
+        return copy.by_uuid[new["uuid"]]
+    return inventory.find_vdi({ref: vdi for ref, vdi in copy.vdis.items() if vdi["managed"]}, text)
+
+
+def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool = False) -> Lent:
+    """Hang a disk on a VM, and plug it in if that runs. Raises Refused, PoolFailure."""
+    record, to = copy.vdis[vdi], found.vms[vm]
+    mode = "RW" if writable else "RO"
+    there = _lent_to(found, vdi, vm)
+    _verify_free(found, copy, vdi, vm if there is not None else "", writable)
+    told = Lent(record["uuid"], record["name_label"], to["name_label"], WOULD, mode)
+    if dry_run:
+        return told
+    if there is not None and found.vbds[there]["mode"] != mode:
+        raise Refused(f"The VM {to['name_label']!r} has this disk already, otherwise: take it back first (--done).")
+    vbd = there or str(calls.call("VBD.create", _vbd(copy, vdi, vm, mode)))
+    plugged = to["power_state"] == "Running" and _plug(calls, vbd)
+    device = str(calls.call("VBD.get_userdevice", vbd))
+    return told._replace(status=DONE if plugged or there is None else ALREADY, userdevice=device)
+
+
+def _vbd(copy: Copy, vdi: str, vm: str, mode: str) -> Dict[str, Any]:
+    return {
+        "VM": vm,
+        "VDI": vdi,
+        "userdevice": "autodetect",
+        "bootable": False,
+        "mode": mode,
+        "type": "Disk",
+        "unpluggable": True,
+        "empty": False,
+        "other_config": {LENT: copy.uuid},
+        "qos_algorithm_type": "",
+        "qos_algorithm_params": {},
+    }
+
+
+def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
+    rows = found.vbds_of(vm)
+    return next((ref for ref, vbd in rows.items() if vbd["VDI"] == vdi and LENT in vbd["other_config"]), None)
+
+
+def _verify_free(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> None:
+    """Raises Refused where two would write, or read what another writes."""
+    for user in found.users_of(vdi):
+        if user != vm and (writable or found.vms[user]["power_state"] != "Halted"):
+            name = found.vms[user]["name_label"]
+            raise Refused(
+                f"The VDI {copy.vdis[vdi]['uuid']} is a disk of the VM {name!r}: two would write to it, or one read "
+                "what the other has not finished."
+            )
+
+
+def _plug(calls: Calls, vbd: str) -> bool:
+    """Gives whether it was not plugged in. Raises PoolFailure."""
+    if calls.call("VBD.get_currently_attached", vbd):
+        return False
+    calls.run("VBD.plug", vbd)
+    return True
+
+
+def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[str] = None) -> List[str]:
+    """The VBDs by which disks of the copy are lent: all, or those of a VDI or to a VM. Raises NotFound."""
+    rows = [
+        ref
+        for ref, vbd in found.vbds.items()
+        if LENT in vbd["other_config"]
+        and vbd["VDI"] in copy.vdis
+        and vdi in (None, vbd["VDI"])
+        and vm in (None, vbd["VM"])
+    ]
+    if not rows:
+        raise NotFound(f"No such disk of {copy.name!r} is lent to a VM.")
+    return rows
+
+
+def take_back(calls: Calls, found: Inventory, copy: Copy, vbd: str) -> Lent:
+    """Unplug a lent disk and take it from its VM. Raises PoolFailure."""
+    try:
+        if calls.call("VBD.get_currently_attached", vbd):
+            calls.run("VBD.unplug", vbd)
+        calls.call("VBD.destroy", vbd)
+    except PoolFailure as failure:
+        if failure.code != "HANDLE_INVALID":
+            raise
+    return told(found, copy, vbd, BACK)
+
+
+def told(found: Inventory, copy: Copy, vbd: str, status: str) -> Lent:
+    """What is, or was, lent by a VBD."""
+    record = found.vbds[vbd]
+    vdi, name = copy.vdis[record["VDI"]], found.vms[record["VM"]]["name_label"]
+    return Lent(vdi["uuid"], vdi["name_label"], name, status, record["mode"], record["userdevice"])

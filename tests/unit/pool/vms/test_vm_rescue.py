@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One disk of a copy for a VM that looks into it, and back."""
+
+import pytest
+
+from kit.pool.errors import XenError
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.pool import records
+from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import inventory, rescue
+
+
+def run(day, work):
+    with connect(day.lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        return work(calls, found, inventory.copy_of(pool, found, day.sr))
+
+
+def lend(day, text, vm, rw=False, **more):
+    return run(day, lambda calls, found, copy: rescue.lend(calls, found, copy, rescue.find(copy, text), vm, rw, **more))
+
+
+def take_back(day, vdi=None, vm=None):
+    def work(calls, found, copy):
+        ref = rescue.find(copy, vdi) if vdi else None
+        return [rescue.take_back(calls, found, copy, vbd) for vbd in rescue.lent(found, copy, ref, vm)]
+
+    return run(day, work)
+
+
+@pytest.fixture
+def helper(day):
+    return day.lab.vm("helper", day.lab.vdi("Testing", "data")[0], state="Running")
+
+
+def test_a_running_vm_sees_it_at_once_read_only(day, helper):
+    before = day.db.records("VBD")
+    done = lend(day, "root disk", helper)
+    ((ref, vbd),) = [item for item in day.db.records("VBD").items() if item[0] not in before]
+
+    assert (done.status, done.mode, done.userdevice) == ("lent", "RO", "1")
+    assert (vbd["VM"], vbd["VDI"], vbd["mode"], vbd["currently_attached"]) == (helper, day.new(day.root), "RO", True)
+    assert lend(day, "root disk", helper).status == "already lent" and len(day.db.refs("VBD")) == len(before) + 1
+    (back,) = take_back(day)
+    assert back.status == "taken back" and day.db.records("VBD") == before and ref not in day.db.refs("VBD")
+    with pytest.raises(NotFound, match="No such disk of 'Production 2026-11-22' is lent"):
+        take_back(day)
+
+
+def test_it_is_named_by_its_uuid_or_that_of_the_original(day, helper):
+    old, new = (day.db.get("VDI", ref, "uuid") for ref in (day.root, day.new(day.root)))
+    assert lend(day, old, helper, dry_run=True).vdi == lend(day, new, helper, dry_run=True).vdi == new
+    assert lend(day, "before", helper, dry_run=True).status == "would be lent"
+    for text in ("nothing", day.db.get("VDI", day.lab.vdi("Testing", "data")[0], "uuid")):
+        with pytest.raises(NotFound):
+            lend(day, text, helper)
+
+
+def test_to_write_and_to_a_halted_vm(day, helper):
+    day.lab.pool.api.vms.vm_hard_shutdown("", helper)
+    done = lend(day, "data", helper, rw=True)
+    vbd = day.db.record("VBD", day.db.refs("VBD", VDI=day.new(day.data))[0])
+    assert done.mode == vbd["mode"] == "RW" and not vbd["currently_attached"]
+    with pytest.raises(Refused, match="has this disk already, otherwise"):
+        lend(day, "data", helper)
+    assert [each.name for each in take_back(day, "data", helper)] == ["data"]
+
+
+def test_a_run_that_was_cut_before_the_plug_is_finished(day, helper):
+    vms = day.lab.pool.api.vms
+    plug = vms.vbd_plug
+
+    def fails(_session, _vbd):
+        raise XenError("DEVICE_ATTACH_TIMEOUT", "VBD", "x")
+
+    day.lab.pool.api._methods["VBD.plug"] = fails
+    with pytest.raises(PoolFailure, match="DEVICE_ATTACH_TIMEOUT"):
+        lend(day, "data", helper)
+    day.lab.pool.api._methods["VBD.plug"] = plug
+    assert lend(day, "data", helper).status == "lent" and len(day.db.refs("VBD", VDI=day.new(day.data))) == 1
+
+
+def test_never_two_writers(day, helper):
+    (copy,) = day.clone("web")
+    new = day.db.by_uuid("VM", copy.uuid)
+    with pytest.raises(Refused, match="is a disk of the VM 'web 2026-11-22': two would write"):
+        lend(day, "root disk", helper, rw=True)
+    with pytest.raises(Refused, match="two would write"):
+        lend(day, "root disk", new, rw=True)
+    assert lend(day, "root disk", helper).mode == "RO"
+    take_back(day)
+    day.lab.pool.api.vms.vm_start("", new)
+    with pytest.raises(Refused, match="two would write to it, or one read"):
+        lend(day, "root disk", helper)
+
+
+def test_a_guest_that_does_not_let_go_keeps_it(day, helper):
+    lend(day, "data", helper)
+
+    def fails(_session, _vbd):
+        raise XenError("DEVICE_DETACH_REJECTED", "VBD", "x", "the guest has it mounted")
+
+    day.lab.pool.api._methods["VBD.unplug"] = fails
+    with pytest.raises(PoolFailure, match="the guest has it mounted"):
+        take_back(day)
+    assert day.db.refs("VBD", VDI=day.new(day.data))
