@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, OneVdiOutlook, Result
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
+from relvmoiscsi.formats.saved_vms import SavedVms
 from relvmoiscsi.resignature.one_vdi.collapse import Cost
 from relvmoiscsi.resignature.planning.plan import NEW_IMAGE, Plan, Planned
 from relvmoiscsi.resignature.protocol import steps
@@ -105,7 +106,24 @@ def one_vdi_facts(found: OneVdiOutlook) -> Dict[str, Any]:
     return {"state": found.state, "cost": cost, "problem": str(found.problem) if found.problem is not None else None}
 
 
-def inspection_text(name: str, found: Inspection, branches: Branches, one: Optional[OneVdiOutlook] = None) -> str:
+def saved_vms_facts(found: Optional[SavedVms]) -> Optional[Dict[str, Any]]:
+    """What `show --json` gives as `saved_vms`: VMs whose records are on the LUN, with the VDIs of then."""
+    if found is None:
+        return None
+    vms = [
+        {**vm._asdict(), "disks": [{"userdevice": disk.userdevice, "vdi": disk.vdi} for disk in vm.disks]}
+        for vm in found.vms
+    ]
+    return {"when": found.when, "sr": found.sr_uuid, "vms": vms}
+
+
+def inspection_text(
+    name: str,
+    found: Inspection,
+    branches: Branches,
+    one: Optional[OneVdiOutlook] = None,
+    saved: Optional[SavedVms] = None,
+) -> str:
     """What `show` prints."""
     if found.lun is None:
         lines = [f"{name}: {found.state}."]
@@ -113,7 +131,11 @@ def inspection_text(name: str, found: Inspection, branches: Branches, one: Optio
             text = f"It was to become SR {found.run.ids.new_sr} (it was {found.run.ids.sr})."
             lines.append(printable(text))
         return "\n".join(lines + [printable(str(found.problem))])
-    return "\n".join(_lun_lines(name, found, found.lun, branches, [_one_vdi_line(one)] if one is not None else []))
+    more = [_one_vdi_line(one)] if one is not None else []
+    if saved is not None:
+        names = ", ".join(vm.name_label for vm in saved.vms)
+        more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
+    return "\n".join(_lun_lines(name, found, found.lun, branches, more))
 
 
 def _one_vdi_line(found: OneVdiOutlook) -> str:

@@ -277,6 +277,8 @@ def _lun_facts(pool: Pool, lun: PoolLun) -> Dict[str, Any]:
         "one_vdi": lun.one_vdi or None,
         "is_known_copy": lun.is_ours or lun.kind == luns.ATTACHED,
         "database_of_this_pool": pool.ref in lun.metadata_of,
+        "vms": list(lun.vms),
+        "vms_saved": lun.vms_saved or None,
         "problem": lun.problem or None,
     }
 
@@ -309,6 +311,8 @@ def _words(pool: Pool, lun: PoolLun) -> str:
     text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
     if lun.one_vdi == "cannot be" and lun.kind in luns.UNTOUCHED:
         text += "; cannot be made one VDI"
+    if lun.vms:
+        text += "; VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)
     if pool.ref in lun.metadata_of:
         text += "; has a database of this pool"
     return printable(text)

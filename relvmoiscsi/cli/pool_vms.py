@@ -12,7 +12,7 @@ from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import discard, jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import clone, inventory, rescue, restore
+from relvmoiscsi.pool.vms import clone, inventory, rescue, restore, saved
 from relvmoiscsi.pool.vms.clone import Cloned, Source
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
@@ -42,6 +42,14 @@ The disk becomes one more of the VM, plugged in if that runs; --done unplugs it 
 example:
   relvmoiscsi pool rescue "Production 2026-11-22" "root disk" --vm helper
   relvmoiscsi pool rescue "Production 2026-11-22" --done"""
+
+_SAVE = """\
+Before the array's snapshot: the records of all VMs that have disks on an SR go onto a small raw VDI there, of 4 MiB or
+so, without vTPM contents. `show` and `pool luns` read them from the bare clone, and `clone --from-snapshot` makes VMs
+of them that the pool has no more. Each run takes the place of the one before.
+
+example:
+  relvmoiscsi pool save-vms Production --yes"""
 
 
 class Tools(NamedTuple):
@@ -73,12 +81,19 @@ def add_commands(tools: Tools) -> None:
     )
     cloning.add_argument("--keep-mac", action="store_true", help="the MACs of the originals")
     cloning.add_argument("--snapshots", action="store_true", help="with the snapshots of the VMs that are on the copy")
+    cloning.add_argument(
+        "--from-snapshot", action="store_true", help="VMs as `save-vms` has saved them, with their records of then"
+    )
     cloning.add_argument("--no-vtpm", action="store_true", help="without vTPM, whose contents are secrets")
     cloning.add_argument("--no-vgpu", action="store_true", help="without virtual GPUs")
     cloning.add_argument("--jobs", metavar="N", type=int, default=jobs.MOST, help="VMs at once, 10 unless said")
     tools.changes(cloning)
     _describe_restore(tools)
     _describe_rescue(tools)
+    what = "save the records of the VMs of an SR on that SR"
+    saving = tools.command("save-vms", lambda found: _save(found, tools), what, _SAVE)
+    saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
+    tools.changes(saving)
 
 
 def _describe_restore(tools: Tools) -> None:
@@ -116,7 +131,10 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         copy = _copy(pool, found, arguments.sr)
-        sources = clone.choose(found, copy, arguments.vms, arguments.all)
+        if arguments.from_snapshot:
+            sources = saved.choose(found, saved.read(calls, copy), arguments.vms, arguments.all)
+        else:
+            sources = clone.choose(found, copy, arguments.vms, arguments.all)
         wanted, with_network = _wanted(arguments, calls, found, tools.run_id(), dry_run=True)
         clone.verify_macs(found, sources, wanted)
         planned = clone.would(with_network, copy, sources, wanted)
@@ -302,3 +320,24 @@ def _lent(results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
         at = f", device {each.userdevice}" if each.userdevice else ""
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm}{at}"))
     return Answer({"disks": [each.facts() for each in results]}, "\n".join([*lines, *to_know]))
+
+
+# --- save-vms
+
+
+def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
+    must_be_able_to_ask(arguments)
+    with tools.opened(arguments) as (calls, pool):
+        found = inventory.read(calls)
+        sr = records.find_sr(pool, arguments.sr)
+        refs = saved.vms_on(pool, found, sr)
+        names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
+        if arguments.dry_run:
+            facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
+            return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
+        ask(arguments, printable(f"Save the records of {names}?"))
+        done = saved.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    lines = [f"{vm.name_label}: saved" for vm in done.vms]
+    lines += [f"{name}: failed: {error}" for name, error in done.failed]
+    lines.append(f"Their records of {done.when} are on the VDI {done.vdi}. vTPM contents are not.")
+    return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)

@@ -8,6 +8,7 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import takes_device
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.resignature.reading.saved import saved as saved_vms
 
 _SHOW = """\
 Nothing is written, and the device may be in use.
@@ -25,10 +26,12 @@ def _show(arguments: argparse.Namespace) -> Answer:
     with open_device(arguments.device, writable=False) as device:
         found = engine.inspect(device)
         one = engine.one_vdi(device, found.lun) if found.lun is not None else None
+        saved = saved_vms(device, found.lun) if found.lun is not None else None
     facts = report.inspection_facts(arguments.device, found)
     if one is not None:
         facts["one_vdi"] = report.one_vdi_facts(one)
-    return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one))
+        facts["saved_vms"] = report.saved_vms_facts(saved)
+    return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one, saved))
 
 
 def _branches() -> report.Branches:

@@ -4,6 +4,7 @@
 Lists come as a failure whose last parameter is the XML: 96 when the IQN is missing, 107 when the SCSIid is.
 """
 
+import json
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 from xml.etree import ElementTree
 
@@ -36,6 +37,8 @@ class OnLun(NamedTuple):
     is_copied: bool = False  #: the new identities are those of another LUN, of which this one is a copy
     metadata_of: Tuple[str, ...] = ()  #: references of the pools whose database a VDI on it is to hold
     old_vdis: Tuple[str, ...] = ()  #: what its VDIs were, as long as the journal is there
+    vms: Tuple[str, ...] = ()  #: names of VMs whose records are on it
+    vms_saved: str = ""  #: of when those are
 
 
 def iqns(failure: PoolFailure) -> List[str]:
@@ -71,7 +74,17 @@ def on_lun(document: str) -> OnLun:
         is_copied=row.get("copied") == "true",
         metadata_of=tuple(row.get("metadata_of", "").split()),
         old_vdis=tuple(filter(is_uuid, row.get("old_vdis", "").split())),
+        vms=_names(row.get("vms", "[]")),
+        vms_saved=row.get("vms_saved", ""),
     )
+
+
+def _names(text: str) -> Tuple[str, ...]:
+    """Raises PoolFailure."""
+    try:
+        return tuple(str(name) for name in json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise PoolFailure(f"The driver's answer is no list that can be read: {error}.") from error
 
 
 def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:

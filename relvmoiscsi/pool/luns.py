@@ -53,6 +53,8 @@ class PoolLun(NamedTuple):
     metadata_of: Tuple[str, ...] = ()  #: references of pools whose databases VDIs on it are to hold
     is_ours: bool = False  #: the pool knows of itself that this is a copy of an SR of its own
     old_vdis: Tuple[str, ...] = ()  #: UUIDs of what the VDIs of a resignatured LUN were, where it still says so
+    vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has put on it
+    vms_saved: str = ""  #: of when those are
 
 
 def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
@@ -187,6 +189,8 @@ def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
         one_vdi=on.one_vdi,
         metadata_of=on.metadata_of,
         is_ours=_is_ours(pool, ref, kind, lun.scsi_id, of_sr),
+        vms=on.vms,
+        vms_saved=on.vms_saved,
     )
 
 

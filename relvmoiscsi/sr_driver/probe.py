@@ -5,6 +5,7 @@ xapi does one attach, detach or probe at a time on a host: while a probe waits, 
 for no lock, and has a short time for the rest; its logout alone may wait some seconds for SM.
 """
 
+import json
 from functools import partial
 from typing import List, Sequence, Tuple
 
@@ -21,6 +22,7 @@ from relvmoiscsi.host.xapi.xml_rpc import escaped
 from relvmoiscsi.resignature.protocol.mark import is_of_another_lun
 from relvmoiscsi.resignature.reading.databases import databases
 from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.saved import saved
 from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
@@ -56,7 +58,7 @@ def document(device: Device, scsi_id: str) -> str:
     whether it has one VDI, or can be made a LUN with one; `metadata_of` the pools whose databases VDIs are to hold, if
     any do; `old_vdis` what the VDIs of a LUN with new identities were, as long as its journal is there: once it is
     plugged, LVM may take that place; `copied` is true where the new identities are those of another LUN, of which the
-    array has made this one.
+    array has made this one; `vms` the names of VMs whose records are on it, as JSON, and `vms_saved` of when these are.
     """
     found = engine.inspect(device)
     rows = []
@@ -76,6 +78,8 @@ def document(device: Device, scsi_id: str) -> str:
         rows.append(("one_vdi", engine.one_vdi(device, found.lun).state))
         pools = sorted(set(databases(found.lun).values()))
         rows += [("metadata_of", " ".join(pools))] if pools else []
+        vms = saved(device, found.lun)
+        rows += [("vms", json.dumps([vm.name_label for vm in vms.vms])), ("vms_saved", vms.when)] if vms else []
     return _document(rows)
 
 

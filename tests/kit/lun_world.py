@@ -19,13 +19,15 @@ import time
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from kit.builder import build_sr, raw
 from kit.pool import plugins, wire
 from kit.pool.database import NULL
 from kit.pool.runner import NotImplementedInBackend, Runner
 from kit.pool.simulator import Pool
 from kit.pool.standin import volumes_of
-from kit.reader import read_sr
+from kit.reader import device_ranges, lv_bytes, read_sr
 from relvmoiscsi import engine, plugin, procedure
+from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.portals import Portal
@@ -45,6 +47,8 @@ from relvmoiscsi.sr_driver.transport import Listed
 LVM_TYPE, OWN_TYPE = "lvmoiscsi", "relvmoiscsi"
 LVM_HBA_TYPE, OWN_HBA_TYPE = "lvmohba", "relvmohba"
 FABRIC = ""  #: the target of a LUN that the array maps to adapters
+
+EXTENT = 4 << 20  #: bytes
 
 #: the storage manager's number for a VG that LVM sees twice
 DUPLICATE = 119
@@ -75,6 +79,7 @@ class World:
         self._lock = threading.RLock()
         self._pool = None
         self._known = {}  #: (what, SCSIid): (disk, writes to it until then, what was found)
+        self.recipes = {}  #: SCSIid: (volumes, seed) of which its disk was built, where VDIs may be made there
 
     # -- LUNs and pools -----------------------------------------------------------------------------------------------
 
@@ -119,6 +124,9 @@ class World:
         """A pool whose drivers see these LUNs."""
         with Pool(None, None, hosts, drivers=_drivers(), runner=self, **options) as pool:
             self._pool = pool
+            vms = pool.api.vms
+            vms.make_vdi, vms.drop_vdi = self._make_vdi, self._drop_vdi
+            vms.read_vdi, vms.write_vdi = self._read_vdi, self._write_vdi
             yield pool
 
     def plugin(self, host, function, arguments):
@@ -146,6 +154,68 @@ class World:
 
     def _on_fabric(self, host):
         return [lun for lun in self.luns if not lun.target and (host, lun.scsi_id) not in self.unmapped]
+
+    # -- VDIs ---------------------------------------------------------------------------------------------------------
+
+    def _make_vdi(self, sr, record):
+        """A raw volume more: the disk is built anew with it, as its ids follow from their keys."""
+        scsi_id = self._scsi_id_of(sr)
+        volumes, seed = self.recipes[scsi_id]
+        key = f"made {sum(volume.key.startswith('made') for volume in volumes) + 1} {record['name_description']}"
+        extents = -(-int(record["virtual_size"]) // EXTENT)
+        volume = raw(key, label=record["name_label"], description=record["name_description"], extents=extents)
+        truth = self._rebuild(scsi_id, [*volumes, volume], seed)
+        size = {"virtual_size": extents * EXTENT, "sm_config": {"vdi_type": "aio"}}
+        return truth.volume(key).uuid, size
+
+    def _drop_vdi(self, record):
+        scsi_id = self._scsi_id_of(record["SR"])
+        volumes, seed = self.recipes[scsi_id]
+        truth = build_sr(volumes, seed=seed).truth
+        self._rebuild(scsi_id, [each for each in volumes if truth.volume(each.key).uuid != record["uuid"]], seed)
+
+    def _rebuild(self, scsi_id, volumes, seed):
+        """What was written to volumes that were made stays."""
+        old, built = self.lun(scsi_id).disk, build_sr(volumes, seed=seed)
+        for volume in volumes:
+            name = built.truth.volume(volume.key).name
+            there = self._lv(old, name) if volume.key.startswith("made") else None
+            if there is not None:
+                vg, lv = there
+                content = lv_bytes(old, vg, lv, 0, lv.extents * vg.extent_bytes)
+                self._put(built.disk, name, content)
+        built.disk.name = old.name
+        self.luns = [each._replace(disk=built.disk) if each.scsi_id == scsi_id else each for each in self.luns]
+        self.recipes[scsi_id] = list(volumes), seed
+        return built.truth
+
+    def _scsi_id_of(self, sr):
+        uuid = self._pool.db.get("SR", sr, "uuid")
+        return next(lun.scsi_id for lun in self.luns if self.sr_uuid(lun.scsi_id) == uuid)
+
+    @staticmethod
+    def _lv(disk, name):
+        """(VG, LV) on a disk; None without one of that name."""
+        vg = read_sr(disk).vg
+        return next(((vg, lv) for lv in vg.lvs if lv.name == name), None)
+
+    def _put(self, disk, name, content):
+        vg, lv = self._lv(disk, name)
+        done = 0
+        for place in device_ranges(vg, lv, 0, len(content)):
+            disk.write([Chunk(place.offset, content[done : done + place.length])])
+            done += place.length
+        disk.flush()
+
+    def _read_vdi(self, vdi):
+        record = self._pool.db.record("VDI", vdi)
+        disk = self.lun(self._scsi_id_of(record["SR"])).disk
+        vg, lv = self._lv(disk, "LV-" + record["uuid"])
+        return lv_bytes(disk, vg, lv, 0, lv.extents * vg.extent_bytes)
+
+    def _write_vdi(self, vdi, content):
+        record = self._pool.db.record("VDI", vdi)
+        self._put(self.lun(self._scsi_id_of(record["SR"])).disk, "LV-" + record["uuid"], content)
 
     # -- driver calls -------------------------------------------------------------------------------------------------
 

@@ -22,16 +22,17 @@ def sr_disk(seed):
     return _built[seed].copy()
 
 
+#: of each
+VOLUMES = [
+    vhd("base", hidden=True, blocks=0, bat_entries=SMALL_BAT),
+    vhd("disk", parent="base", label="root disk", blocks=0, bat_entries=SMALL_BAT),
+    vhd("snap", parent="base", label="before", snapshot_of="disk", blocks=0, bat_entries=SMALL_BAT),
+    raw("data", label="data", extents=1),
+]
+
+
 def _build(seed):
-    return build_sr(
-        [
-            vhd("base", hidden=True, blocks=0, bat_entries=SMALL_BAT),
-            vhd("disk", parent="base", label="root disk", blocks=0, bat_entries=SMALL_BAT),
-            vhd("snap", parent="base", label="before", snapshot_of="disk", blocks=0, bat_entries=SMALL_BAT),
-            raw("data", label="data", extents=1),
-        ],
-        seed=seed,
-    ).disk
+    return build_sr(VOLUMES, seed=seed).disk
 
 
 class Lab:
@@ -43,6 +44,7 @@ class Lab:
 
     def original(self, name, target=TARGET, iqn=IQN, **options):
         scsi_id = self.world.add(target, iqn, sr_disk(name), **options)
+        self.world.recipes[scsi_id] = VOLUMES, name
         self.originals[name] = (scsi_id, self.world.attach_original(self.pool, scsi_id, name))
         return scsi_id
 

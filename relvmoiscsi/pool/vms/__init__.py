@@ -7,6 +7,7 @@
     clone        copies of VMs, each verified disk by disk
     discard      those copies go, with the SR
     restore      disks of a copy in place of a VM's own, back again, and home
+    saved        records of VMs on their SR, for when the pool has them no more
     rescue       one disk of a copy lent to a VM
 
 Nothing here prints or asks; values go in and come out.

@@ -128,21 +128,17 @@ def _source(found: Inventory, copy: Copy, ref: str) -> Source:
             f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of the VM "
             "would have to do without them, or write to the originals."
         )
-    else:
-        problem = _taken(found, copy, ref)
     return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
 
 
-def _taken(found: Inventory, copy: Copy, ref: str) -> Optional[Refused]:
-    """Why the disks on the copy are not free: a VM that is no copy of this one has them."""
-    for vdi in found.disks_of(ref).values():
-        new = copy.new_of(vdi["uuid"])
-        users = found.users_of(copy.by_uuid[new["uuid"]]) if new is not None else ()
-        for user in users:
-            if found.vms[user]["other_config"].get(COPY_OF) != found.vms[ref]["uuid"]:
+def _verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None:
+    """Raises Refused where a VM that is no copy has one of these disks. Copies share what their originals share."""
+    ours = dict(found.copies_on(copy.uuid))
+    for disk in disks:
+        for user in found.users_of(copy.by_uuid[disk.new]):
+            if user not in ours:
                 name = found.vms[user]["name_label"]
-                return Refused(f"The copy of the disk {vdi['name_label']!r} is a disk of the VM {name!r} already.")
-    return None
+                raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.")
 
 
 def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> Dict[str, str]:
@@ -225,19 +221,59 @@ def would(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wante
 def _would(found: Inventory, copy: Copy, source: Source, name: str, there: Mapping[str, str], wanted: Wanted) -> Cloned:
     if source.uuid in there:
         return Cloned(source.uuid, source.name, ALREADY, name, there[source.uuid])
-    if source.problem is not None:
-        return Cloned(source.uuid, source.name, FAILED, name, error=source.problem)
-    disks = []
+    try:
+        if source.problem is not None:
+            raise source.problem
+        disks, networks, notes = _planned(found, copy, source, name, wanted)
+        _verify_free(found, copy, disks)
+    except RelvmoiscsiError as error:
+        return Cloned(source.uuid, source.name, FAILED, name, error=error)
+    return Cloned(source.uuid, source.name, WOULD, name, disks=disks, networks=networks, notes=notes)
+
+
+def _planned(
+    found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted
+) -> Tuple[List[ova.Disk], Dict[str, Tuple[str, str]], List[str]]:
+    """(disks, names of networks, notes), of the records that are there or of what the pool has."""
+    if source.document:
+        edited = ova.edited(source.document, edit_of(found, copy, source, name, wanted))
+        return edited.disks, _network_names(found, edited), edited.notes
+    disks, networks = [], {}
     for device, vdi in sorted(found.disks_of(source.ref).items()):
         new = copy.new_of(vdi["uuid"])
         disks += [ova.Disk(device, vdi["uuid"], new["uuid"])] if new is not None else []
-    networks = {}
     for vif in found.vifs_of(source.ref).values():
         old = found.networks[vif["network"]]
         ref = _network(found, wanted, old["uuid"])
         if ref is not None:
             networks[vif["device"]] = (str(old["name_label"]), str(found.networks[ref]["name_label"]))
-    return Cloned(source.uuid, source.name, WOULD, name, disks=disks, networks=networks)
+    return disks, networks, []
+
+
+def _network_names(found: Inventory, edited: ova.Edited) -> Dict[str, Tuple[str, str]]:
+    names = {ref: str(network["name_label"]) for ref, network in found.networks.items()}
+    return {device: (nic.old_network, names[nic.network]) for device, nic in edited.nics.items()}
+
+
+def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted) -> ova.Edit:
+    """What the records of a VM have to say to become those of its copy."""
+
+    def new_disk(old_uuid: str) -> Optional[ova.NewDisk]:
+        new = copy.new_of(old_uuid)
+        return ova.NewDisk(new["uuid"], new["location"]) if new is not None else None
+
+    return ova.Edit(
+        copy.uuid,
+        new_disk,
+        {str(vdi["location"]) for vdi in copy.vdis.values() if vdi["managed"]},
+        lambda uuid: _network(found, wanted, uuid),
+        name,
+        f"Copy of the VM {source.uuid} on the SR {copy.name}, by relvmoiscsi.",
+        {COPY_OF: source.uuid, ON_SR: copy.uuid, RUN: wanted.run},
+        TAGS,
+        wanted.snapshots,
+        wanted.without,
+    )
 
 
 def _network(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
@@ -305,14 +341,14 @@ class _Clone:
         document = self.source.document
         if not document:
             document = transfer.export_vm(self.calls, self.source.ref, self.wanted.snapshots)
-        edited = ova.edited(document, self._edit())
+        edited = ova.edited(document, edit_of(self.found, self.copy, self.source, self.name, self.wanted))
+        _verify_free(self.found, self.copy, edited.disks)
         transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
         made = transfer.import_vm(self.calls, edited.document, self.label)
         record = self._finished(made, edited)
         for task in left:
             _gone_is_done(self.calls, "task.destroy", task)
-        names = {ref: str(network["name_label"]) for ref, network in self.found.networks.items()}
-        networks = {device: (nic.old_network, names[nic.network]) for device, nic in edited.nics.items()}
+        networks = _network_names(self.found, edited)
         return Cloned(
             self.source.uuid, self.source.name, MADE, self.name, record["uuid"], edited.disks, networks,
             edited.snapshots, edited.notes,
@@ -333,25 +369,6 @@ class _Clone:
         for ref in half:
             destroy(self.calls, vms, ref)
         return None
-
-    def _edit(self) -> ova.Edit:
-        disks = {str(vdi["location"]) for vdi in self.copy.vdis.values() if vdi["managed"]}
-        return ova.Edit(
-            self.copy.uuid,
-            self._new_disk,
-            disks,
-            lambda uuid: _network(self.found, self.wanted, uuid),
-            self.name,
-            f"Copy of the VM {self.source.uuid} on the SR {self.copy.name}, by relvmoiscsi.",
-            {COPY_OF: self.source.uuid, ON_SR: self.copy.uuid, RUN: self.wanted.run},
-            TAGS,
-            self.wanted.snapshots,
-            self.wanted.without,
-        )
-
-    def _new_disk(self, old_uuid: str) -> Optional[ova.NewDisk]:
-        new = self.copy.new_of(old_uuid)
-        return ova.NewDisk(new["uuid"], new["location"]) if new is not None else None
 
     def _finished(self, made: Sequence[str], edited: ova.Edited) -> Record:
         """The VM, verified and marked. One that is not what it should be is destroyed. Raises Refused, PoolFailure."""

@@ -106,20 +106,24 @@ def copy_of(pool: Pool, found: Inventory, sr: str) -> Copy:
 
 def find_vm(found: Inventory, text: str) -> str:
     """The VM that somebody named, by UUID or by a name that only one has. Raises NotFound, UsageError."""
-    return _find(found.named_vms(), text, "VM")
+    return find(found.named_vms(), text, "VM")
 
 
 def find_network(found: Inventory, text: str) -> str:
     """The network that somebody named. Raises NotFound, UsageError."""
-    return _find(found.networks, text, "network")
+    return find(found.networks, text, "network")
 
 
 def find_vdi(records: Records, text: str) -> str:
     """The VDI among these that somebody named. Raises NotFound, UsageError."""
-    return _find(records, text, "VDI")
+    return find(records, text, "VDI")
 
 
-def _find(records: Records, text: str, what: str) -> str:
+def find(records: Records, text: str, what: str) -> str:
+    """The reference of the record that somebody named, by UUID or by a name that only one has.
+
+    Raises NotFound, UsageError.
+    """
     refs = [ref for ref, record in records.items() if record["uuid"] == text.lower()]
     refs = refs or [ref for ref, record in records.items() if record["name_label"] == text]
     if not refs:

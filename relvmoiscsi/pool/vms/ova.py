@@ -243,6 +243,14 @@ def pack(document: bytes) -> bytes:
     return member.tobuf(tarfile.USTAR_FORMAT) + document + bytes(padding + 2 * _BLOCK)
 
 
+def without_vtpm(document: bytes) -> bytes:
+    """The records without vTPMs, whose contents are secrets. Raises Refused."""
+    ova = Ova(document)
+    for thing in ova.of("VTPM"):
+        ova.drop(thing)
+    return ova.document()
+
+
 # --- the edit
 
 

@@ -50,6 +50,16 @@ def import_raw(calls: Calls, vdi: str, content: bytes) -> None:
     calls.finish("VDI.import_raw", task)
 
 
+def export_raw(calls: Calls, vdi: str) -> bytes:
+    """All of a small VDI. Raises PoolFailure."""
+    task = _task(calls, "relvmoiscsi: records of VMs from a VDI")
+    with _sent(calls, "GET", "/export_raw_vdi", {"vdi": vdi, "format": "raw"}, task, b"") as response:
+        _verify_accepted(calls, response)
+        content = response.read()
+    calls.finish("VDI.export_raw", task)
+    return content
+
+
 def under_way(calls: Calls, label: str) -> List[str]:
     """Tasks of this name that have not ended. Raises PoolFailure."""
     found = calls.records("task", f'field "name_label" = "{label}"')

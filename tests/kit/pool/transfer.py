@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What goes over HTTP beside XML-RPC, as xapi has it: GET /export_metadata, PUT /import_metadata, PUT /import_raw_vdi.
+"""What goes over HTTP beside XML-RPC, as xapi has it: records of VMs and bytes of VDIs, out and in.
 
 An export is a tar with one file, ova.xml: the records of a VM and of all that it leads to, references in it as "Ref:n".
 An import matches what is not made anew with what the pool has:
@@ -31,7 +31,7 @@ from .vms import _known
 MOST_HEADER_BYTES = 1024  #: of a request line and its headers: http.ml, read_http_request_header
 VSN = (2, 21)
 
-_NEEDED = {"/export_metadata": "vm-admin", "/import_metadata": "vm-admin", "/import_raw_vdi": "vm-admin"}
+_NEEDED = "vm-admin"  #: for each of them
 
 #: classes in the order in which an import takes them
 _ORDER = (
@@ -50,8 +50,13 @@ class Transfer:
 
     def answer(self, method, target, headers, body, local):
         path, query, given = _request(target, headers)
-        work = {("GET", "/export_metadata"): self._export, ("PUT", "/import_metadata"): self._import,
-                ("PUT", "/import_raw_vdi"): self._import_raw}.get((method, path))  # fmt: skip
+        handlers = {
+            ("GET", "/export_metadata"): self._export,
+            ("PUT", "/import_metadata"): self._import,
+            ("GET", "/export_raw_vdi"): self._export_raw,
+            ("PUT", "/import_raw_vdi"): self._import_raw,
+        }
+        work = handlers.get((method, path))
         if work is None:
             return 404, b""
         session = given.get("session_id", "")
@@ -60,7 +65,7 @@ class Transfer:
         task = given.get("task_id")
         try:
             if session:
-                self._require_role(session, path.strip("/"), _NEEDED[path])
+                self._require_role(session, path.strip("/"), _NEEDED)
             reply, result = work(query, body)
         except XenError as error:
             if task:
@@ -97,17 +102,21 @@ class Transfer:
         return b"", wire.to_string(wire.from_python(made))
 
     def _import_raw(self, query, body):
-        """The bytes go into the VDI from its start; what is behind them stays as it was."""
-        vdi = query["vdi"]
-        if not self.database.exists("VDI", vdi):
-            vdi = self.database.by_uuid("VDI", vdi)
-        if query.get("format", "raw") != "raw":
-            raise XenError("IMPORT_ERROR_GENERIC", "format")
-        if len(body) > int(self.database.get("VDI", vdi, "virtual_size")):
-            raise XenError("VDI_TOO_LARGE")
-        if self.vms.write_vdi is not None:
-            self.vms.write_vdi(vdi, body)
+        """As many bytes as the VDI has."""
+        vdi = self._plain_vdi(query)
+        if len(body) != int(self.database.get("VDI", vdi, "virtual_size")):
+            raise XenError("VDI_IO_ERROR", "Device I/O errors")
+        self.vms.write_vdi(vdi, body)
         return b"", ""
+
+    def _export_raw(self, query, _body):
+        return self.vms.read_vdi(self._plain_vdi(query)), ""
+
+    def _plain_vdi(self, query):
+        if query.get("format", "raw") != "raw":
+            raise XenError("INTERNAL_ERROR", "Unknown format " + query["format"])
+        vdi = query["vdi"]
+        return vdi if self.database.exists("VDI", vdi) else self.database.by_uuid("VDI", vdi)
 
 
 def _request(target, headers):

@@ -15,13 +15,14 @@ from .errors import XenError
 class Vms:
     """Calls on VMs and what hangs on them.
 
-    `make_vdi` and `write_vdi` are the world's: a volume for a VDI.create, and the bytes of an import of a raw one.
+    What is done with the bytes of VDIs is the world's, which sets `make_vdi`, `write_vdi`, `read_vdi`, `drop_vdi`.
     """
 
     def __init__(self, database):
         self.database = database
-        self.make_vdi = None  #: make_vdi(sr reference, record, uuid): the row's own fields
+        self.make_vdi = None  #: make_vdi(sr reference, record): UUID, and the fields of the row that differ
         self.write_vdi = None  #: write_vdi(vdi reference, bytes)
+        self.read_vdi = None  #: read_vdi(vdi reference): bytes
         self.drop_vdi = None  #: drop_vdi(vdi record)
         self.refuses_shutdown = set()  #: VMs whose guests do not answer
 

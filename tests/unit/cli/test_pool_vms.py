@@ -197,3 +197,30 @@ def test_rescue(office, pool_command):
 def test_wrong_words_of_restore_and_rescue(office, pool_command, words):
     ran = pool_command(*words, "--yes")
     assert ran.status == 2 and "Say which" in ran.err
+
+
+# --- save-vms
+
+
+def test_records_are_saved_shown_and_made_vms_of(office, pool_command, command, tmp_path):
+    ran = pool_command("save-vms", "Production", "--dry-run")
+    assert ran.out == "The records of these VMs would be saved: db, web\n"
+    ran = pool_command("save-vms", "Production", "--yes")
+    assert ran.status == 0 and ran.out.startswith("db: saved\nweb: saved\nTheir records of 20")
+    clone = office.clone("Production")
+    found = {lun["scsi_id"]: lun for lun in facts(pool_command("luns", "--json"))["luns"]}
+    assert found[clone]["vms"] == ["db", "web"] and found[clone]["vms_saved"].startswith("20")
+    assert "; VMs db, web (20" in pool_command("luns").out
+
+    disk = office.world.lun(clone).disk
+    image = tmp_path / "clone.img"
+    image.write_bytes(disk.peek(0, disk.size_bytes))
+    shown = json.loads(command("show", image, "--json").out)["saved_vms"]
+    assert [vm["name_label"] for vm in shown["vms"]] == ["db", "web"] and shown["vms"][1]["power_state"] == "Running"
+    assert "  VMs      db, web; their records of 20" in command("show", image).out
+
+    office.pool.api.vms.vm_destroy("", office.db_vm)
+    pool_command("attach", clone, "--yes", "--name", "of then")
+    ran = pool_command("clone", "of then", "--all", "--from-snapshot", "--isolated", "lab", "--yes", "--json")
+    assert [(vm["name"]["old"], vm["status"]) for vm in facts(ran)["vms"]] == [("db", "cloned"), ("web", "cloned")]
+    assert pool_command("clone", "copy", "--all", "--from-snapshot", "--yes").status == 3

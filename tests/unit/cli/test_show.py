@@ -23,7 +23,7 @@ from kit.shell import (
 from relvmoiscsi.device import align_down
 from relvmoiscsi.host.disk.block_device import open_device
 
-SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes", "one_vdi"}
+SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes", "one_vdi", "saved_vms"}
 VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
             "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv"}  # fmt: skip
 

@@ -447,7 +447,7 @@ def test_of_two_that_are_done_one_stays(day):
     (first,) = day.clone("web")
     ref = day.db.by_uuid("VM", first.uuid)
     marks = day.db.get("VM", ref, "other_config")
-    day.db.set("VM", ref, "other_config", {})
+    day.db.set("VM", ref, "other_config", {**marks, "relvmoiscsi:clone-of": "another"})
 
     def appear(method, _params):
         if method == "VM.add_to_other_config":

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Records of VMs on a VDI (docs/formats/saved-vms.rst): what is written is read, and nothing else is."""
+
+import hashlib
+import json
+import zlib
+
+import pytest
+
+from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Truncated, Unsupported
+from relvmoiscsi.formats import saved_vms
+from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm
+
+SR = "9c96f9e5-4c2b-0b3c-b0f6-ec4a46d4ba67"
+WEB = SavedVm("11111111-0000-4000-8000-000000000001", "web", "Running", (SavedDisk("0", "a VDI", "root"),))
+DB = SavedVm("11111111-0000-4000-8000-000000000002", "Datenbank \N{SNOWMAN}", "Halted", ())
+VMS = [(WEB, b"<value>web</value>" * 100), (DB, b"<value>db</value>")]
+
+
+def content(**more):
+    return saved_vms.pack(SR, "2026-11-22T12:00:00Z", VMS, **more)
+
+
+def read(data):
+    header = saved_vms.read_header(data[:512], "LV-x")
+    return saved_vms.unpack(header, data[512:], "LV-x")
+
+
+def sealed(data, **fields):
+    """The content with other fields in its header, and a checksum that is right."""
+    header = SavedHeader(data[:512]).replace(crc=0, **fields)
+    header = header.replace(crc=zlib.crc32(bytes(header)))
+    return bytes(header) + data[512:]
+
+
+def indexed(index):
+    text = index if isinstance(index, bytes) else json.dumps(index).encode()
+    lengths = {"index_length": len(text), "length": len(text), "digest": hashlib.sha256(text).digest()}
+    return sealed(content()[:512] + text, **lengths)
+
+
+def test_what_was_written_is_read_with_zeros_behind_it():
+    found = read(content() + bytes(1 << 20))
+
+    assert (found.sr_uuid, found.when, found.vms) == (SR, "2026-11-22T12:00:00Z", (WEB, DB))
+    assert found.documents == {vm.uuid: document for vm, document in VMS}
+
+
+def test_the_bytes_are_those_of_the_page():
+    data = content()
+    assert data[:16] == b"relvmoiscsi VMs\0" and data[16:20] == b"\1\0\0\0"
+    assert int.from_bytes(data[20:24], "little") == zlib.crc32(data[:20] + bytes(4) + data[24:512])
+    index_length, length = (int.from_bytes(data[start : start + 8], "little") for start in (24, 32))
+    assert len(data) == 512 + length and data[40:72] == hashlib.sha256(data[512:]).digest()
+    index = json.loads(data[512 : 512 + index_length].decode())
+    row = index["vms"][0]
+    body = data[512 + index_length + row["offset"] :][: row["length"]]
+    assert zlib.decompress(body) == VMS[0][1] and index["sr"] == SR
+    assert row["disks"] == [{"userdevice": "0", "vdi": "a VDI", "name_label": "root"}]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (lambda data: b"x" + data[1:], BadMagic),
+        (lambda data: data[:20] + bytes(4) + data[24:], BadChecksum),
+        (lambda data: sealed(data, version=2), Unsupported),
+        (lambda data: sealed(data, length=1 << 40), Malformed),
+        (lambda data: sealed(data, index_length=1 << 20), Malformed),
+        (lambda data: data[:-1], Truncated),
+        (lambda data: data[:300], Truncated),
+        (lambda data: data[:600] + b"x" + data[601:], Malformed),
+        (lambda data: indexed(b"no json"), Malformed),
+        (lambda data: indexed(b"\xff\xfe"), Malformed),
+        (lambda data: indexed({}), Malformed),
+        (lambda data: indexed({"sr": "", "when": "", "vms": [{"uuid": ""}]}), Malformed),
+        (lambda data: indexed({"sr": "", "when": "", "vms": 7}), Malformed),
+        (
+            lambda data: indexed(
+                {"sr": "", "when": "", "vms": [{**WEB._asdict(), "disks": [], "offset": 0, "length": 9}]}
+            ),
+            Malformed,
+        ),
+    ],
+)
+def test_what_is_spoiled_is_a_format_error(spoil, error):
+    with pytest.raises(error):
+        read(spoil(content()))
+
+
+def test_every_bit_is_covered():
+    data = content()
+    for number in range(0, len(data)):
+        spoiled = data[:number] + bytes([data[number] ^ 1]) + data[number + 1 :]
+        with pytest.raises(FormatError):
+            read(spoiled)
+
+
+def test_records_that_unpack_to_too_much_are_refused(monkeypatch):
+    data = content()
+    monkeypatch.setattr(saved_vms, "MOST_BYTES", 1000)
+    with pytest.raises(Malformed, match="records that go on"):
+        read(data)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Records of VMs on their SR: made before the array's snapshot, read from the bare clone, and VMs made of them."""
+
+import pytest
+
+from kit.pool import transfer
+from kit.pool.api import GoneAway
+from kit.pool.errors import XenError
+from relvmoiscsi import engine
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.formats.saved_vms import NAME_LABEL
+from relvmoiscsi.pool import luns, records
+from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import clone, inventory, saved
+from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
+from relvmoiscsi.resignature.reading.saved import saved as on_disk
+
+WHEN = "2026-11-22T12:00:00Z"
+
+
+def save(lab, name="Production", when=WHEN):
+    with connect(lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        return saved.save(calls, pool, found, records.find_sr(pool, name), when)
+
+
+def on_lun(lab, scsi_id):
+    disk = lab.world.lun(scsi_id).disk
+    return on_disk(disk, engine.inspect(disk).lun)
+
+
+def vdis(lab):
+    return lab.pool.db.refs("VDI", name_label=NAME_LABEL, SR=lab.originals["Production"][1])
+
+
+class Office:
+    """ "web" with a vTPM and "db", saved, and a clone of the LUN."""
+
+    def __init__(self, lab):
+        self.lab, self.db = lab, lab.pool.db
+        self.net = lab.network("office")
+        root, data = (lab.vdi("Production", label)[0] for label in ("root disk", "data"))
+        self.web = lab.vm("web", root, networks=[self.net], state="Running", ha_always_run=True)
+        self.other = lab.vm("db", data)
+        self.db.create("VTPM", VM=self.web, contents="a secret of a TPM")
+        self.uuids = {vm: self.db.get("VM", vm, "uuid") for vm in (self.web, self.other)}
+        self.saved = save(lab)
+        self.clone = lab.clone("Production")
+
+    def attach(self):
+        (self.copy,) = self.lab.attach(self.clone)
+        self.sr = self.db.by_uuid("SR", self.copy.sr_uuid)
+        return self
+
+    def then(self, *names, everything=False, **wanted):
+        """VMs of the records on the copy."""
+        with connect(self.lab.where()) as calls:
+            pool, found = records.read(calls), inventory.read(calls)
+            copy = inventory.copy_of(pool, found, self.sr)
+            sources = saved.choose(found, saved.read(calls, copy), names, everything)
+            wish = clone.Wanted(**{"date": "then", "run": "r", "jobs": 1, "patience": 0.01, **wanted})
+            clone.verify_macs(found, sources, wish)
+            planned = clone.would(found, copy, sources, wish)
+            return planned, clone.clone(calls, pool, found, copy, sources, wish)
+
+    def delete(self, vm):
+        """As an administrator does who wanted another one."""
+        self.db.set("VM", vm, "power_state", "Halted")
+        disks = [vbd["VDI"] for vbd in self.db.records("VBD", VM=vm).values()]
+        self.lab.pool.api.vms.vm_destroy("", vm)
+        for vdi in disks:
+            self.db.destroy("VDI", vdi)
+
+
+@pytest.fixture
+def office(lab):
+    return Office(lab)
+
+
+def test_they_are_on_the_bare_clone_and_name_the_vms(office, lab):
+    found = on_lun(lab, office.clone)
+
+    assert [vm.name_label for vm in found.vms] == ["db", "web"] and found.when == WHEN
+    assert [vm.uuid for vm in office.saved.vms] == [vm.uuid for vm in found.vms] and office.saved.failed == []
+    assert found.vms[1].disks[0].vdi == lab.vdi("Production", "root disk")[1]["uuid"]
+    assert found.sr_uuid == office.saved.sr and found.vms[1].power_state == "Running"
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        seen = {lun.scsi_id: lun for lun in luns.find(calls, pool, pool.portals(), 1)}
+    assert (seen[office.clone].vms, seen[office.clone].vms_saved) == (("db", "web"), WHEN)
+
+
+def test_no_secret_of_a_vtpm_is_on_the_lun(office, lab):
+    disk = lab.world.lun(office.clone).disk
+    assert b"a secret of a TPM" in transfer.export(lab.pool.db, office.web)
+    found = on_lun(lab, office.clone)
+    assert not any(b"a secret of a TPM" in document or b"VTPM</" in document for document in found.documents.values())
+    assert b"a secret of a TPM" not in disk.peek(0, disk.size_bytes)
+
+
+def test_a_lun_without_them_has_none(lab):
+    assert on_lun(lab, lab.clone("Testing")) is None
+
+
+def test_the_next_save_takes_the_place_of_the_one_before(office, lab):
+    (first,) = vdis(lab)
+    lab.vm("third", lab.vdi("Production", "data")[0])
+    save(lab, when="2026-11-23T12:00:00Z")
+    (second,) = vdis(lab)
+
+    assert first != second
+    assert [vm.name_label for vm in on_lun(lab, lab.clone("Production")).vms] == ["db", "third", "web"]
+
+
+def test_killed_at_every_call_there_is_always_one_that_reads(office, lab):
+    number = 0
+    while True:
+        count = [0]
+
+        def cut(_method, _params, count=count, number=number):
+            count[0] += 1
+            if count[0] > number:
+                raise GoneAway()
+
+        lab.pool.api.before = cut
+        try:
+            save(lab, when=f"2026-11-23T12:00:{number:02d}Z")
+        except RelvmoiscsiError:
+            pass
+        lab.pool.api.before = None
+        found = on_lun(lab, lab.originals["Production"][0])
+        assert found is not None and len(found.vms) == 2, number
+        number += 4
+        if count[0] < number - 3:
+            break
+    save(lab)
+    assert len(vdis(lab)) == 1 and number > 20
+
+
+def test_a_save_that_the_snapshot_has_caught_leaves_the_one_before(office, lab):
+    vms = lab.pool.api.vms
+    write = vms.write_vdi
+    torn = []
+
+    def half(vdi, content):
+        write(vdi, content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+        write(vdi, content[:700] + bytes(len(content) - 700))
+        torn.append(lab.clone("Production"))
+        write(vdi, content)
+
+    vms.write_vdi = half
+    save(lab, when="2026-11-23T12:00:00Z")
+    assert on_lun(lab, torn[0]).when == WHEN
+    assert on_lun(lab, lab.clone("Production")).when == "2026-11-23T12:00:00Z"
+
+
+def test_what_reads_back_otherwise_is_not_kept(office, lab):
+    vms = lab.pool.api.vms
+    vms.write_vdi = lambda vdi, content: None
+    with pytest.raises(PoolFailure, match="reads back otherwise than it was written"):
+        save(lab, when="later")
+    assert len(vdis(lab)) == 1 and on_lun(lab, lab.clone("Production")).when == WHEN
+
+
+def test_one_vm_whose_records_cannot_be_had_stops_no_other(office, lab):
+    export = transfer.export
+
+    def fails(db, vm, *more):
+        if vm == office.web:
+            raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", vm)
+        return export(db, vm, *more)
+
+    transfer.export = fails
+    try:
+        done = save(lab)
+        assert [vm.name_label for vm in done.vms] == ["db"] and done.failed[0][0] == "web"
+        lab.pool.db.set("VM", office.other, "is_a_template", True)
+        with pytest.raises(PoolFailure, match="The records of no VM could be had"):
+            save(lab)
+    finally:
+        transfer.export = export
+
+
+def test_where_nothing_is_saved(office, lab):
+    with pytest.raises(NotFound, match="No VM has a disk on the SR 'Testing'"):
+        save(lab, "Testing")
+    office.attach()
+    with pytest.raises(Refused, match="is a copy: records are saved on the original"):
+        save(lab, "Production 2026-11-22")
+    lab.pool.db.create("SR", name_label="files", type="nfs")
+    with pytest.raises(Refused, match="is no LVM SR"):
+        save(lab, "files")
+
+
+# --- VMs of then
+
+
+def test_vms_that_the_pool_has_no_more_are_there_again(office):
+    office.delete(office.web)
+    office.attach()
+    planned, done = office.then(everything=True)
+
+    assert [each.status for each in planned] == ["would be cloned"] * 2
+    assert [(each.vm_name, each.status) for each in done] == [("db", MADE), ("web", MADE)]
+    web = office.db.record("VM", office.db.by_uuid("VM", done[1].uuid))
+    assert web["other_config"]["relvmoiscsi:clone-of"] == office.uuids[office.web]
+    assert (web["VTPMs"], web["ha_always_run"], web["power_state"]) == ([], False, "Halted")
+    assert [sr for sr, _ in office.lab.disks_of(office.db.by_uuid("VM", done[1].uuid)).values()] == [office.sr]
+    assert planned[1].disks == done[1].disks and planned[1].networks == {"0": ("office", "office")}
+    assert [each.status for each in office.then(everything=True)[1]] == [ALREADY] * 2
+
+
+def test_with_the_records_of_then_and_not_of_now(office):
+    office.db.set("VM", office.other, "name_label", "renamed since")
+    office.db.create("VBD", VM=office.other, VDI=office.lab.vdi("Testing", "data")[0], userdevice="9")
+    office.attach()
+    (live,) = office.lab.clone_vms(office.copy.sr_uuid, "renamed since")
+    assert live.status == FAILED
+    _, (done,) = office.then("db")
+    assert done.status == MADE and done.name == "db then" and len(done.disks) == 1
+
+
+def test_a_network_of_then_that_is_gone_is_asked_for(office):
+    office.delete(office.web)
+    office.db.destroy("network", office.net)
+    office.attach()
+    planned, (done,) = office.then("web")
+    assert planned[0].status == done.status == FAILED and isinstance(done.error, UsageError)
+    assert "is not in the pool; say --network" in str(done.error)
+    lab_net = office.lab.network("lab", wire=False)
+    _, (done,) = office.then("web", isolated=lab_net, keep_mac=True)
+    assert done.status == MADE and done.networks == {"0": ("office", "lab")}
+
+
+def test_the_same_mac_is_not_given_beside_the_original(office):
+    office.attach()
+    with pytest.raises(Refused, match="would be twice"):
+        office.then("web", keep_mac=True)
+
+
+def test_names_of_then(office):
+    office.attach()
+    with pytest.raises(NotFound, match="no saved VM with the UUID or the name 'wbe'"):
+        office.then("wbe")
+
+
+def test_a_copy_without_records_says_so(office, lab):
+    (office.copy,) = lab.attach(lab.clone("Testing"))
+    office.sr = lab.pool.db.by_uuid("SR", office.copy.sr_uuid)
+    with pytest.raises(NotFound, match="save-vms was not run before its snapshot was made"):
+        office.then("web")
+    office.attach()
+    lab.pool.api.vms.write_vdi(office.db.refs("VDI", SR=office.sr, name_label=NAME_LABEL)[0], bytes(4 << 20))
+    with pytest.raises(NotFound, match="There are no VM records"):
+        office.then("web")
