@@ -3,23 +3,12 @@
 
 from contextlib import ExitStack
 
+from kit.lab.xapi import introduce
 from kit.pool import client
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import attach, discard, luns, records
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.records import Portal
-
-
-def introduce(pool, target, lun, uuid, name):
-    """The original, as the pool has it: a PBD that says where its LUN is, and its VDIs."""
-    with client.connected(pool) as session:
-        api = session.xenapi
-        sr = api.SR.introduce(uuid, name, "", "lvmoiscsi", "user", True, {})
-        config = {"target": "127.0.0.1", "targetIQN": target.iqn, "SCSIid": lun.scsi_id}
-        for host in api.host.get_all():
-            api.PBD.plug(api.PBD.create({"host": host, "SR": sr, "device_config": config}))
-        api.SR.scan(sr)
-    return sr
 
 
 def test_clones_of_two_srs_in_use_are_found_attached_mapped_and_discarded(lab, make_pool, standin_sees):

@@ -56,6 +56,18 @@ def config_of(array, lun, **more):
     return {key: value for key, value in config.items() if value is not None}
 
 
+def introduce(pool, target, lun, uuid, name):
+    """The original, as the pool has it: a PBD that says where its LUN is, and its VDIs."""
+    with client.connected(pool) as session:
+        api = session.xenapi
+        sr = api.SR.introduce(uuid, name, "", "lvmoiscsi", "user", True, {})
+        config = {"target": "127.0.0.1", "targetIQN": target.iqn, "SCSIid": lun.scsi_id}
+        for host in api.host.get_all():
+            api.PBD.plug(api.PBD.create({"host": host, "SR": sr, "device_config": config}))
+        api.SR.scan(sr)
+    return sr
+
+
 def created(pool, array, lun, **more):
     """What XenAPI says to SR.create: the four strings of its failure."""
     with client.connected(pool) as session:
