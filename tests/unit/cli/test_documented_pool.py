@@ -4,18 +4,16 @@ and the date.
 """
 
 import itertools
-import re
-import shlex
 import time
 
 import pytest
 
+from kit.documented import DATE, comparable, is_in_order, shown
 from kit.lun_world import World
 from kit.pool_lab import Lab
 from kit.shell import TOP
 
-UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-DATE = re.compile(r"20\d\d-\d\d-\d\d")
+PAGE = TOP / "docs/pool.rst"
 
 
 @pytest.fixture
@@ -37,31 +35,10 @@ def lab(monkeypatch):
         yield made
 
 
-def shown():
-    """(argv, lines) of each run on the page, in its order."""
-    text = (TOP / "docs/pool.rst").read_text(encoding="utf-8")
-    for block in re.findall(r"::\n\n((?:(?:    .*)?\n)+)", text):
-        for part in re.split(r"^    \$ ", block, flags=re.MULTILINE)[1:]:
-            words, _, rest = part.partition("\n")
-            yield shlex.split(words)[1:], [line[4:] for line in rest.splitlines() if line.strip()]
-
-
-def comparable(lines, names):
-    """With a number for each UUID, in the order in which they come, and no date."""
-    for line in lines:
-        yield DATE.sub("DATE", UUID.sub(lambda found: names.setdefault(found.group(), f"<{len(names)}>"), line))
-
-
-def is_in_order(lines, printed):
-    """Does each line stand in what was printed, after the one before it?"""
-    rest = iter(printed)
-    return all(line == "..." or line in rest for line in lines)
-
-
 def test_the_runs_on_the_page_print_what_it_says(lab, command):
     on_page, here = {}, {}
     statuses = []
-    for argv, lines in shown():
+    for argv, lines in shown(PAGE):
         ran = command(*[DATE.sub(time.strftime("%Y-%m-%d"), word) for word in argv])
         statuses.append(ran.status)
         printed = sorted(ran.err.splitlines()) + ran.out.splitlines()
@@ -78,7 +55,7 @@ def test_the_runs_on_the_page_print_what_it_says(lab, command):
 
 
 def test_the_end_is_as_the_beginning(lab, command):
-    before, words = lab.summary(), itertools.islice(shown(), 4)
+    before, words = lab.summary(), itertools.islice(shown(PAGE), 4)
     for argv, _ in words:
         assert command(*[DATE.sub(time.strftime("%Y-%m-%d"), word) for word in argv]).status == 0
 
