@@ -483,3 +483,13 @@ def test_an_answer_that_is_no_tar_is_told():
         with pytest.raises(Refused, match=words):
             ova.unpack(archive)
     assert ova.unpack(ova.pack(b"some text")) == b"some text"
+
+
+def test_ten_at_once(day):
+    for number in range(12):
+        day.lab.vm(f"vm {number:02d}", day.data, networks=[day.net])
+    done = day.clone(everything=True, jobs=10, isolated="nowhere")
+
+    assert [each.status for each in done] == [MADE] * 13
+    assert len({each.uuid for each in done}) == len({each.name for each in done}) == 13
+    assert [each.vm_name for each in done] == [f"vm {number:02d}" for number in range(12)] + ["web"]

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The records of a VM become those of its copy: what is not known stays, and what leads elsewhere is refused."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from kit.pool import transfer
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool.vms import ova
+
+NEW_SR = "99999999-0000-4000-8000-000000000000"
+SCSI_ID = "<name>sm_config</name><value><struct><member><name>SCSIid</name><value>3600</value></member></struct>"
+
+
+@pytest.fixture
+def document(day):
+    return transfer.export(day.db, day.web)
+
+
+@pytest.fixture
+def edit(day):
+    """Every VDI has its UUID turned round on the copy."""
+    uuids = [vdi["uuid"] for vdi in day.db.records("VDI").values()]
+    return ova.Edit(
+        NEW_SR,
+        lambda old: ova.NewDisk(old[::-1], old[::-1]) if old in uuids else None,
+        {uuid[::-1] for uuid in uuids},
+        lambda uuid: "OpaqueRef:lab",
+        "a copy",
+        "Copy of it.",
+        {"relvmoiscsi:sr": NEW_SR},
+        ["tag"],
+    )
+
+
+def things(document, cls):
+    return ova.Ova(document).of(cls)
+
+
+def test_what_nobody_knows_here_stays_as_it_was(document, edit):
+    """Fields of other releases, typed values, text in any language."""
+    strange = (
+        "<member><name>new_in_27</name><value><double>0.5</double></value></member>"
+        "<member><name>also</name><value><string> blank &amp; \N{SNOWMAN} </string></value></member>"
+        "<member><name>at</name><value><dateTime.iso8601>20261122T12:00:00Z</dateTime.iso8601></value></member>"
+        "<member><name>nothing</name><value><nil/></value></member>"
+    )
+    text = document.decode().replace("<name>name_label</name>", "<name>name_label</name>", 1)
+    marked = re.sub(r"(<name>snapshot</name><value><struct>)", lambda found: found.group() + strange, text)
+    done = ova.edited(marked.encode(), edit)
+
+    kept = done.document.decode()
+    count = kept.count("<name>class</name>")
+    for part in strange.replace("<nil/>", "<nil />").split("<member>")[1:]:
+        assert kept.count(part.replace("<name>", "<name>")) == count, part
+    assert things(done.document, "VM")[0].text("name_label") == "a copy"
+
+
+def test_it_leads_to_the_new_sr_and_to_nothing_of_the_old(document, edit, day):
+    done = ova.edited(document, edit)
+    old = [day.db.get("VDI", vdi, "uuid") for vdi in (day.root, day.data)]
+    old.append(day.db.get("SR", day.lab.originals["Production"][1], "uuid"))
+
+    assert all(uuid in document.decode() and uuid not in done.document.decode() for uuid in old)
+    assert [disk.old for disk in done.disks] == old[:2] and [disk.new for disk in done.disks] == [
+        u[::-1] for u in old[:2]
+    ]
+    assert {sr.text("uuid") for sr in things(done.document, "SR")} == {NEW_SR}
+    assert things(done.document, "network") == [] and done.nics["0"].network == "OpaqueRef:lab"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text, old: text.replace(NEW_SR, old),
+        lambda text, old: re.sub(r"(<name>location</name><value>)[^<]*", r"\1elsewhere", text),
+        lambda text, old: text.replace("<name>sm_config</name><value><struct />", SCSI_ID),
+        lambda text, old: text.replace("<value>Halted</value>", "<value>Suspended</value>"),
+        lambda text, old: re.sub(r"(<name>ha_always_run</name><value><boolean>)0", r"\g<1>1", text),
+        lambda text, old: re.sub(r"(<name>currently_attached</name><value><boolean>)0", r"\g<1>1", text),
+        lambda text, old: re.sub(r"(<name>VDI</name><value>)Ref:\d+", r"\1Ref:4711", text, count=1),
+        lambda text, old: re.sub(r"(<name>suspend_VDI</name><value>)OpaqueRef:NULL", r"\1Ref:1", text, count=1),
+        lambda text, old: text.replace("<name>content_type</name><value>user", "<name>content_type</name><value>iso"),
+    ],
+    ids=["old SR", "location", "SCSIid", "suspended", "HA", "attached", "no VDI", "suspend VDI", "an ISO"],
+)
+def test_whatever_would_lead_away_is_found_before_it_is_sent(document, edit, day, spoil):
+    """`verify` knows nothing of the edit: it is the second look."""
+    day.db.set("SR", day.lab.originals["Production"][1], "content_type", "user")
+    good = ova.edited(transfer.export(day.db, day.web), edit).document
+    ova.verify(good, edit)
+    bad = spoil(good.decode(), day.db.get("SR", day.lab.originals["Production"][1], "uuid")).encode()
+    assert bad != good
+    with pytest.raises(Refused, match="would lead to another disk"):
+        ova.verify(bad, edit)
+
+
+def test_a_disk_without_a_vdi_is_refused(document, edit):
+    text = re.sub(r"(<name>VDI</name><value>)Ref:\d+", r"\1OpaqueRef:NULL", document.decode(), count=1)
+    with pytest.raises(Refused, match="has no VDI in its records"):
+        ova.edited(text.encode(), edit)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"no XML", "cannot be read"),
+        (b"<value><struct /></value>", "cannot be read"),
+        (b'<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>', "none that xapi has written"),
+        (
+            b"<value><struct><member><name>objects</name><value><array><data />"
+            b"</array></value></member></struct></value>",
+            "those of 0 VMs",
+        ),
+    ],
+)
+def test_what_is_no_such_file_is_refused(edit, text, words):
+    with pytest.raises(Refused, match=words):
+        ova.edited(text, edit)
+
+
+def test_fields_that_a_release_does_not_have_are_not_made(document, edit):
+    root = ET.fromstring(document)
+    for struct in root.iter("struct"):
+        for member in list(struct):
+            if member.findtext("name") in ("PCI_bus", "appliance", "tags", "ha_always_run", "parent"):
+                struct.remove(member)
+    done = ova.edited(ET.tostring(root), edit)
+    fields = things(done.document, "VM")[0].fields
+    assert not {"PCI_bus", "appliance", "tags", "ha_always_run"} & set(fields)
