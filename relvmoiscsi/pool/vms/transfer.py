@@ -17,6 +17,7 @@ from relvmoiscsi.pool.calls import GONE, Calls, PoolFailure, PoolGone, reason
 from relvmoiscsi.pool.vms import ova
 
 _PENDING = ("pending", "cancelling")
+_TOLD_BY_THE_TASK = (http.client.OK, http.client.BAD_REQUEST, http.client.INTERNAL_SERVER_ERROR)
 
 
 def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
@@ -103,6 +104,6 @@ def _sent(
 
 
 def _verify_accepted(calls: Calls, response: http.client.HTTPResponse) -> None:
-    """Raises PoolFailure for a request that no task will tell of."""
-    if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN, http.client.NOT_FOUND):
+    """Raises PoolFailure for a request that no task will tell of: one that is sent elsewhere, or not understood."""
+    if response.status not in _TOLD_BY_THE_TASK:
         raise PoolFailure(f"The pool at {calls.url} answers {response.status} where VMs are exported and imported.")

@@ -493,3 +493,10 @@ def test_ten_at_once(day):
     assert [each.status for each in done] == [MADE] * 13
     assert len({each.uuid for each in done}) == len({each.name for each in done}) == 13
     assert [each.vm_name for each in done] == [f"vm {number:02d}" for number in range(12)] + ["web"]
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 503])
+def test_an_answer_after_which_no_task_ends_is_told_at_once(day, monkeypatch, status):
+    monkeypatch.setattr(day.lab.pool.api.transfer, "answer", lambda *_: (status, b""))
+    (done,) = day.clone("web")
+    assert done.status == FAILED and f"answers {status}" in str(done.error)
