@@ -380,8 +380,15 @@ class _Clone:
             self._destroy_again(made[0], problem)
         if self.wanted.keep_mac:
             self._restore_macs(record, edited.nics)
-        self.calls.call("VM.add_to_other_config", made[0], DONE, "true")
+        self._mark_done(made[0])
         return record
+
+    def _mark_done(self, vm: str) -> None:
+        try:
+            self.calls.call("VM.add_to_other_config", vm, DONE, "true")
+        except PoolFailure as failure:
+            if failure.code != "MAP_DUPLICATE_KEY":  # the answer to the first was lost, and the call was sent again
+                raise
 
     def _destroy_again(self, vm: str, problem: str) -> None:
         try:

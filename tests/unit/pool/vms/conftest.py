@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A VM in use, and an attached copy of the SR that has its disks."""
 
+from contextlib import contextmanager
+
 import pytest
 
+from kit.pool.api import GoneAway
+from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 
 
@@ -42,6 +46,61 @@ class Day:
             row.pop("VBDs", None), row.pop("VIFs", None)
         rows["VM"] = {ref: row for ref, row in rows["VM"].items() if ref not in ours}
         return rows
+
+
+class Death:
+    """Of a client, at the call of this number, counted from 0: before the call, or when it is done and nobody hears of
+    its answer. `calls` is how many there were.
+    """
+
+    def __init__(self, api, number, answer_lost):
+        self.api, self.number, self.answer_lost, self.calls = api, number, answer_lost, 0
+
+    def wrap(self, function):
+        def call(*words):
+            mine, self.calls = self.calls, self.calls + 1
+            if mine < self.number:
+                return function(*words)
+            try:
+                if mine == self.number and self.answer_lost:
+                    function(*words)
+            finally:
+                raise GoneAway()
+
+        return call
+
+    @property
+    def came(self):
+        return self.calls > self.number
+
+
+@pytest.fixture(params=[False, True], ids=["before the call", "after the call"])
+def dies(request, lab):
+    """`dies(work, number)`: work is done by a client that dies at that call; gives the Death.
+
+    After call n the pool is as before call n + 1: one of the two dies at even calls, the other, `first`, at odd ones.
+    """
+
+    @contextmanager
+    def dying(number):
+        api = lab.pool.api
+        death = Death(api, number, request.param)
+        api.call, api.transferred = death.wrap(api.call), death.wrap(api.transferred)
+        try:
+            yield death
+        finally:
+            del api.call, api.transferred
+
+    def die(work, number):
+        with dying(number) as death:
+            try:
+                work()
+            except RelvmoiscsiError:
+                pass
+        return death
+
+    die.first = int(request.param)
+    return die
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from kit.pool import transfer
 from kit.pool.api import GoneAway
 from kit.pool.database import NULL
 from kit.pool.errors import XenError
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import ova
@@ -358,24 +358,12 @@ def copies(day):
     return found
 
 
-def test_killed_at_every_call_the_next_run_makes_one_and_only_one(day):
+def test_killed_at_every_call_the_next_run_makes_one_and_only_one(day, dies):
     before = day.originals()
     (vif,) = day.db.records("VIF", VM=day.web).values()
-    number = 0
+    number = dies.first
     while True:
-        count = [0]
-
-        def cut(_method, _params, count=count, number=number):
-            count[0] += 1
-            if count[0] > number:
-                raise GoneAway()
-
-        day.lab.pool.api.before = cut
-        try:
-            day.clone("web", isolated="nowhere", keep_mac=True)
-        except RelvmoiscsiError:
-            pass
-        day.lab.pool.api.before = None
+        death = dies(lambda: day.clone("web", isolated="nowhere", keep_mac=True), number)
         (done,) = day.clone("web", isolated="nowhere", keep_mac=True)
 
         assert done.error is None, (number, done.error)
@@ -387,8 +375,8 @@ def test_killed_at_every_call_the_next_run_makes_one_and_only_one(day):
         assert {table: set(rows) for table, rows in after.items()} == {
             table: set(rows) for table, rows in before.items()
         }
-        number += 1
-        if count[0] < number:
+        number += 2
+        if not death.came:
             break
     assert number > 20
 

@@ -3,8 +3,7 @@
 
 import pytest
 
-from kit.pool.api import GoneAway
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import discard as made_vms
@@ -78,32 +77,20 @@ def test_a_network_that_is_used_stays(day):
     assert discard_all(day) == [] and day.db.refs("network", name_label="nowhere")
 
 
-def test_killed_at_every_call_the_next_run_finishes_it(lab, day):
+def test_killed_at_every_call_the_next_run_finishes_it(lab, day, dies):
     day.lab.attach(day.copy.scsi_id)
     before = rows(day)
-    number = 0
+    number = dies.first
     while True:
         day.lab.attach(day.copy.scsi_id)
         day.sr = day.db.by_uuid("SR", day.copy.sr_uuid)
         day.clone("web", isolated="nowhere")
-        count = [0]
-
-        def cut(_method, _params, count=count, number=number):
-            count[0] += 1
-            if count[0] > number:
-                raise GoneAway()
-
-        lab.pool.api.before = cut
-        try:
-            discard_all(day)
-        except RelvmoiscsiError:
-            pass
-        lab.pool.api.before = None
+        death = dies(lambda: discard_all(day), number)
         discard_all(day)
         after = rows(day)
         assert not any(after[table] - before[table] for table in after), number
         assert day.web in after["VM"] and not day.db.refs("VM", name_label="web 2026-11-22"), number
         number += 2
-        if count[0] < number - 1:
+        if not death.came:
             break
     assert number > 20

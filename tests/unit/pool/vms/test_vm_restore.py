@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
@@ -217,32 +216,15 @@ def test_without_the_disk_before_there_is_no_undo(halted):
     assert seen(halted) == before
 
 
-def cut_after(day, number):
-    count = [0]
-
-    def cut(_method, _params):
-        count[0] += 1
-        if count[0] > number:
-            raise GoneAway()
-
-    day.lab.pool.api.before = cut
-    return count
-
-
 @pytest.mark.parametrize("cut_work", [bring_back, undo], ids=["restore", "undo"])
 @pytest.mark.parametrize("then", [bring_back, undo], ids=["restore", "undo"])
-def test_killed_at_every_call_it_goes_forward_or_back(halted, cut_work, then):
+def test_killed_at_every_call_it_goes_forward_or_back(halted, dies, cut_work, then):
     before, expected = seen(halted), halted.expected(halted.web)
-    number = 8
+    number = 8 + dies.first
     while True:
         if cut_work is undo:
             bring_back(halted)
-        count = cut_after(halted, number)
-        try:
-            cut_work(halted)
-        except RelvmoiscsiError:
-            pass
-        halted.lab.pool.api.before = None
+        death = dies(lambda: cut_work(halted), number)
         journal = inventory.is_restored(halted.db.record("VM", halted.web))
         if then is bring_back:
             assert {entry.new for entry in then(halted).disks} == {uuid for _, uuid in expected.values()}
@@ -251,8 +233,8 @@ def test_killed_at_every_call_it_goes_forward_or_back(halted, cut_work, then):
         elif journal:
             undo(halted)
         assert seen(halted) == before and names(halted) == ["root disk", "data"], number
-        number += 1
-        if count[0] < number:
+        number += 2
+        if not death.came:
             break
     assert number > 20
 
@@ -273,16 +255,11 @@ def test_home_they_are_on_the_sr_of_the_disks_before(halted):
     assert vm["power_state"] == "Running" and not inventory.is_restored(vm)
 
 
-def test_killed_at_every_call_it_comes_home(halted):
+def test_killed_at_every_call_it_comes_home(halted, dies):
     number = 6
     while True:
         bring_back(halted, date="x")
-        count = cut_after(halted, number)
-        try:
-            home(halted)
-        except RelvmoiscsiError:
-            pass
-        halted.lab.pool.api.before = None
+        death = dies(lambda: home(halted), number)
         if inventory.is_restored(halted.db.record("VM", halted.web)):
             home(halted)
         disks = halted.lab.disks_of(halted.web)
@@ -294,7 +271,7 @@ def test_killed_at_every_call_it_comes_home(halted):
             halted.db.create("VBD", VM=halted.web, VDI=vdi, userdevice=str(device))
         halted.lab.pool.storage.sr_scan("", halted.sr)
         number += 3
-        if count[0] < number - 2:
+        if not death.came:
             break
     assert number > 15
 
