@@ -337,6 +337,7 @@ class _Clone:
         transfer.wait_for(self.calls, left, self.wanted.patience)
         there = self._there(fresh=bool(left))
         if there is not None:
+            self._forget(left)
             return Cloned(self.source.uuid, self.source.name, ALREADY, there["name_label"], there["uuid"])
         document = self.source.document
         if not document:
@@ -346,13 +347,17 @@ class _Clone:
         transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
         made = transfer.import_vm(self.calls, edited.document, self.label)
         record = self._finished(made, edited)
-        for task in left:
-            _gone_is_done(self.calls, "task.destroy", task)
+        self._forget(left)
         networks = _network_names(self.found, edited)
         return Cloned(
             self.source.uuid, self.source.name, MADE, self.name, record["uuid"], edited.disks, networks,
             edited.snapshots, edited.notes,
         )  # fmt: skip
+
+    def _forget(self, tasks: Sequence[str]) -> None:
+        """Imports of earlier runs that never began."""
+        for task in tasks:
+            _gone_is_done(self.calls, "task.destroy", task)
 
     def _there(self, fresh: bool) -> Optional[Record]:
         """The copy that is done already; what an earlier run has left half is destroyed."""

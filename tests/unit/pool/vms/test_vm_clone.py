@@ -488,3 +488,12 @@ def test_an_answer_after_which_no_task_ends_is_told_at_once(day, monkeypatch, st
     monkeypatch.setattr(day.lab.pool.api.transfer, "answer", lambda *_: (status, b""))
     (done,) = day.clone("web")
     assert done.status == FAILED and f"answers {status}" in str(done.error)
+
+
+def test_a_task_that_never_began_is_waited_for_once(day):
+    """Of a client that was killed before it sent anything."""
+    uuid = day.db.get("VM", day.web, "uuid")
+    for status in (MADE, ALREADY):
+        task = day.db.create("task", name_label=f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}")
+        (done,) = day.clone("web")
+        assert done.status == status and task not in day.db.refs("task")
