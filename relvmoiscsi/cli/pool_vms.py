@@ -12,8 +12,9 @@ from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import discard, jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import clone, inventory, rescue, restore, saved
-from relvmoiscsi.pool.vms.clone import Cloned, Source
+from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, saved
+from relvmoiscsi.pool.vms.choice import Source
+from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
@@ -68,7 +69,7 @@ def add_commands(tools: Tools) -> None:
     cloning.add_argument("vms", metavar="VM", nargs="*", help="whose disks it has, by UUID or name")
     cloning.add_argument("--all", action="store_true", help="all VMs that have disks there")
     cloning.add_argument(
-        "--name", metavar="TEXT", default=clone.NAME, help="of the new VMs, with {vm}, {date}, {sr}; {vm} {date}"
+        "--name", metavar="TEXT", default=choice.NAME, help="of the new VMs, with {vm}, {date}, {sr}; {vm} {date}"
     )
     nets = cloning.add_mutually_exclusive_group()
     nets.add_argument("--isolated", metavar="NET", help="put all on this network, which leads nowhere; made if need be")
@@ -134,9 +135,9 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         if arguments.from_snapshot:
             sources = saved.choose(found, saved.read(calls, copy), arguments.vms, arguments.all)
         else:
-            sources = clone.choose(found, copy, arguments.vms, arguments.all)
+            sources = choice.choose(found, copy, arguments.vms, arguments.all)
         wanted, with_network = _wanted(arguments, calls, found, tools.run_id(), dry_run=True)
-        clone.verify_macs(found, sources, wanted)
+        choice.verify_macs(found, sources, wanted)
         planned = clone.would(with_network, copy, sources, wanted)
         if arguments.dry_run:
             return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned))
@@ -158,10 +159,10 @@ def _copy(pool: Pool, found: Inventory, text: str) -> Copy:
 
 def _wanted(
     arguments: argparse.Namespace, calls: Calls, found: Inventory, run: str, dry_run: bool
-) -> Tuple[clone.Wanted, Inventory]:
+) -> Tuple[choice.Wanted, Inventory]:
     """What the arguments say, and the networks with the isolated one. Raises NotFound, Refused, UsageError."""
     without = [cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out]
-    wanted = clone.Wanted(
+    wanted = choice.Wanted(
         arguments.name,
         time.strftime("%Y-%m-%d"),
         run,
@@ -172,7 +173,7 @@ def _wanted(
         jobs=arguments.jobs,
     )
     if arguments.isolated:
-        ref, found = clone.isolated_network(calls, found, arguments.isolated, dry_run)
+        ref, found = choice.isolated_network(calls, found, arguments.isolated, dry_run)
         wanted = wanted._replace(isolated=ref)
     return wanted, found
 
@@ -214,12 +215,12 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
 
 
 def _to_know(
-    found: Inventory, sources: Sequence[Source], wanted: clone.Wanted, results: Sequence[Cloned]
+    found: Inventory, sources: Sequence[Source], wanted: choice.Wanted, results: Sequence[Cloned]
 ) -> Sequence[str]:
     """What a person has to know before a copy is started."""
     if not any(each.status == clone.MADE for each in results):
         return ()
-    return (*clone.TO_KNOW, *((clone.SAME_NETWORK,) if clone.used_networks(found, sources, wanted) else ()))
+    return (*clone.TO_KNOW, *((clone.SAME_NETWORK,) if choice.used_networks(found, sources, wanted) else ()))
 
 
 def _status(results: Sequence[Cloned]) -> int:

@@ -6,7 +6,7 @@ engine behind SR.create.
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import clone, inventory
+from relvmoiscsi.pool.vms import choice, clone, inventory
 
 TARGET, IQN = "10.0.0.5", "iqn.2026-01.test:array"
 
@@ -106,11 +106,11 @@ class Lab:
         with connect(where or self.where()) as calls:
             pool, found = records.read(calls), inventory.read(calls)
             copy = inventory.copy_of(pool, found, pool.sr_by_uuid(sr_uuid))
-            sources = clone.choose(found, copy, names, everything)
+            sources = choice.choose(found, copy, names, everything)
             if isolated:
-                wanted["isolated"], found = clone.isolated_network(calls, found, isolated)
-            wish = clone.Wanted(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
-            clone.verify_macs(found, sources, wish)
+                wanted["isolated"], found = choice.isolated_network(calls, found, isolated)
+            wish = choice.Wanted(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
+            choice.verify_macs(found, sources, wish)
             return clone.clone(calls, pool, found, copy, sources, wish)
 
     def where(self, **more):

@@ -2,8 +2,10 @@
 """VMs on attached copies: copies of VMs, disks put in place of others, disks lent; no byte of a disk is copied.
 
     inventory    VMs, VBDs, VIFs, networks and VDIs of the pool, each class read once; our marks on VMs
-    ova          the records of a VM, as xapi exports them, made those of its copy; pure
+    ova_file     the records of a VM, as xapi exports them: tar, XML, fields; pure
+    ova          they become those of its copy; pure
     transfer     records out of the pool and into it
+    choice       which VMs, under which names, on which networks
     clone        copies of VMs, each verified disk by disk
     discard      those copies go, with the SR
     restore      disks of a copy in place of a VM's own, back again, and home

@@ -13,24 +13,18 @@ A run that was cut leaves a VM without the last mark: the next one destroys it a
 and no second one is made. Nothing here starts a VM, and nothing changes an original.
 """
 
-import string
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
-from relvmoiscsi.pool.records import RUN, Pool
+from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory, ova, transfer
-from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-
-NAME = "{vm} {date}"
-TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
+from relvmoiscsi.pool.vms.choice import Source, Wanted, edit_of, names, network_of, verify_free, whole
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, Copy, Inventory
 
 #: status of a VM
 MADE, ALREADY, WOULD, FAILED = "cloned", "already there", "would be cloned", "failed"
-
-#: how long an import that an earlier run has begun may be silent, before it is taken for dead
-PATIENCE_SECONDS = 30.0
 
 #: what every copy has in common with its original, and a person has to know before it is started
 TO_KNOW = (
@@ -38,31 +32,6 @@ TO_KNOW = (
     "HA is off for them, and backups pass over them (tag xo:no-bak); a backup of a copy begins with a full one.",
 )
 SAME_NETWORK = "They are on the networks of their originals; --isolated NET puts them on one that leads nowhere."
-
-
-class Wanted(NamedTuple):
-    """What is to become of the VMs."""
-
-    name: str = NAME  #: {vm}, {date}, {sr}
-    date: str = ""
-    run: str = ""
-    isolated: str = ""  #: reference of the network for every VIF
-    networks: Mapping[str, str] = {}  #: reference of another network, by the UUID of the original's
-    keep_mac: bool = False
-    snapshots: bool = False
-    without: Sequence[str] = ()  #: classes: "VGPU", "VTPM"
-    jobs: int = jobs.MOST
-    patience: float = PATIENCE_SECONDS
-
-
-class Source(NamedTuple):
-    """A VM that is to have a copy."""
-
-    uuid: str
-    name: str
-    ref: str = ""  #: in the pool; "" where only its records are left
-    document: bytes = b""  #: its records, where they are not to be asked for
-    problem: Optional[RelvmoiscsiError] = None  #: why it cannot have one
 
 
 class Cloned(NamedTuple):
@@ -91,87 +60,6 @@ class Cloned(NamedTuple):
             "notes": list(self.notes),
             "error": str(self.error) if self.error is not None else None,
         }
-
-
-# --- which
-
-
-def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[Source]:
-    """The VMs that are meant, by UUID or name, or all that have a disk on the copy. Raises NotFound, UsageError.
-
-    One that cannot be cloned says why, as its `problem`.
-    """
-    if not names and not everything:
-        raise UsageError("No VM is named: give VMs, or --all.")
-    refs = [inventory.find_vm(found, name) for name in names]
-    if everything:
-        ours = {ref for ref, _ in found.copies_on(copy.uuid)}
-        refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
-    if not refs:
-        raise NotFound(f"No VM of the pool has a disk of which {copy.name!r} has a copy.")
-    return [_source(found, copy, ref) for ref in dict.fromkeys(refs)]
-
-
-def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
-    return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
-
-
-def _source(found: Inventory, copy: Copy, ref: str) -> Source:
-    vm, disks = found.vms[ref], found.disks_of(ref)
-    problem = None
-    missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
-    if not disks:
-        problem = Refused(f"The VM {vm['name_label']!r} has no disk.")
-    elif missing:
-        words = ", ".join(f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in missing.items())
-        problem = Refused(
-            f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of the VM "
-            "would have to do without them, or write to the originals."
-        )
-    return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
-
-
-def _verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None:
-    """Raises Refused where a VM that is no copy has one of these disks. Copies share what their originals share."""
-    ours = dict(found.copies_on(copy.uuid))
-    for disk in disks:
-        for user in found.users_of(copy.by_uuid[disk.new]):
-            if user not in ours:
-                name = found.vms[user]["name_label"]
-                raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.")
-
-
-def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> Dict[str, str]:
-    """The name of each copy, by the UUID of the original: no two alike. Raises UsageError."""
-    there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for _, vm in _whole(found, copy)}
-    half = {ref for ref, vm in found.copies_on(copy.uuid) if DONE not in vm["other_config"]}
-    taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in half}
-    chosen = {}
-    for source in sources:
-        wish = _name(wanted, source, copy)
-        name, number = there.get(source.uuid, wish), 2
-        while name in taken and source.uuid not in there:
-            name, number = f"{wish} ({number})", number + 1
-        taken.add(name)
-        chosen[source.uuid] = name
-    return chosen
-
-
-def _name(wanted: Wanted, source: Source, copy: Copy) -> str:
-    known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
-    try:
-        used = {field for _, field, _, _ in string.Formatter().parse(wanted.name) if field is not None}
-    except ValueError as error:
-        raise UsageError(f"--name {wanted.name!r} cannot be read: {error}.") from error
-    if not used <= set(known):
-        raise UsageError(f"--name {wanted.name!r} may have vm, date and sr in braces, and nothing else.")
-    return wanted.name.format(**known)
-
-
-def _whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """The VMs that are done, with their references."""
-    ours = found.copies_on(copy.uuid)
-    return [(ref, vm) for ref, vm in ours if DONE in vm["other_config"] and not vm["is_a_snapshot"]]
 
 
 # --- clone
@@ -214,7 +102,7 @@ def clone(
 def would(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> List[Cloned]:
     """What `clone` would do, without a call."""
     named = names(found, copy, sources, wanted)
-    there = {vm["other_config"][COPY_OF]: str(vm["uuid"]) for _, vm in _whole(found, copy)}
+    there = {vm["other_config"][COPY_OF]: str(vm["uuid"]) for _, vm in whole(found, copy)}
     return [_would(found, copy, source, named[source.uuid], there, wanted) for source in sources]
 
 
@@ -225,7 +113,7 @@ def _would(found: Inventory, copy: Copy, source: Source, name: str, there: Mappi
         if source.problem is not None:
             raise source.problem
         disks, networks, notes = _planned(found, copy, source, name, wanted)
-        _verify_free(found, copy, disks)
+        verify_free(found, copy, disks)
     except RelvmoiscsiError as error:
         return Cloned(source.uuid, source.name, FAILED, name, error=error)
     return Cloned(source.uuid, source.name, WOULD, name, disks=disks, networks=networks, notes=notes)
@@ -244,7 +132,7 @@ def _planned(
         disks += [ova.Disk(device, vdi["uuid"], new["uuid"])] if new is not None else []
     for vif in found.vifs_of(source.ref).values():
         old = found.networks[vif["network"]]
-        ref = _network(found, wanted, old["uuid"])
+        ref = network_of(found, wanted, old["uuid"])
         if ref is not None:
             networks[vif["device"]] = (str(old["name_label"]), str(found.networks[ref]["name_label"]))
     return disks, networks, []
@@ -253,72 +141,6 @@ def _planned(
 def _network_names(found: Inventory, edited: ova.Edited) -> Dict[str, Tuple[str, str]]:
     names = {ref: str(network["name_label"]) for ref, network in found.networks.items()}
     return {device: (nic.old_network, names[nic.network]) for device, nic in edited.nics.items()}
-
-
-def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted) -> ova.Edit:
-    """What the records of a VM have to say to become those of its copy."""
-
-    def new_disk(old_uuid: str) -> Optional[ova.NewDisk]:
-        new = copy.new_of(old_uuid)
-        return ova.NewDisk(new["uuid"], new["location"]) if new is not None else None
-
-    return ova.Edit(
-        copy.uuid,
-        new_disk,
-        {str(vdi["location"]) for vdi in copy.vdis.values() if vdi["managed"]},
-        lambda uuid: _network(found, wanted, uuid),
-        name,
-        f"Copy of the VM {source.uuid} on the SR {copy.name}, by relvmoiscsi.",
-        {COPY_OF: source.uuid, ON_SR: copy.uuid, RUN: wanted.run},
-        TAGS,
-        wanted.snapshots,
-        wanted.without,
-    )
-
-
-def _network(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
-    """The reference of the network that takes the place of that with this UUID."""
-    if wanted.isolated:
-        return wanted.isolated
-    here = next((ref for ref, network in found.networks.items() if network["uuid"] == uuid), None)
-    return wanted.networks.get(uuid, here)
-
-
-def isolated_network(calls: Calls, found: Inventory, text: str, dry_run: bool = False) -> Tuple[str, Inventory]:
-    """(reference of the network of this name, which leads to no wire, the inventory with it): made if there is none.
-
-    Raises Refused for one that leads to a wire, PoolFailure, UsageError.
-    """
-    try:
-        ref = inventory.find_network(found, text)
-    except NotFound:
-        record = {
-            "name_label": text,
-            "name_description": "Leads nowhere; for copies of VMs. Made by relvmoiscsi.",
-            "MTU": "1500",
-            "other_config": {DONE: "true"},
-            "tags": [],
-        }
-        ref = NULL if dry_run else str(calls.call("network.create", record))
-        record.update(uuid="", PIFs=[], VIFs=[])
-        return ref, found._replace(networks={**found.networks, ref: record})
-    if found.networks[ref]["PIFs"]:
-        raise Refused(f"The network {text!r} has physical interfaces: it is not isolated.")
-    return ref, found
-
-
-def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> None:
-    """Raises Refused where a MAC would be twice on one network."""
-    if not wanted.keep_mac:
-        return
-    for source in sources:
-        for vif in found.vifs_of(source.ref).values():
-            network = found.networks[vif["network"]]
-            if _network(found, wanted, network["uuid"]) == vif["network"]:
-                raise Refused(
-                    f"--keep-mac: the MAC {vif['MAC']} of {source.name!r} would be twice on the network "
-                    f"{network['name_label']!r}. Say --isolated NET, or --network {network['name_label']}=NEW."
-                )
 
 
 class _Clone:
@@ -343,7 +165,7 @@ class _Clone:
         if not document:
             document = transfer.export_vm(self.calls, self.source.ref, self.wanted.snapshots)
         edited = ova.edited(document, edit_of(self.found, self.copy, self.source, self.name, self.wanted))
-        _verify_free(self.found, self.copy, edited.disks)
+        verify_free(self.found, self.copy, edited.disks)
         transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
         made = transfer.import_vm(self.calls, edited.document, self.label)
         record = self._finished(made, edited)
@@ -363,7 +185,7 @@ class _Clone:
         """The copy that is done already; what an earlier run has left half is destroyed."""
         vms = self.calls.records("VM") if fresh else self.found.vms
         found = self.found._replace(vms=vms)
-        for _, vm in _whole(found, self.copy):
+        for _, vm in whole(found, self.copy):
             if vm["other_config"][COPY_OF] == self.source.uuid:
                 return vm
         half = {
@@ -502,14 +324,3 @@ def _gone_is_done(calls: Calls, method: str, ref: str) -> None:
 
 def are_whole(results: Sequence[Cloned]) -> bool:
     return all(result.status != FAILED for result in results)
-
-
-def used_networks(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> Set[str]:
-    """Names of networks on which originals and copies would be."""
-    names = set()
-    for source in sources:
-        for vif in found.vifs_of(source.ref).values():
-            network = found.networks[vif["network"]]
-            if _network(found, wanted, network["uuid"]) == vif["network"]:
-                names.add(str(network["name_label"]))
-    return names

@@ -13,8 +13,8 @@ from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, Saved
 from relvmoiscsi.pool import jobs
 from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
-from relvmoiscsi.pool.vms import inventory, ova, transfer
-from relvmoiscsi.pool.vms.clone import Source
+from relvmoiscsi.pool.vms import inventory, ova_file, transfer
+from relvmoiscsi.pool.vms.choice import Source
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
 #: key of VDI.other_config: when
@@ -83,7 +83,7 @@ def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
     disks = sorted(
         SavedDisk(device, str(vdi["uuid"]), str(vdi["name_label"])) for device, vdi in found.disks_of(ref).items()
     )
-    document = ova.without_vtpm(transfer.export_vm(calls, ref, snapshots=True))
+    document = ova_file.without_vtpm(transfer.export_vm(calls, ref, snapshots=True))
     return SavedVm(vm["uuid"], vm["name_label"], vm["power_state"], tuple(disks)), document
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Iterator, List, Mapping
 
 from relvmoiscsi.pool.calls import GONE, Calls, PoolFailure, PoolGone, reason
-from relvmoiscsi.pool.vms import ova
+from relvmoiscsi.pool.vms import ova_file
 
 _PENDING = ("pending", "cancelling")
 _TOLD_BY_THE_TASK = (http.client.OK, http.client.BAD_REQUEST, http.client.INTERNAL_SERVER_ERROR)
@@ -28,7 +28,7 @@ def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
         _verify_accepted(calls, response)
         archive = response.read() if response.status == http.client.OK else b""
     calls.finish("VM.export_metadata", task)
-    return ova.unpack(archive)
+    return ova_file.unpack(archive)
 
 
 def import_vm(calls: Calls, document: bytes, label: str, dry_run: bool = False) -> List[str]:
@@ -38,7 +38,7 @@ def import_vm(calls: Calls, document: bytes, label: str, dry_run: bool = False) 
     """
     task = _task(calls, label + (" (dry run)" if dry_run else ""))
     query = {"dry_run": "true"} if dry_run else {}
-    with _sent(calls, "PUT", "/import_metadata", query, task, ova.pack(document)) as response:
+    with _sent(calls, "PUT", "/import_metadata", query, task, ova_file.pack(document)) as response:
         _verify_accepted(calls, response)
     return re.findall(r"OpaqueRef:[-0-9a-zA-Z]+", calls.finish("VM.import_metadata", task))
 

@@ -8,7 +8,7 @@ import pytest
 
 from kit.pool import transfer
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.vms import ova
+from relvmoiscsi.pool.vms import ova, ova_file
 
 NEW_SR = "99999999-0000-4000-8000-000000000000"
 SCSI_ID = "<name>sm_config</name><value><struct><member><name>SCSIid</name><value>3600</value></member></struct>"
@@ -36,7 +36,7 @@ def edit(day):
 
 
 def things(document, cls):
-    return ova.Ova(document).of(cls)
+    return ova_file.Ova(document).of(cls)
 
 
 def test_what_nobody_knows_here_stays_as_it_was(document, edit):

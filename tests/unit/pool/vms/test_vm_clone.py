@@ -10,7 +10,7 @@ from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.vms import ova
+from relvmoiscsi.pool.vms import ova_file
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
 
 CHANGING = ("create", "destroy", "set_", "add_to", "remove_from", "start", "shutdown", "plug", "migrate")
@@ -467,10 +467,10 @@ def test_the_head_of_a_request_is_short_enough_for_xapi(day, monkeypatch):
 
 
 def test_an_answer_that_is_no_tar_is_told():
-    for archive, words in ((b"", "no tar"), (ova.pack(b"x").replace(b"ova.xml", b"oval.xm"), "has no ova.xml")):
+    for archive, words in ((b"", "no tar"), (ova_file.pack(b"x").replace(b"ova.xml", b"oval.xm"), "has no ova.xml")):
         with pytest.raises(Refused, match=words):
-            ova.unpack(archive)
-    assert ova.unpack(ova.pack(b"some text")) == b"some text"
+            ova_file.unpack(archive)
+    assert ova_file.unpack(ova_file.pack(b"some text")) == b"some text"
 
 
 def test_ten_at_once(day):

@@ -11,7 +11,7 @@ from relvmoiscsi.formats.saved_vms import NAME_LABEL
 from relvmoiscsi.pool import luns, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import clone, inventory, saved
+from relvmoiscsi.pool.vms import choice, clone, inventory, saved
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
 from relvmoiscsi.resignature.reading.saved import saved as on_disk
 
@@ -58,8 +58,8 @@ class Office:
             pool, found = records.read(calls), inventory.read(calls)
             copy = inventory.copy_of(pool, found, self.sr)
             sources = saved.choose(found, saved.read(calls, copy), names, everything)
-            wish = clone.Wanted(**{"date": "then", "run": "r", "jobs": 1, "patience": 0.01, **wanted})
-            clone.verify_macs(found, sources, wish)
+            wish = choice.Wanted(**{"date": "then", "run": "r", "jobs": 1, "patience": 0.01, **wanted})
+            choice.verify_macs(found, sources, wish)
             planned = clone.would(found, copy, sources, wish)
             return planned, clone.clone(calls, pool, found, copy, sources, wish)
 

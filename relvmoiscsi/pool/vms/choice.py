@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Which VMs are to have copies, and what is to become of them: names, networks, MACs, and the edit of their records."""
+
+import string
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.pool import jobs
+from relvmoiscsi.pool.calls import Calls, Record
+from relvmoiscsi.pool.records import RUN
+from relvmoiscsi.pool.vms import inventory, ova
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
+
+NAME = "{vm} {date}"
+TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
+
+#: how long an import that an earlier run has begun may be silent, before it is taken for dead
+PATIENCE_SECONDS = 30.0
+
+
+class Wanted(NamedTuple):
+    """What is to become of the VMs."""
+
+    name: str = NAME  #: {vm}, {date}, {sr}
+    date: str = ""
+    run: str = ""
+    isolated: str = ""  #: reference of the network for every VIF
+    networks: Mapping[str, str] = {}  #: reference of another network, by the UUID of the original's
+    keep_mac: bool = False
+    snapshots: bool = False
+    without: Sequence[str] = ()  #: classes: "VGPU", "VTPM"
+    jobs: int = jobs.MOST
+    patience: float = PATIENCE_SECONDS
+
+
+class Source(NamedTuple):
+    """A VM that is to have a copy."""
+
+    uuid: str
+    name: str
+    ref: str = ""  #: in the pool; "" where only its records are left
+    document: bytes = b""  #: its records, where they are not to be asked for
+    problem: Optional[RelvmoiscsiError] = None  #: why it cannot have one
+
+
+# --- which
+
+
+def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[Source]:
+    """The VMs that are meant, by UUID or name, or all that have a disk on the copy. Raises NotFound, UsageError.
+
+    One that cannot be cloned says why, as its `problem`.
+    """
+    if not names and not everything:
+        raise UsageError("No VM is named: give VMs, or --all.")
+    refs = [inventory.find_vm(found, name) for name in names]
+    if everything:
+        ours = {ref for ref, _ in found.copies_on(copy.uuid)}
+        refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
+    if not refs:
+        raise NotFound(f"No VM of the pool has a disk of which {copy.name!r} has a copy.")
+    return [_source(found, copy, ref) for ref in dict.fromkeys(refs)]
+
+
+def _has_any(found: Inventory, copy: Copy, vm: str) -> bool:
+    return any(copy.new_of(vdi["uuid"]) is not None for vdi in found.disks_of(vm).values())
+
+
+def _source(found: Inventory, copy: Copy, ref: str) -> Source:
+    vm, disks = found.vms[ref], found.disks_of(ref)
+    problem = None
+    missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
+    if not disks:
+        problem = Refused(f"The VM {vm['name_label']!r} has no disk.")
+    elif missing:
+        words = ", ".join(f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in missing.items())
+        problem = Refused(
+            f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of the VM "
+            "would have to do without them, or write to the originals."
+        )
+    return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
+
+
+def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None:
+    """Raises Refused where a VM that is no copy has one of these disks. Copies share what their originals share."""
+    ours = dict(found.copies_on(copy.uuid))
+    for disk in disks:
+        for user in found.users_of(copy.by_uuid[disk.new]):
+            if user not in ours:
+                name = found.vms[user]["name_label"]
+                raise Refused(f"The copy of the disk {disk.userdevice} is a disk of the VM {name!r} already.")
+
+
+def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> Dict[str, str]:
+    """The name of each copy, by the UUID of the original: no two alike. Raises UsageError."""
+    there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for _, vm in whole(found, copy)}
+    half = {ref for ref, vm in found.copies_on(copy.uuid) if DONE not in vm["other_config"]}
+    taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in half}
+    chosen = {}
+    for source in sources:
+        wish = _name(wanted, source, copy)
+        name, number = there.get(source.uuid, wish), 2
+        while name in taken and source.uuid not in there:
+            name, number = f"{wish} ({number})", number + 1
+        taken.add(name)
+        chosen[source.uuid] = name
+    return chosen
+
+
+def _name(wanted: Wanted, source: Source, copy: Copy) -> str:
+    known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
+    try:
+        used = {field for _, field, _, _ in string.Formatter().parse(wanted.name) if field is not None}
+    except ValueError as error:
+        raise UsageError(f"--name {wanted.name!r} cannot be read: {error}.") from error
+    if not used <= set(known):
+        raise UsageError(f"--name {wanted.name!r} may have vm, date and sr in braces, and nothing else.")
+    return wanted.name.format(**known)
+
+
+def whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
+    """The VMs that are done, with their references."""
+    ours = found.copies_on(copy.uuid)
+    return [(ref, vm) for ref, vm in ours if DONE in vm["other_config"] and not vm["is_a_snapshot"]]
+
+
+# --- networks, and the edit
+
+
+def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted) -> ova.Edit:
+    """What the records of a VM have to say to become those of its copy."""
+
+    def new_disk(old_uuid: str) -> Optional[ova.NewDisk]:
+        new = copy.new_of(old_uuid)
+        return ova.NewDisk(new["uuid"], new["location"]) if new is not None else None
+
+    return ova.Edit(
+        copy.uuid,
+        new_disk,
+        {str(vdi["location"]) for vdi in copy.vdis.values() if vdi["managed"]},
+        lambda uuid: network_of(found, wanted, uuid),
+        name,
+        f"Copy of the VM {source.uuid} on the SR {copy.name}, by relvmoiscsi.",
+        {COPY_OF: source.uuid, ON_SR: copy.uuid, RUN: wanted.run},
+        TAGS,
+        wanted.snapshots,
+        wanted.without,
+    )
+
+
+def network_of(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
+    """The reference of the network that takes the place of that with this UUID."""
+    if wanted.isolated:
+        return wanted.isolated
+    here = next((ref for ref, network in found.networks.items() if network["uuid"] == uuid), None)
+    return wanted.networks.get(uuid, here)
+
+
+def isolated_network(calls: Calls, found: Inventory, text: str, dry_run: bool = False) -> Tuple[str, Inventory]:
+    """(reference of the network of this name, which leads to no wire, the inventory with it): made if there is none.
+
+    Raises Refused for one that leads to a wire, PoolFailure, UsageError.
+    """
+    try:
+        ref = inventory.find_network(found, text)
+    except NotFound:
+        record = {
+            "name_label": text,
+            "name_description": "Leads nowhere; for copies of VMs. Made by relvmoiscsi.",
+            "MTU": "1500",
+            "other_config": {DONE: "true"},
+            "tags": [],
+        }
+        ref = NULL if dry_run else str(calls.call("network.create", record))
+        record.update(uuid="", PIFs=[], VIFs=[])
+        return ref, found._replace(networks={**found.networks, ref: record})
+    if found.networks[ref]["PIFs"]:
+        raise Refused(f"The network {text!r} has physical interfaces: it is not isolated.")
+    return ref, found
+
+
+def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> None:
+    """Raises Refused where a MAC would be twice on one network."""
+    if not wanted.keep_mac:
+        return
+    for source in sources:
+        for vif in found.vifs_of(source.ref).values():
+            network = found.networks[vif["network"]]
+            if network_of(found, wanted, network["uuid"]) == vif["network"]:
+                raise Refused(
+                    f"--keep-mac: the MAC {vif['MAC']} of {source.name!r} would be twice on the network "
+                    f"{network['name_label']!r}. Say --isolated NET, or --network {network['name_label']}=NEW."
+                )
+
+
+def used_networks(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> Set[str]:
+    """Names of networks on which originals and copies would be."""
+    names = set()
+    for source in sources:
+        for vif in found.vifs_of(source.ref).values():
+            network = found.networks[vif["network"]]
+            if network_of(found, wanted, network["uuid"]) == vif["network"]:
+                names.add(str(network["name_label"]))
+    return names
