@@ -50,6 +50,8 @@ NAME = "{sr} {date}"
 
 #: status of a LUN
 DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "failed"
+#: the same, where it is not to be attached
+NEW_IDS, HAD_IDS = "resignatured", "already resignatured"
 
 RESIGNATURING, ATTACHING = "resignature", "attach"
 
@@ -73,7 +75,7 @@ class Attached(NamedTuple):
     """What became of a LUN."""
 
     scsi_id: str  #: "" for all that is behind a target without a list
-    status: str  #: DONE, ALREADY, PARTIAL or FAILED
+    status: str  #: DONE, ALREADY, PARTIAL, NEW_IDS, HAD_IDS or FAILED
     sr_uuid: str = ""  #: the new one
     of_sr: str = ""
     name: str = ""
@@ -268,6 +270,25 @@ def attach(
     results = [_outcome(lun, outcome) for lun, outcome in zip(chosen, done)]
     _end(calls, pool, key, chosen, results)
     return results
+
+
+def resignature_all(
+    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, tell: Progress = lambda *_: None
+) -> List[Attached]:
+    """Give the chosen LUNs identities of their own, and go no further; what became of each, in their order.
+
+    The pool keeps a note of each until it is attached: it is known by that as a copy of its own. Raises PoolFailure
+    where the pool goes away; nothing for a single LUN.
+    """
+
+    def one(calls: Calls, lun: PoolLun) -> Attached:
+        if lun.kind not in UNTOUCHED:
+            return Attached(lun.scsi_id, HAD_IDS, lun.sr_uuid, lun.of_sr)
+        new = _told(tell, lun, RESIGNATURING, lambda: resignature(calls, pool, lun))
+        return Attached(lun.scsi_id, NEW_IDS, new.sr_uuid, new.of_sr)
+
+    _begin(calls, pool, chosen, wanted.run)
+    return [_outcome(lun, done) for lun, done in zip(chosen, jobs.at_once(calls, chosen, one, wanted.jobs))]
 
 
 def _has_sr(pool: Pool, lun: PoolLun) -> bool:

@@ -87,8 +87,18 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
 
 
 def discard(calls: Calls, pool: Pool, sr: str) -> None:
-    """Forget one SR; the caller has made sure that it is a copy and not in use. Raises PoolFailure; Refused where a VM
-    has begun to use it, which then goes on as before, or where a host is down.
+    """Forget one SR; the caller has made sure that it is a copy and not in use. Raises what `detach` does."""
+    detach(calls, pool, sr)
+    with _gone_is_done():
+        calls.call("SR.forget", sr)
+
+
+def detach(calls: Calls, pool: Pool, sr: str) -> None:
+    """Take one SR from all hosts, with its PBDs: hosts plug those that are there when they start. The SR stays, and
+    what the pool knows of its VDIs and who has them.
+
+    The caller has made sure that it is a copy and not in use. Raises PoolFailure; Refused where a VM has begun to use
+    it, which then goes on as before, or where a host is down.
     """
     verify_hosts_up(pool, sr)
     pbds = pool.pbds_of(sr)
@@ -106,8 +116,6 @@ def discard(calls: Calls, pool: Pool, sr: str) -> None:
     for host in order:
         with _gone_is_done():
             calls.call("PBD.destroy", pbds[host][0])
-    with _gone_is_done():
-        calls.call("SR.forget", sr)
 
 
 def _unplug(calls: Calls, pbds: Sequence[str]) -> None:

@@ -532,3 +532,32 @@ def test_a_lesser_role_is_told_what_it_lacks(lab, world):
     with pytest.raises(PoolFailure, match="may not call SR.probe. The role pool-operator"):
         lab.attach(clone, where=lab.where()._replace(user="bob", password="a word"))
     assert world.state(clone) == "clean"
+
+
+def resignature(lab, **more):
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        found = luns.find(calls, pool, pool.portals())
+        chosen = attach.choose(found, **{"scsi_ids": [], "of": [], **more})
+        return attach.resignature_all(calls, pool, chosen, attach.Wanted(run="a run"))
+
+
+def test_clones_are_resignatured_and_no_more(lab, world):
+    clones = [lab.clone("Production"), lab.clone("Testing")]
+    srs = lab.pool.db.refs("SR")
+    first, second = resignature(lab, everything=True), resignature(lab, everything=True)
+
+    assert [done.status for done in first] == [attach.NEW_IDS] * 2
+    assert [done.status for done in second] == [attach.HAD_IDS] * 2
+    assert [done.sr_uuid for done in first] == [world.sr_uuid(clone) for clone in clones]
+    assert lab.pool.db.refs("SR") == srs
+    assert [done.status for done in lab.attach(everything=True)] == [DONE] * 2
+    assert not lab.pool.db.record("pool", lab.pool.pool)["other_config"]
+
+
+def test_one_that_cannot_be_resignatured_stops_no_other(lab, world):
+    clones = [lab.clone("Production"), lab.clone("Testing")]
+    world.fail["sr_create", clones[0]] = Refused("It is in use.")
+    first, second = resignature(lab, everything=True)
+    assert first.status == FAILED and "It is in use." in str(first.error)
+    assert (second.status, second.sr_uuid) == (attach.NEW_IDS, world.sr_uuid(clones[1]))

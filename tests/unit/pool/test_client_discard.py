@@ -40,6 +40,21 @@ def test_it_is_gone_from_the_pool_and_its_lun_is_as_it_was(lab, world):
     assert not any("destroy" in call and "PBD" not in call and "task" not in call for call in lab.pool.api.calls)
 
 
+def test_a_detached_copy_stays_without_pbds_and_is_attached_again(lab):
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+    before = lab.summary()
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        discard.detach(calls, pool, pool.sr_by_uuid(done.sr_uuid))
+    _, sr = lab.sr(done.sr_uuid)
+    assert (sr["PBDs"], len(sr["VDIs"])) == ([], 4)
+
+    (again,) = lab.attach(clone)
+    assert (again.status, again.sr_uuid) == ("attached", done.sr_uuid)
+    assert lab.summary() == before
+
+
 def test_the_master_is_unplugged_last(lab, world):
     (done,) = lab.attach(lab.clone("Production"))
     order = []
