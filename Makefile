@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges cinder vm e2e long bench docs rpm pack clean
+.PHONY: help demo test check unit unit36 judges cinder collection sanity vm e2e long bench docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -11,7 +11,7 @@ demo:  ## a guided tour: resignature a clone, cut the power, recover
 	@bash tools/demo.sh
 
 test:  ## all tests: unit on a current Python and on 3.6, the judges, end to end in a VM
-	@bash tools/test.sh unit unit36 judges cinder vm
+	@bash tools/test.sh unit unit36 judges cinder collection vm
 
 check:  ## lint, format, types, 3.6 syntax, shell scripts, documents
 	@bash tools/check.sh
@@ -27,6 +27,13 @@ judges:  ## as root: real LVM2, qemu-img and libvhdi judge our results
 
 cinder:  ## the layer for OpenStack's Cinder, in Cinder's own manager
 	@bash tools/test.sh cinder
+
+collection:  ## the Ansible collection, in build/collection; playbooks run with it against the simulated pool
+	@bash tools/collection.sh build
+	@bash tools/test.sh collection
+
+sanity:  ## the collection before Ansible's own judges, ansible-test sanity and units; takes what they need from PyPI
+	@bash tools/collection.sh sanity
 
 vm:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipath and LVM2
 	@bash tools/test.sh vm

@@ -5,6 +5,7 @@
 #   unit36   the same on Python 3.6
 #   judges   everything marked root: loop devices, real LVM2 and other programs read what we wrote
 #   cinder   openstack/: Cinder's own manager, LVM driver and connector make volumes with our driver
+#   collection   ansible/: playbooks run with the collection as it is built, against the simulated pool
 #   vm       tests/vm inside a VM: real kernel, iSCSI target and initiator, multipath, LVM2 (tools/e2e.sh)
 #
 # The last line of the output is `N passed, N failed, N skipped`, over all stages.
@@ -238,14 +239,14 @@ account() {
     local good=$((tests - bad - left_out))
     [ "$good" -ge 0 ] || good=0
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + left_out))
-    table+=("$(printf '%-8s %-8s %8d %8d %8d %8ds' "$name" \
+    table+=("$(printf '%-10s %-8s %8d %8d %8d %8ds' "$name" \
         "$("$python" -c 'import platform; print(platform.python_version())')" \
         "$good" "$bad" "$left_out" $((SECONDS - began)))")
 }
 
 summary() {
     heading "summary"
-    printf '%-8s %-8s %8s %8s %8s %9s\n' tests Python passed failed skipped time
+    printf '%-10s %-8s %8s %8s %8s %9s\n' tests Python passed failed skipped time
     [ ${#table[@]} -eq 0 ] || printf '%s\n' "${table[@]}"
     local line
     for line in "${absent[@]}"; do
@@ -272,6 +273,7 @@ for name in "$@"; do
             stage_judges
             ;;
         cinder) stage_cinder ;;
+        collection) stage collection ansible -q -c ansible/tests/played/pytest.ini ansible/tests/played ;;
         vm) stage_vm ;;
         *)
             echo "tools/test.sh: there is no stage called $name" >&2

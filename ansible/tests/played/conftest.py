@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Playbooks are run for real, by ansible-playbook on the collection as it is built and installed, against the simulated
+pool, with TLS.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kit.certificates import self_signed
+from kit.lun_world import World
+from kit.pool_lab import Lab
+
+HERE = Path(__file__).resolve().parent
+COLLECTION = HERE.parents[1]
+TOP = COLLECTION.parent
+BIN = Path(sys.executable).parent
+
+
+def ansible(program, *arguments, home, **more):
+    """What a program of Ansible prints, and its exit status."""
+    env = {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "ANSIBLE_HOME": str(home / "ansible"),
+        "ANSIBLE_COLLECTIONS_PATH": str(home),
+        "ANSIBLE_CALLBACK_PLUGINS": str(HERE / "callback_plugins"),
+        "ANSIBLE_CALLBACKS_ENABLED": "results",
+        "ANSIBLE_PIPELINING": "1",
+        "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+        "ANSIBLE_NOCOLOR": "1",
+        "PYTHONPATH": str(TOP),
+        **more,
+    }
+    argv = [str(BIN / program), *map(str, arguments)]
+    return subprocess.run(
+        argv, check=False, env=env, cwd=str(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """A directory with the collection, as built and installed; `home / "built"` has the tarball."""
+    home = tmp_path_factory.mktemp("home")
+    built = ansible("ansible-galaxy", "collection", "build", COLLECTION, "--output-path", home / "built", home=home)
+    assert built.returncode == 0, built.stdout
+    (tarball,) = (home / "built").iterdir()
+    done = ansible("ansible-galaxy", "collection", "install", "--offline", "-p", home, tarball, home=home)
+    assert done.returncode == 0, done.stdout
+    return home
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    return self_signed(tmp_path_factory.mktemp("tls"))
+
+
+class Played(NamedTuple):
+    """What came of a run of a playbook."""
+
+    status: int
+    out: str
+    results: list  #: of the tasks, in their order
+    recap: dict  #: {host: {"ok": 1, "changed": 0, ...}}
+
+    @property
+    def changed(self):
+        return sum(counts["changed"] for counts in self.recap.values())
+
+    def having(self, key):
+        """The one result that has this key."""
+        (found,) = (result for result in self.results if key in result)
+        return found
+
+
+class Stage:
+    """A pool with originals, and what playbooks do to it."""
+
+    def __init__(self, lab, world, home, ca, directory):
+        self.lab, self.world, self.home, self.ca, self.directory = lab, world, home, ca, directory
+        self.runs = 0
+
+    def inventory(self):
+        pool = self.lab.pool
+        variables = {
+            "pool_url": pool.url,
+            "pool_user": pool.api.user,
+            "pool_password": pool.api.password,
+            "pool_ca": self.ca,
+        }
+        return {"pools": {"hosts": {"site1": variables}}}
+
+    def play(self, playbook, *arguments, **env):
+        """Run a playbook: a file, or a list of (module, options)."""
+        self.runs += 1
+        if not isinstance(playbook, Path):
+            playbook = self._written(playbook)
+        inventory = self.directory / "inventory.json"
+        inventory.write_text(json.dumps(self.inventory()))
+        results = self.directory / f"results-{self.runs}"
+        argv = ["ansible-playbook", "-i", inventory, playbook, *arguments]
+        ran = ansible(*argv, home=self.home, RESULTS=str(results), **env)
+        lines = results.read_text().splitlines() if results.exists() else []
+        return Played(ran.returncode, ran.stdout, [json.loads(line)["result"] for line in lines], _recap(ran.stdout))
+
+    def _written(self, tasks):
+        connection = ("url", "user", "password", "ca")
+        names = ("hostname", "username", "password", "ca_path")
+        options = {name: "{{ pool_" + key + " }}" for name, key in zip(names, connection)}
+        play = {
+            "hosts": "pools",
+            "connection": "local",
+            "gather_facts": False,
+            "module_defaults": {"group/relvmoiscsi.pool.pool": options},
+            "tasks": [
+                {"relvmoiscsi.pool." + module: dict(options), "ignore_errors": True} for module, options in tasks
+            ],
+        }
+        path = self.directory / f"playbook-{self.runs}.json"
+        path.write_text(json.dumps([play]))
+        return path
+
+    def tasks(self, *tasks, arguments=(), module="lun"):
+        """The result of each task, a dict of options or (module, options), whether it fails or not."""
+        pairs = [task if isinstance(task, tuple) else (module, task) for task in tasks]
+        played = self.play(pairs, *arguments)
+        assert len(played.results) == len(tasks), played.out
+        return played.results
+
+    def task(self, module, *arguments, **options):
+        """The result of one task, whether it fails or not."""
+        return self.tasks((module, options), arguments=arguments)[0]
+
+
+def _recap(out):
+    found = {}
+    for host, counts in re.findall(r"^(\S+) +: (ok=.*)$", out, re.MULTILINE):
+        found[host] = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", counts)}
+    return found
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def stage(world, home, certificate, tmp_path):
+    """Three hosts, "Production" and "Testing" in use, and a clone of each."""
+    tls, ca = certificate
+    with world.pool(hosts=("xs1", "xs2", "xs3"), tls=tls) as pool:
+        lab = Lab(world, pool)
+        made = Stage(lab, world, home, ca, tmp_path)
+        lab.original("Production")
+        lab.original("Testing")
+        made.clone = lab.clone("Production")
+        made.other = lab.clone("Testing")
+        yield made

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""lun_info and lun: each state, twice, checked and failed."""
+
+import json
+
+import relvmoiscsi
+from conftest import COLLECTION
+from kit.pool_lab import TARGET
+from relvmoiscsi.errors import UsageError
+
+EXAMPLES = COLLECTION / "examples"
+HOSTS = ("xs1", "xs2", "xs3")
+
+
+def test_the_example_attaches_and_the_second_time_changes_nothing(stage):
+    first = stage.play(EXAMPLES / "attach.yml")
+    assert (first.status, first.changed) == (0, 1), first.out
+    row = first.having("map")["luns"][0]
+    assert (row["scsi_id"], row["status"]) == (stage.clone, "attached")
+    assert row["hosts"] == dict.fromkeys(HOSTS, "plugged")
+    assert stage.world.sr_uuid(stage.clone) == row["sr"]["new"]
+    summary = stage.lab.summary()
+
+    second = stage.play(EXAMPLES / "attach.yml")
+    assert (second.status, second.changed) == (0, 0), second.out
+    assert stage.lab.summary() == summary
+    assert first.having("map")["map"] == second.having("map")["map"]
+    assert len(first.having("map")["map"][row["sr"]["new"]]) == 4
+
+    third = stage.play(EXAMPLES / "forget.yml")
+    assert (third.status, third.changed) == (0, 1), third.out
+    fourth = stage.play(EXAMPLES / "forget.yml")
+    assert (fourth.status, fourth.changed) == (0, 0), fourth.out
+    assert not stage.lab.summary()
+
+
+def test_the_collection_has_the_version_of_the_package(home):
+    (tarball,) = (home / "built").iterdir()
+    assert tarball.name == f"relvmoiscsi-pool-{relvmoiscsi.__version__}.tar.gz"
+
+
+def test_lun_info_names_each_lun_and_writes_nothing(stage):
+    writes = {lun.scsi_id: lun.disk.writes for lun in stage.world.luns}
+    found = stage.task("lun_info")
+    kinds = {row["scsi_id"]: (row["kind"], row["name"]) for row in found["luns"]}
+    originals = {uuid: ("original", name) for name, (uuid, _) in stage.lab.originals.items()}
+    assert not found["changed"]
+    assert kinds == {**originals, stage.clone: ("clone", "Production"), stage.other: ("clone", "Testing")}
+    assert writes == {lun.scsi_id: lun.disk.writes for lun in stage.world.luns}
+
+
+def test_check_mode_tells_the_same_and_does_nothing(stage):
+    check = ("--check", "--diff")
+    before, calls = stage.lab.summary(), len(stage.world.log)
+    would = stage.tasks({"state": "resignatured", "all": True}, {"all": True}, arguments=check)
+    for found, state in zip(would, ("resignatured", "attached")):
+        assert found["changed"] and {row["status"] for row in found["luns"]} == {f"would be {state}"}
+    diff = would[1]["diff"]
+    assert "kind: clone" in diff["before"] and "kind: attached" in diff["after"]
+    assert "xs3: plugged" in diff["after"] and "xs3" not in diff["before"]
+    assert stage.lab.summary() == before
+    assert "sr_create" not in {command for command, _, _ in list(stage.world.log)[calls:]}
+
+
+def test_check_mode_of_what_is_attached(stage):
+    done = stage.tasks({"all": True}, arguments=["--diff"])[0]
+    assert "kind: attached" in done["diff"]["after"] and "xs3: plugged" in done["diff"]["after"]
+    before = stage.lab.summary()
+    states = [{"all": True, "state": state} for state in ("attached", "detached", "forgotten")]
+    attached, detached, forgotten = stage.tasks(*states, arguments=["--check"])
+    assert not attached["changed"]
+    for found, state in ((detached, "detached"), (forgotten, "forgotten")):
+        assert found["changed"] and {row["status"] for row in found["luns"]} == {f"would be {state}"}
+    assert stage.lab.summary() == before
+
+
+def test_each_state_in_turn_and_each_twice(stage):
+    states = [state for state in ("resignatured", "attached", "detached", "attached", "forgotten") for _ in range(2)]
+    rows = [{"state": state, "scsi_ids": [stage.clone], "leave_others": True} for state in states]
+    found = stage.tasks(*rows)
+    assert [each["changed"] for each in found] == [True, False] * 5
+    assert {row["sr"]["new"] for each in found for row in each["luns"]} == {stage.world.sr_uuid(stage.clone), None}
+    assert not stage.lab.summary()
+    assert stage.world.state(stage.other) == "clean"
+
+
+def test_a_detached_copy_has_no_pbds_and_keeps_its_vdis(stage):
+    copy = {"scsi_ids": [stage.clone], "leave_others": True, "name": "A copy"}
+    attached, _ = stage.tasks(copy, {"state": "detached", "srs": ["A copy"]})
+    _, sr = stage.lab.sr(attached["luns"][0]["sr"]["new"])
+    assert sr["PBDs"] == [] and len(sr["VDIs"]) == 4
+
+
+def test_a_host_that_is_down_fails_the_task_and_the_next_run_does_the_rest(stage):
+    stage.lab.pool.go_down(stage.lab.pool.hosts[2])
+    copy = {"scsi_ids": [stage.clone], "leave_others": True}
+    first, second = stage.tasks(copy, copy)
+    assert first["failed"] and first["changed"] and "xs3 (down)" in first["msg"]
+    assert second["failed"] and not second["changed"]
+    stage.lab.pool.come_back(stage.lab.pool.hosts[2])
+    (last,) = stage.tasks(copy)
+    assert last["changed"] and last["luns"][0]["status"] == "attached"
+
+
+def test_one_lun_that_fails_stops_no_other(stage):
+    stage.world.fail["sr_create", stage.clone] = UsageError("The array is on fire.")
+    found = stage.task("lun", all=True)
+    rows = {row["scsi_id"]: row for row in found["luns"]}
+    assert found["failed"] and found["changed"] and "The array is on fire." in found["msg"]
+    assert (rows[stage.clone]["status"], rows[stage.other]["status"]) == ("failed", "attached")
+
+
+def test_no_password_is_shown(stage):
+    played = stage.play([("lun_info", {"target": TARGET, "chap_user": "u", "chap_password": "a CHAP secret"})], "-vvvv")
+    assert played.status == 0, played.out
+    assert "a CHAP secret" not in played.out and stage.lab.pool.api.password not in played.out
+    assert stage.lab.pool.secrets() == []
+
+
+def test_a_certificate_that_is_not_known_is_not_believed(stage):
+    believed, not_asked = stage.tasks({"ca_path": None}, {"ca_path": None, "validate_certs": False}, module="lun_info")
+    assert believed["failed"] and "certificate" in believed["msg"]
+    assert not not_asked.get("failed")
+
+
+def test_the_environment_names_the_pool_as_it_does_for_other_modules(stage):
+    pool = stage.lab.pool
+    env = {"XENSERVER_HOST": pool.url, "XENSERVER_USER": pool.api.user, "XENSERVER_PASSWORD": pool.api.password}
+    tasks = [{"relvmoiscsi.pool.lun_info": {"ca_path": stage.ca}}]
+    path = stage.directory / "env.json"
+    path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    assert stage.play(path, **env).status == 0
+
+
+def test_what_cannot_be_meant_is_refused(stage):
+    original = stage.lab.originals["Production"][0]
+    wrong = [
+        ({}, "Nothing is named"),
+        ({"srs": ["x"]}, "srs is for"),
+        ({"scsi_ids": [original]}, "in use by the SR"),
+        ({"scsi_ids": [stage.clone]}, "were not named"),
+        ({"state": "forgotten", "srs": ["Production"]}, "is no copy"),
+        ({"all": True, "jobs": 0}, "at least one"),
+    ]
+    for found, (_, text) in zip(stage.tasks(*(options for options, _ in wrong)), wrong):
+        assert found["failed"] and text in found["msg"]
