@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from ansible.module_utils.basic import env_fallback, missing_required_lib
 
 try:
-    from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+    from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
     from relvmoiscsi.pool import attach, discard, jobs, luns, records, secrets
     from relvmoiscsi.pool.connection import Where, connect
-    from relvmoiscsi.pool.vms import clone, inventory, rescue, restore, saved
+    from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, saved
     from relvmoiscsi.pool.vms import discard as made_vms
 
     IMPORT_ERROR = None
@@ -22,7 +22,9 @@ except ImportError:
     IMPORT_ERROR = traceback.format_exc()
 
 __all__ = [
+    "NotFound",
     "attach",
+    "choice",
     "clone",
     "discard",
     "inventory",

@@ -21,12 +21,13 @@ HERE = Path(__file__).resolve().parent
 COLLECTION = HERE.parents[1]
 TOP = COLLECTION.parent
 BIN = Path(sys.executable).parent
+PATH = f"{BIN}:{os.environ['PATH']}"
 
 
 def ansible(program, *arguments, home, **more):
     """What a program of Ansible prints, and its exit status."""
     env = {
-        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "PATH": PATH,
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "ANSIBLE_HOME": str(home / "ansible"),
@@ -163,3 +164,13 @@ def stage(world, home, certificate, tmp_path):
         made.clone = lab.clone("Production")
         made.other = lab.clone("Testing")
         yield made
+
+
+@pytest.fixture
+def day(stage):
+    """The VM "web" runs, with two disks of Production; "helper" runs without any."""
+    lab = stage.lab
+    disks = [lab.vdi("Production", label)[0] for label in ("root disk", "data")]
+    stage.web = lab.vm("web", *disks, networks=[lab.network("office")], state="Running")
+    stage.helper = lab.vm("helper", state="Running")
+    return stage

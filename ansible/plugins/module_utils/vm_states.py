@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""VMs on an attached copy: made, started, destroyed; disks of VMs restored; disks lent. On `relvmoiscsi pool`'s API."""
+
+from __future__ import annotations
+
+from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
+
+
+def copy_of(pool, found, text):
+    """The copy that somebody named. Raises NotFound, Refused, UsageError."""
+    ref = client.records.find_sr(pool, text)
+    client.discard.verify_copy(pool, ref)
+    return client.inventory.copy_of(pool, found, ref)
+
+
+def _has(pool, text):
+    return any(text.lower() == sr["uuid"] or text == sr["name_label"] for sr in pool.srs.values())
+
+
+# --- vm_clone: present, started
+
+
+def present(module, calls, pool):
+    """VMs of the disks of a copy; the dict for exit_json."""
+    params, found = module.params, client.inventory.read(calls)
+    copy = copy_of(pool, found, params["sr"])
+    if params["from_snapshot"]:
+        saved = client.saved.read(calls, copy)
+        sources = client.saved.choose(found, saved, params["vms"], params["all"])
+    else:
+        sources = client.choice.choose(found, copy, params["vms"], params["all"])
+    wanted, with_network = _wanted(params, calls, found, True)
+    client.choice.verify_macs(found, sources, wanted)
+    results = client.clone.would(with_network, copy, sources, wanted)
+    if not module.check_mode:
+        wanted, found = _wanted(params, calls, found, False)
+        results = client.clone.clone(calls, pool, found, copy, sources, wanted)
+    rows = [_cloned_row(result) for result in results]
+    if params["state"] == "started":
+        _start(module, calls, rows)
+    return ended(rows)
+
+
+def _wanted(params, calls, found, is_dry):
+    """What the options say, and the inventory with the isolated network."""
+    without = [kind for kind, is_in in (("VTPM", params["vtpm"]), ("VGPU", params["vgpu"])) if not is_in]
+    wanted = client.choice.Wanted(
+        params["name"],
+        client.today(),
+        client.run_id(),
+        networks=_networks(found, params["networks"] or {}),
+        keep_mac=params["keep_mac"],
+        snapshots=params["snapshots"],
+        without=without,
+        jobs=params["jobs"],
+    )
+    if params["isolated"]:
+        ref, found = client.choice.isolated_network(calls, found, params["isolated"], is_dry)
+        wanted = wanted._replace(isolated=ref)
+    return wanted, found
+
+
+def _networks(found, pairs):
+    find = client.inventory.find_network
+    return {found.networks[find(found, old)]["uuid"]: find(found, new) for old, new in pairs.items()}
+
+
+def _cloned_row(result):
+    told = result.facts()
+    changed = result.status in (client.clone.MADE, client.clone.WOULD)
+    after = f"{result.name}\n" + "".join(f"  disk {disk.userdevice}: {disk.new}\n" for disk in result.disks)
+    is_there = result.status == client.clone.ALREADY
+    return {
+        **told,
+        "changed": changed,
+        "before": after if is_there else "",
+        "after": after if changed or is_there else "",
+    }
+
+
+def _start(module, calls, rows):
+    """Start those that are halted; one that does not start is an error of its row."""
+    vms = calls.records("VM")
+    by_uuid = {vm["uuid"]: ref for ref, vm in vms.items()}
+    for row in rows:
+        if row["error"]:
+            continue
+        ref = by_uuid.get(row["vm"]["new"])
+        if ref is None or vms[ref]["power_state"] == "Halted":
+            row["changed"] = True
+            row["after"] += "  running\n"
+            if not module.check_mode:
+                _start_one(calls, row, ref)
+        else:
+            row["before"], row["after"] = (text + "  running\n" for text in (row["before"], row["after"]))
+
+
+def _start_one(calls, row, ref):
+    try:
+        calls.run("VM.start", ref, False, False)
+    except client.RelvmoiscsiError as error:
+        row["error"] = str(error)
+
+
+# --- vm_clone: absent
+
+
+def absent(module, calls, pool):
+    """The VMs that were made on a copy go; the dict for exit_json. A copy that is not there has none."""
+    params = module.params
+    if not _has(pool, params["sr"]):
+        return ended([])
+    if not (params["vms"] or params["all"]):
+        raise client.UsageError("No VM is named: give vms, or all.")
+    found = client.inventory.read(calls)
+    copy = copy_of(pool, found, params["sr"])
+    made = client.made_vms.made_on(_meant(found, copy, params), pool, [copy.ref])[copy.ref]
+    if not module.check_mode:
+        for each in made:
+            if found.vms[each.ref]["power_state"] == "Running":
+                calls.run("VM.hard_shutdown", each.ref)
+        client.made_vms.destroy_made(calls, made)
+        client.made_vms.clean_networks(calls)
+    return ended([_absent_row(found, each, module.check_mode) for each in made])
+
+
+def _meant(found, copy, params):
+    """The inventory with no VMs but those that are meant; with `force` as if those that run did not."""
+    vms = {ref: vm for ref, vm in found.copies_on(copy.uuid) if _is_meant(found, vm, params)}
+    if params["force"]:
+        halted = {ref: {**vm, "power_state": "Halted"} for ref, vm in vms.items() if vm["power_state"] == "Running"}
+        vms = {**vms, **halted}
+    return found._replace(vms=vms)
+
+
+def _is_meant(found, vm, params):
+    if vm["is_a_snapshot"]:
+        return False
+    original = vm["other_config"][client.inventory.COPY_OF]
+    names = {vm["uuid"], vm["name_label"], original}
+    names |= {each["name_label"] for each in found.vms.values() if each["uuid"] == original}
+    return params["all"] or bool(names & set(params["vms"]))
+
+
+def _absent_row(found, made, is_check):
+    old = found.vms[made.ref]["other_config"][client.inventory.COPY_OF]
+    status = "would be destroyed" if is_check else "destroyed"
+    told = {"vm": {"old": old, "new": made.uuid}, "name": {"old": None, "new": made.name}, "status": status}
+    return {**told, "error": None, "changed": True, "before": made.name + "\n", "after": ""}
+
+
+def ended(rows):
+    """What exit_json, or fail_json with `failed`, is to get of the rows."""
+    told = [{key: value for key, value in row.items() if key not in ("before", "after")} for row in rows]
+    result = {"changed": any(row["changed"] for row in rows), "vms": told}
+    result["diff"] = {side: "".join(row[side] for row in rows) for side in ("before", "after")}
+    msg = client.summary("VMs", [(row["name"]["old"] or row["name"]["new"], row["error"]) for row in rows])
+    if msg:
+        result.update(failed=True, msg=msg)
+    return result
+
+
+# --- vm_restore
+
+
+def restored(module, calls, pool):
+    """Disks of a copy in place of a VM's own; the dict for exit_json."""
+    params, found = module.params, client.inventory.read(calls)
+    vm = client.inventory.find_vm(found, params["vm"])
+    copy = copy_of(pool, found, params["sr"])
+    swaps = client.restore.plan(found, copy, vm, params["disks"], client.today())
+    now = {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
+    will_change = any(now.get(swap.userdevice) != swap.new for swap in swaps)
+    if module.check_mode:
+        record, status = found.vms[vm], client.restore.WOULD if will_change else client.restore.ALREADY
+        result = client.restore.Restored(record["uuid"], record["name_label"], status, swaps)
+    else:
+        result = client.restore.restore(calls, vm, swaps, params["shutdown"])
+    return _restored_result(result, will_change, now, {swap.userdevice: swap.new for swap in swaps})
+
+
+def back(module, calls, _pool):
+    """A restore undone, or taken home; the dict for exit_json. A VM that was not restored is done."""
+    params, found = module.params, client.inventory.read(calls)
+    vm = client.inventory.find_vm(found, params["vm"])
+    record = found.vms[vm]
+    now = {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
+    if not client.inventory.is_restored(record):
+        result = client.restore.Restored(record["uuid"], record["name_label"], "not restored")
+        return _restored_result(result, False, now, {})
+    swaps = client.restore.must_be_restored(record)
+    is_undo = params["state"] == "undone"
+    if module.check_mode:
+        status = client.restore.WOULD_UNDO if is_undo else client.restore.WOULD_HOME
+        result = client.restore.Restored(record["uuid"], record["name_label"], status, swaps)
+    elif is_undo:
+        result = client.restore.undo(calls, vm, params["shutdown"])
+    else:
+        result = client.restore.home(calls, vm)
+    becomes = {swap.userdevice: swap.old if is_undo else "a disk on the SR of " + swap.old for swap in swaps}
+    return _restored_result(result, True, now, becomes)
+
+
+def _restored_result(result, changed, now, becomes):
+    after = {**now, **becomes} if changed else now
+    diff = {"before": _disk_lines(result.name, now), "after": _disk_lines(result.name, after)}
+    return {"changed": changed, "restore": result.facts(), "diff": diff}
+
+
+def _disk_lines(name, disks):
+    return f"{name}\n" + "".join(f"  disk {device}: {uuid}\n" for device, uuid in sorted(disks.items()))
+
+
+# --- rescue_disk
+
+
+def lent(module, calls, pool):
+    """One disk of a copy lent to a VM; the dict for exit_json."""
+    params, found = module.params, client.inventory.read(calls)
+    copy = copy_of(pool, found, params["sr"])
+    vdi, vm = client.rescue.find(copy, params["vdi"]), client.inventory.find_vm(found, params["vm"])
+    is_there = bool(_lent(found, copy, vdi, vm))
+    result = client.rescue.lend(calls, found, copy, vdi, vm, params["writable"], module.check_mode)
+    changed = result.status == client.rescue.DONE or module.check_mode and not is_there
+    after = _lent_lines([result])
+    return {
+        "changed": changed,
+        "disks": [result.facts()],
+        "diff": {"before": after if is_there else "", "after": after},
+    }
+
+
+def taken_back(module, calls, pool):
+    """Disks of a copy taken back; the dict for exit_json. What is not lent is done."""
+    params = module.params
+    if not _has(pool, params["sr"]):
+        return {"changed": False, "disks": [], "diff": {"before": "", "after": ""}}
+    found = client.inventory.read(calls)
+    copy = copy_of(pool, found, params["sr"])
+    vdi = client.rescue.find(copy, params["vdi"]) if params["vdi"] else None
+    vm = client.inventory.find_vm(found, params["vm"]) if params["vm"] else None
+    results = [_taken_back(module, calls, found, copy, vbd) for vbd in _lent(found, copy, vdi, vm)]
+    disks = [result.facts() for result in results]
+    return {"changed": bool(results), "disks": disks, "diff": {"before": _lent_lines(results), "after": ""}}
+
+
+def _taken_back(module, calls, found, copy, vbd):
+    if module.check_mode:
+        return client.rescue.told(found, copy, vbd, client.rescue.WOULD_BACK)
+    return client.rescue.take_back(calls, found, copy, vbd)
+
+
+def _lent(found, copy, vdi, vm):
+    try:
+        return client.rescue.lent(found, copy, vdi, vm)
+    except client.NotFound:
+        return []
+
+
+def _lent_lines(results):
+    return "".join(f"{each.name} ({each.vdi}): {each.mode}, {each.vm}\n" for each in results)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""vm_clone, vm_restore, rescue_disk: what is there afterwards, and that the second time changes nothing."""
+
+
+def attach(stage):
+    return "lun", {"clones_of": ["Production"], "leave_others": True, "name": "A copy"}
+
+
+def test_vms_of_a_copy_are_made_started_and_destroyed(day):
+    made = {"sr": "A copy", "all": True, "isolated": "lab"}
+    tasks = [
+        ("vm_clone", made),
+        ("vm_clone", made),
+        ("vm_clone", {**made, "state": "started"}),
+        ("vm_clone", {**made, "state": "started"}),
+        ("vm_clone", {"sr": "A copy", "all": True, "state": "absent"}),
+        ("vm_clone", {"sr": "A copy", "vms": ["web"], "state": "absent", "force": True}),
+        ("vm_clone", {"sr": "A copy", "vms": ["web"], "state": "absent", "force": True}),
+    ]
+    before = day.lab.disks_of(day.web)
+    _, *found = day.tasks(attach(day), *tasks, arguments=["--diff"])
+    assert [each["changed"] for each in found] == [True, False, True, False, False, True, False], found
+    (row,) = found[0]["vms"]
+    assert (row["name"]["old"], row["status"], row["networks"]["0"]["new"]) == ("web", "cloned", "lab")
+    assert found[4]["failed"] and "is not shut down" in found[4]["msg"]
+    assert [vm["name_label"] for vm in day.lab.pool.db.records("VM").values()] == ["web", "helper"]
+    assert day.lab.disks_of(day.web) == before
+    assert not day.lab.pool.db.records("network", name_label="lab")
+
+
+def test_check_mode_makes_no_vm(day):
+    day.tasks(attach(day))
+    rows = [{"sr": "A copy", "all": True, "isolated": "lab"}, {"sr": "A copy", "all": True, "state": "started"}]
+    for found in day.tasks(*rows, arguments=["--check"], module="vm_clone"):
+        assert found["changed"] and found["vms"][0]["status"] == "would be cloned"
+    assert len(day.lab.pool.db.records("VM")) == 2
+
+
+def test_a_vm_is_restored_and_that_is_undone(day):
+    before = day.lab.disks_of(day.web)
+    restored = "vm_restore", {"sr": "A copy", "vm": "web", "shutdown": True}
+    undone = "vm_restore", {"vm": "web", "state": "undone"}
+    tasks = [("vm_restore", {"sr": "A copy", "vm": "web"}), restored, restored]
+    _, refused, first, second = day.tasks(attach(day), *tasks)
+    assert refused["failed"] and "is not halted" in refused["msg"]
+    assert first["changed"] and not second["changed"]
+    now = day.lab.disks_of(day.web)
+    assert set(now) == set(before) and not set(now.values()) & set(before.values())
+
+    third, fourth = day.tasks(undone, undone)
+    assert third["changed"] and not fourth["changed"]
+    assert day.lab.disks_of(day.web) == before
+
+
+def test_a_disk_is_lent_and_taken_back(day):
+    lent = "rescue_disk", {"sr": "A copy", "vdi": "data", "vm": "helper"}
+    back = "rescue_disk", {"sr": "A copy", "state": "absent"}
+    _, *found = day.tasks(attach(day), lent, lent, back, back)
+    assert [each["changed"] for each in found] == [True, False, True, False]
+    assert found[0]["disks"][0]["mode"] == "RO"
+    assert not day.lab.disks_of(day.helper)
