@@ -2,7 +2,8 @@
 """From what is on a LUN to a LUN with new identities, and back. The rooms follow a run.
 
 reading        what is on it: survey (LVM's part), volumes (what is inside), read_cache, lun (the values), lun_notes,
-               databases (of pools); SM's unfinished work: sm_journals (its rules), sm_work (what it leads to)
+               databases (of pools), saved (records of VMs); SM's unfinished work: sm_journals (its rules), sm_work
+               (what it leads to)
 planning       new_ids (derived or chosen), mapfile (what people choose them with); plan, contents (inside volumes),
                labels, plan_check (read back in memory)
 one_vdi        a leaf and its parents become one image: choice (which), way (what a format says of its chains), extents
