@@ -4,14 +4,14 @@
 vTPM contents are left out: whoever has the LUN would have them. Everything goes by xapi; what was written is read back.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import AbstractSet, Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs
-from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
 from relvmoiscsi.pool.vms import inventory, ova_file, transfer
 from relvmoiscsi.pool.vms.choice import Source
@@ -71,11 +71,37 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str, at_once
     ]
     if not good:
         raise PoolFailure(f"The records of no VM could be had: {failed[0][1]}")
-    content = saved_vms.pack(pool.srs[sr]["uuid"], when, good)
+    kept, failed = _kept(calls, sr, failed, {found.vms[ref]["uuid"] for ref in refs} - {vm.uuid for vm, _ in good})
+    content = saved_vms.pack(pool.srs[sr]["uuid"], when, [*good, *kept])
     vdi = _written(calls, sr, when, content)
-    _drop_older(calls, sr, vdi)
+    _drop_older(calls, sr, vdi, when)
     uuid = str(calls.call("VDI.get_uuid", vdi))
     return Save(pool.srs[sr]["uuid"], uuid, when, [vm for vm, _ in good], failed)
+
+
+def _kept(
+    calls: Calls, sr: str, failed: Sequence[Tuple[str, str]], missing: AbstractSet[str]
+) -> Tuple[List[Tuple[SavedVm, bytes]], List[Tuple[str, str]]]:
+    """(the records that an earlier save has of VMs (UUIDs) whose records could not be had now, `failed` with a word
+    on it). The VDI before goes, and they would go with it. Raises PoolFailure.
+    """
+    if not missing:
+        return [], list(failed)
+    earlier = []
+    for ref, vdi in _ours(calls, sr).items():
+        one = _parsed(transfer.export_raw(calls, ref), str(vdi["uuid"]))
+        earlier += [one] if isinstance(one, SavedVms) else []
+    found: Dict[str, Tuple[SavedVm, bytes, str]] = {}
+    for save_before in sorted(earlier, key=lambda one: one.when):
+        for vm in save_before.vms:
+            if vm.uuid in missing:
+                found[vm.uuid] = (vm, save_before.documents[vm.uuid], save_before.when)
+    whens = {vm.name_label: when for vm, _, when in found.values()}
+    told = [
+        (name, why + (f" Its records of the save of {whens[name]} are kept." if name in whens else ""))
+        for name, why in failed
+    ]
+    return [(vm, document) for vm, document, _ in found.values()], told
 
 
 def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
@@ -117,11 +143,25 @@ def _vdi(sr: str, when: str, size: int) -> Dict[str, Any]:
     }
 
 
-def _drop_older(calls: Calls, sr: str, keep: str) -> None:
-    """The VDIs of earlier saves, and what a save that was cut has left."""
-    for ref, vdi in calls.records("VDI", f'field "SR" = "{sr}"').items():
-        is_ours = SAVED in vdi["other_config"] and vdi["name_label"] == saved_vms.NAME_LABEL
-        if ref != keep and is_ours and not vdi["VBDs"]:
+def _ours(calls: Calls, sr: str) -> Records:
+    """The VDIs that saves have made on an SR."""
+    vdis = calls.records("VDI", f'field "SR" = "{sr}"')
+    return {ref: vdi for ref, vdi in vdis.items() if _is_ours(vdi)}
+
+
+def _is_ours(vdi: Record) -> bool:
+    return SAVED in vdi["other_config"] and vdi["name_label"] == saved_vms.NAME_LABEL
+
+
+def _drop_older(calls: Calls, sr: str, keep: str, when: str) -> None:
+    """The VDIs of earlier saves, and what a save that was cut has left.
+
+    One that is newer stays: it is of somebody who saves at the same time, and who drops this one.
+    """
+    ours = _ours(calls, sr)
+    mine = (when, str(ours[keep]["uuid"])) if keep in ours else (when, "")
+    for ref, vdi in ours.items():
+        if (vdi["other_config"][SAVED], str(vdi["uuid"])) < mine and ref != keep and not vdi["VBDs"]:
             _destroy(calls, ref)
 
 

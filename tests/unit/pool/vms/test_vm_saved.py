@@ -242,3 +242,41 @@ def test_a_copy_without_records_says_so(office, lab):
     lab.pool.api.vms.write_vdi(office.db.refs("VDI", SR=office.sr, name_label=NAME_LABEL)[0], bytes(4 << 20))
     with pytest.raises(NotFound, match="There are no VM records"):
         office.then("web")
+
+
+# --- what an earlier save has
+
+
+def test_the_records_of_a_vm_that_is_busy_are_kept(office, lab):
+    """Of the save before, whose VDI goes."""
+    real = lab.pool.api.transfer._export
+
+    def busy(query, body):
+        if query.get("ref") == office.web:
+            raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", office.web, "snapshot")
+        return real(query, body)
+
+    lab.pool.api.transfer._export = busy
+    done = save(lab, when="2026-11-23T12:00:00Z")
+    ((name, why),) = done.failed
+    assert [vm.name_label for vm in done.vms] == ["db"] and name == "web"
+    assert f"Its records of the save of {WHEN} are kept." in why
+    assert len(vdis(lab)) == 1
+    found = on_lun(lab, lab.clone("Production"))
+    before = on_lun(lab, office.clone)
+    assert sorted(vm.name_label for vm in found.vms) == ["db", "web"]
+    assert found.documents[office.uuids[office.web]] == before.documents[office.uuids[office.web]]
+
+
+@pytest.mark.parametrize("seconds", ["01", "00"])
+def test_two_saves_at_once_leave_one(office, lab, seconds):
+    (first,) = vdis(lab)
+    with connect(lab.where()) as calls, connect(lab.where()) as other:
+        sr = records.find_sr(records.read(calls), "Production")
+        one, two = "2026-11-23T12:00:00Z", f"2026-11-23T12:00:{seconds}Z"
+        a, b = saved._written(calls, sr, one, b"x" * 600), saved._written(other, sr, two, b"x" * 600)
+        saved._drop_older(calls, sr, a, one)
+        assert b in vdis(lab) or a in vdis(lab)
+        saved._drop_older(other, sr, b, two)
+    left = vdis(lab)
+    assert len(left) == 1 and first not in left and (seconds == "00" or left == [b])
