@@ -29,6 +29,9 @@ _STAY = (
 )
 _STAY_ALL = ("xo:backup:", "relvmoiscsi:")
 
+#: keys of VDI.other_config that an import gives to the VDI that it finds
+_SYNCED = ("config-drive",)
+
 #: of an iso SR whose drive is of a host
 _PHYSICAL = "udev"
 
@@ -112,6 +115,10 @@ def _drop_classes(ova: Ova, classes: Sequence[str], notes: List[str]) -> None:
     for thing in [thing for thing in ova.things if thing.cls in classes]:
         ova.drop(thing)
         notes.append(f"it has no {thing.cls}")
+    if "VGPU" in classes:
+        # an import fails where it finds no such group, although nobody refers to it any more
+        for thing in [thing for thing in ova.things if thing.cls in ("VGPU_type", "GPU_group")]:
+            ova.drop(thing)
 
 
 def _vbds_of(ova: Ova, vm: Thing) -> List[Thing]:
@@ -203,12 +210,17 @@ def _rename(ova: Ova, moved: Mapping[str, str], edit: Edit) -> None:
         vdis[each].set_text("uuid", new.uuid)
         vdis[each].set_text("location", new.location)
         vdis[each].set_map("sm_config", {})  # a SCSIid there would be looked for before anything else
-        vdis[each].set_map("other_config", {})
+        vdis[each].set_map("other_config", _synced(vdis[each].map("other_config")))
     for sr in ova.of("SR"):
         if sr.id in homes:
             sr.set_text("uuid", edit.sr_uuid)
         elif not any(vdi.text("SR") == sr.id for vdi in ova.of("VDI")):
             ova.drop(sr)
+
+
+def _synced(other_config: Mapping[str, str]) -> Dict[str, str]:
+    """What an import takes away from the VDI that it finds, unless the file says it (xapi_globs.ml)."""
+    return {key: value for key, value in other_config.items() if key in _SYNCED}
 
 
 def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
@@ -275,7 +287,8 @@ def verify(document: bytes, edit: Edit) -> None:
         is_of_copy = sr is not None and sr.text("uuid") == edit.sr_uuid and not _is_iso(sr)
         if not (is_of_copy or (_is_iso(sr) and vdi.id not in new)):
             raise _leads_away(vdi)
-        is_known = vdi.text("location") in edit.locations and not vdi.map("sm_config") and not vdi.map("other_config")
+        is_known = vdi.text("location") in edit.locations and not vdi.map("sm_config")
+        is_known = is_known and set(vdi.map("other_config")) <= set(_SYNCED)
         if is_of_copy and not is_known:
             raise _leads_away(vdi)
     for sr in srs.values():

@@ -215,6 +215,43 @@ def test_without_vtpm_and_vgpu(day):
     assert day.vm(done.uuid)["VTPMs"] == [] and done.notes == ["it has no VTPM"]
 
 
+def test_without_vgpu_where_its_group_is_gone(day, monkeypatch):
+    db = day.db
+    group, kind = db.create("GPU_group", GPU_types=["10de/1"]), db.create("VGPU_type", identifier="x")
+    db.create("VGPU", VM=day.web, type=kind, GPU_group=group)
+    export = transfer.export
+
+    def exported(*words, **more):
+        document = export(*words, **more)
+        db.destroy("GPU_group", group)
+        return document
+
+    monkeypatch.setattr(transfer, "export", exported)
+    (done,) = day.clone("web", without=("VGPU",))
+    assert (done.status, done.notes) == (MADE, ["it has no VGPU"])
+
+
+def test_the_mark_of_a_config_drive_stays(day, monkeypatch):
+    """xapi takes this key from the VDI that it finds, and gives it what the file says (import.ml, Found_disk)."""
+    db, new = day.db, day.new(day.data)
+    for vdi in (day.data, new):
+        db.set("VDI", vdi, "other_config", {**db.get("VDI", vdi, "other_config"), "config-drive": "true"})
+    real = transfer._Import._vdi
+
+    def found_disk(self, outside, row):
+        real(self, outside, row)
+        vdi = self.table.get(outside)
+        if vdi and not self.dry_run and db.exists("VDI", vdi):
+            kept = {key: value for key, value in db.get("VDI", vdi, "other_config").items() if key != "config-drive"}
+            told = {key: value for key, value in row["other_config"].items() if key == "config-drive"}
+            db.set("VDI", vdi, "other_config", {**kept, **told})
+
+    monkeypatch.setattr(transfer._Import, "_vdi", found_disk)
+    (done,) = day.clone("web")
+    assert done.status == MADE and db.get("VDI", new, "other_config")["config-drive"] == "true"
+    assert "config-drive" not in db.get("VDI", day.new(day.root), "other_config")
+
+
 def test_a_suspended_vm_becomes_a_halted_one(day):
     db = day.db
     image = day.lab.vdi("Testing", "data")[0]
