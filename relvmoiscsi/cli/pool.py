@@ -506,12 +506,14 @@ def _discard(arguments: argparse.Namespace) -> Answer:
             ask(arguments, _question(names, uses, made))
 
         def one(calls: Calls, ref: str) -> None:
-            made_vms.destroy_made(calls, made.get(ref, ()))
+            if arguments.with_vms:
+                made_vms.destroy_made(calls, pool, ref, made.get(ref, ()))
+                made_vms.clean_networks(calls, [str(pool.srs[ref]["uuid"])])
             discard.discard(calls, pool, ref)
 
         outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
-        if arguments.with_vms:
-            made_vms.clean_networks(calls)
+        if arguments.with_vms and gone:
+            made_vms.clean_networks(calls, gone)
         failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
     return _discarded(pool, names, uses, gone, failed, "discarded", made)
 
@@ -519,8 +521,8 @@ def _discard(arguments: argparse.Namespace) -> Answer:
 def _question(names: Dict[str, str], uses: Dict[str, discard.Uses], made: Dict[str, List[made_vms.Made]]) -> str:
     halted = sorted({vm for ref, found in uses.items() for vm in _others(found, made.get(ref, ()))})
     lost = " These VMs, which are halted, lose disks there: {}.".format(", ".join(halted)) if halted else ""
-    count = sum(map(len, made.values()))
-    goes = f", and destroy {count} VMs" if count else ""
+    vms = sorted(each.name for of_sr in made.values() for each in of_sr)
+    goes = ", and destroy {} VMs ({})".format(len(vms), ", ".join(vms)) if vms else ""
     return printable("Discard {}{}?{}".format(", ".join(names.values()), goes, lost))
 
 

@@ -136,7 +136,7 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
             sources = saved.choose(found, saved.read(calls, copy), arguments.vms, arguments.all)
         else:
             sources = choice.choose(found, copy, arguments.vms, arguments.all)
-        wanted, with_network = _wanted(arguments, calls, found, tools.run_id(), dry_run=True)
+        wanted, with_network = _wanted(arguments, calls, found, copy, tools.run_id(), dry_run=True)
         choice.verify_macs(found, sources, wanted)
         planned = clone.would(with_network, copy, sources, wanted)
         if arguments.dry_run:
@@ -144,7 +144,7 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         if not arguments.yes:
             say(_cloned_text(planned))
         ask(arguments, f"Clone {len(sources)} VMs?")
-        wanted, found = _wanted(arguments, calls, found, tools.run_id(), dry_run=False)
+        wanted, found = _wanted(arguments, calls, found, copy, tools.run_id(), dry_run=False)
         results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
@@ -158,7 +158,7 @@ def _copy(pool: Pool, found: Inventory, text: str) -> Copy:
 
 
 def _wanted(
-    arguments: argparse.Namespace, calls: Calls, found: Inventory, run: str, dry_run: bool
+    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, run: str, dry_run: bool
 ) -> Tuple[choice.Wanted, Inventory]:
     """What the arguments say, and the networks with the isolated one. Raises NotFound, Refused, UsageError."""
     without = [cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out]
@@ -173,7 +173,7 @@ def _wanted(
         jobs=arguments.jobs,
     )
     if arguments.isolated:
-        ref, found = choice.isolated_network(calls, found, arguments.isolated, dry_run)
+        ref, found = choice.isolated_network(calls, found, arguments.isolated, dry_run, copy.uuid)
         wanted = wanted._replace(isolated=ref)
     return wanted, found
 

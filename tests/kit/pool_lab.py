@@ -108,7 +108,7 @@ class Lab:
             copy = inventory.copy_of(pool, found, pool.sr_by_uuid(sr_uuid))
             sources = choice.choose(found, copy, names, everything)
             if isolated:
-                wanted["isolated"], found = choice.isolated_network(calls, found, isolated)
+                wanted["isolated"], found = choice.isolated_network(calls, found, isolated, sr_uuid=sr_uuid)
             wish = choice.Wanted(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
             choice.verify_macs(found, sources, wish)
             return clone.clone(calls, pool, found, copy, sources, wish)

@@ -2,7 +2,7 @@
 """Which VMs are to have copies, and what is to become of them: names, networks, MACs, and the edit of their records."""
 
 import string
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs
@@ -12,6 +12,8 @@ from relvmoiscsi.pool.vms import inventory, ova
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 
 NAME = "{vm} {date}"
+#: key of network.other_config
+_INTERNAL = "is_host_internal_management_network"
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
 
 #: how long an import that an earlier run has begun may be silent, before it is taken for dead
@@ -94,8 +96,8 @@ def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None
 def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> Dict[str, str]:
     """The name of each copy, by the UUID of the original: no two alike. Raises UsageError."""
     there = {vm["other_config"][COPY_OF]: str(vm["name_label"]) for _, vm in whole(found, copy)}
-    half = {ref for ref, vm in found.copies_on(copy.uuid) if DONE not in vm["other_config"]}
-    taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in half}
+    unfinished = {ref for ref, _ in half(found, copy)}
+    taken = {str(vm["name_label"]) for ref, vm in found.vms.items() if ref not in unfinished}
     chosen = {}
     for source in sources:
         wish = _name(wanted, source, copy)
@@ -119,9 +121,23 @@ def _name(wanted: Wanted, source: Source, copy: Copy) -> str:
 
 
 def whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
-    """The VMs that are done, with their references."""
+    """The VMs that are done and have a disk there, with their references."""
+    return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_own(vm) and _is_there(found, copy, ref)]
+
+
+def empty(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
+    """Those that were done, and have no disk there any more: the copy was discarded meanwhile, and attached again."""
     ours = found.copies_on(copy.uuid)
-    return [(ref, vm) for ref, vm in ours if DONE in vm["other_config"] and not vm["is_a_snapshot"]]
+    return [(ref, vm) for ref, vm in ours if inventory.is_own(vm) and not _is_there(found, copy, ref)]
+
+
+def half(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
+    """Those that are not done."""
+    return [(ref, vm) for ref, vm in found.copies_on(copy.uuid) if inventory.is_half(vm)]
+
+
+def _is_there(found: Inventory, copy: Copy, vm: str) -> bool:
+    return any(disk["SR"] == copy.ref for disk in found.disks_of(vm).values())
 
 
 # --- networks, and the edit
@@ -156,10 +172,13 @@ def network_of(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
     return wanted.networks.get(uuid, here)
 
 
-def isolated_network(calls: Calls, found: Inventory, text: str, dry_run: bool = False) -> Tuple[str, Inventory]:
-    """(reference of the network of this name, which leads to no wire, the inventory with it): made if there is none.
+def isolated_network(
+    calls: Calls, found: Inventory, text: str, dry_run: bool = False, sr_uuid: str = ""
+) -> Tuple[str, Inventory]:
+    """(reference of the network of this name, which leads nowhere, the inventory with it): made if there is none, for
+    copies on an SR, with which it goes.
 
-    Raises Refused for one that leads to a wire, PoolFailure, UsageError.
+    Raises Refused for one that leads somewhere, PoolFailure, UsageError.
     """
     try:
         ref = inventory.find_network(found, text)
@@ -168,15 +187,26 @@ def isolated_network(calls: Calls, found: Inventory, text: str, dry_run: bool = 
             "name_label": text,
             "name_description": "Leads nowhere; for copies of VMs. Made by relvmoiscsi.",
             "MTU": "1500",
-            "other_config": {DONE: "true"},
+            "other_config": {DONE: "true", ON_SR: sr_uuid},
             "tags": [],
         }
         ref = NULL if dry_run else str(calls.call("network.create", record))
         record.update(uuid="", PIFs=[], VIFs=[])
         return ref, found._replace(networks={**found.networks, ref: record})
-    if found.networks[ref]["PIFs"]:
-        raise Refused(f"The network {text!r} has physical interfaces: it is not isolated.")
+    _verify_isolated(found, ref, text)
     return ref, found
+
+
+def _verify_isolated(found: Inventory, ref: str, text: str) -> None:
+    network = found.networks[ref]
+    if network["PIFs"]:
+        raise Refused(f"The network {text!r} has physical interfaces: it is not isolated.")
+    if network["other_config"].get(_INTERNAL) == "true" or not network.get("managed", True):
+        raise Refused(f"The network {text!r} is one of the hosts themselves: it is not isolated.")
+    others = {vif["VM"] for vif in found.vifs.values() if vif["network"] == ref and not found.is_copy(vif["VM"])}
+    if others:
+        names = sorted(str(found.vms[vm]["name_label"]) if vm in found.vms else vm for vm in others)
+        raise Refused(f"The network {text!r} has VMs that are no copies: {', '.join(names)}. It is not isolated.")
 
 
 def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> None:
@@ -190,6 +220,19 @@ def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> 
                 raise Refused(
                     f"--keep-mac: the MAC {vif['MAC']} of {source.name!r} would be twice on the network "
                     f"{network['name_label']!r}. Say --isolated NET, or --network {network['name_label']}=NEW."
+                )
+
+
+def verify_nics(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:
+    """Raises Refused where the MAC of an original (`name`) is on the network already that its copy (`own`) will be on.
+    Snapshots of VMs never run."""
+    for nic in nics:
+        for vif in found.vifs.values():
+            is_same = (vif["network"], vif["MAC"].lower()) == (nic.network, nic.old_mac.lower())
+            if is_same and vif["VM"] != own and not found.vms.get(vif["VM"], {}).get("is_a_snapshot"):
+                raise Refused(
+                    f"--keep-mac: the MAC {nic.old_mac} of {name!r} is on the network "
+                    f"{found.networks[nic.network]['name_label']!r} already, where its copy would be."
                 )
 
 

@@ -9,18 +9,23 @@
     6 MACs       of the original, where they are asked for
     7 done       the last mark
 
-A run that was cut leaves a VM without the last mark: the next one destroys it and makes it again. One with it is found,
-and no second one is made. Nothing here starts a VM, and nothing changes an original.
+A run that was cut leaves a VM without the last mark: the next one verifies and finishes it, or leaves it and says what to
+do with it. One with the mark is found, and no second one is made. A run destroys what it has made itself, and nothing
+else. Nothing here starts a VM, and nothing changes an original.
 """
 
+import time
+import uuid
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
-from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import inventory, ova, transfer
-from relvmoiscsi.pool.vms.choice import Source, Wanted, edit_of, names, network_of, verify_free, whole
+from relvmoiscsi.pool.vms.choice import (
+    Source, Wanted, edit_of, empty, half, names, network_of, verify_free, verify_nics, whole,
+)  # fmt: skip
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, Copy, Inventory
 
 #: status of a VM
@@ -74,6 +79,10 @@ def clone(
 
     Raises UsageError, and PoolFailure where the pool goes away after the last; nothing for a single VM.
     """
+    # what was seen before somebody's question is old; and the id of a run is in no other VM than those that it makes
+    found = inventory.read(calls)
+    copy = inventory.copy_of(pool, found, copy.ref)
+    wanted = wanted._replace(run=f"{wanted.run}-{uuid.uuid4().hex[:12]}")
     named = names(found, copy, sources, wanted)
 
     def one(calls: Calls, source: Source) -> Cloned:
@@ -94,9 +103,17 @@ def clone(
         for source, each in zip(sources, outcomes)
     ]
     if any(result.status == MADE for result in results):
-        results = _without_twins(calls, copy, results)
-        calls.run("SR.scan", copy.ref)  # some releases set snapshot_of and parent of VDIs anew at an import
+        results = _without_twins(calls, copy, results, wanted.run)
+        try:
+            calls.run("SR.scan", copy.ref)  # some releases set snapshot_of and parent of VDIs anew at an import
+        except PoolFailure as failure:
+            results = _noted(results, f"the scan of the copy at the end failed: {failure}")
     return results
+
+
+def _noted(results: Sequence[Cloned], note: str) -> List[Cloned]:
+    """With a note at what was made."""
+    return [each._replace(notes=[*each.notes, note]) if each.status == MADE else each for each in results]
 
 
 def would(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> List[Cloned]:
@@ -157,45 +174,94 @@ class _Clone:
         """Raises PoolFailure, Refused, UsageError."""
         left = transfer.under_way(self.calls, self.label)
         transfer.wait_for(self.calls, left, self.wanted.patience)
-        there = self._there(fresh=bool(left))
+        if left:
+            self.found = inventory.read(self.calls)
+        there, begun = self._there(), self._begun()
+        if there is None and begun:
+            time.sleep(self.wanted.patience)  # whoever has made it may be about to finish it
+            self.found = inventory.read(self.calls)
+            there, begun = self._there(), self._begun()
         if there is not None:
             self._forget(left)
             return Cloned(self.source.uuid, self.source.name, ALREADY, there["name_label"], there["uuid"])
+        return self._made(left, begun)
+
+    def _made(self, left: Sequence[str], begun: Sequence[str]) -> Cloned:
         document = self.source.document
         if not document:
             document = transfer.export_vm(self.calls, self.source.ref, self.wanted.snapshots)
         edited = ova.edited(document, edit_of(self.found, self.copy, self.source, self.name, self.wanted))
         verify_free(self.found, self.copy, edited.disks)
-        transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
-        made = transfer.import_vm(self.calls, edited.document, self.label)
-        record = self._finished(made, edited)
+        self._verify_macs(edited, begun)
+        if begun:
+            record = self._taken_up(begun[0], edited)
+        else:
+            transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
+            record = self._finished(transfer.import_vm(self.calls, edited.document, self.label), edited)
         self._forget(left)
         networks = _network_names(self.found, edited)
         return Cloned(
-            self.source.uuid, self.source.name, MADE, self.name, record["uuid"], edited.disks, networks,
-            edited.snapshots, edited.notes,
+            self.source.uuid, self.source.name, MADE, record["name_label"], record["uuid"], edited.disks, networks,
+            edited.snapshots, [*edited.notes, *self._beside()],
         )  # fmt: skip
+
+    def _verify_macs(self, edited: ova.Edited, begun: Sequence[str]) -> None:
+        if self.wanted.keep_mac:
+            now = self.found._replace(vifs=self.calls.records("VIF"))
+            verify_nics(now, self.source.name, edited.nics.values(), begun[0] if begun else "")
+
+    def _beside(self) -> List[str]:
+        """What is said of a VM that was a copy of the same, when there was another of this SR."""
+        return [
+            f"{vm['name_label']!r} ({vm['uuid']}) was its copy and has no disk here any more: destroy it if you do not "
+            "need it (xe vm-destroy)"
+            for _, vm in empty(self.found, self.copy)
+            if vm["other_config"][COPY_OF] == self.source.uuid
+        ]
 
     def _forget(self, tasks: Sequence[str]) -> None:
         """Imports of earlier runs that never began."""
         for task in tasks:
             _gone_is_done(self.calls, "task.destroy", task)
 
-    def _there(self, fresh: bool) -> Optional[Record]:
-        """The copy that is done already; what an earlier run has left half is destroyed."""
-        vms = self.calls.records("VM") if fresh else self.found.vms
-        found = self.found._replace(vms=vms)
-        for _, vm in whole(found, self.copy):
+    def _there(self) -> Optional[Record]:
+        """The copy that is done already."""
+        for _, vm in whole(self.found, self.copy):
             if vm["other_config"][COPY_OF] == self.source.uuid:
                 return vm
-        half = {
-            ref: vm
-            for ref, vm in found.copies_on(self.copy.uuid)
-            if vm["other_config"][COPY_OF] == self.source.uuid and not vm["is_a_snapshot"]
-        }
-        for ref in half:
-            destroy(self.calls, vms, ref)
         return None
+
+    def _begun(self) -> List[str]:
+        """What earlier runs have left half."""
+        ours = [(vm, ref) for ref, vm in half(self.found, self.copy)]
+        refs = [(vm["uuid"], ref) for vm, ref in ours if vm["other_config"][COPY_OF] == self.source.uuid]
+        return [ref for _, ref in sorted(refs)]
+
+    def _taken_up(self, vm: str, edited: ova.Edited) -> Record:
+        """What another run has left half, verified as one of our own and marked; it is never destroyed: somebody may
+        have used it. Raises Refused, PoolFailure.
+        """
+        record: Record = self.calls.call("VM.get_record", vm)
+        if self.wanted.keep_mac and record["power_state"] == "Halted":
+            self._add_missing_vifs(vm, record, edited.nics)
+            record = self.calls.call("VM.get_record", vm)
+        problem = self._problem(vm, record, edited)
+        if problem:
+            raise Refused(
+                f"Another run has left the copy {record['name_label']!r} ({record['uuid']}) half: {problem}. It was not "
+                "changed. If nobody uses it and no run is at work, destroy it without its disks (xe vm-destroy, never "
+                "vm-uninstall), then run this again."
+            )
+        self._finish(vm, record, edited)
+        return record
+
+    def _add_missing_vifs(self, vm: str, record: Record, nics: Mapping[str, ova.Nic]) -> None:
+        """A run that is cut between VIF.destroy and VIF.create leaves none."""
+        there = {self.calls.call("VIF.get_device", ref) for ref in record["VIFs"]}
+        for device, nic in nics.items():
+            if device not in there:
+                fields = {"VM": vm, "device": device, "network": nic.network, "MAC": nic.old_mac}
+                self.calls.call("VIF.create", {**nic.settings, **fields})
 
     def _finished(self, made: Sequence[str], edited: ova.Edited) -> Record:
         """The VM, verified and marked. One that is not what it should be is destroyed. Raises Refused, PoolFailure."""
@@ -205,21 +271,26 @@ class _Clone:
         problem = self._problem(made[0], record, edited)
         if problem:
             self._destroy_again(made[0], problem)
-        if self.wanted.keep_mac:
-            self._restore_macs(record, edited.nics)
-        self._mark_done(made[0])
+        self._finish(made[0], record, edited)
         return record
 
-    def _mark_done(self, vm: str) -> None:
+    def _finish(self, vm: str, record: Record, edited: ova.Edited) -> None:
+        """MACs, and the last mark: the snapshots have it first, as VM.revert would take it away from the VM."""
+        if self.wanted.keep_mac:
+            self._restore_macs(record, edited.nics)
+        for each in [*record["snapshots"], vm]:
+            self._mark_done(each, record["uuid"])
+
+    def _mark_done(self, vm: str, uuid_of_copy: str) -> None:
         try:
-            self.calls.call("VM.add_to_other_config", vm, DONE, "true")
+            self.calls.call("VM.add_to_other_config", vm, DONE, uuid_of_copy)
         except PoolFailure as failure:
             if failure.code != "MAP_DUPLICATE_KEY":  # the answer to the first was lost, and the call was sent again
                 raise
 
     def _destroy_again(self, vm: str, problem: str) -> None:
         try:
-            destroy(self.calls, self.calls.records("VM"), vm)
+            destroy_own(self.calls, vm, self.wanted.run)
         except RelvmoiscsiError as error:
             raise Refused(
                 f"The copy {self.name!r} is not what it should be: {problem}. It could not be destroyed: {error} Do "
@@ -265,6 +336,8 @@ class _Clone:
         """A VIF has one MAC all its life: another one takes its place."""
         for ref in record["VIFs"]:
             vif = self.calls.call("VIF.get_record", ref)
+            if vif["MAC"].lower() == nics[vif["device"]].old_mac.lower():
+                continue
             fields = {name: vif[name] for name in _VIF if name in vif}
             self.calls.call("VIF.destroy", ref)
             self.calls.call("VIF.create", {**fields, "MAC": nics[vif["device"]].old_mac})
@@ -277,28 +350,59 @@ _VIF = (
 )  # fmt: skip
 
 
-def _without_twins(calls: Calls, copy: Copy, results: Sequence[Cloned]) -> List[Cloned]:
-    """Of two copies of a VM, one of which another run has made meanwhile, one goes: that which is not done, or ours.
-
-    Raises PoolFailure, Refused.
+def _without_twins(calls: Calls, copy: Copy, results: Sequence[Cloned], run: str) -> List[Cloned]:
+    """Two runs at once may each have made a copy: that of the run that began first stays, and whoever has made another
+    destroys it. What is half is told.
     """
-    vms = calls.records("VM")
-    there = [vm for vm in Inventory(vms, {}, {}, {}, {}).copies_on(copy.uuid) if not vm[1]["is_a_snapshot"]]
-    by_uuid = {vm["uuid"]: ref for ref, vm in there}
-    kept = {result.vm: result for result in results}
-    for ref, vm in there:
-        mine = kept.get(vm["other_config"][COPY_OF])
-        if mine is None or mine.status != MADE or vm["uuid"] == mine.uuid:
-            continue
-        if DONE not in vm["other_config"]:
-            destroy(calls, vms, ref)
-        else:
-            destroy(calls, vms, by_uuid[mine.uuid])
-            kept[mine.vm] = Cloned(mine.vm, mine.vm_name, ALREADY, vm["name_label"], vm["uuid"])
-    return list(kept.values())
+    try:
+        found = inventory.read(calls)
+        return [_without_twin(calls, found, copy, each, run) if each.status == MADE else each for each in results]
+    except PoolFailure as failure:
+        return _noted(results, f"whether another run has made one too could not be seen: {failure}")
+
+
+def _without_twin(calls: Calls, found: Inventory, copy: Copy, mine: Cloned, run: str) -> Cloned:
+    def of_same(vms: Sequence[Tuple[str, Record]]) -> List[Tuple[str, str, str, Record]]:
+        same = [(ref, vm) for ref, vm in vms if vm["other_config"][COPY_OF] == mine.vm]
+        return sorted((vm["other_config"].get(RUN, ""), str(vm["uuid"]), ref, vm) for ref, vm in same)
+
+    notes = [
+        f"another run has left a copy half beside it, {vm['name_label']!r} ({uuid_of_vm}): destroy it without its disks if "
+        "nobody uses it (xe vm-destroy, never vm-uninstall)"
+        for _, uuid_of_vm, _, vm in of_same(half(found, copy))
+    ]
+    twins = of_same(whole(found, copy))
+    ref = next((ref for _, uuid_of_vm, ref, _ in twins if uuid_of_vm == mine.uuid), None)
+    others = [(uuid_of_vm, vm) for _, uuid_of_vm, _, vm in twins if uuid_of_vm != mine.uuid]
+    if ref is not None and others and twins[0][1] != mine.uuid:
+        try:
+            destroy_own(calls, ref, run, copy)
+            return Cloned(mine.vm, mine.vm_name, ALREADY, twins[0][3]["name_label"], twins[0][1], notes=notes)
+        except Refused as error:
+            notes.append(f"it stays: {error}")
+    notes += [f"another run has made a copy too, {vm['name_label']!r} ({uuid_of_vm})" for uuid_of_vm, vm in others]
+    return mine._replace(notes=[*mine.notes, *notes])
 
 
 # --- destroy
+
+
+def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None) -> None:
+    """Destroy a VM that this run has made, that never ran, and that has no disk but those of the copy, where one is
+    given; all of this as it is now. Raises Refused, PoolFailure.
+    """
+    vms = calls.records("VM")
+    record = vms.get(vm)
+    if record is None:
+        return
+    if record["other_config"].get(RUN) != run:
+        raise Refused(f"The VM {record['name_label']!r} was not made by this run.")
+    if record["uuid"] in record.get("last_booted_record", ""):
+        raise Refused(f"The VM {record['name_label']!r} was started meanwhile.")
+    vbds = calls.records("VBD", f'field "VM" = "{vm}"') if copy is not None else {}
+    if copy is not None and any(vbd["type"] == "Disk" and vbd["VDI"] not in copy.vdis for vbd in vbds.values()):
+        raise Refused(f"The VM {record['name_label']!r} has got another disk meanwhile.")
+    destroy(calls, vms, vm)
 
 
 def destroy(calls: Calls, vms: Records, vm: str) -> None:

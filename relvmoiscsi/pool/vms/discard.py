@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The VMs that `clone` has made go before the copy that has their disks. Their VDIs go with the SR, which is forgotten.
 
-A VM that bears our marks and has all of its disks elsewhere is left alone: somebody has copied it, marks and all.
+A VM that bears our marks, and they are not its own, is left alone: somebody has copied it, marks and all.
 """
 
 from typing import Dict, List, NamedTuple, Sequence
@@ -9,8 +9,9 @@ from typing import Dict, List, NamedTuple, Sequence
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.pool.vms.clone import destroy
-from relvmoiscsi.pool.vms.inventory import DONE, Inventory
+from relvmoiscsi.pool.vms.inventory import DONE, ON_SR, Inventory, is_own
 
 
 class Made(NamedTuple):
@@ -34,6 +35,14 @@ def _made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
         homes = {disk["SR"] for disk in found.disks_of(ref).values()}
         if vm["is_a_snapshot"] or (homes and sr not in homes):
             continue
+        if not is_own(vm):
+            if not homes:
+                continue
+            raise Refused(
+                f"The VM {vm['name_label']!r} ({vm['uuid']}) has disks on this copy, and is none that a run of `relvmoiscsi "
+                "pool clone` has finished: it was cloned from a copy, or the run was cut. It is not destroyed. Take its "
+                "disks elsewhere, or destroy it by hand (xe vm-destroy)."
+            )
         if homes - {sr}:
             raise Refused(
                 f"The VM {vm['name_label']!r} has a disk that is not on this copy. Detach that disk, or destroy the VM "
@@ -45,24 +54,39 @@ def _made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
     return sorted(made, key=lambda each: (each.name, each.uuid))
 
 
-def destroy_made(calls: Calls, made: Sequence[Made]) -> None:
-    """Destroy them, with their snapshots; what is gone is done. Raises PoolFailure, Refused."""
+def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made]) -> None:
+    """Destroy them, with their snapshots, if they are still what they were; what is gone is done. Raises PoolFailure,
+    Refused.
+    """
     if made:
-        vms = calls.records("VM")
-        for each in made:
-            if each.ref in vms:
-                destroy(calls, vms, each.ref)
+        found = inventory.read(calls)
+        known = {each.uuid for each in made}
+        for each in _made_on(found, pool, sr):
+            if each.uuid in known:
+                destroy(calls, found.vms, each.ref)
 
 
-def clean_networks(calls: Calls) -> List[str]:
-    """Destroy the networks that `clone` has made and that nobody uses any more; their names. Raises PoolFailure."""
+def clean_networks(calls: Calls, sr_uuids: Sequence[str]) -> List[str]:
+    """Destroy the networks that `clone` has made for copies on these SRs, and that no VIF is on; their names.
+
+    xapi would destroy the VIFs of halted VMs with a network. Raises PoolFailure.
+    """
     gone = []
     for ref, network in calls.records("network").items():
-        if DONE in network["other_config"] and not network["VIFs"] and not network["PIFs"]:
-            try:
-                calls.call("network.destroy", ref)
-            except PoolFailure as failure:
-                if failure.code not in ("HANDLE_INVALID", "NETWORK_CONTAINS_VIF"):
-                    raise
+        is_ours = DONE in network["other_config"] and network["other_config"].get(ON_SR) in sr_uuids
+        if is_ours and not network["PIFs"] and _destroyed(calls, ref):
             gone.append(str(network["name_label"]))
     return gone
+
+
+def _destroyed(calls: Calls, network: str) -> bool:
+    try:
+        if calls.call("network.get_VIFs", network):
+            return False
+        calls.call("network.destroy", network)
+    except PoolFailure as failure:
+        if failure.code == "NETWORK_CONTAINS_VIF":
+            return False
+        if failure.code != "HANDLE_INVALID":
+            raise
+    return True

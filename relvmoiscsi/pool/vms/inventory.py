@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """VMs of the pool and what hangs on them, each class read once, and our marks on them.
 
-The marks are keys of VM.other_config. A copy of a VM is born with COPY_OF and ON_SR, and has DONE as soon as every disk
-of it was found where it should be; one without DONE is what a run that was cut has left.
+The marks are keys of VM.other_config. A copy of a VM is born with COPY_OF, ON_SR and the id of its run, and has DONE as
+soon as every disk of it was found where it should be; one without DONE is what a run that was cut has left. xapi copies
+these keys with a VM, so DONE has the copy's UUID: in a VM that somebody has cloned from a copy it is that of another.
 """
 
 import re
@@ -15,7 +16,7 @@ from relvmoiscsi.pool.records import ORIGINAL_SR, Pool
 
 NULL = "OpaqueRef:NULL"
 
-#: keys of VM.other_config; DONE is also a network's that we have made
+#: keys of VM.other_config; DONE and ON_SR are also a network's that we have made
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
 #: the journal of `restore`, on a VM that has disks of a copy in place of its own: a key for each, ending in its device
 RESTORED = "relvmoiscsi:restore:"
@@ -58,6 +59,13 @@ class Inventory(NamedTuple):
     def vdis_of(self, sr: str) -> Records:
         return {ref: vdi for ref, vdi in self.vdis.items() if vdi["SR"] == sr}
 
+    def is_copy(self, vm: str) -> bool:
+        """Is this a VM that a run has made, done or half, or a snapshot of one? None that was cloned from a copy is."""
+        record = self.vms.get(vm)
+        if record is not None and record["is_a_snapshot"]:
+            record = self.vms.get(record["snapshot_of"])
+        return record is not None and (is_own(record) or is_half(record))
+
     def copies_on(self, sr_uuid: str) -> Iterator[Tuple[str, Record]]:
         """The VMs and snapshots of VMs that a run has made on this SR (a UUID), done or not."""
         for ref, vm in self.vms.items():
@@ -80,6 +88,16 @@ class Copy(NamedTuple):
         ref = self.by_uuid.get(derived_uuid(self.uuid, old_uuid))
         found = self.vdis[ref] if ref is not None else None
         return found if found is not None and found["managed"] else None
+
+
+def is_own(vm: Record) -> bool:
+    """Are the marks its own, and was it done? The snapshots of a copy have its UUID, for VM.revert gives it theirs."""
+    return COPY_OF in vm["other_config"] and bool(vm["other_config"].get(DONE) == vm["uuid"])
+
+
+def is_half(vm: Record) -> bool:
+    """Has a run been cut before it was done?"""
+    return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and is_ordinary(vm)
 
 
 def is_restored(vm: Record) -> bool:

@@ -9,7 +9,7 @@ what is no disk of the copy is taken out, and the result is parsed again and mus
 Source: xen-api ocaml/xapi/{export,import}.ml.
 """
 
-from typing import AbstractSet, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.vms.inventory import NULL
@@ -72,6 +72,7 @@ class Nic(NamedTuple):
     network: str  #: reference in the pool
     old_network: str  #: name of the original's
     old_mac: str
+    settings: Mapping[str, Any] = {}  #: what VIF.create takes besides
 
 
 class Edited(NamedTuple):
@@ -238,10 +239,21 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
         vif.set_map("other_config", {**_kept(vif.map("other_config")), "maps_to": ref})
         vif.set_truth("currently_attached", False)
         if vif.text("VM") == main.id:
-            found[vif.text("device")] = Nic(ref, name, vif.text("MAC"))
+            found[vif.text("device")] = Nic(ref, name, vif.text("MAC"), _settings(vif))
     for network in ova.of("network"):
         ova.drop(network)
     return found
+
+
+def _settings(vif: Thing) -> Dict[str, Any]:
+    texts = {name: vif.text(name) for name in ("MTU", "qos_algorithm_type", "locking_mode") if vif.text(name)}
+    lists = {
+        name: [each.text for each in vif.fields[name].items()]
+        for name in ("ipv4_allowed", "ipv6_allowed")
+        if name in vif.fields
+    }
+    other_config = {key: value for key, value in vif.map("other_config").items() if key != "maps_to"}
+    return {**texts, **lists, "qos_algorithm_params": vif.map("qos_algorithm_params"), "other_config": other_config}
 
 
 def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:

@@ -128,7 +128,7 @@ def test_one_command_to_be_rid_of_it_all(office, pool_command, type_in):
     type_in("yes\n")
     ran = pool_command("discard", "copy", "--with-vms")
 
-    assert ran.status == 0 and "and destroy 2 VMs? [y/N]" in ran.err
+    assert ran.status == 0 and "and destroy 2 VMs (db " in ran.err
     assert ran.out.splitlines()[0].endswith("discarded") and ran.out.splitlines()[1].startswith("  with the VMs db ")
     after = office.state()
     assert after["VM"] == before["VM"] and set(after["network"]) == set(before["network"])

@@ -9,8 +9,10 @@ from kit.pool.database import NULL
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.calls import PoolFailure
-from relvmoiscsi.pool.vms import ova_file
+from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import choice, clone, inventory, ova_file
 from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
 
 CHANGING = ("create", "destroy", "set_", "add_to", "remove_from", "start", "shutdown", "plug", "migrate")
@@ -320,6 +322,48 @@ def test_the_same_mac_twice_on_one_network_is_refused(day):
         day.clone("web", keep_mac=True)
 
 
+def private(day, **more):
+    return day.db.create("network", **{"name_label": "dmz", "other_config": {}, **more})
+
+
+def test_a_private_network_that_others_are_on_is_not_isolated(day):
+    """That of the originals, or one with a router."""
+    net = private(day)
+    day.lab.vm("router", networks=[net])
+    with pytest.raises(Refused, match="The network 'dmz' has VMs that are no copies: router. It is not isolated"):
+        day.clone("web", isolated="dmz")
+    with pytest.raises(Refused, match="has VMs that are no copies"):
+        (done,) = day.clone("web", isolated="nowhere")
+        marks = day.vm(done.uuid)["other_config"]
+        day.lab.vm("an experiment", networks=day.db.refs("network", name_label="nowhere"), other_config=marks)
+        day.clone("web", isolated="nowhere")
+
+
+@pytest.mark.parametrize(
+    "more", [{"other_config": {"is_host_internal_management_network": "true"}}, {"managed": False}]
+)
+def test_a_network_of_the_hosts_is_not_isolated(day, more):
+    net = private(day, **more)
+    with pytest.raises(Refused, match="'dmz' is one of the hosts themselves"):
+        day.clone("web", isolated="dmz")
+    assert not day.db.refs("VIF", network=net)
+
+
+def test_copies_may_be_on_one_isolated_network(day):
+    day.lab.vm("db", day.data, networks=[day.net])
+    day.clone("web", isolated="nowhere")
+    (done,) = day.clone("db", isolated="nowhere")
+    assert done.status == MADE
+
+
+def test_two_copies_with_the_same_mac_on_one_isolated_network_are_refused(day):
+    day.clone("web", isolated="nowhere", keep_mac=True)
+    (other,) = day.lab.attach(day.lab.clone("Production"))
+    (done,) = day.lab.clone_vms(other.sr_uuid, "web", isolated="nowhere", keep_mac=True)
+    assert done.status == FAILED and "is on the network 'nowhere' already, where its copy would be" in str(done.error)
+    assert len(day.db.refs("VIF", network=day.db.refs("network", name_label="nowhere")[0])) == 1
+
+
 # --- which
 
 
@@ -434,7 +478,7 @@ def killed_while_importing(day):
     return lambda: transfer._Import(day.db, api.vms, objects, {}, None).run()
 
 
-def test_an_import_that_ends_late_leaves_one_vm(day):
+def test_an_import_that_ends_late_is_told_and_left(day):
     """The client that began it was killed, and its import comes to an end while the next one is under way."""
     rest = killed_while_importing(day)
 
@@ -445,8 +489,11 @@ def test_an_import_that_ends_late_leaves_one_vm(day):
 
     day.lab.pool.api.before = finish
     (done,) = day.clone("web")
-    assert done.status == MADE and [each[3] for each in copies(day)] == [True]
+    assert done.status == MADE and sorted(each[3] for each in copies(day)) == [False, True]
     assert day.vm(done.uuid)["name_label"] == "web 2026-11-22"
+    assert "another run has left a copy half beside it" in done.notes[-1]
+    (again,) = day.clone("web")
+    assert (again.status, again.uuid) == (ALREADY, done.uuid)
 
 
 def test_an_import_that_is_under_way_is_waited_for(day):
@@ -471,7 +518,7 @@ def test_of_two_that_are_done_one_stays(day):
     """Two runs at once: each looks again when it is done."""
     (first,) = day.clone("web")
     ref = day.db.by_uuid("VM", first.uuid)
-    marks = day.db.get("VM", ref, "other_config")
+    marks = {**day.db.get("VM", ref, "other_config"), "relvmoiscsi:run": "20261122T110000Z-1"}
     day.db.set("VM", ref, "other_config", {**marks, "relvmoiscsi:clone-of": "another"})
 
     def appear(method, _params):
@@ -481,6 +528,152 @@ def test_of_two_that_are_done_one_stays(day):
     day.lab.pool.api.before = appear
     (second,) = day.clone("web")
     assert (second.status, second.uuid) == (ALREADY, first.uuid) and len(copies(day)) == 1
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_two_clients_at_once_leave_one_of_their_copies(day, first):
+    """That of the run that began first, whoever looks first."""
+    with connect(day.lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        copy = inventory.copy_of(pool, found, pool.sr_by_uuid(day.copy.sr_uuid))
+        (source,) = choice.choose(found, copy, ["web"])
+        made = {}
+        for run in ("a", "b"):
+            wish = choice.Wanted(date="d", run=run, patience=0.01)
+            made[run] = clone._Clone(calls, pool, found, copy, source, "web d", wish).run()
+        said = {}
+        for run in (first, "a", "b"):
+            (said[run],) = clone._without_twins(calls, copy, [made[run]], run) if run not in said else (said[run],)
+    assert day.db.refs("VM", uuid=made["a"].uuid) and not day.db.refs("VM", uuid=made["b"].uuid)
+    assert said["a"].status == MADE and (said["b"].status, said["b"].uuid) == (ALREADY, made["a"].uuid)
+    assert len(copies(day)) == 1
+
+
+def test_a_twin_that_somebody_uses_is_not_destroyed(day):
+    """Not even by the run that has made it."""
+    (first,) = day.clone("web")
+    ref = day.db.by_uuid("VM", first.uuid)
+    marks = {**day.db.get("VM", ref, "other_config"), "relvmoiscsi:run": "20261122T110000Z-1"}
+    day.db.set("VM", ref, "other_config", {**marks, "relvmoiscsi:clone-of": "another"})
+
+    def appear(method, _params):
+        if method == "VM.add_to_other_config":
+            day.db.set("VM", ref, "other_config", marks)
+        elif method == "VBD.get_all_records_where":
+            (new,) = [each for each, vm in day.db.records("VM").items() if each != ref and is_copy(vm)]
+            if marks == day.db.get("VM", ref, "other_config") and not day.db.refs("VBD", VM=new, userdevice="7"):
+                day.db.create("VBD", VM=new, VDI=day.lab.vdi("Testing", "data")[0], userdevice="7")
+
+    day.lab.pool.api.before = appear
+    (second,) = day.clone("web")
+    assert second.status == MADE and len(copies(day)) == 2
+    assert "has got another disk meanwhile" in second.notes[0] and first.uuid in second.notes[1]
+
+
+def is_copy(vm):
+    return "relvmoiscsi:clone-of" in vm["other_config"]
+
+
+def half(day):
+    """A copy that a run has left, killed before the last mark."""
+
+    def cut(method, _params):
+        if method == "VM.add_to_other_config":
+            raise GoneAway()
+
+    day.lab.pool.api.before = cut
+    (failed,) = day.clone("web")
+    day.lab.pool.api.before = None
+    assert failed.status == FAILED
+    (vm,) = [ref for ref, each in day.db.records("VM").items() if is_copy(each)]
+    return vm
+
+
+def test_what_a_run_has_left_half_is_verified_and_finished(day):
+    """And not destroyed: it may have been started, and the guest has written since."""
+    vm = half(day)
+    day.lab.pool.api.vms.vm_start("", vm)
+    (running,) = day.clone("web")
+    assert running.status == FAILED and "half: it is not halted, or HA is on. It was not changed." in str(running.error)
+    day.lab.pool.api.vms.vm_hard_shutdown("", vm)
+    (again,) = day.clone("web")
+    assert (again.status, again.uuid) == (MADE, day.db.get("VM", vm, "uuid")) and len(copies(day)) == 1
+
+
+def test_a_half_copy_that_has_another_disk_stays_and_is_told(day):
+    vm = half(day)
+    other = day.lab.vdi("Testing", "data")[0]
+    day.lab.pool.api.vms.vbd_create("", {"VM": vm, "VDI": other, "userdevice": "7", "mode": "RW"})
+    before = day.db.record("VM", vm)
+    (again,) = day.clone("web")
+    assert again.status == FAILED and "half: its disk 7 is not on the copy. It was not changed." in str(again.error)
+    assert before["uuid"] in str(again.error) and day.db.record("VM", vm) == before
+
+
+def test_what_was_done_while_somebody_was_asked_is_there(day):
+    """A client reads while another's copy is half; its question is answered when that is done, and in use."""
+    seen = {}
+
+    def read(_objects):
+        if not seen:
+            with connect(day.lab.where()) as calls:
+                seen.update(pool=records.read(calls), found=inventory.read(calls))
+
+    day.lab.pool.api.transfer.fail_import = read
+    (one,) = day.clone("web")
+    day.lab.pool.api.transfer.fail_import = None
+    with connect(day.lab.where()) as calls:
+        pool, found = seen["pool"], seen["found"]
+        copy = inventory.copy_of(pool, found, pool.sr_by_uuid(day.copy.sr_uuid))
+        sources = choice.choose(found, copy, ["web"])
+        (two,) = clone.clone(calls, pool, found, copy, sources, choice.Wanted(run="b", jobs=1, patience=0.01))
+    assert (two.status, two.uuid) == (ALREADY, one.uuid) and len(copies(day)) == 1
+
+
+def test_a_copy_that_was_reverted_to_its_snapshot_is_still_one(day):
+    """xapi gives it the snapshot's other_config, and disks with other UUIDs (xapi_vm_snapshot.ml)."""
+    day.lab.snapshot(day.web, "before the update", day.lab.vdi("Production", "before")[0])
+    (done,) = day.clone("web", snapshots=True)
+    db, vm = day.db, day.db.by_uuid("VM", done.uuid)
+    (snapshot,) = db.get("VM", vm, "snapshots")
+    db.set("VM", vm, "other_config", db.get("VM", snapshot, "other_config"))
+    for vbd in db.refs("VBD", VM=vm, type="Disk"):
+        device = db.get("VBD", vbd, "userdevice")
+        db.set("VBD", vbd, "VDI", db.create("VDI", SR=day.sr, location="reverted " + device, managed=True))
+    (again,) = day.clone("web", snapshots=True)
+    assert (again.status, again.uuid) == (ALREADY, done.uuid)
+
+
+def test_a_vm_elsewhere_with_the_marks_of_a_copy_is_none(day):
+    """A backup tool, or VM.copy, has put it onto another SR, marks and all; the copy itself is gone."""
+    (done,) = day.clone("web")
+    vm = day.db.by_uuid("VM", done.uuid)
+    day.lab.vm("web, from a backup", day.lab.vdi("Testing", "data")[0], other_config=day.vm(done.uuid)["other_config"])
+    day.lab.pool.api.vms.vm_destroy("", vm)
+    (again,) = day.clone("web")
+    assert again.status == MADE and again.name == "web 2026-11-22"
+
+
+def test_a_copy_that_has_lost_its_disks_is_none_and_is_told(day):
+    """The copy was discarded without its VMs, and the same LUN attached again."""
+    (done,) = day.clone("web")
+    with connect(day.lab.where()) as calls:
+        discard.discard(calls, records.read(calls), day.sr)
+    day.lab.attach(day.copy.scsi_id)
+    day.sr = day.db.by_uuid("SR", day.copy.sr_uuid)
+    (again,) = day.clone("web")
+    assert again.status == MADE and day.lab.disks_of(day.db.by_uuid("VM", again.uuid)) == day.expected(day.web)
+    assert done.uuid in again.notes[-1] and "has no disk here any more" in again.notes[-1]
+    assert day.db.refs("VM", uuid=done.uuid)
+
+
+def test_a_scan_that_fails_at_the_end_is_a_note(day):
+    def fails(_session, _sr):
+        raise XenError("SR_BACKEND_FAILURE_40", "", "The SR scan failed", "")
+
+    day.lab.pool.api._methods["SR.scan"] = fails
+    (done,) = day.clone("web")
+    assert done.status == MADE and "the scan of the copy at the end failed" in done.notes[-1]
 
 
 def test_an_import_that_fails_leaves_nothing(day):

@@ -7,7 +7,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import discard as made_vms
-from relvmoiscsi.pool.vms import inventory
+from relvmoiscsi.pool.vms import choice, inventory
 
 
 def discard_all(day):
@@ -15,12 +15,12 @@ def discard_all(day):
         pool = records.read(calls)
         ref = pool.sr_by_uuid(day.copy.sr_uuid)
         if ref is None:
-            return made_vms.clean_networks(calls)
+            return made_vms.clean_networks(calls, [day.copy.sr_uuid])
         discard.verify_unused(pool, discard.read_uses(calls, [ref]))
         made = made_vms.made_on(inventory.read(calls), pool, [ref])
-        made_vms.destroy_made(calls, made[ref])
+        made_vms.destroy_made(calls, pool, ref, made[ref])
         discard.discard(calls, pool, ref)
-        return made_vms.clean_networks(calls)
+        return made_vms.clean_networks(calls, [day.copy.sr_uuid])
 
 
 def rows(day):
@@ -69,6 +69,47 @@ def test_a_vm_that_somebody_has_copied_elsewhere_stays(day):
     other = day.lab.vm("a full copy", day.lab.vdi("Testing", "data")[0], other_config=marks)
     discard_all(day)
     assert other in day.db.refs("VM") and not day.db.refs("VM", uuid=done.uuid)
+
+
+def test_a_vm_that_somebody_has_cloned_from_a_copy_is_named_and_nothing_is_destroyed(day):
+    """A fast clone on the same SR, marks and all."""
+    (done,) = day.clone("web")
+    own = day.db.create("VDI", SR=day.sr, location="fast clone", name_label="root disk", managed=True)
+    mine = day.lab.vm("my experiment", own, other_config=day.vm(done.uuid)["other_config"])
+    with pytest.raises(Refused, match=r"The VM 'my experiment' \(.*It is not destroyed"):
+        discard_all(day)
+    assert mine in day.db.refs("VM") and day.db.refs("VM", uuid=done.uuid)
+    for vbd in day.db.refs("VBD", VM=mine):
+        day.db.destroy("VBD", vbd)
+    discard_all(day)
+    assert mine in day.db.refs("VM") and not day.db.refs("VM", uuid=done.uuid)
+
+
+def test_what_became_otherwise_while_somebody_was_asked_stays(day):
+    (done,) = day.clone("web")
+    with connect(day.lab.where()) as calls:
+        pool = records.read(calls)
+        made = made_vms.made_on(inventory.read(calls), pool, [day.sr])[day.sr]
+        vm = day.db.by_uuid("VM", done.uuid)
+        day.db.create("VBD", VM=vm, VDI=day.lab.vdi("Testing", "data")[0], userdevice="7")
+        with pytest.raises(Refused, match="has a disk that is not on this copy"):
+            made_vms.destroy_made(calls, pool, day.sr, made)
+    assert vm in day.db.refs("VM")
+
+
+def test_a_network_of_a_run_that_is_beginning_stays(day):
+    """Of copies on another SR: nobody is on it yet. And one that gets a VIF at the last moment."""
+    day.clone("web", isolated="nowhere")
+    with connect(day.lab.where()) as calls:
+        ref, _ = choice.isolated_network(calls, inventory.read(calls), "lab of another", sr_uuid="another")
+
+    def appear(method, params):
+        if method == "network.get_VIFs":
+            day.lab.vm("late", networks=[params[1]])
+
+    day.lab.pool.api.before = appear
+    assert discard_all(day) == [] and day.db.exists("network", ref)
+    assert "network.destroy" not in day.lab.pool.api.calls
 
 
 def test_a_network_that_is_used_stays(day):

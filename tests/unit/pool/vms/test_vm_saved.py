@@ -244,6 +244,17 @@ def test_a_copy_without_records_says_so(office, lab):
         office.then("web")
 
 
+def test_the_mac_of_a_saved_vm_that_is_in_the_pool_again_is_refused(office, lab):
+    """A backup tool has restored it, with its MAC and another UUID."""
+    (vif,) = office.db.records("VIF", VM=office.web).values()
+    office.attach().delete(office.web)
+    again = lab.vm("web", lab.vdi("Testing", "data")[0], state="Running")
+    office.db.create("VIF", VM=again, network=office.net, device="0", MAC=vif["MAC"])
+    _, (done,) = office.then("web", keep_mac=True)
+    assert done.status == FAILED and "is on the network 'office' already" in str(done.error)
+    assert len(office.db.refs("VIF", MAC=vif["MAC"])) == 1
+
+
 # --- what an earlier save has
 
 
