@@ -225,7 +225,8 @@ def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> 
 
 def verify_nics(found: Inventory, name: str, nics: Iterable[ova.Nic], own: str = "") -> None:
     """Raises Refused where the MAC of an original (`name`) is on the network already that its copy (`own`) will be on.
-    Snapshots of VMs never run."""
+    Snapshots of VMs never run.
+    """
     for nic in nics:
         for vif in found.vifs.values():
             is_same = (vif["network"], vif["MAC"].lower()) == (nic.network, nic.old_mac.lower())

@@ -9,9 +9,9 @@
     6 MACs       of the original, where they are asked for
     7 done       the last mark
 
-A run that was cut leaves a VM without the last mark: the next one verifies and finishes it, or leaves it and says what to
-do with it. One with the mark is found, and no second one is made. A run destroys what it has made itself, and nothing
-else. Nothing here starts a VM, and nothing changes an original.
+A run that was cut leaves a VM without the last mark: the next one verifies and finishes it, or leaves it and tells what
+to do. One with the mark is found, and no second one is made. A run destroys what it has made itself, and nothing else.
+Nothing here starts a VM, and nothing changes an original.
 """
 
 import time
@@ -24,7 +24,16 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import inventory, ova, transfer
 from relvmoiscsi.pool.vms.choice import (
-    Source, Wanted, edit_of, empty, half, names, network_of, verify_free, verify_nics, whole,
+    Source,
+    Wanted,
+    edit_of,
+    empty,
+    half,
+    names,
+    network_of,
+    verify_free,
+    verify_nics,
+    whole,
 )  # fmt: skip
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, Copy, Inventory
 
@@ -248,9 +257,9 @@ class _Clone:
         problem = self._problem(vm, record, edited)
         if problem:
             raise Refused(
-                f"Another run has left the copy {record['name_label']!r} ({record['uuid']}) half: {problem}. It was not "
-                "changed. If nobody uses it and no run is at work, destroy it without its disks (xe vm-destroy, never "
-                "vm-uninstall), then run this again."
+                f"Another run has left the copy {record['name_label']!r} ({record['uuid']}) half: {problem}. It was "
+                "not changed. If nobody uses it and no run is at work, destroy it without its disks (xe vm-destroy, "
+                "never vm-uninstall), then run this again."
             )
         self._finish(vm, record, edited)
         return record
@@ -367,8 +376,8 @@ def _without_twin(calls: Calls, found: Inventory, copy: Copy, mine: Cloned, run:
         return sorted((vm["other_config"].get(RUN, ""), str(vm["uuid"]), ref, vm) for ref, vm in same)
 
     notes = [
-        f"another run has left a copy half beside it, {vm['name_label']!r} ({uuid_of_vm}): destroy it without its disks if "
-        "nobody uses it (xe vm-destroy, never vm-uninstall)"
+        f"another run has left a copy half beside it, {vm['name_label']!r} ({uuid_of_vm}): destroy it without its "
+        "disks if nobody uses it (xe vm-destroy, never vm-uninstall)"
         for _, uuid_of_vm, _, vm in of_same(half(found, copy))
     ]
     twins = of_same(whole(found, copy))

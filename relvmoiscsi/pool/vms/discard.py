@@ -39,9 +39,9 @@ def _made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
             if not homes:
                 continue
             raise Refused(
-                f"The VM {vm['name_label']!r} ({vm['uuid']}) has disks on this copy, and is none that a run of `relvmoiscsi "
-                "pool clone` has finished: it was cloned from a copy, or the run was cut. It is not destroyed. Take its "
-                "disks elsewhere, or destroy it by hand (xe vm-destroy)."
+                f"The VM {vm['name_label']!r} ({vm['uuid']}) has disks on this copy, and is none that a run of "
+                "`relvmoiscsi pool clone` has finished: it was cloned from a copy, or the run was cut. It is not "
+                "destroyed. Take its disks elsewhere, or destroy it by hand (xe vm-destroy)."
             )
         if homes - {sr}:
             raise Refused(

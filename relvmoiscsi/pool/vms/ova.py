@@ -246,8 +246,9 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
 
 
 def _settings(vif: Thing) -> Dict[str, Any]:
-    texts = {name: vif.text(name) for name in ("MTU", "qos_algorithm_type", "locking_mode") if vif.text(name)}
-    lists = {
+    named = ("MTU", "qos_algorithm_type", "locking_mode")
+    texts: Dict[str, Any] = {name: vif.text(name) for name in named if vif.text(name)}
+    lists: Dict[str, Any] = {
         name: [each.text for each in vif.fields[name].items()]
         for name in ("ipv4_allowed", "ipv6_allowed")
         if name in vif.fields

@@ -6,8 +6,8 @@ import pytest
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import choice, inventory
+from relvmoiscsi.pool.vms import discard as made_vms
 
 
 def discard_all(day):
