@@ -247,7 +247,7 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
 
 def _settings(vif: Thing) -> Dict[str, Any]:
     named = ("MTU", "qos_algorithm_type", "locking_mode")
-    texts: Dict[str, Any] = {name: vif.text(name) for name in named if vif.text(name)}
+    texts: Dict[str, Any] = {name: vif.text(name) for name in named if name in vif.fields}
     lists: Dict[str, Any] = {
         name: [each.text for each in vif.fields[name].items()]
         for name in ("ipv4_allowed", "ipv6_allowed")
