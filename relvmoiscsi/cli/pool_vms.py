@@ -248,8 +248,9 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
         copy, vm = _copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
         devices = [device for device in arguments.disk.split(",") if device]
         swaps = restore.plan(found, copy, vm, devices, time.strftime("%Y-%m-%d"))
-        record = found.vms[vm]
-        planned = Restored(record["uuid"], record["name_label"], restore.WOULD, swaps)
+        record = restore.verify(calls, vm, swaps, arguments.shutdown)
+        notes = restore.notes_of(calls, record)
+        planned = Restored(record["uuid"], record["name_label"], restore.WOULD, swaps, notes=notes)
         if arguments.dry_run:
             return _restored(planned)
         if not arguments.yes:
@@ -262,6 +263,7 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
 def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
     record = found.vms[vm]
     name = printable(record["name_label"])
+    record = restore.verify_undo(calls, vm, arguments.shutdown) if arguments.undo else restore.verify_home(calls, vm)
     if arguments.dry_run:
         status = restore.WOULD_UNDO if arguments.undo else restore.WOULD_HOME
         return _restored(Restored(record["uuid"], name, status, restore.must_be_restored(record)))
@@ -280,6 +282,7 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         if result.status != restore.HOME:
             lines.append(f"  disk {disk.userdevice}: {old} became {new}")
     lines += [f"  no longer needed: {uuid}" for uuid in result.waiting]
+    lines += [f"  {note}" for note in result.notes]
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
 
 

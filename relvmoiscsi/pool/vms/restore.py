@@ -12,10 +12,11 @@ of the journal; the old VDIs stay. The VM is shut down all the while, but for `h
 """
 
 import json
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.vms import devices, standstill
 from relvmoiscsi.pool.vms.inventory import NULL, RESTORED, Copy, Inventory, is_restored
 
 #: fields of a VBD that another one in its place has as well
@@ -28,6 +29,9 @@ _VBD = (
     "qos_algorithm_type",
     "qos_algorithm_params",
 )
+
+#: keys of VM.other_config: the disk at this device, a VDI of the copy, was sent home
+_LEAVING = "relvmoiscsi:restore-home:"
 
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
@@ -49,6 +53,7 @@ class Swap(NamedTuple):
     old_name: str
     waiting_name: str  #: of the old one, while it waits
     sr: str  #: UUID of the copy
+    home: str  #: UUID of the SR of the old one
     vbd: Dict[str, Any]
 
     def facts(self) -> Dict[str, str]:
@@ -63,6 +68,7 @@ class Restored(NamedTuple):
     status: str
     disks: Sequence[Swap] = ()
     waiting: Sequence[str] = ()  #: UUIDs of VDIs that nobody needs any more
+    notes: Sequence[str] = ()
 
     def facts(self) -> Dict[str, Any]:
         """For JSON."""
@@ -72,6 +78,7 @@ class Restored(NamedTuple):
             "status": self.status,
             "disks": [disk.facts() for disk in self.disks],
             "no_longer_needed": list(self.waiting),
+            "notes": list(self.notes),
         }
 
 
@@ -94,24 +101,36 @@ def journal_of(vm: Record) -> List[Swap]:
 
 
 def _write(calls: Calls, vm: str, swap: Swap) -> None:
+    """Raises Refused for a journal of this VM that says otherwise."""
     text = json.dumps(swap._asdict(), sort_keys=True, separators=(",", ":"))
+    key = RESTORED + swap.userdevice
     try:
-        calls.call("VM.add_to_other_config", vm, RESTORED + swap.userdevice, text)
+        calls.call("VM.add_to_other_config", vm, key, text)
     except PoolFailure as failure:
         if failure.code != "MAP_DUPLICATE_KEY":
             raise
-        there = {each.userdevice: each for each in journal_of(calls.call("VM.get_record", vm))}
-        if there.get(swap.userdevice) != swap:
-            calls.call(
-                "VM.remove_from_other_config", vm, RESTORED + swap.userdevice
-            )  # of the VM that it was copied from
-            calls.call("VM.add_to_other_config", vm, RESTORED + swap.userdevice, text)
+        record = calls.call("VM.get_record", vm)
+        _verify_journal(record, [swap])
+        if swap not in journal_of(record):  # of the VM that it was copied from
+            calls.call("VM.remove_from_other_config", vm, key)
+            calls.call("VM.add_to_other_config", vm, key, text)
+
+
+def _verify_journal(record: Record, swaps: Sequence[Swap]) -> None:
+    """Raises Refused where the journal is that of another restore."""
+    journal = journal_of(record)
+    there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
+    if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
+        raise Refused(
+            f"The VM {record['name_label']!r} was restored meanwhile, by another run. Nothing was done; look at what "
+            "it has now, and undo that (`relvmoiscsi pool restore --undo`) or take it home (`--home`) first."
+        )
 
 
 # --- restore
 
 
-def plan(found: Inventory, copy: Copy, vm: str, devices: Sequence[str], date: str) -> List[Swap]:
+def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str) -> List[Swap]:
     """The disks that change, all of the VM's unless devices are named.
 
     Raises Refused where one has nothing on the copy, or its new one is somebody else's; UsageError.
@@ -121,7 +140,7 @@ def plan(found: Inventory, copy: Copy, vm: str, devices: Sequence[str], date: st
     there = {swap.userdevice: swap for swap in journal_of(found.vms[vm])}
     _verify_same_copy(name, there, copy)
     disks = found.disks_of(vm)
-    wanted = devices or sorted({*disks, *there})
+    wanted = chosen or sorted({*disks, *there})
     strange = sorted(set(wanted) - {*disks, *there})
     if strange:
         raise UsageError(
@@ -160,74 +179,163 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
         )
     vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
     waiting = f"{old['name_label']} before restore {date}".strip()
-    kept = {field: vbd[field] for field in _VBD if field in vbd}
-    return Swap(found.vms[vm]["uuid"], device, old["uuid"], new["uuid"], old["name_label"], waiting, copy.uuid, kept)
+    return Swap(
+        found.vms[vm]["uuid"],
+        device,
+        old["uuid"],
+        new["uuid"],
+        old["name_label"],
+        waiting,
+        copy.uuid,
+        copy.original,
+        _kept(vbd),
+    )
 
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Restored:
-    """Put the new disks in place. Raises Refused for a VM that is not shut down, PoolFailure."""
-    record = calls.call("VM.get_record", vm)
-    done = {swap.userdevice for swap in journal_of(record)} >= {swap.userdevice for swap in swaps}
-    if done and all(_vdi_of(calls, vm, swap.userdevice) == swap.new for swap in swaps):
+    """Put the new disks in place. Raises Refused for a VM that is not shut down or not as planned, PoolFailure."""
+    swaps = [*swaps, *_unfinished(calls, vm, swaps)]
+    record = verify(calls, vm, swaps, shutdown)
+    status = DONE
+    if _is_done(calls, vm, record, swaps):
+        status = DONE if standstill.is_begun(record) else ALREADY
+    else:
+        _shut_down(calls, vm, record)
+        _stand_still(calls, vm, swaps)
         for swap in swaps:
+            _hang(calls, vm, swap, swap.new, (swap.old, swap.new, ""))
             _name(calls, swap.old, swap.waiting_name)
-        return Restored(record["uuid"], record["name_label"], ALREADY, swaps)
-    _halted(calls, vm, record, shutdown)
     for swap in swaps:
-        _write(calls, vm, swap)
-    for swap in swaps:
-        _hang(calls, vm, swap, swap.new)
         _name(calls, swap.old, swap.waiting_name)
-    return Restored(record["uuid"], record["name_label"], DONE, swaps)
+    standstill.end(calls, vm)
+    return Restored(record["uuid"], record["name_label"], status, swaps, notes=notes_of(calls, record))
 
 
-def _halted(calls: Calls, vm: str, record: Record, shutdown: bool) -> None:
+def _unfinished(calls: Calls, vm: str, swaps: Sequence[Swap]) -> List[Swap]:
+    """Other disks of the VM that a run which was cut has left."""
+    record = calls.call("VM.get_record", vm)
+    other = [swap for swap in journal_of(record) if swap.userdevice not in {each.userdevice for each in swaps}]
+    return [swap for swap in other if devices.read(calls, vm, swap.userdevice).vdi != swap.new]
+
+
+def verify(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Record:
+    """The VM as it is now. Raises Refused where a restore would be refused at this moment; NotFound, PoolFailure."""
+    record: Record = calls.call("VM.get_record", vm)
+    _verify_journal(record, swaps)
+    if not _is_done(calls, vm, record, swaps):
+        _verify_swaps(calls, vm, record, swaps)
+        _verify_can_be_halted(record, shutdown)
+    return record
+
+
+def _verify_swaps(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
+    """Raises Refused where a disk is neither as planned nor as the journal says, or the new one somebody's."""
+    devices.must_be_idle(record)
+    journal = journal_of(record)
+    for swap in swaps:
+        device = devices.read(calls, vm, swap.userdevice)
+        _verify_not_moved(calls, record, swap, device)
+        begun = swap in journal
+        devices.must_have(record["name_label"], device, (swap.old, swap.new, "") if begun else (swap.old,))
+        if not begun and _kept(device.record) != swap.vbd:
+            raise Refused(
+                f"The disk {swap.userdevice} of the VM {record['name_label']!r} was changed meanwhile. "
+                "Run the same again."
+            )
+        devices.must_be_free(calls, swap.new, device.vbd if device.vdi == swap.new else "")
+
+
+def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> None:
+    """Raises Refused."""
+    if _is_home(calls, record, swap, device):
+        raise Refused(
+            f"The disks of the VM {record['name_label']!r} are on their way home. Go on with that (`relvmoiscsi pool "
+            "restore --home`), or undo all (`--undo`)."
+        )
+
+
+def _is_done(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> bool:
+    journal = journal_of(record)
+    return all(swap in journal and devices.read(calls, vm, swap.userdevice).vdi == swap.new for swap in swaps)
+
+
+def _kept(vbd: Record) -> Dict[str, Any]:
+    return {field: vbd[field] for field in _VBD if field in vbd}
+
+
+def notes_of(calls: Calls, record: Record) -> List[str]:
+    """What a person has to know of this VM before its disks are swapped. Raises PoolFailure."""
+    names = devices.snapshots_of(calls, record)
+    if not names:
+        return []
+    return [
+        f"It has snapshots ({', '.join(names)}): a revert to one undoes the restore without a word, and what is on the "
+        "copy is lost with it; --home waits until they are gone."
+    ]
+
+
+# --- a VM that stands still
+
+
+def _verify_can_be_halted(record: Record, shutdown: bool) -> None:
     """Raises Refused."""
     state = record["power_state"]
-    if state == "Halted":
-        return
-    if state != "Running" or not shutdown:
+    if state != "Halted" and (state != "Running" or not shutdown):
         more = " Say --shutdown." if state == "Running" else " Its memory would not fit its disks: shut it down."
         raise Refused(f"The VM {record['name_label']!r} is not halted but {state.lower()}.{more}")
-    calls.run("VM.clean_shutdown", vm)
 
 
-def _vbd_at(calls: Calls, vm: str, device: str) -> Optional[str]:
-    found = calls.records("VBD", f'field "VM" = "{vm}" and field "userdevice" = "{device}"')
-    return next(iter(found), None)
+def _shut_down(calls: Calls, vm: str, record: Record) -> None:
+    if record["power_state"] != "Halted":
+        calls.run("VM.clean_shutdown", vm)
 
 
-def _vdi_of(calls: Calls, vm: str, device: str) -> str:
-    """UUID of the VDI that a VM has at a device; "" for none."""
-    vbd = _vbd_at(calls, vm, device)
-    vdi = calls.call("VBD.get_VDI", vbd) if vbd is not None else NULL
-    return str(calls.call("VDI.get_uuid", vdi)) if vdi != NULL else ""
+def _stand_still(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
+    """Write the journal, let nobody start the VM, and look again. Raises Refused, and then all is as it was."""
+    record = calls.call("VM.get_record", vm)
+    written = [swap for swap in swaps if swap not in journal_of(record)]
+    _verify_swaps(calls, vm, record, swaps)
+    for swap in swaps:
+        _write(calls, vm, swap)
+    standstill.begin(calls, vm, record)
+    try:
+        now = calls.call("VM.get_record", vm)
+        _verify_can_be_halted(now, False)
+        _verify_swaps(calls, vm, now, swaps)
+    except Refused:
+        if len(written) == len(swaps) and not standstill.is_begun(record):  # no disk was touched, now or before
+            standstill.end(calls, vm)
+            _forget(calls, vm, written)
+        raise
 
 
-def _hang(calls: Calls, vm: str, swap: Swap, uuid: str) -> None:
-    """Make this VDI the disk of the VM at the swap's device, unless it is. Raises NotFound, PoolFailure."""
-    vdi = _vdi(calls, uuid)
-    vbd = _vbd_at(calls, vm, swap.userdevice)
-    if vbd is not None:
-        if calls.call("VBD.get_VDI", vbd) == vdi:
-            return
-        calls.call("VBD.destroy", vbd)
+def _hang(calls: Calls, vm: str, swap: Swap, uuid: str, expected: Sequence[str]) -> None:
+    """Make this VDI the disk of the VM at the swap's device, unless it is.
+
+    Raises Refused where the VM is not as it must be, NotFound, PoolFailure.
+    """
+    record = calls.call("VM.get_record", vm)
+    device = devices.read(calls, vm, swap.userdevice)
+    devices.must_have(record["name_label"], device, expected)
+    if device.vdi == uuid:
+        return
+    if swap not in journal_of(record):
+        raise Refused(
+            f"Another run works on the VM {record['name_label']!r} as well. Run the same again when that has ended."
+        )
+    _verify_can_be_halted(record, False)
+    devices.must_be_idle(record)
+    devices.must_be_free(calls, uuid)
+    if device.vbd:
+        calls.call("VBD.destroy", device.vbd)
+    vdi = devices.ref_of(calls, uuid)
     calls.call("VBD.create", {**swap.vbd, "VM": vm, "VDI": vdi, "userdevice": swap.userdevice, "empty": False})
 
 
-def _vdi(calls: Calls, uuid: str) -> str:
-    """Raises NotFound."""
-    try:
-        return str(calls.call("VDI.get_by_uuid", uuid))
-    except PoolFailure as failure:
-        if failure.code != "UUID_INVALID":
-            raise
-        raise NotFound(f"The VDI {uuid} is not in the pool any more.") from failure
-
-
 def _name(calls: Calls, uuid: str, name: str) -> None:
-    vdi = _vdi(calls, uuid)
-    if calls.call("VDI.get_name_label", vdi) != name:
+    """One that is gone has no name."""
+    vdi = devices.find(calls, uuid)
+    if vdi is not None and calls.call("VDI.get_name_label", vdi) != name:
         calls.call("VDI.set_name_label", vdi, name)
 
 
@@ -236,19 +344,46 @@ def _name(calls: Calls, uuid: str, name: str) -> None:
 
 def undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
     """Put the disks before back in place. Raises Refused, NotFound where one is gone, PoolFailure."""
-    record = calls.call("VM.get_record", vm)
-    swaps = must_be_restored(record)
+    record = verify_undo(calls, vm, shutdown)
+    swaps = journal_of(record)
+    there = _all(calls, vm, swaps)
+    moved = [there[swap.userdevice].vdi for swap in swaps if _is_home(calls, record, swap, there[swap.userdevice])]
+    if any(there[swap.userdevice].vdi != swap.old for swap in swaps):
+        _shut_down(calls, vm, record)
+        standstill.begin(calls, vm, calls.call("VM.get_record", vm))
+        for swap in swaps:
+            _hang(calls, vm, swap, swap.old, (swap.old, swap.new, "", *moved))
     for swap in swaps:
-        _vdi(calls, swap.old)
-    _halted(calls, vm, record, shutdown)
-    moved = [_vdi_of(calls, vm, swap.userdevice) for swap in swaps]
-    for swap in swaps:
-        _hang(calls, vm, swap, swap.old)
         _name(calls, swap.old, swap.old_name)
+    standstill.end(calls, vm)
     _forget(calls, vm, swaps)
-    known = {"", *(swap.old for swap in swaps), *(swap.new for swap in swaps)}
-    left = [uuid for uuid in moved if uuid not in known]  # on their way home when that was cut
-    return Restored(record["uuid"], record["name_label"], UNDONE, swaps, left)
+    return Restored(record["uuid"], record["name_label"], UNDONE, swaps, moved)
+
+
+def verify_undo(calls: Calls, vm: str, shutdown: bool = False) -> Record:
+    """The VM as it is now. Raises Refused where an undo would be refused at this moment; NotFound, PoolFailure."""
+    record: Record = calls.call("VM.get_record", vm)
+    swaps = must_be_restored(record)
+    devices.must_be_idle(record)
+    halt = False
+    for swap in swaps:
+        if devices.find(calls, swap.old) is None:
+            raise NotFound(
+                f"The VDI {swap.old}, which was the disk {swap.userdevice}, is not in the pool any more: there "
+                "is no undo. --home makes the copy's disks stay."
+            )
+        device = devices.read(calls, vm, swap.userdevice)
+        if not _is_home(calls, record, swap, device):
+            devices.must_have(record["name_label"], device, (swap.old, swap.new, ""))
+        devices.must_be_free(calls, swap.old, device.vbd if device.vdi == swap.old else "")
+        halt = halt or device.vdi != swap.old
+    if halt:
+        _verify_can_be_halted(record, shutdown)
+    return record
+
+
+def _all(calls: Calls, vm: str, swaps: Sequence[Swap]) -> Dict[str, devices.Device]:
+    return {swap.userdevice: devices.read(calls, vm, swap.userdevice) for swap in swaps}
 
 
 def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None) -> Restored:
@@ -256,21 +391,112 @@ def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None) ->
 
     `tell` is told the device of each disk that begins. Raises Refused, NotFound, PoolFailure.
     """
-    record = calls.call("VM.get_record", vm)
-    swaps = must_be_restored(record)
+    record = verify_home(calls, vm)
+    swaps = journal_of(record)
     for swap in swaps:
-        vbd = _vbd_at(calls, vm, swap.userdevice)
-        if vbd is None or _vdi_of(calls, vm, swap.userdevice) == swap.old:
-            raise Refused(
-                f"A restore of the VM {record['name_label']!r} was cut. Run it again, or undo it, before it goes home."
-            )
-    for swap in swaps:
-        if _vdi_of(calls, vm, swap.userdevice) == swap.new:  # else an earlier run has moved it: it has another UUID
+        if devices.read(calls, vm, swap.userdevice).vdi == swap.new:  # else an earlier run has moved it
             tell(swap.userdevice)
-            sr = calls.call("VDI.get_SR", _vdi(calls, swap.old))
-            calls.run("VDI.pool_migrate", _vdi(calls, swap.new), sr, {})
+            _move(calls, vm, swap)
+    for swap in swaps:
+        _verify_is_home(calls, vm, swap)
     _forget(calls, vm, swaps)
-    return Restored(record["uuid"], record["name_label"], HOME, swaps, [swap.old for swap in swaps])
+    left = [swap.old for swap in swaps if devices.find(calls, swap.old) is not None]
+    return Restored(record["uuid"], record["name_label"], HOME, swaps, left)
+
+
+def verify_home(calls: Calls, vm: str) -> Record:
+    """The VM as it is now. Raises Refused where it would not come home at this moment; NotFound, PoolFailure."""
+    record: Record = calls.call("VM.get_record", vm)
+    swaps = must_be_restored(record)
+    there = _all(calls, vm, swaps)
+    if standstill.is_begun(record) or any(there[swap.userdevice].vdi in ("", swap.old) for swap in swaps):
+        raise Refused(
+            f"A restore of the VM {record['name_label']!r} was cut. Run it again, or undo it, before it goes home."
+        )
+    devices.must_be_idle(record)
+    for swap in swaps:
+        device = there[swap.userdevice]
+        if not _is_home(calls, record, swap, device):
+            _verify_movable(calls, record, swap, device)
+    return record
+
+
+def _verify_movable(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> None:
+    """Raises Refused where xapi would not move this disk, or others with it; NotFound, PoolFailure."""
+    name = record["name_label"]
+    devices.must_have(name, device, (swap.new,))
+    devices.must_be_free(calls, swap.new, device.vbd)
+    snapshots = devices.snapshots_of(calls, record)
+    if snapshots:
+        raise Refused(
+            f"The VM {name!r} has snapshots: {', '.join(snapshots)}. The pool would move their disks too, those of "
+            "before the restore to its default SR. Delete the snapshots first, or undo the restore; nothing was moved."
+        )
+    vdi = calls.call("VDI.get_record", device.vdi_ref)
+    if vdi["cbt_enabled"]:
+        raise Refused(
+            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, and "
+            f"the pool moves no such VDI. Switch it off (`xe vdi-disable-cbt uuid={swap.new}`): the next backup is a "
+            "full one anyway. Then run the same again."
+        )
+    if vdi["on_boot"] != "persist":
+        raise Refused(
+            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start (on-boot), and "
+            f"the pool moves no such VDI. Say `xe vdi-param-set on-boot=persist uuid={swap.new}`, and run the same "
+            "again."
+        )
+    _sr(calls, swap)
+
+
+def _move(calls: Calls, vm: str, swap: Swap) -> None:
+    """Raises Refused, NotFound, PoolFailure."""
+    record = calls.call("VM.get_record", vm)
+    devices.must_be_idle(record)
+    device = devices.read(calls, vm, swap.userdevice)
+    _verify_movable(calls, record, swap, device)
+    if record["other_config"].get(_LEAVING + swap.userdevice) != _leaving(record, swap):
+        calls.call("VM.remove_from_other_config", vm, _LEAVING + swap.userdevice)
+        calls.call("VM.add_to_other_config", vm, _LEAVING + swap.userdevice, _leaving(record, swap))
+    calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
+    _verify_is_home(calls, vm, swap)
+
+
+def _verify_is_home(calls: Calls, vm: str, swap: Swap) -> None:
+    """Raises PoolFailure."""
+    record = calls.call("VM.get_record", vm)
+    if not _is_home(calls, record, swap, devices.read(calls, vm, swap.userdevice)):
+        raise PoolFailure(
+            f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, to which the "
+            f"pool says it has moved the VDI {swap.new}. The journal stays; look at the VM's disks before "
+            "anything else."
+        )
+
+
+def _leaving(record: Record, swap: Swap) -> str:
+    return f"{record['uuid']} {swap.new}"
+
+
+def _is_home(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> bool:
+    """Is what the VM has there what its disk of the copy became, by a migration that we have begun?
+
+    It has a new UUID; the journal says that it was leaving, it is where it was to go, and the one on the copy is gone.
+    """
+    return (
+        record["other_config"].get(_LEAVING + swap.userdevice) == _leaving(record, swap)
+        and device.vdi not in ("", NULL, swap.old, swap.new)
+        and device.sr == swap.home
+        and devices.find(calls, swap.new) is None
+    )
+
+
+def _sr(calls: Calls, swap: Swap) -> str:
+    """Where the old disk was, whether or not that is still there. Raises NotFound."""
+    try:
+        return str(calls.call("SR.get_by_uuid", swap.home))
+    except PoolFailure as failure:
+        if failure.code != "UUID_INVALID":
+            raise
+        raise NotFound(f"The SR {swap.home}, where the disks were, is not in the pool any more.") from failure
 
 
 def must_be_restored(record: Record) -> List[Swap]:
@@ -283,3 +509,4 @@ def must_be_restored(record: Record) -> List[Swap]:
 def _forget(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
     for swap in swaps:
         calls.call("VM.remove_from_other_config", vm, RESTORED + swap.userdevice)
+        calls.call("VM.remove_from_other_config", vm, _LEAVING + swap.userdevice)

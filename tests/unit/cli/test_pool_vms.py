@@ -149,6 +149,8 @@ def test_restore_undo_and_home(office, pool_command, type_in):
     ran = pool_command("restore", "copy", "web", "--yes")
     assert ran.status == 4 and "Say --shutdown" in ran.err
     ran = pool_command("restore", "copy", "web", "--dry-run")
+    assert ran.status == 4 and "Say --shutdown" in ran.err
+    ran = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
     assert ran.status == 0 and ran.out.startswith("web: would be restored\n  disk 0: ")
     type_in("y\n")
     ran = pool_command("restore", "copy", "web", "--shutdown", "--disk", "0")

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import discard, records
@@ -35,6 +36,63 @@ def undo(day, vm=None, **more):
 
 def home(day):
     return run(day, lambda calls, *_: restore.home(calls, day.web))
+
+
+def uuid(day, vdi):
+    return day.db.get("VDI", vdi, "uuid")
+
+
+def vbd(day, device):
+    return day.db.refs("VBD", VM=day.web, userdevice=device)[0]
+
+
+def another_disk(day, device):
+    """A person has given the VM a disk of another SR there."""
+    mine = day.lab.vdi("Testing", "data")[0]
+    day.db.destroy("VBD", vbd(day, device))
+    day.db.create("VBD", VM=day.web, VDI=mine, userdevice=device)
+
+
+def revert(day, device):
+    """What VM.revert does to a disk: a clone of the snapshot's VDI takes its place, on the same SR.
+
+    Source: xapi_vm_snapshot.ml, revert_vbds.
+    """
+    old = day.db.record("VBD", vbd(day, device))
+    day.db.destroy("VBD", vbd(day, device))
+    day.db.destroy("VDI", old["VDI"])
+    new = day.db.create("VDI", SR=day.sr, location="reverted-" + device, managed=True)
+    day.db.create("VBD", VM=day.web, VDI=new, userdevice=device)
+
+
+def cut_before(day, method, number):
+    """The client dies before the call of this method that has this number."""
+    seen = []
+
+    def before(name, _params):
+        if name == method:
+            seen.append(name)
+            if len(seen) >= number:  # XenAPI says it again
+                raise GoneAway()
+
+    day.lab.pool.api.before = before
+
+
+def cut_between_the_disks(day, work=bring_back):
+    cut_before(day, "VBD.destroy", 2)
+    with pytest.raises(PoolFailure):
+        work(day)
+    day.lab.pool.api.before = None
+
+
+def planned(day, calls, sr):
+    pool, found = records.read(calls), inventory.read(calls)
+    return restore.plan(found, inventory.copy_of(pool, found, sr), day.web, [], "then")
+
+
+def second_copy(day):
+    (second,) = day.lab.attach(day.lab.clone("Production"))
+    return day.db.by_uuid("SR", second.sr_uuid)
 
 
 @pytest.fixture
@@ -239,7 +297,251 @@ def test_killed_at_every_call_it_goes_forward_or_back(halted, dies, cut_work, th
     assert number > 20
 
 
+# --- others change the VM as well
+
+
+@pytest.mark.parametrize("work", [bring_back, undo, home], ids=["restore", "undo", "home"])
+def test_a_disk_of_a_person_stays_where_it_is(halted, work):
+    bring_back(halted)
+    another_disk(halted, "1")
+    before = seen(halted)
+    with pytest.raises(Refused, match="The disk 1 of the VM 'web' is not what it was: it has the VDI"):
+        work(halted)
+    assert seen(halted) == before
+    halted.db.destroy("VBD", vbd(halted, "1"))  # as the sentence says
+    assert undo(halted).status == "undone" and names(halted) == ["root disk", "data"]
+
+
+def test_a_vm_that_was_reverted_on_the_copy_is_not_at_home(halted):
+    """The journal stays, and so the copy cannot be discarded."""
+    bring_back(halted)
+    revert(halted, "0"), revert(halted, "1")
+    with pytest.raises(Refused, match="is not what it was"):
+        home(halted)
+    assert inventory.is_restored(halted.db.record("VM", halted.web))
+
+
+def test_a_drive_without_a_disk_is_not_what_it_was(halted):
+    bring_back(halted)
+    halted.db.set("VBD", vbd(halted, "1"), "VDI", "OpaqueRef:NULL")
+    with pytest.raises(Refused, match="it has no VDI, and not"):
+        undo(halted)
+
+
+def test_yes_to_a_plan_that_is_old_changes_nothing(halted):
+    second = second_copy(halted)
+    with connect(halted.lab.where()) as calls:
+        swaps = planned(halted, calls, second)
+        bring_back(halted)
+        home(halted)
+        before = seen(halted)
+        with pytest.raises(Refused, match="is not what it was"):
+            restore.restore(calls, halted.web, swaps)
+    assert seen(halted) == before
+
+
+def test_a_disk_that_was_changed_since_the_plan(halted):
+    with connect(halted.lab.where()) as calls:
+        swaps = planned(halted, calls, halted.sr)
+        halted.db.set("VBD", vbd(halted, "1"), "mode", "RO")
+        with pytest.raises(Refused, match="The disk 1 of the VM 'web' was changed meanwhile. Run the same again"):
+            restore.restore(calls, halted.web, swaps)
+
+
+def test_a_journal_of_the_same_vm_is_never_written_over(halted):
+    second = second_copy(halted)
+    with connect(halted.lab.where()) as calls:
+        swaps = planned(halted, calls, second)
+        bring_back(halted)
+        before = seen(halted)
+        with pytest.raises(Refused, match="was restored meanwhile, by another run"):
+            restore.restore(calls, halted.web, swaps)
+    assert seen(halted) == before
+
+
+def test_a_disk_that_a_clone_has_got_meanwhile_is_not_taken(halted):
+    with connect(halted.lab.where()) as calls:
+        swaps = planned(halted, calls, halted.sr)
+        halted.clone("web")
+        before = seen(halted)
+        with pytest.raises(Refused, match="is a disk of 'web 2026-11-22' as well. Take it from there first"):
+            restore.restore(calls, halted.web, swaps)
+    assert seen(halted) == before
+
+
+def test_run_again_after_a_cut_it_looks_again_whose_the_disk_is(halted):
+    cut_before(halted, "VBD.destroy", 1)
+    with pytest.raises(PoolFailure):
+        bring_back(halted)
+    halted.lab.pool.api.before = None
+    halted.lab.vm("helper", halted.new(halted.data))
+    with pytest.raises(Refused, match="is a disk of 'helper' as well"):
+        bring_back(halted)
+    assert undo(halted).status == "undone"
+
+
+def test_a_disk_before_that_another_vm_has_got_is_not_put_back(halted):
+    bring_back(halted)
+    halted.lab.vm("helper", halted.root, state="Running")
+    before = seen(halted)
+    with pytest.raises(Refused, match="is a disk of 'helper' as well"):
+        undo(halted)
+    assert seen(halted) == before
+
+
+def test_undone_by_another_run_meanwhile_it_goes_no_further(halted):
+    def before(name, _params):
+        if name == "VBD.create":
+            halted.lab.pool.api.before = None
+            undo(halted)
+
+    halted.lab.pool.api.before = before
+    with pytest.raises((Refused, PoolFailure), match="Another run works on the VM 'web'|DEVICE_ALREADY_EXISTS"):
+        bring_back(halted)
+    assert all(sr != halted.sr for sr, _ in halted.lab.disks_of(halted.web).values())
+
+
+def test_the_pool_is_busy_with_the_vm(halted):
+    bring_back(halted)
+    halted.db.set("VM", halted.web, "current_operations", {"OpaqueRef:1": "migrate_send"})
+    for work in (undo, home):
+        with pytest.raises(Refused, match="The pool is busy with the VM 'web': migrate_send"):
+            work(halted)
+
+
+def test_snapshots_are_told_before(halted):
+    halted.lab.snapshot(halted.web, "before the update", halted.lab.vdi("Production", "before")[0])
+    (note,) = bring_back(halted).notes
+    assert note.startswith("It has snapshots (before the update): a revert to one undoes the restore without a word")
+
+
+# --- nobody starts it between the first disk and the last
+
+
+@pytest.mark.parametrize("work", [bring_back, undo], ids=["restore", "undo"])
+def test_half_swapped_it_cannot_be_started(halted, work):
+    if work is undo:
+        bring_back(halted)
+    cut_between_the_disks(halted, work)
+    blocked = halted.db.get("VM", halted.web, "blocked_operations")
+    assert set(blocked) == {"start", "start_on", "resume"}
+    assert "relvmoiscsi pool restore --undo " + uuid_of(halted) in blocked["start"]
+    with pytest.raises(XenError, match="OPERATION_BLOCKED"):
+        halted.lab.pool.api.vms.vm_start("", halted.web)
+    with pytest.raises(Refused, match="was cut"):
+        home(halted)
+    undo(halted)
+    assert not halted.db.get("VM", halted.web, "blocked_operations")
+
+
+def uuid_of(day):
+    return day.db.get("VM", day.web, "uuid")
+
+
+def test_another_disk_alone_does_not_end_what_was_cut(halted):
+    cut_between_the_disks(halted)
+    bring_back(halted, devices=["0"])
+    assert all(sr == halted.sr for sr, _ in halted.lab.disks_of(halted.web).values())
+
+
+def test_what_somebody_else_has_blocked_stays_his(halted):
+    halted.db.set("VM", halted.web, "blocked_operations", {"start": "mine"})
+    bring_back(halted)
+    undo(halted)
+    assert halted.db.get("VM", halted.web, "blocked_operations") == {"start": "mine"}
+
+
+@pytest.mark.parametrize("finish", [bring_back, undo], ids=["restore", "undo"])
+def test_ha_does_not_start_it_and_has_it_again_afterwards(halted, finish):
+    db, vms = halted.db, halted.lab.pool.api.vms
+    db.set("VM", halted.web, "ha_always_run", True)
+    db.set("VM", halted.web, "ha_restart_priority", "restart")
+    cut_between_the_disks(halted)
+    assert halted.web not in vms.that_ha_would_start()
+    finish(halted)
+    assert halted.web in vms.that_ha_would_start()
+    assert not [key for key in db.get("VM", halted.web, "other_config") if key.startswith("relvmoiscsi:restore-")]
+
+
+def test_started_while_it_was_looked_at_it_is_as_it_was(halted):
+    def before(name, _params):
+        if name == "VM.add_to_blocked_operations":
+            halted.lab.pool.api.before = None
+            halted.lab.pool.api.vms.vm_start("", halted.web)
+
+    expected = seen(halted)[0]["other_config"]
+    halted.lab.pool.api.before = before
+    with pytest.raises(Refused, match="is not halted but running"):
+        bring_back(halted)
+    vm = halted.db.record("VM", halted.web)
+    assert vm["blocked_operations"] == {} and vm["other_config"] == expected
+    assert all(sr != halted.sr for sr, _ in halted.lab.disks_of(halted.web).values())
+
+
 # --- home
+
+
+def test_home_refuses_while_a_disk_is_lent(halted):
+    bring_back(halted)
+    helper = halted.lab.vm("helper", state="Running")
+    halted.db.create("VBD", VM=helper, VDI=halted.new(halted.root), mode="RO", userdevice="5")
+    with pytest.raises(Refused, match="is a disk of 'helper' as well.*rescue --done"):
+        home(halted)
+
+
+def test_home_looks_at_what_was_moved(halted):
+    """xapi takes the VM of the first VBD, and points only that one's to the new VDI."""
+    bring_back(halted)
+
+    def of_another(session, vdi, sr, options):
+        mine = vbd(halted, "0")
+        halted.lab.pool.api.vms.vdi_pool_migrate(session, vdi, sr, options)
+        halted.db.destroy("VBD", mine)
+
+    halted.lab.pool.api._methods["VDI.pool_migrate"] = of_another
+    with pytest.raises(PoolFailure, match="The disk 0 of the VM 'web' is not on the SR .* The journal stays"):
+        home(halted)
+    assert inventory.is_restored(halted.db.record("VM", halted.web))
+
+
+def test_home_refuses_with_snapshots(halted):
+    halted.lab.snapshot(halted.web, "before the update", halted.lab.vdi("Production", "before")[0])
+    bring_back(halted)
+    with pytest.raises(Refused, match="has snapshots: before the update. The pool would move their disks too"):
+        home(halted)
+    assert all(sr == halted.sr for sr, _ in halted.lab.disks_of(halted.web).values())
+
+
+def test_home_when_the_disks_before_were_destroyed(halted):
+    bring_back(halted)
+    original = halted.db.get("VDI", halted.root, "SR")
+    for vdi in (halted.root, halted.data):
+        halted.lab.pool.api.vms.vdi_destroy("", vdi)
+    with pytest.raises(NotFound, match="there is no undo. --home makes the copy's disks stay"):
+        undo(halted)
+    done = home(halted)
+    assert done.status == "home" and not done.waiting
+    assert {sr for sr, _ in halted.lab.disks_of(halted.web).values()} == {original}
+
+
+def test_home_without_the_sr_that_they_were_on(halted):
+    bring_back(halted)
+    halted.db.destroy("SR", halted.db.get("VDI", halted.root, "SR"))
+    with pytest.raises(NotFound, match="where the disks were, is not in the pool any more"):
+        home(halted)
+
+
+@pytest.mark.parametrize(
+    "field, value, said", [("cbt_enabled", True, "changed block tracking"), ("on_boot", "reset", "on-boot=persist")]
+)
+def test_home_names_what_the_pool_does_not_move(halted, field, value, said):
+    bring_back(halted)
+    halted.db.set("VDI", halted.new(halted.data), field, value)
+    with pytest.raises(Refused, match="the disk 1 of the VM 'web'.*" + said):
+        home(halted)
+    assert halted.db.exists("VDI", halted.new(halted.root))  # not half the way
+    halted.db.set("VDI", halted.new(halted.data), field, {"cbt_enabled": False}.get(field, "persist"))
+    assert home(halted).status == "home"
 
 
 def test_home_they_are_on_the_sr_of_the_disks_before(halted):
@@ -276,12 +578,30 @@ def test_killed_at_every_call_it_comes_home(halted, dies):
     assert number > 15
 
 
+def half_way_home(day):
+    """Restored, and one disk of two was moved; gives that one's reference."""
+    bring_back(day)
+    cut_before(day, "Async.VDI.pool_migrate", 2)
+    with pytest.raises(PoolFailure):
+        home(day)
+    day.lab.pool.api.before = None
+    return day.db.get("VBD", vbd(day, "0"), "VDI")
+
+
 def test_undone_on_the_way_home_what_was_moved_is_told(halted):
-    bring_back(halted)
-    new = halted.new(halted.root)
-    moved = halted.lab.pool.api.vms.vdi_pool_migrate("", new, halted.db.get("VDI", halted.root, "SR"), {})
+    moved = half_way_home(halted)
     done = undo(halted)
-    assert list(done.waiting) == [halted.db.get("VDI", moved, "uuid")]
+    assert list(done.waiting) == [uuid(halted, moved)] and names(halted) == ["root disk", "data"]
+
+
+def test_on_the_way_home_it_is_not_restored_again(halted):
+    """It is refused before the VM is shut down for it."""
+    half_way_home(halted)
+    halted.lab.pool.api.vms.vm_start("", halted.web)
+    with pytest.raises(Refused, match="are on their way home"):
+        bring_back(halted, shutdown=True)
+    assert halted.db.get("VM", halted.web, "power_state") == "Running"
+    assert home(halted).status == "home"
 
 
 def test_a_restore_that_was_cut_does_not_go_home(halted):

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a VM has at a device at this moment: read anew before each step, as others change VMs as well."""
+
+from typing import Collection, Dict, List, NamedTuple, Optional
+
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
+from relvmoiscsi.pool.vms.inventory import NULL
+
+
+class Device(NamedTuple):
+    """What is at a device; without a VBD all is ""."""
+
+    number: str  #: userdevice
+    vbd: str  #: reference
+    record: Record  #: of the VBD
+    vdi: str  #: UUID; NULL for a VBD without one
+    vdi_ref: str
+    sr: str  #: UUID
+
+
+def read(calls: Calls, vm: str, number: str) -> Device:
+    """Raises PoolFailure."""
+    rows = calls.records("VBD", f'field "VM" = "{vm}" and field "userdevice" = "{number}"')
+    if not rows:
+        return Device(number, "", {}, "", "", "")
+    ((vbd, record),) = list(rows.items())[:1]
+    ref = record["VDI"]
+    if ref == NULL:
+        return Device(number, vbd, record, NULL, NULL, "")
+    vdi = calls.call("VDI.get_record", ref)
+    return Device(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
+
+
+def must_have(name: str, device: Device, expected: Collection[str]) -> None:
+    """Raises Refused for a VDI that is none of the expected; "" for a device without VBD."""
+    if device.vdi not in expected:
+        raise Refused(
+            f"The disk {device.number} of the VM {name!r} is not what it was: it has {_said(device)}, and not "
+            f"{' or '.join(sorted(uuid for uuid in expected if uuid)) or 'none'}. Nothing was done to it. If that disk "
+            "is to stay, keep the VM as it is; otherwise take it off the VM and run the same again."
+        )
+
+
+def _said(device: Device) -> str:
+    return "none" if not device.vbd else "no VDI" if device.vdi == NULL else f"the VDI {device.vdi}"
+
+
+def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
+    """Raises Refused where a VBD other than this one has the VDI (its UUID), whatever VM that is of; NotFound."""
+    users = [vbd for vbd in calls.call("VDI.get_VBDs", ref_of(calls, vdi)) if vbd != but]
+    if users:
+        names = sorted({_owner(calls, vbd) for vbd in users})
+        raise Refused(
+            f"The VDI {vdi} is a disk of {', '.join(names)} as well. Take it from there first (a disk that was lent: "
+            "`relvmoiscsi pool rescue --done`)."
+        )
+
+
+def _owner(calls: Calls, vbd: str) -> str:
+    return repr(calls.call("VM.get_name_label", calls.call("VBD.get_VM", vbd)))
+
+
+def must_be_idle(record: Record) -> None:
+    """Raises Refused for a VM with which xapi has something to do."""
+    if record["current_operations"]:
+        found: Dict[str, str] = record["current_operations"]
+        raise Refused(
+            f"The pool is busy with the VM {record['name_label']!r}: {', '.join(sorted(set(found.values())))}. Nothing "
+            "was done; run the same again afterwards."
+        )
+
+
+def ref_of(calls: Calls, vdi: str) -> str:
+    """Raises NotFound."""
+    ref = find(calls, vdi)
+    if ref is None:
+        raise NotFound(f"The VDI {vdi} is not in the pool any more.")
+    return ref
+
+
+def find(calls: Calls, vdi: str) -> Optional[str]:
+    """The reference of a VDI; None for one that is not in the pool."""
+    try:
+        return str(calls.call("VDI.get_by_uuid", vdi))
+    except PoolFailure as failure:
+        if failure.code != "UUID_INVALID":
+            raise
+        return None
+
+
+def snapshots_of(calls: Calls, record: Record) -> List[str]:
+    """Names of the snapshots of a VM."""
+    names: Records = {ref: calls.call("VM.get_name_label", ref) for ref in record["snapshots"]}
+    return sorted(map(str, names.values()))
