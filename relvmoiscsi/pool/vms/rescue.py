@@ -4,8 +4,9 @@
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import Calls, PoolFailure
-from relvmoiscsi.pool.vms import inventory
+from relvmoiscsi.pool.vms import devices, inventory
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
 #: key of VBD.other_config: UUID of the copy
@@ -52,12 +53,15 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
     record, to = copy.vdis[vdi], found.vms[vm]
     mode = "RW" if writable else "RO"
     there = _lent_to(found, vdi, vm)
+    _verify_not_beside_original(found, copy, vdi, vm)
     _verify_free(found, copy, vdi, vm if there is not None else "", writable)
     told = Lent(record["uuid"], record["name_label"], to["name_label"], WOULD, mode)
     if dry_run:
         return told
     if there is not None and found.vbds[there]["mode"] != mode:
         raise Refused(f"The VM {to['name_label']!r} has this disk already, otherwise: take it back first (--done).")
+    if there is None:
+        _verify_still_free(calls, found, vdi)
     vbd = there or str(calls.call("VBD.create", _vbd(copy, vdi, vm, mode)))
     plugged = to["power_state"] == "Running" and _plug(calls, vbd)
     device = str(calls.call("VBD.get_userdevice", vbd))
@@ -93,6 +97,29 @@ def _verify_free(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool
             raise Refused(
                 f"The VDI {copy.vdis[vdi]['uuid']} is a disk of the VM {name!r}: two would write to it, or one read "
                 "what the other has not finished."
+            )
+
+
+def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
+    """Raises Refused where somebody has got the VDI since the pool was read, or starts or moves a VM that has it."""
+    vbds = calls.call("VDI.get_VBDs", vdi)
+    if not set(vbds) <= set(found.vbds):
+        raise Refused("Somebody has hung this disk on a VM meanwhile. Look there, and run the same again.")
+    for vm in {found.vbds[vbd]["VM"] for vbd in vbds}:
+        now = calls.call("VM.get_record", vm)
+        devices.must_be_idle(now)
+        if now["power_state"] != found.vms[vm]["power_state"]:
+            raise Refused(f"The VM {now['name_label']!r} has this disk, and is {now['power_state'].lower()} meanwhile.")
+
+
+def _verify_not_beside_original(found: Inventory, copy: Copy, vdi: str, vm: str) -> None:
+    """Raises Refused where the VM has the disk of which this is the copy."""
+    new = copy.vdis[vdi]["uuid"]
+    for disk in found.disks_of(vm).values():
+        if derived_uuid(copy.uuid, disk["uuid"]) == new:
+            raise Refused(
+                f"The VM {found.vms[vm]['name_label']!r} has the original of this disk, {disk['uuid']}: what LVM and "
+                "file systems are named by would be there twice. Take another VM."
             )
 
 

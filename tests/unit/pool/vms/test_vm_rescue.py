@@ -95,6 +95,35 @@ def test_never_two_writers(day, helper):
         lend(day, "root disk", helper)
 
 
+def test_not_to_the_vm_that_has_the_original(day):
+    before = day.db.records("VBD")
+    with pytest.raises(Refused, match="The VM 'web' has the original of this disk"):
+        lend(day, "root disk", day.web, dry_run=True)
+    assert day.db.records("VBD") == before
+
+
+@pytest.mark.parametrize("what", ["another has it", "its VM was started", "its VM is moved"])
+def test_what_has_changed_since_the_question(day, helper, what):
+    """A restored VM has the disk and is halted: it may be read, as long as that stays so."""
+    new = day.new(day.root)
+    owner = day.lab.vm("owner", new)
+
+    def meanwhile(calls, found, copy):
+        if what == "another has it":
+            day.lab.vm("third", new)
+        elif what == "its VM was started":
+            day.lab.pool.api.vms.vm_start("", owner)
+        else:
+            day.db.set("VM", owner, "current_operations", {"OpaqueRef:1": "migrate_send"})
+        return rescue.lend(calls, found, copy, new, helper, False)
+
+    with pytest.raises(
+        Refused, match="on a VM meanwhile|and is running meanwhile|The pool is busy with the VM 'owner'"
+    ):
+        run(day, meanwhile)
+    assert helper not in [vbd["VM"] for vbd in day.db.records("VBD", VDI=new).values()]
+
+
 def test_a_guest_that_does_not_let_go_keeps_it(day, helper):
     lend(day, "data", helper)
 
