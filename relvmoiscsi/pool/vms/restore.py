@@ -32,6 +32,8 @@ _VBD = (
 
 #: keys of VM.other_config: the disk at this device, a VDI of the copy, was sent home
 _LEAVING = "relvmoiscsi:restore-home:"
+#: and has arrived, as another VDI
+_ARRIVED = "relvmoiscsi:restore-arrived:"
 
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
@@ -457,8 +459,11 @@ def _move(calls: Calls, vm: str, swap: Swap) -> None:
     if record["other_config"].get(_LEAVING + swap.userdevice) != _leaving(record, swap):
         calls.call("VM.remove_from_other_config", vm, _LEAVING + swap.userdevice)
         calls.call("VM.add_to_other_config", vm, _LEAVING + swap.userdevice, _leaving(record, swap))
+    calls.call("VM.remove_from_other_config", vm, _ARRIVED + swap.userdevice)
     calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
     _verify_is_home(calls, vm, swap)
+    arrived = devices.read(calls, vm, swap.userdevice).vdi
+    calls.call("VM.add_to_other_config", vm, _ARRIVED + swap.userdevice, f"{_leaving(record, swap)} {arrived}")
 
 
 def _verify_is_home(calls: Calls, vm: str, swap: Swap) -> None:
@@ -480,7 +485,11 @@ def _is_home(calls: Calls, record: Record, swap: Swap, device: devices.Device) -
     """Is what the VM has there what its disk of the copy became, by a migration that we have begun?
 
     It has a new UUID; the journal says that it was leaving, it is where it was to go, and the one on the copy is gone.
+    Where the run that has moved it was not cut at that very moment, the journal has the new UUID as well.
     """
+    leaving, _, arrived = record["other_config"].get(_ARRIVED + swap.userdevice, "").rpartition(" ")
+    if leaving == _leaving(record, swap) and device.vdi != arrived:
+        return False
     return (
         record["other_config"].get(_LEAVING + swap.userdevice) == _leaving(record, swap)
         and device.vdi not in ("", NULL, swap.old, swap.new)
@@ -508,5 +517,5 @@ def must_be_restored(record: Record) -> List[Swap]:
 
 def _forget(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
     for swap in swaps:
-        calls.call("VM.remove_from_other_config", vm, RESTORED + swap.userdevice)
-        calls.call("VM.remove_from_other_config", vm, _LEAVING + swap.userdevice)
+        for key in (RESTORED, _LEAVING, _ARRIVED):
+            calls.call("VM.remove_from_other_config", vm, key + swap.userdevice)

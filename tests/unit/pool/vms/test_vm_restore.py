@@ -594,6 +594,17 @@ def test_undone_on_the_way_home_what_was_moved_is_told(halted):
     assert list(done.waiting) == [uuid(halted, moved)] and names(halted) == ["root disk", "data"]
 
 
+def test_a_disk_of_a_person_where_one_has_come_home(halted):
+    """On the same SR: it is not the one that has come."""
+    half_way_home(halted)
+    mine = halted.lab.vdi("Production", "before")[0]
+    halted.db.destroy("VBD", vbd(halted, "0"))
+    halted.db.create("VBD", VM=halted.web, VDI=mine, userdevice="0")
+    for work in (undo, home):
+        with pytest.raises(Refused, match="The disk 0 of the VM 'web' is not what it was"):
+            work(halted)
+
+
 def test_on_the_way_home_it_is_not_restored_again(halted):
     """It is refused before the VM is shut down for it."""
     half_way_home(halted)
