@@ -180,7 +180,15 @@ def test_copies_of_an_sr_that_the_pool_has_forgotten(lab, pool_command):
     assert ran.status == 3 and f"sees no clone of the SR {uuid}" in ran.err
 
 
-def test_an_interrupted_run_gives_json_as_well(lab, pool_command):
+@pytest.fixture
+def interruptible():
+    """Where the tests run in the background of a shell, SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interruptible):
     def before(method, params):
         if method == "SR.get_all_records":
             os.kill(os.getpid(), signal.SIGINT)
