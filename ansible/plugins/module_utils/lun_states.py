@@ -188,12 +188,12 @@ def _take(calls, pool, work, made, params):
     """Do it; the errors by SR."""
 
     def one(calls, ref):
-        client.made_vms.destroy_made(calls, made.get(ref, ()))
+        if made:
+            client.made_vms.destroy_made(calls, pool, ref, made.get(ref, ()))
+            client.made_vms.clean_networks(calls, [pool.srs[ref]["uuid"]])
         (client.discard.discard if params["state"] == "forgotten" else client.discard.detach)(calls, pool, ref)
 
     outcomes = client.jobs.at_once(calls, work, one, params["jobs"])
-    if made:
-        client.made_vms.clean_networks(calls)
     return {ref: each for ref, each in zip(work, outcomes) if isinstance(each, client.RelvmoiscsiError)}
 
 

@@ -29,11 +29,11 @@ def present(module, calls, pool):
         sources = client.saved.choose(found, saved, params["vms"], params["all"])
     else:
         sources = client.choice.choose(found, copy, params["vms"], params["all"])
-    wanted, with_network = _wanted(params, calls, found, True)
+    wanted, with_network = _wanted(params, calls, found, copy.uuid, True)
     client.choice.verify_macs(found, sources, wanted)
     results = client.clone.would(with_network, copy, sources, wanted)
     if not module.check_mode:
-        wanted, found = _wanted(params, calls, found, False)
+        wanted, found = _wanted(params, calls, found, copy.uuid, False)
         results = client.clone.clone(calls, pool, found, copy, sources, wanted)
     rows = [_cloned_row(result) for result in results]
     if params["state"] == "started":
@@ -41,7 +41,7 @@ def present(module, calls, pool):
     return ended(rows)
 
 
-def _wanted(params, calls, found, is_dry):
+def _wanted(params, calls, found, sr_uuid, is_dry):
     """What the options say, and the inventory with the isolated network."""
     without = [kind for kind, is_in in (("VTPM", params["vtpm"]), ("VGPU", params["vgpu"])) if not is_in]
     wanted = client.choice.Wanted(
@@ -55,7 +55,7 @@ def _wanted(params, calls, found, is_dry):
         jobs=params["jobs"],
     )
     if params["isolated"]:
-        ref, found = client.choice.isolated_network(calls, found, params["isolated"], is_dry)
+        ref, found = client.choice.isolated_network(calls, found, params["isolated"], is_dry, sr_uuid)
         wanted = wanted._replace(isolated=ref)
     return wanted, found
 
@@ -119,8 +119,8 @@ def absent(module, calls, pool):
         for each in made:
             if found.vms[each.ref]["power_state"] == "Running":
                 calls.run("VM.hard_shutdown", each.ref)
-        client.made_vms.destroy_made(calls, made)
-        client.made_vms.clean_networks(calls)
+        client.made_vms.destroy_made(calls, pool, copy.ref, made)
+        client.made_vms.clean_networks(calls, [copy.uuid])
     return ended([_absent_row(found, each, module.check_mode) for each in made])
 
 
