@@ -7,7 +7,7 @@ import json
 import os
 import time
 from contextlib import contextmanager
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli import pool_vms
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
@@ -112,7 +112,7 @@ def add_command(make: Maker) -> None:
     _takes_copies(discarding)
     discarding.add_argument("--with-vms", action="store_true", help="and destroy the VMs that `clone` has made there")
     _changes(discarding)
-    pool_vms.add_commands(pool_vms.Tools(command, _changes, _opened, _run_id))
+    pool_vms.add_commands(pool_vms.Tools(command, _changes, _opened))
 
 
 def _takes_copies(parser: argparse.ArgumentParser) -> None:
@@ -207,7 +207,8 @@ def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Porta
     if arguments.hba:
         yield []
         return
-    portals = [_asked(arguments, known)] if arguments.target else known
+    asked = Portal(arguments.target or "", arguments.iqn or "", arguments.port or "")
+    portals = [asked.as_known(known)] if arguments.target else known
     if not portals:
         raise UsageError("No SR of the pool tells a target: give --target.")
     password = _first_line(arguments.chap_password_file) if arguments.chap_password_file else ""
@@ -219,15 +220,6 @@ def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Porta
         yield ready
     if arguments.clean_secrets:
         _clean_secrets(found, getattr(arguments, "dry_run", False))
-
-
-def _asked(arguments: argparse.Namespace, known: Iterable[Portal]) -> Portal:
-    """What --target says, with the CHAP of an SR that has its LUN there."""
-    wish = Portal(arguments.target, arguments.iqn or "", arguments.port or "")
-    for portal in known:
-        if portal.target == wish.target and wish.iqn in ("", portal.iqn):
-            return wish.with_chap_of(portal)
-    return wish
 
 
 def _clean_secrets(found: _Open, is_dry: bool) -> None:
@@ -250,7 +242,7 @@ def _luns(arguments: argparse.Namespace) -> Answer:
     _check_portal(arguments)
     with _opened(arguments) as found, _portals(arguments, found) as portals:
         seen = _seen(arguments, found, portals)
-    return Answer({"luns": [_lun_facts(found.pool, lun) for lun in seen]}, _luns_text(found.pool, seen))
+    return Answer({"luns": [lun.facts(found.pool) for lun in seen]}, _luns_text(found.pool, seen))
 
 
 def _check_portal(arguments: argparse.Namespace) -> None:
@@ -262,25 +254,6 @@ def _seen(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]
     if arguments.hba:
         return luns.find_on_master(*found)
     return luns.find(found.calls, found.pool, portals, arguments.jobs)
-
-
-def _lun_facts(pool: Pool, lun: PoolLun) -> Dict[str, Any]:
-    return {
-        "scsi_id": lun.scsi_id or None,
-        "kind": lun.kind,
-        "size_bytes": lun.size_bytes,
-        "target": lun.portal.target,
-        "iqn": lun.portal.iqn,
-        "sr": lun.sr_uuid or None,
-        "copy_of": lun.of_sr or None,
-        "name": lun.name,
-        "one_vdi": lun.one_vdi or None,
-        "is_known_copy": lun.is_ours or lun.kind == luns.ATTACHED,
-        "database_of_this_pool": pool.ref in lun.metadata_of,
-        "vms": list(lun.vms),
-        "vms_saved": lun.vms_saved or None,
-        "problem": lun.problem or None,
-    }
 
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
@@ -344,14 +317,14 @@ def _check_jobs(arguments: argparse.Namespace) -> None:
 def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> Answer:
     calls, pool = found
     seen = _seen(arguments, found, portals)
-    of = [_original(pool, text) for text in arguments.clones_of]
+    of = [records.original_uuid(pool, text) for text in arguments.clones_of]
     chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all, arguments.foreign)
     left = attach.unseen(seen, arguments.scsi_ids, of, arguments.all)
     for lun in attach.doubtful(seen, chosen) if of or arguments.all else []:
         say(printable(f"{lun.scsi_id} is left out: {_words(pool, lun)}. It may be in use elsewhere."))
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
-    wanted = Wanted(arguments.name, time.strftime("%Y-%m-%d"), _run_id(), arguments.jobs)
+    wanted = Wanted(arguments.name, records.today(), records.run_id(), arguments.jobs)
     names = attach.names(pool, chosen, wanted)
     if arguments.dry_run:
         return _would_attach(pool, chosen, names)
@@ -366,17 +339,6 @@ def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Por
     if arguments.map_out and not _write_map(arguments.map_out, results):
         status = status or Partial.exit_status
     return Answer(facts, _attached_text(results), status)
-
-
-def _original(pool: Pool, text: str) -> str:
-    """The UUID of an SR that is named; one that the pool does not have may be on LUNs. Raises NotFound, UsageError."""
-    if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
-        return text.lower()
-    return str(pool.srs[records.find_sr(pool, text)]["uuid"])
-
-
-def _run_id() -> str:
-    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}"
 
 
 def _status(results: Sequence[Attached]) -> int:
@@ -533,7 +495,7 @@ def _others(uses: discard.Uses, made: Sequence[made_vms.Made]) -> List[str]:
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
     """(the SRs that are meant, the UUIDs that the pool does not have any more). Raises NotFound, UsageError."""
-    wanted = {_original(pool, text) for text in arguments.clones_of}
+    wanted = {records.original_uuid(pool, text) for text in arguments.clones_of}
     refs, gone = [], []
     for text in arguments.srs:
         if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:

@@ -9,7 +9,7 @@ from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Sequen
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import discard, jobs, records
+from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, saved
@@ -59,7 +59,6 @@ class Tools(NamedTuple):
     command: Callable[[str, Any, str, str], argparse.ArgumentParser]  #: name, what runs it, what it does, more
     changes: Callable[[argparse.ArgumentParser], None]  #: adds --dry-run and --yes
     opened: Callable[[argparse.Namespace], ContextManager[Tuple[Calls, Pool]]]
-    run_id: Callable[[], str]
 
 
 def add_commands(tools: Tools) -> None:
@@ -131,12 +130,12 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         raise UsageError("No VM is named: give VMs, or --all.")
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
-        copy = _copy(pool, found, arguments.sr)
+        copy = choice.find_copy(pool, found, arguments.sr)
         if arguments.from_snapshot:
             sources = saved.choose(found, saved.read(calls, copy), arguments.vms, arguments.all)
         else:
             sources = choice.choose(found, copy, arguments.vms, arguments.all)
-        wanted, with_network = _wanted(arguments, calls, found, copy, tools.run_id(), dry_run=True)
+        wanted, with_network = _wanted(arguments, calls, found, copy, dry_run=True)
         choice.verify_macs(found, sources, wanted)
         planned = clone.would(with_network, copy, sources, wanted)
         if arguments.dry_run:
@@ -144,28 +143,21 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         if not arguments.yes:
             say(_cloned_text(planned))
         ask(arguments, f"Clone {len(sources)} VMs?")
-        wanted, found = _wanted(arguments, calls, found, copy, tools.run_id(), dry_run=False)
+        wanted, found = _wanted(arguments, calls, found, copy, dry_run=False)
         results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
 
-def _copy(pool: Pool, found: Inventory, text: str) -> Copy:
-    """The copy that somebody named. Raises NotFound, Refused, UsageError."""
-    ref = records.find_sr(pool, text)
-    discard.verify_copy(pool, ref)
-    return inventory.copy_of(pool, found, ref)
-
-
 def _wanted(
-    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, run: str, dry_run: bool
+    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, dry_run: bool
 ) -> Tuple[choice.Wanted, Inventory]:
     """What the arguments say, and the networks with the isolated one. Raises NotFound, Refused, UsageError."""
     without = [cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out]
     wanted = choice.Wanted(
         arguments.name,
-        time.strftime("%Y-%m-%d"),
-        run,
+        records.today(),
+        records.run_id(),
         networks=_networks(found, arguments.network),
         keep_mac=arguments.keep_mac,
         snapshots=arguments.snapshots,
@@ -245,9 +237,9 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
         found = inventory.read(calls)
         if back:
             return _back(arguments, calls, found, inventory.find_vm(found, back))
-        copy, vm = _copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
+        copy, vm = choice.find_copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
         devices = [device for device in arguments.disk.split(",") if device]
-        swaps = restore.plan(found, copy, vm, devices, time.strftime("%Y-%m-%d"))
+        swaps = restore.plan(found, copy, vm, devices, records.today())
         record = restore.verify(calls, vm, swaps, arguments.shutdown)
         notes = restore.notes_of(calls, record)
         planned = Restored(record["uuid"], record["name_label"], restore.WOULD, swaps, notes=notes)
@@ -295,7 +287,7 @@ def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
         raise UsageError("Say which disk and to which VM: `rescue SR VDI --vm VM`; or --done, to take it back.")
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
-        copy = _copy(pool, found, arguments.sr)
+        copy = choice.find_copy(pool, found, arguments.sr)
         vdi = rescue.find(copy, arguments.vdi) if arguments.vdi else None
         vm = inventory.find_vm(found, arguments.vm) if arguments.vm else None
         if arguments.done:

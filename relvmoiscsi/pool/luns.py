@@ -56,6 +56,25 @@ class PoolLun(NamedTuple):
     vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has put on it
     vms_saved: str = ""  #: of when those are
 
+    def facts(self, pool: Pool) -> Dict[str, Any]:
+        """For JSON."""
+        return {
+            "scsi_id": self.scsi_id or None,
+            "kind": self.kind,
+            "size_bytes": self.size_bytes,
+            "target": self.portal.target,
+            "iqn": self.portal.iqn,
+            "sr": self.sr_uuid or None,
+            "copy_of": self.of_sr or None,
+            "name": self.name,
+            "one_vdi": self.one_vdi or None,
+            "is_known_copy": self.is_ours or self.kind == ATTACHED,
+            "database_of_this_pool": pool.ref in self.metadata_of,
+            "vms": list(self.vms),
+            "vms_saved": self.vms_saved or None,
+            "problem": self.problem or None,
+        }
+
 
 def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
     """Every LUN behind these portals, each SCSIid once; and a row for each target that has no list, with its problem.

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the pool knows of its hosts and SRs, each class read once and not a record at a time; and our marks on SRs."""
 
-from typing import Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+import os
+import time
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host.disk.scsi_id_text import names_lun
 from relvmoiscsi.pool.calls import Calls, Record, Records
 
@@ -22,6 +25,16 @@ RUN, ORIGINAL_SR, SCSI_ID, OLD_VDI = (
     "relvmoiscsi:scsi-id",
     "relvmoiscsi:old",
 )
+
+
+def run_id() -> str:
+    """What marks the work of this run: when it began, and its process."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}"
+
+
+def today() -> str:
+    """The date that names get."""
+    return time.strftime("%Y-%m-%d")
 
 
 class Portal(NamedTuple):
@@ -60,6 +73,13 @@ class Portal(NamedTuple):
 
     def with_chap_of(self, other: "Portal") -> "Portal":
         return Portal(*self[:3], *other[3:])
+
+    def as_known(self, known: Iterable["Portal"]) -> "Portal":
+        """The same, with the CHAP of the first of those known that is the same target."""
+        for other in known:
+            if other.target == self.target and self.iqn in ("", other.iqn):
+                return self.with_chap_of(other)
+        return self
 
 
 HBA = Portal("")  #: Fibre Channel, SAS: there is nothing to be said but the SCSIid
@@ -188,6 +208,18 @@ def find_sr(pool: Pool, text: str) -> str:
         uuids = ", ".join(sorted(str(pool.srs[ref]["uuid"]) for ref in found))
         raise UsageError(f"{len(found)} SRs of the pool have the name {text!r}; give a UUID: {uuids}.")
     return found[0]
+
+
+def has_sr(pool: Pool, text: str) -> bool:
+    """Has the pool an SR that may be meant by this UUID or name?"""
+    return any(text.lower() == sr["uuid"] or text == sr["name_label"] for sr in pool.srs.values())
+
+
+def original_uuid(pool: Pool, text: str) -> str:
+    """The UUID of an SR that is named; one that the pool does not have may be on LUNs. Raises NotFound, UsageError."""
+    if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
+        return text.lower()
+    return str(pool.srs[find_sr(pool, text)]["uuid"])
 
 
 def is_lvm(sr: Record) -> bool:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 import traceback
 from contextlib import contextmanager
 
@@ -76,7 +74,7 @@ PORTAL_REQUIRED_BY = {"chap_user": "target", "iqn": "target", "port": "target"}
 
 
 def play(module, work):
-    """Do `work(calls, pool)` in a session, and end the module with what it gives: a dict for exit_json.
+    """Do `work(module, calls, pool)` in a session, and end the module with what it gives: a dict for exit_json.
 
     A dict with a true `failed` ends it as a failure, and so does an error of relvmoiscsi, whose sentence is the `msg`.
     """
@@ -86,7 +84,7 @@ def play(module, work):
     try:
         _check_jobs(module.params)
         with connect(where(module.params)) as calls:
-            result = work(calls, records.read(calls))
+            result = work(module, calls, records.read(calls))
     except RelvmoiscsiError as error:
         module.fail_json(msg=str(error))
     if result.pop("failed", False):
@@ -110,35 +108,17 @@ def _check_jobs(params):
         raise UsageError(f"jobs {params['jobs']}: at least one at a time.")
 
 
-def today():
-    """The date that names get."""
-    return time.strftime("%Y-%m-%d")
-
-
-def run_id():
-    """What marks the work of this run."""
-    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}"
-
-
 @contextmanager
 def portals(module, calls, pool):
     """Where LUNs are to be looked for; the CHAP of the options is in a Secret of the pool for as long as this lasts."""
     params = module.params
     known = pool.portals()
-    asked = [_asked(params, known)] if params["target"] else known
+    wish = records.Portal(params["target"] or "", params["iqn"] or "", params["port"] or "")
+    asked = [wish.as_known(known)] if params["target"] else known
     if not asked:
         raise UsageError("No SR of the pool tells a target: give target.")
     with secrets.chap(calls, asked, params["chap_user"] or "", params["chap_password"] or "", module.warn) as ready:
         yield ready
-
-
-def _asked(params, known):
-    """What `target` says, with the CHAP of an SR that has its LUN there."""
-    wish = records.Portal(params["target"], params["iqn"] or "", params["port"] or "")
-    for portal in known:
-        if portal.target == wish.target and wish.iqn in ("", portal.iqn):
-            return wish.with_chap_of(portal)
-    return wish
 
 
 @contextmanager

@@ -12,26 +12,6 @@ from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 ABSENT = "absent"
 
 
-def facts(pool, lun):
-    """A row of lun_info."""
-    return {
-        "scsi_id": lun.scsi_id or None,
-        "kind": lun.kind,
-        "size_bytes": lun.size_bytes,
-        "target": lun.portal.target,
-        "iqn": lun.portal.iqn,
-        "sr": lun.sr_uuid or None,
-        "copy_of": lun.of_sr or None,
-        "name": lun.name,
-        "one_vdi": lun.one_vdi or None,
-        "is_known_copy": lun.is_ours or lun.kind == client.luns.ATTACHED,
-        "database_of_this_pool": pool.ref in lun.metadata_of,
-        "vms": list(lun.vms),
-        "vms_saved": lun.vms_saved or None,
-        "problem": lun.problem or None,
-    }
-
-
 # --- from clones to copies: resignatured, attached
 
 
@@ -39,7 +19,7 @@ def forward(module, calls, pool):
     """The LUNs that are named, brought to the state asked for; the dict for exit_json."""
     params = module.params
     with client.seen(module, calls, pool) as found:
-        of = [_original(pool, text) for text in params["clones_of"]]
+        of = [client.records.original_uuid(pool, text) for text in params["clones_of"]]
         names = params["scsi_ids"], of, params["all"]
         chosen = client.attach.choose(found, *names, params["foreign"])
         passed = client.attach.unseen(found, *names)
@@ -51,13 +31,6 @@ def forward(module, calls, pool):
     return ended(rows)
 
 
-def _original(pool, text):
-    """UUID of an SR that is named; one that the pool does not have may be on LUNs."""
-    if len(text) == 36 and text.count("-") == 4 and pool.sr_by_uuid(text.lower()) is None:
-        return text.lower()
-    return pool.srs[client.records.find_sr(pool, text)]["uuid"]
-
-
 def _tell_doubtful(module, found, chosen, names):
     scsi_ids, of, everything = names
     for lun in client.attach.doubtful(found, chosen) if of or everything else []:
@@ -66,7 +39,7 @@ def _tell_doubtful(module, found, chosen, names):
 
 def _forward_rows(module, calls, pool, chosen):
     params = module.params
-    wanted = client.attach.Wanted(params["name"], client.today(), client.run_id(), params["jobs"])
+    wanted = client.attach.Wanted(params["name"], client.records.today(), client.records.run_id(), params["jobs"])
     names = client.attach.names(pool, chosen, wanted)
     if module.check_mode:
         would = would_attach if params["state"] == "attached" else would_resignature
@@ -199,13 +172,13 @@ def _take(calls, pool, work, made, params):
 
 def _copies(pool, params):
     """(references of the copies that are meant, what of them the pool does not have any more)."""
-    of = {_original(pool, text) for text in params["clones_of"]}
+    of = {client.records.original_uuid(pool, text) for text in params["clones_of"]}
     refs, gone = [], []
     for text in params["srs"]:
-        if pool.sr_by_uuid(text.lower()) is None and not any(sr["name_label"] == text for sr in pool.srs.values()):
-            gone.append(text)
-        else:
+        if client.records.has_sr(pool, text):
             refs.append(client.records.find_sr(pool, text))
+        else:
+            gone.append(text)
     on = {sr["other_config"].get(client.records.SCSI_ID): ref for ref, sr in pool.copies()}
     for scsi_id in params["scsi_ids"]:
         if scsi_id in on:

@@ -5,25 +5,13 @@ from __future__ import annotations
 
 from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
-
-def copy_of(pool, found, text):
-    """The copy that somebody named. Raises NotFound, Refused, UsageError."""
-    ref = client.records.find_sr(pool, text)
-    client.discard.verify_copy(pool, ref)
-    return client.inventory.copy_of(pool, found, ref)
-
-
-def _has(pool, text):
-    return any(text.lower() == sr["uuid"] or text == sr["name_label"] for sr in pool.srs.values())
-
-
 # --- vm_clone: present, started
 
 
 def present(module, calls, pool):
     """VMs of the disks of a copy; the dict for exit_json."""
     params, found = module.params, client.inventory.read(calls)
-    copy = copy_of(pool, found, params["sr"])
+    copy = client.choice.find_copy(pool, found, params["sr"])
     if params["from_snapshot"]:
         saved = client.saved.read(calls, copy)
         sources = client.saved.choose(found, saved, params["vms"], params["all"])
@@ -46,8 +34,8 @@ def _wanted(params, calls, found, sr_uuid, is_dry):
     without = [kind for kind, is_in in (("VTPM", params["vtpm"]), ("VGPU", params["vgpu"])) if not is_in]
     wanted = client.choice.Wanted(
         params["name"],
-        client.today(),
-        client.run_id(),
+        client.records.today(),
+        client.records.run_id(),
         networks=_networks(found, params["networks"] or {}),
         keep_mac=params["keep_mac"],
         snapshots=params["snapshots"],
@@ -108,12 +96,12 @@ def _start_one(calls, row, ref):
 def absent(module, calls, pool):
     """The VMs that were made on a copy go; the dict for exit_json. A copy that is not there has none."""
     params = module.params
-    if not _has(pool, params["sr"]):
+    if not client.records.has_sr(pool, params["sr"]):
         return ended([])
     if not (params["vms"] or params["all"]):
         raise client.UsageError("No VM is named: give vms, or all.")
     found = client.inventory.read(calls)
-    copy = copy_of(pool, found, params["sr"])
+    copy = client.choice.find_copy(pool, found, params["sr"])
     made = client.made_vms.made_on(_meant(found, copy, params), pool, [copy.ref])[copy.ref]
     if not module.check_mode:
         for each in made:
@@ -167,8 +155,8 @@ def restored(module, calls, pool):
     """Disks of a copy in place of a VM's own; the dict for exit_json."""
     params, found = module.params, client.inventory.read(calls)
     vm = client.inventory.find_vm(found, params["vm"])
-    copy = copy_of(pool, found, params["sr"])
-    swaps = client.restore.plan(found, copy, vm, params["disks"], client.today())
+    copy = client.choice.find_copy(pool, found, params["sr"])
+    swaps = client.restore.plan(found, copy, vm, params["disks"], client.records.today())
     now = {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
     will_change = any(now.get(swap.userdevice) != swap.new for swap in swaps)
     if module.check_mode:
@@ -217,7 +205,7 @@ def _disk_lines(name, disks):
 def lent(module, calls, pool):
     """One disk of a copy lent to a VM; the dict for exit_json."""
     params, found = module.params, client.inventory.read(calls)
-    copy = copy_of(pool, found, params["sr"])
+    copy = client.choice.find_copy(pool, found, params["sr"])
     vdi, vm = client.rescue.find(copy, params["vdi"]), client.inventory.find_vm(found, params["vm"])
     is_there = bool(_lent(found, copy, vdi, vm))
     result = client.rescue.lend(calls, found, copy, vdi, vm, params["writable"], module.check_mode)
@@ -233,10 +221,10 @@ def lent(module, calls, pool):
 def taken_back(module, calls, pool):
     """Disks of a copy taken back; the dict for exit_json. What is not lent is done."""
     params = module.params
-    if not _has(pool, params["sr"]):
+    if not client.records.has_sr(pool, params["sr"]):
         return {"changed": False, "disks": [], "diff": {"before": "", "after": ""}}
     found = client.inventory.read(calls)
-    copy = copy_of(pool, found, params["sr"])
+    copy = client.choice.find_copy(pool, found, params["sr"])
     vdi = client.rescue.find(copy, params["vdi"]) if params["vdi"] else None
     vm = client.inventory.find_vm(found, params["vm"]) if params["vm"] else None
     results = [_taken_back(module, calls, found, copy, vbd) for vbd in _lent(found, copy, vdi, vm)]

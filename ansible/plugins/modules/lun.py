@@ -181,7 +181,7 @@ def main():
     if not any(module.params[name] for name in ("scsi_ids", "clones_of", "srs", "all")):
         module.fail_json(msg="Nothing is named: give scsi_ids, clones_of, srs or all.")
     work = lun_states.forward if is_forward else lun_states.backward
-    client.play(module, lambda calls, pool: work(module, calls, pool))
+    client.play(module, work)
 
 
 if __name__ == "__main__":

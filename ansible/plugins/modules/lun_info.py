@@ -89,7 +89,7 @@ luns:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client, lun_states
+from ansible_collections.relvmoiscsi.pool.plugins.module_utils import client
 
 
 def main():
@@ -100,11 +100,12 @@ def main():
         supports_check_mode=True,
     )
 
-    def work(calls, pool):
-        with client.seen(module, calls, pool) as found:
-            return {"luns": [lun_states.facts(pool, lun) for lun in found]}
+    client.play(module, listed)
 
-    client.play(module, work)
+
+def listed(module, calls, pool):
+    with client.seen(module, calls, pool) as found:
+        return {"luns": [lun.facts(pool) for lun in found]}
 
 
 if __name__ == "__main__":

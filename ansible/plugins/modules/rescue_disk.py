@@ -84,8 +84,7 @@ def main():
         supports_check_mode=True,
     )
     works = {"present": vm_states.lent, "absent": vm_states.taken_back}
-    work = works[module.params["state"]]
-    client.play(module, lambda calls, pool: work(module, calls, pool))
+    client.play(module, works[module.params["state"]])
 
 
 if __name__ == "__main__":

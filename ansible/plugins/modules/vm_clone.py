@@ -144,8 +144,7 @@ def main():
         supports_check_mode=True,
     )
     works = {"present": vm_states.present, "started": vm_states.present, "absent": vm_states.absent}
-    work = works[module.params["state"]]
-    client.play(module, lambda calls, pool: work(module, calls, pool))
+    client.play(module, works[module.params["state"]])
 
 
 if __name__ == "__main__":

@@ -87,8 +87,7 @@ def main():
         supports_check_mode=True,
     )
     works = {"restored": vm_states.restored, "undone": vm_states.back, "home": vm_states.back}
-    work = works[module.params["state"]]
-    client.play(module, lambda calls, pool: work(module, calls, pool))
+    client.play(module, works[module.params["state"]])
 
 
 if __name__ == "__main__":

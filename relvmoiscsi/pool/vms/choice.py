@@ -5,9 +5,9 @@ import string
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import jobs
+from relvmoiscsi.pool import discard, jobs, records
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.records import RUN
+from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import inventory, ova
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 
@@ -46,6 +46,13 @@ class Source(NamedTuple):
 
 
 # --- which
+
+
+def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
+    """The copy that somebody named. Raises NotFound, Refused, UsageError."""
+    ref = records.find_sr(pool, text)
+    discard.verify_copy(pool, ref)
+    return inventory.copy_of(pool, found, ref)
 
 
 def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool = False) -> List[Source]:
