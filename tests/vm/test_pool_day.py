@@ -111,9 +111,8 @@ def say(monkeypatch, capsys):
     """Runs `relvmoiscsi pool` and gives what it answers as JSON."""
 
     def run(pool, *words):
-        monkeypatch.setenv("XENSERVER_HOST", pool.url)
-        monkeypatch.setenv("XENSERVER_USER", pool.api.user)
-        monkeypatch.setenv("XENSERVER_PASSWORD", pool.api.password)
+        for name, value in pool.environment.items():
+            monkeypatch.setenv(name, value)
         capsys.readouterr()
         status = cli.main(["pool", *words, "--json"])
         out, err = capsys.readouterr()

@@ -124,12 +124,10 @@ def test_a_certificate_that_is_not_known_is_not_believed(stage):
 
 
 def test_the_environment_names_the_pool_as_it_does_for_other_modules(stage):
-    pool = stage.lab.pool
-    env = {"XENSERVER_HOST": pool.url, "XENSERVER_USER": pool.api.user, "XENSERVER_PASSWORD": pool.api.password}
     tasks = [{"relvmoiscsi.pool.lun_info": {"ca_path": stage.ca}}]
     path = stage.directory / "env.json"
     path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    assert stage.play(path, **env).status == 0
+    assert stage.play(path, **stage.lab.pool.environment).status == 0
 
 
 def test_what_cannot_be_meant_is_refused(stage):

@@ -89,6 +89,12 @@ class Pool:
     def __exit__(self, *_):
         self.stop()
 
+    @property
+    def environment(self):
+        """What tells `relvmoiscsi pool` and the Ansible modules where this pool is, and as whom."""
+        named = {"HOST": self.url, "USER": self.api.user, "PASSWORD": self.api.password}
+        return {"XENSERVER_" + name: value for name, value in named.items()}
+
     def stop(self):
         """End what still runs. A mistake of the simulator itself that a client has met comes up here."""
         self.runner.kill_all()

@@ -52,6 +52,22 @@ def command(capsys):
 
 
 @pytest.fixture
+def pool_command(command):
+    return lambda *words: command("pool", *words)
+
+
+@pytest.fixture
+def name_pool(monkeypatch):
+    """Makes a simulated pool the one that the command talks to."""
+
+    def name(pool):
+        for key, value in pool.environment.items():
+            monkeypatch.setenv(key, value)
+
+    return name
+
+
+@pytest.fixture
 def type_in(monkeypatch):
     """Puts somebody at a terminal, who types a text and then no more."""
     return lambda text: monkeypatch.setattr(sys, "stdin", Terminal(text))

@@ -17,7 +17,7 @@ PAGE = TOP / "docs/pool.rst"
 
 
 @pytest.fixture
-def lab(monkeypatch):
+def lab(name_pool):
     """Three SRs in use, on one of them the disks of a VM, and an array snapshot of each."""
     world = World()
     with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
@@ -29,9 +29,7 @@ def lab(monkeypatch):
             pool.db.create("VBD", VM=vm, VDI=made.vdi("Production", label)[0])
         for name in ("Production", "Testing", "Archive"):
             made.clone(name)
-        monkeypatch.setenv("XENSERVER_HOST", pool.url)
-        monkeypatch.setenv("XENSERVER_USER", pool.api.user)
-        monkeypatch.setenv("XENSERVER_PASSWORD", pool.api.password)
+        name_pool(pool)
         yield made
 
 

@@ -17,7 +17,7 @@ PAGE = TOP / "docs/pool-vms.rst"
 
 
 @pytest.fixture
-def lab(monkeypatch):
+def lab(name_pool):
     """The VMs "web" and "db" on one SR, and another VM that runs elsewhere."""
     world = World()
     with world.pool(hosts=("xs1", "xs2")) as pool:
@@ -29,9 +29,7 @@ def lab(monkeypatch):
         made.vm("web", root, networks=[net], state="Running", ha_always_run=True, ha_restart_priority="restart")
         made.vm("db", data, networks=[net])
         made.vm("helper", made.vdi("Testing", "data")[0], state="Running")
-        monkeypatch.setenv("XENSERVER_HOST", pool.url)
-        monkeypatch.setenv("XENSERVER_USER", pool.api.user)
-        monkeypatch.setenv("XENSERVER_PASSWORD", pool.api.password)
+        name_pool(pool)
         yield made
 
 

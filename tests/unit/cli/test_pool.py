@@ -21,20 +21,13 @@ def world():
 
 
 @pytest.fixture
-def lab(world, monkeypatch):
+def lab(world, name_pool):
     with world.pool(hosts=("xs1", "xs2")) as pool:
         made = Lab(world, pool)
         made.original("Production")
         made.original("Testing")
-        monkeypatch.setenv("XENSERVER_HOST", pool.url)
-        monkeypatch.setenv("XENSERVER_USER", pool.api.user)
-        monkeypatch.setenv("XENSERVER_PASSWORD", pool.api.password)
+        name_pool(pool)
         yield made
-
-
-@pytest.fixture
-def pool_command(command):
-    return lambda *words: command("pool", *words)
 
 
 def facts(ran):

@@ -30,19 +30,12 @@ class Office(Lab):
 
 
 @pytest.fixture
-def office(monkeypatch):
+def office(name_pool):
     world = World()
     with world.pool(hosts=("xs1", "xs2")) as pool:
         made = Office(world, pool)
-        monkeypatch.setenv("XENSERVER_HOST", pool.url)
-        monkeypatch.setenv("XENSERVER_USER", pool.api.user)
-        monkeypatch.setenv("XENSERVER_PASSWORD", pool.api.password)
+        name_pool(pool)
         yield made
-
-
-@pytest.fixture
-def pool_command(command):
-    return lambda *words: command("pool", *words)
 
 
 def facts(ran):

@@ -89,11 +89,10 @@ class Site:
 
         self.pool.api.before = before
         out = self.tmp_path / "out"
-        names = {"HOST": self.pool.url, "USER": self.pool.api.user, "PASSWORD": self.pool.api.password}
         task = {
             "argv": ["pool", *words, "--yes", "--json"],
             "out": str(out),
-            "environment": {"XENSERVER_" + name: value for name, value in names.items()},
+            "environment": self.pool.environment,
         }
         self.nursery.stdin.write(json.dumps(task).encode() + b"\n")
         self.nursery.stdin.flush()

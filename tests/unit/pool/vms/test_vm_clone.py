@@ -514,12 +514,18 @@ def test_an_import_that_is_under_way_is_waited_for(day):
     assert waited == [task] and done.status == MADE and len(copies(day)) == 1
 
 
-def test_of_two_that_are_done_one_stays(day):
-    """Two runs at once: each looks again when it is done."""
+def unseen_copy(day):
+    """(a copy that a run before has made, its reference, its marks): they are another VM's until they are set."""
     (first,) = day.clone("web")
     ref = day.db.by_uuid("VM", first.uuid)
     marks = {**day.db.get("VM", ref, "other_config"), "relvmoiscsi:run": "20261122T110000Z-1"}
     day.db.set("VM", ref, "other_config", {**marks, "relvmoiscsi:clone-of": "another"})
+    return first, ref, marks
+
+
+def test_of_two_that_are_done_one_stays(day):
+    """Two runs at once: each looks again when it is done."""
+    first, ref, marks = unseen_copy(day)
 
     def appear(method, _params):
         if method == "VM.add_to_other_config":
@@ -551,10 +557,7 @@ def test_two_clients_at_once_leave_one_of_their_copies(day, first):
 
 def test_a_twin_that_somebody_uses_is_not_destroyed(day):
     """Not even by the run that has made it."""
-    (first,) = day.clone("web")
-    ref = day.db.by_uuid("VM", first.uuid)
-    marks = {**day.db.get("VM", ref, "other_config"), "relvmoiscsi:run": "20261122T110000Z-1"}
-    day.db.set("VM", ref, "other_config", {**marks, "relvmoiscsi:clone-of": "another"})
+    first, ref, marks = unseen_copy(day)
 
     def appear(method, _params):
         if method == "VM.add_to_other_config":
