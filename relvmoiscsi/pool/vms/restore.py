@@ -198,16 +198,14 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
     """Put the new disks in place. Raises Refused for a VM that is not shut down or not as planned, PoolFailure."""
     swaps = [*swaps, *_unfinished(calls, vm, swaps)]
     record = verify(calls, vm, swaps, shutdown)
-    status = DONE
-    if _is_done(calls, vm, record, swaps):
-        status = DONE if standstill.is_begun(record) else ALREADY
-    else:
+    is_done = _is_done(calls, vm, record, swaps)
+    status = ALREADY if is_done and not standstill.is_begun(record) else DONE
+    if not is_done:
         _shut_down(calls, vm, record)
         _stand_still(calls, vm, swaps)
-        for swap in swaps:
-            _hang(calls, vm, swap, swap.new, (swap.old, swap.new, ""))
-            _name(calls, swap.old, swap.waiting_name)
     for swap in swaps:
+        if not is_done:
+            _hang(calls, vm, swap, swap.new, (swap.old, swap.new, ""))
         _name(calls, swap.old, swap.waiting_name)
     standstill.end(calls, vm)
     return Restored(record["uuid"], record["name_label"], status, swaps, notes=notes_of(calls, record))
