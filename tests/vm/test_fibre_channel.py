@@ -19,6 +19,7 @@ from kit.lab.fcoe import Fabrics
 from kit.lab.xapi import TOP, chosen
 from kit.pool import client
 from kit.pool.simulator import DRIVERS, sm_directory
+from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.scsi_id import live_scsi_id
 
 pytestmark = [pytest.mark.emulated, pytest.mark.fabric]
@@ -228,6 +229,26 @@ def test_only_the_lun_that_is_named_is_looked_for(lab, fc, pool, image, pair):
     assert created(pool, clone, lun="7", targetWWPN=fc.wwpn(0) + "," + fc.wwpn(1)) == SUCCESS
 
     assert [len(initiator.devices_of(lun.scsi_id)) for lun in (original, clone, other)] == [0, 1, 0]
+
+
+def test_other_clones_that_a_scan_brings_are_hidden_and_go_and_a_path_of_the_original_stays(lab, fc, pool, image, pair):
+    original, clone = pair
+    other = fc.map(lab.lun(image.clone("other.img")), 8, ONE)
+    for disk in fc.disks():
+        fc.delete(disk)
+    fc.unmap(0, ONE)
+    fc.map(clone, 7, ONE)
+
+    with lab.event_activation(), lab.untouched():
+        assert is_failure(created(pool, clone, resign=None), 202)
+        answer = call(pool, "probe", {})
+        assert is_failure(answer, 107) and other.scsi_id in answer[3], answer
+
+    fc.map(original, 0)
+    fc.scan(TWO)
+    assert created(pool, clone) == SUCCESS
+    assert [len(initiator.devices_of(lun.scsi_id)) for lun in (original, clone, other)] == [2, 1, 0]
+    assert not any(udev.is_hidden(os.path.basename(device)) for device in initiator.devices_of(original.scsi_id))
 
 
 # -- several paths --------------------------------------------------------------------------------------------------

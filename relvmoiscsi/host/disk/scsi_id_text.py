@@ -2,6 +2,7 @@
 """SCSIids in texts: what can be one, and what SM and udev make of one. Where they come from: `host.disk.scsi_id`."""
 
 import re
+from typing import List
 
 #: printable, no slash: it becomes part of paths
 _SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")
@@ -33,3 +34,14 @@ def names_lun(text: str, scsi_id: str) -> bool:
         names.append("wwn-0x" + re.escape(scsi_id[1:]))
     pattern = r"(?:^|[,/\s])(?:{})(?:$|[,/\s]|-part\d|-\d+:\d+:)".format("|".join(names))
     return re.search(pattern, text) is not None
+
+
+def luns_named(text: str) -> List[str]:
+    """What could be the SCSIid of a LUN that is named in such a text; other words are among them.
+
+    What `names_lun` says of one of these is true of them; an id that has what udev does not take is as udev has it.
+    """
+    words = re.split(r"[,/\s]", text)
+    bare = [re.sub(r"-part\d+\Z|-\d+:\d+:\d+:\d+\Z", "", word) for word in words]
+    bare = [re.sub(r"\A(?:scsi-|(?:dm-uuid-)?(?:part\d+-)?mpath-|dm-name-)(?=.)", "", word) for word in bare]
+    return [re.sub(r"\Awwn-0x", "3", word) for word in bare if is_scsi_id(word)]

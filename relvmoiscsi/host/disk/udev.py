@@ -23,6 +23,13 @@ node.session.scan = manual and to add the one LUN alone is no way around that. o
 2.0.875 only, and dom0 has 2.0.874; 2.0.874 scans whenever the target says that its LUNs have changed, newer releases
 (the one after 2.1.11) after every lost connection; and which number a SCSIid has, nobody knows without a scan.
 
+While `hidden_adapters` lasts, they do so with every disk that appears behind these adapters, but LUNs that are known:
+
+    /run/relvmoiscsi/hide/scan-<8 hex digits>-host3    one for each adapter; a line id=<SCSIid> for each known LUN
+
+A path of the original that was down may come back at that very moment, and belongs to its user at once. So what this
+host has, or the pool names, is not hidden.
+
 A switch without that flock is left over from a process that was killed: it hides nothing and the next one clears it.
 """
 
@@ -106,6 +113,25 @@ def is_hidden(name: str, host: Host = THIS_HOST) -> bool:
     return any(line.startswith("E:" + _MARK + "=") for line in _database(name, host))
 
 
+def is_left_hidden(name: str, host: Host = THIS_HOST) -> bool:
+    """Was the disk ("sdb") hidden when it came, and is no call at work on its LUN? A scan has brought it.
+
+    To be asked while nobody scans: then that call was killed.
+    """
+    if "E:" + _MARK + "=all" not in _database(name, host):
+        return False
+    scsi_id = scsi_id_of_disk(name, host)
+    return scsi_id is None or not is_switch_on(scsi_id, host)
+
+
+def ids_here(host: Host = THIS_HOST) -> List[str]:
+    """The SCSIids of all disks and maps of this host, but of disks that a scan has brought and that are hidden."""
+    paths = [path for kind in ("sd*", "dm-*") for path in glob(os.path.join(escape(host.sysfs), "block", kind))]
+    names = [os.path.basename(path) for path in paths]
+    found = {scsi_id_of_disk(name, host) for name in names if not is_left_hidden(name, host)}
+    return sorted(filter(None, found))
+
+
 @contextmanager
 def hidden(scsi_id: str, multipath: bool = False, host: Host = THIS_HOST) -> Iterator[None]:
     """Keep event handlers off the LUN `scsi_id` while the block runs, its disks that appear meanwhile included.
@@ -169,13 +195,41 @@ def hidden_target(iqn: str, host: Host = THIS_HOST) -> Iterator[None]:
                     log.warning("udev was not asked to look at %s again: %s", lun.disk, error)
 
 
-def make_event(kernel_name: str, host: Host = THIS_HOST) -> None:
+@contextmanager
+def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = THIS_HOST) -> Iterator[None]:
+    """Keep event handlers off the disks that appear behind these adapters ("host3") while the block runs.
+
+    Not off those with a SCSIid that is `known`. To be entered before a scan, and left when what it has brought is gone,
+    as far as it is to go. Afterwards, what is still there and hidden gets an "add" event, for which all see it: also
+    what a call that was killed has left.
+
+    Raises Refused, before the block, when the rules are not installed.
+    """
+    what = "behind " + ", ".join(adapters)
+    _check_rules(what, host)
+    call = os.urandom(4).hex()
+    names = [f"scan-{call}-{adapter}" for adapter in adapters]
+    lines = "".join(f"id={in_udev(scsi_id)}\n" for scsi_id in known)
+    descriptor = _switch_on(what, names, host.at(RUN_DIRECTORY), lines)
+    try:
+        yield
+    finally:
+        _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
+        for disk in _disks_behind(adapters, host):
+            try:
+                if is_left_hidden(disk, host):
+                    make_event(disk, host, "add")  # multipathd of dom0 passes over a change of a path that is new to it
+            except RelvmoiscsiError as error:
+                log.warning("udev was not asked to look at %s again: %s", disk, error)
+
+
+def make_event(kernel_name: str, host: Host = THIS_HOST, action: str = "change") -> None:
     """Have udev go through its rules for the block device once more."""
     try:
         with open(os.path.join(host.sysfs, "block", kernel_name, "uevent"), "w", encoding="ascii") as uevent:
-            uevent.write("change")
+            uevent.write(action)
     except OSError as error:
-        log.debug("no change event for %s: %s", kernel_name, error.strerror)  # it is on its way out
+        log.debug("no %s event for %s: %s", action, kernel_name, error.strerror)  # it is on its way out
 
 
 def switch_name(scsi_id: str) -> str:
@@ -189,27 +243,28 @@ def switch_name(scsi_id: str) -> str:
     return name
 
 
-def _switch_on(scsi_id: str, names: Sequence[str], run_dir: str) -> int:
-    """Make the switch; the descriptor whose flock says that it counts."""
+def _switch_on(what: str, names: Sequence[str], run_dir: str, lines: str = "") -> int:
+    """Make the switch for the LUN `what`, "behind host3" say; the descriptor whose flock says that it counts."""
     directory = os.path.join(run_dir, "hide")
     try:
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
         with _only_one(run_dir):
             os.makedirs(directory, mode=0o755, exist_ok=True)
             _clear_stale(directory)
-            _check_free(scsi_id, os.path.join(directory, names[0]))
-            return _make(names, run_dir)
+            _check_free(what, os.path.join(directory, names[0]))
+            return _make(names, run_dir, lines)
     except OSError as error:
-        problem = f"LUN {scsi_id} cannot be hidden from event handlers: {run_dir}: {error.strerror}."
+        problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}."
         raise Refused(problem) from error
 
 
-def _make(names: Sequence[str], run_dir: str) -> int:
+def _make(names: Sequence[str], run_dir: str, lines: str) -> int:
     """The switch under all its names, locked before it has the first of them."""
     path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(descriptor, b"%d\n" % os.getpid())
+        with open(descriptor, "w", encoding="ascii", closefd=False) as file:
+            file.write(f"{os.getpid()}\n{lines}")
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The SCSIid comes last: what the rules do about its disks depends on the others.
         for name in reversed(names):
@@ -223,7 +278,7 @@ def _make(names: Sequence[str], run_dir: str) -> int:
     return descriptor
 
 
-def _check_rules(scsi_id: str, host: Host) -> None:
+def _check_rules(what: str, host: Host) -> None:
     """Without the rules the switch hides nothing: what acts on events would open the clone at once."""
     if not os.path.exists(os.path.join(host.udev_run, "control")):
         return  # without udev there are no events to hide from
@@ -232,18 +287,18 @@ def _check_rules(scsi_id: str, host: Host) -> None:
     if counts is None or not os.path.getsize(counts):  # an empty one, or /dev/null, switches the rules off
         raise Refused(
             "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
-                scsi_id, counts or "no " + RULES, "is empty" if counts else "in " + host.udev_rules[0]
+                what, counts or "no " + RULES, "is empty" if counts else "in " + host.udev_rules[0]
             )
         ).in_state("Nothing was written.")
 
 
-def _check_free(scsi_id: str, path: str) -> None:
+def _check_free(what: str, path: str) -> None:
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return
     owner = flock.owner_of(status)
-    raise Refused(f"LUN {scsi_id} is being worked on by {owner}. Try again when that has ended.")
+    raise Refused(f"LUN {what} is being worked on by {owner}. Try again when that has ended.")
 
 
 def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:
@@ -293,6 +348,14 @@ def _remove_if_empty(directory: str) -> None:
     """Without the directory the rules ask no disk for its SCSIid."""
     if not os.listdir(directory):
         os.rmdir(directory)
+
+
+def _disks_behind(adapters: Sequence[str], host: Host) -> List[str]:
+    """The disks ("sdb") behind the adapters ("host3")."""
+    numbers = [adapter[len("host") :] for adapter in adapters]
+    devices = os.path.join(escape(host.sysfs), "bus/scsi/devices")
+    paths = [path for number in numbers for path in glob(os.path.join(devices, number + ":*", "block/sd*"))]
+    return sorted((os.path.basename(path) for path in paths), key=_by_age)
 
 
 def _show(scsi_id: str, host: Host) -> None:

@@ -10,11 +10,12 @@ Every value is looked at, whatever its key: SRs of other makers have theirs.
 Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_SCSIidlist), LUNperVDI.py.
 """
 
+from itertools import chain
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
-from relvmoiscsi.host.disk.scsi_id_text import names_lun
+from relvmoiscsi.host.disk.scsi_id_text import luns_named, names_lun
 
 #: SRs of our types are those of calls under way, or left over from one that died with xapi; the LUN's lock orders calls
 OWN_TYPES = ("relvmoiscsi", "relvmohba")
@@ -107,6 +108,16 @@ def made_on(scsi_id: str, pool: Pool) -> List[User]:
             sentence = f"The SR {_name(sr)} was made on it, and {state}."
             found.append(User(sentence, sr, ref, {}))
     return found
+
+
+def ids_named(pool: Pool) -> List[str]:
+    """Whatever could be a SCSIid in the records; but not in those of calls to us, which name clones."""
+    own = {ref for ref, sr in pool.srs.items() if sr.get("type") in OWN_TYPES}
+    configs = [pbd.get("device_config", {}) for pbd in pool.pbds.values() if pbd.get("SR") not in own]
+    configs += [sr.get("sm_config", {}) for ref, sr in pool.srs.items() if ref not in own]
+    configs += [vdi.get("sm_config", {}) for vdi in pool.vdis.values()]
+    texts = {str(text) for config in configs for text in [*config, *config.values()]}
+    return sorted(set(chain.from_iterable(map(luns_named, texts))))
 
 
 def _by_pbds(scsi_id: str, pool: Pool, look: Look, here: str) -> Iterator[User]:

@@ -2,7 +2,8 @@
 """A LUN that an array maps to this host. No login keeps it hidden, and nothing ends when the call does.
 
     there      a disk of its own id answers: nothing is done
-    scan       else, with SM's LVM lock held from now on: LVM commands look at all disks, hidden or not
+    scan       else, with SM's LVM lock held from now on: LVM commands look at all disks, hidden or not. The other LUNs
+               that this brings are hidden until they are gone again, but those that this host or the pool knows
     find       every disk with the SCSIid that the scan has brought
     verify     all of them lead to one LUN, and none is in use
     afterwards with new identities it stays: lvmohba looks for its links, without a scan. So does a LUN that the pool
@@ -17,7 +18,7 @@ import os
 import time
 from contextlib import ExitStack
 from functools import lru_cache, partial
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.command import run
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 15.0  #: for all adapters together; a dead port alone takes the kernel twice as long
 SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
+OTHERS_SECONDS = 8.0  #: until udev has seen the other LUNs that a scan has brought, and they are gone again
+NODE_SECONDS = 3.0  #: for the kernel, to have their nodes after the scan
 LIST_SECONDS = 4.0  #: for all disks of a list to answer
 USER_SECONDS = 3.0  #: for whoever only looks at a disk
 BUSY_SECONDS = 3.0  #: for SM's LVM lock, where a list is asked for; a probe keeps xapi from attaching disks meanwhile
@@ -59,12 +62,26 @@ def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_s
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
     others = other_hosts.OtherHosts(xapi, call.host_ref)
+    pool = partial(lun_users.read_pool, xapi)
+    return HbaLun(scsi_id, config, multipathing, deadline, lock_seconds, others, pool, call.host_ref)
 
-    def is_known() -> bool:
-        users = lun_users.all_of(scsi_id, lun_users.read_pool(xapi), call.host_ref)
-        return any(not user.is_own for user in users)
 
-    return HbaLun(scsi_id, config, multipathing, deadline, lock_seconds, others, is_known)
+class _Before(NamedTuple):
+    """What there is before a scan."""
+
+    addresses: List[str]  #: of all adapters, as the next call may filter others
+    known: Set[str]  #: SCSIids that this host has, or the pool names
+
+
+def _look_around(pool: lun_users.Pool) -> _Before:
+    """SM's LVM lock is held. What a call that was killed has brought, and is hidden still, counts as not there."""
+    disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
+    there = [one for one, disk in disks.items() if disk is None or not udev.is_left_hidden(disk)]
+    return _Before(there, {*udev.ids_here(), *lun_users.ids_named(pool)})
+
+
+def _hidden(adapters: Sequence[hba.Adapter], before: _Before) -> ContextManager[None]:
+    return udev.hidden_adapters([one.name for one in adapters], sorted(before.known))
 
 
 class HbaLun(Lun):
@@ -80,11 +97,13 @@ class HbaLun(Lun):
         deadline: Deadline,
         lock_seconds: float,
         others: other_hosts.OtherHosts,
-        is_known: Callable[[], bool] = lambda: False,
+        read_pool: Callable[[], lun_users.Pool],
+        host_ref: str = "",
     ) -> None:
-        """`is_known`: do the records of the pool have the LUN? Asked before a scan, or after one of an earlier call."""
+        """`read_pool`: asked before a scan, or after one of an earlier call; `host_ref` is this host."""
         super().__init__(scsi_id, multipathing, deadline, lock_seconds, "of the host's adapters")
-        self._config, self._others, self._is_known = config, others, is_known
+        self._config, self._others = config, others
+        self._read_pool, self._host_ref = read_pool, host_ref
         self._adapters: List[hba.Adapter] = []
         self._failures: List[str] = []
         self._live: List[str] = []
@@ -111,12 +130,13 @@ class HbaLun(Lun):
         self._was_noted = self._note.read() is not None
         if self._live and not self._was_noted:
             return
-        self._is_kept = self._is_known()  # a failure ends the call here: nothing has come, nothing goes
+        pool = self._read_pool()  # a failure ends the call here: nothing has come, nothing goes
+        self._is_kept = any(not user.is_own for user in lun_users.all_of(self.scsi_id, pool, self._host_ref))
         stack.callback(quietly, "taking away what a scan has brought", self._take_away)
         if not self._live:
             if not self._was_noted:
                 self._note.write(hba.addresses(hba.adapters()))  # of all: the next call may filter others
-            self._scan()
+            self._scan(pool, stack)
 
     def disks(self) -> List[str]:
         if self._live:
@@ -153,11 +173,22 @@ class HbaLun(Lun):
         self._faces = paths.look(disks, self.deadline.part(paths.ANSWER_SECONDS)) if disks else {}
         return list(self._faces)
 
-    def _scan(self) -> None:
-        there = hba.addresses(self._adapters)
+    def _scan(self, pool: lun_users.Pool, stack: ExitStack) -> None:
+        """What else it brings goes at once; and at the end of the call, where one was given up and may bring more."""
         places = hba.places(self._adapters, self._config.lun, self._config.wwpns)
         if not places:
             raise NotFound(self._no_place(), "ISCSIDevice")
+        before = _look_around(pool)
+        with ExitStack() as hiding:
+            hiding.enter_context(_hidden(self._adapters, before))
+            self._bring(places, before.addresses)
+            forget = partial(self._forget_others, before, pool)
+            forget(self.deadline.part(OTHERS_SECONDS))
+            if self._failures:
+                stack.push(hiding.pop_all())
+                stack.callback(lambda: forget(self.deadline.for_cleanup()))
+
+    def _bring(self, places: Sequence[hba.Place], there: Sequence[str]) -> None:
         started = time.monotonic()
         log.info("scanning %s for the LUN %s", _listed(f"{one.adapter.name} ({one})" for one in places), self.scsi_id)
         self._failures = scan(places, self.deadline.part(min(SCAN_SECONDS, self.deadline.left / 2)))
@@ -166,6 +197,13 @@ class HbaLun(Lun):
         came = [one for one in hba.addresses(self._adapters) if one not in there]
         others = [f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came]
         log.info("%.1f seconds; it has brought %s", time.monotonic() - started, _listed(others))
+
+    def _forget_others(self, before: _Before, pool: lun_users.Pool, deadline: Deadline) -> None:
+        def is_taken(scsi_id: str) -> bool:
+            return scsi_id == self.scsi_id or _is_taken(scsi_id, pool)
+
+        forget = partial(_forget, self._adapters, before, is_taken, deadline)
+        quietly("taking away the other LUNs of a scan", forget)
 
     def _all_have_nodes(self) -> bool:
         addresses = hba.addresses_of(self.scsi_id, self._adapters)
@@ -291,26 +329,29 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
     """
     adapters = hba.adapters(config.driver)
     pool = lun_users.read_pool(xapi)
-    there = hba.addresses(hba.adapters())  # of all: the next call may filter others
 
     def is_taken(scsi_id: str) -> bool:
         return _is_taken(scsi_id, pool)
-
-    def forget() -> None:
-        _forget(adapters, there, is_taken, deadline)
 
     busy = ""
     with ExitStack() as stack:
         try:
             stack.enter_context(sm_locks.lvm_lock(timeout=deadline.within(max(lock_seconds, BUSY_SECONDS))))
-        except sm_locks.Busy as problem:
+            before = _look_around(pool)
+            if adapters:
+                stack.enter_context(_hidden(adapters, before))
+        except Refused as problem:
             busy = f" The adapters were not scanned, so LUNs that were mapped of late are not in the list. {problem}"
             log.warning("the list is of what is there, without a scan: %s", problem)
         else:
+
+            def forget() -> None:
+                _forget(adapters, before, is_taken, deadline.for_cleanup())
+
             stack.callback(quietly, "taking away what the scan has brought", forget)
             for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
                 log.warning("%s", failure)
-            came = [one for one in hba.addresses(adapters) if one not in there]
+            came = [one for one in hba.addresses(adapters) if one not in before.addresses]
             THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(LUN_SECONDS))
         xml = device_list(_as_they_are(hba.disks(adapters), deadline), adapters, is_taken, _description)
     if config.device:
@@ -341,22 +382,24 @@ def _is_taken(scsi_id: str, pool: lun_users.Pool) -> bool:
 
 
 def _forget(
-    adapters: Sequence[hba.Adapter], there: Sequence[str], is_taken: Callable[[str], bool], deadline: Deadline
+    adapters: Sequence[hba.Adapter], before: _Before, is_taken: Callable[[str], bool], deadline: Deadline
 ) -> None:
     """Take away the LUNs that are new since then as a whole, but those of the pool, and those a call of ours is at.
 
     A path that came to a LUN with a disk may be one that was down for a moment: nobody would look for it again. What
     stays, or a kill leaves, is noted for the next call for that LUN.
     """
-    known = set(map(scsi_id_of_address, there))
+    known = before.known | {scsi_id_of_address(one) or "" for one in before.addresses}
     with ExitStack() as locks:
+        came = [one for one in hba.addresses(adapters) if one not in before.addresses]
         free = {}
-        for scsi_id, addresses in _by_lun(one for one in hba.addresses(adapters) if one not in there).items():
+        for scsi_id, addresses in _by_lun(came).items():
             if scsi_id not in known and not is_taken(scsi_id) and _take_lock(scsi_id, locks):
                 free[scsi_id] = addresses
-        notes = _noted(free, there)
-        new = [disk for addresses in free.values() for disk in map(hba.disk_at, addresses) if disk]
-        seconds = deadline.for_cleanup().within(CLEANUP_SECONDS)
+        notes = _noted(free, before.addresses)
+        THIS_HOST.wait_for(lambda: all(map(hba.disk_at, came)), deadline.within(NODE_SECONDS))
+        new = [disk for disk in map(hba.disk_at, came) if disk]
+        seconds = deadline.within(CLEANUP_SECONDS)
         quietly("waiting for udev", lambda: udev.settle(new, seconds))  # who is late with 160 of them, else keeps all
         all_of_them = [one for addresses in free.values() for one in addresses]
         stays = take_away(all_of_them, deadline.for_cleanup().part(CLEANUP_SECONDS))

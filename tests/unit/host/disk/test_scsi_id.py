@@ -19,7 +19,7 @@ from relvmoiscsi.host.disk.scsi_id import (
     scsi_id_of,
     scsi_id_of_disk,
 )
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id, names_lun
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id, luns_named, names_lun
 from relvmoiscsi.host.this_host import Host
 
 LIO = Inquiry(b"LIO-ORG ", b"clone           ")
@@ -293,6 +293,20 @@ def test_every_id_is_found_in_what_sm_and_udev_make_of_it_and_not_in_a_longer_on
 
 def test_an_id_with_odd_letters_is_found_in_the_link_that_udev_makes_of_it():
     assert names_lun("/dev/disk/by-id/scsi-1ACME_a_b_1-part2", "1ACME_a(b;1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", "scsi-{}", "a,{},b", "/dev/disk/by-id/scsi-{}", "/dev/disk/by-id/scsi-{}-part2", "/dev/disk/by-scsid/{}/sdb"]
+    + ["/dev/mapper/{}", "/dev/disk/by-scsibus/{}-3:0:0:1", "/dev/disk/by-id/dm-uuid-mpath-{}", "wwn-0x{}-part1"],
+)
+@pytest.mark.parametrize("scsi_id", [NAA_6_ID, "1LIO-ORG_clone:5ab1c2_d3e4"])
+def test_the_luns_of_a_text_are_those_that_it_names(text, scsi_id):
+    if "wwn" in text:
+        scsi_id = NAA_6_ID
+        text = text.replace("{}", scsi_id[1:])
+    assert scsi_id in luns_named(text.format(scsi_id))
+    assert names_lun(text.format(scsi_id), scsi_id)
 
 
 @pytest.mark.parametrize("scsi_id", [NAA_6_ID, "1LIO-ORG_clone:5ab1c2_d3e4", "SATA_disk-5"])

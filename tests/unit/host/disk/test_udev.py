@@ -19,7 +19,17 @@ from kit.iscsi_world import put_session
 from kit.scripted_events import waiting_with
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host.disk import udev
-from relvmoiscsi.host.disk.udev import disks_of, hidden, hidden_target, is_hidden, settle, switch_name
+from relvmoiscsi.host.disk.udev import (
+    disks_of,
+    hidden,
+    hidden_adapters,
+    hidden_target,
+    ids_here,
+    is_hidden,
+    is_left_hidden,
+    settle,
+    switch_name,
+)
 from relvmoiscsi.host.this_host import Host
 
 LUN = "36001405993c87c37fa84d02b7fa62c40"
@@ -372,10 +382,7 @@ def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_target(world):
     devpath = "/devices/platform/host6/session1/target6:0:0/6:0:0:7/block/sdd"
 
     def is_left_alone():
-        (program,) = re.findall(r"PROGRAM==\"/bin/sh -c '(.*)'\", GOTO", RULES[0].read_text(encoding="utf-8"))
-        program = program.replace("$$", "$").replace("$devpath", devpath)
-        program = program.replace("/sys/", str(world.root / "sys") + "/").replace("/run/relvmoiscsi", world.run_dir)
-        return subprocess.run(["/bin/sh", "-c", program], check=False).returncode == 0
+        return program_succeeds(world, "iscsi_session", devpath)
 
     assert is_left_alone()
     for iqn in (IQN + "2", IQN[:-1], "2026-01.test:open"):
@@ -386,6 +393,99 @@ def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_target(world):
     with hidden_target(IQN, world.host):
         assert not is_left_alone()
     assert is_left_alone()
+
+
+# --- the switch of an adapter
+
+
+def has_disk_behind(world, adapter, name, number, scsi_id, *lines):
+    """A disk as udev knows it."""
+    world.has_disk(name, number, scsi_id)
+    (world.root / f"sys/bus/scsi/devices/{adapter}:0:0:7/block" / name).mkdir(parents=True)
+    world.udev_knows(number, "I:186177866", *lines)
+
+
+def test_adapters_are_hidden_for_as_long_as_the_block_runs_but_what_is_known(world):
+    with hidden_adapters(["host1", "host13"], [LUN, "1LIO-ORG FILEIO"], world.host):
+        names = world.hides()
+        assert [name.rpartition("-")[2] for name in names] == ["host1", "host13"]
+        for name in names:
+            path = Path(world.run_dir) / "hide" / name
+            assert not can_be_locked(path)
+            assert path.read_text().splitlines() == [str(os.getpid()), "id=" + LUN, "id=1LIO-ORG_FILEIO"]
+
+    assert world.hides() is None
+
+
+def test_disks_behind_an_adapter_that_are_hidden_still_are_shown_again(world):
+    """Unless a call is at the LUN; "all" is what came hidden, "lvm" what was there before."""
+    for adapter, name, number, mark in (
+        (1, "sda", "8:0", "all"),
+        (13, "sdb", "8:16", "all"),
+        (2, "sdc", "8:32", "lvm"),
+    ):
+        has_disk_behind(world, adapter, name, number, OTHER, "E:RELVMOISCSI_HIDDEN=" + mark)
+    has_disk_behind(world, 3, "sdd", "8:48", LUN, "E:RELVMOISCSI_HIDDEN=all")
+    (world.root / "proc").symlink_to("/proc")  # it has who holds the switch
+    with hidden(LUN, host=world.host):
+        with hidden_adapters(["host1", "host2", "host3"], [], world.host):
+            assert [is_left_hidden(name, world.host) for name in ("sda", "sdc", "sdd")] == [True, False, False]
+        assert [world.event_of(name) for name in ("sda", "sdb", "sdc", "sdd")] == ["add", "", "", ""]
+
+
+def test_a_disk_behind_an_adapter_that_udev_does_not_tell_of_is_only_logged(world, caplog):
+    has_disk_behind(world, 1, "sda", "8:0", OTHER, "E:RELVMOISCSI_HIDDEN=all")
+    with hidden_adapters(["host1"], [], world.host):
+        (world.root / "run/udev/data/b8:0").unlink()
+        (world.root / "run/udev/data/b8:0").mkdir()
+
+    assert "was not asked to look at sda again" in caplog.text
+
+
+def test_without_the_rules_no_adapter_is_hidden(world):
+    os.unlink(str(world.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
+
+    with pytest.raises(Refused, match="LUN behind host1 cannot"), hidden_adapters(["host1"], [], world.host):
+        pytest.fail("it was hidden")
+
+
+def test_the_luns_of_a_host_are_those_of_its_disks_and_maps_but_what_a_killed_scan_has_brought(world):
+    third = OTHER[:-1] + "2"
+    world.has_disk("sda", "8:0")
+    has_disk_behind(world, 1, "sdb", "8:16", third, "E:RELVMOISCSI_HIDDEN=all")
+    world.has_map("dm-0", "254:0", scsi_id=OTHER)  # all its paths are down
+
+    assert ids_here(world.host) == [LUN, OTHER]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
+def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_adapter(world):
+    def is_left_alone(scsi_id=OTHER):
+        return program_succeeds(world, "scan-", adapter="host1", scsi_id=scsi_id)
+
+    assert is_left_alone()
+    for other in ("host", "host13", "host2"):
+        with hidden_adapters([other], [], world.host):
+            assert is_left_alone(), other
+    world.put("run/relvmoiscsi/hide/scan-00000000-host1", "of a process that was killed\n")
+    assert is_left_alone()
+    with hidden_adapters(["host3", "host1"], [LUN, "36001405"], world.host):
+        assert not is_left_alone()
+        assert not is_left_alone(scsi_id=""), "it does not tell its id"
+        assert not is_left_alone(scsi_id="6001405")
+        assert is_left_alone(LUN)
+    assert is_left_alone()
+
+
+def program_succeeds(world, word, devpath="", adapter="", scsi_id=""):
+    """Does the program of the rules with this word in it?"""
+    programs = re.findall(r"PROGRAM!=\"/bin/sh -c '(.*)'(.*)\", GOTO", RULES[0].read_text(encoding="utf-8"))
+    ((program, arguments),) = [one for one in programs if word in one[0]]
+    program = program.replace("$$", "$").replace("$devpath", devpath)
+    program = program.replace("/sys/", str(world.root / "sys") + "/").replace("/run/relvmoiscsi", world.run_dir)
+    given = arguments.replace("$id", adapter).replace("$env{.RELVMOISCSI_ID}", scsi_id).split()
+    return subprocess.run(["/bin/sh", "-c", program, *given], stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
 # --- and what is seen afterwards
@@ -457,7 +557,7 @@ def test_the_rules_look_where_the_switch_is():
 
     assert udev.RUN_DIRECTORY + "/hide" in text
     assert set(re.findall(r"/run/[a-z/]*", text)) == {"/run/relvmoiscsi/hide", "/run/relvmoiscsi/hide/"} | set(
-        re.findall(r"/run/relvmoiscsi/hide/(?:paths|mpath|target)", text)
+        re.findall(r"/run/relvmoiscsi/hide/(?:paths|mpath|target|scan)", text)
     )
     assert udev._MARK in text
 

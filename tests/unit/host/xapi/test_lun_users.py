@@ -5,7 +5,7 @@ import pytest
 
 from kit.pool.database import Database
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.xapi.lun_users import Pool, users_of, verify_unused
+from relvmoiscsi.host.xapi.lun_users import Pool, ids_named, users_of, verify_unused
 from relvmoiscsi.sr_driver.codes import fault_of
 
 SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
@@ -261,3 +261,14 @@ def test_a_device_of_this_host_s_own_pbd_is_followed_whatever_its_name(records):
     verify_unused(SCSI_ID, records.pool, records.sr, records.links.get, here=there)
     with pytest.raises(Refused, match="local"):
         verify_unused(SCSI_ID, records.pool, records.sr, records.links.get, here=here)
+
+
+def test_what_the_records_name_is_every_lun_of_theirs_but_of_calls_to_us(records):
+    records.add("lvmohba", OTHER_ID)
+    third, fourth = SCSI_ID[:-1] + "2", SCSI_ID[:-1] + "3"
+    records.add("ext", None, sm_config={"devserial": "scsi-" + third})
+    records.db.create("VDI", SR=records.sr, sm_config={"SCSIid": fourth}, location="x")
+
+    ids = ids_named(records.pool)
+
+    assert {OTHER_ID, third, fourth} <= set(ids) and SCSI_ID not in ids

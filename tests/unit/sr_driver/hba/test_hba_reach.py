@@ -2,6 +2,7 @@
 """When a call scans, what it takes away afterwards and what it leaves; the rest is tested on real ports in VMs."""
 
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -34,15 +35,35 @@ class Host:
     def __init__(self, root):
         self.world = HbaWorld(root)
         self.done, self.mapped, self.dead, self.ids, self.failures = [], [], set(), {}, []
-        self.stays, self.noted, self.asked = {}, None, []
+        self.stays, self.noted, self.asked, self.settled, self.hides = {}, None, [], [], {}
+        self.locked = set()  #: LUNs that other calls are at
+        self.pool = lun_users.Pool({}, {}, {})
 
     def scan(self, places, _deadline):
         self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
+        self.hides = self.switches()
         for address, disk, *scsi_id in self.mapped:
             self.world.lun(address, disk, scsi_id=(scsi_id or [CLONE])[0])
         return self.failures
 
+    def switches(self):
+        """What hides adapters now: the SCSIids that it does not hide, by the adapter."""
+        found = {}
+        for path in Path(self.world.host.at("run/relvmoiscsi")).glob("hide/scan-*"):
+            ids = [line[3:] for line in path.read_text(encoding="ascii").splitlines() if line.startswith("id=")]
+            found[path.name.rpartition("-")[2]] = ids
+        return found
+
+    def is_hidden(self, disk):
+        """It came while it was hidden, and has been so since."""
+        number = f"8:{16 * (ord(disk[-1]) - ord('a'))}"
+        self.world.put(f"block/{disk}/dev", number + "\n")
+        self.world.put(f"../run/udev/data/b{number}", "I:186177866\nE:RELVMOISCSI_HIDDEN=all\n")
+        self.world.put(f"block/{disk}/uevent", "")
+
     def take_away(self, addresses, _deadline):
+        if not addresses:
+            return {}
         self.done.append("take away " + ", ".join(addresses))
         self.noted = self.note.read()
         return self.stays
@@ -60,10 +81,11 @@ class Host:
         finally:
             self.done.append("unlock")
 
-    def lun(self, scsi_id=CLONE, is_known=lambda: False, **config):
-        lun = reach.HbaLun(scsi_id, parse_config(config), False, Deadline(50, Clock()), 0.0, None, is_known)
-        lun._note = self.note
-        return lun
+    def lun(self, scsi_id=CLONE, **config):
+        return reach.HbaLun(scsi_id, parse_config(config), False, Deadline(50, Clock()), 0.0, None, self.read_pool)
+
+    def read_pool(self):
+        return self.pool
 
     @property
     def note(self):
@@ -78,6 +100,11 @@ class Host:
             if is_new:
                 lun.stays()
         return disks
+
+
+def with_lun(scsi_id, sr_type="lvmohba"):
+    """A pool that has an SR on the LUN."""
+    return lun_users.Pool({"pbd": {"SR": "sr", "device_config": {"SCSIid": scsi_id}}}, {"sr": {"type": sr_type}}, {})
 
 
 def here(function, host):
@@ -100,6 +127,10 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(udev, "disks_of", lambda scsi_id: disks_of(scsi_id, made.world.host))
     monkeypatch.setattr(paths, "look", made.look)
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
+    for name in ("hidden_adapters", "ids_here", "is_left_hidden"):
+        monkeypatch.setattr(udev, name, here(getattr(udev, name), made.world.host))
+    monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
+    monkeypatch.setattr(reach, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)
     monkeypatch.setattr(reach, "scan", made.scan)
     monkeypatch.setattr(reach, "take_away", made.take_away)
     monkeypatch.setattr(reach, "Note", here(Note, made.world.host))
@@ -207,7 +238,8 @@ def test_what_a_scan_brings_after_it_was_given_up_goes_with_the_next_call(host):
 def test_so_does_what_the_pool_knows(host, killed):
     killed(golden.load("one").disk)
 
-    host.hold(host.lun(is_known=lambda: True))
+    host.pool = with_lun(CLONE)
+    host.hold(host.lun())
 
     assert (host.done, host.note.read()) == ([], None)
 
@@ -224,11 +256,13 @@ def test_so_does_what_came_then_and_does_not_answer_now_and_the_next_call_knows(
 
 
 def test_while_xapi_does_not_answer_nothing_comes_or_goes(host):
-    def is_known():
+    def read_pool():
         raise Refused("xapi does not answer.")
 
+    host.read_pool = read_pool
+
     with pytest.raises(Refused, match="xapi does not answer"):
-        host.hold(host.lun(is_known=is_known))
+        host.hold(host.lun())
 
     assert host.done == ["lock", "unlock"]
 
@@ -296,17 +330,114 @@ def test_a_port_that_nobody_sees_is_told_with_those_that_are_seen(host):
         host.hold(host.lun(targetWWPN="5000000000000001"))
 
 
+# --- the other LUNs that a scan brings
+
+
+def test_they_are_hidden_and_gone_before_the_lun_is_looked_at(host):
+    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+
+    host.hold(host.lun(), is_new=True)
+
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:8", "unlock"]
+    assert host.settled == ["sdc", "sdd"], "also what stays is seen when the switch goes"
+    assert set(host.hides) == {"host0", "host1", "host2", "host3"} and host.switches() == {}
+
+
+@pytest.mark.parametrize("sr_type, is_known", [("lvmohba", True), ("ext", True), ("relvmohba", False)])
+def test_what_this_host_has_or_the_pool_names_is_not_hidden_and_stays(host, sr_type, is_known):
+    """A path of the original that was down may come back at that moment, and multipath is to have it at once.
+
+    What a call of ours names is a clone, and hidden; it stays, too, as that call is at it, or was and has left a note.
+    """
+    host.pool = with_lun(OTHER, sr_type)
+    host.mapped = [("1:0:0:7", "sdc"), ("3:0:1:0", "sdd", SCSI_ID), ("1:0:0:8", "sde", OTHER)]
+
+    host.hold(host.lun())
+
+    assert [SCSI_ID in host.hides["host3"], OTHER in host.hides["host3"]] == [True, is_known]
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
+
+
+def test_a_path_of_a_map_whose_paths_were_all_down_is_not_hidden_and_stays(host):
+    host.world.put("block/dm-0/dm/uuid", f"mpath-{OTHER}\n")
+    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+
+    host.hold(host.lun())
+
+    assert OTHER in host.hides["host1"]
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
+
+
+def test_one_that_another_call_is_at_stays(host):
+    host.locked, host.mapped = {OTHER}, [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+
+    host.hold(host.lun())
+
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
+
+
+def test_one_that_stays_is_noted_for_its_next_call_and_shown(host):
+    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+    host.stays = {"1:0:0:8": "The disk sdd at 1:0:0:8 stays: it is in use."}
+    came = host.take_away
+
+    def take_away(addresses, deadline):
+        if addresses == ["1:0:0:8"]:
+            host.is_hidden("sdd")
+        return came(addresses, deadline)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "take_away", take_away)
+        host.hold(host.lun())
+
+    assert Note(OTHER, host.world.host).read() == ("1:0:0:0", "3:0:0:0")
+    assert Path(host.world.at("block/sdd/uevent")).read_text(encoding="ascii") == "add"
+
+
+def test_what_a_killed_scan_has_brought_is_hidden_still_and_goes_with_the_next_scan(host):
+    host.world.lun("1:0:0:8", "sdd", scsi_id=OTHER)
+    host.is_hidden("sdd")
+    host.mapped = [("1:0:0:7", "sdc")]
+
+    host.hold(host.lun())
+
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:8", "take away 1:0:0:7", "unlock"]
+    assert OTHER not in host.hides["host1"]
+
+
+def test_while_the_kernel_goes_on_with_a_scan_they_are_hidden_to_the_end_of_the_call(host):
+    host.failures = ["host3 (fcoe): It hangs."]
+    host.mapped = [("1:0:0:7", "sdc")]
+
+    with ExitStack() as call:
+        lun = host.lun()
+        lun.before(call)
+        lun.reach(call)
+        assert set(host.switches()) == {"host0", "host1", "host2", "host3"}
+        host.world.lun("3:0:0:8", "sdd", scsi_id=OTHER)
+
+    assert host.done == ["lock", "scan - - -", "take away 3:0:0:8", "take away 1:0:0:7", "unlock"]
+    assert host.switches() == {}
+
+
+def test_where_they_cannot_be_hidden_nothing_is_scanned(host):
+    host.world.put("../run/udev/control", "")  # udev runs, without our rules
+
+    with pytest.raises(Refused, match="LUN behind host0, .*cannot be hidden from LVM and multipath"):
+        host.hold(host.lun())
+
+    assert host.done == ["lock", "unlock"]
+
+
 # --- the list
 
 
 @pytest.fixture
 def listing(host, monkeypatch):
     """The call without SCSIid, in a pool that has one LUN."""
-    pool = lun_users.Pool({"pbd": {"SR": "sr", "device_config": {"SCSIid": SCSI_ID}}}, {"sr": {}}, {})
-    monkeypatch.setattr(lun_users, "read_pool", lambda _: pool)
+    host.pool = with_lun(SCSI_ID)
+    monkeypatch.setattr(lun_users, "read_pool", lambda _: host.pool)
     monkeypatch.setattr(reach, "_description", lambda driver: "")
-    monkeypatch.setattr(reach, "_take_lock", lambda scsi_id, locks: True)
-    monkeypatch.setattr(udev, "settle", lambda disks, _: host.done.append("settle " + ", ".join(disks)))
 
     def ask(**config):
         return reach.missing_scsi_id(parse_config(config), None, Deadline(50, Clock()), 0.0)
@@ -326,7 +457,8 @@ def test_the_list_has_what_a_scan_brings_and_that_goes_again(host, listing, devi
 
     assert answer.sm_key == "ConfigSCSIid" and said in str(answer)
     assert ids_in(answer) == [CLONE], "the LUN of an SR of the pool is left out"
-    assert host.done == ["lock", "scan - - -", "settle sdc", "take away 1:0:0:7", "unlock"]
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
+    assert host.settled == ["sdc"]
 
 
 def test_a_lun_in_the_place_of_one_of_the_pool_is_in_the_list_and_a_disk_that_is_dead_is_as_it_was(host, listing):
@@ -392,6 +524,16 @@ def test_while_sm_is_at_an_lvm_command_the_list_is_of_what_is_there(host, listin
 
     assert "were not scanned" in str(answer) and "process 12" in str(answer)
     assert (ids_in(answer), host.done, waits) == ([OTHER], [], [reach.BUSY_SECONDS])
+
+
+def test_where_luns_cannot_be_hidden_the_list_is_of_what_is_there(host, listing):
+    host.world.put("../run/udev/control", "")
+    host.world.lun("1:0:0:8", "sdd", scsi_id=OTHER)
+
+    answer = listing()
+
+    assert "were not scanned" in str(answer) and "cannot be hidden" in str(answer)
+    assert (ids_in(answer), host.done) == ([OTHER], ["lock", "unlock"])
 
 
 def test_what_a_scan_has_brought_for_the_list_goes_also_where_udev_is_late(host, listing, monkeypatch):
