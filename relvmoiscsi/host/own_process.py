@@ -9,8 +9,9 @@ no signal, and a process with such a thread does not end either.
     waits for the end                 writes to the end, whatever the time is
 
 There is no way back to the time before the first write, so what has begun is waited for. What was given up before is
-killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as well. The
-locks that it has taken and lent are undone here, lest others wait for them until its disk answers.
+killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as well,
+unless it hangs. So the locks that it takes it lends, and has none itself: they are undone here, or end with this
+process, lest others wait for them until its disk answers. Of the locks of this process it has at most those of its LUN.
 """
 
 import array
@@ -22,7 +23,9 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+import stat
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
@@ -35,6 +38,7 @@ log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1  # Linux uapi: linux/prctl.h
 _REAP_MILLISECONDS = 1000
 _YES, _NO = b"y", b"n"
+_MAY_I_WRITE, _UNDO = "?", "u"  # what a child asks
 _LONGEST_POLL = 1 << 30  # milliseconds
 _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again finishes it."
 
@@ -46,7 +50,7 @@ _AT_ONCE = 64  #: processes; a host may have thousands of disks
 _MOST_LENT = 16  # descriptors at a time
 _INT = array.array("i").itemsize
 
-_to_parent: Optional[socket.socket] = None  # in work that is done apart
+_parent: Optional["_Parent"] = None  # in work that is done apart
 _given_up: Dict[int, str] = {}  # processes that had not ended then, with the session whose disks they are at
 
 
@@ -87,11 +91,47 @@ class AskingDevice(Device):
             self._has_begun = True
 
 
-def lend(descriptors: Sequence[int]) -> None:
-    """In work that is done apart: these hold locks (SM's), which are not needed once the work is given up."""
-    if _to_parent is not None:
-        rights = array.array("i", descriptors).tobytes()
-        _to_parent.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+@contextmanager
+def lending() -> Iterator[Callable[[Sequence[int]], None]]:
+    """In work that is done apart: a function that takes the descriptors of locks which the block has taken.
+
+    They are the other process's alone from then on, which undoes them when the block ends, after what the block does to
+    release them; here are other descriptors of the same files in their place. Elsewhere nothing is done.
+    """
+    try:
+        yield _lend
+    finally:
+        if _parent is not None:
+            _ask(_parent, _UNDO)
+
+
+def _lend(descriptors: Sequence[int]) -> None:
+    if _parent is None or not descriptors:
+        return
+    rights = array.array("i", descriptors).tobytes()
+    _parent.lending.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    for descriptor in descriptors:
+        is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+        other = os.open(os.devnull if is_socket else f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(other, descriptor, inheritable=False)
+        os.close(other)
+
+
+class _Parent(NamedTuple):
+    """How a child reaches its parent."""
+
+    lending: socket.socket
+    tell: int  #: a descriptor to write to
+    hear: int  #: one to read from
+
+
+def _ask(parent: _Parent, question: str) -> bool:
+    """May I? Not when nobody answers."""
+    try:
+        _tell(parent.tell, question)
+        return os.read(parent.hear, 1) == _YES
+    except OSError:  # it is not interested any more
+        return False
 
 
 class _Child(NamedTuple):
@@ -109,9 +149,10 @@ def apart(
     Raises OutOfTime when the deadline passes before that; RelvmoiscsiError with the message, key and state of the one
     that `work` raised; RuntimeError for any other exception there, which is logged there. `what` is what was given up,
     such as "the LUN was read"; `session` the only one whose disks it works on, by a name of the caller's. Work that
-    `only_reads` has no part in the locks of this process; other work has, as a write that hangs may come to pass later.
+    `only_reads` has no part in the locks of this process; other work has in those of LUNs, as a write that hangs may
+    come to pass when this process is gone.
     """
-    child = _fork(work, has_locks=not only_reads)
+    child = _fork(work, guards_lun=not only_reads)
     begun = False
     try:
         while True:
@@ -119,7 +160,11 @@ def apart(
             if line is None:
                 _kill(child.pid)
                 raise deadline.over(what)
-            if line != b"?":
+            if line == _UNDO.encode("ascii"):
+                _undo_locks(child.lent)
+                os.write(child.orders, _YES)
+                continue
+            if line != _MAY_I_WRITE.encode("ascii"):
                 return _result(line, begun)
             begun = not deadline.has_passed
             os.write(child.orders, _YES if begun else _NO)
@@ -129,9 +174,11 @@ def apart(
         os.close(child.answers)
         os.close(child.orders)
         _reap([child.pid], session)
-        if not begun:
+        if begun and child.pid in _given_up:
+            child.lent.detach()  # it still writes, and this process is about to end: the locks go with it
+        else:
             _undo_locks(child.lent)
-        child.lent.close()
+            child.lent.close()
 
 
 def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
@@ -149,7 +196,7 @@ def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) 
         while True:
             while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
                 number = waiting.pop(0)
-                running[number] = _fork(_asking_nothing(works[number]), has_locks=False)
+                running[number] = _fork(_asking_nothing(works[number]), guards_lun=False)
             answering = _answering(running, deadline)
             if not answering:
                 break
@@ -203,12 +250,12 @@ def _close(child: _Child) -> None:
     child.lent.close()
 
 
-def _fork(work: Callable[[Begin], str], has_locks: bool) -> _Child:
-    """Begin the work; without `has_locks`, without the locks of this process."""
+def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
+    """Begin the work, without the locks of this process, or with those that guard a LUN."""
     answers, tell = os.pipe()
     hear, orders = os.pipe()
     lent, lending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent = os.getpid()
+    here = os.getpid()
     pid = os.fork()
     if pid:
         os.close(tell)
@@ -219,12 +266,14 @@ def _fork(work: Callable[[Begin], str], has_locks: bool) -> _Child:
         os.close(answers)
         os.close(orders)
         lent.close()
-        global _to_parent  # noqa: PLW0603 - of this process, which does nothing else
-        _to_parent = lending
-        if not has_locks:
+        global _parent  # noqa: PLW0603 - of this process, which does nothing else
+        _parent = _Parent(lending, tell, hear)
+        if guards_lun:
+            copies.close_all_but_lun()
+        else:
             copies.close_all()
-        _part_from(parent)
-        _tell(tell, json.dumps(_done(work, tell, hear)))
+        _part_from(here)
+        _tell(tell, json.dumps(_done(work, _parent)))
     finally:
         os._exit(0)  # nothing of what this process was in the middle of is its own to end
     return _Child(0, lent, -1, -1)  # not reached
@@ -240,10 +289,9 @@ def _part_from(parent: int) -> None:
         os._exit(0)
 
 
-def _done(work: Callable[[Begin], str], tell: int, hear: int) -> Dict[str, Any]:
+def _done(work: Callable[[Begin], str], parent: _Parent) -> Dict[str, Any]:
     def begin() -> None:
-        _tell(tell, "?")
-        if os.read(hear, 1) != _YES:
+        if not _ask(parent, _MAY_I_WRITE):
             raise _Stop
 
     try:

@@ -14,7 +14,7 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
-from relvmoiscsi.host.own_process import lend
+from relvmoiscsi.host.own_process import lending
 from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.run import Run
@@ -101,9 +101,10 @@ class _SmLog(procedure.Voice):
     def locks(self, run: Run) -> Iterator[None]:
         """SM's LVM lock and LVM's own, on both names of the volume group.
 
-        Until the first write they are undone by whoever gives this process up: the LUN may not answer.
+        They are lent to whoever waits for this process, and end with it: the LUN may not answer.
         """
         with ExitStack() as held:
+            lend = held.enter_context(lending())
             of_sm: List[int] = []
             if not self._has_sm_lock:
                 of_sm = held.enter_context(sm_locks.lvm_lock(timeout=self._deadline.within(VG_LOCK_SECONDS)))

@@ -274,7 +274,7 @@ def _make(names: Sequence[str], run_dir: str, lines: str) -> int:
         raise
     finally:
         os.unlink(path)
-    copies.note(descriptor)
+    copies.note(descriptor, guards_lun=True)
     return descriptor
 
 

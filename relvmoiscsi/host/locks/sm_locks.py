@@ -14,7 +14,8 @@ file. The locks of open file descriptions (F_OFD_SETLK, Linux 3.15) exclude thos
 taken here. The files of SM stay where they are: SM does not look whether the file it has locked is still the one that
 its name leads to, so removing one would give the lock to two. A forked child has a copy of what was open, and may hang
 in a disk for longer than its parent lives: so each lock is undone, which is for all copies, before its file is closed;
-and a child that needs none of them closes its copies (copies.py), as a parent that is killed undoes nothing.
+and a child closes its copies, but for that of its LUN's if it writes (copies.py), as a parent that is killed undoes
+nothing. What a child has taken by itself is lent to its parent (own_process.lending).
 
 All of these are of this host only. Whoever takes several takes them in this order: the LUN, iscsiadm, LVM.
 Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount); misc/fairlock; set-iscsi-initiator.
@@ -117,7 +118,7 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
     path = os.path.join(host.at(LUN_LOCKS), scsi_id)
     deadline = time.monotonic() + timeout
     while True:
-        with _sm_lock(path, deadline) as descriptor:
+        with _sm_lock(path, deadline, guards_lun=True) as descriptor:
             # As the holder removes the file, its name may lead elsewhere by the time the lock is ours.
             if not flock.is_current(path, descriptor):
                 continue
@@ -241,11 +242,11 @@ def _no_reference(path: str, error: OSError) -> Refused:
 
 
 @contextmanager
-def _sm_lock(path: str, deadline: float) -> Iterator[int]:
+def _sm_lock(path: str, deadline: float, guards_lun: bool = False) -> Iterator[int]:
     """Hold a record lock on the whole file, which is made if need be; the descriptor of the file."""
     descriptor = _open(path)
     try:
-        with copies.noted(descriptor):
+        with copies.noted(descriptor, guards_lun):
             while not _try_lock(descriptor, path):
                 if time.monotonic() >= deadline:
                     raise _taken(path, _holder(descriptor))

@@ -3,6 +3,7 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from relvmoiscsi.host.locks.sm_locks import (
     lun_lock,
     lvm_lock,
 )
-from relvmoiscsi.host.own_process import AskingDevice, apart, lend, still_there, together
+from relvmoiscsi.host.own_process import AskingDevice, apart, lending, still_there, together
 from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.processes
@@ -289,10 +290,7 @@ def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, f
     hear, tell = os.pipe()
 
     def work(_begin):
-        with lvm_lock(Host(str(tmp_path)), 20) as of_sm, lvm_locks(
-            ["VG_XenStorage-old"], str(tmp_path / "lvm"), 20
-        ) as of_lvm:
-            lend([*of_sm, *of_lvm.descriptors])
+        with lent_locks(tmp_path):
             os.write(tell, b"!")
             for_ever()
         return "never"
@@ -336,10 +334,21 @@ def all_locks(root):
         yield
 
 
+@contextmanager
+def lent_locks(root):
+    """As work that is done apart takes those that nobody has taken for it."""
+    with lending() as lend, lvm_lock(Host(str(root)), 20) as of_sm, lvm_locks(
+        ["VG_XenStorage-old"], str(root / "lvm"), 20
+    ) as of_lvm:
+        lend([*of_sm, *of_lvm.descriptors])
+        yield
+
+
 @pytest.fixture
-def killed(tmp_path, fairlock):
-    """A call that was killed while a child of it hung, which ends with the test."""
+def kill_during():
+    """Runs a call, and kills it when its child says that it hangs; the child ends with the test."""
     hear, tell = os.pipe()
+    hanging = []
 
     def hang():
         ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # in the kernel the end of its parent does not end it
@@ -347,17 +356,31 @@ def killed(tmp_path, fairlock):
         for_ever()
         return "never"
 
-    call = os.fork()
-    if not call:
-        with all_locks(tmp_path):
-            together([hang], NO_DEADLINE, "an adapter had been scanned")
-    hanging = int(os.read(hear, 20))
-    os.kill(call, signal.SIGKILL)
-    os.waitpid(call, 0)
-    yield Host(str(tmp_path))
-    os.kill(hanging, signal.SIGKILL)
+    def kill(call):
+        pid = os.fork()
+        if not pid:
+            call(hang)
+        hanging.append(int(os.read(hear, 20)))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    yield kill
+    for pid in hanging:
+        os.kill(pid, signal.SIGKILL)
     os.close(hear)
     os.close(tell)
+
+
+@pytest.fixture
+def killed(tmp_path, fairlock, kill_during):
+    """The host of a call that was killed while a scan hung."""
+
+    def call(hang):
+        with all_locks(tmp_path):
+            together([hang], NO_DEADLINE, "an adapter had been scanned")
+
+    kill_during(call)
+    return Host(str(tmp_path))
 
 
 def test_the_locks_of_a_call_that_was_killed_are_free_whatever_hangs(killed, tmp_path, fairlock):
@@ -371,20 +394,74 @@ def test_the_locks_of_a_call_that_was_killed_are_free_whatever_hangs(killed, tmp
         pass
 
 
+@pytest.mark.parametrize("has_all", [True, False])
+def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_alone(
+    tmp_path, fairlock, kill_during, has_all
+):
+    """`has_all`: the call had the other locks, too, as after a scan; else the one that writes has taken them."""
+    host = Host(str(tmp_path))
+
+    def write(begin, hang):
+        begin()
+        if has_all:
+            return hang()
+        with lent_locks(tmp_path):
+            return hang()
+
+    def call(hang):
+        with ExitStack() as held:
+            if has_all:
+                held.enter_context(all_locks(tmp_path))
+            else:
+                (tmp_path / "lvm").mkdir()
+                held.enter_context(lun_lock(CLONE, host, 1))
+                held.enter_context(hidden(CLONE, host=host))
+            apart(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read")
+
+    kill_during(call)
+
+    assert fairlock.readline() == b"free\n"
+    files = [("lockf", LVM_LOCK), ("flock", "lvm/P_global"), ("flock", "lvm/V_VG_XenStorage-old")]
+    assert all(is_free(how, tmp_path / name) for how, name in files)
+    assert not is_free("lockf", tmp_path / LUN_LOCKS / CLONE)
+    switch = tmp_path / "run/relvmoiscsi/hide" / CLONE
+    assert not is_free("flock", switch)
+
+
+def test_locks_that_were_lent_are_free_when_the_work_is_done_with_them_and_their_files_gone(tmp_path, fairlock):
+    (tmp_path / "lvm").mkdir()
+
+    def work(begin):
+        begin()
+        for _ in range(2):  # an unfinished run is settled first
+            with lent_locks(tmp_path):
+                files = [("lockf", LVM_LOCK), ("flock", "lvm/P_global"), ("flock", "lvm/V_VG_XenStorage-old")]
+                assert not any(is_free(how, tmp_path / name) for how, name in files)
+            assert is_free("lockf", tmp_path / LVM_LOCK) and is_free("flock", tmp_path / "lvm/P_global")
+            assert not (tmp_path / "lvm/V_VG_XenStorage-old").exists()
+            shutil.rmtree(str((tmp_path / FAIRLOCK).parent), ignore_errors=True)  # its server serves one
+        return "done"
+
+    assert apart(work, NO_DEADLINE, "the LUN was read") == "done"
+    assert fairlock.readline() == b"free\n"
+
+
 def open_files(_begin=None):
     """Of this process, which has nothing else of the directory open."""
     return "\n".join(os.readlink(path) for path in glob("/proc/self/fd/*") if os.path.islink(path))
 
 
-def test_work_that_only_reads_has_no_locks_and_work_that_writes_has_them(tmp_path, fairlock):
+def test_work_that_only_reads_has_no_locks_and_work_that_writes_has_what_guards_the_lun(tmp_path, fairlock):
+    """Its lock and the switch that hides it: a write that hangs may come to pass when the call is gone."""
     with all_locks(tmp_path):
         writing = apart(open_files, NO_DEADLINE, "it was done")
         reading = apart(open_files, NO_DEADLINE, "it was done", only_reads=True)
         (beside,) = together([open_files], NO_DEADLINE, "it was done")
 
-    assert writing.count(str(tmp_path)) == 7
+    assert writing.count(str(tmp_path)) == 2
+    assert os.path.join(LUN_LOCKS, CLONE) in writing and "run/relvmoiscsi/switch-" in writing
     assert (reading.count(str(tmp_path)), beside.count(str(tmp_path))) == (0, 0)
-    assert writing.count("socket:") - reading.count("socket:") == 1, "the Fairlock"
+    assert writing.count("socket:") == reading.count("socket:"), "the Fairlock"
 
 
 def test_a_descriptor_of_a_lock_that_has_ended_is_closed_for_nobody(tmp_path, fairlock):
@@ -408,7 +485,9 @@ def test_a_flush_counts_as_a_write():
 
 
 def test_locks_are_lent_to_nobody_where_nothing_is_done_apart():
-    lend([0])
+    with lending() as lend:
+        lend([0])
+    assert os.path.samestat(os.stat("/proc/self/fd/0"), os.fstat(0))
 
 
 # --- several at the same time

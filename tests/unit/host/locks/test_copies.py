@@ -11,7 +11,7 @@ from relvmoiscsi.host.locks import copies
 @pytest.fixture
 def files(monkeypatch):
     """Two descriptors that are open; nothing is noted."""
-    monkeypatch.setattr(copies, "_noted", set())
+    monkeypatch.setattr(copies, "_noted", {})
     two = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
     yield two
     for descriptor in filter(is_open, two):
@@ -27,6 +27,15 @@ def test_what_is_noted_is_closed_and_nothing_else(files):
         copies.close_all()
 
     assert list(map(is_open, files)) == [False, True]
+
+
+def test_what_guards_a_lun_may_stay(files):
+    with copies.noted(files[0], guards_lun=True), copies.noted(files[1]):
+        copies.close_all_but_lun()
+        assert list(map(is_open, files)) == [True, False]
+        copies.close_all()
+
+    assert list(map(is_open, files)) == [False, False]
 
 
 def test_what_was_forgotten_is_not(files):
