@@ -74,7 +74,10 @@ class _Before(NamedTuple):
 
 
 def _look_around(pool: lun_users.Pool) -> _Before:
-    """SM's LVM lock is held. What a call that was killed has brought, and is hidden still, counts as not there."""
+    """What a call that was killed has brought, and is hidden still, counts as not there.
+
+    Without SM's LVM lock, what another call has just brought does so as well, and is to go anyway.
+    """
     disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
     there = [one for one, disk in disks.items() if disk is None or not udev.is_left_hidden(disk)]
     return _Before(there, {*udev.ids_here(), *lun_users.ids_named(pool)})
@@ -133,10 +136,9 @@ class HbaLun(Lun):
         pool = self._read_pool()  # a failure ends the call here: nothing has come, nothing goes
         self._is_kept = any(not user.is_own for user in lun_users.all_of(self.scsi_id, pool, self._host_ref))
         stack.callback(quietly, "taking away what a scan has brought", self._take_away)
-        if not self._live:
-            if not self._was_noted:
-                self._note.write(hba.addresses(hba.adapters()))  # of all: the next call may filter others
-            self._scan(pool, stack)
+        if not self._was_noted:
+            self._note.write(hba.addresses(hba.adapters()))  # of all: the next call may filter others
+        self._scan(pool, stack)
 
     def disks(self) -> List[str]:
         if self._live:
@@ -176,12 +178,13 @@ class HbaLun(Lun):
     def _scan(self, pool: lun_users.Pool, stack: ExitStack) -> None:
         """What else it brings goes at once; and at the end of the call, where one was given up and may bring more."""
         places = hba.places(self._adapters, self._config.lun, self._config.wwpns)
-        if not places:
+        if not (places or self._live):
             raise NotFound(self._no_place(), "ISCSIDevice")
         before = _look_around(pool)
         with ExitStack() as hiding:
             hiding.enter_context(_hidden(self._adapters, before))
-            self._bring(places, before.addresses)
+            if not self._live:  # else an earlier call has scanned for it and was killed
+                self._bring(places, before.addresses)
             forget = partial(self._forget_others, before, pool)
             forget(self.deadline.part(OTHERS_SECONDS))
             if self._failures:

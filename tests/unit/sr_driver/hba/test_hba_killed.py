@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A call that is killed at any of its steps, and the same call again: the host is as it was, or the new SR is there.
+
+The locks, the switches, the notes and the removal are the real ones, on a recorded host; what the kernel and udev do
+about a scan is played.
+"""
+
+import inspect
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit import golden
+from kit.clock import Clock
+from kit.hba_world import HbaWorld
+from kit.outcome import resignatured
+from relvmoiscsi.device import Range
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import holders, multipath, paths, scsi_id, udev
+from relvmoiscsi.host.disk.paths import Face
+from relvmoiscsi.host.hba import adapters as hba
+from relvmoiscsi.host.hba import scan as scan_module
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.sr_driver import held as held_module
+from relvmoiscsi.sr_driver.hba import reach
+from relvmoiscsi.sr_driver.hba.config import parse_config
+from relvmoiscsi.sr_driver.held import held
+
+CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
+MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
+#: the ends of these are steps: something has changed, or is about to
+STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "write", "_look_around", "scan", "_bring", "_noted", "settle"}
+STEPS |= {"take_away", "remove", "_unlock", "_switch_off", "_forget", "disks", "is_new", "make_event", "_is_to_stay"}
+FILES = {module.__file__ for module in (reach, scan_module, udev, sm_locks)} | {__file__}
+
+pytestmark = pytest.mark.processes
+
+
+class KilledHost:
+    """A host whose array has two clones mapped, none of which it knows."""
+
+    def __init__(self, root, disk):
+        self.world, self._disk = HbaWorld(root), disk
+        self.host = self.world.host
+        self.array = self.host.at("array")
+        os.makedirs(self.array)
+        os.makedirs(self.host.at("run/udev/data"))
+        os.symlink("/proc", self.host.at("proc"))  # it has who holds a lock
+        for disk_name, _, _ in MAPPED.values():
+            disk.to_file(os.path.join(self.array, disk_name))
+
+    # --- the kernel and udev
+
+    def scan(self, place, _host):
+        """Atomic, for a call that is killed does not end it."""
+        for address, (disk, the_id, number) in MAPPED.items():
+            if place.adapter.name == "host1" and not os.path.exists(self.world.at("bus/scsi/devices/" + address)):
+                os.link(os.path.join(self.array, disk), self.host.node(disk))
+                self.world.put(f"../run/udev/data/b{number}", "I:1\n" + self._mark())
+                self.world.lun(address, scsi_id=the_id)
+                for name, text in (("dev", number), ("size", "2097152"), ("uevent", "")):
+                    self.world.put(f"bus/scsi/devices/{address}/block/{disk}/{name}", text + "\n")
+                device = self.world.at("bus/scsi/devices/" + address)
+                os.symlink(os.path.join(device, "block", disk), self.world.at("block/" + disk))
+                os.symlink(device, os.path.join(device, "block", disk, "device"))
+        return ""
+
+    def _mark(self):
+        return "E:RELVMOISCSI_HIDDEN=all\n" * bool(self.switches())
+
+    def remove(self, address, _host):
+        disk = MAPPED[address][0]
+        for path in (self.world.at("block/" + disk), self.host.node(disk)):
+            os.unlink(path)
+        shutil.rmtree(self.world.at("bus/scsi/devices/" + address), ignore_errors=True)
+
+    # --- what is to be seen
+
+    def seen(self):
+        return [scsi_id for _, (disk, scsi_id, _) in sorted(MAPPED.items()) if os.path.exists(self.host.node(disk))]
+
+    def switches(self):
+        return sorted(path.name for path in Path(self.host.at("run/relvmoiscsi")).glob("hide/*"))
+
+    def notes(self):
+        return sorted(path.name for path in Path(self.host.at(scan_module.NOTES)).glob("*"))
+
+    def look(self, disks, _deadline):
+        return {disk: Face(scsi_id.scsi_id_of_disk(disk, self.host), "", 1, "") for disk in disks}
+
+    # --- a call
+
+    def call(self, resignatures):
+        pool = lun_users.Pool({}, {}, {})
+        lun = reach.HbaLun(CLONE, parse_config({}), False, Deadline(50, Clock()), 0.0, None, lambda: pool)
+        lun.verify_unused_elsewhere = lun.verify_free = lambda *_: None
+        with held(lun, to_write=resignatures) as path:
+            assert path == "/dev/sdc"
+            if resignatures:
+                self.resignature()
+                lun.stays()
+
+    def resignature(self):
+        resignatured(self._disk, scsi_id=CLONE).after.to_file(os.path.join(self.array, "sdc"))
+        self.is_new()
+
+    def is_new(self):
+        after = resignatured(self._disk, scsi_id=CLONE).after
+        with open(os.path.join(self.array, "sdc"), "rb") as file:
+            return file.read(1 << 20) == after.read([Range(0, 1 << 20)])[0]
+
+    def killed_at(self, number, resignatures):
+        """The name of the step; "" where the call has ended before."""
+        hear, tell = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(hear)
+            sys.settrace(Killer(number, tell))
+            try:
+                self.call(resignatures)
+            finally:
+                os._exit(0)
+        os.close(tell)
+        os.waitpid(pid, 0)
+        with open(hear, encoding="ascii") as told:
+            return told.read()
+
+
+class Killer:
+    """Ends this process, not a child of it, at a step, the first of which is number 1."""
+
+    def __init__(self, number, tell):
+        self._pid, self._left, self._tell = os.getpid(), number, tell
+
+    def __call__(self, frame, event, _argument):
+        code = frame.f_code
+        if code.co_name not in STEPS or code.co_filename not in FILES:
+            return None
+        if event == "return" and os.getpid() == self._pid:
+            self._left -= 1
+            if not self._left:
+                os.write(self._tell, code.co_name.encode("ascii"))
+                os.kill(self._pid, signal.SIGKILL)
+        return self
+
+
+@pytest.fixture
+def make_host(tmp_path, monkeypatch):
+    """Makes host after host, each of them the one that the driver is on from then on."""
+    original = golden.load("one").disk
+    modules = (hba, udev, sm_locks, scan_module, multipath, holders, scsi_id)
+    functions = [inspect.unwrap(one) for module in modules for one in vars(module).values() if callable(one)]
+    functions.append(scan_module.Note.__init__)
+    monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
+
+    def make(name):
+        made = KilledHost(tmp_path / name, original)
+        for function in filter(inspect.isfunction, functions):
+            defaults = [made.host if isinstance(one, Host) else one for one in function.__defaults__ or ()]
+            monkeypatch.setattr(function, "__defaults__", tuple(defaults))
+        for module in (reach, held_module):
+            monkeypatch.setattr(module, "THIS_HOST", made.host._replace(wait_for=lambda condition, _: condition()))
+        monkeypatch.setattr(reach, "_is_taken", lambda scsi_id, pool: False)
+        monkeypatch.setattr(scan_module, "_scan", made.scan)
+        monkeypatch.setattr(scsi_id, "remove_lun", made.remove)
+        monkeypatch.setattr(paths, "look", made.look)
+        monkeypatch.setattr(multipath, "look", lambda _: None)
+        monkeypatch.setattr(holders, "users_of_each", lambda disks, host: {disk: [] for disk in disks})
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("resignatures", [True, False])
+def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_host, resignatures):
+    steps = []
+    while True:
+        host = make_host(str(len(steps)))
+        step = host.killed_at(len(steps) + 1, resignatures)
+        if not step:
+            break
+        steps.append(step)
+        is_new = host.is_new()
+
+        host.call(resignatures=not resignatures)
+
+        stays = [CLONE] * (is_new or not resignatures)
+        assert (host.seen(), host.switches()) == (stays, []), step
+        assert set(host.notes()) <= {OTHER}, step  # that it may be there is no harm
+        if len(steps) % 8 == 1:
+            host.call(resignatures=True)
+            assert (host.seen(), host.switches(), host.is_new()) == ([CLONE], [], True), step
+    assert set(steps) >= STEPS - (set() if resignatures else {"is_new", "make_event"})
