@@ -180,6 +180,8 @@ class HbaLun(Lun):
         places = hba.places(self._adapters, self._config.lun, self._config.wwpns)
         if not (places or self._live):
             raise NotFound(self._no_place(), "ISCSIDevice")
+        if not self._adapters:
+            return  # the LUN is there, behind an adapter that is not meant
         before = _look_around(pool)
         with ExitStack() as hiding:
             hiding.enter_context(_hidden(self._adapters, before))

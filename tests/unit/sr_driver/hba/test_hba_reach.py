@@ -182,6 +182,14 @@ def test_what_a_killed_call_has_brought_goes_with_the_next_one(host):
     assert host.note.read() is None
 
 
+def test_so_it_does_where_no_adapter_is_of_the_type_that_is_meant(host):
+    host.note.write(["1:0:0:0", "3:0:0:0"])
+    host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
+
+    assert host.hold(host.lun(type="qla2xxx")) == ["sdc"]
+    assert (host.done, host.switches()) == (["take away 1:0:0:7"], {})
+
+
 @pytest.fixture
 def killed(host):
     """A call that scanned was killed; the disk shows what it has left of the LUN."""
