@@ -205,8 +205,9 @@ class HbaLun(Lun):
 
     def _forget_others(self, before: _Before, pool: lun_users.Pool, deadline: Deadline) -> None:
         def is_taken(scsi_id: str) -> bool:
-            return scsi_id == self.scsi_id or _is_taken(scsi_id, pool)
+            return _is_taken(scsi_id, pool)
 
+        before = before._replace(known=before.known | {self.scsi_id})
         forget = partial(_forget, self._adapters, before, is_taken, deadline)
         quietly("taking away the other LUNs of a scan", forget)
 
@@ -397,17 +398,23 @@ def _forget(
     known = before.known | {scsi_id_of_address(one) or "" for one in before.addresses}
     with ExitStack() as locks:
         came = [one for one in hba.addresses(adapters) if one not in before.addresses]
-        free = {}
+        free, stay = {}, [one for one in came if scsi_id_of_address(one) is None]
         for scsi_id, addresses in _by_lun(came).items():
-            if scsi_id not in known and not is_taken(scsi_id) and _take_lock(scsi_id, locks):
-                free[scsi_id] = addresses
+            if scsi_id not in known:
+                if is_taken(scsi_id):
+                    stay += addresses
+                elif _take_lock(scsi_id, locks):  # else the call that is at it waits for it, and hides it
+                    free[scsi_id] = addresses
         notes = _noted(free, before.addresses)
-        THIS_HOST.wait_for(lambda: all(map(hba.disk_at, came)), deadline.within(NODE_SECONDS))
-        new = [disk for disk in map(hba.disk_at, came) if disk]
+        goes = [one for addresses in free.values() for one in addresses]
+        awaited = goes + stay
+        if not awaited:
+            return
+        THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))
+        new = [disk for disk in map(hba.disk_at, awaited) if disk]
         seconds = deadline.within(CLEANUP_SECONDS)
         quietly("waiting for udev", lambda: udev.settle(new, seconds))  # who is late with 160 of them, else keeps all
-        all_of_them = [one for addresses in free.values() for one in addresses]
-        stays = take_away(all_of_them, deadline.for_cleanup().part(CLEANUP_SECONDS))
+        stays = take_away(goes, deadline.for_cleanup().part(CLEANUP_SECONDS))
         for sentence in stays.values():
             log.warning("%s", sentence)
         for scsi_id, note in notes.items():
