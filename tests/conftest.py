@@ -10,20 +10,27 @@ import io
 import os
 import platform
 import subprocess
+import zlib
 from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-JUDGED = Path(__file__).resolve().parent / "judged"
-JUDGES_OF_CHAINS = JUDGED.parent / "kit_tests" / "chains"
+HERE = Path(__file__).resolve().parent
+JUDGED = HERE / "judged"
+#: tests of the kit, of which nothing is installed, and of what sources and pages say: not in the part of Python 3.6
+ONE_PYTHON = [
+    HERE / place for place in ("kit_tests", "unit/bench", "unit/docs", "unit/tools", "unit/test_architecture.py")
+]
 IN_CI = os.environ.get("CI") == "true"
+IS_36 = platform.python_version().startswith("3.6.")
 
 # A time per example says more about the machine than about the code. CI looks at the same examples every time, so that
-# a red run is about the change; the random search is what people run.
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# a red run is about the change; the random search is what people run. Python 3.6 takes a fourth, as of `--states`.
+examples = settings.default.max_examples // (4 if IS_36 else 1)
+settings.register_profile("dev", deadline=None, max_examples=examples)
+settings.register_profile("ci", deadline=None, max_examples=examples, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
 
 #: functions that start a process; not every Python has every one
@@ -34,32 +41,37 @@ HARMLESS = ("/dev/null", "/dev/shm/")
 
 
 def pytest_addoption(parser):
-    text = "a part of the tests marked `states`: Python 3.6 runs a fourth, and in `make test` the other one the others"
+    text = "a part: Python 3.6 runs a fourth of the tests marked `states`, and in `make test` the newer one the others"
     parser.addoption("--states", choices=["all", "fourth", "others"], help=text)
 
 
+def pytest_ignore_collect(collection_path, config):
+    return True if _states(config) == "fourth" and collection_path in ONE_PYTHON else None
+
+
 def pytest_collection_modifyitems(config, items):
-    judged = {path for path in {str(item.fspath) for item in items} if JUDGED in Path(path).parents}
+    judged = {path for path in {item.path for item in items} if JUDGED in path.parents}
     for item in items:
-        if str(item.fspath) in judged:
+        if item.path in judged:
             item.add_marker("root")
-    _divide_states(config, items)
+    part = _states(config)
+    if part != "all":
+        config.hook.pytest_deselected(items=[item for item in items if not _is_in(part, item)])
+        items[:] = [item for item in items if _is_in(part, item)]
 
 
-def _divide_states(config, items):
-    """Leave out what `--states` says, of the states of a LUN in use or after a cut, which differ in data and not in
-    code: every fourth is in one part, the others in the other, the golden ones in both. The tests of judges of chains
-    go with the others, as nothing that is installed runs in them. pytest says how many it were.
+def _states(config):
+    return config.getoption("--states") or ("fourth" if IS_36 else "all")
+
+
+def _is_in(part, item):
+    """Of the states of a LUN in use or after a cut, and of a pool whose client was killed, which differ in data and not
+    in code, every fourth is in one part, and the others in the other; the golden ones are in both. A hash of the test's
+    id says which, whatever else is collected.
     """
-    wanted = config.getoption("--states") or ("fourth" if platform.python_version().startswith("3.6.") else "all")
-    states = [item for item in items if item.get_closest_marker("states") and "[" in item.nodeid]
-    built = sorted(item.nodeid for item in states if "golden" not in item.nodeid)
-    fourth = set(built[::4])
-    judges = {item.nodeid for item in items if JUDGES_OF_CHAINS in Path(str(item.fspath)).parents}
-    left_out = {"all": set(), "fourth": (set(built) - fourth) | judges, "others": fourth}[wanted]
-    if left_out:
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
-        items[:] = [item for item in items if item.nodeid not in left_out]
+    if item.get_closest_marker("states") is None or "[" not in item.nodeid or "golden" in item.nodeid:
+        return True
+    return (zlib.crc32(item.nodeid.encode()) % 4 == 0) == (part == "fourth")
 
 
 def pytest_runtest_setup(item):

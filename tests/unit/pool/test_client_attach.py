@@ -327,6 +327,7 @@ def forget(lab, uuid):
     lab.pool.db.destroy("SR", ref)
 
 
+@pytest.mark.states
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_every_call_the_next_run_finishes_it(world, after):
     """The end is the same as that of a run which nobody has disturbed."""

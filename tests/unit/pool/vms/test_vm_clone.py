@@ -439,6 +439,7 @@ def copies(day):
     return found
 
 
+@pytest.mark.states
 def test_killed_at_every_call_the_next_run_makes_one_and_only_one(day, dies):
     before = day.originals()
     (vif,) = day.db.records("VIF", VM=day.web).values()

@@ -118,6 +118,7 @@ def test_a_network_that_is_used_stays(day):
     assert discard_all(day) == [] and day.db.refs("network", name_label="nowhere")
 
 
+@pytest.mark.states
 def test_killed_at_every_call_the_next_run_finishes_it(lab, day, dies):
     day.lab.attach(day.copy.scsi_id)
     before = rows(day)

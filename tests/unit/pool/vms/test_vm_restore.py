@@ -274,6 +274,7 @@ def test_without_the_disk_before_there_is_no_undo(halted):
     assert seen(halted) == before
 
 
+@pytest.mark.states
 @pytest.mark.parametrize("cut_work", [bring_back, undo], ids=["restore", "undo"])
 @pytest.mark.parametrize("then", [bring_back, undo], ids=["restore", "undo"])
 def test_killed_at_every_call_it_goes_forward_or_back(halted, dies, cut_work, then):
@@ -557,6 +558,7 @@ def test_home_they_are_on_the_sr_of_the_disks_before(halted):
     assert vm["power_state"] == "Running" and not inventory.is_restored(vm)
 
 
+@pytest.mark.states
 def test_killed_at_every_call_it_comes_home(halted, dies):
     number = 6
     while True:

@@ -112,6 +112,7 @@ def test_the_next_save_takes_the_place_of_the_one_before(office, lab):
     assert [vm.name_label for vm in on_lun(lab, lab.clone("Production")).vms] == ["db", "third", "web"]
 
 
+@pytest.mark.states
 def test_killed_at_every_call_there_is_always_one_that_reads(office, lab, dies):
     number = 0
     while True:
