@@ -19,8 +19,8 @@ def show(path):
     return json.loads(subprocess.run(argv, cwd=TOP, stdout=subprocess.PIPE, check=True).stdout)
 
 
-def check(path, original):
-    argv = [sys.executable, "-m", "relvmoiscsi", "check", path, "--original", original]
+def check(path, original, *options):
+    argv = [sys.executable, "-m", "relvmoiscsi", "check", path, "--original", original, *options]
     subprocess.run(argv, cwd=TOP, stdout=subprocess.DEVNULL, check=True)
 
 
