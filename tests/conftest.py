@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).resolve().parent
 JUDGED = HERE / "judged"
@@ -28,9 +28,13 @@ IS_36 = platform.python_version().startswith("3.6.")
 
 # A time per example says more about the machine than about the code. CI looks at the same examples every time, so that
 # a red run is about the change; the random search is what people run. Python 3.6 takes a fourth, as of `--states`.
-examples = settings.default.max_examples // (4 if IS_36 else 1)
-settings.register_profile("dev", deadline=None, max_examples=examples)
-settings.register_profile("ci", deadline=None, max_examples=examples, derandomize=True, print_blob=True)
+everywhere = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+    "max_examples": settings.default.max_examples // (4 if IS_36 else 1),
+}
+settings.register_profile("dev", **everywhere)
+settings.register_profile("ci", derandomize=True, print_blob=True, **everywhere)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
 
 #: functions that start a process; not every Python has every one
