@@ -29,6 +29,8 @@ trap 'exit 130' INT TERM HUP
 passed=0 failed=0 skipped=0
 table=() absent=() problems=()
 machines=() vms=() vms_began=() # of the stage vm, when it has begun
+declare -A judges=()            # processes of the stage judges, when it has begun
+judges_began=''
 
 # A stage that could not run: told at the end, a failure in CI.
 cannot_run() {
@@ -77,21 +79,63 @@ stage() {
 }
 
 # Two at a time, one test of each: loop devices and LVM, of which a test sees those of all, beside packages, which have
-# root directories of their own.
-stage_judges() {
-    local began=$SECONDS status=0 packages python command
-    heading judges
+# root directories of their own. Both wait for udev and the like much of their time, so they begin before unit36, which
+# waits for nothing.
+begin_judges() {
+    local python command name
+    [ -z "$judges_began" ] || return 0
+    judges_began=$SECONDS
     find_python judges current || return 0
-    pytest_for packages -q -m root --ignore=tests/judged/luns
-    "${command[@]}" </dev/null >"$reports/packages.txt" 2>&1 &
-    packages=$!
-    pytest_for judges -q -m root --ignore=tests/judged/package
+    for name in packages judges; do
+        if [ "$name" = packages ]; then
+            pytest_for packages -q -m root --ignore=tests/judged/luns
+        else
+            pytest_for judges -q -m root --ignore=tests/judged/package
+        fi
+        "${command[@]}" </dev/null >"$reports/$name.txt" 2>&1 &
+        judges[$name]=$!
+    done
+}
+
+stage_judges() {
+    local status name
+    begin_judges
+    heading judges
+    for name in "${!judges[@]}"; do
+        status=0
+        wait "${judges[$name]}" || status=$?
+        cat "$reports/$name.txt"
+        account "$name" "$status" "$reports/$name.xml" .venv/current/bin/python "$judges_began"
+    done
+}
+
+# Each of one process, and they have nothing in common: beside each other they take as long as one.
+stage_collection() {
+    local began=$SECONDS status=0 python command
+    heading collection
+    find_python collection ansible || return 0
+    collection_command
     "${command[@]}" </dev/null || status=$?
-    account judges "$status" "$reports/judges.xml" "$python" "$began"
-    status=0
-    wait "$packages" || status=$?
-    cat "$reports/packages.txt"
-    account packages "$status" "$reports/packages.xml" "$python" "$began"
+    account collection "$status" "$reports/collection.xml" "$python" "$began"
+}
+
+stage_cinder_and_collection() {
+    local began=$SECONDS status=0 collection='' python command
+    if find_python collection ansible; then
+        collection_command
+        "${command[@]}" </dev/null >"$reports/collection.txt" 2>&1 &
+        collection=$!
+    fi
+    stage_cinder
+    [ -n "$collection" ] || return 0
+    heading collection
+    wait "$collection" || status=$?
+    cat "$reports/collection.txt"
+    account collection "$status" "$reports/collection.xml" .venv/ansible/bin/python "$began"
+}
+
+collection_command() {
+    pytest_for collection -q -c ansible/tests/played/pytest.ini ansible/tests/played
 }
 
 # Cinder's tests are unittest's, and so are those of a driver.
@@ -123,7 +167,7 @@ stage_vm() {
     local number status
 
     heading vm
-    [ ${#machines[@]} -gt 0 ] || begin_vms
+    begin_vms
     for number in "${!machines[@]}"; do
         [ -n "${vms[number]:-}" ] || start_vm "$number"
     done
@@ -140,8 +184,9 @@ stage_vm() {
     done
 }
 
-# The emulated machine takes longest and leaves most of a core alone: it starts before the stages that wait for disks.
+# The emulated machine takes longest, and a good part of its time it waits: it starts beside other stages.
 begin_vms() {
+    [ ${#machines[@]} -eq 0 ] || return 0
     machines=(qemu uml uml uml uml)
     mkdir -p build
     tools/need-packages.sh e2e
@@ -166,10 +211,10 @@ start_vm() {
 # part_of <file of tests>: that is the number of its VM; each has about as much to do as the others
 part_of() {
     case $(basename "$1" .py) in
-        test_sr_create | test_parallel) echo 1 ;;
+        test_sr_create | test_parallel | test_pool_client) echo 1 ;;
         test_sr_create_*) echo 2 ;;
-        test_deadline | test_busy_host | test_lab) echo 3 ;;
-        *) echo 4 ;;
+        test_cinder | test_cloudstack | test_direct) echo 4 ;;
+        *) echo 3 ;;
     esac
 }
 
@@ -259,6 +304,11 @@ summary() {
     [ "$failed" -eq 0 ]
 }
 
+# asked_for <stage> <stages>...
+asked_for() {
+    [[ " ${*:2} " == *" $1 "* ]]
+}
+
 unset PYTHONDONTWRITEBYTECODE # what one process has compiled no other needs to: workers, stages, calls of the driver
 tools/need-packages.sh
 cores=$(nproc)
@@ -267,13 +317,17 @@ states=all
 for name in "$@"; do
     case $name in
         unit) stage unit current -q -n "$cores" -m "not root" --states "$states" ;;
-        unit36) stage unit36 py36 -q -n "$cores" -m "not root" ;;
+        unit36)
+            ! asked_for vm "$@" || begin_vms
+            ! asked_for judges "$@" || begin_judges
+            stage unit36 py36 -q -n "$cores" -m "not root"
+            ;;
         judges)
-            [[ " $* " != *" vm "* ]] || begin_vms
+            ! asked_for vm "$@" || begin_vms
             stage_judges
             ;;
-        cinder) stage_cinder ;;
-        collection) stage collection ansible -q -c ansible/tests/played/pytest.ini ansible/tests/played ;;
+        cinder) if asked_for collection "$@"; then stage_cinder_and_collection; else stage_cinder; fi ;;
+        collection) asked_for cinder "$@" || stage_collection ;;
         vm) stage_vm ;;
         *)
             echo "tools/test.sh: there is no stage called $name" >&2
