@@ -47,12 +47,24 @@ _ESCAPES = {">": "&gt;", "<": "&lt;", "&": "&amp;", '"': "&quot;"}
 
 def to_string(xml):
     """An Element or text as xapi prints it."""
+    pieces = []
+    _print(xml, pieces.append)
+    return "".join(pieces)
+
+
+def _print(xml, say):
     if isinstance(xml, str):
-        return escape(xml)
-    attributes = "".join(f' {name}="{escape(value)}"' for name, value in xml.attributes)
-    if not xml.children:
-        return f"<{xml.tag}{attributes}/>"
-    return "<{0}{1}>{2}</{0}>".format(xml.tag, attributes, "".join(map(to_string, xml.children)))
+        say(escape(xml))
+        return
+    tag, attributes, children = xml
+    head = tag + "".join([f' {name}="{escape(value)}"' for name, value in attributes])
+    if not children:
+        say(f"<{head}/>")
+        return
+    say(f"<{head}>")
+    for child in children:
+        _print(child, say)
+    say(f"</{tag}>")
 
 
 _SPECIAL = re.compile('[<>&"\0-\x08\x0b\x0c\x0e-\x1f]')
