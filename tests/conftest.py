@@ -58,6 +58,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.path in judged:
             item.add_marker("root")
+        elif item.get_closest_marker("root"):
+            raise pytest.UsageError(f"{item.nodeid} has the mark `root`, which is for tests/judged")
     part = _states(config)
     if part != "all":
         config.hook.pytest_deselected(items=[item for item in items if not _is_in(part, item)])

@@ -88,9 +88,9 @@ begin_judges() {
     find_python judges current || return 0
     for name in packages judges; do
         if [ "$name" = packages ]; then
-            pytest_for packages -q -m root --ignore=tests/judged/luns
+            pytest_for packages -q -m root tests/judged/package
         else
-            pytest_for judges -q -m root --ignore=tests/judged/package
+            pytest_for judges -q -m root tests/judged --ignore=tests/judged/package
         fi
         "${command[@]}" </dev/null >"$reports/$name.txt" 2>&1 &
         judges[$name]=$!
