@@ -5,143 +5,147 @@
 
 Where the volume type asks for it (`relvmoiscsi:resignature=true`, and `relvmoiscsi:vdis=one` for a single VDI), a
 volume made from a snapshot or from another volume is attached to this host by os-brick, resignatured by the command,
-and detached. Its SR has the UUID of the volume then. The command rather than the engine: it holds the LUN's and LVM's
-locks.
+and detached. Its SR has the UUID of the volume then.
 """
 
-import json
-from typing import Any, Dict, Optional
+import contextlib
+import contextvars
+import textwrap
+from typing import Any, Callable, Dict, Iterator, Optional
 
-from cinder import exception
+from cinder import exception, objects
+from cinder.db import api as db
 from cinder.volume import volume_utils
-from oslo_concurrency import processutils
 from oslo_log import log as logging
-from oslo_utils import strutils
+
+from relvmoiscsi_cinder.asking import VDIS, WANTED, vdis_wanted
+from relvmoiscsi_cinder.command import Told, give_identities
+
+__all__ = ["CAPABILITY", "METADATA", "VDIS", "WANTED", "ResignatureFailed", "ResignatureMixin"]
 
 LOG = logging.getLogger(__name__)
 
-WANTED = "relvmoiscsi:resignature"  #: extra spec of a volume type: true or false
-VDIS = "relvmoiscsi:vdis"  #: extra spec of a volume type: all or one
+Update = Optional[Dict[str, Any]]
+
+CAPABILITY = "relvmoiscsi"  #: what a back end with the mixin tells the scheduler: True
 METADATA = "relvmoiscsi"  #: of a volume: what became of it, for whoever cannot read Cinder's log
 _METADATA_LENGTH = 255  # characters, of which Cinder keeps no more
+_UNEXPECTED = "The volume could not be resignatured; the log of cinder-volume says why."
+_NOT_ATTACHED = "The volume has no new identities: the host of cinder-volume could not attach it; its log says why."
+_NOT_DETACHED = "The volume has its new identities, but the host of cinder-volume did not let go of it: see its log."
+
+#: Whether a method of the driver is at work that the manager has called: what that calls is its own affair. One for
+#: each thread, and for each greenthread.
+_at_work = contextvars.ContextVar("relvmoiscsi_at_work", default=False)
 
 
 class ResignatureFailed(exception.ImageCopyFailure):
-    """The volume goes into `error`, with the sentence in its metadata and in the log.
+    """The volume goes into `error`, with the sentence in its metadata; the cause is in the log.
 
     It is one of those failures after which Cinder does not make the same volume on another back end as well: this one
     exists here, as it does when an image could not be copied to it.
     """
 
-    message = "The volume was made, but it has no new identities: %(reason)s"
-
-
-class _CommandFailed(exception.CinderException):
-    """The command's own sentence and nothing else."""
-
-    message = "%(sentence)s"
+    message = "%(reason)s"
 
 
 class ResignatureMixin:
     """A volume driver whose copies of SRs can be used beside their originals."""
 
-    def create_volume_from_snapshot(self, volume: Any, snapshot: Any) -> Optional[Dict[str, Any]]:
+    def create_volume_from_snapshot(self, volume: Any, snapshot: Any, *args: Any, **kwargs: Any) -> Update:
         """As the driver does it, then new identities where the volume's type asks for them."""
-        return self._resignatured(volume, super().create_volume_from_snapshot(volume, snapshot))
+        make = super().create_volume_from_snapshot
+        return self._made(volume, snapshot, lambda: make(volume, snapshot, *args, **kwargs))
 
-    def create_cloned_volume(self, volume: Any, src_vref: Any) -> Optional[Dict[str, Any]]:
+    def create_cloned_volume(self, volume: Any, src_vref: Any, *args: Any, **kwargs: Any) -> Update:
         """As the driver does it, then new identities where the volume's type asks for them."""
-        return self._resignatured(volume, super().create_cloned_volume(volume, src_vref))
+        make = super().create_cloned_volume
+        return self._made(volume, src_vref, lambda: make(volume, src_vref, *args, **kwargs))
 
-    def _resignatured(self, volume: Any, update: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
-        """The model update, with the new SR in it. Raises ResignatureFailed."""
-        specs = _extra_specs(volume)
-        if not _is_wanted(volume, specs):
-            return update
-        if update:
-            volume.update(update)  # where the volume is may be said there, and attaching it needs that
+    def get_volume_stats(self, refresh: bool = False) -> Update:
+        """Those of the driver, and that this back end can resignature, for each of its pools."""
+        stats = super().get_volume_stats(refresh)
+        for one in [stats, *(stats.get("pools") or [])] if stats else []:
+            one[CAPABILITY] = True
+        return stats
+
+    def _made(self, volume: Any, source: Any, make: Callable[[], Update]) -> Update:
+        """The driver's model update. Raises ResignatureFailed."""
+        if _at_work.get():
+            return make()
         try:
-            _refuse_what_cannot_be(volume, specs)
-            sr_uuid = self._resignature(volume, specs.get(VDIS, "all"))
+            vdis = vdis_wanted(volume, source)
+        except Told as problem:
+            raise _failed(volume, problem) from problem
+        with _driver_at_work():
+            update = make()
+        return update if vdis is None else self._resignatured(volume, update, vdis)
+
+    def _resignatured(self, volume: Any, update: Update, vdis: str) -> Update:
+        """The model update, with what became of the volume if it has metadata. Raises ResignatureFailed.
+
+        The work is done on a record of our own: what the manager has in its hands may not be saved in between.
+        """
+        try:
+            known = objects.Volume.get_by_id(volume.obj_context.elevated(), volume.id)
+            if update:
+                known.update(update)  # where the volume is may be said there: attaching and deleting it need that
+                known.save()
+            self._resignature(known, vdis)
         except Exception as problem:  # drivers and connectors raise what they like
             raise _failed(volume, problem) from problem
-        told = {**(volume.metadata or {}), METADATA: f"resignatured as SR {sr_uuid}"}
-        return {**(update or {}), "metadata": told}
+        told = {METADATA: f"resignatured as SR {volume.id}"}
+        _tell(volume, told)
+        return {**update, "metadata": {**update["metadata"], **told}} if update and "metadata" in update else update
 
-    def _resignature(self, volume: Any, vdis: str) -> str:
-        """Attach, resignature, detach: the UUID of the new SR."""
-        properties = volume_utils.brick_get_connector_properties(
-            self.configuration.use_multipath_for_image_xfer, self.configuration.enforce_multipath_for_image_xfer
-        )
-        context = volume.obj_context.elevated()
-        attached, volume = self._attach_volume(context, volume, properties)
+    def _resignature(self, volume: Any, vdis: str) -> None:
+        """Attach, resignature, detach. A failure to detach does not hide another one."""
+        context = volume.obj_context
         try:
-            return self._give_identities(attached["device"]["path"], volume.id, vdis)
-        finally:
+            properties = volume_utils.brick_get_connector_properties(
+                self.configuration.use_multipath_for_image_xfer, self.configuration.enforce_multipath_for_image_xfer
+            )
+            attached, volume = self._attach_volume(context, volume, properties)
+        except Exception as problem:
+            raise Told(_NOT_ATTACHED) from problem
+        try:
+            give_identities(self._execute, attached["device"]["path"], volume.id, vdis)
+        except Exception:
+            self._is_detached(context, attached, volume, properties)
+            raise
+        if not self._is_detached(context, attached, volume, properties):
+            raise Told(_NOT_DETACHED)
+
+    def _is_detached(self, context: Any, attached: Any, volume: Any, properties: Any) -> bool:
+        """Detach; why it failed is for the log."""
+        try:
             self._detach_volume(context, attached, volume, properties, force=True)
-
-    def _give_identities(self, path: str, sr_uuid: str, vdis: str) -> str:
-        found = self._run("show", path)
-        if found.get("state") == "resignatured" and found["sr"]["uuid"] == sr_uuid:
-            return sr_uuid
-        done = {}  # type: Dict[str, Any]
-        for _ in range(2):  # the source may hold a resignature that was cut: the first finishes that
-            done = self._run("resignature", path, "--yes", "--again", "--sr-uuid", sr_uuid, "--vdis", vdis)
-            if done["sr"]["new"] == sr_uuid:
-                return sr_uuid
-        raise _CommandFailed(sentence=f"The volume is SR {done['sr']['new']} now, and not {sr_uuid}.")
-
-    def _run(self, action: str, path: str, *options: str) -> Dict[str, Any]:
-        """What the command says. Raises _CommandFailed."""
-        argv = ["relvmoiscsi", action, path, "--json", *options]
-        LOG.info("%s", " ".join(argv))
-        try:
-            said, _ = self._execute(*argv, run_as_root=True)
-        except processutils.ProcessExecutionError as failure:
-            raise _CommandFailed(sentence=_of_the_volume(_sentence(failure), path)) from failure
-        return json.loads(said)
+        except Exception:  # drivers and connectors raise what they like
+            LOG.exception("Volume %s could not be detached from this host.", volume.id)
+            return False
+        return True
 
 
-def _extra_specs(volume: Any) -> Dict[str, str]:
-    return (volume.volume_type.extra_specs or {}) if volume.volume_type_id else {}
-
-
-def _is_wanted(volume: Any, specs: Dict[str, str]) -> bool:
-    """Volumes that Cinder makes for itself, to back one up or to set it back, must stay what they are copies of.
-
-    They are those that count for no quota.
-    """
-    return volume.use_quota and strutils.bool_from_string(specs.get(WANTED, "").replace("<is>", "").strip())
-
-
-def _refuse_what_cannot_be(volume: Any, specs: Dict[str, str]) -> None:
-    if specs.get(VDIS, "all") not in ("all", "one"):
-        raise exception.InvalidVolumeType(reason=f"{VDIS} is {specs[VDIS]!r}; it can be all or one.")
-    if volume.encryption_key_id:
-        raise exception.InvalidVolumeType(
-            reason="Cinder encrypts its volumes, so no SR can be read on one; take a type without encryption."
-        )
-
-
-def _sentence(failure: processutils.ProcessExecutionError) -> str:
-    """What the command has printed for people, in JSON or not."""
+@contextlib.contextmanager
+def _driver_at_work() -> Iterator[None]:
+    before = _at_work.set(True)
     try:
-        error = json.loads(failure.stdout)["error"]
-        return f"{error['message']} {error['disk_state']}".strip()
-    except (TypeError, ValueError, KeyError):
-        return (failure.stderr or "").strip() or str(failure)
-
-
-def _of_the_volume(sentence: str, path: str) -> str:
-    """Without the path, by which nobody finds the volume any more."""
-    start = "The volume" + sentence[len(path) :] if sentence.startswith(path) else sentence
-    return start.replace(path, "the volume")
+        yield
+    finally:
+        _at_work.reset(before)
 
 
 def _failed(volume: Any, problem: Exception) -> ResignatureFailed:
     """The exception for Cinder; the volume itself tells it too, as nobody but the operator sees the log."""
-    reason = problem.msg if isinstance(problem, exception.CinderException) else f"{type(problem).__name__}: {problem}"
-    LOG.error("Volume %s was not resignatured: %s", volume.id, reason)
-    volume.metadata = {**(volume.metadata or {}), METADATA: reason[:_METADATA_LENGTH]}
-    volume.save()
-    return ResignatureFailed(reason=reason)
+    sentence = problem.sentence if isinstance(problem, Told) else _UNEXPECTED
+    LOG.error("Volume %s was not resignatured: %s", volume.id, sentence, exc_info=problem)
+    _tell(volume, {METADATA: textwrap.shorten(sentence, _METADATA_LENGTH, placeholder=" ...")})
+    return ResignatureFailed(reason=sentence)
+
+
+def _tell(volume: Any, told: Dict[str, str]) -> None:
+    """Beside the properties that the volume has by now. That it cannot be told changes nothing of what was done."""
+    try:
+        db.volume_metadata_update(volume.obj_context.elevated(), volume.id, told, False)
+    except Exception:  # whatever a database raises
+        LOG.exception("Volume %s cannot be told what became of it: %s", volume.id, told[METADATA])

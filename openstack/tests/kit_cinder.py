@@ -139,6 +139,15 @@ class CinderCase(test.TestCase):
         self.useFixture(test.fixtures.EnvironmentVariable("PATH", directory + ":" + os.environ["PATH"]))
         self.stub_out("cinder.utils.get_root_helper", lambda: "env")
 
+    def command_ends(self, action, how):
+        """From now on, and in place of that action or around it ("$@"), the command does this."""
+        command = os.path.join(self.directory, "bin", "relvmoiscsi")
+        with open(command) as script:
+            first, noted, does = script.read().splitlines()
+        does = does.replace("exec ", "")
+        with open(command, "w") as script:
+            script.write("\n".join([first, noted, f'case "$1" in {action}) {how.format(does)};; esac', does, ""]))
+
     def calls(self):
         path = os.path.join(self.directory, "calls")
         if not os.path.exists(path):
@@ -165,6 +174,12 @@ class CinderCase(test.TestCase):
             made.save()
         return made
 
+    def empty_volume(self, type_id):
+        """One without an SR, as which each resignature fails."""
+        disk = golden.load("one").disk
+        disk.poke(0, bytes(1 << 20))
+        return self.volume(type_id, disk)
+
     def golden_volume(self, type_id, name="chain"):
         return self.volume(type_id, golden.load(name).disk)
 
@@ -174,11 +189,11 @@ class CinderCase(test.TestCase):
         self.manager.driver.create_snapshot(made)
         return made
 
-    def create(self, volume):
+    def create(self, volume, **more):
         """As cinder-volume does it on a request; the volume as the database has it then, and the exception."""
         problem = None
         request = {"volume_id": volume.id, "snapshot_id": volume.snapshot_id, "source_volid": volume.source_volid}
-        spec = objects.RequestSpec(context=self.context, volume=volume, **request)
+        spec = objects.RequestSpec(context=self.context, volume=volume, **request, **more)
         try:
             self.manager.create_volume(self.context, volume, spec, {"retry": {"num_attempts": 1, "hosts": []}})
         except Exception as raised:  # noqa: BLE001 - Cinder's flows raise what their tasks did

@@ -5,13 +5,19 @@ import json
 import os
 import subprocess
 import sys
+import uuid
+from unittest import mock
 
+from cinder import objects
 from cinder.tests.compliance import test_volume_drivers
 from cinder.tests.unit import fake_constants
+from cinder.volume import api
 
-from kit import golden
+from kit import cuts, golden
 from relvmoiscsi_cinder import lvm, resignature
 from tests.kit_cinder import TOP, FileCase, LocalTarget
+
+EMPTY = "The volume is empty: its first 65536 bytes are zero. Nothing was written."
 
 
 def show(path):
@@ -73,7 +79,7 @@ class ResignatureCase(FileCase):
         made, problem = self.create(self.volume(wanted, source_volid=self.golden_volume(wanted).id))
         assert problem is None
         before = kept(self.path(made))
-        self.manager.driver._resignatured(made, None)
+        self.manager.driver._resignatured(made, None, "all")
         assert same(self.path(made), before)
         assert self.calls() == ["show", "resignature", "show"]
 
@@ -95,14 +101,11 @@ class ResignatureCase(FileCase):
 
     def test_a_volume_without_an_sr_goes_into_error_and_says_why(self):
         wanted = self.wanted()
-        blank = golden.load("one").disk
-        blank.poke(0, bytes(1 << 20))
-        original = self.volume(wanted, blank)
+        original = self.empty_volume(wanted)
         made, problem = self.create(self.volume(wanted, source_volid=original.id))
         assert isinstance(problem, resignature.ResignatureFailed)
         assert made.status == "error"
-        says = "The volume is empty: its first 65536 bytes are zero. Nothing was written."
-        assert made.metadata == {"relvmoiscsi": says}
+        assert made.metadata == {"relvmoiscsi": EMPTY}
         assert self.rescheduled == []  # a second one elsewhere would leave this one behind
         assert LocalTarget.exported == []
         assert same(self.path(made), self.path(original))
@@ -118,7 +121,7 @@ class ResignatureCase(FileCase):
         wanted = self.wanted()
         original = self.golden_volume(wanted)
         made = self.volume(wanted, source_volid=original.id, encryption_key_id=fake_constants.ENCRYPTION_KEY_ID)
-        with self.assertRaisesRegex(resignature.ResignatureFailed, "a type without encryption"):
+        with self.assertRaisesRegex(resignature.ResignatureFailed, "Take another type"):
             self.manager.driver.create_cloned_volume(made, original)
         assert self.calls() == []
 
@@ -135,6 +138,116 @@ class ResignatureCase(FileCase):
         assert made.status == "error"
         assert "relvmoiscsi" in made.metadata["relvmoiscsi"]
         assert LocalTarget.exported == []
+
+
+class FailureCase(FileCase):
+    """What a user reads where something fails, and what state the volume is in."""
+
+    def made_of(self, original):
+        made, _ = self.create(self.volume(original.volume_type_id, source_volid=original.id))
+        return made, made.metadata["relvmoiscsi"]
+
+    def test_a_word_that_is_no_boolean_is_no_plain_copy(self):
+        made, says = self.made_of(self.golden_volume(self.volume_type(**{resignature.WANTED: "ture"})))
+        assert made.status == "error"
+        assert says.endswith("relvmoiscsi:resignature='ture'; it can be true or false. No volume was made.")
+        assert not os.path.exists(self.path(made))
+
+    def test_a_source_whose_resignature_was_cut_is_finished_first(self):
+        made, says = self.made_of(self.volume(self.wanted(), cuts.cut_before(golden.load("chain").disk, 4)))
+        assert says == f"resignatured as SR {made.id}"
+        assert show(self.path(made))["sr"]["uuid"] == made.id
+        assert self.calls() == ["show", "recover", "show", "resignature"]
+
+    def test_done_and_not_printed_is_done(self):
+        original = self.golden_volume(self.wanted())
+        self.command_ends("resignature", "{} >/dev/full; exit")
+        made, says = self.made_of(original)
+        assert (made.status, says) == ("available", f"resignatured as SR {made.id}")
+        assert self.calls() == ["show", "resignature", "show"]
+
+    def test_one_that_was_killed_says_what_the_volume_is(self):
+        original = self.golden_volume(self.wanted())
+        self.command_ends("resignature", "kill -9 $$")
+        made, says = self.made_of(original)
+        assert made.status == "error"
+        assert says.endswith("The volume is a copy still, with the identities of what it was made from.")
+
+    def test_a_host_that_does_not_let_go_of_the_volume(self):
+        original = self.golden_volume(self.wanted())
+        with mock.patch.object(LocalTarget, "terminate_connection", side_effect=RuntimeError("array busy")):
+            made, says = self.made_of(original)
+        assert made.status == "error"
+        assert says.startswith("The volume has its new identities, but the host of cinder-volume did not let go of it")
+        assert show(self.path(made))["sr"]["uuid"] == made.id
+
+    def test_two_failures_are_told_by_the_first(self):
+        original = self.empty_volume(self.wanted())
+        with mock.patch.object(LocalTarget, "terminate_connection", side_effect=RuntimeError("array busy")):
+            _, says = self.made_of(original)
+        assert says == EMPTY
+
+    def test_what_a_back_end_says_is_for_the_log_alone(self):
+        original = self.golden_volume(self.wanted())
+        secret = RuntimeError("401 for https://admin:hunter2@192.0.2.7/api/igroups")
+        with mock.patch.object(LocalTarget, "initialize_connection", side_effect=secret):
+            made, problem = self.create(self.volume(original.volume_type_id, source_volid=original.id))
+        says = "The volume has no new identities: the host of cinder-volume could not attach it; its log says why."
+        assert (made.metadata["relvmoiscsi"], str(problem)) == (says, says)
+
+    def test_a_property_that_a_user_sets_meanwhile_stays(self):
+        original = self.empty_volume(self.wanted())
+        exported = LocalTarget.create_export
+
+        def meanwhile(target, context, volume, path):
+            known = objects.Volume.get_by_id(self.context, volume.id)
+            api.API(image_service=mock.Mock()).update_volume_metadata(self.context, known, {"owner": "anna"})
+            return exported(target, context, volume, path)
+
+        with mock.patch.object(LocalTarget, "create_export", meanwhile):
+            made, says = self.made_of(original)
+        assert made.metadata == {"owner": "anna", "relvmoiscsi": EMPTY}
+
+
+class ImageCase(FileCase):
+    """What Cinder makes of volumes and images for Glance and for its cache; only Glance itself is stood in for."""
+
+    def settings(self):
+        return {**super().settings(), "image_upload_use_cinder_backend": True}
+
+    def glance(self, **answers):
+        service = mock.Mock(**{f"{name}.return_value": answer for name, answer in answers.items()})
+        self.stub_out("cinder.image.glance.get_remote_image_service", lambda context, image: (service, image))
+        return service
+
+    def test_a_volume_that_is_uploaded_becomes_an_image_of_it(self):
+        wanted = self.wanted(**{resignature.VDIS: "one"})
+        original = self.golden_volume(wanted, "one")
+        original.status = "uploading"
+        original.save()
+        service = self.glance(add_location=True)
+        image = {"id": str(uuid.uuid4()), "disk_format": "raw", "container_format": "bare"}
+        self.manager.copy_volume_to_image(self.context, original.id, image)
+        made = objects.Volume.get_by_id(self.context, service.add_location.call_args[0][2].rpartition("/")[2])
+        assert (made.status, made.volume_type_id, made.use_quota) == ("available", wanted, True)
+        assert same(self.path(made), self.path(original))
+        assert self.calls() == []
+        copy, problem = self.create(self.volume(wanted, source_volid=made.id))
+        assert problem is None
+        assert show(self.path(copy))["sr"]["uuid"] == copy.id
+
+    def test_a_volume_of_an_image_is_that_image_also_where_it_comes_from_the_cache(self):
+        wanted = self.wanted()
+        cached = self.golden_volume(wanted)
+        for name in ("project", "user"):
+            self.override_config(f"cinder_internal_tenant_{name}_id", str(uuid.uuid4()))
+        self.manager.image_volume_cache = mock.Mock(**{"get_entry.return_value": {"volume_id": cached.id}})
+        image = {"id": str(uuid.uuid4()), "size": 1 << 20, "disk_format": "raw", "container_format": "bare"}
+        self.glance(get_location=(None, None), show=image)
+        made, problem = self.create(self.volume(wanted), image_id=image["id"])
+        assert problem is None
+        assert same(self.path(made), self.path(cached))
+        assert self.calls() == []
 
 
 class ComplianceCase(test_volume_drivers.TestVolumeDrivers):

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The mixin before drivers that call their own methods, and what it asks for. Nothing is attached."""
+
+import threading
+import uuid
+from unittest import mock
+
+from cinder.scheduler.filters import capabilities_filter
+from cinder.tests.unit import utils as factory
+from cinder.tests.unit.scheduler import fakes
+from cinder.volume import driver
+from cinder.volume.drivers import linstordrv
+
+from relvmoiscsi_cinder import asking, command, resignature
+from tests.kit_cinder import FileCase
+
+
+class Array(driver.VolumeDriver):
+    """A driver of an array, which writes down what it is asked for."""
+
+    def __init__(self):
+        self.done = []
+
+    def create_volume_from_snapshot(self, volume, snapshot, cgsnapshot=False):
+        self.done.append("cloned for a group" if cgsnapshot else "cloned")
+
+    def get_volume_stats(self, refresh=False):
+        return {"volume_backend_name": "array", "pools": [{"pool_name": "one"}, {"pool_name": "two"}]}
+
+
+class OnLinstor(linstordrv.LinstorBaseDriver, Array):
+    """Its way to clone is Cinder's own: by a snapshot, which is deleted afterwards."""
+
+    def create_snapshot(self, snapshot):
+        self.done.append("snapshot of the original")
+
+    def create_volume_from_snapshot(self, volume, snapshot):
+        self.done.append("cloned")
+
+    def delete_snapshot(self, snapshot):
+        self.done.append("snapshot deleted")
+
+
+class Noted(resignature.ResignatureMixin):
+    """Only writes down that it would resignature now."""
+
+    problem = None
+
+    def _resignature(self, volume, vdis):
+        self.done.append("resignatured")
+        if self.problem:
+            raise self.problem
+
+
+class WithResignature(Noted, Array):
+    pass
+
+
+class LinstorWithResignature(Noted, OnLinstor):
+    def __init__(self):
+        Array.__init__(self)
+
+
+class DriversCase(FileCase):
+    """Who calls whom."""
+
+    def pair(self, type_id):
+        original = self.volume(type_id)
+        return original, self.volume(type_id, source_volid=original.id)
+
+    def test_what_a_driver_calls_of_itself_on_the_way_is_left_alone(self):
+        original, made = self.pair(self.wanted())
+        array = LinstorWithResignature()
+        array.create_cloned_volume(made, original)
+        assert array.done == ["snapshot of the original", "cloned", "snapshot deleted", "resignatured"]
+
+    def test_a_failure_leaves_no_snapshot_of_the_original(self):
+        original, made = self.pair(self.wanted())
+        array = LinstorWithResignature()
+        array.problem = command.Told("The volume is empty.")
+        self.assertRaises(resignature.ResignatureFailed, array.create_cloned_volume, made, original)
+        assert array.done == ["snapshot of the original", "cloned", "snapshot deleted", "resignatured"]
+
+    def test_after_a_failure_the_next_volume_is_resignatured(self):
+        original, made = self.pair(self.wanted())
+        array = LinstorWithResignature()
+        with mock.patch.object(OnLinstor, "create_snapshot", side_effect=RuntimeError):
+            self.assertRaises(RuntimeError, array.create_cloned_volume, made, original)
+        array.create_cloned_volume(made, original)
+        assert array.done[-1] == "resignatured"
+
+    def test_another_volume_meanwhile_is_resignatured(self):
+        wanted = self.wanted()
+        array, other = LinstorWithResignature(), LinstorWithResignature()
+        (original, made), (source, copy) = self.pair(wanted), self.pair(wanted)
+
+        def meanwhile(snapshot):
+            thread = threading.Thread(target=other.create_cloned_volume, args=(copy, source))
+            thread.start()
+            thread.join()
+
+        array.create_snapshot = meanwhile
+        array.create_cloned_volume(made, original)
+        assert other.done == ["snapshot of the original", "cloned", "snapshot deleted", "resignatured"]
+        assert array.done == ["cloned", "snapshot deleted", "resignatured"]
+
+    def test_a_driver_may_take_arguments_that_others_do_not(self):
+        plain = self.volume_type()
+        snapshot = factory.create_snapshot(self.context, self.volume(plain).id, volume_type_id=plain)
+        array = WithResignature()
+        array.create_volume_from_snapshot(self.volume(plain, snapshot_id=snapshot.id), snapshot, cgsnapshot=True)
+        assert array.done == ["cloned for a group"]
+
+    def test_the_scheduler_hears_which_back_ends_can(self):
+        asks = {"capabilities:" + resignature.CAPABILITY: "<is> True"}
+        properties = {"context": self.context, "resource_type": {"name": "sr", "extra_specs": asks}}
+
+        def passes(stats):
+            state = fakes.FakeBackendState("host", {"capabilities": stats})
+            return capabilities_filter.CapabilitiesFilter().backend_passes(state, properties)
+
+        assert [passes(pool) for pool in WithResignature().get_volume_stats()["pools"]] == [True, True]
+        assert [passes(pool) for pool in Array().get_volume_stats()["pools"]] == [False, False]
+
+
+class AskingCase(FileCase):
+    """For which volumes new identities are asked."""
+
+    def asked(self, word, **more):
+        wanted = self.volume_type(**{asking.WANTED: word})
+        original = self.volume(wanted, **more)
+        name = more.get("display_name", "name")
+        return asking.vdis_wanted(self.volume(wanted, source_volid=original.id, display_name=name), original)
+
+    def test_words_of_a_boolean(self):
+        found = {word: self.asked(word) for word in ("true", "True", "<is> True", "yes", "1", "false", "<is> False")}
+        assert list(found.values()) == ["all"] * 5 + [None] * 2, found
+
+    def test_any_other_word_is_refused(self):
+        for word in ("ture", "enabled", "", "<IS> True", "<is> <is> True"):
+            with self.assertRaisesRegex(command.Told, "can be true or false"):
+                self.asked(word)
+
+    def test_a_volume_of_a_user_with_the_name_of_an_image(self):
+        wanted = self.wanted()
+        original = self.volume(wanted)
+        made = self.volume(wanted, source_volid=original.id, display_name=f"image-{uuid.uuid4()}")
+        found = []
+        for original.status in ("available", "in-use", "uploading", "downloading", "creating"):
+            found.append(asking.vdis_wanted(made, original))
+        assert found == ["all", "all", None, None, None]
+
+    def test_the_path_on_the_host_is_in_no_sentence(self):
+        said = {
+            "/dev/sdb: nothing was written.": "The volume: nothing was written.",
+            "Run `relvmoiscsi recover /dev/sdb` first.": "Run `relvmoiscsi recover DEVICE` first.",
+            "It is done. /dev/sdb is new.": "It is done. The volume is new.",
+            "The label of /dev/sdb is torn, not /dev/sdb1.": "The label of the volume is torn, not /dev/sdb1.",
+        }
+        assert [command.of_the_volume(sentence, "/dev/sdb") for sentence in said] == list(said.values())
