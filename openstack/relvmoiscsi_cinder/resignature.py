@@ -11,11 +11,11 @@ and detached. Its SR has the UUID of the volume then.
 import contextlib
 import contextvars
 import textwrap
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from cinder import exception, objects
 from cinder.db import api as db
-from cinder.volume import volume_utils
+from cinder.volume import group_types, volume_utils
 from oslo_log import log as logging
 
 from relvmoiscsi_cinder.asking import VDIS, WANTED, vdis_wanted
@@ -62,6 +62,30 @@ class ResignatureMixin:
         make = super().create_cloned_volume
         return self._made(volume, src_vref, lambda: make(volume, src_vref, *args, **kwargs))
 
+    def create_group_from_src(self, context: Any, group: Any, volumes: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the driver does it, then new identities for each volume whose type asks for them.
+
+        Where the driver leaves it to Cinder, which makes the volumes one by one and calls them available whatever
+        became of them, they are made here: then a failure is one.
+        """
+        make = super().create_group_from_src
+        sources = _sources(args, kwargs)
+        try:
+            return self._made_together(volumes, sources, lambda: make(context, group, volumes, *args, **kwargs))
+        except NotImplementedError:
+            is_cinders = group_types.is_default_cgsnapshot_type(group.group_type_id)  # made by the method below
+            if _at_work.get() or is_cinders or not _wanted(volumes, sources):
+                raise
+        return self._made_one_by_one(volumes, sources)
+
+    def create_consistencygroup_from_src(
+        self, context: Any, group: Any, volumes: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The same for a consistency group."""
+        make = super().create_consistencygroup_from_src
+        sources = _sources(args, kwargs)
+        return self._made_together(volumes, sources, lambda: make(context, group, volumes, *args, **kwargs))
+
     def get_volume_stats(self, refresh: bool = False) -> Update:
         """Those of the driver, and that this back end can resignature, for each of its pools."""
         stats = super().get_volume_stats(refresh)
@@ -73,25 +97,39 @@ class ResignatureMixin:
         """The driver's model update. Raises ResignatureFailed."""
         if _at_work.get():
             return make()
-        try:
-            vdis = vdis_wanted(volume, source)
-        except Told as problem:
-            raise _failed(volume, problem) from problem
+        vdis = _vdis_wanted(volume, source)
         with _driver_at_work():
             update = make()
         return update if vdis is None else self._resignatured(volume, update, vdis)
 
-    def _resignatured(self, volume: Any, update: Update, vdis: str) -> Update:
-        """The model update, with what became of the volume if it has metadata. Raises ResignatureFailed.
+    def _made_together(self, volumes: Any, sources: Dict[str, Any], make: Callable[[], Any]) -> Any:
+        """What the driver says of the group, and of its volumes. Raises ResignatureFailed at the first that fails."""
+        if _at_work.get():
+            return make()
+        wanted = _wanted(volumes, sources)
+        with _driver_at_work():
+            of_group, of_volumes = make()
+        updates = {one["id"]: one for one in of_volumes or []}
+        for volume in volumes if wanted else []:  # of all, before one fails: Cinder saves nothing then
+            _known(volume, updates.get(volume.id))
+        for volume, vdis in wanted:
+            update = self._resignatured(volume, updates.get(volume.id), vdis)
+            updates.update({volume.id: update} if update else {})
+        return of_group, list(updates.values()) if updates else of_volumes
 
-        The work is done on a record of our own: what the manager has in its hands may not be saved in between.
-        """
+    def _made_one_by_one(self, volumes: Any, sources: Dict[str, Any]) -> Any:
+        updates = []
+        for volume in volumes:
+            make = self.create_volume_from_snapshot if volume.snapshot_id else self.create_cloned_volume
+            update = make(volume, _source(volume, sources)) or {}
+            _known(volume, update)
+            updates.append({"status": "available", **update, "id": volume.id})
+        return {"status": "available"}, updates
+
+    def _resignatured(self, volume: Any, update: Update, vdis: str) -> Update:
+        """The model update, with what became of the volume if it has metadata. Raises ResignatureFailed."""
         try:
-            known = objects.Volume.get_by_id(volume.obj_context.elevated(), volume.id)
-            if update:
-                known.update(update)  # where the volume is may be said there: attaching and deleting it need that
-                known.save()
-            self._resignature(known, vdis)
+            self._resignature(_known(volume, update), vdis)
         except Exception as problem:  # drivers and connectors raise what they like
             raise _failed(volume, problem) from problem
         told = {METADATA: f"resignatured as SR {volume.id}"}
@@ -133,6 +171,40 @@ def _driver_at_work() -> Iterator[None]:
         yield
     finally:
         _at_work.reset(before)
+
+
+def _sources(args: Any, kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    """By id, the snapshots or the volumes that a group is made from: what the arguments have in lists."""
+    return {one.id: one for given in (*args, *kwargs.values()) if isinstance(given, (list, tuple)) for one in given}
+
+
+def _source(volume: Any, sources: Dict[str, Any]) -> Any:
+    return sources.get(volume.snapshot_id or volume.source_volid)
+
+
+def _wanted(volumes: Any, sources: Dict[str, Any]) -> List[Tuple[Any, str]]:
+    """The volumes to resignature, and which VDIs of each. Raises ResignatureFailed."""
+    found = ((volume, _vdis_wanted(volume, _source(volume, sources))) for volume in volumes)
+    return [(volume, vdis) for volume, vdis in found if vdis is not None]
+
+
+def _vdis_wanted(volume: Any, source: Any) -> Optional[str]:
+    """As in `asking`, and the volume is told of a refusal. Raises ResignatureFailed."""
+    try:
+        return vdis_wanted(volume, source)
+    except Told as problem:
+        raise _failed(volume, problem) from problem
+
+
+def _known(volume: Any, update: Update) -> Any:
+    """The volume with what the driver has said of it, saved: attaching it and deleting it need that.
+
+    It is a record of our own: what the manager has in its hands cannot always be saved in between.
+    """
+    known = objects.Volume.get_by_id(volume.obj_context.elevated(), volume.id)
+    known.update({name: value for name, value in (update or {}).items() if name not in ("id", "status")})
+    known.save()
+    return known
 
 
 def _failed(volume: Any, problem: Exception) -> ResignatureFailed:

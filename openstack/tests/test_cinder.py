@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Volumes that Cinder makes of volumes with an SR on them, as its own manager does it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +12,8 @@ from unittest import mock
 from cinder import objects
 from cinder.tests.compliance import test_volume_drivers
 from cinder.tests.unit import fake_constants
-from cinder.volume import api
+from cinder.tests.unit import utils as factory
+from cinder.volume import api, group_types
 
 from kit import cuts, golden
 from relvmoiscsi_cinder import lvm, resignature
@@ -248,6 +250,36 @@ class ImageCase(FileCase):
         assert problem is None
         assert same(self.path(made), self.path(cached))
         assert self.calls() == []
+
+
+class GroupCase(FileCase):
+    """Groups of a driver that has no way of its own to copy one, which Cinder's LVM driver is."""
+
+    def group(self, type_id, **more):
+        kind = group_types.create(self.context, f"group type {uuid.uuid4()}", {})
+        return factory.create_group(
+            self.context, host=self.manager.host, group_type_id=kind["id"], volume_type_ids=[type_id], **more
+        )
+
+    def copied(self, original):
+        source = self.group(original.volume_type_id, status="available")
+        original.group_id = source.id
+        original.save()
+        target = self.group(original.volume_type_id, status="creating", source_group_id=source.id)
+        made = self.volume(original.volume_type_id, source_volid=original.id, group_id=target.id)
+        with contextlib.suppress(resignature.ResignatureFailed):
+            self.manager.create_group_from_src(self.context, target, source_group=source)
+        return objects.Volume.get_by_id(self.context, made.id), objects.Group.get_by_id(self.context, target.id)
+
+    def test_a_volume_that_fails_is_not_available_and_nor_is_its_group(self):
+        made, group = self.copied(self.empty_volume(self.wanted()))
+        assert (made.status, group.status) == ("error", "error")
+        assert made.metadata == {"relvmoiscsi": EMPTY}
+
+    def test_volumes_of_a_group_have_new_identities(self):
+        made, group = self.copied(self.golden_volume(self.wanted()))
+        assert (made.status, group.status) == ("available", "available")
+        assert show(self.path(made))["sr"]["uuid"] == made.id
 
 
 class ComplianceCase(test_volume_drivers.TestVolumeDrivers):

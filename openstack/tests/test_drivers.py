@@ -5,6 +5,7 @@ import threading
 import uuid
 from unittest import mock
 
+from cinder import objects
 from cinder.scheduler.filters import capabilities_filter
 from cinder.tests.unit import utils as factory
 from cinder.tests.unit.scheduler import fakes
@@ -23,6 +24,11 @@ class Array(driver.VolumeDriver):
 
     def create_volume_from_snapshot(self, volume, snapshot, cgsnapshot=False):
         self.done.append("cloned for a group" if cgsnapshot else "cloned")
+
+    def create_group_from_src(self, context, group, volumes, group_snapshot=None, snapshots=None, *others):
+        for volume, snapshot in zip(volumes, snapshots):
+            self.create_volume_from_snapshot(volume, snapshot, cgsnapshot=True)
+        return None, [{"id": volume.id, "provider_location": "there"} for volume in volumes]
 
     def get_volume_stats(self, refresh=False):
         return {"volume_backend_name": "array", "pools": [{"pool_name": "one"}, {"pool_name": "two"}]}
@@ -110,6 +116,27 @@ class DriversCase(FileCase):
         array = WithResignature()
         array.create_volume_from_snapshot(self.volume(plain, snapshot_id=snapshot.id), snapshot, cgsnapshot=True)
         assert array.done == ["cloned for a group"]
+
+    def test_a_group_that_the_array_makes_is_resignatured_when_it_is_made(self):
+        wanted, plain = self.wanted(), self.volume_type()
+        snapshots = [factory.create_snapshot(self.context, self.volume(one).id) for one in (wanted, plain, wanted)]
+        made = [self.volume(one, snapshot_id=two.id) for one, two in zip((wanted, plain, wanted), snapshots)]
+        array = WithResignature()
+        update, of_volumes = array.create_group_from_src(self.context, mock.Mock(), made, mock.Mock(), snapshots)
+        assert array.done == ["cloned for a group"] * 3 + ["resignatured"] * 2
+        assert of_volumes == [{"id": volume.id, "provider_location": "there"} for volume in made]
+
+    def test_of_a_group_that_fails_is_known_where_its_volumes_are(self):
+        wanted = self.wanted()
+        snapshots = [factory.create_snapshot(self.context, self.volume(wanted).id) for _ in range(2)]
+        made = [self.volume(wanted, snapshot_id=snapshot.id) for snapshot in snapshots]
+        array = WithResignature()
+        array.problem = command.Told("The volume is empty.")
+        arguments = (self.context, mock.Mock(), made, mock.Mock(), snapshots)
+        self.assertRaises(resignature.ResignatureFailed, array.create_group_from_src, *arguments)
+        known = [objects.Volume.get_by_id(self.context, volume.id) for volume in made]
+        assert [volume.provider_location for volume in known] == ["there", "there"]
+        assert [volume.metadata for volume in known] == [{"relvmoiscsi": "The volume is empty."}, {}]
 
     def test_the_scheduler_hears_which_back_ends_can(self):
         asks = {"capabilities:" + resignature.CAPABILITY: "<is> True"}
