@@ -13,7 +13,7 @@ import os_brick.privileged
 from cinder import context, objects, privsep
 from cinder.tests.unit import fake_constants, test
 from cinder.tests.unit import utils as factory
-from cinder.volume import configuration, manager
+from cinder.volume import configuration, manager, volume_utils
 from cinder.volume.targets import fake
 from oslo_config import cfg
 
@@ -166,7 +166,7 @@ class CinderCase(test.TestCase):
     def volume(self, type_id, content=None, **more):
         """A volume that Cinder knows; with content it is there."""
         made = factory.create_volume(
-            self.context, host=CONF.host, volume_type_id=type_id, size=1, status="creating", **more
+            self.context, host=CONF.host, volume_type_id=type_id, status="creating", **{"size": 1, **more}
         )
         if content is not None:
             self.fill(made, content)
@@ -210,6 +210,15 @@ class FileCase(CinderCase):
         LocalTarget.exported, LocalTarget.directory = [], self.directory
         driver.vg = FileVolumeGroup(self.directory)
         driver._sparse_copy_volume = True
+        copy = volume_utils.copy_volume
+
+        def copied(source, target, *more, **options):
+            """On a device it cannot be otherwise: what is larger than its source stays so, where dd cuts a file off."""
+            size_bytes = os.path.getsize(target)
+            copy(source, target, *more, **options)
+            os.truncate(target, size_bytes)
+
+        self.stub_out("cinder.volume.volume_utils.copy_volume", copied)
 
     def path(self, volume):
         return os.path.join(self.directory, volume.name)

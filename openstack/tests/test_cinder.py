@@ -64,8 +64,9 @@ class ResignatureCase(FileCase):
         original = self.golden_volume(wanted)
         first, problem = self.create(self.volume(wanted, source_volid=original.id))
         assert problem is None
-        second, problem = self.create(self.volume(wanted, source_volid=first.id))
+        second, problem = self.create(self.volume(wanted, source_volid=first.id, size=2))  # larger, as it may be
         assert problem is None
+        assert os.path.getsize(self.path(second)) == 2 << 30
         assert show(self.path(second))["sr"]["uuid"] == second.id
         check(self.path(second), self.path(first))
         check(self.path(second), self.path(original))
