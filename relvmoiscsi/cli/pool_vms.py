@@ -12,7 +12,7 @@ from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, saved
+from relvmoiscsi.pool.vms import choice, clone, home, inventory, rescue, restore, saved
 from relvmoiscsi.pool.vms.choice import Source
 from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -240,29 +240,25 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
         copy, vm = choice.find_copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
         devices = [device for device in arguments.disk.split(",") if device]
         swaps = restore.plan(found, copy, vm, devices, records.today())
-        record = restore.verify(calls, vm, swaps, arguments.shutdown)
-        notes = restore.notes_of(calls, record)
-        planned = Restored(record["uuid"], record["name_label"], restore.WOULD, swaps, notes=notes)
+        planned = restore.would(calls, vm, swaps, arguments.shutdown)
         if arguments.dry_run:
             return _restored(planned)
         if not arguments.yes:
             say(_restored(planned).text)
-        ask(arguments, f"Restore {printable(record['name_label'])}?")
+        ask(arguments, f"Restore {printable(planned.name)}?")
         result = restore.restore(calls, vm, swaps, arguments.shutdown)
     return _restored(result, restore.TO_KNOW)
 
 
 def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
-    record = found.vms[vm]
-    name = printable(record["name_label"])
-    record = restore.verify_undo(calls, vm, arguments.shutdown) if arguments.undo else restore.verify_home(calls, vm)
+    name = printable(found.vms[vm]["name_label"])
+    planned = restore.would_undo(calls, vm, arguments.shutdown) if arguments.undo else home.would(calls, vm)
     if arguments.dry_run:
-        status = restore.WOULD_UNDO if arguments.undo else restore.WOULD_HOME
-        return _restored(Restored(record["uuid"], name, status, restore.must_be_restored(record)))
+        return _restored(planned)
     ask(arguments, f"Undo the restore of {name}?" if arguments.undo else f"Move the disks of {name} to its own SR?")
     if arguments.undo:
         return _restored(restore.undo(calls, vm, arguments.shutdown))
-    return _restored(restore.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
+    return _restored(home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
 
 
 def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:

@@ -12,7 +12,7 @@ try:
     from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
     from relvmoiscsi.pool import attach, discard, jobs, luns, records, secrets
     from relvmoiscsi.pool.connection import Where, connect
-    from relvmoiscsi.pool.vms import choice, clone, inventory, rescue, restore, saved
+    from relvmoiscsi.pool.vms import choice, clone, home, inventory, rescue, restore, saved
     from relvmoiscsi.pool.vms import discard as made_vms
 
     IMPORT_ERROR = None
@@ -25,6 +25,7 @@ __all__ = [
     "choice",
     "clone",
     "discard",
+    "home",
     "inventory",
     "jobs",
     "luns",

@@ -158,13 +158,10 @@ def restored(module, calls, pool):
     copy = client.choice.find_copy(pool, found, params["sr"])
     swaps = client.restore.plan(found, copy, vm, params["disks"], client.records.today())
     now = {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
-    will_change = any(now.get(swap.userdevice) != swap.new for swap in swaps)
-    if module.check_mode:
-        record, status = found.vms[vm], client.restore.WOULD if will_change else client.restore.ALREADY
-        result = client.restore.Restored(record["uuid"], record["name_label"], status, swaps)
-    else:
-        result = client.restore.restore(calls, vm, swaps, params["shutdown"])
-    return _restored_result(result, will_change, now, {swap.userdevice: swap.new for swap in swaps})
+    work = client.restore.would if module.check_mode else client.restore.restore
+    result = work(calls, vm, swaps, params["shutdown"])
+    becomes = {swap.userdevice: swap.new for swap in result.disks}
+    return _restored_result(result, result.status != client.restore.ALREADY, now, becomes)
 
 
 def back(module, calls, _pool):
@@ -176,16 +173,13 @@ def back(module, calls, _pool):
     if not client.inventory.is_restored(record):
         result = client.restore.Restored(record["uuid"], record["name_label"], "not restored")
         return _restored_result(result, False, now, {})
-    swaps = client.restore.must_be_restored(record)
     is_undo = params["state"] == "undone"
-    if module.check_mode:
-        status = client.restore.WOULD_UNDO if is_undo else client.restore.WOULD_HOME
-        result = client.restore.Restored(record["uuid"], record["name_label"], status, swaps)
-    elif is_undo:
-        result = client.restore.undo(calls, vm, params["shutdown"])
+    if is_undo:
+        work = client.restore.would_undo if module.check_mode else client.restore.undo
+        result = work(calls, vm, params["shutdown"])
     else:
-        result = client.restore.home(calls, vm)
-    becomes = {swap.userdevice: swap.old if is_undo else "a disk on the SR of " + swap.old for swap in swaps}
+        result = (client.home.would if module.check_mode else client.home.home)(calls, vm)
+    becomes = {swap.userdevice: swap.old if is_undo else "a disk on the SR of " + swap.old for swap in result.disks}
     return _restored_result(result, True, now, becomes)
 
 

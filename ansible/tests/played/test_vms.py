@@ -52,6 +52,34 @@ def test_a_vm_is_restored_and_that_is_undone(day):
     assert day.lab.disks_of(day.web) == before
 
 
+def test_check_mode_of_a_restore_is_what_would_happen(day):
+    """It refuses what would be refused, and says what would change, also of what a run has left."""
+    before = day.lab.disks_of(day.web)
+    tasks = [
+        {"sr": "A copy", "vm": "web"},
+        {"sr": "A copy", "vm": "web", "shutdown": True},
+        {"vm": "web", "state": "home"},
+    ]
+    day.tasks(attach(day))
+    refused, would, nothing = day.tasks(*tasks, arguments=["--check", "--diff"], module="vm_restore")
+    assert refused["failed"] and "is not halted" in refused["msg"]
+    assert would["changed"] and would["restore"]["status"] == "would be restored"
+    assert not nothing["changed"]
+    assert day.lab.disks_of(day.web) == before
+
+    day.tasks(tasks[1], module="vm_restore")
+    there = day.lab.disks_of(day.web)
+    again, at_home = day.tasks(tasks[1], tasks[2], arguments=["--check"], module="vm_restore")
+    assert not again["changed"] and again["restore"]["status"] == "already restored"
+    assert at_home["changed"] and at_home["restore"]["status"] == "would be taken home"
+    assert day.lab.disks_of(day.web) == there
+
+    done, twice = day.tasks(tasks[2], tasks[2], module="vm_restore")
+    assert done["changed"] and not twice["changed"]
+    now = day.lab.disks_of(day.web)
+    assert {sr for sr, _ in now.values()} == {sr for sr, _ in before.values()} and now != before
+
+
 def test_a_disk_is_lent_and_taken_back(day):
     lent = "rescue_disk", {"sr": "A copy", "vdi": "data", "vm": "helper"}
     back = "rescue_disk", {"sr": "A copy", "state": "absent"}

@@ -8,7 +8,8 @@
     choice       which VMs, under which names, on which networks
     clone        copies of VMs, each verified disk by disk
     discard      those copies go, with the SR
-    restore      disks of a copy in place of a VM's own, back again, and home
+    restore      disks of a copy in place of a VM's own, and back again; restore_journal is what the VM says of it
+    home         such disks moved to the SR of the VM's own, for good
     saved        records of VMs on their SR, for when the pool has them no more
     rescue       one disk of a copy lent to a VM
 

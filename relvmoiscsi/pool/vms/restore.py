@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Disks of a copy in place of a VM's own, at once and undoable, and home to the VM's SR later.
+"""Disks of a copy in place of a VM's own, at once and undoable.
 
     1 journal    for each disk a key in VM.other_config: which VDI it was, which it becomes, how its VBD was; all of
                  them before the first disk is touched
@@ -7,17 +7,16 @@
     3 rename     the VDI that it was says in its name that it waits: others take a VDI without VM for an orphan
 
 A run that was cut is done again, forward (`restore`) or back (`undo`): the journal says what a disk was even where its
-VBD is gone at that moment. `home` moves the disks to the SR of the old ones, which xapi does by copying, and is the end
-of the journal; the old VDIs stay. The VM is shut down all the while, but for `home`.
+VBD is gone at that moment. The VM is shut down all the while. What makes it last is in home.
 """
 
-import json
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
-from relvmoiscsi.pool.vms import devices, standstill
-from relvmoiscsi.pool.vms.inventory import NULL, RESTORED, Copy, Inventory, is_restored
+from relvmoiscsi.pool.calls import Calls, Record
+from relvmoiscsi.pool.vms import devices, restore_journal, standstill
+from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms.restore_journal import Swap
 
 #: fields of a VBD that another one in its place has as well
 _VBD = (
@@ -30,11 +29,6 @@ _VBD = (
     "qos_algorithm_params",
 )
 
-#: keys of VM.other_config: the disk at this device, a VDI of the copy, was sent home
-_LEAVING = "relvmoiscsi:restore-home:"
-#: and has arrived, as another VDI
-_ARRIVED = "relvmoiscsi:restore-arrived:"
-
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
 WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
@@ -43,23 +37,6 @@ TO_KNOW = (
     "The next backup of the VM is a full one: its disks have other UUIDs. Its snapshots are of the disks before.",
     "The disks before are kept, and say so in their names; --undo puts them back, --home makes the copy's disks stay.",
 )
-
-
-class Swap(NamedTuple):
-    """A disk of a VM, before and after; the entry of the journal."""
-
-    vm: str  #: UUID
-    userdevice: str
-    old: str  #: UUID of the VDI
-    new: str  #: UUID of the VDI
-    old_name: str
-    waiting_name: str  #: of the old one, while it waits
-    sr: str  #: UUID of the copy
-    home: str  #: UUID of the SR of the old one
-    vbd: Dict[str, Any]
-
-    def facts(self) -> Dict[str, str]:
-        return {"userdevice": self.userdevice, "old": self.old, "new": self.new}
 
 
 class Restored(NamedTuple):
@@ -84,51 +61,6 @@ class Restored(NamedTuple):
         }
 
 
-# --- the journal
-
-
-def journal_of(vm: Record) -> List[Swap]:
-    """What the VM's other_config says of its disks, by device; not what it has from a VM of which it was copied.
-
-    Raises Refused for what is no journal of ours.
-    """
-    found = []
-    for key, text in sorted(vm["other_config"].items()):
-        if key.startswith(RESTORED):
-            try:
-                found.append(Swap(**json.loads(text)))
-            except (TypeError, ValueError) as error:
-                raise Refused(f"{key} of the VM {vm['name_label']!r} cannot be read: {error}.") from error
-    return [swap for swap in found if swap.vm == vm["uuid"]]
-
-
-def _write(calls: Calls, vm: str, swap: Swap) -> None:
-    """Raises Refused for a journal of this VM that says otherwise."""
-    text = json.dumps(swap._asdict(), sort_keys=True, separators=(",", ":"))
-    key = RESTORED + swap.userdevice
-    try:
-        calls.call("VM.add_to_other_config", vm, key, text)
-    except PoolFailure as failure:
-        if failure.code != "MAP_DUPLICATE_KEY":
-            raise
-        record = calls.call("VM.get_record", vm)
-        _verify_journal(record, [swap])
-        if swap not in journal_of(record):  # of the VM that it was copied from
-            calls.call("VM.remove_from_other_config", vm, key)
-            calls.call("VM.add_to_other_config", vm, key, text)
-
-
-def _verify_journal(record: Record, swaps: Sequence[Swap]) -> None:
-    """Raises Refused where the journal is that of another restore."""
-    journal = journal_of(record)
-    there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
-    if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
-        raise Refused(
-            f"The VM {record['name_label']!r} was restored meanwhile, by another run. Nothing was done; look at what "
-            "it has now, and undo that (`relvmoiscsi pool restore --undo`) or take it home (`--home`) first."
-        )
-
-
 # --- restore
 
 
@@ -139,7 +71,7 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     """
     name = found.vms[vm]["name_label"]
     _verify_ours(found, copy, vm)
-    there = {swap.userdevice: swap for swap in journal_of(found.vms[vm])}
+    there = {swap.userdevice: swap for swap in restore_journal.journal_of(found.vms[vm])}
     _verify_same_copy(name, there, copy)
     disks = found.disks_of(vm)
     wanted = chosen or sorted({*disks, *there})
@@ -211,17 +143,30 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
     return Restored(record["uuid"], record["name_label"], status, swaps, notes=notes_of(calls, record))
 
 
+def would(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Restored:
+    """What `restore` would make of the VM at this moment, and nothing is done. Raises what it would raise."""
+    swaps = [*swaps, *_unfinished(calls, vm, swaps)]
+    record = verify(calls, vm, swaps, shutdown)
+    is_done = _is_done(calls, vm, record, swaps) and not standstill.is_begun(record)
+    notes = notes_of(calls, record)
+    return Restored(record["uuid"], record["name_label"], ALREADY if is_done else WOULD, swaps, notes=notes)
+
+
 def _unfinished(calls: Calls, vm: str, swaps: Sequence[Swap]) -> List[Swap]:
     """Other disks of the VM that a run which was cut has left."""
     record = calls.call("VM.get_record", vm)
-    other = [swap for swap in journal_of(record) if swap.userdevice not in {each.userdevice for each in swaps}]
+    other = [
+        swap
+        for swap in restore_journal.journal_of(record)
+        if swap.userdevice not in {each.userdevice for each in swaps}
+    ]
     return [swap for swap in other if devices.read(calls, vm, swap.userdevice).vdi != swap.new]
 
 
 def verify(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Record:
     """The VM as it is now. Raises Refused where a restore would be refused at this moment; NotFound, PoolFailure."""
     record: Record = calls.call("VM.get_record", vm)
-    _verify_journal(record, swaps)
+    restore_journal.verify_journal(record, swaps)
     if not _is_done(calls, vm, record, swaps):
         _verify_swaps(calls, vm, record, swaps)
         _verify_can_be_halted(record, shutdown)
@@ -231,7 +176,7 @@ def verify(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False)
 def _verify_swaps(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
     """Raises Refused where a disk is neither as planned nor as the journal says, or the new one somebody's."""
     devices.must_be_idle(record)
-    journal = journal_of(record)
+    journal = restore_journal.journal_of(record)
     for swap in swaps:
         device = devices.read(calls, vm, swap.userdevice)
         _verify_not_moved(calls, record, swap, device)
@@ -247,7 +192,7 @@ def _verify_swaps(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) 
 
 def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> None:
     """Raises Refused."""
-    if _is_home(calls, record, swap, device):
+    if restore_journal.is_home(calls, record, swap, device):
         raise Refused(
             f"The disks of the VM {record['name_label']!r} are on their way home. Go on with that (`relvmoiscsi pool "
             "restore --home`), or undo all (`--undo`)."
@@ -255,7 +200,7 @@ def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: devices.
 
 
 def _is_done(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> bool:
-    journal = journal_of(record)
+    journal = restore_journal.journal_of(record)
     return all(swap in journal and devices.read(calls, vm, swap.userdevice).vdi == swap.new for swap in swaps)
 
 
@@ -293,10 +238,10 @@ def _shut_down(calls: Calls, vm: str, record: Record) -> None:
 def _stand_still(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
     """Write the journal, let nobody start the VM, and look again. Raises Refused, and then all is as it was."""
     record = calls.call("VM.get_record", vm)
-    written = [swap for swap in swaps if swap not in journal_of(record)]
+    written = [swap for swap in swaps if swap not in restore_journal.journal_of(record)]
     _verify_swaps(calls, vm, record, swaps)
     for swap in swaps:
-        _write(calls, vm, swap)
+        restore_journal.write(calls, vm, swap)
     standstill.begin(calls, vm, record)
     try:
         now = calls.call("VM.get_record", vm)
@@ -305,7 +250,7 @@ def _stand_still(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
     except Refused:
         if len(written) == len(swaps) and not standstill.is_begun(record):  # no disk was touched, now or before
             standstill.end(calls, vm)
-            _forget(calls, vm, written)
+            restore_journal.forget(calls, vm, written)
         raise
 
 
@@ -319,7 +264,7 @@ def _hang(calls: Calls, vm: str, swap: Swap, uuid: str, expected: Sequence[str])
     devices.must_have(record["name_label"], device, expected)
     if device.vdi == uuid:
         return
-    if swap not in journal_of(record):
+    if swap not in restore_journal.journal_of(record):
         raise Refused(
             f"Another run works on the VM {record['name_label']!r} as well. Run the same again when that has ended."
         )
@@ -339,15 +284,19 @@ def _name(calls: Calls, uuid: str, name: str) -> None:
         calls.call("VDI.set_name_label", vdi, name)
 
 
-# --- back, and home
+# --- back
 
 
 def undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
     """Put the disks before back in place. Raises Refused, NotFound where one is gone, PoolFailure."""
     record = verify_undo(calls, vm, shutdown)
-    swaps = journal_of(record)
-    there = _all(calls, vm, swaps)
-    moved = [there[swap.userdevice].vdi for swap in swaps if _is_home(calls, record, swap, there[swap.userdevice])]
+    swaps = restore_journal.journal_of(record)
+    there = restore_journal.disks(calls, vm, swaps)
+    moved = [
+        there[swap.userdevice].vdi
+        for swap in swaps
+        if restore_journal.is_home(calls, record, swap, there[swap.userdevice])
+    ]
     if any(there[swap.userdevice].vdi != swap.old for swap in swaps):
         _shut_down(calls, vm, record)
         standstill.begin(calls, vm, calls.call("VM.get_record", vm))
@@ -356,14 +305,20 @@ def undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
     for swap in swaps:
         _name(calls, swap.old, swap.old_name)
     standstill.end(calls, vm)
-    _forget(calls, vm, swaps)
+    restore_journal.forget(calls, vm, swaps)
     return Restored(record["uuid"], record["name_label"], UNDONE, swaps, moved)
+
+
+def would_undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
+    """What `undo` would make of the VM at this moment, and nothing is done. Raises what it would raise."""
+    record = verify_undo(calls, vm, shutdown)
+    return Restored(record["uuid"], record["name_label"], WOULD_UNDO, restore_journal.journal_of(record))
 
 
 def verify_undo(calls: Calls, vm: str, shutdown: bool = False) -> Record:
     """The VM as it is now. Raises Refused where an undo would be refused at this moment; NotFound, PoolFailure."""
     record: Record = calls.call("VM.get_record", vm)
-    swaps = must_be_restored(record)
+    swaps = restore_journal.must_be_restored(record)
     devices.must_be_idle(record)
     halt = False
     for swap in swaps:
@@ -373,147 +328,10 @@ def verify_undo(calls: Calls, vm: str, shutdown: bool = False) -> Record:
                 "is no undo. --home makes the copy's disks stay."
             )
         device = devices.read(calls, vm, swap.userdevice)
-        if not _is_home(calls, record, swap, device):
+        if not restore_journal.is_home(calls, record, swap, device):
             devices.must_have(record["name_label"], device, (swap.old, swap.new, ""))
         devices.must_be_free(calls, swap.old, device.vbd if device.vdi == swap.old else "")
         halt = halt or device.vdi != swap.old
     if halt:
         _verify_can_be_halted(record, shutdown)
     return record
-
-
-def _all(calls: Calls, vm: str, swaps: Sequence[Swap]) -> Dict[str, devices.Device]:
-    return {swap.userdevice: devices.read(calls, vm, swap.userdevice) for swap in swaps}
-
-
-def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None) -> Restored:
-    """Move the disks of the copy to the SR of the disks before, whether the VM runs or not, and end the journal.
-
-    `tell` is told the device of each disk that begins. Raises Refused, NotFound, PoolFailure.
-    """
-    record = verify_home(calls, vm)
-    swaps = journal_of(record)
-    for swap in swaps:
-        if devices.read(calls, vm, swap.userdevice).vdi == swap.new:  # else an earlier run has moved it
-            tell(swap.userdevice)
-            _move(calls, vm, swap)
-    for swap in swaps:
-        _verify_is_home(calls, vm, swap)
-    _forget(calls, vm, swaps)
-    left = [swap.old for swap in swaps if devices.find(calls, swap.old) is not None]
-    return Restored(record["uuid"], record["name_label"], HOME, swaps, left)
-
-
-def verify_home(calls: Calls, vm: str) -> Record:
-    """The VM as it is now. Raises Refused where it would not come home at this moment; NotFound, PoolFailure."""
-    record: Record = calls.call("VM.get_record", vm)
-    swaps = must_be_restored(record)
-    there = _all(calls, vm, swaps)
-    if standstill.is_begun(record) or any(there[swap.userdevice].vdi in ("", swap.old) for swap in swaps):
-        raise Refused(
-            f"A restore of the VM {record['name_label']!r} was cut. Run it again, or undo it, before it goes home."
-        )
-    devices.must_be_idle(record)
-    for swap in swaps:
-        device = there[swap.userdevice]
-        if not _is_home(calls, record, swap, device):
-            _verify_movable(calls, record, swap, device)
-    return record
-
-
-def _verify_movable(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> None:
-    """Raises Refused where xapi would not move this disk, or others with it; NotFound, PoolFailure."""
-    name = record["name_label"]
-    devices.must_have(name, device, (swap.new,))
-    devices.must_be_free(calls, swap.new, device.vbd)
-    snapshots = devices.snapshots_of(calls, record)
-    if snapshots:
-        raise Refused(
-            f"The VM {name!r} has snapshots: {', '.join(snapshots)}. The pool would move their disks too, those of "
-            "before the restore to its default SR. Delete the snapshots first, or undo the restore; nothing was moved."
-        )
-    vdi = calls.call("VDI.get_record", device.vdi_ref)
-    if vdi["cbt_enabled"]:
-        raise Refused(
-            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, and "
-            f"the pool moves no such VDI. Switch it off (`xe vdi-disable-cbt uuid={swap.new}`): the next backup is a "
-            "full one anyway. Then run the same again."
-        )
-    if vdi["on_boot"] != "persist":
-        raise Refused(
-            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start (on-boot), and "
-            f"the pool moves no such VDI. Say `xe vdi-param-set on-boot=persist uuid={swap.new}`, and run the same "
-            "again."
-        )
-    _sr(calls, swap)
-
-
-def _move(calls: Calls, vm: str, swap: Swap) -> None:
-    """Raises Refused, NotFound, PoolFailure."""
-    record = calls.call("VM.get_record", vm)
-    devices.must_be_idle(record)
-    device = devices.read(calls, vm, swap.userdevice)
-    _verify_movable(calls, record, swap, device)
-    if record["other_config"].get(_LEAVING + swap.userdevice) != _leaving(record, swap):
-        calls.call("VM.remove_from_other_config", vm, _LEAVING + swap.userdevice)
-        calls.call("VM.add_to_other_config", vm, _LEAVING + swap.userdevice, _leaving(record, swap))
-    calls.call("VM.remove_from_other_config", vm, _ARRIVED + swap.userdevice)
-    calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
-    _verify_is_home(calls, vm, swap)
-    arrived = devices.read(calls, vm, swap.userdevice).vdi
-    calls.call("VM.add_to_other_config", vm, _ARRIVED + swap.userdevice, f"{_leaving(record, swap)} {arrived}")
-
-
-def _verify_is_home(calls: Calls, vm: str, swap: Swap) -> None:
-    """Raises PoolFailure."""
-    record = calls.call("VM.get_record", vm)
-    if not _is_home(calls, record, swap, devices.read(calls, vm, swap.userdevice)):
-        raise PoolFailure(
-            f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, to which the "
-            f"pool says it has moved the VDI {swap.new}. The journal stays; look at the VM's disks before "
-            "anything else."
-        )
-
-
-def _leaving(record: Record, swap: Swap) -> str:
-    return f"{record['uuid']} {swap.new}"
-
-
-def _is_home(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> bool:
-    """Is what the VM has there what its disk of the copy became, by a migration that we have begun?
-
-    It has a new UUID; the journal says that it was leaving, it is where it was to go, and the one on the copy is gone.
-    Where the run that has moved it was not cut at that very moment, the journal has the new UUID as well.
-    """
-    leaving, _, arrived = record["other_config"].get(_ARRIVED + swap.userdevice, "").rpartition(" ")
-    if leaving == _leaving(record, swap) and device.vdi != arrived:
-        return False
-    return (
-        record["other_config"].get(_LEAVING + swap.userdevice) == _leaving(record, swap)
-        and device.vdi not in ("", NULL, swap.old, swap.new)
-        and device.sr == swap.home
-        and devices.find(calls, swap.new) is None
-    )
-
-
-def _sr(calls: Calls, swap: Swap) -> str:
-    """Where the old disk was, whether or not that is still there. Raises NotFound."""
-    try:
-        return str(calls.call("SR.get_by_uuid", swap.home))
-    except PoolFailure as failure:
-        if failure.code != "UUID_INVALID":
-            raise
-        raise NotFound(f"The SR {swap.home}, where the disks were, is not in the pool any more.") from failure
-
-
-def must_be_restored(record: Record) -> List[Swap]:
-    """The journal of a VM. Raises Refused for one that has none."""
-    if not is_restored(record):
-        raise Refused(f"The VM {record['name_label']!r} has no disks of a copy that `restore` has put there.")
-    return journal_of(record)
-
-
-def _forget(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
-    for swap in swaps:
-        for key in (RESTORED, _LEAVING, _ARRIVED):
-            calls.call("VM.remove_from_other_config", vm, key + swap.userdevice)

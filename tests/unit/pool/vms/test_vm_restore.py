@@ -11,7 +11,7 @@ from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import inventory, restore
+from relvmoiscsi.pool.vms import home, inventory, restore, restore_journal
 
 
 def run(day, work):
@@ -34,8 +34,8 @@ def undo(day, vm=None, **more):
     return run(day, lambda calls, *_: restore.undo(calls, vm or day.web, **more))
 
 
-def home(day):
-    return run(day, lambda calls, *_: restore.home(calls, day.web))
+def take_home(day):
+    return run(day, lambda calls, *_: home.home(calls, day.web))
 
 
 def uuid(day, vdi):
@@ -251,7 +251,7 @@ def test_a_vm_that_was_copied_from_a_restored_one_has_no_journal(halted):
     halted.db.set("VM", halted.lab.vm("no json", other_config={"relvmoiscsi:restore:0": "x"}), "name_label", "spoiled")
     spoiled = halted.db.refs("VM", name_label="spoiled")[0]
     with pytest.raises(Refused, match="cannot be read"):
-        run(halted, lambda calls, *_: restore.journal_of(calls.call("VM.get_record", spoiled)))
+        run(halted, lambda calls, *_: restore_journal.journal_of(calls.call("VM.get_record", spoiled)))
 
 
 def test_a_journal_of_another_vm_is_written_over(halted):
@@ -301,7 +301,7 @@ def test_killed_at_every_call_it_goes_forward_or_back(halted, dies, cut_work, th
 # --- others change the VM as well
 
 
-@pytest.mark.parametrize("work", [bring_back, undo, home], ids=["restore", "undo", "home"])
+@pytest.mark.parametrize("work", [bring_back, undo, take_home], ids=["restore", "undo", "home"])
 def test_a_disk_of_a_person_stays_where_it_is(halted, work):
     bring_back(halted)
     another_disk(halted, "1")
@@ -318,7 +318,7 @@ def test_a_vm_that_was_reverted_on_the_copy_is_not_at_home(halted):
     bring_back(halted)
     revert(halted, "0"), revert(halted, "1")
     with pytest.raises(Refused, match="is not what it was"):
-        home(halted)
+        take_home(halted)
     assert inventory.is_restored(halted.db.record("VM", halted.web))
 
 
@@ -334,7 +334,7 @@ def test_yes_to_a_plan_that_is_old_changes_nothing(halted):
     with connect(halted.lab.where()) as calls:
         swaps = planned(halted, calls, second)
         bring_back(halted)
-        home(halted)
+        take_home(halted)
         before = seen(halted)
         with pytest.raises(Refused, match="is not what it was"):
             restore.restore(calls, halted.web, swaps)
@@ -405,7 +405,7 @@ def test_undone_by_another_run_meanwhile_it_goes_no_further(halted):
 def test_the_pool_is_busy_with_the_vm(halted):
     bring_back(halted)
     halted.db.set("VM", halted.web, "current_operations", {"OpaqueRef:1": "migrate_send"})
-    for work in (undo, home):
+    for work in (undo, take_home):
         with pytest.raises(Refused, match="The pool is busy with the VM 'web': migrate_send"):
             work(halted)
 
@@ -430,7 +430,7 @@ def test_half_swapped_it_cannot_be_started(halted, work):
     with pytest.raises(XenError, match="OPERATION_BLOCKED"):
         halted.lab.pool.api.vms.vm_start("", halted.web)
     with pytest.raises(Refused, match="was cut"):
-        home(halted)
+        take_home(halted)
     undo(halted)
     assert not halted.db.get("VM", halted.web, "blocked_operations")
 
@@ -487,7 +487,7 @@ def test_home_refuses_while_a_disk_is_lent(halted):
     helper = halted.lab.vm("helper", state="Running")
     halted.db.create("VBD", VM=helper, VDI=halted.new(halted.root), mode="RO", userdevice="5")
     with pytest.raises(Refused, match="is a disk of 'helper' as well.*rescue --done"):
-        home(halted)
+        take_home(halted)
 
 
 def test_home_looks_at_what_was_moved(halted):
@@ -501,7 +501,7 @@ def test_home_looks_at_what_was_moved(halted):
 
     halted.lab.pool.api._methods["VDI.pool_migrate"] = of_another
     with pytest.raises(PoolFailure, match="The disk 0 of the VM 'web' is not on the SR .* The journal stays"):
-        home(halted)
+        take_home(halted)
     assert inventory.is_restored(halted.db.record("VM", halted.web))
 
 
@@ -509,7 +509,7 @@ def test_home_refuses_with_snapshots(halted):
     halted.lab.snapshot(halted.web, "before the update", halted.lab.vdi("Production", "before")[0])
     bring_back(halted)
     with pytest.raises(Refused, match="has snapshots: before the update. The pool would move their disks too"):
-        home(halted)
+        take_home(halted)
     assert all(sr == halted.sr for sr, _ in halted.lab.disks_of(halted.web).values())
 
 
@@ -520,7 +520,7 @@ def test_home_when_the_disks_before_were_destroyed(halted):
         halted.lab.pool.api.vms.vdi_destroy("", vdi)
     with pytest.raises(NotFound, match="there is no undo. --home makes the copy's disks stay"):
         undo(halted)
-    done = home(halted)
+    done = take_home(halted)
     assert done.status == "home" and not done.waiting
     assert {sr for sr, _ in halted.lab.disks_of(halted.web).values()} == {original}
 
@@ -529,7 +529,7 @@ def test_home_without_the_sr_that_they_were_on(halted):
     bring_back(halted)
     halted.db.destroy("SR", halted.db.get("VDI", halted.root, "SR"))
     with pytest.raises(NotFound, match="where the disks were, is not in the pool any more"):
-        home(halted)
+        take_home(halted)
 
 
 @pytest.mark.parametrize(
@@ -539,17 +539,17 @@ def test_home_names_what_the_pool_does_not_move(halted, field, value, said):
     bring_back(halted)
     halted.db.set("VDI", halted.new(halted.data), field, value)
     with pytest.raises(Refused, match="the disk 1 of the VM 'web'.*" + said):
-        home(halted)
+        take_home(halted)
     assert halted.db.exists("VDI", halted.new(halted.root))  # not half the way
     halted.db.set("VDI", halted.new(halted.data), field, {"cbt_enabled": False}.get(field, "persist"))
-    assert home(halted).status == "home"
+    assert take_home(halted).status == "home"
 
 
 def test_home_they_are_on_the_sr_of_the_disks_before(halted):
     original = halted.db.get("VDI", halted.root, "SR")
     bring_back(halted)
     halted.lab.pool.api.vms.vm_start("", halted.web)
-    done = home(halted)
+    done = take_home(halted)
 
     assert [sr for sr, _ in halted.lab.disks_of(halted.web).values()] == [original] * 2
     assert sorted(done.waiting) == sorted(halted.db.get("VDI", vdi, "uuid") for vdi in (halted.root, halted.data))
@@ -563,9 +563,9 @@ def test_killed_at_every_call_it_comes_home(halted, dies):
     number = 6
     while True:
         bring_back(halted, date="x")
-        death = dies(lambda: home(halted), number)
+        death = dies(lambda: take_home(halted), number)
         if inventory.is_restored(halted.db.record("VM", halted.web)):
-            home(halted)
+            take_home(halted)
         disks = halted.lab.disks_of(halted.web)
         assert all(sr != halted.sr for sr, _ in disks.values()) and len(disks) == 2, number
         # again: as it was, with another copy
@@ -585,7 +585,7 @@ def half_way_home(day):
     bring_back(day)
     cut_before(day, "Async.VDI.pool_migrate", 2)
     with pytest.raises(PoolFailure):
-        home(day)
+        take_home(day)
     day.lab.pool.api.before = None
     return day.db.get("VBD", vbd(day, "0"), "VDI")
 
@@ -602,7 +602,7 @@ def test_a_disk_of_a_person_where_one_has_come_home(halted):
     mine = halted.lab.vdi("Production", "before")[0]
     halted.db.destroy("VBD", vbd(halted, "0"))
     halted.db.create("VBD", VM=halted.web, VDI=mine, userdevice="0")
-    for work in (undo, home):
+    for work in (undo, take_home):
         with pytest.raises(Refused, match="The disk 0 of the VM 'web' is not what it was"):
             work(halted)
 
@@ -614,14 +614,14 @@ def test_on_the_way_home_it_is_not_restored_again(halted):
     with pytest.raises(Refused, match="are on their way home"):
         bring_back(halted, shutdown=True)
     assert halted.db.get("VM", halted.web, "power_state") == "Running"
-    assert home(halted).status == "home"
+    assert take_home(halted).status == "home"
 
 
 def test_a_restore_that_was_cut_does_not_go_home(halted):
     bring_back(halted)
     halted.db.destroy("VBD", halted.db.refs("VBD", VM=halted.web)[0])
     with pytest.raises(Refused, match="was cut. Run it again, or undo it"):
-        home(halted)
+        take_home(halted)
     assert bring_back(halted).status == "restored"
 
 
@@ -633,5 +633,5 @@ def test_what_the_pool_refuses_stays_as_it_was(halted):
 
     halted.lab.pool.api._methods["VDI.pool_migrate"] = full
     with pytest.raises(PoolFailure, match="insufficient space"):
-        home(halted)
+        take_home(halted)
     assert inventory.is_restored(halted.db.record("VM", halted.web))
