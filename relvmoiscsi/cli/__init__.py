@@ -55,8 +55,8 @@ def _run(arguments: "Namespace") -> int:
         answer: Answer = arguments.run(arguments)
     except errors.RelvmoiscsiError as error:
         return _say_failure(arguments, error)
-    except KeyboardInterrupt:
-        return _say_interrupted(arguments)
+    except KeyboardInterrupt as stop:
+        return _say_interrupted(arguments, str(stop))
     except Exception:  # noqa: BLE001 - a bug: say so with its traceback, under an exit status of its own
         import traceback  # noqa: PLC0415
 
@@ -81,11 +81,13 @@ def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
     return error.exit_status
 
 
-def _say_interrupted(arguments: "Namespace") -> int:
+def _say_interrupted(arguments: "Namespace", state: str) -> int:
+    from relvmoiscsi.wording import printable  # noqa: PLC0415
+
     if arguments.json and not hasattr(arguments, "device"):  # a LUN may be what does not answer
-        error = {"kind": "Interrupted", "exit_status": EXIT_INTERRUPTED, "message": "Interrupted.", "disk_state": ""}
+        error = {"kind": "Interrupted", "exit_status": EXIT_INTERRUPTED, "message": "Interrupted.", "disk_state": state}
         print_result(_json({"error": error}))
-    say("Interrupted." + _how_to_tell(arguments))
+    say(" ".join(["Interrupted." + _how_to_tell(arguments), *([printable(state)] if state else [])]))
     return EXIT_INTERRUPTED
 
 

@@ -4,7 +4,7 @@
 import argparse
 import threading
 import time
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, say
@@ -12,7 +12,7 @@ from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, clone, home, inventory, rescue, restore, saved
+from relvmoiscsi.pool.vms import choice, clone, home, inventory, keep, rescue, restore, saved
 from relvmoiscsi.pool.vms.choice import Source
 from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -31,7 +31,8 @@ example:
 _RESTORE = """\
 The VM is shut down; its disks are swapped for those of the copy, at once, and nothing is copied. A journal on the VM
 says what was there: --undo puts it back, and what the VM has written since stays on the copy. --home moves the disks
-from the copy to the SR of the VM, running or not; only then the copy can be discarded.
+from the copy to the SR of the VM, running or not; only then the copy can be discarded. --keep touches no disk: it ends
+the restore of a VM that neither of them can end, as somebody has changed its disks since, and tells what it has.
 
 example:
   relvmoiscsi pool restore "Production 2026-11-22" web --shutdown
@@ -101,11 +102,12 @@ def _describe_restore(tools: Tools) -> None:
     restoring = tools.command("restore", lambda found: _restore(found, tools), what, _RESTORE)
     restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID or name")
     restoring.add_argument("vm", metavar="VM", nargs="?", help="by UUID or name")
-    restoring.add_argument("--disk", metavar="LIST", default="", help="only these, by device: 0,1")
+    restoring.add_argument("--disk", metavar="LIST", help="only these, by device: 0,1")
     restoring.add_argument("--shutdown", action="store_true", help="shut the VM down first")
     ways = restoring.add_mutually_exclusive_group()
     ways.add_argument("--undo", metavar="VM", help="put its own disks back")
     ways.add_argument("--home", metavar="VM", help="move its disks from the copy to the SR where they were")
+    ways.add_argument("--keep", metavar="VM", help="leave it as it is, and forget what it was")
     tools.changes(restoring)
 
 
@@ -230,15 +232,17 @@ def _status(results: Sequence[Cloned]) -> int:
 
 def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
     must_be_able_to_ask(arguments)
-    back = arguments.undo or arguments.home
-    if back and (arguments.sr or arguments.disk) or not (back or arguments.vm):
-        raise UsageError("Say which copy and which VM: `restore SR VM`; or which VM alone, with --undo or --home.")
+    back = arguments.undo or arguments.home or arguments.keep
+    if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vm):
+        raise UsageError(
+            "Say which copy and which VM: `restore SR VM`; or which VM alone, with --undo, --home or --keep."
+        )
+    devices = _devices(arguments.disk)
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         if back:
             return _back(arguments, calls, found, inventory.find_vm(found, back))
         copy, vm = choice.find_copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
-        devices = [device for device in arguments.disk.split(",") if device]
         swaps = restore.plan(found, copy, vm, devices, records.today())
         planned = restore.would(calls, vm, swaps, arguments.shutdown)
         if arguments.dry_run:
@@ -250,15 +254,32 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
     return _restored(result, restore.TO_KNOW)
 
 
+def _devices(text: Optional[str]) -> List[str]:
+    """Raises UsageError for a list without anything in it, as of a script whose variable is empty: it is not all."""
+    devices = [] if text is None else [device.strip() for device in text.split(",")]
+    if not all(devices):
+        raise UsageError(f"--disk {text!r}: it is devices, as in 0,1; without --disk all disks are restored.")
+    return devices
+
+
 def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
     name = printable(found.vms[vm]["name_label"])
-    planned = restore.would_undo(calls, vm, arguments.shutdown) if arguments.undo else home.would(calls, vm)
+    if arguments.undo:
+        planned, question = restore.would_undo(calls, vm, arguments.shutdown), f"Undo the restore of {name}?"
+    elif arguments.home:
+        planned, question = home.would(calls, vm), f"Move the disks of {name} to its own SR?"
+    else:
+        planned, question = keep.would(calls, vm), f"Leave {name} as it is, and forget what it was?"
     if arguments.dry_run:
         return _restored(planned)
-    ask(arguments, f"Undo the restore of {name}?" if arguments.undo else f"Move the disks of {name} to its own SR?")
+    if not arguments.yes:
+        say(_restored(planned).text)
+    ask(arguments, question)
     if arguments.undo:
         return _restored(restore.undo(calls, vm, arguments.shutdown))
-    return _restored(home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
+    if arguments.home:
+        return _restored(home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
+    return _restored(keep.keep(calls, vm))
 
 
 def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:

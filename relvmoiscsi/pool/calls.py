@@ -176,8 +176,10 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
 
 
 _SENTENCES = {
-    "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. The role pool-operator may attach and "
-    "discard.",
+    "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. The role pool-operator may do "
+    "all but --hba, which takes pool-admin.",
+    "LICENCE_RESTRICTION": "The licence of this pool does not allow {0} ({1}).",
+    "HOST_IS_SLAVE": "Another host is the master of the pool since: it is at {1}.",
     "HOST_OFFLINE": "The host is down.",
     "HOST_NOT_LIVE": "The host is down.",
     "SESSION_AUTHENTICATION_FAILED": "The pool does not accept this user and password.",

@@ -32,14 +32,19 @@ def read(calls: Calls, vm: str, number: str) -> Device:
     return Device(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
 
 
-def must_have(name: str, device: Device, expected: Collection[str]) -> None:
-    """Raises Refused for a VDI that is none of the expected; "" for a device without VBD."""
-    if device.vdi not in expected:
-        raise Refused(
-            f"The disk {device.number} of the VM {name!r} is not what it was: it has {_said(device)}, and not "
-            f"{' or '.join(sorted(uuid for uuid in expected if uuid)) or 'none'}. Nothing was done to it. If that disk "
-            "is to stay, keep the VM as it is; otherwise take it off the VM and run the same again."
-        )
+def must_have(record: Record, device: Device, expected: Collection[str], begun: bool = True) -> None:
+    """Raises Refused for a VDI that is none of the expected; "" for a device without VBD. `begun`: with a journal."""
+    if device.vdi in expected:
+        return
+    wanted = " or ".join(sorted(uuid for uuid in expected if uuid)) or "none"
+    keep = (
+        f"If that disk is to stay, `relvmoiscsi pool restore --keep {record['uuid']}` leaves the VM as it is and ends "
+        "this; otherwise take it off the VM and run the same again."
+    )
+    raise Refused(
+        f"The disk {device.number} of the VM {record['name_label']!r} is not what it was: it has {_said(device)}, and "
+        f"not {wanted}. Nothing was done to it. {keep if begun else 'Look at the VM, and run the same again.'}"
+    )
 
 
 def _said(device: Device) -> str:
@@ -55,6 +60,14 @@ def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
             f"The VDI {vdi} is a disk of {', '.join(names)} as well. Take it from there first (a disk that was lent: "
             "`relvmoiscsi pool rescue --done`)."
         )
+
+
+def users_of(calls: Calls, vdi: str, but: str) -> List[str]:
+    """Names of the VMs, but for this one (a reference), that have a VDI (its UUID). One that is gone has none."""
+    ref = find(calls, vdi)
+    vbds = [] if ref is None else calls.call("VDI.get_VBDs", ref)
+    others = {calls.call("VBD.get_VM", vbd) for vbd in vbds} - {but}
+    return sorted(repr(calls.call("VM.get_name_label", vm)) for vm in others)
 
 
 def _owner(calls: Calls, vbd: str) -> str:

@@ -4,12 +4,14 @@
 xapi moves them by copying, whether the VM runs or not; the VDIs that it had before stay, and nobody needs them.
 """
 
-from typing import Callable
+from typing import Callable, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
-from relvmoiscsi.pool.vms import devices, restore_journal, standstill
-from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
+from relvmoiscsi.pool.vms import devices, owner, restore_journal, standstill, swapping
+from relvmoiscsi.pool.vms.inventory import NULL
+from relvmoiscsi.pool.vms.owner import Turn
+from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, notes_of_runs
 from relvmoiscsi.pool.vms.restore_journal import Swap
 
 
@@ -19,22 +21,49 @@ def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None) ->
     `tell` is told the device of each disk that begins. Raises Refused, NotFound, PoolFailure.
     """
     record = verify_home(calls, vm)
-    swaps = restore_journal.journal_of(record)
+    with owner.turn(calls, vm) as turn, swapping.told(_cut_sentence(record)):
+        swaps = _home(turn, tell)
+    left, notes = _left(calls, swaps)
+    return Restored(record["uuid"], record["name_label"], HOME, swaps, left, notes)
+
+
+def _cut_sentence(record: Record) -> str:
+    return (
+        f"The VM {record['name_label']!r} has each disk either at home or on the copy, and can be used. Run the same "
+        f"again, or `relvmoiscsi pool restore --undo {record['uuid']}`."
+    )
+
+
+def _home(turn: Turn, tell: Callable[[str], None]) -> List[Swap]:
+    calls, vm = turn.calls, turn.vm
+    swaps = restore_journal.journal_of(turn.read())
     for swap in swaps:
         if devices.read(calls, vm, swap.userdevice).vdi == swap.new:  # else an earlier run has moved it
             tell(swap.userdevice)
-            _move(calls, vm, swap)
+            _move(turn, swap)
     for swap in swaps:
-        _verify_is_home(calls, vm, swap)
+        _verify_is_home(turn, swap)
     restore_journal.forget(calls, vm, swaps)
-    left = [swap.old for swap in swaps if devices.find(calls, swap.old) is not None]
-    return Restored(record["uuid"], record["name_label"], HOME, swaps, left)
+    return swaps
+
+
+def _left(calls: Calls, swaps: Sequence[Swap]) -> Tuple[List[str], List[str]]:
+    """The VDIs that nobody needs any more, and sentences on those of them that somebody has all the same."""
+    left, notes = [], []
+    for uuid in [uuid for swap in swaps for uuid in (swap.old, swap.new)]:
+        users = devices.users_of(calls, uuid, "")
+        if users:
+            notes.append(f"The VDI {uuid} is a disk of {', '.join(users)}: it is needed.")
+        elif devices.find(calls, uuid) is not None:
+            left.append(uuid)
+    return left, notes
 
 
 def would(calls: Calls, vm: str) -> Restored:
     """What `home` would make of the VM at this moment, and nothing is done. Raises what it would raise at once."""
     record = verify_home(calls, vm)
-    return Restored(record["uuid"], record["name_label"], WOULD_HOME, restore_journal.journal_of(record))
+    swaps = restore_journal.journal_of(record)
+    return Restored(record["uuid"], record["name_label"], WOULD_HOME, swaps, notes=notes_of_runs(record))
 
 
 def verify_home(calls: Calls, vm: str) -> Record:
@@ -44,12 +73,14 @@ def verify_home(calls: Calls, vm: str) -> Record:
     there = restore_journal.disks(calls, vm, swaps)
     if standstill.is_begun(record) or any(there[swap.userdevice].vdi in ("", swap.old) for swap in swaps):
         raise Refused(
-            f"A restore of the VM {record['name_label']!r} was cut. Run it again, or undo it, before it goes home."
+            f"A restore of the VM {record['name_label']!r} was cut. Run it again, or undo it, before it goes home; or "
+            "leave the VM as it is (`relvmoiscsi pool restore --keep`)."
         )
     devices.must_be_idle(record)
     for swap in swaps:
         device = there[swap.userdevice]
         if not restore_journal.is_home(calls, record, swap, device):
+            restore_journal.verify_not_between(calls, record, swap, device)
             _verify_movable(calls, record, swap, device)
     return record
 
@@ -57,7 +88,7 @@ def verify_home(calls: Calls, vm: str) -> Record:
 def _verify_movable(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> None:
     """Raises Refused where xapi would not move this disk, or others with it; NotFound, PoolFailure."""
     name = record["name_label"]
-    devices.must_have(name, device, (swap.new,))
+    devices.must_have(record, device, (swap.new,))
     devices.must_be_free(calls, swap.new, device.vbd)
     snapshots = devices.snapshots_of(calls, record)
     if snapshots:
@@ -81,36 +112,48 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: devices.De
     _sr(calls, swap)
 
 
-def _move(calls: Calls, vm: str, swap: Swap) -> None:
+def _move(turn: Turn, swap: Swap) -> None:
     """Raises Refused, NotFound, PoolFailure."""
-    record = calls.call("VM.get_record", vm)
+    calls, vm, record = turn.calls, turn.vm, turn.read()
     devices.must_be_idle(record)
     device = devices.read(calls, vm, swap.userdevice)
     _verify_movable(calls, record, swap, device)
-    if record["other_config"].get(restore_journal.LEAVING + swap.userdevice) != restore_journal.mark_of(record, swap):
-        calls.call("VM.remove_from_other_config", vm, restore_journal.LEAVING + swap.userdevice)
-        calls.call(
-            "VM.add_to_other_config",
-            vm,
-            restore_journal.LEAVING + swap.userdevice,
-            restore_journal.mark_of(record, swap),
-        )
+    restore_journal.write_leaving(calls, vm, record, swap)
     calls.call("VM.remove_from_other_config", vm, restore_journal.ARRIVED + swap.userdevice)
-    calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
-    _verify_is_home(calls, vm, swap)
+    try:
+        calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
+    except PoolGone:
+        raise
+    except PoolFailure as failure:
+        _note_if_moved(turn, swap, device)
+        raise failure.in_state(_not_moved(record, failure)) from failure
+    _verify_is_home(turn, swap)
     arrived = devices.read(calls, vm, swap.userdevice).vdi
-    calls.call(
-        "VM.add_to_other_config",
-        vm,
-        restore_journal.ARRIVED + swap.userdevice,
-        f"{restore_journal.mark_of(record, swap)} {arrived}",
+    restore_journal.write_arrived(calls, vm, record, swap, arrived)
+
+
+def _note_if_moved(turn: Turn, swap: Swap, before: devices.Device) -> None:
+    """It may fail when the VM has the new VDI already, as the old one could not be destroyed: the same VBD tells."""
+    now = devices.read(turn.calls, turn.vm, swap.userdevice)
+    if now.vbd == before.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
+        restore_journal.write_arrived(turn.calls, turn.vm, turn.read(), swap, now.vdi)
+
+
+def _not_moved(record: Record, failure: PoolFailure) -> str:
+    """What is left to do where the pool does not move disks at all."""
+    if failure.code != "LICENCE_RESTRICTION":
+        return _cut_sentence(record)
+    return (
+        f"The VM {record['name_label']!r} stays on the copy, and can be used. Copy the disk with the VM shut down (`xe "
+        "vdi-copy`), hang the copied one on the VM in its place, and say `relvmoiscsi pool restore --keep "
+        f"{record['uuid']}`; or `--undo`."
     )
 
 
-def _verify_is_home(calls: Calls, vm: str, swap: Swap) -> None:
+def _verify_is_home(turn: Turn, swap: Swap) -> None:
     """Raises PoolFailure."""
-    record = calls.call("VM.get_record", vm)
-    if not restore_journal.is_home(calls, record, swap, devices.read(calls, vm, swap.userdevice)):
+    record = turn.read()
+    if not restore_journal.is_home(turn.calls, record, swap, devices.read(turn.calls, turn.vm, swap.userdevice)):
         raise PoolFailure(
             f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, to which the "
             f"pool says it has moved the VDI {swap.new}. The journal stays; look at the VM's disks before "

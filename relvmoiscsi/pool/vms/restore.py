@@ -7,15 +7,17 @@
     3 rename     the VDI that it was says in its name that it waits: others take a VDI without VM for an orphan
 
 A run that was cut is done again, forward (`restore`) or back (`undo`): the journal says what a disk was even where its
-VBD is gone at that moment. The VM is shut down all the while. What makes it last is in home.
+VBD is gone at that moment. The VM is shut down all the while, and one run at a time works on it (owner). The steps are
+in swapping; what makes it last is in home, and what leaves it as it is in keep.
 """
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import devices, restore_journal, standstill
+from relvmoiscsi.pool.vms import devices, owner, restore_journal, standstill, swapping
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
+from relvmoiscsi.pool.vms.owner import Turn
 from relvmoiscsi.pool.vms.restore_journal import Swap
 
 #: fields of a VBD that another one in its place has as well
@@ -32,10 +34,13 @@ _VBD = (
 #: status of a VM
 DONE, ALREADY, WOULD, UNDONE, HOME = "restored", "already restored", "would be restored", "undone", "home"
 WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
+KEPT, WOULD_KEEP = "kept as it is", "would be kept as it is"
 
 TO_KNOW = (
     "The next backup of the VM is a full one: its disks have other UUIDs. Its snapshots are of the disks before.",
     "The disks before are kept, and say so in their names; --undo puts them back, --home makes the copy's disks stay.",
+    "Nothing is coalesced on a copy: each snapshot that is made and deleted there leaves its link in the chain, and at "
+    "30 of them no more can be made. Say --home, or --undo, before long.",
 )
 
 
@@ -74,7 +79,7 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
     there = {swap.userdevice: swap for swap in restore_journal.journal_of(found.vms[vm])}
     _verify_same_copy(name, there, copy)
     disks = found.disks_of(vm)
-    wanted = chosen or sorted({*disks, *there})
+    wanted = list(dict.fromkeys(chosen)) or sorted({*disks, *there})
     strange = sorted(set(wanted) - {*disks, *there})
     if strange:
         raise UsageError(
@@ -94,8 +99,8 @@ def _verify_same_copy(name: str, there: Mapping[str, Swap], copy: Copy) -> None:
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
         raise Refused(
-            f"The VM {name!r} was restored from the copy {other[0]}. Undo that (`relvmoiscsi pool restore --undo`) or "
-            "take it home (`--home`) first."
+            f"The VM {name!r} was restored from the copy {other[0]}. Undo that (`relvmoiscsi pool restore --undo`), "
+            "take it home (`--home`) or, where neither can be done, leave it so (`--keep`) first."
         )
 
 
@@ -103,7 +108,11 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
     old = found.disks_of(vm)[device]
     new = copy.new_of(old["uuid"])
     if new is None:
-        raise Refused(f"The disk {device} of the VM, {old['name_label']!r} ({old['uuid']}), is not on this copy.")
+        here = [each for each, vdi in sorted(found.disks_of(vm).items()) if copy.new_of(vdi["uuid"]) is not None]
+        more = f"restore the others alone: `--disk {','.join(here)}`" if here else "no disk of the VM is"
+        raise Refused(
+            f"The disk {device} of the VM, {old['name_label']!r} ({old['uuid']}), is not on this copy; {more}."
+        )
     users = found.users_of(copy.by_uuid[new["uuid"]])
     if users:
         names = ", ".join(sorted(str(found.vms[user]["name_label"]) for user in users))
@@ -128,31 +137,49 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
 
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Restored:
     """Put the new disks in place. Raises Refused for a VM that is not shut down or not as planned, PoolFailure."""
-    swaps = [*swaps, *_unfinished(calls, vm, swaps)]
-    record = verify(calls, vm, swaps, shutdown)
-    is_done = _is_done(calls, vm, record, swaps)
-    status = ALREADY if is_done and not standstill.is_begun(record) else DONE
-    if not is_done:
-        _shut_down(calls, vm, record)
-        _stand_still(calls, vm, swaps)
+    record = verify(calls, vm, [*swaps, *_unfinished(calls, vm, swaps)], shutdown)
+    if not _is_open(record) and _is_done(calls, vm, record, swaps):
+        return Restored(record["uuid"], record["name_label"], ALREADY, swaps, notes=notes_of(calls, vm, record, swaps))
+    with owner.turn(calls, vm) as turn, swapping.told(swapping.cut_sentence(record)):
+        return _restore(turn, swaps, shutdown)
+
+
+def _restore(turn: Turn, swaps: Sequence[Swap], shutdown: bool) -> Restored:
+    calls, vm, record = turn.calls, turn.vm, turn.read()
+    swaps = [*swaps, *_unfinished(calls, vm, swaps, turn.is_after_a_cut)]
+    if not _is_done(calls, vm, record, swaps) or _is_to_be_hung_anew(turn, record):
+        swapping.stand_still(turn, swaps, lambda now: _look(calls, vm, now, swaps), shutdown)
+        for swap in swaps:
+            swapping.hang(turn, swap, swap.new, (swap.old, swap.new, ""))
     for swap in swaps:
-        if not is_done:
-            _hang(calls, vm, swap, swap.new, (swap.old, swap.new, ""))
-        _name(calls, swap.old, swap.waiting_name)
+        if not devices.users_of(calls, swap.old, vm):
+            swapping.name(calls, swap.old, swap.waiting_name)
+    swapping.verify_all(turn, [(swap, swap.new) for swap in swaps])
     standstill.end(calls, vm)
-    return Restored(record["uuid"], record["name_label"], status, swaps, notes=notes_of(calls, record))
+    notes = notes_of(calls, vm, record, swaps)
+    return Restored(record["uuid"], record["name_label"], DONE, swaps, notes=notes)
+
+
+def _is_to_be_hung_anew(turn: Turn, record: Record) -> bool:
+    """May a call of a run that was cut still be under way? The disks of a VM that runs cannot be taken from it."""
+    return turn.is_after_a_cut and bool(record["power_state"] == "Halted")
+
+
+def _is_open(record: Record) -> bool:
+    """Has a run begun and not ended?"""
+    return standstill.is_begun(record) or bool(owner.turns_of(record))
 
 
 def would(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Restored:
     """What `restore` would make of the VM at this moment, and nothing is done. Raises what it would raise."""
     swaps = [*swaps, *_unfinished(calls, vm, swaps)]
     record = verify(calls, vm, swaps, shutdown)
-    is_done = _is_done(calls, vm, record, swaps) and not standstill.is_begun(record)
-    notes = notes_of(calls, record)
+    is_done = _is_done(calls, vm, record, swaps) and not _is_open(record)
+    notes = [*notes_of(calls, vm, record, swaps), *notes_of_runs(record)]
     return Restored(record["uuid"], record["name_label"], ALREADY if is_done else WOULD, swaps, notes=notes)
 
 
-def _unfinished(calls: Calls, vm: str, swaps: Sequence[Swap]) -> List[Swap]:
+def _unfinished(calls: Calls, vm: str, swaps: Sequence[Swap], with_finished: bool = False) -> List[Swap]:
     """Other disks of the VM that a run which was cut has left."""
     record = calls.call("VM.get_record", vm)
     other = [
@@ -160,7 +187,7 @@ def _unfinished(calls: Calls, vm: str, swaps: Sequence[Swap]) -> List[Swap]:
         for swap in restore_journal.journal_of(record)
         if swap.userdevice not in {each.userdevice for each in swaps}
     ]
-    return [swap for swap in other if devices.read(calls, vm, swap.userdevice).vdi != swap.new]
+    return [swap for swap in other if with_finished or devices.read(calls, vm, swap.userdevice).vdi != swap.new]
 
 
 def verify(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Record:
@@ -168,30 +195,45 @@ def verify(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False)
     record: Record = calls.call("VM.get_record", vm)
     restore_journal.verify_journal(record, swaps)
     if not _is_done(calls, vm, record, swaps):
-        _verify_swaps(calls, vm, record, swaps)
-        _verify_can_be_halted(record, shutdown)
+        _look(calls, vm, record, swaps)
+        swapping.verify_can_be_halted(record, shutdown)
     return record
 
 
-def _verify_swaps(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
+def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
     """Raises Refused where a disk is neither as planned nor as the journal says, or the new one somebody's."""
+    restore_journal.verify_journal(record, swaps)
     devices.must_be_idle(record)
     journal = restore_journal.journal_of(record)
     for swap in swaps:
         device = devices.read(calls, vm, swap.userdevice)
         _verify_not_moved(calls, record, swap, device)
         begun = swap in journal
-        devices.must_have(record["name_label"], device, (swap.old, swap.new, "") if begun else (swap.old,))
+        devices.must_have(record, device, (swap.old, swap.new, "") if begun else (swap.old,), begun)
         if not begun and _kept(device.record) != swap.vbd:
             raise Refused(
                 f"The disk {swap.userdevice} of the VM {record['name_label']!r} was changed meanwhile. "
                 "Run the same again."
             )
         devices.must_be_free(calls, swap.new, device.vbd if device.vdi == swap.new else "")
+        _verify_not_shared(calls, vm, swap)
+
+
+def _verify_not_shared(calls: Calls, vm: str, swap: Swap) -> None:
+    """Raises Refused for a disk of a cluster: its other nodes would be on another day's."""
+    names = devices.users_of(calls, swap.old, vm)
+    if names and calls.call("VDI.get_sharable", devices.ref_of(calls, swap.old)):
+        raise Refused(
+            f"The disk {swap.userdevice}, {swap.old}, is shared with {', '.join(names)}: they would go on with it, and "
+            "this VM with that of the snapshot. Leave it out (--disk), or take it from them first."
+        )
 
 
 def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> None:
-    """Raises Refused."""
+    """Raises Refused. A disk that was on its way and hangs nowhere is the newest there is: never another for it."""
+    gone = device.vdi == "" and (restore_journal.is_leaving(record, swap) or restore_journal.arrived_as(record, swap))
+    if gone:
+        raise Refused(_gone_on_the_way(record, swap))
     if restore_journal.is_home(calls, record, swap, device):
         raise Refused(
             f"The disks of the VM {record['name_label']!r} are on their way home. Go on with that (`relvmoiscsi pool "
@@ -208,80 +250,39 @@ def _kept(vbd: Record) -> Dict[str, Any]:
     return {field: vbd[field] for field in _VBD if field in vbd}
 
 
-def notes_of(calls: Calls, record: Record) -> List[str]:
+def _gone_on_the_way(record: Record, swap: Swap) -> str:
+    arrived = restore_journal.arrived_as(record, swap)
+    where = f"as the VDI {arrived}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
+    return (
+        f"The disk {swap.userdevice} of the VM {record['name_label']!r} was on its way home, {where}, and the VM has "
+        "none there now. Look for what it has written since, and hang that on the VM; then `relvmoiscsi pool restore "
+        f"--keep {record['uuid']}` ends this."
+    )
+
+
+def notes_of(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> List[str]:
     """What a person has to know of this VM before its disks are swapped. Raises PoolFailure."""
+    notes = []
     names = devices.snapshots_of(calls, record)
-    if not names:
-        return []
-    return [
-        f"It has snapshots ({', '.join(names)}): a revert to one undoes the restore without a word, and what is on the "
-        "copy is lost with it; --home waits until they are gone."
-    ]
-
-
-# --- a VM that stands still
-
-
-def _verify_can_be_halted(record: Record, shutdown: bool) -> None:
-    """Raises Refused."""
-    state = record["power_state"]
-    if state != "Halted" and (state != "Running" or not shutdown):
-        more = " Say --shutdown." if state == "Running" else " Its memory would not fit its disks: shut it down."
-        raise Refused(f"The VM {record['name_label']!r} is not halted but {state.lower()}.{more}")
-
-
-def _shut_down(calls: Calls, vm: str, record: Record) -> None:
-    if record["power_state"] != "Halted":
-        calls.run("VM.clean_shutdown", vm)
-
-
-def _stand_still(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
-    """Write the journal, let nobody start the VM, and look again. Raises Refused, and then all is as it was."""
-    record = calls.call("VM.get_record", vm)
-    written = [swap for swap in swaps if swap not in restore_journal.journal_of(record)]
-    _verify_swaps(calls, vm, record, swaps)
-    for swap in swaps:
-        restore_journal.write(calls, vm, swap)
-    standstill.begin(calls, vm, record)
-    try:
-        now = calls.call("VM.get_record", vm)
-        _verify_can_be_halted(now, False)
-        _verify_swaps(calls, vm, now, swaps)
-    except Refused:
-        if len(written) == len(swaps) and not standstill.is_begun(record):  # no disk was touched, now or before
-            standstill.end(calls, vm)
-            restore_journal.forget(calls, vm, written)
-        raise
-
-
-def _hang(calls: Calls, vm: str, swap: Swap, uuid: str, expected: Sequence[str]) -> None:
-    """Make this VDI the disk of the VM at the swap's device, unless it is.
-
-    Raises Refused where the VM is not as it must be, NotFound, PoolFailure.
-    """
-    record = calls.call("VM.get_record", vm)
-    device = devices.read(calls, vm, swap.userdevice)
-    devices.must_have(record["name_label"], device, expected)
-    if device.vdi == uuid:
-        return
-    if swap not in restore_journal.journal_of(record):
-        raise Refused(
-            f"Another run works on the VM {record['name_label']!r} as well. Run the same again when that has ended."
+    if names:
+        notes.append(
+            f"It has snapshots ({', '.join(names)}): a revert to one undoes the restore without a word, and the "
+            "journal with it: nothing says then that the disks on the copy were the VM's. --home waits until they are "
+            "gone."
         )
-    _verify_can_be_halted(record, False)
-    devices.must_be_idle(record)
-    devices.must_be_free(calls, uuid)
-    if device.vbd:
-        calls.call("VBD.destroy", device.vbd)
-    vdi = devices.ref_of(calls, uuid)
-    calls.call("VBD.create", {**swap.vbd, "VM": vm, "VDI": vdi, "userdevice": swap.userdevice, "empty": False})
+    for swap in swaps:
+        users = devices.users_of(calls, swap.old, vm)
+        if users:
+            notes.append(
+                f"The disk {swap.userdevice} before, {swap.old}, is also one of {', '.join(users)}, and keeps its "
+                "name; --undo waits until it is not."
+            )
+    return notes
 
 
-def _name(calls: Calls, uuid: str, name: str) -> None:
-    """One that is gone has no name."""
-    vdi = devices.find(calls, uuid)
-    if vdi is not None and calls.call("VDI.get_name_label", vdi) != name:
-        calls.call("VDI.set_name_label", vdi, name)
+def notes_of_runs(record: Record) -> List[str]:
+    """What is to be known of another run with this VM."""
+    return [owner.BEGUN.format(owner.PATIENCE_SECONDS)] if owner.turns_of(record) else []
 
 
 # --- back
@@ -290,48 +291,63 @@ def _name(calls: Calls, uuid: str, name: str) -> None:
 def undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
     """Put the disks before back in place. Raises Refused, NotFound where one is gone, PoolFailure."""
     record = verify_undo(calls, vm, shutdown)
-    swaps = restore_journal.journal_of(record)
+    with owner.turn(calls, vm) as turn, swapping.told(swapping.cut_sentence(record)):
+        return _undo(turn, shutdown)
+
+
+def _undo(turn: Turn, shutdown: bool) -> Restored:
+    calls, vm, record = turn.calls, turn.vm, turn.read()
+    swaps = restore_journal.must_be_restored(record)
     there = restore_journal.disks(calls, vm, swaps)
-    moved = [
-        there[swap.userdevice].vdi
-        for swap in swaps
-        if restore_journal.is_home(calls, record, swap, there[swap.userdevice])
-    ]
-    if any(there[swap.userdevice].vdi != swap.old for swap in swaps):
-        _shut_down(calls, vm, record)
-        standstill.begin(calls, vm, calls.call("VM.get_record", vm))
+    for swap in swaps:  # what the VM has written since is named, also where this run is cut and another ends it
+        device = there[swap.userdevice]
+        if restore_journal.is_home(calls, record, swap, device):
+            restore_journal.write_arrived(calls, vm, record, swap, device.vdi)
+    if any(there[swap.userdevice].vdi != swap.old for swap in swaps) or _is_to_be_hung_anew(turn, record):
+        swapping.stand_still(turn, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
+        moved = restore_journal.all_arrived(turn.read())
         for swap in swaps:
-            _hang(calls, vm, swap, swap.old, (swap.old, swap.new, "", *moved))
+            swapping.hang(turn, swap, swap.old, (swap.old, swap.new, "", *moved))
     for swap in swaps:
-        _name(calls, swap.old, swap.old_name)
+        swapping.name(calls, swap.old, swap.old_name)
+    swapping.verify_all(turn, [(swap, swap.old) for swap in swaps])
+    moved = restore_journal.all_arrived(turn.read())
+    left = [uuid for uuid in moved if devices.find(calls, uuid) is not None and not devices.users_of(calls, uuid, "")]
     standstill.end(calls, vm)
     restore_journal.forget(calls, vm, swaps)
-    return Restored(record["uuid"], record["name_label"], UNDONE, swaps, moved)
+    return Restored(record["uuid"], record["name_label"], UNDONE, swaps, left)
 
 
 def would_undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
     """What `undo` would make of the VM at this moment, and nothing is done. Raises what it would raise."""
     record = verify_undo(calls, vm, shutdown)
-    return Restored(record["uuid"], record["name_label"], WOULD_UNDO, restore_journal.journal_of(record))
+    swaps = restore_journal.journal_of(record)
+    return Restored(record["uuid"], record["name_label"], WOULD_UNDO, swaps, notes=notes_of_runs(record))
 
 
 def verify_undo(calls: Calls, vm: str, shutdown: bool = False) -> Record:
     """The VM as it is now. Raises Refused where an undo would be refused at this moment; NotFound, PoolFailure."""
     record: Record = calls.call("VM.get_record", vm)
+    if _verify_back(calls, vm, record):
+        swapping.verify_can_be_halted(record, shutdown)
+    return record
+
+
+def _verify_back(calls: Calls, vm: str, record: Record) -> List[str]:
+    """The devices whose disks are not those before. Raises Refused, NotFound."""
     swaps = restore_journal.must_be_restored(record)
     devices.must_be_idle(record)
-    halt = False
+    found: List[str] = []
     for swap in swaps:
         if devices.find(calls, swap.old) is None:
             raise NotFound(
                 f"The VDI {swap.old}, which was the disk {swap.userdevice}, is not in the pool any more: there "
-                "is no undo. --home makes the copy's disks stay."
+                "is no undo. --home makes the copy's disks stay, --keep leaves all as it is."
             )
         device = devices.read(calls, vm, swap.userdevice)
         if not restore_journal.is_home(calls, record, swap, device):
-            devices.must_have(record["name_label"], device, (swap.old, swap.new, ""))
+            restore_journal.verify_not_between(calls, record, swap, device)
+            devices.must_have(record, device, (swap.old, swap.new, ""))
         devices.must_be_free(calls, swap.old, device.vbd if device.vdi == swap.old else "")
-        halt = halt or device.vdi != swap.old
-    if halt:
-        _verify_can_be_halted(record, shutdown)
-    return record
+        found += [swap.userdevice] if device.vdi != swap.old else []
+    return found

@@ -6,11 +6,11 @@ taken away at the end. Further keys say that a disk was sent home, and as what i
 """
 
 import json
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
-from relvmoiscsi.pool.vms import devices
+from relvmoiscsi.pool.vms import devices, owner, standstill
 from relvmoiscsi.pool.vms.inventory import NULL, RESTORED, is_restored
 
 #: keys of VM.other_config: the disk at this device, a VDI of the copy, was sent home
@@ -41,14 +41,25 @@ def journal_of(vm: Record) -> List[Swap]:
 
     Raises Refused for what is no journal of ours.
     """
-    found = []
+    swaps, spoiled = read(vm)
+    for key, why in spoiled:
+        raise Refused(
+            f"{key} of the VM {vm['name_label']!r} cannot be read: {why}. `relvmoiscsi pool restore --keep "
+            f"{vm['uuid']}` leaves the VM as it is and takes the journal away."
+        )
+    return swaps
+
+
+def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
+    """The same, and what cannot be read: the keys, and why."""
+    found, spoiled = [], []
     for key, text in sorted(vm["other_config"].items()):
         if key.startswith(RESTORED):
             try:
                 found.append(Swap(**json.loads(text)))
             except (TypeError, ValueError) as error:
-                raise Refused(f"{key} of the VM {vm['name_label']!r} cannot be read: {error}.") from error
-    return [swap for swap in found if swap.vm == vm["uuid"]]
+                spoiled.append((key, str(error)))
+    return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
 
 
 def write(calls: Calls, vm: str, swap: Swap) -> None:
@@ -79,36 +90,99 @@ def verify_journal(record: Record, swaps: Sequence[Swap]) -> None:
 
 
 def must_be_restored(record: Record) -> List[Swap]:
-    """The journal of a VM. Raises Refused for one that has none."""
-    if not is_restored(record):
+    """The journal of a VM; empty where a run was cut when it had ended that. Raises Refused for one that has none."""
+    if not (is_restored(record) or standstill.is_begun(record) or owner.turns_of(record)):
         raise Refused(f"The VM {record['name_label']!r} has no disks of a copy that `restore` has put there.")
     return journal_of(record)
 
 
+def must_be_marked(record: Record) -> None:
+    """Raises Refused for a VM without any mark of a restore, readable or not."""
+    if not read(record)[1]:
+        must_be_restored(record)
+
+
 def forget(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
-    for swap in swaps:
-        for key in (RESTORED, LEAVING, ARRIVED):
+    """What has arrived is known to the last: a run that is cut here is done again, and names it."""
+    for key in (RESTORED, LEAVING, ARRIVED):
+        for swap in swaps:
             calls.call("VM.remove_from_other_config", vm, key + swap.userdevice)
+
+
+def forget_all(calls: Calls, vm: str, record: Record) -> None:
+    """Also what cannot be read, and what was copied with another VM. Raises PoolFailure."""
+    for key in sorted(record["other_config"]):
+        if key.startswith((RESTORED, LEAVING, ARRIVED)):
+            calls.call("VM.remove_from_other_config", vm, key)
 
 
 def mark_of(record: Record, swap: Swap) -> str:
     return f"{record['uuid']} {swap.new}"
 
 
+def is_leaving(record: Record, swap: Swap) -> bool:
+    """Have we begun to send this disk home?"""
+    return bool(record["other_config"].get(LEAVING + swap.userdevice) == mark_of(record, swap))
+
+
+def arrived_as(record: Record, swap: Swap) -> str:
+    """The UUID as which this disk is known to have come home, "" for one of which that is not known."""
+    leaving, _, arrived = record["other_config"].get(ARRIVED + swap.userdevice, "").rpartition(" ")
+    return arrived if leaving == mark_of(record, swap) else ""
+
+
+def all_arrived(record: Record) -> List[str]:
+    """The UUIDs as which disks of this VM have come home, whatever else the journal still says of them."""
+    found = [text.split() for key, text in sorted(record["other_config"].items()) if key.startswith(ARRIVED)]
+    return [words[2] for words in found if len(words) == 3 and words[0] == record["uuid"]]
+
+
+def write_leaving(calls: Calls, vm: str, record: Record, swap: Swap) -> None:
+    _put(calls, vm, record, LEAVING + swap.userdevice, mark_of(record, swap))
+
+
+def write_arrived(calls: Calls, vm: str, record: Record, swap: Swap, uuid: str) -> None:
+    _put(calls, vm, record, ARRIVED + swap.userdevice, f"{mark_of(record, swap)} {uuid}")
+
+
+def _put(calls: Calls, vm: str, record: Record, key: str, text: str) -> None:
+    if record["other_config"].get(key) != text:
+        calls.call("VM.remove_from_other_config", vm, key)
+        calls.call("VM.add_to_other_config", vm, key, text)
+
+
 def is_home(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> bool:
     """Is what the VM has there what its disk of the copy became, by a migration that we have begun?
 
-    It has a new UUID; the journal says that it was leaving, it is where it was to go, and the one on the copy is gone.
-    Where the run that has moved it was not cut at that very moment, the journal has the new UUID as well.
+    It has a new UUID, and the journal has that as well where the run that has moved it was not cut at that very moment.
+    Otherwise: the journal says that it was leaving, it is where it was to go, and the one on the copy is gone.
     """
-    leaving, _, arrived = record["other_config"].get(ARRIVED + swap.userdevice, "").rpartition(" ")
-    if leaving == mark_of(record, swap) and device.vdi != arrived:
-        return False
+    arrived = arrived_as(record, swap)
+    if arrived:
+        return device.vdi == arrived
     return (
-        record["other_config"].get(LEAVING + swap.userdevice) == mark_of(record, swap)
+        is_leaving(record, swap)
         and device.vdi not in ("", NULL, swap.old, swap.new)
         and device.sr == swap.home
         and devices.find(calls, swap.new) is None
+    )
+
+
+def verify_not_between(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> None:
+    """Raises Refused where the disk may have come home although its source is still there.
+
+    xapi points the VM to the new VDI, then destroys the old one, and answers with an error where it cannot.
+    Source: xen-api ocaml/xapi/xapi_vm_migrate.ml.
+    """
+    if not is_leaving(record, swap) or device.vdi in ("", NULL, swap.old, swap.new) or device.sr != swap.home:
+        return
+    if arrived_as(record, swap) not in ("", device.vdi) or devices.users_of(calls, swap.new, ""):
+        return
+    raise Refused(
+        f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
+        f"The VM has the VDI {device.vdi} there now, and the one that was moved is still on the copy, on no VM; "
+        f"if {device.vdi} has what the VM has written, destroy {swap.new} (`xe vdi-destroy`), which is of before, and "
+        f"run the same again; `relvmoiscsi pool restore --keep {record['uuid']}` leaves all as it is."
     )
 
 

@@ -18,17 +18,17 @@ _HA = "relvmoiscsi:restore-ha"
 def begin(calls: Calls, vm: str, record: Record) -> None:
     """Raises PoolFailure. What somebody else has blocked stays his."""
     uuid = record["uuid"]
-    for operation in _OPERATIONS:
-        if operation not in record["blocked_operations"]:
-            text = f"{_REASON} `relvmoiscsi pool restore --undo {uuid}`, or the same restore again, ends it."
-            _add(calls, vm, "blocked_operations", operation, text)
     priority = str(record["ha_restart_priority"])
     if priority:
         key = record["other_config"].get(_HA)
         if key is not None:  # of the VM that it was copied from
             calls.call("VM.remove_from_other_config", vm, _HA)
         _add(calls, vm, "other_config", _HA, f"{uuid} {priority}")
-        calls.call("VM.set_ha_restart_priority", vm, "")
+        calls.call("VM.set_ha_restart_priority", vm, "")  # takes more rights than the rest, so it comes first
+    for operation in _OPERATIONS:
+        if operation not in record["blocked_operations"]:
+            text = f"{_REASON} `relvmoiscsi pool restore --undo {uuid}`, or the same restore again, ends it."
+            _add(calls, vm, "blocked_operations", operation, text)
 
 
 def end(calls: Calls, vm: str) -> None:
@@ -47,6 +47,11 @@ def ours(record: Record) -> List[str]:
     """The operations of a VM that we have blocked."""
     blocked = record["blocked_operations"]
     return sorted(operation for operation in _OPERATIONS if str(blocked.get(operation, "")).startswith(_REASON))
+
+
+def holds(record: Record) -> bool:
+    """Is the VM blocked, by us or by somebody else?"""
+    return all(operation in record["blocked_operations"] for operation in _OPERATIONS)
 
 
 def is_begun(record: Record) -> bool:

@@ -31,6 +31,7 @@ _NEEDED = {
     "VM.start": "vm-operator",
     "VM.clean_shutdown": "vm-operator",
     "VM.hard_shutdown": "vm-operator",
+    "VM.set_ha_restart_priority": "pool-operator",
     "VIF": "vm-admin",
     "VDI.pool_migrate": "vm-power-admin",
     "network": "pool-operator",
