@@ -324,7 +324,7 @@ def _take_back(
     if arguments.dry_run:
         return _lent([rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds])
     ask(arguments, f"Take {len(vbds)} disks back?")
-    return _lent([rescue.take_back(calls, found, copy, vbd) for vbd in vbds])
+    return _lent(rescue.take_all_back(calls, found, copy, vbds))
 
 
 def _lent(results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
@@ -332,7 +332,12 @@ def _lent(results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm}{at}"))
-    return Answer({"disks": [each.facts() for each in results]}, "\n".join([*lines, *to_know]))
+        lines += [printable(f"  {each.error}")] if each.error is not None else []
+    errors = [each.error for each in results if each.error is not None]
+    status = Partial.exit_status if errors else 0
+    if len(results) == len(errors) == 1:
+        status = errors[0].exit_status
+    return Answer({"disks": [each.facts() for each in results]}, "\n".join([*lines, *to_know]), status)
 
 
 # --- save-vms

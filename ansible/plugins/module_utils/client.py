@@ -12,7 +12,7 @@ try:
     from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
     from relvmoiscsi.pool import attach, discard, jobs, luns, records, secrets
     from relvmoiscsi.pool.connection import Where, connect
-    from relvmoiscsi.pool.vms import choice, clone, home, inventory, rescue, restore, saved
+    from relvmoiscsi.pool.vms import choice, clone, home, inventory, keep, rescue, restore, saved
     from relvmoiscsi.pool.vms import discard as made_vms
 
     IMPORT_ERROR = None
@@ -28,6 +28,7 @@ __all__ = [
     "home",
     "inventory",
     "jobs",
+    "keep",
     "luns",
     "made_vms",
     "records",

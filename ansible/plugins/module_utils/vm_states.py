@@ -165,7 +165,7 @@ def restored(module, calls, pool):
 
 
 def back(module, calls, _pool):
-    """A restore undone, or taken home; the dict for exit_json. A VM that was not restored is done."""
+    """A restore undone, taken home or left as it is; the dict for exit_json. A VM that was not restored is done."""
     params, found = module.params, client.inventory.read(calls)
     vm = client.inventory.find_vm(found, params["vm"])
     record = found.vms[vm]
@@ -177,6 +177,8 @@ def back(module, calls, _pool):
     if is_undo:
         work = client.restore.would_undo if module.check_mode else client.restore.undo
         result = work(calls, vm, params["shutdown"])
+    elif params["state"] == "kept":
+        result = (client.keep.would if module.check_mode else client.keep.keep)(calls, vm)
     else:
         result = (client.home.would if module.check_mode else client.home.home)(calls, vm)
     becomes = {swap.userdevice: swap.old if is_undo else "a disk on the SR of " + swap.old for swap in result.disks}
@@ -221,15 +223,20 @@ def taken_back(module, calls, pool):
     copy = client.choice.find_copy(pool, found, params["sr"])
     vdi = client.rescue.find(copy, params["vdi"]) if params["vdi"] else None
     vm = client.inventory.find_vm(found, params["vm"]) if params["vm"] else None
-    results = [_taken_back(module, calls, found, copy, vbd) for vbd in _lent(found, copy, vdi, vm)]
-    disks = [result.facts() for result in results]
-    return {"changed": bool(results), "disks": disks, "diff": {"before": _lent_lines(results), "after": ""}}
-
-
-def _taken_back(module, calls, found, copy, vbd):
+    vbds = _lent(found, copy, vdi, vm)
     if module.check_mode:
-        return client.rescue.told(found, copy, vbd, client.rescue.WOULD_BACK)
-    return client.rescue.take_back(calls, found, copy, vbd)
+        results = [client.rescue.told(found, copy, vbd, client.rescue.WOULD_BACK) for vbd in vbds]
+    else:
+        results = client.rescue.take_all_back(calls, found, copy, vbds)
+    left = [each for each in results if each.error is not None]
+    told = {
+        "changed": len(left) < len(results),
+        "disks": [result.facts() for result in results],
+        "diff": {"before": _lent_lines(results), "after": _lent_lines(left)},
+    }
+    if left:
+        told.update(failed=True, msg=client.summary("disks", [(each.name, each.error) for each in results]))
+    return told
 
 
 def _lent(found, copy, vdi, vm):

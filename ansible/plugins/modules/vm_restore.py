@@ -35,9 +35,11 @@ options:
       - V(restored), the VM has the disks of the copy.
       - V(undone), it has its own again. What it has written since stays on the copy.
       - V(home), the disks were moved to the SR of its own, running or not, and the journal is ended.
-      - A VM that was not restored is done, for the last two.
+      - V(kept), no disk is touched, and the journal is ended. It is for a VM that neither of the two before can end, as somebody has
+        changed its disks since.
+      - A VM that was not restored is done, for the last three.
     type: str
-    choices: [ restored, undone, home ]
+    choices: [ restored, undone, home, kept ]
     default: restored
   disks:
     description:
@@ -77,7 +79,7 @@ def main():
     spec = {
         "sr": {"type": "str"},
         "vm": {"type": "str", "required": True},
-        "state": {"type": "str", "choices": ["restored", "undone", "home"], "default": "restored"},
+        "state": {"type": "str", "choices": ["restored", "undone", "home", "kept"], "default": "restored"},
         "disks": {"type": "list", "elements": "str", "default": []},
         "shutdown": {"type": "bool", "default": False},
     }
@@ -86,7 +88,7 @@ def main():
         required_if=[("state", "restored", ("sr",))],
         supports_check_mode=True,
     )
-    works = {"restored": vm_states.restored, "undone": vm_states.back, "home": vm_states.back}
+    works = {"restored": vm_states.restored, "undone": vm_states.back, "home": vm_states.back, "kept": vm_states.back}
     client.play(module, works[module.params["state"]])
 
 

@@ -80,6 +80,18 @@ def test_check_mode_of_a_restore_is_what_would_happen(day):
     assert {sr for sr, _ in now.values()} == {sr for sr, _ in before.values()} and now != before
 
 
+def test_a_restored_vm_is_kept_as_it_is(day):
+    restored = {"sr": "A copy", "vm": "web", "shutdown": True}
+    kept = {"vm": "web", "state": "kept"}
+    day.tasks(attach(day))
+    day.tasks(restored, module="vm_restore")
+    there = day.lab.disks_of(day.web)
+    (would,) = day.tasks(kept, arguments=["--check"], module="vm_restore")
+    assert would["changed"] and would["restore"]["status"] == "would be kept as it is"
+    done, twice = day.tasks(kept, kept, module="vm_restore")
+    assert done["changed"] and not twice["changed"] and day.lab.disks_of(day.web) == there
+
+
 def test_a_disk_is_lent_and_taken_back(day):
     lent = "rescue_disk", {"sr": "A copy", "vdi": "data", "vm": "helper"}
     back = "rescue_disk", {"sr": "A copy", "state": "absent"}

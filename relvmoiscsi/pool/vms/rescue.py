@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """One disk of a copy lent to a VM, read-only unless somebody says otherwise, and taken back."""
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.records import OLD_VDI
 from relvmoiscsi.pool.vms import devices, inventory
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
-#: key of VBD.other_config: UUID of the copy
+#: key of VBD.other_config: UUIDs of the copy, of the VM and of the VDI, as xapi copies it when it copies a VM
 LENT = "relvmoiscsi:rescue"
 
 #: status of a disk
 DONE, ALREADY, WOULD, BACK = "lent", "already lent", "would be lent", "taken back"
-WOULD_BACK = "would be taken back"
+WOULD_BACK, FAILED = "would be taken back", "failed"
+
+#: the guest is at work with the disk
+_HELD = ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT")
 
 TO_KNOW = "The guest must not have the original as well: what LVM and file systems are named by would be there twice."
 READ_ONLY = (
@@ -31,10 +35,11 @@ class Lent(NamedTuple):
     status: str
     mode: str = ""  #: RO or RW
     userdevice: str = ""
+    error: Optional[RelvmoiscsiError] = None
 
     def facts(self) -> Dict[str, Any]:
         """For JSON."""
-        return self._asdict()
+        return {**self._asdict(), "error": None if self.error is None else str(self.error)}
 
 
 def find(copy: Copy, text: str) -> str:
@@ -53,8 +58,8 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
     record, to = copy.vdis[vdi], found.vms[vm]
     mode = "RW" if writable else "RO"
     there = _lent_to(found, vdi, vm)
-    _verify_not_beside_original(found, copy, vdi, vm)
     _verify_free(found, copy, vdi, vm if there is not None else "", writable)
+    _verify_not_beside_itself(found, copy, vdi, vm, there)
     told = Lent(record["uuid"], record["name_label"], to["name_label"], WOULD, mode)
     if dry_run:
         return told
@@ -62,13 +67,14 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
         raise Refused(f"The VM {to['name_label']!r} has this disk already, otherwise: take it back first (--done).")
     if there is None:
         _verify_still_free(calls, found, vdi)
-    vbd = there or str(calls.call("VBD.create", _vbd(copy, vdi, vm, mode)))
+    vbd = there or str(calls.call("VBD.create", _vbd(found, copy, vdi, vm, mode)))
     plugged = to["power_state"] == "Running" and _plug(calls, vbd)
     device = str(calls.call("VBD.get_userdevice", vbd))
     return told._replace(status=DONE if plugged or there is None else ALREADY, userdevice=device)
 
 
-def _vbd(copy: Copy, vdi: str, vm: str, mode: str) -> Dict[str, Any]:
+def _vbd(found: Inventory, copy: Copy, vdi: str, vm: str, mode: str) -> Dict[str, Any]:
+    mark = f"{copy.uuid} {found.vms[vm]['uuid']} {copy.vdis[vdi]['uuid']}"
     return {
         "VM": vm,
         "VDI": vdi,
@@ -78,7 +84,7 @@ def _vbd(copy: Copy, vdi: str, vm: str, mode: str) -> Dict[str, Any]:
         "type": "Disk",
         "unpluggable": True,
         "empty": False,
-        "other_config": {LENT: copy.uuid},
+        "other_config": {LENT: mark},
         "qos_algorithm_type": "",
         "qos_algorithm_params": {},
     }
@@ -86,7 +92,14 @@ def _vbd(copy: Copy, vdi: str, vm: str, mode: str) -> Dict[str, Any]:
 
 def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
     rows = found.vbds_of(vm)
-    return next((ref for ref, vbd in rows.items() if vbd["VDI"] == vdi and LENT in vbd["other_config"]), None)
+    return next((ref for ref, vbd in rows.items() if vbd["VDI"] == vdi and _is_lent(found, vbd)), None)
+
+
+def _is_lent(found: Inventory, vbd: Record) -> bool:
+    """Is the mark its own, and not of a VM of which this one is a snapshot or a clone?"""
+    vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
+    whose = vbd["other_config"].get(LENT, "").split()[1:]
+    return vm is not None and vdi is not None and bool(whose == [vm["uuid"], vdi["uuid"]])
 
 
 def _verify_free(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool) -> None:
@@ -112,15 +125,30 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
             raise Refused(f"The VM {now['name_label']!r} has this disk, and is {now['power_state'].lower()} meanwhile.")
 
 
-def _verify_not_beside_original(found: Inventory, copy: Copy, vdi: str, vm: str) -> None:
-    """Raises Refused where the VM has the disk of which this is the copy."""
-    new = copy.vdis[vdi]["uuid"]
-    for disk in found.disks_of(vm).values():
-        if derived_uuid(copy.uuid, disk["uuid"]) == new:
+def _verify_not_beside_itself(found: Inventory, copy: Copy, vdi: str, vm: str, there: Optional[str]) -> None:
+    """Raises Refused where the VM has the disk already, or the one of which it is the copy, or another copy of that."""
+    by_uuid = {str(record["uuid"]): record for record in found.vdis.values()}
+    mine = _ancestors(by_uuid, copy.vdis[vdi])
+    for ref, vbd in found.vbds_of(vm).items():
+        disk = found.vdis.get(vbd["VDI"])
+        if ref == there or disk is None:
+            continue
+        is_original = derived_uuid(copy.uuid, disk["uuid"]) == copy.vdis[vdi]["uuid"]
+        if is_original or mine & _ancestors(by_uuid, disk):
+            what = "the original" if is_original else "this or another copy"
             raise Refused(
-                f"The VM {found.vms[vm]['name_label']!r} has the original of this disk, {disk['uuid']}: what LVM and "
+                f"The VM {found.vms[vm]['name_label']!r} has {what} of this disk, {disk['uuid']}: what LVM and "
                 "file systems are named by would be there twice. Take another VM."
             )
+
+
+def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
+    """The UUIDs of a VDI and of those that it is a copy of, one of the other, as far as the pool knows them."""
+    uuid, found = str(vdi["uuid"]), set()  # type: str, Set[str]
+    while uuid and uuid not in found:
+        found.add(uuid)
+        uuid = by_uuid[uuid]["other_config"].get(OLD_VDI, "") if uuid in by_uuid else ""
+    return found
 
 
 def _plug(calls: Calls, vbd: str) -> bool:
@@ -136,14 +164,22 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
     rows = [
         ref
         for ref, vbd in found.vbds.items()
-        if LENT in vbd["other_config"]
-        and vbd["VDI"] in copy.vdis
-        and vdi in (None, vbd["VDI"])
-        and vm in (None, vbd["VM"])
+        if vbd["VDI"] in copy.vdis and _is_lent(found, vbd) and vdi in (None, vbd["VDI"]) and vm in (None, vbd["VM"])
     ]
     if not rows:
         raise NotFound(f"No such disk of {copy.name!r} is lent to a VM.")
     return rows
+
+
+def take_all_back(calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]) -> List[Lent]:
+    """The same of several, where one that fails stops no other."""
+    results = []
+    for vbd in vbds:
+        try:
+            results.append(take_back(calls, found, copy, vbd))
+        except RelvmoiscsiError as error:
+            results.append(told(found, copy, vbd, FAILED)._replace(error=error))
+    return results
 
 
 def take_back(calls: Calls, found: Inventory, copy: Copy, vbd: str) -> Lent:
@@ -153,6 +189,9 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, vbd: str) -> Lent:
             calls.run("VBD.unplug", vbd)
         calls.call("VBD.destroy", vbd)
     except PoolFailure as failure:
+        if failure.code in _HELD:
+            name = found.vms[found.vbds[vbd]["VM"]]["name_label"]
+            failure.in_state(f"Unmount the disk in the guest of {name!r}, and run the same again.")
         if failure.code != "HANDLE_INVALID":
             raise
     return told(found, copy, vbd, BACK)

@@ -2,11 +2,15 @@
 """`relvmoiscsi pool` on VMs: what it prints, how it ends, whom it asks."""
 
 import json
+import os
+import signal
 
 import pytest
 
 from kit.lun_world import World
+from kit.pool.errors import XenError
 from kit.pool_lab import Lab
+from relvmoiscsi.pool.vms import owner
 
 
 class Office(Lab):
@@ -183,6 +187,7 @@ def test_rescue(office, pool_command):
         ["restore", "copy"],
         ["restore", "copy", "web", "--undo", "web"],
         ["restore", "--home", "web", "--disk", "0"],
+        ["restore", "--keep", "web", "--disk", ""],
         ["rescue", "copy"],
         ["rescue", "copy", "data"],
         ["rescue", "copy", "--vm", "web"],
@@ -192,6 +197,91 @@ def test_rescue(office, pool_command):
 def test_wrong_words_of_restore_and_rescue(office, pool_command, words):
     ran = pool_command(*words, "--yes")
     assert ran.status == 2 and "Say which" in ran.err
+
+
+# --- restore: a way out, and what is said where it ends
+
+
+@pytest.fixture
+def halted(office, monkeypatch):
+    monkeypatch.setattr(owner, "PATIENCE_SECONDS", 0.0)
+    office.pool.api.vms.vm_hard_shutdown("", office.web)
+    return office
+
+
+def test_kept_as_it_is(halted, pool_command, type_in):
+    """It was moved home by another tool."""
+    pool_command("restore", "copy", "web", "--yes")
+    (vbd,) = halted.pool.db.refs("VBD", VM=halted.web)
+    home = halted.originals["Production"][1]
+    halted.pool.api.vms.vdi_pool_migrate("", halted.pool.db.get("VBD", vbd, "VDI"), home, {})
+    ran = pool_command("restore", "--home", "web", "--yes")
+    uuid = halted.pool.db.get("VM", halted.web, "uuid")
+    assert ran.status == 4 and f"`relvmoiscsi pool restore --keep {uuid}` leaves the VM as it is" in ran.err
+    before = halted.state()
+    ran = pool_command("restore", "--keep", "web", "--dry-run")
+    assert ran.status == 0 and "web: would be kept as it is\n  disk 0: " in ran.out and halted.state() == before
+    assert "\n  on no VM: " in ran.out
+    type_in("n\n")
+    ran = pool_command("restore", "--keep", "web")
+    assert ran.status == 4 and "Leave web as it is, and forget what it was? [y/N]" in ran.err
+    assert "  disk 0: " in ran.err and halted.state() == before
+    ran = pool_command("restore", "--keep", "web", "--yes", "--json")
+    assert ran.status == 0 and facts(ran)["status"] == "kept as it is" and len(facts(ran)["notes"]) == 2
+    assert pool_command("restore", "--keep", "web", "--yes").status == 4
+    assert pool_command("discard", "copy", "--yes").status == 0
+
+
+@pytest.mark.parametrize("text", ["", ",", "0,", " "])
+def test_a_list_of_no_disks_is_not_all_of_them(halted, pool_command, text):
+    before = halted.state()
+    ran = pool_command("restore", "copy", "web", "--disk", text, "--yes")
+    assert ran.status == 2 and "without --disk all disks are restored" in ran.err and halted.state() == before
+
+
+def test_a_disk_that_is_named_twice_is_one(halted, pool_command):
+    ran = pool_command("restore", "copy", "web", "--disk", "0,0", "--yes", "--json")
+    assert ran.status == 0 and len(facts(ran)["disks"]) == 1
+
+
+@pytest.mark.parametrize("json_words", [[], ["--json"]], ids=["text", "JSON"])
+def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, json_words):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(name, _params):
+        if name == "VBD.create":
+            halted.pool.api.before = None
+            os.kill(os.getpid(), signal.SIGINT)
+
+    halted.pool.api.before = interrupt
+    try:
+        ran = pool_command("restore", "copy", "web", "--yes", *json_words)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    said = facts(ran)["error"]["disk_state"] if json_words else ran.err
+    assert ran.status == 130 and "Interrupted." in ran.err
+    assert "nobody can start it. Run the same again, or `relvmoiscsi pool restore --undo " in said
+    assert pool_command("restore", "copy", "web", "--yes").status == 0
+
+
+def test_of_several_that_are_taken_back_one_fails(office, pool_command):
+    helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running")
+    for name in ("root disk", "data"):
+        assert pool_command("rescue", "copy", name, "--vm", "helper", "--yes").status == 0
+    held = office.pool.db.refs("VBD", VM=helper, userdevice="1")[0]
+    vms = office.pool.api.vms
+
+    def unplug(session, vbd):
+        if vbd == held:
+            raise XenError("DEVICE_DETACH_REJECTED", "VBD", vbd, "busy")
+        vms.vbd_unplug(session, vbd)
+
+    office.pool.api._methods["VBD.unplug"] = unplug
+    ran = pool_command("rescue", "copy", "--done", "--yes")
+    assert ran.status == 9 and ran.out.count("taken back") == ran.out.count(": failed, helper") == 1
+    assert "Unmount the disk in the guest of 'helper', and run the same again." in ran.out
+    ran = pool_command("rescue", "copy", "--done", "--yes", "--json")
+    assert ran.status == 6 and facts(ran)["disks"][0]["status"] == "failed"
 
 
 # --- save-vms

@@ -8,7 +8,7 @@ from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import inventory, rescue
+from relvmoiscsi.pool.vms import inventory, rescue, restore
 
 
 def run(day, work):
@@ -134,3 +134,71 @@ def test_a_guest_that_does_not_let_go_keeps_it(day, helper):
     with pytest.raises(PoolFailure, match="the guest has it mounted"):
         take_back(day)
     assert day.db.refs("VBD", VDI=day.new(day.data))
+
+
+# --- what is not lent, and what must not be
+
+
+def copied(day, helper, vm, vdi):
+    """VM.clone and VM.snapshot take VBD.other_config along. Source: xen-api ocaml/xapi/xapi_vbd_helpers.ml, copy."""
+    (vbd,) = [row for row in day.db.records("VBD", VM=helper).values() if rescue.LENT in row["other_config"]]
+    return day.db.create("VBD", VM=vm, VDI=vdi, userdevice="1", other_config=vbd["other_config"])
+
+
+def test_a_snapshot_or_a_clone_of_the_helper_keeps_its_disk(day, helper):
+    lend(day, "data", helper, rw=True)
+    own = day.db.create("VDI", SR=day.sr, location="own", managed=True, name_label="data")
+    vbds = [copied(day, helper, day.lab.snapshot(helper, "mine"), own)]
+    vbds += [copied(day, helper, day.lab.vm("my experiment", state="Running"), own)]
+    assert len(take_back(day)) == 1
+    assert all(day.db.exists("VBD", vbd) for vbd in vbds)
+
+
+def test_one_that_is_mounted_keeps_no_other(day, helper):
+    lend(day, "root disk", helper), lend(day, "data", helper)
+    held = [ref for ref, row in day.db.records("VBD", VM=helper).items() if rescue.LENT in row["other_config"]][0]
+    vms = day.lab.pool.api.vms
+
+    def unplug(session, vbd):
+        if vbd == held:
+            raise XenError("DEVICE_DETACH_REJECTED", "VBD", vbd, "busy")
+        vms.vbd_unplug(session, vbd)
+
+    day.lab.pool.api._methods["VBD.unplug"] = unplug
+    found = run(day, lambda calls, found, copy: rescue.take_all_back(calls, found, copy, rescue.lent(found, copy)))
+    assert sorted(each.status for each in found) == ["failed", "taken back"]
+    (error,) = [each.facts()["error"] for each in found if each.error]
+    assert "Unmount the disk in the guest of 'helper', and run the same again." in error
+
+
+def second_copy(day):
+    (second,) = day.lab.attach(day.lab.clone("Production"))
+    return day.db.by_uuid("SR", second.sr_uuid)
+
+
+def lend_of(day, sr, text, vm):
+    def work(calls, found, _):
+        copy = inventory.copy_of(records.read(calls), found, sr)
+        return rescue.lend(calls, found, copy, rescue.find(copy, text), vm, False)
+
+    return run(day, work)
+
+
+def test_not_beside_another_copy_of_the_same_disk(day, helper):
+    second = second_copy(day)
+    (clone,) = day.clone("web")
+    lend(day, "root disk", helper)
+    with pytest.raises(Refused, match="The VM 'helper' has this or another copy of this disk"):
+        lend_of(day, second, "root disk", helper)
+    assert lend_of(day, second, "data", helper).status == "lent"
+    with pytest.raises(Refused, match="has this or another copy of this disk"):
+        lend_of(day, second, "root disk", day.db.by_uuid("VM", clone.uuid))
+
+
+def test_not_to_a_vm_that_was_restored_from_it_or_from_another(day):
+    day.lab.pool.api.vms.vm_hard_shutdown("", day.web)
+    second = second_copy(day)
+    run(day, lambda calls, found, copy: restore.restore(calls, day.web, restore.plan(found, copy, day.web, [], "then")))
+    for sr in (day.sr, second):
+        with pytest.raises(Refused, match="The VM 'web' has this or another copy of this disk"):
+            lend_of(day, sr, "root disk", day.web)
