@@ -43,7 +43,7 @@ def _home(turn: Turn, tell: Callable[[str], None]) -> List[Swap]:
             _move(turn, swap)
     for swap in swaps:
         _verify_is_home(turn, swap)
-    restore_journal.forget(calls, vm, swaps)
+    restore_journal.forget(turn, swaps)
     return swaps
 
 
@@ -118,8 +118,8 @@ def _move(turn: Turn, swap: Swap) -> None:
     devices.must_be_idle(record)
     device = devices.read(calls, vm, swap.userdevice)
     _verify_movable(calls, record, swap, device)
-    restore_journal.write_leaving(calls, vm, record, swap)
-    calls.call("VM.remove_from_other_config", vm, restore_journal.ARRIVED + swap.userdevice)
+    restore_journal.write_leaving(turn, record, swap)
+    turn.call("VM.remove_from_other_config", restore_journal.ARRIVED + swap.userdevice)
     try:
         calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
     except PoolGone:
@@ -129,14 +129,14 @@ def _move(turn: Turn, swap: Swap) -> None:
         raise failure.in_state(_not_moved(record, failure)) from failure
     _verify_is_home(turn, swap)
     arrived = devices.read(calls, vm, swap.userdevice).vdi
-    restore_journal.write_arrived(calls, vm, record, swap, arrived)
+    restore_journal.write_arrived(turn, record, swap, arrived)
 
 
 def _note_if_moved(turn: Turn, swap: Swap, before: devices.Device) -> None:
     """It may fail when the VM has the new VDI already, as the old one could not be destroyed: the same VBD tells."""
     now = devices.read(turn.calls, turn.vm, swap.userdevice)
     if now.vbd == before.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
-        restore_journal.write_arrived(turn.calls, turn.vm, turn.read(), swap, now.vdi)
+        restore_journal.write_arrived(turn, turn.read(), swap, now.vdi)
 
 
 def _not_moved(record: Record, failure: PoolFailure) -> str:

@@ -23,8 +23,8 @@ def keep(calls: Calls, vm: str) -> Restored:
         for swap in swaps:
             if devices.read(calls, vm, swap.userdevice).vdi == swap.old:
                 swapping.name(calls, swap.old, swap.old_name)
-        restore_journal.forget_all(calls, vm, record)
-        standstill.end(calls, vm)
+        restore_journal.forget_all(turn)
+        standstill.end(turn)
     return Restored(record["uuid"], record["name_label"], KEPT, notes=notes)
 
 

@@ -7,13 +7,14 @@ while: a run that is alive changes the VM, or xapi is at something with it. Wher
 number. No clocks are compared, and nothing has to be renewed.
 
 The one that was passed over may be slow and not dead. It looks whose turn it is before each step; and of what it has
-asked for just then nothing comes, as the one after it hangs each disk anew (swapping).
+asked for just then nothing comes, as the one after it hangs each disk anew (swapping) and writes the journal under
+other keys (restore_journal).
 """
 
 import time
 import uuid
 from contextlib import contextmanager
-from typing import Dict, Iterator, NamedTuple
+from typing import Any, Dict, Iterator, NamedTuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
@@ -48,6 +49,11 @@ class Turn(NamedTuple):
         if turns.get(self.number) != self.value or max(turns) != self.number:
             raise _another(record)
         return record
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """A call on the VM, of which this is the first argument. Raises as `read`."""
+        self.read()
+        return self.calls.call(method, self.vm, *arguments)
 
     def give_back(self) -> None:
         """Raises Refused where it is another run's turn meanwhile; PoolFailure."""

@@ -155,7 +155,7 @@ def _restore(turn: Turn, swaps: Sequence[Swap], shutdown: bool) -> Restored:
         if not devices.users_of(calls, swap.old, vm):
             swapping.name(calls, swap.old, swap.waiting_name)
     swapping.verify_all(turn, [(swap, swap.new) for swap in swaps])
-    standstill.end(calls, vm)
+    standstill.end(turn)
     notes = notes_of(calls, vm, record, swaps)
     return Restored(record["uuid"], record["name_label"], DONE, swaps, notes=notes)
 
@@ -302,7 +302,7 @@ def _undo(turn: Turn, shutdown: bool) -> Restored:
     for swap in swaps:  # what the VM has written since is named, also where this run is cut and another ends it
         device = there[swap.userdevice]
         if restore_journal.is_home(calls, record, swap, device):
-            restore_journal.write_arrived(calls, vm, record, swap, device.vdi)
+            restore_journal.write_arrived(turn, record, swap, device.vdi)
     if any(there[swap.userdevice].vdi != swap.old for swap in swaps) or _is_to_be_hung_anew(turn, record):
         swapping.stand_still(turn, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
         moved = restore_journal.all_arrived(turn.read())
@@ -313,8 +313,8 @@ def _undo(turn: Turn, shutdown: bool) -> Restored:
     swapping.verify_all(turn, [(swap, swap.old) for swap in swaps])
     moved = restore_journal.all_arrived(turn.read())
     left = [uuid for uuid in moved if devices.find(calls, uuid) is not None and not devices.users_of(calls, uuid, "")]
-    standstill.end(calls, vm)
-    restore_journal.forget(calls, vm, swaps)
+    standstill.end(turn)
+    restore_journal.forget(turn, swaps)
     return Restored(record["uuid"], record["name_label"], UNDONE, swaps, left)
 
 

@@ -12,6 +12,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.vms import devices, owner, standstill
 from relvmoiscsi.pool.vms.inventory import NULL, RESTORED, is_restored
+from relvmoiscsi.pool.vms.owner import Turn
 
 #: keys of VM.other_config: the disk at this device, a VDI of the copy, was sent home
 LEAVING = "relvmoiscsi:restore-home:"
@@ -59,23 +60,38 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
                 found.append(Swap(**json.loads(text)))
             except (TypeError, ValueError) as error:
                 spoiled.append((key, str(error)))
-    return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
+    own = {swap.userdevice: swap for swap in found if swap.vm == vm["uuid"]}  # for a moment one may have two keys
+    return list(own.values()), spoiled
 
 
-def write(calls: Calls, vm: str, swap: Swap) -> None:
-    """Raises Refused for a journal of this VM that says otherwise."""
+def write(turn: Turn, swap: Swap) -> None:
+    """Raises Refused for a journal of this VM that says otherwise.
+
+    Where the run before was cut, under a key that this one alone has: the other may be about to take the one away that
+    it knows.
+    """
     text = json.dumps(swap._asdict(), sort_keys=True, separators=(",", ":"))
+    key = RESTORED + swap.userdevice + (f":{turn.number}" if turn.is_after_a_cut else "")
+    record = turn.read()
+    verify_journal(record, [swap])
+    if record["other_config"].get(key) != text:
+        if key in record["other_config"]:  # of the VM that it was copied from
+            turn.call("VM.remove_from_other_config", key)
+        try:
+            turn.call("VM.add_to_other_config", key, text)
+        except PoolFailure as failure:
+            if failure.code != "MAP_DUPLICATE_KEY":
+                raise
+            verify_journal(turn.read(), [swap])
+    for other in _keys_of(record, swap):
+        if other != key:
+            turn.call("VM.remove_from_other_config", other)
+
+
+def _keys_of(record: Record, swap: Swap) -> List[str]:
+    """The keys of a disk, of whatever run and whatever VM."""
     key = RESTORED + swap.userdevice
-    try:
-        calls.call("VM.add_to_other_config", vm, key, text)
-    except PoolFailure as failure:
-        if failure.code != "MAP_DUPLICATE_KEY":
-            raise
-        record = calls.call("VM.get_record", vm)
-        verify_journal(record, [swap])
-        if swap not in journal_of(record):  # of the VM that it was copied from
-            calls.call("VM.remove_from_other_config", vm, key)
-            calls.call("VM.add_to_other_config", vm, key, text)
+    return sorted(each for each in record["other_config"] if each == key or each.startswith(key + ":"))
 
 
 def verify_journal(record: Record, swaps: Sequence[Swap]) -> None:
@@ -102,18 +118,21 @@ def must_be_marked(record: Record) -> None:
         must_be_restored(record)
 
 
-def forget(calls: Calls, vm: str, swaps: Sequence[Swap]) -> None:
+def forget(turn: Turn, swaps: Sequence[Swap]) -> None:
     """What has arrived is known to the last: a run that is cut here is done again, and names it."""
-    for key in (RESTORED, LEAVING, ARRIVED):
-        for swap in swaps:
-            calls.call("VM.remove_from_other_config", vm, key + swap.userdevice)
+    record = turn.read()
+    keys = [key for swap in swaps for key in _keys_of(record, swap)]
+    keys += [begin + swap.userdevice for begin in (LEAVING, ARRIVED) for swap in swaps]
+    for key in keys:
+        if key in record["other_config"]:
+            turn.call("VM.remove_from_other_config", key)
 
 
-def forget_all(calls: Calls, vm: str, record: Record) -> None:
-    """Also what cannot be read, and what was copied with another VM. Raises PoolFailure."""
-    for key in sorted(record["other_config"]):
+def forget_all(turn: Turn) -> None:
+    """Also what cannot be read, and what was copied with another VM. Raises Refused, PoolFailure."""
+    for key in sorted(turn.read()["other_config"]):
         if key.startswith((RESTORED, LEAVING, ARRIVED)):
-            calls.call("VM.remove_from_other_config", vm, key)
+            turn.call("VM.remove_from_other_config", key)
 
 
 def mark_of(record: Record, swap: Swap) -> str:
@@ -137,18 +156,18 @@ def all_arrived(record: Record) -> List[str]:
     return [words[2] for words in found if len(words) == 3 and words[0] == record["uuid"]]
 
 
-def write_leaving(calls: Calls, vm: str, record: Record, swap: Swap) -> None:
-    _put(calls, vm, record, LEAVING + swap.userdevice, mark_of(record, swap))
+def write_leaving(turn: Turn, record: Record, swap: Swap) -> None:
+    _put(turn, record, LEAVING + swap.userdevice, mark_of(record, swap))
 
 
-def write_arrived(calls: Calls, vm: str, record: Record, swap: Swap, uuid: str) -> None:
-    _put(calls, vm, record, ARRIVED + swap.userdevice, f"{mark_of(record, swap)} {uuid}")
+def write_arrived(turn: Turn, record: Record, swap: Swap, uuid: str) -> None:
+    _put(turn, record, ARRIVED + swap.userdevice, f"{mark_of(record, swap)} {uuid}")
 
 
-def _put(calls: Calls, vm: str, record: Record, key: str, text: str) -> None:
+def _put(turn: Turn, record: Record, key: str, text: str) -> None:
     if record["other_config"].get(key) != text:
-        calls.call("VM.remove_from_other_config", vm, key)
-        calls.call("VM.add_to_other_config", vm, key, text)
+        turn.call("VM.remove_from_other_config", key)
+        turn.call("VM.add_to_other_config", key, text)
 
 
 def is_home(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> bool:

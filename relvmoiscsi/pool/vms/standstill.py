@@ -6,7 +6,8 @@ A run that is killed leaves it so, and what xapi then answers to a start names t
 
 from typing import List
 
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import PoolFailure, Record
+from relvmoiscsi.pool.vms.owner import Turn
 
 _OPERATIONS = ("start", "start_on", "resume")
 _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
@@ -15,32 +16,32 @@ _REASON = "relvmoiscsi has swapped some of the disks of this VM:"
 _HA = "relvmoiscsi:restore-ha"
 
 
-def begin(calls: Calls, vm: str, record: Record) -> None:
-    """Raises PoolFailure. What somebody else has blocked stays his."""
+def begin(turn: Turn, record: Record) -> None:
+    """Raises Refused, PoolFailure. What somebody else has blocked stays his."""
     uuid = record["uuid"]
     priority = str(record["ha_restart_priority"])
     if priority:
         key = record["other_config"].get(_HA)
         if key is not None:  # of the VM that it was copied from
-            calls.call("VM.remove_from_other_config", vm, _HA)
-        _add(calls, vm, "other_config", _HA, f"{uuid} {priority}")
-        calls.call("VM.set_ha_restart_priority", vm, "")  # takes more rights than the rest, so it comes first
+            turn.call("VM.remove_from_other_config", _HA)
+        _add(turn, "other_config", _HA, f"{uuid} {priority}")
+        turn.call("VM.set_ha_restart_priority", "")  # takes more rights than the rest, so it comes first
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
             text = f"{_REASON} `relvmoiscsi pool restore --undo {uuid}`, or the same restore again, ends it."
-            _add(calls, vm, "blocked_operations", operation, text)
+            _add(turn, "blocked_operations", operation, text)
 
 
-def end(calls: Calls, vm: str) -> None:
-    """As it was before `begin`; harmless where nothing is to be done. Raises PoolFailure."""
-    record = calls.call("VM.get_record", vm)
+def end(turn: Turn) -> None:
+    """As it was before `begin`; harmless where nothing is to be done. Raises Refused, PoolFailure."""
+    record = turn.read()
     whose, _, priority = record["other_config"].get(_HA, "").partition(" ")
     for operation in ours(record):
-        calls.call("VM.remove_from_blocked_operations", vm, operation)
+        turn.call("VM.remove_from_blocked_operations", operation)
     if whose == record["uuid"]:
         if not record["ha_restart_priority"]:
-            calls.call("VM.set_ha_restart_priority", vm, priority)
-        calls.call("VM.remove_from_other_config", vm, _HA)
+            turn.call("VM.set_ha_restart_priority", priority)
+        turn.call("VM.remove_from_other_config", _HA)
 
 
 def ours(record: Record) -> List[str]:
@@ -59,9 +60,9 @@ def is_begun(record: Record) -> bool:
     return bool(ours(record)) or record["other_config"].get(_HA, "").startswith(record["uuid"])
 
 
-def _add(calls: Calls, vm: str, field: str, key: str, text: str) -> None:
+def _add(turn: Turn, field: str, key: str, text: str) -> None:
     try:
-        calls.call(f"VM.add_to_{field}", vm, key, text)
+        turn.call(f"VM.add_to_{field}", key, text)
     except PoolFailure as failure:
         if failure.code != "MAP_DUPLICATE_KEY":
             raise

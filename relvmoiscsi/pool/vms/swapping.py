@@ -50,13 +50,14 @@ def stand_still(turn: Turn, journal: Sequence[Swap], look: Callable[[Record], ob
     Raises Refused, PoolFailure. Then all is as it was, but that it may be down; unless an earlier run had begun.
     """
     calls, vm, record = turn.calls, turn.vm, turn.read()
-    written = [swap for swap in journal if swap not in restore_journal.journal_of(record)]
+    there = restore_journal.journal_of(record)
+    written = [swap for swap in journal if swap not in there]
     was_begun, was_running = standstill.is_begun(record), False
     look(record)
     try:
-        for swap in written:
-            restore_journal.write(calls, vm, swap)
-        standstill.begin(calls, vm, record)
+        for swap in journal if turn.is_after_a_cut else written:
+            restore_journal.write(turn, swap)
+        standstill.begin(turn, record)
         was_running = shutdown and turn.read()["power_state"] == "Running"
         if was_running:
             calls.run("VM.clean_shutdown", vm)
@@ -74,8 +75,8 @@ def stand_still(turn: Turn, journal: Sequence[Swap], look: Callable[[Record], ob
 
 def _put_right(turn: Turn, written: Sequence[Swap]) -> Record:
     record = turn.read()
-    standstill.end(turn.calls, turn.vm)
-    restore_journal.forget(turn.calls, turn.vm, written)
+    standstill.end(turn)
+    restore_journal.forget(turn, written)
     return record
 
 

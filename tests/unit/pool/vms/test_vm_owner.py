@@ -84,7 +84,8 @@ def marks(day):
 def is_sound(day):
     """Nobody may start a VM half of today and half of yesterday, nor one on a copy that nothing holds."""
     found, blocked = kinds(day), day.db.get("VM", day.web, "blocked_operations")
-    return blocked or found == ["own", "own"] or found == ["copy", "copy"] and "relvmoiscsi:restore:0" in marks(day)
+    is_held = inventory.is_restored(day.db.record("VM", day.web))
+    return blocked or found == ["own", "own"] or found == ["copy", "copy"] and is_held
 
 
 def alive(day):
@@ -196,7 +197,7 @@ def test_a_run_that_is_refused_keeps_nobody_waiting(halted, monkeypatch):
     "first, other", [(bring_back, undo), (undo, bring_back)], ids=["restore, undo", "undo, restore"]
 )
 def test_a_slow_run_does_no_harm_to_the_one_after_it(halted, first, other, method, number):
-    """The other goes through between two calls of the first, whose next one comes to late."""
+    """The other goes through between two calls of the first, whose next one comes too late."""
     if first is undo:
         bring_back(halted)
     ended = []
@@ -300,3 +301,23 @@ def test_in_the_middle_it_says_what_the_vm_is_like_and_what_goes_on(halted, inte
     assert "Some disks of the VM 'web' may be swapped and others not; nobody can start it" in said
     assert "Run the same again, or `relvmoiscsi pool restore --undo " + uuid in said
     assert work(halted).status in ("restored", "undone")
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("field", ["VM.remove_from_other_config", "VM.remove_from_blocked_operations"])
+def test_a_slow_undo_takes_no_journal_of_the_restore_after_it_away(halted, field, number):
+    """It has found all as it should be, and is stopped while it ends: the other restores the VM meanwhile."""
+    bring_back(halted)
+    ended = []
+    at(halted, field, number, lambda: ended.append(bring_back(halted).status))
+    try:
+        undo(halted)
+    except Refused as refused:
+        assert "Another run works" in str(refused)
+    alive(halted)
+    if ended:
+        assert kinds(halted) == ["copy", "copy"]
+        with connect(halted.lab.where()) as calls:
+            assert len(restore.would_undo(calls, halted.web).disks) == 2
+        undo(halted)
+    assert kinds(halted) == ["own", "own"] and not marks(halted)
