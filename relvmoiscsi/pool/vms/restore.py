@@ -109,9 +109,9 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
     new = copy.new_of(old["uuid"])
     if new is None:
         here = [each for each, vdi in sorted(found.disks_of(vm).items()) if copy.new_of(vdi["uuid"]) is not None]
-        more = f"restore the others alone: `--disk {','.join(here)}`" if here else "no disk of the VM is"
+        more = f"Restore the others alone: `--disk {','.join(here)}`." if here else "No disk of the VM is."
         raise Refused(
-            f"The disk {device} of the VM, {old['name_label']!r} ({old['uuid']}), is not on this copy; {more}."
+            f"The disk {device} of the VM, {old['name_label']!r} ({old['uuid']}), is not on this copy. {more}"
         )
     users = found.users_of(copy.by_uuid[new["uuid"]])
     if users:

@@ -146,7 +146,7 @@ def is_leaving(record: Record, swap: Swap) -> bool:
 
 def arrived_as(record: Record, swap: Swap) -> str:
     """The UUID as which this disk is known to have come home, "" for one of which that is not known."""
-    leaving, _, arrived = record["other_config"].get(ARRIVED + swap.userdevice, "").rpartition(" ")
+    leaving, _, arrived = str(record["other_config"].get(ARRIVED + swap.userdevice, "")).rpartition(" ")
     return arrived if leaving == mark_of(record, swap) else ""
 
 

@@ -318,6 +318,6 @@ def test_the_disks_that_are_on_the_copy_are_named_where_one_is_not(halted):
     mixed = halted.lab.vm("mixed", halted.lab.vdi("Production", "before")[0], halted.lab.vdi("Testing", "data")[0])
     halted.web = mixed
     with pytest.raises(
-        Refused, match="The disk 1 of the VM.* is not on this copy; restore the others alone: `--disk 0`"
+        Refused, match="The disk 1 of the VM.* is not on this copy. Restore the others alone: `--disk 0`"
     ):
         bring_back(halted)
