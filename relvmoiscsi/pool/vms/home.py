@@ -168,4 +168,7 @@ def _sr(calls: Calls, swap: Swap) -> str:
     except PoolFailure as failure:
         if failure.code != "UUID_INVALID":
             raise
-        raise NotFound(f"The SR {swap.home}, where the disks were, is not in the pool any more.") from failure
+        raise NotFound(
+            f"The SR {swap.home}, where the disks were, is not in the pool any more. Introduce it again, or say "
+            f"`relvmoiscsi pool restore --keep {swap.vm}`, which ends the restore and leaves the VM on the copy."
+        ) from failure

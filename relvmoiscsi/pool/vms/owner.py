@@ -16,7 +16,7 @@ import uuid
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, NamedTuple
 
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.vms import devices
 
@@ -88,7 +88,8 @@ def turn(calls: Calls, vm: str) -> Iterator[Turn]:
         except RelvmoiscsiError:
             pass  # the first error is the one to tell; the next run waits
         raise
-    mine.give_back()
+    with in_state("All else was done; the same again finds it so."):
+        mine.give_back()
 
 
 def _take(calls: Calls, vm: str) -> Turn:

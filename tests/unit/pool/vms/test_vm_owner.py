@@ -321,3 +321,15 @@ def test_a_slow_undo_takes_no_journal_of_the_restore_after_it_away(halted, field
             assert len(restore.would_undo(calls, halted.web).disks) == 2
         undo(halted)
     assert kinds(halted) == ["own", "own"] and not marks(halted)
+
+
+def test_the_pool_goes_away_at_the_very_last_call(halted):
+    def before(name, params):
+        if name == "VM.remove_from_other_config" and params[2].startswith(TURN):
+            raise GoneAway()
+
+    halted.lab.pool.api.before = before
+    with pytest.raises(PoolFailure, match="went away during .* All else was done; the same again finds it so"):
+        bring_back(halted)
+    alive(halted)
+    assert bring_back(halted).status == "restored" and not [key for key in marks(halted) if key.startswith(TURN)]
