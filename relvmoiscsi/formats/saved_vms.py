@@ -8,13 +8,17 @@ snapshot, and tell of each disk whose it was, and what that VM was, without the 
     ...    zeros to the end of the VDI
 
 Every save makes a VDI of its own and destroys the one before when it is whole. So one that is cut, or caught by the
-array's snapshot, leaves the one before; of several that read, the last one counts. docs/formats/saved-vms.rst.
+array's snapshot, leaves the one before; of several that read, the one with the highest serial counts, whatever the
+clocks said. docs/formats/saved-vms.rst.
+
+Whoever may write to that VDI may have written anything: every length, count and depth has a limit, records are unpacked
+one by one where somebody wants them, and what is no answer of `pack` is refused.
 """
 
 import hashlib
 import json
 import zlib
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
 
 from relvmoiscsi.errors import BadChecksum, BadMagic, Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw
@@ -22,7 +26,12 @@ from relvmoiscsi.formats.ondisk import Record, le32, le64, raw
 NAME_LABEL = "VM records (relvmoiscsi)"  #: of the VDI
 MAGIC = b"relvmoiscsi VMs\0"
 VERSION = 1
-MOST_BYTES = 256 << 20  #: of index and records, and of what one VM's unpack to
+MOST_BYTES = 64 << 20  #: of index and all records, compressed
+MOST_INDEX_BYTES = 4 << 20
+MOST_RECORDS_BYTES = 16 << 20  #: of one VM, unpacked
+MOST_UNPACKED_BYTES = 256 << 20  #: of those that are unpacked at a time
+MOST_SERIAL = 1 << 48
+_MOST_DIGITS = 18
 
 _WHAT = "Saved VM records"
 
@@ -63,12 +72,40 @@ class SavedVms(NamedTuple):
 
     sr_uuid: str  #: of the SR on which it was saved
     when: str  #: UTC: "2026-11-22T12:00:00Z"
+    serial: int  #: of saves on that SR, from 1
     vms: Tuple[SavedVm, ...]
-    documents: Mapping[str, bytes]  #: ova.xml by UUID of the VM
+    packed: Mapping[str, bytes]  #: ova.xml by UUID of the VM, compressed
+    volume: str  #: where it was read, for messages
+
+    @property
+    def order(self) -> Tuple[int, str]:
+        """The last save has the greatest."""
+        return self.serial, self.when
+
+    def documents(self, uuids: Sequence[str]) -> Dict[str, bytes]:
+        """ova.xml of these VMs. Raises Malformed."""
+        found, left = {}, MOST_UNPACKED_BYTES
+        for uuid in uuids:
+            found[uuid] = self._unpacked(uuid, min(left, MOST_RECORDS_BYTES))
+            left -= len(found[uuid])
+        return found
+
+    def _unpacked(self, uuid: str, limit: int) -> bytes:
+        unpacking = zlib.decompressobj()
+        try:
+            document = unpacking.decompress(self.packed[uuid], limit + 1)
+        except zlib.error as error:
+            raise Malformed(_WHAT, self._where(), f"those of {uuid} cannot be unpacked ({error})") from error
+        if not unpacking.eof or unpacking.unused_data or len(document) > limit:
+            raise Malformed(_WHAT, self._where(), f"those of {uuid} unpack to more than {limit} bytes, or do not end")
+        return document
+
+    def _where(self) -> Place:
+        return Place(self.volume, SavedHeader.SIZE)
 
 
-def pack(sr_uuid: str, when: str, vms: Sequence[Tuple[SavedVm, bytes]]) -> bytes:
-    """The content of the VDI, without the zeros behind it; each VM with its ova.xml."""
+def pack(sr_uuid: str, when: str, serial: int, vms: Sequence[Tuple[SavedVm, bytes]]) -> bytes:
+    """The content of the VDI, without the zeros behind it; each VM with its ova.xml. The caller keeps the limits."""
     bodies = [zlib.compress(document) for _, document in vms]
     rows: List[Dict[str, Any]] = []
     offset = 0
@@ -76,7 +113,8 @@ def pack(sr_uuid: str, when: str, vms: Sequence[Tuple[SavedVm, bytes]]) -> bytes
         disks = [disk._asdict() for disk in vm.disks]
         rows.append({**vm._asdict(), "disks": disks, "offset": offset, "length": len(body)})
         offset += len(body)
-    index = json.dumps({"sr": sr_uuid, "when": when, "vms": rows}, sort_keys=True).encode("utf-8")
+    facts = {"sr": sr_uuid, "when": when, "serial": serial, "vms": rows}
+    index = json.dumps(facts, sort_keys=True).encode("utf-8")
     content = index + b"".join(bodies)
     header = SavedHeader(bytes(SavedHeader.SIZE)).replace(
         magic=MAGIC,
@@ -98,7 +136,7 @@ def read_header(head: bytes, volume: str) -> SavedHeader:
         raise BadChecksum(_WHAT, where, header.crc, _crc(header))
     if header.version != VERSION:
         raise Unsupported(_WHAT, where, f"their version is {header.version}")
-    if not header.index_length <= header.length <= MOST_BYTES:
+    if not header.index_length <= header.length <= MOST_BYTES or header.index_length > MOST_INDEX_BYTES:
         raise Malformed(_WHAT, where, f"{header.length} bytes with an index of {header.index_length}")
     return header
 
@@ -112,29 +150,76 @@ def unpack(header: SavedHeader, content: bytes, volume: str) -> SavedVms:
     if hashlib.sha256(content).digest() != header.digest:
         raise Malformed(_WHAT, where, "they are not what their digest says")
     try:
-        index = json.loads(content[: header.index_length].decode("utf-8"))
+        index = _Index(content[: header.index_length])
         bodies = content[header.index_length :]
-        vms = tuple(_vm(row) for row in index["vms"])
-        documents = {
-            str(row["uuid"]): _document(bodies[row["offset"] : row["offset"] + row["length"]]) for row in index["vms"]
-        }
-        return SavedVms(str(index["sr"]), str(index["when"]), vms, documents)
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
-        raise Malformed(_WHAT, where, f"their index cannot be read ({error})") from error
+        vms = tuple(map(_vm, index.rows))
+        packed = _bodies(index.rows, bodies)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Malformed(_WHAT, where, f"their index cannot be read ({error or type(error).__name__})") from error
+    return SavedVms(index.sr, index.when, index.serial, vms, packed, volume)
 
 
 def _crc(header: SavedHeader) -> int:
     return zlib.crc32(bytes(header.replace(crc=0)))
 
 
+class _Index:
+    """Raises ValueError, KeyError, TypeError or RecursionError for what `pack` would not have written."""
+
+    def __init__(self, data: bytes) -> None:
+        index = json.loads(data.decode("utf-8"), parse_int=_short, parse_float=_no_number, parse_constant=_no_number)
+        self.sr, self.when = _text(index["sr"]), _text(index["when"])
+        self.serial = _count(index.get("serial", 0), MOST_SERIAL)
+        self.rows = _list(index["vms"])
+
+
+def _bodies(rows: Sequence[Mapping[str, Any]], bodies: bytes) -> Dict[str, bytes]:
+    """One behind the other, each once. Raises ValueError, KeyError, TypeError."""
+    found: Dict[str, bytes] = {}
+    end = 0
+    for row in rows:
+        uuid, start, length = _text(row["uuid"]), _count(row["offset"], len(bodies)), _count(row["length"], len(bodies))
+        if start != end or uuid in found:
+            raise ValueError("records that are not one behind the other")
+        end += length
+        found[uuid] = bodies[start:end]
+    if end != len(bodies):
+        raise ValueError("records that end elsewhere")
+    return found
+
+
 def _vm(row: Mapping[str, Any]) -> SavedVm:
-    disks = tuple(SavedDisk(**disk) for disk in row["disks"])
-    return SavedVm(str(row["uuid"]), str(row["name_label"]), str(row["power_state"]), disks)
+    disks = tuple(
+        SavedDisk(_text(disk["userdevice"]), _text(disk["vdi"]), _text(disk["name_label"]))
+        for disk in _list(row["disks"])
+    )
+    return SavedVm(_text(row["uuid"]), _text(row["name_label"]), _text(row["power_state"]), disks)
 
 
-def _document(body: bytes) -> bytes:
-    unpacking = zlib.decompressobj()
-    document = unpacking.decompress(body, MOST_BYTES)
-    if not unpacking.eof:
-        raise ValueError("records that go on")
-    return document
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("no text where one is to be")
+    value.encode("utf-8")  # half a surrogate pair could be given to nobody
+    return value
+
+
+def _list(value: Any) -> List[Any]:
+    if not isinstance(value, list):
+        raise ValueError("no list where one is to be")
+    return value
+
+
+def _count(value: Any, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError("a number that cannot be")
+    return value
+
+
+def _short(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("a number that cannot be")
+    return int(digits)
+
+
+def _no_number(_text_of_it: str) -> NoReturn:
+    raise ValueError("a number that cannot be")

@@ -9,7 +9,7 @@ release has written it. Source: xen-api ocaml/xapi/{export,import,importexport}.
 import io
 import tarfile
 import xml.etree.ElementTree as ET
-from typing import Dict, List, Mapping, Sequence
+from typing import Collection, Dict, List, Mapping, Sequence
 
 from relvmoiscsi.errors import Refused
 
@@ -83,14 +83,78 @@ class Value:
             ET.SubElement(data, "value").text = text
 
 
+#: what a value may be besides struct, array and bare text; xapi writes no others
+_LEAVES = ("string", "boolean", "int", "i4", "i8", "double", "dateTime.iso8601", "nil")
+_TRUTHS = ("0", "1")
+_DEEPEST = 12  #: structs and arrays in one another: a record has a map or a list of maps
+_MOST_BYTES = 64 << 20
+
+
+def _verify_plain(value: ET.Element, depth: int = 0) -> None:
+    """Raises Refused for what one reader may take otherwise than another: xapi takes names of its header in any case,
+    and of two members now the first, now the last.
+    """
+    inside = list(value)
+    if value.tag != "value" or len(inside) > 1 or depth > _DEEPEST:
+        raise _not_plain()
+    if not inside:
+        return
+    (one,) = inside
+    if (value.text or "").strip() or (one.tail or "").strip():
+        raise _not_plain()
+    if one.tag == "struct":
+        _verify_struct(one, depth)
+    elif one.tag == "array":
+        for data in _only(one, ["data"] if len(one) else []):
+            for each in data:
+                _verify_plain(each, depth + 1)
+    elif one.tag not in _LEAVES or len(one) or (one.tag == "boolean" and one.text not in _TRUTHS):
+        raise _not_plain()
+
+
+def _verify_struct(struct: ET.Element, depth: int) -> None:
+    names = set()
+    for member in struct:
+        if member.tag != "member":
+            raise _not_plain()
+        name, value = _only(member, ["name", "value"])
+        if len(name) or name.text in names:
+            raise _not_plain()
+        names.add(name.text)
+        _verify_plain(value, depth + 1)
+
+
+def _only(element: ET.Element, tags: Sequence[str]) -> List[ET.Element]:
+    children = list(element)
+    if [child.tag for child in children] != list(tags):
+        raise _not_plain()
+    return children
+
+
+def _verify_names(names: Collection[str], exactly: Collection[str] = ()) -> None:
+    """Of a struct that is a record, and no map: alike in any case is the same. Raises Refused."""
+    alike = {name.strip().lower() for name in names}
+    if len(alike) != len(names) or (exactly and set(names) != set(exactly)):
+        raise _not_plain()
+
+
+def _not_plain() -> Refused:
+    return Refused(
+        "The records of the VM cannot be read: they are not as xapi writes them, and could be read in two ways. If "
+        "they are those of `save-vms`, somebody has changed them."
+    )
+
+
 class Thing:
     """An object of the file."""
 
     def __init__(self, value: Value) -> None:
         members = value.members()
+        _verify_names(members, ("class", "id", "snapshot"))
         self.value = value
         self.cls, self.id = members["class"].text, members["id"].text
         self.fields = members["snapshot"].members()
+        _verify_names(self.fields)
 
     def text(self, name: str) -> str:
         return self.fields[name].text if name in self.fields else ""
@@ -121,13 +185,19 @@ class Ova:
     def __init__(self, document: bytes) -> None:
         if b"<!" in document:  # entities of its own: xapi writes none
             raise Refused("The records of the VM cannot be read: they are none that xapi has written.")
+        if len(document) > _MOST_BYTES:
+            raise Refused(f"The records of the VM cannot be read: they have {len(document)} bytes.")
         try:
             self.root = ET.fromstring(document)
+            _verify_plain(self.root)
             header = Value(self.root).members()
+            _verify_names(header, ("version", "objects"))
             self._data = header["objects"].element.findall("array/data")[0]
             self.things = [Thing(each) for each in header["objects"].items()]
         except (ET.ParseError, KeyError, IndexError) as error:
             raise Refused(f"The records of the VM cannot be read: {error}.") from error
+        if len({thing.id for thing in self.things}) != len(self.things):
+            raise _not_plain()
 
     def of(self, cls: str) -> List[Thing]:
         return [thing for thing in self.things if thing.cls == cls]

@@ -4,23 +4,24 @@
 vTPM contents are left out: whoever has the LUN would have them. Everything goes by xapi; what was written is read back.
 """
 
-from typing import AbstractSet, Any, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats import saved_vms
 from relvmoiscsi.formats.saved_vms import SavedDisk, SavedHeader, SavedVm, SavedVms
 from relvmoiscsi.pool import jobs
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import Pool, is_copy, is_lvm
 from relvmoiscsi.pool.vms import inventory, ova_file, transfer
 from relvmoiscsi.pool.vms.choice import Source
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 
-#: key of VDI.other_config: when
+#: key of VDI.other_config: serial and when, with a blank between
 SAVED = "relvmoiscsi:saved-vms"
 
 _EXTENT = 4 << 20  #: bytes; an LVM SR has no smaller VDI
+_MOST_VDI_BYTES = align_up(SavedHeader.SIZE + saved_vms.MOST_BYTES, _EXTENT)
 
 
 class Save(NamedTuple):
@@ -71,37 +72,68 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str, at_once
     ]
     if not good:
         raise PoolFailure(f"The records of no VM could be had: {failed[0][1]}")
-    kept, failed = _kept(calls, sr, failed, {found.vms[ref]["uuid"] for ref in refs} - {vm.uuid for vm, _ in good})
-    content = saved_vms.pack(pool.srs[sr]["uuid"], when, [*good, *kept])
-    vdi = _written(calls, sr, when, content)
-    _drop_older(calls, sr, vdi, when)
+    missing = {found.vms[ref]["uuid"] for ref in refs} - {vm.uuid for vm, _ in good}
+    kept, failed, serial = _earlier(calls, sr, failed, missing)
+    content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial + 1, [*good, *kept])
+    _verify_size(content)
+    vdi = _written(calls, sr, f"{serial + 1} {when}", content)
+    _drop_older(calls, sr, vdi)
     uuid = str(calls.call("VDI.get_uuid", vdi))
     return Save(pool.srs[sr]["uuid"], uuid, when, [vm for vm, _ in good], failed)
 
 
-def _kept(
+def _verify_size(content: bytes) -> None:
+    try:
+        saved_vms.read_header(content, saved_vms.NAME_LABEL)
+    except FormatError as error:
+        raise Refused(
+            f"The records of the VMs are too many to be read again ({len(content)} bytes). Nothing was saved; delete "
+            "snapshots of VMs, whose records are most of it."
+        ) from error
+
+
+def _earlier(
     calls: Calls, sr: str, failed: Sequence[Tuple[str, str]], missing: AbstractSet[str]
-) -> Tuple[List[Tuple[SavedVm, bytes]], List[Tuple[str, str]]]:
+) -> Tuple[List[Tuple[SavedVm, bytes]], List[Tuple[str, str]], int]:
     """(the records that an earlier save has of VMs (UUIDs) whose records could not be had now, `failed` with a word
-    on it). The VDI before goes, and they would go with it. Raises PoolFailure.
+    on it, the highest serial so far). The VDI before goes, and they would go with it. Raises PoolFailure.
     """
-    if not missing:
-        return [], list(failed)
-    earlier = []
-    for ref, vdi in _ours(calls, sr).items():
-        one = _parsed(transfer.export_raw(calls, ref), str(vdi["uuid"]))
-        earlier += [one] if isinstance(one, SavedVms) else []
+    rows = {ref: vdi for ref, vdi in _of_sr(calls, sr).items() if vdi["name_label"] == saved_vms.NAME_LABEL}
+    serials = [0] + [_order(vdi)[0] for vdi in rows.values() if _is_ours(vdi)]
     found: Dict[str, Tuple[SavedVm, bytes, str]] = {}
-    for save_before in sorted(earlier, key=lambda one: one.when):
-        for vm in save_before.vms:
+    wanted = {ref: vdi for ref, vdi in rows.items() if missing or not _is_ours(vdi) or not _order(vdi)[0]}
+    read_again = [_earlier_one(calls, ref, vdi, bool(missing)) for ref, vdi in wanted.items()]
+    saves = [one for one in read_again if isinstance(one, SavedVms)]
+    for one in sorted(saves, key=lambda each: each.order):
+        serials.append(one.serial)
+        for vm in one.vms:
             if vm.uuid in missing:
-                found[vm.uuid] = (vm, save_before.documents[vm.uuid], save_before.when)
+                found.update(_kept(one, vm))
     whens = {vm.name_label: when for vm, _, when in found.values()}
     told = [
         (name, why + (f" Its records of the save of {whens[name]} are kept." if name in whens else ""))
         for name, why in failed
     ]
-    return [(vm, document) for vm, document, _ in found.values()], told
+    return [(vm, document) for vm, document, _ in found.values()], told, min(max(serials), saved_vms.MOST_SERIAL - 1)
+
+
+def _earlier_one(calls: Calls, ref: str, vdi: Record, is_needed: bool) -> Union[SavedVms, FormatError, None]:
+    """None for one that somebody uses, say. Raises PoolFailure where its records are needed."""
+    try:
+        return _read(calls, ref, vdi)
+    except PoolGone:
+        raise
+    except PoolFailure:
+        if is_needed:
+            raise
+        return None
+
+
+def _kept(save_before: SavedVms, vm: SavedVm) -> Dict[str, Tuple[SavedVm, bytes, str]]:
+    try:
+        return {vm.uuid: (vm, save_before.documents([vm.uuid])[vm.uuid], save_before.when)}
+    except FormatError:
+        return {}
 
 
 def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
@@ -110,12 +142,17 @@ def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
         SavedDisk(device, str(vdi["uuid"]), str(vdi["name_label"])) for device, vdi in found.disks_of(ref).items()
     )
     document = ova_file.without_vtpm(transfer.export_vm(calls, ref, snapshots=True))
+    if len(document) > saved_vms.MOST_RECORDS_BYTES:
+        raise Refused(
+            f"The records of the VM {vm['name_label']!r} have {len(document)} bytes, too many to be saved. Delete "
+            "snapshots of it."
+        )
     return SavedVm(vm["uuid"], vm["name_label"], vm["power_state"], tuple(disks)), document
 
 
-def _written(calls: Calls, sr: str, when: str, content: bytes) -> str:
-    """Reference of a new VDI with this content; one that does not get it goes again. Raises PoolFailure."""
-    vdi = calls.run("VDI.create", _vdi(sr, when, align_up(len(content), _EXTENT)))
+def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
+    """Reference of a new VDI with this content and mark; one that does not get it goes again. Raises PoolFailure."""
+    vdi = calls.run("VDI.create", _vdi(sr, mark, align_up(len(content), _EXTENT)))
     try:
         size = int(calls.call("VDI.get_virtual_size", vdi))
         transfer.import_raw(calls, vdi, content + bytes(size - len(content)))
@@ -127,41 +164,47 @@ def _written(calls: Calls, sr: str, when: str, content: bytes) -> str:
     return vdi
 
 
-def _vdi(sr: str, when: str, size: int) -> Dict[str, Any]:
+def _vdi(sr: str, mark: str, size: int) -> Dict[str, Any]:
     return {
         "name_label": saved_vms.NAME_LABEL,
-        "name_description": f"Of {when}. Made by relvmoiscsi pool save-vms; no disk of a VM.",
+        "name_description": f"Of {mark.rpartition(' ')[2]}. Made by relvmoiscsi pool save-vms; no disk of a VM.",
         "SR": sr,
         "virtual_size": str(size),
         "type": "user",
         "sharable": False,
         "read_only": False,
-        "other_config": {SAVED: when},
+        "other_config": {SAVED: mark},
         "xenstore_data": {},
         "sm_config": {"type": "raw"},
         "tags": [],
     }
 
 
-def _ours(calls: Calls, sr: str) -> Records:
-    """The VDIs that saves have made on an SR."""
-    vdis = calls.records("VDI", f'field "SR" = "{sr}"')
-    return {ref: vdi for ref, vdi in vdis.items() if _is_ours(vdi)}
+def _of_sr(calls: Calls, sr: str) -> Records:
+    return calls.records("VDI", f'field "SR" = "{sr}"')
 
 
 def _is_ours(vdi: Record) -> bool:
     return SAVED in vdi["other_config"] and vdi["name_label"] == saved_vms.NAME_LABEL
 
 
-def _drop_older(calls: Calls, sr: str, keep: str, when: str) -> None:
+def _order(vdi: Record) -> Tuple[int, str, str]:
+    """By serial: the clocks of those who save may be wrong. Of two at once one is the last."""
+    serial, _, when = str(vdi["other_config"][SAVED]).rpartition(" ")
+    is_serial = serial.isdigit() and len(serial) <= len(str(saved_vms.MOST_SERIAL))
+    return int(serial) if is_serial else 0, when, str(vdi["uuid"])
+
+
+def _drop_older(calls: Calls, sr: str, keep: str) -> None:
     """The VDIs of earlier saves, and what a save that was cut has left.
 
     One that is newer stays: it is of somebody who saves at the same time, and who drops this one.
     """
-    ours = _ours(calls, sr)
-    mine = (when, str(ours[keep]["uuid"])) if keep in ours else (when, "")
+    ours = {ref: vdi for ref, vdi in _of_sr(calls, sr).items() if _is_ours(vdi)}
+    if keep not in ours:
+        return  # of two at once, the other was the last
     for ref, vdi in ours.items():
-        if (vdi["other_config"][SAVED], str(vdi["uuid"])) < mine and ref != keep and not vdi["VBDs"]:
+        if _order(vdi) < _order(ours[keep]) and not vdi["VBDs"]:
             _destroy(calls, ref)
 
 
@@ -177,15 +220,22 @@ def _destroy(calls: Calls, vdi: str) -> None:
 
 def read(calls: Calls, copy: Copy) -> SavedVms:
     """The last records that can be read on a copy. Raises NotFound, PoolFailure."""
-    found = []
+    last: Optional[SavedVms] = None
     for ref, vdi in copy.vdis.items():
         if vdi["name_label"] == saved_vms.NAME_LABEL and vdi["managed"]:
-            content = transfer.export_raw(calls, ref)
-            one = _parsed(content, str(vdi["uuid"]))
-            found += [one] if isinstance(one, SavedVms) else []
-    if not found:
+            one = _read(calls, ref, vdi)
+            if isinstance(one, SavedVms) and (last is None or one.order > last.order):
+                last = one
+    if last is None:
         raise NotFound(f"There are no VM records on {copy.name!r}: save-vms was not run before its snapshot was made.")
-    return max(found, key=lambda one: one.when)
+    return last
+
+
+def _read(calls: Calls, ref: str, vdi: Record) -> Union[SavedVms, FormatError, None]:
+    """None for a VDI of this name that is too large to be one; raises PoolFailure."""
+    if int(vdi["virtual_size"]) > _MOST_VDI_BYTES:
+        return None
+    return _parsed(transfer.export_raw(calls, ref), str(vdi["uuid"]))
 
 
 def _parsed(content: bytes, name: str) -> Union[SavedVms, FormatError]:
@@ -198,12 +248,10 @@ def _parsed(content: bytes, name: str) -> Union[SavedVms, FormatError]:
 def choose(found: Inventory, saved: SavedVms, names: Sequence[str], everything: bool = False) -> List[Source]:
     """The saved VMs that are meant, by UUID or name, or all: with their records of then.
 
-    Raises NotFound, UsageError.
+    Raises FormatError, NotFound, UsageError.
     """
     rows = {vm.uuid: {"uuid": vm.uuid, "name_label": vm.name_label} for vm in saved.vms}
     chosen = list(rows) if everything else [inventory.find(rows, name, "saved VM") for name in names]
     here = {str(vm["uuid"]): ref for ref, vm in found.vms.items()}
-    return [
-        Source(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), saved.documents[uuid])
-        for uuid in dict.fromkeys(chosen)
-    ]
+    documents = saved.documents(list(dict.fromkeys(chosen)))
+    return [Source(uuid, str(rows[uuid]["name_label"]), here.get(uuid, ""), documents[uuid]) for uuid in documents]

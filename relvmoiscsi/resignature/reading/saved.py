@@ -13,8 +13,12 @@ from relvmoiscsi.resignature.reading.volumes import Wanted, read_volumes
 
 def saved(device: Device, lun: Lun) -> Optional[SavedVms]:
     """The last ones that can be read; None where there are none. Raises DeviceError."""
-    found = [one for one in (_read(device, lun, volume) for volume in _candidates(lun)) if one is not None]
-    return max(found, key=lambda one: one.when) if found else None
+    last: Optional[SavedVms] = None
+    for volume in _candidates(lun):  # one at a time: each may be large
+        one = _read(device, lun, volume)
+        if one is not None and (last is None or one.order > last.order):
+            last = one
+    return last
 
 
 def _candidates(lun: Lun) -> List[Volume]:

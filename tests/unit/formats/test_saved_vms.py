@@ -18,7 +18,7 @@ VMS = [(WEB, b"<value>web</value>" * 100), (DB, b"<value>db</value>")]
 
 
 def content(**more):
-    return saved_vms.pack(SR, "2026-11-22T12:00:00Z", VMS, **more)
+    return saved_vms.pack(SR, "2026-11-22T12:00:00Z", 7, VMS, **more)
 
 
 def read(data):
@@ -43,7 +43,8 @@ def test_what_was_written_is_read_with_zeros_behind_it():
     found = read(content() + bytes(1 << 20))
 
     assert (found.sr_uuid, found.when, found.vms) == (SR, "2026-11-22T12:00:00Z", (WEB, DB))
-    assert found.documents == {vm.uuid: document for vm, document in VMS}
+    assert found.documents([DB.uuid, WEB.uuid]) == {vm.uuid: document for vm, document in VMS}
+    assert found.order == (7, "2026-11-22T12:00:00Z")
 
 
 def test_the_bytes_are_those_of_the_page():
@@ -96,8 +97,91 @@ def test_every_bit_is_covered():
             read(spoiled)
 
 
-def test_records_that_unpack_to_too_much_are_refused(monkeypatch):
-    data = content()
-    monkeypatch.setattr(saved_vms, "MOST_BYTES", 1000)
-    with pytest.raises(Malformed, match="records that go on"):
-        read(data)
+# --- what somebody has written who is no save-vms
+
+
+def row(number=1, **more):
+    uuid = f"11111111-0000-4000-8000-{number:012d}"
+    return {"uuid": uuid, "name_label": "v", "power_state": "Halted", "disks": [], "offset": 0, "length": 0, **more}
+
+
+def forged(index, bodies=b""):
+    """A VDI with this index and these bodies, whose checksums are right."""
+    text = index if isinstance(index, bytes) else json.dumps(index).encode()
+    content = text + bodies
+    lengths = {"index_length": len(text), "length": len(content), "digest": hashlib.sha256(content).digest()}
+    return sealed(bytes(SavedHeader(bytes(512)).replace(magic=saved_vms.MAGIC, version=1)), **lengths) + content
+
+
+def vms(*rows, **more):
+    return {"sr": SR, "when": "w", "serial": 1, "vms": list(rows), **more}
+
+
+HOSTILE = [
+    b"[" * 200000,
+    b'{"sr":' * 200000,
+    b'{"sr": "", "when": "", "vms": ' + b"[" * 100000 + b"]" * 100000 + b"}",
+    b'{"sr": "", "when": "", "vms": [], "serial": ' + b"9" * 100000 + b"}",
+    b'{"sr": "", "when": "", "vms": [], "serial": 1e400}',
+    b'{"sr": "", "when": "", "vms": [], "serial": NaN}',
+    b'{"sr": "\\ud800", "when": "", "vms": []}',
+    vms(serial=-1),
+    vms(serial=saved_vms.MOST_SERIAL + 1),
+    vms(serial=True),
+    vms(sr=["x"]),
+    vms("x"),
+    vms([]),
+    vms(row(name_label=7)),
+    vms(row(disks={})),
+    vms(row(disks=[["0", "x", "y"]])),
+    vms(row(disks=[{"userdevice": "0", "vdi": {}, "name_label": ""}])),
+    vms(row(length=-1)),
+    vms(row(offset=1)),
+    vms(row(length="1")),
+    vms(row(), row()),
+]
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_a_hostile_index_is_a_format_error(number):
+    with pytest.raises(Malformed):
+        read(forged(HOSTILE[number]))
+
+
+def test_an_index_that_is_too_long_is_not_even_parsed():
+    with pytest.raises(Malformed, match="with an index of"):
+        read(forged(b"[" * (saved_vms.MOST_INDEX_BYTES + 1)))
+
+
+def test_records_that_several_vms_share_are_refused():
+    body = zlib.compress(bytes(1000))
+    with pytest.raises(Malformed, match="one behind the other"):
+        read(forged(vms(*(row(number, length=len(body)) for number in range(64))), body))
+    with pytest.raises(Malformed, match="end elsewhere"):
+        read(forged(vms(row(length=len(body))), body + b"more"))
+
+
+def test_nothing_is_unpacked_to_tell_the_names():
+    body = zlib.compress(bytes(saved_vms.MOST_RECORDS_BYTES * 2))
+    found = read(forged(vms(row(length=len(body))), body))
+    assert [vm.name_label for vm in found.vms] == ["v"]
+    with pytest.raises(Malformed, match="unpack to more than 16777216 bytes"):
+        found.documents([found.vms[0].uuid])
+
+
+def test_those_of_all_vms_have_one_budget(monkeypatch):
+    body = zlib.compress(bytes(1000))
+    rows = [row(number, offset=number * len(body), length=len(body)) for number in range(4)]
+    found = read(forged(vms(*rows), body * 4))
+    uuids = [vm.uuid for vm in found.vms]
+    assert len(found.documents(uuids)) == 4
+    monkeypatch.setattr(saved_vms, "MOST_UNPACKED_BYTES", 3500)
+    with pytest.raises(Malformed, match="unpack to more than 500 bytes"):
+        found.documents(uuids)
+
+
+@pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"x" * 1000)[:-3], zlib.compress(b"x") + b"more", b""])
+def test_records_that_cannot_be_unpacked_are_refused(body):
+    found = read(forged(vms(row(length=len(body))), body))
+    with pytest.raises(Malformed):
+        found.documents([found.vms[0].uuid])

@@ -110,7 +110,8 @@ def test_a_disk_without_a_vdi_is_refused(document, edit):
         (b"<value><struct /></value>", "cannot be read"),
         (b'<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>', "none that xapi has written"),
         (
-            b"<value><struct><member><name>objects</name><value><array><data />"
+            b"<value><struct><member><name>version</name><value /></member>"
+            b"<member><name>objects</name><value><array><data />"
             b"</array></value></member></struct></value>",
             "those of 0 VMs",
         ),
