@@ -23,7 +23,7 @@ from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool, Portal
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import discard as made_vms
-from relvmoiscsi.pool.vms import inventory
+from relvmoiscsi.pool.vms.discard import Plan
 from relvmoiscsi.wording import human_size, printable
 
 _POOL = """\
@@ -159,7 +159,8 @@ def _changes(parser: argparse.ArgumentParser) -> None:
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
     raise UsageError(
-        "Say what to do: `relvmoiscsi pool luns`, `attach`, `map`, `clone` or `discard`; --help tells more."
+        "Say what to do: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms` or "
+        "`discard`; --help tells more."
     )
 
 
@@ -456,41 +457,34 @@ def _discard(arguments: argparse.Namespace) -> Answer:
         raise UsageError("Nothing is named: give SRs, --clones-of SR, or --all.")
     with _opened(arguments) as (calls, pool):
         refs, gone = _copies(pool, arguments)
-        for ref in refs:
-            discard.verify_copy(pool, ref)
-        uses = discard.read_uses(calls, refs)
-        discard.verify_unused(pool, uses)
-        made = made_vms.made_on(inventory.read(calls), pool, refs) if arguments.with_vms else {}
-        names = {ref: str(pool.srs[ref]["name_label"]) for ref in refs}
+        plan = made_vms.plan(calls, refs, arguments.with_vms)
         if arguments.dry_run:
-            return _discarded(pool, names, uses, gone, {}, "would be discarded", made)
+            return _discarded(plan, gone, {}, "would be discarded", {})
+        destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
+        uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
         if refs:
-            ask(arguments, _question(names, uses, made))
+            ask(arguments, _question(plan))
+            made_vms.verify_as_told(plan, made_vms.plan(calls, refs, arguments.with_vms))
 
         def one(calls: Calls, ref: str) -> None:
-            if arguments.with_vms:
-                made_vms.destroy_made(calls, pool, ref, made.get(ref, ()))
-                made_vms.clean_networks(calls, [str(pool.srs[ref]["uuid"])])
-            discard.discard(calls, pool, ref)
+            made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
 
         outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
         if arguments.with_vms and gone:
             made_vms.clean_networks(calls, gone)
         failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
-    return _discarded(pool, names, uses, gone, failed, "discarded", made)
+    return _discarded(plan, gone, failed, "discarded", destroyed)
 
 
-def _question(names: Dict[str, str], uses: Dict[str, discard.Uses], made: Dict[str, List[made_vms.Made]]) -> str:
-    halted = sorted({vm for ref, found in uses.items() for vm in _others(found, made.get(ref, ()))})
-    lost = " These VMs, which are halted, lose disks there: {}.".format(", ".join(halted)) if halted else ""
-    vms = sorted(each.name for of_sr in made.values() for each in of_sr)
-    goes = ", and destroy {} VMs ({})".format(len(vms), ", ".join(vms)) if vms else ""
-    return printable("Discard {}{}?{}".format(", ".join(names.values()), goes, lost))
-
-
-def _others(uses: discard.Uses, made: Sequence[made_vms.Made]) -> List[str]:
-    """The halted VMs that stay, without their disks."""
-    return [vm for vm in uses.halted if vm not in [each.name for each in made]]
+def _question(plan: Plan) -> str:
+    halted = {ref: name for sr in plan.uses for ref, name in plan.losers(sr).items()}
+    lost = f" These VMs, which are halted, lose disks there: {discard.named(halted)}." if halted else ""
+    made = [each for of_sr in plan.made.values() for each in of_sr]
+    goes = ", and destroy {} VMs ({})".format(len(made), ", ".join(sorted(each.name for each in made))) if made else ""
+    snapshots = sorted(name for each in made for name in each.snapshots)
+    goes += " with {} snapshots ({})".format(len(snapshots), ", ".join(snapshots)) if snapshots else ""
+    names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
+    return printable(f"Discard {names}{goes}?{lost}")
 
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
@@ -509,28 +503,28 @@ def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[
 
 
 def _discarded(
-    pool: Pool,
-    names: Dict[str, str],
-    uses: Dict[str, discard.Uses],
-    gone: Sequence[str],
-    failed: Dict[str, RelvmoiscsiError],
-    word: str,
-    made: Dict[str, List[made_vms.Made]],
+    plan: Plan, gone: Sequence[str], failed: Dict[str, RelvmoiscsiError], word: str, destroyed: Dict[str, List[str]]
 ) -> Answer:
     rows: List[Dict[str, Any]] = []
     lines = []
-    for ref, name in names.items():
+    for ref in plan.uses:
+        uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
         error: Optional[str] = str(failed[ref]) if ref in failed else None
         status = "failed" if error else word
-        vms = [each.name for each in made.get(ref, ())]
-        rows.append({"sr": pool.srs[ref]["uuid"], "name": name, "status": status, "error": error, "vms": vms})
-        lines.append(f'"{name}" ({pool.srs[ref]["uuid"]}): {status}' + (f": {error}" if error else ""))
+        made = [each for each in plan.made.get(ref, ()) if not error or each.name in destroyed[ref]]
+        vms, snapshots = [each.name for each in made], [snapshot for each in made for snapshot in each.snapshots]
+        row = {"sr": uuid, "name": name, "status": status, "error": error, "vms": vms, "snapshots": snapshots}
+        rows.append(row)
+        lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
         if vms:
-            lines.append("  with the VMs " + ", ".join(vms))
-        others = _others(uses[ref], made.get(ref, ()))
+            lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(vms))
+        if snapshots:
+            lines.append("  with their snapshots " + ", ".join(snapshots))
+        others = {} if error else plan.losers(ref)
         if others:
-            lines.append("  halted VMs that had disks there: " + ", ".join(others))
-    rows += [{"sr": uuid, "name": None, "status": "not in the pool", "error": None, "vms": []} for uuid in gone]
+            lines.append("  halted VMs that had disks there: " + discard.named(others))
+    row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
+    rows += [{**row, "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
     return Answer({"srs": rows}, text, Partial.exit_status if failed else 0)

@@ -4,7 +4,7 @@
 import argparse
 import threading
 import time
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, say
@@ -137,7 +137,7 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
             sources = saved.choose(found, saved.read(calls, copy), arguments.vms, arguments.all)
         else:
             sources = choice.choose(found, copy, arguments.vms, arguments.all)
-        wanted, with_network = _wanted(arguments, calls, found, copy, dry_run=True)
+        wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
         choice.verify_macs(found, sources, wanted)
         planned = clone.would(with_network, copy, sources, wanted)
         if arguments.dry_run:
@@ -145,14 +145,16 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         if not arguments.yes:
             say(_cloned_text(planned))
         ask(arguments, f"Clone {len(sources)} VMs?")
-        wanted, found = _wanted(arguments, calls, found, copy, dry_run=False)
+        found = inventory.read(calls)  # what was seen before the question is old
+        wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
+        choice.verify_macs(found, sources, wanted)
         results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
 
 def _wanted(
-    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, dry_run: bool
+    arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, sources: Sequence[Source], dry_run: bool
 ) -> Tuple[choice.Wanted, Inventory]:
     """What the arguments say, and the networks with the isolated one. Raises NotFound, Refused, UsageError."""
     without = [cls for cls, is_out in (("VTPM", arguments.no_vtpm), ("VGPU", arguments.no_vgpu)) if is_out]
@@ -160,7 +162,7 @@ def _wanted(
         arguments.name,
         records.today(),
         records.run_id(),
-        networks=_networks(found, arguments.network),
+        networks=choice.networks(found, sources, _pairs(arguments.network)),
         keep_mac=arguments.keep_mac,
         snapshots=arguments.snapshots,
         without=without,
@@ -172,15 +174,14 @@ def _wanted(
     return wanted, found
 
 
-def _networks(found: Inventory, texts: Sequence[str]) -> Dict[str, str]:
-    chosen = {}
+def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
+    pairs = []
     for text in texts:
         old, separator, new = text.partition("=")
         if not separator:
             raise UsageError(f"--network {text!r}: it is OLD=NEW, names or UUIDs of networks.")
-        uuid = str(found.networks[inventory.find_network(found, old)]["uuid"])
-        chosen[uuid] = inventory.find_network(found, new)
-    return chosen
+        pairs.append((old, new))
+    return pairs
 
 
 def _told(arguments: argparse.Namespace) -> Callable[[str, str], None]:

@@ -2,25 +2,27 @@
 """Forget an attached copy: unplug, destroy the PBDs, forget the SR. What is on the LUN stays as it is.
 
 SR.destroy, which wipes a LUN, is never called. Only SRs that `attach` has introduced are forgotten, and none on which a
-running VM has a disk. What is gone is done: a run that was killed is finished by the next.
+running VM has a disk. What was seen before a question is read again, also when the hosts have let go of the SR: a VM
+that is halted, and gets a disk there meanwhile, would hinder nothing. What is gone is done: a run that was killed is
+finished by the next.
 """
 
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, NamedTuple, Sequence
+from typing import Collection, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import vdis
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
 from relvmoiscsi.pool.records import Pool, is_copy
-from relvmoiscsi.pool.vms.inventory import is_restored
+from relvmoiscsi.pool.vms.inventory import RESTORED, is_restored
 
 
 class Uses(NamedTuple):
-    """The VMs that have disks on an SR."""
+    """The VMs that have disks on an SR: names, by reference."""
 
-    running: List[str]  #: names of those that have one plugged, or their memory there while they are suspended
-    halted: List[str]  #: of the others; the disk goes from them
-    restored: List[str] = []  #: of those whose own disks these are, since a `restore`
+    running: Dict[str, str]  #: those that have one plugged, or their memory there while they are suspended
+    halted: Dict[str, str]  #: the others, and snapshots of VMs; the disk goes from them
+    restored: Dict[str, str] = {}  #: those whose own disks these are, since a `restore` from this very copy
 
 
 def verify_copy(pool: Pool, sr: str) -> None:
@@ -34,26 +36,44 @@ def verify_copy(pool: Pool, sr: str) -> None:
         )
 
 
-def uses_of(sr_vdis: Records, vbds: Records, vms: Records) -> Uses:
-    """Who has disks among these VDIs. Pure."""
-    found: Dict[bool, List[str]] = {True: [], False: []}
-    restored = set()
+def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") -> Uses:
+    """Who has disks among these VDIs, those of an SR. Pure.
+
+    A snapshot of a VM runs never: one with memory is suspended, and its VBDs are attached for ever.
+    """
+    running: Dict[str, str] = {}
+    halted: Dict[str, str] = {}
+    restored: Dict[str, str] = {}
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
-            vm = vms.get(vbd["VM"], {})
-            name = str(vm.get("name_label", vbd["VM"]))
-            found[bool(vbd["currently_attached"])].append(name)
-            if vm and is_restored(vm) and not vm["is_a_snapshot"]:
-                restored.add(name)
-    found[True] += [str(vm["name_label"]) for vm in vms.values() if vm.get("suspend_VDI") in sr_vdis]
-    running = sorted(set(found[True]))
-    return Uses(running, sorted(set(found[False]) - set(running)), sorted(restored))
+            ref, vm = vbd["VM"], vms.get(vbd["VM"], {})
+            is_snapshot = bool(vm and vm["is_a_snapshot"])
+            found = running if vbd["currently_attached"] and not is_snapshot else halted
+            found[ref] = str(vm.get("name_label", ref))
+            if vm and not is_snapshot and _is_restored_from(vm, sr_uuid):
+                restored[ref] = str(vm["name_label"])
+    for ref, vm in vms.items():
+        if vm.get("suspend_VDI") in sr_vdis and not vm.get("is_a_snapshot"):
+            running[ref] = str(vm["name_label"])
+    return Uses(running, {ref: name for ref, name in halted.items() if ref not in running}, restored)
+
+
+def _is_restored_from(vm: Record, sr_uuid: str) -> bool:
+    """Does its journal name this SR? A VM that was restored from another copy may have a disk here: a lent one."""
+    texts = [text for key, text in vm["other_config"].items() if key.startswith(RESTORED)]
+    return is_restored(vm) and any(sr_uuid in text for text in texts)
+
+
+def named(found: Mapping[str, str]) -> str:
+    """Names for a sentence, each once."""
+    return ", ".join(sorted(set(found.values())))
 
 
 def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
     """Who has disks on each SR. Raises PoolFailure."""
     vbds, vms = calls.records("VBD"), calls.records("VM")
-    return {sr: uses_of(vdis.of_sr(calls, sr), vbds, vms) for sr in srs}
+    uuids = {ref: str(record["uuid"]) for ref, record in calls.records("SR").items()}
+    return {sr: uses_of(vdis.of_sr(calls, sr), vbds, vms, uuids.get(sr, "")) for sr in srs}
 
 
 def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
@@ -63,13 +83,13 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             raise Refused(
                 "VMs were restored from the SR {!r} and have their disks there: {}. Take them home first "
                 "(`relvmoiscsi pool restore --home`), or undo that (`--undo`).".format(
-                    pool.srs[sr]["name_label"], ", ".join(found.restored)
+                    pool.srs[sr]["name_label"], named(found.restored)
                 )
             )
         if found.running:
             raise Refused(
                 "Running or suspended VMs have disks on the SR {!r}: {}. Shut them down, or unplug the disks.".format(
-                    pool.srs[sr]["name_label"], ", ".join(found.running)
+                    pool.srs[sr]["name_label"], named(found.running)
                 )
             )
 
@@ -86,16 +106,21 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
         )
 
 
-def discard(calls: Calls, pool: Pool, sr: str) -> None:
+def discard(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
     """Forget one SR; the caller has made sure that it is a copy and not in use. Raises what `detach` does."""
-    detach(calls, pool, sr)
+    detach(calls, pool, sr, known)
+    try:
+        _verify_nobody_new(calls, pool, sr, known)
+    except Refused as error:
+        raise Refused(f"{error} The SR is on no host now; `relvmoiscsi pool attach` brings it back.") from error
     with _gone_is_done():
         calls.call("SR.forget", sr)
 
 
-def detach(calls: Calls, pool: Pool, sr: str) -> None:
+def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
     """Take one SR from all hosts, with its PBDs: hosts plug those that are there when they start. The SR stays, and
-    what the pool knows of its VDIs and who has them.
+    what the pool knows of its VDIs and who has them. `known` are the VMs (references) that may have disks there; None:
+    any that are halted.
 
     The caller has made sure that it is a copy and not in use. Raises PoolFailure; Refused where a VM has begun to use
     it, which then goes on as before, or where a host is down.
@@ -104,18 +129,41 @@ def detach(calls: Calls, pool: Pool, sr: str) -> None:
     pbds = pool.pbds_of(sr)
     order = [host for host in reversed(pool.hosts_in_order()) if host in pbds]  # the master is the last
     plugged = [host for host in order if pbds[host][1]["currently_attached"]]
+    again = [pbds[host][0] for host in reversed(plugged)]
     try:
         _unplug(calls, [pbds[host][0] for host in plugged if host != pool.master])
         if pool.master in pbds:
             _unplug(calls, [pbds[pool.master][0]])
     except PoolFailure as failure:
         if failure.code == "VDI_IN_USE":
-            _plug_again(calls, [pbds[host][0] for host in reversed(plugged)])
+            _plug_again(calls, again)
             verify_unused(pool, read_uses(calls, [sr]))
+        raise
+    try:
+        _verify_nobody_new(calls, pool, sr, known)  # a VM that is halted keeps no host from letting go
+    except Refused:
+        _plug_again(calls, again)
         raise
     for host in order:
         with _gone_is_done():
             calls.call("PBD.destroy", pbds[host][0])
+
+
+def _verify_nobody_new(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
+    """Raises Refused where somebody has begun to use it since it was looked at, PoolFailure."""
+    uses = read_uses(calls, [sr])
+    verify_unused(pool, uses)
+    verify_known(pool, sr, uses[sr], known)
+
+
+def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str]]) -> None:
+    """Raises Refused where a VM has a disk there that was not among those known, and named."""
+    new = {ref: name for ref, name in uses.halted.items() if known is not None and ref not in known}
+    if new:
+        raise Refused(
+            f"VMs have got disks on the SR {pool.srs[sr]['name_label']!r} meanwhile: {named(new)}. They were not told "
+            "of when this was begun; look at them, and run the same again."
+        )
 
 
 def _unplug(calls: Calls, pbds: Sequence[str]) -> None:

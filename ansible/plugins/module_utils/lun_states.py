@@ -145,26 +145,24 @@ def backward(module, calls, pool):
     """The copies that are named, taken from all hosts, and forgotten if asked for; the dict for exit_json."""
     params = module.params
     refs, gone = _copies(pool, params)
-    for ref in refs:
-        client.discard.verify_copy(pool, ref)
-    client.discard.verify_unused(pool, client.discard.read_uses(calls, refs))
     with_vms = params["with_vms"] and params["state"] == "forgotten"
-    made = client.made_vms.made_on(client.inventory.read(calls), pool, refs) if with_vms else {}
+    plan = client.made_vms.plan(calls, refs, with_vms)
     work = [ref for ref in refs if params["state"] == "forgotten" or pool.pbds_of(ref)]
-    errors = {} if module.check_mode else _take(calls, pool, work, made, params)
+    errors = {} if module.check_mode else _take(calls, plan, work, params)
     rows = [_gone_row(text) for text in gone]
-    rows += [_back_row(module, pool, ref, ref in work, errors.get(ref), made.get(ref, ())) for ref in refs]
+    rows += [_back_row(module, pool, ref, ref in work, errors.get(ref), plan.made.get(ref, ())) for ref in refs]
     return ended(rows)
 
 
-def _take(calls, pool, work, made, params):
+def _take(calls, plan, work, params):
     """Do it; the errors by SR."""
+    uuids = [plan.pool.srs[ref]["uuid"] for ref in work]
 
     def one(calls, ref):
-        if made:
-            client.made_vms.destroy_made(calls, pool, ref, made.get(ref, ()))
-            client.made_vms.clean_networks(calls, [pool.srs[ref]["uuid"]])
-        (client.discard.discard if params["state"] == "forgotten" else client.discard.detach)(calls, pool, ref)
+        if params["state"] == "forgotten":
+            client.made_vms.carry_out(calls, plan, ref, [], uuids)
+        else:
+            client.discard.detach(calls, plan.pool, ref, plan.known(ref))
 
     outcomes = client.jobs.at_once(calls, work, one, params["jobs"])
     return {ref: each for ref, each in zip(work, outcomes) if isinstance(each, client.RelvmoiscsiError)}

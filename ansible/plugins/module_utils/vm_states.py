@@ -17,11 +17,11 @@ def present(module, calls, pool):
         sources = client.saved.choose(found, saved, params["vms"], params["all"])
     else:
         sources = client.choice.choose(found, copy, params["vms"], params["all"])
-    wanted, with_network = _wanted(params, calls, found, copy.uuid, True)
+    wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
     client.choice.verify_macs(found, sources, wanted)
     results = client.clone.would(with_network, copy, sources, wanted)
     if not module.check_mode:
-        wanted, found = _wanted(params, calls, found, copy.uuid, False)
+        wanted, found = _wanted(params, calls, found, copy.uuid, sources, False)
         results = client.clone.clone(calls, pool, found, copy, sources, wanted)
     rows = [_cloned_row(result) for result in results]
     if params["state"] == "started":
@@ -29,14 +29,14 @@ def present(module, calls, pool):
     return ended(rows)
 
 
-def _wanted(params, calls, found, sr_uuid, is_dry):
+def _wanted(params, calls, found, sr_uuid, sources, is_dry):
     """What the options say, and the inventory with the isolated network."""
     without = [kind for kind, is_in in (("VTPM", params["vtpm"]), ("VGPU", params["vgpu"])) if not is_in]
     wanted = client.choice.Wanted(
         params["name"],
         client.records.today(),
         client.records.run_id(),
-        networks=_networks(found, params["networks"] or {}),
+        networks=client.choice.networks(found, sources, (params["networks"] or {}).items()),
         keep_mac=params["keep_mac"],
         snapshots=params["snapshots"],
         without=without,
@@ -46,11 +46,6 @@ def _wanted(params, calls, found, sr_uuid, is_dry):
         ref, found = client.choice.isolated_network(calls, found, params["isolated"], is_dry, sr_uuid)
         wanted = wanted._replace(isolated=ref)
     return wanted, found
-
-
-def _networks(found, pairs):
-    find = client.inventory.find_network
-    return {found.networks[find(found, old)]["uuid"]: find(found, new) for old, new in pairs.items()}
 
 
 def _cloned_row(result):

@@ -2,18 +2,22 @@
 """Which VMs are to have copies, and what is to become of them: names, networks, MACs, and the edit of their records."""
 
 import string
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+import unicodedata
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import discard, jobs, records
-from relvmoiscsi.pool.calls import Calls, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import inventory, ova
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
+from relvmoiscsi.pool.vms.rescue import LENT
 
 NAME = "{vm} {date}"
 #: key of network.other_config
 _INTERNAL = "is_host_internal_management_network"
+#: categories of characters: controls, halves of pairs, and what is none
+_NO_TEXT = ("Cc", "Cs", "Cn")
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
 
 #: how long an import that an earlier run has begun may be silent, before it is taken for dead
@@ -79,15 +83,34 @@ def _source(found: Inventory, copy: Copy, ref: str) -> Source:
     vm, disks = found.vms[ref], found.disks_of(ref)
     problem = None
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
+    lent = {device: vdi for device, vdi in missing.items() if _is_lent(found, vm, ref, device)}
     if not disks:
         problem = Refused(f"The VM {vm['name_label']!r} has no disk.")
+    elif lent:
+        problem = Refused(
+            f"The VM {vm['name_label']!r} has disks that `rescue` has lent to it: {_named(lent)}. Take them back first "
+            "(`relvmoiscsi pool rescue SR --done`, with the copy that they are on)."
+        )
     elif missing:
-        words = ", ".join(f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in missing.items())
+        words = _named(missing)
         problem = Refused(
             f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of the VM "
             "would have to do without them, or write to the originals."
         )
     return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
+
+
+def _is_lent(found: Inventory, vm: Record, ref: str, device: str) -> bool:
+    """Has `rescue` put it there? What was copied from such a VM has the mark, and it is not its own."""
+    for vbd in found.vbds_of(ref).values():
+        if vbd["userdevice"] == device and LENT in vbd["other_config"]:
+            whose = vbd["other_config"][LENT].split()[1:]
+            return not whose or whose == [vm["uuid"], found.vdis[vbd["VDI"]]["uuid"]]
+    return False
+
+
+def _named(disks: Mapping[str, Record]) -> str:
+    return ", ".join(f"{device} {vdi['name_label']!r} ({vdi['uuid']})" for device, vdi in sorted(disks.items()))
 
 
 def verify_free(found: Inventory, copy: Copy, disks: Sequence[ova.Disk]) -> None:
@@ -119,12 +142,17 @@ def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wante
 def _name(wanted: Wanted, source: Source, copy: Copy) -> str:
     known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
     try:
-        used = {field for _, field, _, _ in string.Formatter().parse(wanted.name) if field is not None}
+        parts = list(string.Formatter().parse(wanted.name))
     except ValueError as error:
         raise UsageError(f"--name {wanted.name!r} cannot be read: {error}.") from error
-    if not used <= set(known):
+    if any(field is not None and (field not in known or spec or conversion) for _, field, spec, conversion in parts):
         raise UsageError(f"--name {wanted.name!r} may have vm, date and sr in braces, and nothing else.")
-    return wanted.name.format(**known)
+    if any(unicodedata.category(character) in _NO_TEXT for character in wanted.name):
+        raise UsageError(f"--name {wanted.name!r} has characters that are no text.")
+    name = "".join(text + (known[field] if field is not None else "") for text, field, _, _ in parts)
+    if not name.strip():
+        raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
+    return name
 
 
 def whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:
@@ -171,6 +199,46 @@ def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wan
     )
 
 
+def networks(found: Inventory, sources: Sequence[Source], pairs: Iterable[Tuple[str, str]]) -> Dict[str, str]:
+    """`Wanted.networks`, of pairs of old and new networks, each by UUID or name; the old ones may be in the records
+    alone that were saved of the VMs. Raises NotFound, Refused, UsageError.
+    """
+    used = dict(_networks_of(found, sources))
+    chosen: Dict[str, str] = {}
+    for old, new in pairs:
+        ref = inventory.find_network(found, new)
+        uuid = _old_network(found, used, old)
+        if uuid not in used:
+            raise UsageError(f"--network {old}={new}: none of the VMs has a network card on the network {old!r}.")
+        if chosen.get(uuid, ref) != ref:
+            raise UsageError(f"--network {old}={new}: the network {old!r} was given another one already.")
+        chosen[uuid] = ref
+    return chosen
+
+
+def _networks_of(found: Inventory, sources: Sequence[Source]) -> Iterator[Tuple[str, str]]:
+    """(UUID, name) of the networks on which these VMs are, or were when their records were saved."""
+    for source in sources:
+        if source.document:
+            yield from ova.networks(source.document)
+        elif source.ref:
+            for vif in found.vifs_of(source.ref).values():
+                network = found.networks[vif["network"]]
+                yield str(network["uuid"]), str(network["name_label"])
+
+
+def _old_network(found: Inventory, used: Mapping[str, str], text: str) -> str:
+    """The UUID of a network that one of the VMs has, or that the pool has."""
+    if text.lower() in used:
+        return text.lower()
+    named = sorted(uuid for uuid, name in used.items() if name == text)
+    if len(named) > 1:
+        raise UsageError(f"{len(named)} networks have the name {text!r}; give a UUID: {', '.join(named)}.")
+    if named:
+        return named[0]
+    return str(found.networks[inventory.find_network(found, text)]["uuid"])
+
+
 def network_of(found: Inventory, wanted: Wanted, uuid: str) -> Optional[str]:
     """The reference of the network that takes the place of that with this UUID."""
     if wanted.isolated:
@@ -201,7 +269,20 @@ def isolated_network(
         record.update(uuid="", PIFs=[], VIFs=[])
         return ref, found._replace(networks={**found.networks, ref: record})
     _verify_isolated(found, ref, text)
+    if not dry_run:
+        _own_as_well(calls, found, ref, sr_uuid)
     return ref, found
+
+
+def _own_as_well(calls: Calls, found: Inventory, ref: str, sr_uuid: str) -> None:
+    """A network that an earlier run has made goes with the last of the copies for which it is there."""
+    owners = inventory.owners_of(found.networks[ref])
+    if owners and sr_uuid not in owners:
+        try:
+            calls.call("network.add_to_other_config", ref, f"{ON_SR}:{sr_uuid}", "true")
+        except PoolFailure as failure:
+            if failure.code not in ("MAP_DUPLICATE_KEY", "RBAC_PERMISSION_DENIED"):
+                raise
 
 
 def _verify_isolated(found: Inventory, ref: str, text: str) -> None:

@@ -7,16 +7,24 @@
     4 import     the VM is born halted, with our marks
     5 verify     each disk that it has is compared with the map; a VM with another one is destroyed: an error
     6 MACs       of the original, where they are asked for
-    7 done       the last mark
+    7 others     nobody else has one of its disks, and no other run has made a copy: else it is destroyed
+    8 done       the last mark, and 7 once more
+
+Of two runs at once one copy stays. Whoever finds a copy that is done before its own last mark destroys its own; so does
+whoever finds after its last mark one of an older run, done or not. A run's VM is there before it looks for others, and
+it looks after its last mark, so one of two that have marked theirs sees the other; and the older one gives way only as
+long as its own is not done. One of an older run that is not done is awaited; where nothing comes of it the younger one
+gives way all the same, and says so.
 
 A run that was cut leaves a VM without the last mark: the next one verifies and finishes it, or leaves it and tells what
-to do. One with the mark is found, and no second one is made. A run destroys what it has made itself, and nothing else.
+to do. One with the mark is found, and no second one is made. A run destroys what it has made itself, and nothing else,
+also no task: an import of another that is silent may come to an end all the same, and then gives way.
 Nothing here starts a VM, and nothing changes an original.
 """
 
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs
@@ -24,6 +32,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import inventory, ova, transfer
 from relvmoiscsi.pool.vms.choice import (
+    PATIENCE_SECONDS,
     Source,
     Wanted,
     edit_of,
@@ -35,7 +44,7 @@ from relvmoiscsi.pool.vms.choice import (
     verify_nics,
     whole,
 )  # fmt: skip
-from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, Copy, Inventory
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 
 #: status of a VM
 MADE, ALREADY, WOULD, FAILED = "cloned", "already there", "would be cloned", "failed"
@@ -61,6 +70,7 @@ class Cloned(NamedTuple):
     snapshots: Sequence[str] = ()
     notes: Sequence[str] = ()
     error: Optional[RelvmoiscsiError] = None
+    born: str = ""  #: when its original, whose figures come along, was started last: it is not later while it never ran
 
     def facts(self) -> Dict[str, Any]:
         """For JSON."""
@@ -112,7 +122,7 @@ def clone(
         for source, each in zip(sources, outcomes)
     ]
     if any(result.status == MADE for result in results):
-        results = _without_twins(calls, copy, results, wanted.run)
+        results = _without_twins(calls, copy, results, wanted.run, wanted.patience)
         try:
             calls.run("SR.scan", copy.ref)  # some releases set snapshot_of and parent of VDIs anew at an import
         except PoolFailure as failure:
@@ -178,6 +188,8 @@ class _Clone:
         self.calls, self.pool, self.found, self.copy = calls, pool, found, copy
         self.source, self.name, self.wanted = source, name, wanted
         self.label = f"relvmoiscsi: {copy.uuid} has a copy of {source.uuid}"
+        self.instead = ""  #: UUID of a copy that another run had done before this one's was
+        self.born = ""
 
     def run(self) -> Cloned:
         """Raises PoolFailure, Refused, UsageError."""
@@ -191,9 +203,8 @@ class _Clone:
             self.found = inventory.read(self.calls)
             there, begun = self._there(), self._begun()
         if there is not None:
-            self._forget(left)
             return Cloned(self.source.uuid, self.source.name, ALREADY, there["name_label"], there["uuid"])
-        return self._made(left, begun)
+        return self._made(transfer.pending(self.calls, left), begun)
 
     def _made(self, left: Sequence[str], begun: Sequence[str]) -> Cloned:
         document = self.source.document
@@ -207,11 +218,12 @@ class _Clone:
         else:
             transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
             record = self._finished(transfer.import_vm(self.calls, edited.document, self.label), edited)
-        self._forget(left)
+        if record["uuid"] == self.instead:
+            return Cloned(self.source.uuid, self.source.name, ALREADY, record["name_label"], record["uuid"])
         networks = _network_names(self.found, edited)
         return Cloned(
             self.source.uuid, self.source.name, MADE, record["name_label"], record["uuid"], edited.disks, networks,
-            edited.snapshots, [*edited.notes, *self._beside()],
+            edited.snapshots, [*edited.notes, *self._beside(), *map(_not_ended, left)], born=self.born,
         )  # fmt: skip
 
     def _verify_macs(self, edited: ova.Edited, begun: Sequence[str]) -> None:
@@ -227,11 +239,6 @@ class _Clone:
             for _, vm in empty(self.found, self.copy)
             if vm["other_config"][COPY_OF] == self.source.uuid
         ]
-
-    def _forget(self, tasks: Sequence[str]) -> None:
-        """Imports of earlier runs that never began."""
-        for task in tasks:
-            _gone_is_done(self.calls, "task.destroy", task)
 
     def _there(self) -> Optional[Record]:
         """The copy that is done already."""
@@ -254,15 +261,14 @@ class _Clone:
         if self.wanted.keep_mac and record["power_state"] == "Halted":
             self._add_missing_vifs(vm, record, edited.nics)
             record = self.calls.call("VM.get_record", vm)
-        problem = self._problem(vm, record, edited)
+        problem = self._problem(vm, record, edited) or self._taken(vm, edited)
         if problem:
             raise Refused(
                 f"Another run has left the copy {record['name_label']!r} ({record['uuid']}) half: {problem}. It was "
                 "not changed. If nobody uses it and no run is at work, destroy it without its disks (xe vm-destroy, "
                 "never vm-uninstall), then run this again."
             )
-        self._finish(vm, record, edited)
-        return record
+        return self._finish(vm, record, edited)
 
     def _add_missing_vifs(self, vm: str, record: Record, nics: Mapping[str, ova.Nic]) -> None:
         """A run that is cut between VIF.destroy and VIF.create leaves none."""
@@ -277,18 +283,45 @@ class _Clone:
         if len(made) != 1:
             raise PoolFailure(f"An import of one VM made {len(made)}: look at the pool's VMs.")
         record: Record = self.calls.call("VM.get_record", made[0])
-        problem = self._problem(made[0], record, edited)
+        self.born = started(self.calls, record)
+        problem = self._problem(made[0], record, edited) or self._taken(made[0], edited)
         if problem:
             self._destroy_again(made[0], problem)
-        self._finish(made[0], record, edited)
-        return record
+        return self._finish(made[0], record, edited)
 
-    def _finish(self, vm: str, record: Record, edited: ova.Edited) -> None:
-        """MACs, and the last mark: the snapshots have it first, as VM.revert would take it away from the VM."""
+    def _finish(self, vm: str, record: Record, edited: ova.Edited) -> Record:
+        """MACs, and the last mark: the snapshots have it first, as VM.revert would take it away from the VM. Where
+        another copy is done already, that one.
+        """
         if self.wanted.keep_mac:
             self._restore_macs(record, edited.nics)
+        other = self._done_meanwhile(vm, edited)
+        if other is not None:
+            return other
         for each in [*record["snapshots"], vm]:
             self._mark_done(each, record["uuid"])
+        return record
+
+    def _taken(self, vm: str, edited: ova.Edited) -> str:
+        return _taken(self.copy, _users(self.calls, self.copy, vm, edited.disks))
+
+    def _done_meanwhile(self, vm: str, edited: ova.Edited) -> Optional[Record]:
+        """The copy that another run has done meanwhile, for which this one's goes."""
+        users = _users(self.calls, self.copy, vm, edited.disks)
+        done = [twin.vm for twin in _twins(self.copy, users, self.source.uuid) if inventory.is_own(twin.vm)]
+        if not done:
+            return None
+        other = done[0]
+        try:
+            destroy_own(self.calls, vm, self.wanted.run, self.copy, self.born)
+        except Refused as error:
+            raise Refused(
+                f"Another run has made the copy {other['name_label']!r} ({other['uuid']}) meanwhile, and that of this "
+                f"run stays beside it, half: {error} Destroy the one that nobody uses without its disks (xe "
+                "vm-destroy, never vm-uninstall)."
+            ) from error
+        self.instead = str(other["uuid"])
+        return other
 
     def _mark_done(self, vm: str, uuid_of_copy: str) -> None:
         try:
@@ -305,7 +338,7 @@ class _Clone:
                 f"The copy {self.name!r} is not what it should be: {problem}. It could not be destroyed: {error} Do "
                 "not start it; destroy it without its disks (xe vm-destroy, never vm-uninstall)."
             ) from error
-        raise Refused(f"The copy of {self.source.name!r} was destroyed again: {problem}. No disk was touched.")
+        raise _destroyed_again(self.source.name, problem)
 
     def _problem(self, vm: str, record: Record, edited: ova.Edited) -> str:
         """Why the VM that was made is not the one that was wanted; "" when it is."""
@@ -359,46 +392,148 @@ _VIF = (
 )  # fmt: skip
 
 
-def _without_twins(calls: Calls, copy: Copy, results: Sequence[Cloned], run: str) -> List[Cloned]:
-    """Two runs at once may each have made a copy: that of the run that began first stays, and whoever has made another
-    destroys it. What is half is told.
+def _not_ended(task: str) -> str:
+    return (
+        f"an import of another run has not ended ({task}); as long as that run lives it leaves no second copy, else "
+        "one that is half"
+    )
+
+
+class _User(NamedTuple):
+    """Another VM that has a disk of a copy, as of now."""
+
+    userdevice: str  #: of the copy's disk
+    ref: str
+    vm: Record
+
+    @property
+    def age(self) -> Tuple[str, str]:
+        """The older run has the smaller."""
+        return self.vm["other_config"].get(RUN, ""), str(self.vm["uuid"])
+
+
+def _users(calls: Calls, copy: Copy, vm: str, disks: Sequence[ova.Disk]) -> List[_User]:
+    """The other VMs that have disks of the copy `vm`, the oldest first, as of now; snapshots never run."""
+    found: Dict[str, _User] = {}
+    for disk in disks:
+        for vbd in calls.call("VDI.get_VBDs", copy.by_uuid[disk.new]):
+            try:
+                ref = str(calls.call("VBD.get_VM", vbd))
+                if ref not in (vm, *found):
+                    found[ref] = _User(disk.userdevice, ref, calls.call("VM.get_record", ref))
+            except PoolFailure as failure:
+                if failure.code != "HANDLE_INVALID":
+                    raise  # else it was taken off just now
+    return sorted((user for user in found.values() if not user.vm["is_a_snapshot"]), key=lambda user: user.age)
+
+
+def _taken(copy: Copy, users: Sequence[_User]) -> str:
+    """Who has one of the disks and is no copy; "" where nobody does. Copies share what their originals share."""
+    for user in users:
+        if not _is_of(copy, user.vm):
+            return f"its disk {user.userdevice} is a disk of the VM {user.vm['name_label']!r} meanwhile"
+    return ""
+
+
+def _is_of(copy: Copy, vm: Record) -> bool:
+    config = vm["other_config"]
+    return COPY_OF in config and config.get(ON_SR) == copy.uuid and (inventory.is_own(vm) or inventory.is_half(vm))
+
+
+def _twins(copy: Copy, users: Sequence[_User], original: str) -> List[_User]:
+    """Those that are copies of the same VM, done or half."""
+    return [user for user in users if _is_of(copy, user.vm) and user.vm["other_config"][COPY_OF] == original]
+
+
+def _without_twins(
+    calls: Calls, copy: Copy, results: Sequence[Cloned], run: str, patience: float = PATIENCE_SECONDS
+) -> List[Cloned]:
+    """What is made stays where nobody else has its disks, and no older run has made a copy. What is half is told."""
+    return [_looked_at(calls, copy, each, run, patience) if each.status == MADE else each for each in results]
+
+
+def _looked_at(calls: Calls, copy: Copy, mine: Cloned, run: str, patience: float) -> Cloned:
+    try:
+        return _without_twin(calls, copy, mine, run, patience)
+    except PoolFailure as failure:
+        return _noted([mine], f"whether another run has made one too could not be seen: {failure}")[0]
+
+
+def _without_twin(calls: Calls, copy: Copy, mine: Cloned, run: str, patience: float) -> Cloned:
+    ref = str(calls.call("VM.get_by_uuid", mine.uuid))
+    own = _User("", ref, calls.call("VM.get_record", ref)).age
+    end = time.monotonic() + patience
+    while True:
+        users = _users(calls, copy, ref, mine.disks)
+        taken = _taken(copy, users)
+        if taken:
+            return _given_way(calls, copy, mine, ref, run, _destroyed_again(mine.vm_name, taken))
+        twins = _twins(copy, users, mine.vm)
+        older = [user.vm for user in twins if user.age < own]
+        done = [vm for vm in older if inventory.is_own(vm)]
+        if done:
+            return _given_way(calls, copy, mine, ref, run, done[0])
+        if not older:
+            return mine._replace(notes=[*mine.notes, *_twin_notes([user.vm for user in twins])])
+        left = end - time.monotonic()
+        if left <= 0:
+            return _given_way(calls, copy, mine, ref, run, _is_at_work(mine.vm_name, older[0]))
+        time.sleep(min(1.0, left))  # whoever makes it is about to finish it, or to give way
+
+
+def _given_way(calls: Calls, copy: Copy, mine: Cloned, ref: str, run: str, why: Union[Refused, Record]) -> Cloned:
+    """One's own copy is destroyed, for another or because it must not be; where it is in use, it stays and that is
+    told.
     """
     try:
-        found = inventory.read(calls)
-        return [_without_twin(calls, found, copy, each, run) if each.status == MADE else each for each in results]
-    except PoolFailure as failure:
-        return _noted(results, f"whether another run has made one too could not be seen: {failure}")
+        destroy_own(calls, ref, run, copy, mine.born)
+    except Refused as error:
+        notes = [str(why)] if isinstance(why, Refused) else _twin_notes([why])
+        return mine._replace(notes=[*mine.notes, f"it stays: {error}", *notes])
+    if isinstance(why, Refused):
+        return Cloned(mine.vm, mine.vm_name, FAILED, error=why)
+    return Cloned(mine.vm, mine.vm_name, ALREADY, str(why["name_label"]), str(why["uuid"]))
 
 
-def _without_twin(calls: Calls, found: Inventory, copy: Copy, mine: Cloned, run: str) -> Cloned:
-    def of_same(vms: Sequence[Tuple[str, Record]]) -> List[Tuple[str, str, str, Record]]:
-        same = [(ref, vm) for ref, vm in vms if vm["other_config"][COPY_OF] == mine.vm]
-        return sorted((vm["other_config"].get(RUN, ""), str(vm["uuid"]), ref, vm) for ref, vm in same)
-
-    notes = [
-        f"another run has left a copy half beside it, {vm['name_label']!r} ({uuid_of_vm}): destroy it without its "
-        "disks if nobody uses it (xe vm-destroy, never vm-uninstall)"
-        for _, uuid_of_vm, _, vm in of_same(half(found, copy))
+def _twin_notes(others: Sequence[Record]) -> List[str]:
+    return [
+        f"another run has made a copy too, {vm['name_label']!r} ({vm['uuid']})"
+        if inventory.is_own(vm)
+        else f"another run has left a copy half beside it, {vm['name_label']!r} ({vm['uuid']}): destroy it without its "
+        "disks if no run is at work and nobody uses it (xe vm-destroy, never vm-uninstall)"
+        for vm in others
     ]
-    twins = of_same(whole(found, copy))
-    ref = next((ref for _, uuid_of_vm, ref, _ in twins if uuid_of_vm == mine.uuid), None)
-    others = [(uuid_of_vm, vm) for _, uuid_of_vm, _, vm in twins if uuid_of_vm != mine.uuid]
-    if ref is not None and others and twins[0][1] != mine.uuid:
-        try:
-            destroy_own(calls, ref, run, copy)
-            return Cloned(mine.vm, mine.vm_name, ALREADY, twins[0][3]["name_label"], twins[0][1], notes=notes)
-        except Refused as error:
-            notes.append(f"it stays: {error}")
-    notes += [f"another run has made a copy too, {vm['name_label']!r} ({uuid_of_vm})" for uuid_of_vm, vm in others]
-    return mine._replace(notes=[*mine.notes, *notes])
+
+
+def _is_at_work(name: str, other: Record) -> Refused:
+    return Refused(
+        f"Another run makes a copy of {name!r} as well, {other['name_label']!r} ({other['uuid']}), and began first. "
+        "The one of this run was destroyed again; run the same when that has ended, which finishes what it has left."
+    )
+
+
+def _destroyed_again(name: str, problem: str) -> Refused:
+    return Refused(f"The copy of {name!r} was destroyed again: {problem}. No disk was touched.")
 
 
 # --- destroy
 
 
-def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None) -> None:
-    """Destroy a VM that this run has made, that never ran, and that has no disk but those of the copy, where one is
-    given; all of this as it is now. Raises Refused, PoolFailure.
+def started(calls: Calls, vm: Record) -> str:
+    """When a VM was started last, as xapi says it; "" where it says nothing. An import takes this from the file."""
+    if vm["metrics"] == NULL:
+        return ""
+    try:
+        return str(calls.call("VM_metrics.get_record", vm["metrics"]).get("start_time", ""))
+    except PoolFailure as failure:
+        if failure.code != "HANDLE_INVALID":
+            raise
+        return ""
+
+
+def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None, born: str = "") -> None:
+    """Destroy a VM that this run has made, and that has no disk but those of the copy and was not started since it was
+    `born`, where these are given; all of this as it is now. Raises Refused, PoolFailure.
     """
     vms = calls.records("VM")
     record = vms.get(vm)
@@ -406,7 +541,7 @@ def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None) ->
         return
     if record["other_config"].get(RUN) != run:
         raise Refused(f"The VM {record['name_label']!r} was not made by this run.")
-    if record["uuid"] in record.get("last_booted_record", ""):
+    if copy is not None and started(calls, record) != born:
         raise Refused(f"The VM {record['name_label']!r} was started meanwhile.")
     vbds = calls.records("VBD", f'field "VM" = "{vm}"') if copy is not None else {}
     if copy is not None and any(vbd["type"] == "Disk" and vbd["VDI"] not in copy.vdis for vbd in vbds.values()):
@@ -415,15 +550,16 @@ def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None) ->
 
 
 def destroy(calls: Calls, vms: Records, vm: str) -> None:
-    """Destroy a VM that bears our marks, and its snapshots; its VDIs stay. Raises Refused, PoolFailure."""
-    snapshots = [ref for ref, each in vms.items() if each["snapshot_of"] == vm]
-    for ref in [*snapshots, vm]:
-        record = vms.get(ref)
-        if record is None or COPY_OF not in record["other_config"]:
-            raise Refused(f"The VM {ref} is none that `relvmoiscsi pool clone` has made.")
-        if record["power_state"] != "Halted":
-            raise Refused(f"The VM {record['name_label']!r} is not shut down.")
-    for ref in [*snapshots, vm]:
+    """Destroy a VM that bears our marks, and its snapshots, whoever has made these; its VDIs stay. Raises Refused,
+    PoolFailure.
+    """
+    record = vms.get(vm)
+    if record is None or COPY_OF not in record["other_config"]:
+        raise Refused(f"The VM {vm} is none that `relvmoiscsi pool clone` has made.")
+    if record["power_state"] != "Halted":
+        raise Refused(f"The VM {record['name_label']!r} is not shut down.")
+    # those with memory are suspended for ever, and go so (xapi_vm_lifecycle.ml)
+    for ref in [*(ref for ref, each in vms.items() if each["is_a_snapshot"] and each["snapshot_of"] == vm), vm]:
         _gone_is_done(calls, "VM.destroy", ref)
 
 

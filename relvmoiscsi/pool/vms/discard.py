@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The VMs that `clone` has made go before the copy that has their disks. Their VDIs go with the SR, which is forgotten.
 
-A VM that bears our marks, and they are not its own, is left alone: somebody has copied it, marks and all.
+A VM that bears our marks, and they are not its own, is left alone: somebody has copied it, marks and all. `plan` sees
+all that would be refused before anything goes, and `carry_out` looks at all of it again before it begins.
 """
 
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Any, Collection, Dict, List, NamedTuple, Sequence
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool import discard, records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.discard import Uses
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
 from relvmoiscsi.pool.vms.clone import destroy
-from relvmoiscsi.pool.vms.inventory import DONE, ON_SR, Inventory, is_own
+from relvmoiscsi.pool.vms.inventory import Inventory, is_own
 
 
 class Made(NamedTuple):
@@ -20,11 +23,53 @@ class Made(NamedTuple):
     ref: str
     name: str
     uuid: str
+    snapshots: Sequence[str] = ()  #: names of its snapshots, which go with it
+    snapshot_refs: Sequence[str] = ()
+
+
+class Plan(NamedTuple):
+    """What goes with some SRs, by reference of the SR."""
+
+    pool: Pool
+    uses: Dict[str, Uses]
+    made: Dict[str, List[Made]]
+
+    def losers(self, sr: str) -> Dict[str, str]:
+        """The halted VMs that stay, without their disks there: names by reference."""
+        going = {ref for each in self.made.get(sr, ()) for ref in (each.ref, *each.snapshot_refs)}
+        return {ref: name for ref, name in self.uses[sr].halted.items() if ref not in going}
+
+    def known(self, sr: str) -> List[str]:
+        """Those that were told of: all that have disks there."""
+        return [*self.uses[sr].halted, *(each.ref for each in self.made.get(sr, ()))]
+
+
+# --- plan
+
+
+def plan(calls: Calls, srs: Sequence[str], with_vms: bool) -> Plan:
+    """All that it takes to discard these SRs, seen now. Raises PoolFailure; Refused if any part would be refused."""
+    pool, uses = records.read(calls), discard.read_uses(calls, srs)
+    for sr in srs:
+        if sr in pool.srs:
+            discard.verify_copy(pool, sr)
+            discard.verify_hosts_up(pool, sr)
+    there = [sr for sr in srs if sr in pool.srs]
+    discard.verify_unused(pool, {sr: uses[sr] for sr in there})
+    made = made_on(inventory.read(calls), pool, there) if with_vms else {}
+    return Plan(pool, uses, made)
+
+
+def verify_as_told(told: Plan, now: Plan) -> None:
+    """Raises Refused where a VM would go, or lose a disk, that was not told of."""
+    for sr in now.uses:
+        if sr in now.pool.srs:
+            discard.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
 
 
 def made_on(found: Inventory, pool: Pool, srs: Sequence[str]) -> Dict[str, List[Made]]:
-    """The VMs that go with each SR, by reference of the SR. Raises Refused for one that has a disk elsewhere, or runs.
-    Pure.
+    """The VMs that go with each SR, by reference of the SR. Raises Refused for one that has a disk elsewhere, runs, or
+    is protected. Pure.
     """
     return {sr: _made_on(found, pool, sr) for sr in srs}
 
@@ -40,21 +85,72 @@ def _made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
                 continue
             raise Refused(
                 f"The VM {vm['name_label']!r} ({vm['uuid']}) has disks on this copy, and is none that a run of "
-                "`relvmoiscsi pool clone` has finished: it was cloned from a copy, or the run was cut. It is not "
-                "destroyed. Take its disks elsewhere, or destroy it by hand (xe vm-destroy)."
+                "`relvmoiscsi pool clone` has finished: it was cloned from a copy, or the run was cut, and then the "
+                "same `clone` again finishes it. It is not destroyed. Take its disks elsewhere, or destroy it by hand "
+                "(xe vm-destroy)."
             )
-        if homes - {sr}:
-            raise Refused(
-                f"The VM {vm['name_label']!r} has a disk that is not on this copy. Detach that disk, or destroy the VM "
-                "by hand (xe vm-destroy)."
-            )
-        if vm["power_state"] != "Halted":
-            raise Refused(f"The VM {vm['name_label']!r} is not shut down.")
-        made.append(Made(ref, vm["name_label"], vm["uuid"]))
+        snapshots = {each: row for each, row in found.vms.items() if row["is_a_snapshot"] and row["snapshot_of"] == ref}
+        _verify_goes(found, sr, ref, vm)
+        for each, row in snapshots.items():
+            _verify_snapshot_goes(found, sr, vm, each, row)
+        names = sorted(str(row["name_label"]) for row in snapshots.values())
+        made.append(Made(ref, vm["name_label"], vm["uuid"], names, list(snapshots)))
     return sorted(made, key=lambda each: (each.name, each.uuid))
 
 
-def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made]) -> None:
+def _verify_goes(found: Inventory, sr: str, ref: str, vm: Record) -> None:
+    if {disk["SR"] for disk in found.disks_of(ref).values()} - {sr}:
+        raise Refused(
+            f"The VM {vm['name_label']!r} has a disk that is not on this copy. Detach that disk, or destroy the VM "
+            "by hand (xe vm-destroy)."
+        )
+    if vm["power_state"] != "Halted":
+        raise Refused(f"The VM {vm['name_label']!r} is not shut down.")
+    _verify_unprotected(vm, f"The VM {vm['name_label']!r}")
+
+
+def _verify_snapshot_goes(found: Inventory, sr: str, vm: Record, ref: str, snapshot: Record) -> None:
+    what = f"The snapshot {snapshot['name_label']!r} of the VM {vm['name_label']!r}"
+    if {disk["SR"] for disk in found.disks_of(ref).values()} - {sr}:
+        raise Refused(
+            f"{what} has a disk that is not on this copy. Delete the snapshot, or destroy the VM by hand (xe "
+            "vm-destroy)."
+        )
+    _verify_unprotected(snapshot, what)
+
+
+def _verify_unprotected(record: Record, what: str) -> None:
+    if "destroy" in record["blocked_operations"]:
+        raise Refused(
+            f"{what} is protected from deletion. Take that away (xe vm-param-remove param-name=blocked-operations "
+            "param-key=destroy), or leave the copy."
+        )
+    if record["current_operations"]:
+        busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))
+        raise Refused(f"{what} is busy: {busy}. Run the same again afterwards.")
+
+
+# --- carry out
+
+
+def carry_out(calls: Calls, told: Plan, sr: str, gone: List[str], networks_of: Collection[str] = ()) -> None:
+    """Discard one SR of a plan, with the VMs that go with it, if all is still as it was told; what is gone is done.
+    `gone` gets the names of the VMs that were destroyed, whatever comes then; `networks_of` are the UUIDs of all SRs
+    that go in this run.
+
+    Raises PoolFailure, Refused.
+    """
+    now = plan(calls, [sr], bool(told.made))
+    if sr not in now.pool.srs:
+        return
+    verify_as_told(told, now)
+    if told.made:
+        destroy_made(calls, now.pool, sr, now.made[sr], gone)
+        clean_networks(calls, [str(now.pool.srs[sr]["uuid"]), *networks_of])
+    discard.discard(calls, now.pool, sr, now.losers(sr))
+
+
+def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Any = None) -> None:
     """Destroy them, with their snapshots, if they are still what they were; what is gone is done. Raises PoolFailure,
     Refused.
     """
@@ -64,17 +160,25 @@ def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made]) -> Non
         for each in _made_on(found, pool, sr):
             if each.uuid in known:
                 destroy(calls, found.vms, each.ref)
+                if gone is not None:
+                    gone.append(each.name)
 
 
-def clean_networks(calls: Calls, sr_uuids: Sequence[str]) -> List[str]:
-    """Destroy the networks that `clone` has made for copies on these SRs, and that no VIF is on; their names.
+def clean_networks(calls: Calls, sr_uuids: Collection[str]) -> List[str]:
+    """Destroy the networks that `clone` has made for copies on these SRs, that no VIF is on, and that no copy on
+    another SR has been put on; their names.
 
     xapi would destroy the VIFs of halted VMs with a network. Raises PoolFailure.
     """
     gone = []
+    others = None
     for ref, network in calls.records("network").items():
-        is_ours = DONE in network["other_config"] and network["other_config"].get(ON_SR) in sr_uuids
-        if is_ours and not network["PIFs"] and _destroyed(calls, ref):
+        owners = inventory.owners_of(network)
+        if not owners & set(sr_uuids) or network["PIFs"]:
+            continue
+        if others is None:
+            others = {str(sr["uuid"]) for sr in calls.records("SR").values()} - set(sr_uuids)
+        if not owners & others and _destroyed(calls, ref):
             gone.append(str(network["name_label"]))
     return gone
 

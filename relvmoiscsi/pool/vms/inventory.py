@@ -7,7 +7,7 @@ these keys with a VM, so DONE has the copy's UUID: in a VM that somebody has clo
 """
 
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -103,6 +103,15 @@ def is_half(vm: Record) -> bool:
 def is_restored(vm: Record) -> bool:
     """Has `restore` put disks of a copy in place of the VM's own? A VM that was copied from such a one has its keys."""
     return any(key.startswith(RESTORED) and vm["uuid"] in text for key, text in vm["other_config"].items())
+
+
+def owners_of(network: Record) -> Set[str]:
+    """The SRs (UUIDs) for whose copies a network of ours is there: the first in one key, each more in its own."""
+    config = network["other_config"]
+    if DONE not in config:
+        return set()
+    more = {key[len(ON_SR) + 1 :] for key in config if key.startswith(ON_SR + ":")}
+    return more | ({str(config[ON_SR])} if ON_SR in config else set())
 
 
 def is_ordinary(vm: Record) -> bool:

@@ -9,7 +9,7 @@ what is no disk of the copy is taken out, and the result is parsed again and mus
 Source: xen-api ocaml/xapi/{export,import}.ml.
 """
 
-from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.pool.vms.inventory import NULL
@@ -285,6 +285,16 @@ def _quieten_one(vm: Thing, edit: Edit) -> None:
     vm.set_map("other_config", {**_kept(vm.map("other_config")), **edit.marks})
     if "tags" in vm.fields:
         vm.fields["tags"].set_list(edit.tags)
+
+
+def networks(document: bytes) -> List[Tuple[str, str]]:
+    """(UUID, name) of the networks on which the VM of these records is. Raises Refused."""
+    ova = Ova(document)
+    main, known = ova.main(), ova.by_id("network")
+    used = [
+        known[vif.text("network")] for vif in ova.of("VIF") if vif.text("VM") == main.id if vif.text("network") in known
+    ]
+    return [(network.text("uuid"), network.text("name_label")) for network in used]
 
 
 # --- the check

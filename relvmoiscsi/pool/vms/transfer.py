@@ -67,6 +67,14 @@ def under_way(calls: Calls, label: str) -> List[str]:
     return [ref for ref, task in found.items() if task["status"] in _PENDING]
 
 
+def pending(calls: Calls, tasks: List[str]) -> List[str]:
+    """UUIDs of those that have not ended. Raises PoolFailure."""
+    if not tasks:
+        return []
+    found = calls.records("task")
+    return [str(found[ref]["uuid"]) for ref in tasks if ref in found and found[ref]["status"] in _PENDING]
+
+
 def wait_for(calls: Calls, tasks: List[str], seconds: float) -> None:
     """Until each has ended, or as long as no news of it has come for so many seconds. Raises PoolFailure."""
     for task in tasks:

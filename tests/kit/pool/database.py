@@ -71,7 +71,9 @@ _TABLES = {
         appliance ref ro; protection_policy ref ro; blocked_operations map rw; current_operations map ro
         metrics ref ro; guest_metrics ref ro; domain_type string rw hvm
     """,
-    "VM_metrics": "VCPUs_number int ro 1; current_domain_type string ro unspecified; other_config map rw",
+    "VM_metrics": """
+        VCPUs_number int ro 1; current_domain_type string ro unspecified; other_config map rw; start_time time ro
+    """,
     "VM_guest_metrics": "os_version map ro; PV_drivers_version map ro; other_config map rw",
     "VBD": """
         VM ref ro; VDI ref ro; userdevice string rw 0; device string ro; bootable bool rw; mode string rw RW

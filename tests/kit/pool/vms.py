@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """VM, VBD, VIF, network and VDI calls, as far as a client needs them that hangs VMs on other disks.
 
+A start leaves its time in VM_metrics, which an import takes from the file; last_booted_record is of a suspend alone.
 Simpler than the real one: a VM runs nowhere; a VDI that is made or migrated is the world's, or a row alone.
 Source: xen-api ocaml/xapi/{xapi_vm_lifecycle,xapi_vm_helpers,xapi_vbd,xapi_vbd_helpers,xapi_vif_helpers}.ml.
 """
 
 import hashlib
+import time
 import uuid
 
 from .database import NULL, TABLES
+from .database import time as moment
 from .errors import XenError
 
 
@@ -49,9 +52,13 @@ class Vms:
     # -- VM -----------------------------------------------------------------------------------------------------------
 
     def vm_destroy(self, _session, vm):
-        """VBDs, VIFs and vTPMs go with it; VDIs and snapshots stay."""
+        """VBDs, VIFs and vTPMs go with it; VDIs and snapshots stay. A suspended one goes as a halted one does
+        (xapi_vm_lifecycle.ml, allowed_power_states)."""
         db = self.database
-        self._require_state(vm, "Halted")
+        if "destroy" in db.get("VM", vm, "blocked_operations"):
+            raise XenError("OPERATION_BLOCKED", vm, db.get("VM", vm, "blocked_operations")["destroy"])
+        if db.get("VM", vm, "power_state") != "Suspended":
+            self._require_state(vm, "Halted")
         parent = db.get("VM", vm, "parent")
         for child in db.refs("VM", parent=vm):
             db.set("VM", child, "parent", parent)
@@ -75,6 +82,9 @@ class Vms:
         for vif in db.refs("VIF", VM=vm):
             db.set("VIF", vif, "currently_attached", True)
         db.set("VM", vm, "power_state", "Running")
+        metrics = db.get("VM", vm, "metrics")
+        if metrics != NULL and db.exists("VM_metrics", metrics):
+            db.set("VM_metrics", metrics, "start_time", moment(time.strftime("%Y%m%dT%H:%M:%SZ", time.gmtime())))
 
     def vm_clean_shutdown(self, session, vm):
         if vm in self.refuses_shutdown:

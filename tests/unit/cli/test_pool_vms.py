@@ -10,14 +10,16 @@ import pytest
 from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import Lab
+from relvmoiscsi import cli
+from relvmoiscsi.cli import pool
 from relvmoiscsi.pool.vms import owner
 
 
 class Office(Lab):
     """The VMs "web" and "db" on "Production", and a copy of that SR with the name "copy"."""
 
-    def __init__(self, world, pool):
-        super().__init__(world, pool)
+    def __init__(self, world, simulated):
+        super().__init__(world, simulated)
         self.original("Production")
         self.original("Testing")
         self.net = self.network("office")
@@ -25,7 +27,7 @@ class Office(Lab):
         self.web = self.vm("web", root, networks=[self.net], state="Running", ha_always_run=True)
         self.db_vm = self.vm("db", data, networks=[self.net])
         (self.copy,) = self.attach(self.clone("Production"))
-        pool.db.set("SR", pool.db.by_uuid("SR", self.copy.sr_uuid), "name_label", "copy")
+        simulated.db.set("SR", simulated.db.by_uuid("SR", self.copy.sr_uuid), "name_label", "copy")
 
     def state(self):
         """All records but tasks and sessions."""
@@ -36,10 +38,10 @@ class Office(Lab):
 @pytest.fixture
 def office(name_pool):
     world = World()
-    with world.pool(hosts=("xs1", "xs2")) as pool:
-        made = Office(world, pool)
-        name_pool(pool)
-        yield made
+    with world.pool(hosts=("xs1", "xs2")) as simulated:
+        ready = Office(world, simulated)
+        name_pool(simulated)
+        yield ready
 
 
 def facts(ran):
@@ -136,6 +138,128 @@ def test_without_it_they_are_told(office, pool_command):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--yes")
     ran = pool_command("discard", "copy", "--yes")
     assert ran.status == 0 and "halted VMs that had disks there: db too" in ran.out
+
+
+def made(office):
+    rows = office.pool.db.records("VM")
+    return [ref for ref, vm in rows.items() if "relvmoiscsi:clone-of" in vm["other_config"] and not vm["is_a_snapshot"]]
+
+
+def test_a_host_that_is_down_keeps_all(office, pool_command):
+    pool_command("clone", "copy", "--all", "--isolated", "lab", "--yes")
+    office.pool.go_down(office.pool.hosts[1])
+    for words in (["--dry-run"], ["--yes"]):
+        ran = pool_command("discard", "copy", "--with-vms", *words)
+        assert ran.status == 4 and "cannot be discarded while these hosts are down" in ran.err
+    assert len(made(office)) == 2
+
+
+def test_snapshots_that_go_are_named(office, pool_command, type_in):
+    pool_command("clone", "copy", "web", "--yes")
+    (vm,) = made(office)
+    snap = office.snapshot(vm, "before the upgrade")
+    office.pool.db.set("VM", snap, "power_state", "Suspended")
+    ran = pool_command("discard", "copy", "--with-vms", "--dry-run", "--json")
+    assert facts(ran)["srs"][0]["snapshots"] == ["before the upgrade"]
+    type_in("y\n")
+    ran = pool_command("discard", "copy", "--with-vms")
+    assert ran.status == 0 and "with 1 snapshots (before the upgrade)" in ran.err
+    assert "  with their snapshots before the upgrade" in ran.out and snap not in office.pool.db.refs("VM")
+
+
+def test_who_loses_disks_is_named_whatever_the_name(office, pool_command, type_in):
+    """A person's VM that is called as a copy is."""
+    pool_command("clone", "copy", "web", "--name", "web too", "--yes")
+    vdi = office.pool.db.refs("VDI", SR=office.pool.db.by_uuid("SR", office.copy.sr_uuid), name_label="data")[0]
+    office.vm("web too", vdi)
+    type_in("n\n")
+    ran = pool_command("discard", "copy", "--with-vms")
+    assert "lose disks there: web too." in ran.err
+
+
+@pytest.mark.parametrize("words", [["restore", "copy", "db"], ["clone", "copy", "db"]])
+def test_what_comes_while_somebody_is_asked_is_not_robbed(office, pool_command, monkeypatch, words):
+    real = pool.ask
+
+    def ask(*more):
+        monkeypatch.setattr(pool, "ask", real)
+        assert cli.main(["pool", *words, "--yes"]) == 0
+
+    monkeypatch.setattr(pool, "ask", ask)
+    ran = pool_command("discard", "copy", "--with-vms", "--yes")
+    assert ran.status == 4 and "db" in ran.err and office.pool.db.refs("SR", name_label="copy")
+    vbds = office.pool.db.records("VBD", type="Disk").values()
+    assert all(vbd["VDI"] in office.pool.db.refs("VDI") for vbd in vbds)
+
+
+def test_what_is_gone_is_told_where_the_sr_stays(office, pool_command):
+    pool_command("clone", "copy", "web", "--name", "gone", "--yes")
+    office.pool.api.before = lambda method, _: method == "Async.PBD.unplug" and fail()
+    ran = pool_command("discard", "copy", "--with-vms", "--yes", "--json")
+    row = facts(ran)["srs"][0]
+    assert ran.status == 9 and (row["status"], row["vms"]) == ("failed", ["gone"]) and made(office) == []
+
+
+def fail():
+    raise XenError("SR_BACKEND_FAILURE_46", "", "The VDI is not available", "")
+
+
+def test_a_half_one_is_told_what_finishes_it(office, pool_command):
+    office.pool.api.before = lambda method, _: method == "VM.add_to_other_config" and fail()
+    pool_command("clone", "copy", "web", "--yes")
+    office.pool.api.before = None
+    ran = pool_command("discard", "copy", "--with-vms", "--yes")
+    assert ran.status == 4 and "the same `clone` again finishes it" in ran.err
+    assert pool_command("clone", "copy", "web", "--yes").status == 0
+    assert pool_command("discard", "copy", "--with-vms", "--yes").status == 0
+
+
+def test_the_network_of_two_copies_goes_with_both(office, pool_command):
+    (second,) = office.attach(office.clone("Production"))
+    for sr in ("copy", second.sr_uuid):
+        assert pool_command("clone", sr, "--all", "--isolated", "lab", "--yes").status == 0
+    assert pool_command("discard", "--all", "--with-vms", "--yes").status == 0
+    assert not office.pool.db.refs("network", name_label="lab") and made(office) == []
+
+
+# --- names and networks
+
+
+@pytest.mark.parametrize("name", ["{vm:d}", "{vm!x}", "{date:>9z}", "{vm:{date}}", "", "a\x01b"])
+def test_a_name_that_cannot_be_is_a_usage_error(office, pool_command, name):
+    ran = pool_command("clone", "copy", "web", "--name", name, "--yes", "--json")
+    assert ran.status == 2 and "--name" in ran.out + ran.err and made(office) == []
+
+
+def test_a_network_that_is_gone_is_named_as_it_was(office, pool_command):
+    db = office.pool.db
+    office.network("lab")
+    uuid = db.get("network", office.net, "uuid")
+    assert pool_command("save-vms", "Production", "--yes").status == 0
+    (copy,) = office.attach(office.clone("Production"))
+    for table in ("VIF", "PIF"):
+        for ref in db.refs(table, network=office.net):
+            db.destroy(table, ref)
+    db.destroy("network", office.net)
+    words = ["--from-snapshot", "--yes", "--json"]
+    assert "say --network office=NEW" in pool_command("clone", copy.sr_uuid, "web", *words).out
+    for vm, old in (("web", "office"), ("db", uuid)):
+        ran = pool_command("clone", copy.sr_uuid, vm, *words, "--network", f"{old}=lab")
+        assert ran.status == 0 and facts(ran)["vms"][0]["networks"] == {"0": {"old": "office", "new": "lab"}}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["other=lab"], "none of the VMs has a network card on the network 'other'"),
+        (["office=lab", "office=other"], "was given another one already"),
+    ],
+)
+def test_a_pair_that_does_nothing_is_refused(office, pool_command, pairs, message):
+    office.network("lab"), office.network("other")
+    words = [word for pair in pairs for word in ("--network", pair)]
+    ran = pool_command("clone", "copy", "web", *words, "--yes")
+    assert ran.status == 2 and message in ran.err and made(office) == []
 
 
 # --- restore and rescue

@@ -88,7 +88,7 @@ def test_the_memory_of_a_suspended_vm_keeps_it():
         "other": {"name_label": "awake", "suspend_VDI": "NULL"},
     }
 
-    assert discard.uses_of({"vdi": {}}, {}, vms) == discard.Uses(["sleeping"], [])
+    assert discard.uses_of({"vdi": {}}, {}, vms) == discard.Uses({"vm": "sleeping"}, {})
 
 
 def test_a_host_that_is_down_and_has_it_keeps_it_whole(lab):
@@ -131,7 +131,8 @@ def test_who_has_disks_there(lab):
     give_to_vm(lab, lab.world.sr_uuid(lab.originals["Production"][0]), "elsewhere", running=True)
     with connect(lab.where()) as calls:
         ref, _ = lab.sr(done.sr_uuid)
-        assert discard.read_uses(calls, [ref])[ref] == discard.Uses(["on"], ["off"])
+        uses = discard.read_uses(calls, [ref])[ref]
+        assert (list(uses.running.values()), list(uses.halted.values())) == (["on"], ["off"])
 
 
 def test_an_sr_that_is_no_copy_is_refused(lab, world):

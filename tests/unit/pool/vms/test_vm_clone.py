@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Copies of VMs: never a way to the original's disks, nothing of the original changed, none twice, none half."""
 
+import itertools
+import threading
+
 import pytest
 
 from kit.pool import transfer
 from kit.pool.api import GoneAway
 from kit.pool.database import NULL
+from kit.pool.database import time as moment
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -479,8 +483,11 @@ def killed_while_importing(day):
     return lambda: transfer._Import(day.db, api.vms, objects, {}, None).run()
 
 
-def test_an_import_that_ends_late_is_told_and_left(day):
-    """The client that began it was killed, and its import comes to an end while the next one is under way."""
+@pytest.mark.parametrize("run", ["0", "z"])
+def test_an_import_that_ends_late_is_told_and_left(day, run):
+    """The client that began it was killed, and its import comes to an end while the next one is under way. Nobody can
+    tell it from one that is alive: that of the younger run gives way to it, and what is there is finished then.
+    """
     rest = killed_while_importing(day)
 
     def finish(method, _params):
@@ -489,7 +496,13 @@ def test_an_import_that_ends_late_is_told_and_left(day):
             rest()
 
     day.lab.pool.api.before = finish
-    (done,) = day.clone("web")
+    (done,) = day.clone("web", run=run)
+    if run == "z":
+        assert done.status == FAILED and "and began first" in str(done.error)
+        assert [each[3] for each in copies(day)] == [False]
+        (again,) = day.clone("web")
+        assert again.status == MADE and [each[3] for each in copies(day)] == [True]
+        return
     assert done.status == MADE and sorted(each[3] for each in copies(day)) == [False, True]
     assert day.vm(done.uuid)["name_label"] == "web 2026-11-22"
     assert "another run has left a copy half beside it" in done.notes[-1]
@@ -537,23 +550,133 @@ def test_of_two_that_are_done_one_stays(day):
     assert (second.status, second.uuid) == (ALREADY, first.uuid) and len(copies(day)) == 1
 
 
-@pytest.mark.parametrize("first", ["a", "b"])
-def test_two_clients_at_once_leave_one_of_their_copies(day, first):
-    """That of the run that began first, whoever looks first."""
-    with connect(day.lab.where()) as calls:
-        pool, found = records.read(calls), inventory.read(calls)
-        copy = inventory.copy_of(pool, found, pool.sr_by_uuid(day.copy.sr_uuid))
-        (source,) = choice.choose(found, copy, ["web"])
-        made = {}
-        for run in ("a", "b"):
-            wish = choice.Wanted(date="d", run=run, patience=0.01)
-            made[run] = clone._Clone(calls, pool, found, copy, source, "web d", wish).run()
+class Turns:
+    """Two runs, "a" and "b", that go on by turns: each waits at each of its gates until it is its turn."""
+
+    def __init__(self, order):
+        self.order, self.place, self.ended = order, 0, set()
+        self.changed = threading.Condition()
+        self.here = threading.local()
+
+    def _now(self):
+        while self.place < len(self.order) and self.order[self.place] in self.ended:
+            self.place += 1
+        return self.order[self.place] if self.place < len(self.order) else None
+
+    def gate(self, function):
+        def waiting(*words):
+            name = self.here.name
+            with self.changed:
+                if self.here.has_turn:
+                    self.place += 1
+                    self.changed.notify_all()
+                assert self.changed.wait_for(lambda: self._now() in (name, None), 30)
+                self.here.has_turn = True
+            return function(*words)
+
+        return waiting
+
+    def run(self, name, work):
+        self.here.name, self.here.has_turn = name, False
+        try:
+            work()
+        finally:
+            with self.changed:
+                self.ended.add(name)
+                self.changed.notify_all()
+
+
+def test_two_clients_at_once_leave_one_copy_whoever_comes_first(day, monkeypatch):
+    """Import, look, last mark, look: in orders of the two of all kinds."""
+    turns = []
+
+    def gated(real):
+        def call(*words):
+            return turns[-1].gate(real)(*words)
+
+        return call
+
+    for name in ("_finished", "_done_meanwhile", "_mark_done"):
+        monkeypatch.setattr(clone._Clone, name, gated(getattr(clone._Clone, name)))
+    monkeypatch.setattr(clone, "_without_twin", gated(clone._without_twin))
+    real_found = day.lab.pool.db.refs("VM")
+    for places in list(itertools.combinations(range(8), 4))[::3]:
+        order = "".join("a" if number in places else "b" for number in range(8))
+        turns.append(Turns(order))
         said = {}
-        for run in (first, "a", "b"):
-            (said[run],) = clone._without_twins(calls, copy, [made[run]], run) if run not in said else (said[run],)
-    assert day.db.refs("VM", uuid=made["a"].uuid) and not day.db.refs("VM", uuid=made["b"].uuid)
-    assert said["a"].status == MADE and (said["b"].status, said["b"].uuid) == (ALREADY, made["a"].uuid)
-    assert len(copies(day)) == 1
+
+        def work(name, said=said):
+            turns[-1].run(name, lambda: said.update({name: day.clone("web", run=name, name="x")[0]}))
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        made = [ref for ref in day.db.refs("VM") if ref not in real_found]
+        uuids = [day.db.get("VM", ref, "uuid") for ref in made]
+        assert len(made) == 1 and is_done(day, made[0]), (order, said)
+        assert {each.uuid for each in said.values() if each.error is None} == set(uuids), (order, said)
+        day.lab.pool.api.vms.vm_destroy("", made[0])
+
+
+def is_done(day, ref):
+    return day.db.get("VM", ref, "other_config").get("relvmoiscsi:done") == day.db.get("VM", ref, "uuid")
+
+
+@pytest.mark.parametrize("at", ["PUT /import_metadata", "VM.add_to_other_config", "VM.get_by_uuid"])
+def test_disks_that_another_vm_gets_meanwhile_are_its_own(day, at):
+    """Ten VMs take minutes, and the pool was read before the first."""
+    for vbd in day.db.refs("VBD", VM=day.web):
+        day.db.set("VBD", vbd, "currently_attached", False)
+    seen = []
+
+    def come(method, _params):
+        if method == at:
+            seen.append(method)
+            if len(seen) == (2 if at.startswith("PUT") else 1):  # the first one is the dry run
+                day.lab.pool.api.before = None
+                take(day)
+
+    day.lab.pool.api.before = come
+    (done,) = day.clone("web")
+    assert done.status == FAILED and "is a disk of the VM 'forensics' meanwhile" in str(done.error)
+    assert copies(day) == []
+
+
+def take(day):
+    day.lab.vm("forensics", day.new(day.data))
+
+
+def test_restored_meanwhile_it_keeps_its_disks(day):
+    day.lab.pool.api.transfer.fail_import = lambda _objects: restored_in_between(day)
+    (done,) = day.clone("web")
+    assert done.status == FAILED and "is a disk of the VM 'web' meanwhile" in str(done.error)
+    assert copies(day) == [] and {sr for sr, _ in day.lab.disks_of(day.web).values()} == {day.sr}
+
+
+def restored_in_between(day):
+    """What `restore` leaves: its own look at the disks is before this one's import."""
+    for number, vdi in (("0", day.root), ("1", day.data)):
+        (vbd,) = day.db.refs("VBD", VM=day.web, userdevice=number)
+        day.db.set("VBD", vbd, "VDI", day.new(vdi))
+
+
+def test_a_twin_that_was_started_meanwhile_is_not_destroyed(day):
+    """xapi writes last_booted_record at a suspend alone; the start is in VM_metrics, which an import takes along."""
+    metrics = day.db.get("VM", day.web, "metrics")
+    day.db.set("VM_metrics", metrics, "start_time", moment("20200101T00:00:00Z"))
+    (done,) = day.clone("web")
+    ref, run = day.db.by_uuid("VM", done.uuid), day.vm(done.uuid)["other_config"]["relvmoiscsi:run"]
+    assert done.born == "20200101T00:00:00Z"
+    day.lab.pool.api.vms.vm_start("", ref)
+    day.lab.pool.api.vms.vm_hard_shutdown("", ref)
+    with connect(day.lab.where()) as calls:
+        found = inventory.read(calls)
+        copy = inventory.copy_of(records.read(calls), found, day.sr)
+        with pytest.raises(Refused, match="was started meanwhile"):
+            clone.destroy_own(calls, ref, run, copy, done.born)
+    assert day.db.exists("VM", ref)
 
 
 def test_a_twin_that_somebody_uses_is_not_destroyed(day):
@@ -724,10 +847,80 @@ def test_an_answer_after_which_no_task_ends_is_told_at_once(day, monkeypatch, st
     assert done.status == FAILED and f"answers {status}" in str(done.error)
 
 
-def test_a_task_that_never_began_is_waited_for_once(day):
-    """Of a client that was killed before it sent anything."""
+def test_a_task_of_another_that_does_not_end_is_waited_for_and_left(day):
+    """It may be that of a client that was killed before it sent anything, or a pool that is busy: none can tell."""
     uuid = day.db.get("VM", day.web, "uuid")
-    for status in (MADE, ALREADY):
-        task = day.db.create("task", name_label=f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}")
-        (done,) = day.clone("web")
-        assert done.status == status and task not in day.db.refs("task")
+    task = day.db.create("task", name_label=f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}")
+    (done,) = day.clone("web")
+    assert done.status == MADE and day.db.get("task", task, "uuid") in done.notes[-1]
+    assert "has not ended" in done.notes[-1]
+    (again,) = day.clone("web")
+    assert again.status == ALREADY and day.db.exists("task", task)
+
+
+def test_a_slow_import_of_another_gives_way(day):
+    """The other one's client lives, and its import takes longer than anybody's patience."""
+    said, seen = [], []
+
+    def come(method, _params):
+        if method == "PUT /import_metadata":
+            seen.append(method)
+            if len(seen) == 2:
+                said.append(day.clone("web")[0])
+
+    day.lab.pool.api.before = come
+    (slow,) = day.clone("web")
+    assert (said[0].status, slow.status, slow.uuid) == (MADE, ALREADY, said[0].uuid) and len(copies(day)) == 1
+
+
+# --- disks that are lent, names
+
+
+def test_a_disk_that_is_lent_is_told(day):
+    other = day.lab.vm("db", day.lab.vdi("Production", "before")[0])
+    mark = {"relvmoiscsi:rescue": day.copy.sr_uuid}
+    day.db.create("VBD", VM=other, VDI=day.new(day.data), userdevice="1", other_config=mark)
+    (done,) = day.clone("db")
+    assert done.status == FAILED and "`rescue` has lent to it: 1 'data'" in str(done.error)
+    assert "`relvmoiscsi pool rescue SR --done`" in str(done.error)
+
+
+def test_the_mark_of_another_vm_lends_nothing(day):
+    """xapi copies it with the VM that it was lent to."""
+    other = day.lab.vm("db", day.lab.vdi("Production", "before")[0])
+    mark = {"relvmoiscsi:rescue": f"{day.copy.sr_uuid} another VM's"}
+    day.db.create("VBD", VM=other, VDI=day.new(day.data), userdevice="1", other_config=mark)
+    (done,) = day.clone("db")
+    assert done.status == FAILED and "has disks that are not on the copy" in str(done.error)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{vm:d}", "nothing else"),
+        ("{vm!x}", "nothing else"),
+        ("{vm!r}", "nothing else"),
+        ("{date:>9z}", "nothing else"),
+        ("{vm} {date:%Y}", "nothing else"),
+        ("{vm:{date}}", "nothing else"),
+        ("{vm.name}", "nothing else"),
+        ("{vm[0]}", "nothing else"),
+        ("{}", "nothing else"),
+        ("", "without a name"),
+        ("  ", "without a name"),
+        ("a\x01b", "no text"),
+        ("a\rb", "no text"),
+        ("{vm}\n", "no text"),
+        ("a\udc80", "no text"),
+        ("a\ufffe", "no text"),
+    ],
+)
+def test_names_that_no_vm_can_have(day, name, message):
+    with pytest.raises(UsageError, match=message):
+        day.clone("web", name=name)
+    assert copies(day) == []
+
+
+def test_a_name_may_have_braces(day):
+    (done,) = day.clone("web", name="{{{vm}}} of {sr}")
+    assert done.name == "{web} of Production 2026-11-22"

@@ -6,21 +6,23 @@ import pytest
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import choice, inventory
+from relvmoiscsi.pool.vms import choice, inventory, restore
 from relvmoiscsi.pool.vms import discard as made_vms
 
 
-def discard_all(day):
+def discard_all(day, told=lambda plan: None, sr_uuid=None):
+    """The names of the networks that went; `told` is called with the plan before it is carried out."""
+    networks = {ref: row["name_label"] for ref, row in day.db.records("network").items()}
     with connect(day.lab.where()) as calls:
-        pool = records.read(calls)
-        ref = pool.sr_by_uuid(day.copy.sr_uuid)
+        ref = records.read(calls).sr_by_uuid(sr_uuid or day.copy.sr_uuid)
         if ref is None:
-            return made_vms.clean_networks(calls, [day.copy.sr_uuid])
-        discard.verify_unused(pool, discard.read_uses(calls, [ref]))
-        made = made_vms.made_on(inventory.read(calls), pool, [ref])
-        made_vms.destroy_made(calls, pool, ref, made[ref])
-        discard.discard(calls, pool, ref)
-        return made_vms.clean_networks(calls, [day.copy.sr_uuid])
+            made_vms.clean_networks(calls, [sr_uuid or day.copy.sr_uuid])
+        else:
+            plan = made_vms.plan(calls, [ref], with_vms=True)
+            told(plan)
+            made_vms.carry_out(calls, plan, ref, [])
+            made_vms.clean_networks(calls, [sr_uuid or day.copy.sr_uuid])
+    return [name for ref, name in networks.items() if not day.db.exists("network", ref)]
 
 
 def rows(day):
@@ -101,7 +103,9 @@ def test_a_network_of_a_run_that_is_beginning_stays(day):
     """Of copies on another SR: nobody is on it yet. And one that gets a VIF at the last moment."""
     day.clone("web", isolated="nowhere")
     with connect(day.lab.where()) as calls:
-        ref, _ = choice.isolated_network(calls, inventory.read(calls), "lab of another", sr_uuid="another")
+        other = day.db.create("SR", "11111111-2222-4333-8444-555555555555", name_label="another")
+        sr_uuid = day.db.get("SR", other, "uuid")
+        ref, _ = choice.isolated_network(calls, inventory.read(calls), "lab of another", sr_uuid=sr_uuid)
 
     def appear(method, params):
         if method == "network.get_VIFs":
@@ -136,3 +140,193 @@ def test_killed_at_every_call_the_next_run_finishes_it(lab, day, dies):
         if not death.came:
             break
     assert number > 20
+
+
+# --- all that would be refused is refused before anything goes
+
+
+def snapshot(day, vm, name, memory=False):
+    """As VM.snapshot and VM.checkpoint make them: new VDIs on the same SRs, and the other_config of the VM. One with
+    memory is Suspended, and its VBDs stay attached (xapi_vm_clone.ml, xapi_vm_lifecycle.ml).
+    """
+    db = day.db
+    row = db.record("VM", vm)
+    state = "Suspended" if memory else "Halted"
+    fields = {"other_config": row["other_config"], "power_state": state}
+    ref = db.create("VM", name_label=name, is_a_snapshot=True, snapshot_of=vm, **fields)
+    for vbd in db.records("VBD", VM=vm, type="Disk").values():
+        sr, place = db.get("VDI", vbd["VDI"], "SR"), name + vbd["userdevice"]
+        new = db.create("VDI", SR=sr, location=place, managed=True, is_a_snapshot=True, snapshot_of=vbd["VDI"])
+        db.create("VBD", VM=ref, VDI=new, userdevice=vbd["userdevice"], currently_attached=memory)
+    if memory:
+        db.set("VM", ref, "suspend_VDI", db.create("VDI", SR=day.sr, location=name + " memory", managed=True))
+    return ref
+
+
+def two_copies(day):
+    """References of the copies of "aaa" and of "web"."""
+    day.lab.vm("aaa", day.root)
+    return [day.db.by_uuid("VM", done.uuid) for done in day.clone("aaa", "web")]
+
+
+def protect(day, vm):
+    day.db.set("VM", vm, "blocked_operations", {"destroy": "protected"})
+
+
+def busy(day, vm):
+    day.db.set("VM", vm, "current_operations", {"a task": "clone"})
+
+
+def with_disk_elsewhere(day, vm):
+    day.db.create("VBD", VM=vm, VDI=day.lab.vdi("Testing", "data")[0], userdevice="7")
+
+
+@pytest.mark.parametrize("of_snapshot", [False, True])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (protect, "is protected from deletion"),
+        (busy, "is busy: clone"),
+        (with_disk_elsewhere, "has a disk that is not on this copy"),
+    ],
+)
+def test_what_would_be_refused_is_refused_before_anything_goes(day, spoil, message, of_snapshot):
+    _, web = two_copies(day)
+    snap = snapshot(day, web, "mine")
+    spoil(day, snap if of_snapshot else web)
+    before = rows(day)
+    with pytest.raises(Refused, match=message):
+        discard_all(day)
+    assert rows(day) == before
+
+
+def test_a_snapshot_loses_no_disk_elsewhere(day):
+    """Somebody had a disk of another SR on the copy, took a snapshot, and took the disk off again."""
+    _, web = two_copies(day)
+    vbd = day.db.create("VBD", VM=web, VDI=day.lab.vdi("Testing", "data")[0], userdevice="7")
+    snap = snapshot(day, web, "before the upgrade")
+    day.db.destroy("VBD", vbd)
+    with pytest.raises(Refused, match="The snapshot 'before the upgrade' of the VM 'web 2026-11-22' has a disk"):
+        discard_all(day)
+    assert snap in day.db.refs("VM")
+
+
+def test_a_host_that_is_down_is_seen_before_anything_goes(day):
+    two_copies(day)
+    before = rows(day)
+    day.lab.pool.go_down(day.lab.pool.hosts[1])
+    with pytest.raises(Refused, match="cannot be discarded while these hosts are down"):
+        discard_all(day)
+    assert rows(day) == before
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_snapshots_that_a_person_has_made_are_named_and_go(day, memory):
+    """One with memory is suspended for ever: nobody can shut it down."""
+    (done,) = day.clone("web")
+    snap = snapshot(day, day.db.by_uuid("VM", done.uuid), "before the upgrade", memory)
+    named = []
+    discard_all(day, lambda plan: named.extend(plan.made[day.sr]))
+    assert named[0].snapshots == ["before the upgrade"]
+    assert snap not in day.db.refs("VM") and day.sr not in day.db.refs("SR")
+
+
+def test_a_snapshot_of_a_copy_does_not_run(day):
+    (done,) = day.clone("web")
+    snapshot(day, day.db.by_uuid("VM", done.uuid), "with memory", memory=True)
+    with connect(day.lab.where()) as calls:
+        uses = discard.read_uses(calls, [day.sr])[day.sr]
+    assert not uses.running and sorted(uses.halted.values()) == ["web 2026-11-22", "with memory"]
+
+
+# --- what comes about between the question and the answer
+
+
+def restored(day):
+    day.lab.pool.api.vms.vm_hard_shutdown("", day.web)
+    with connect(day.lab.where()) as calls:
+        found = inventory.read(calls)
+        copy = inventory.copy_of(records.read(calls), found, day.sr)
+        restore.restore(calls, day.web, restore.plan(found, copy, day.web, [], "2026-11-22"))
+
+
+def made(day):
+    day.clone("web")
+
+
+def lent(day):
+    """By hand."""
+    helper = day.lab.vm("helper")
+    day.db.create("VBD", VM=helper, VDI=day.new(day.data), userdevice="1")
+
+
+@pytest.mark.parametrize(
+    ("comes", "message"),
+    [(restored, "VMs were restored from the SR"), (made, "web 2026-11-22"), (lent, "meanwhile: helper")],
+)
+@pytest.mark.parametrize("moment", ["question", "SR.get_all_records", "Async.PBD.unplug", "PBD.destroy", "SR.forget"])
+def test_a_vm_that_comes_between_is_not_robbed(day, comes, message, moment):
+    """Whenever it gets its disks, but for the very last call."""
+    two_pbds = day.db.refs("PBD", SR=day.sr)
+    seen = []
+
+    def come(method, _params):
+        if method == moment and not seen:
+            seen.append(method)
+            comes(day)
+
+    def told(_plan):
+        if moment == "question":
+            comes(day)
+        day.lab.pool.api.before = come
+
+    if moment == "SR.forget":
+        discard_all(day, told)
+        assert seen
+        return
+    with pytest.raises(Refused, match=message) as refused:
+        discard_all(day, told)
+    day.lab.pool.api.before = None
+    assert day.sr in day.db.refs("SR")
+    assert all(vbd["VDI"] in day.db.refs("VDI") for vbd in day.db.records("VBD", type="Disk").values())
+    if moment == "PBD.destroy":
+        assert "`relvmoiscsi pool attach` brings it back" in str(refused.value)
+        day.lab.attach(day.copy.scsi_id)
+    pbds = day.db.refs("PBD", SR=day.sr)
+    assert len(pbds) == len(two_pbds) and all(day.db.get("PBD", ref, "currently_attached") for ref in pbds)
+
+
+def test_the_restore_of_another_copy_is_none_of_this_one(day):
+    """ "web" has the disks of the first copy, and one of the second that was lent to it."""
+    (second,) = day.lab.attach(day.lab.clone("Production"))
+    sr = day.db.by_uuid("SR", second.sr_uuid)
+    restored(day)
+    vdi = day.db.refs("VDI", SR=sr, managed=True)[0]
+    day.db.create("VBD", VM=day.web, VDI=vdi, userdevice="7", other_config={"relvmoiscsi:rescue": second.sr_uuid})
+    with connect(day.lab.where()) as calls:
+        uses = discard.read_uses(calls, [day.sr, sr])
+    assert uses[day.sr].restored == {day.web: "web"} and not uses[sr].restored
+    assert uses[sr].halted == {day.web: "web"}
+
+
+def test_a_restored_vm_that_was_reverted_is_still_one(day):
+    """Its disks there have other UUIDs than the journal says."""
+    restored(day)
+    (vbd,) = day.db.refs("VBD", VM=day.web, userdevice="0")
+    day.db.set("VBD", vbd, "VDI", day.db.create("VDI", SR=day.sr, location="reverted", managed=True))
+    with pytest.raises(Refused, match="VMs were restored from the SR"):
+        discard_all(day)
+
+
+# --- the network of several copies
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_network_of_two_copies_goes_with_the_last(day, order):
+    (second,) = day.lab.attach(day.lab.clone("Production"))
+    for uuid in (day.copy.sr_uuid, second.sr_uuid):
+        (done,) = day.lab.clone_vms(uuid, "web", isolated="lab", name="{vm} {sr}")
+        assert done.error is None
+    first, last = [(day.copy.sr_uuid, second.sr_uuid), (second.sr_uuid, day.copy.sr_uuid)][order]
+    assert discard_all(day, sr_uuid=first) == [] and day.db.refs("network", name_label="lab")
+    assert discard_all(day, sr_uuid=last) == ["lab"]
