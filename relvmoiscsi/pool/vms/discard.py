@@ -156,12 +156,14 @@ def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: 
     """
     if made:
         found = inventory.read(calls)
-        known = {each.uuid for each in made}
-        for each in _made_on(found, pool, sr):
-            if each.uuid in known:
-                destroy(calls, found.vms, each.ref)
-                if gone is not None:
-                    gone.append(each.name)
+        known = {each.ref for each in made}
+        meant = {
+            ref: vm for ref, vm in found.vms.items() if (vm["snapshot_of"] if vm["is_a_snapshot"] else ref) in known
+        }
+        for each in _made_on(found._replace(vms=meant), pool, sr):
+            destroy(calls, meant, each.ref)
+            if gone is not None:
+                gone.append(each.name)
 
 
 def clean_networks(calls: Calls, sr_uuids: Collection[str]) -> List[str]:

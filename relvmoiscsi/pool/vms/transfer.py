@@ -76,14 +76,16 @@ def pending(calls: Calls, tasks: List[str]) -> List[str]:
 
 
 def wait_for(calls: Calls, tasks: List[str], seconds: float) -> None:
-    """Until each has ended, or as long as no news of it has come for so many seconds. Raises PoolFailure."""
-    for task in tasks:
-        token, pending = "", True
-        while pending:
-            batch = calls.call("event.from", ["task/" + task], token, seconds)
-            told = [event["snapshot"]["status"] for event in batch["events"] if "snapshot" in event]
-            pending = bool(told) and told[-1] in _PENDING
-            token = batch["token"]
+    """Until all have ended, or as long as no news of any has come for so many seconds. Raises PoolFailure."""
+    token, pending = "", set(tasks)
+    while pending:
+        batch = calls.call("event.from", ["task/" + task for task in sorted(pending)], token, seconds)
+        if not batch["events"]:
+            return
+        for event in batch["events"]:
+            if event.get("snapshot", {}).get("status") not in _PENDING:
+                pending.discard(event["ref"])
+        token = batch["token"]
 
 
 def _task(calls: Calls, label: str) -> str:

@@ -231,6 +231,17 @@ def test_snapshots_that_a_person_has_made_are_named_and_go(day, memory):
     assert snap not in day.db.refs("VM") and day.sr not in day.db.refs("SR")
 
 
+def test_one_alone_goes_whatever_the_others_are(day):
+    """So the Ansible module takes single VMs away."""
+    aaa, web = two_copies(day)
+    day.lab.pool.api.vms.vm_start("", web)
+    with connect(day.lab.where()) as calls:
+        pool, found = records.read(calls), inventory.read(calls)
+        (made_one,) = made_vms.made_on(found._replace(vms={aaa: found.vms[aaa]}), pool, [day.sr])[day.sr]
+        made_vms.destroy_made(calls, pool, day.sr, [made_one])
+    assert not day.db.exists("VM", aaa) and day.db.exists("VM", web)
+
+
 def test_a_snapshot_of_a_copy_does_not_run(day):
     (done,) = day.clone("web")
     snapshot(day, day.db.by_uuid("VM", done.uuid), "with memory", memory=True)
