@@ -382,23 +382,28 @@ def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     return identified(calls, pool, create(calls, pool, lun))
 
 
-def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure,
-    Refused.
-    """
+def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
+    """Raises Refused where the pool still has, on hosts or detached, the copy that was on this LUN before."""
     earlier = pool.sr_on(lun.scsi_id)
-    if earlier is not None and pool.pbds_of(earlier) and lun.kind in UNTOUCHED:
+    if earlier is not None and lun.kind in UNTOUCHED:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
         raise Refused(
             f"The LUN {lun.scsi_id} was that of the SR {name!r} ({old}), and holds another one now: the array has "
             "overwritten it. Nothing was written. `relvmoiscsi pool discard` that SR, then run the same again."
         )
+
+
+def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+    """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure,
+    Refused.
+    """
+    verify_not_overwritten(pool, lun)
     try:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):
-            copy = _attached_meanwhile(calls, lun)
+            copy = _attached_meanwhile(calls, pool, lun)
             if copy is None:
                 raise
             return copy
@@ -409,13 +414,22 @@ def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     return lun
 
 
-def _attached_meanwhile(calls: Calls, lun: PoolLun) -> Optional[PoolLun]:
-    """The LUN with the SR that another client has made of it since we looked. Raises PoolFailure."""
-    for sr in calls.records("SR").values():
+def _attached_meanwhile(calls: Calls, pool: Pool, lun: PoolLun) -> Optional[PoolLun]:
+    """The LUN with the SR that another client has made of it since we looked. None where it holds another one: the
+    array has overwritten it, and it is not plugged. Raises PoolFailure.
+    """
+    for ref, sr in calls.records("SR").items():
         if sr["other_config"].get(SCSI_ID) == lun.scsi_id and sr["type"] == lun.portal.lvm_type:
+            if not _is_plugged(calls, ref) and luns.on_lun(calls, pool, lun.portal, lun.scsi_id).sr_uuid != sr["uuid"]:
+                return None
             of_sr = sr["other_config"].get(ORIGINAL_SR, lun.of_sr)
             return lun._replace(kind=ATTACHED, sr_uuid=sr["uuid"], of_sr=of_sr)
     return None
+
+
+def _is_plugged(calls: Calls, sr: str) -> bool:
+    """Is an SR on a host? Then its LUN was seen to hold it."""
+    return any(pbd["SR"] == sr and pbd["currently_attached"] for pbd in calls.records("PBD").values())
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:

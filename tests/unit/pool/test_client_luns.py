@@ -7,7 +7,7 @@ from kit.lun_world import FABRIC
 from kit.pool_lab import IQN, TARGET, sr_disk
 from kit.sparse import SparseDisk
 from relvmoiscsi.errors import NotFound, UsageError
-from relvmoiscsi.pool import attach, lists, luns, records
+from relvmoiscsi.pool import attach, discard, lists, luns, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.records import Portal
@@ -70,6 +70,41 @@ def test_a_copy_that_the_array_has_overwritten_is_a_clone_again(lab, world):
     assert world.state(clone) == "clean"
     world.fail["sr_probe", clone] = NotFound("The LUN did not appear.", "ISCSIDevice")
     assert find(lab)[clone].kind == "attached"
+
+
+def test_a_copy_that_was_detached_and_overwritten_is_not_taken_for_that_of_another_client(lab, world):
+    """Its SR has our marks and no PBD; none is made, as its LUN holds the identities of the original."""
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        discard.detach(calls, pool, pool.sr_by_uuid(done.sr_uuid))
+    overwrite(lab, world, clone)
+
+    (failed,) = lab.attach(clone)
+    assert failed.status == "failed" and "the array has overwritten it" in str(failed.error)
+    assert lab.sr(done.sr_uuid)[1]["PBDs"] == [] and world.state(clone) == "clean"
+
+
+def test_one_that_was_detached_and_overwritten_since_we_looked_is_not_plugged_either(lab, world):
+    clone = lab.clone("Production")
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        chosen = attach.choose(luns.find(calls, pool, pool.portals(), 1), [clone], [])
+        (done,) = lab.attach(clone)
+        now = records.read(calls)
+        discard.detach(calls, now, now.sr_by_uuid(done.sr_uuid))
+        overwrite(lab, world, clone)
+        (failed,) = attach.attach(calls, pool, chosen, attach.Wanted(run="the slower one"))
+
+    assert failed.status == "failed" and "must be forgotten" in str(failed.error)
+    assert lab.sr(done.sr_uuid)[1]["PBDs"] == [] and world.state(clone) == "clean"
+
+
+def overwrite(lab, world, clone):
+    lun = world.lun(clone)
+    disk = world.lun(lab.originals["Production"][0]).disk.copy()
+    world.luns[world.luns.index(lun)] = lun._replace(disk=disk)
 
 
 def test_a_clone_that_is_resignatured_and_not_attached(lab, world):
