@@ -57,7 +57,7 @@ def named_lun(call: Call, config: Config, xapi: Xapi, deadline: Deadline, lock_s
     record = record_of_host(call, xapi)
     scsi_id = config.scsi_id or (scsi_id_at(config.device) or "" if config.device else "")
     if not scsi_id:
-        raise missing_scsi_id(config, xapi, deadline, lock_seconds)
+        raise missing_scsi_id(config, xapi, deadline, lock_seconds, call.host_ref)
     if not config.scsi_id:
         log.info("%s is the LUN %s", config.device, scsi_id)
     multipathing = multipath.is_on(call.device_config, dict(record.get("other_config", {})))
@@ -187,7 +187,7 @@ class HbaLun(Lun):
             hiding.enter_context(_hidden(self._adapters, before))
             if not self._live:  # else an earlier call has scanned for it and was killed
                 self._bring(places, before.addresses)
-            forget = partial(self._forget_others, before, pool)
+            forget = partial(self._forget_others, before)
             forget(self.deadline.part(OTHERS_SECONDS))
             if self._failures:
                 stack.push(hiding.pop_all())
@@ -203,12 +203,9 @@ class HbaLun(Lun):
         others = [f"{scsi_id_of_address(one) or 'a LUN without an id'} at {one}" for one in came]
         log.info("%.1f seconds; it has brought %s", time.monotonic() - started, _listed(others))
 
-    def _forget_others(self, before: _Before, pool: lun_users.Pool, deadline: Deadline) -> None:
-        def is_taken(scsi_id: str) -> bool:
-            return _is_taken(scsi_id, pool)
-
+    def _forget_others(self, before: _Before, deadline: Deadline) -> None:
         before = before._replace(known=before.known | {self.scsi_id})
-        forget = partial(_forget, self._adapters, before, is_taken, deadline)
+        forget = partial(_forget, self._adapters, before, self._read_pool, self._host_ref, deadline)
         quietly("taking away the other LUNs of a scan", forget)
 
     def _all_have_nodes(self) -> bool:
@@ -328,7 +325,7 @@ class HbaLun(Lun):
 # --- a missing key
 
 
-def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float) -> Listed:
+def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float, host_ref: str = "") -> Listed:
     """The answer without SCSIid: the LUNs that the adapters see after a scan, which takes away what it has brought.
 
     While SM is at an LVM command, those that they see without one, and it is said.
@@ -337,7 +334,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
     pool = lun_users.read_pool(xapi)
 
     def is_taken(scsi_id: str) -> bool:
-        return _is_taken(scsi_id, pool)
+        return _is_taken(scsi_id, pool, host_ref)
 
     busy = ""
     with ExitStack() as stack:
@@ -352,7 +349,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
         else:
 
             def forget() -> None:
-                _forget(adapters, before, is_taken, deadline.for_cleanup())
+                _forget(adapters, before, partial(lun_users.read_pool, xapi), host_ref, deadline.for_cleanup())
 
             stack.callback(quietly, "taking away what the scan has brought", forget)
             for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
@@ -380,46 +377,61 @@ def _with_face(disk: hba.Disk, face: Optional[paths.Face]) -> hba.Disk:
     return disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)
 
 
-def _is_taken(scsi_id: str, pool: lun_users.Pool) -> bool:
+def _is_taken(scsi_id: str, pool: lun_users.Pool, host_ref: str) -> bool:
     """Does the pool have something on the LUN, or this host its root? What is in use is no clone to be named."""
-    if lun_users.all_of(scsi_id, pool):
+    if lun_users.all_of(scsi_id, pool, host_ref):
         return True
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
 
 
 def _forget(
-    adapters: Sequence[hba.Adapter], before: _Before, is_taken: Callable[[str], bool], deadline: Deadline
+    adapters: Sequence[hba.Adapter],
+    before: _Before,
+    read_pool: Callable[[], lun_users.Pool],
+    host_ref: str,
+    deadline: Deadline,
 ) -> None:
     """Take away the LUNs that are new since then as a whole, but those of the pool, and those a call of ours is at.
 
     A path that came to a LUN with a disk may be one that was down for a moment: nobody would look for it again. What
-    stays, or a kill leaves, is noted for the next call for that LUN.
+    stays, or a kill leaves, is noted for the next call for that LUN. The pool is asked now: somebody may have made an
+    SR on a LUN since, or be at it.
     """
     known = before.known | {scsi_id_of_address(one) or "" for one in before.addresses}
     with ExitStack() as locks:
         came = [one for one in hba.addresses(adapters) if one not in before.addresses]
         free, stay = {}, [one for one in came if scsi_id_of_address(one) is None]
-        for scsi_id, addresses in _by_lun(came).items():
-            if scsi_id not in known:
-                if is_taken(scsi_id):
-                    stay += addresses
-                elif _take_lock(scsi_id, locks):  # else the call that is at it waits for it, and hides it
-                    free[scsi_id] = addresses
+        new = {scsi_id: addresses for scsi_id, addresses in _by_lun(came).items() if scsi_id not in known}
+        pool = _pool_now(read_pool) if new else None
+        for scsi_id, addresses in new.items():
+            if pool is None or _is_taken(scsi_id, pool, host_ref):
+                stay += addresses
+            elif _take_lock(scsi_id, locks):  # else the call that is at it waits for it, and hides it
+                free[scsi_id] = addresses
         notes = _noted(free, before.addresses)
         goes = [one for addresses in free.values() for one in addresses]
         awaited = goes + stay
         if not awaited:
             return
         THIS_HOST.wait_for(lambda: all(map(hba.disk_at, awaited)), deadline.within(NODE_SECONDS))
-        new = [disk for disk in map(hba.disk_at, awaited) if disk]
+        disks = [disk for disk in map(hba.disk_at, awaited) if disk]
         seconds = deadline.within(CLEANUP_SECONDS)
-        quietly("waiting for udev", lambda: udev.settle(new, seconds))  # who is late with 160 of them, else keeps all
+        quietly("waiting for udev", lambda: udev.settle(disks, seconds))  # who is late with 160 of them, else keeps all
         stays = take_away(goes, deadline.for_cleanup().part(CLEANUP_SECONDS))
         for sentence in stays.values():
             log.warning("%s", sentence)
         for scsi_id, note in notes.items():
             if not any(one in stays for one in free[scsi_id]):
                 note.remove()
+
+
+def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Pool]:
+    """None while xapi does not say: then whatever came may be somebody's."""
+    try:
+        return read_pool()
+    except RelvmoiscsiError as problem:
+        log.warning("what a scan has brought stays, as it is not known whether the pool has it: %s", problem)
+        return None
 
 
 def _noted(luns: Iterable[str], there: Sequence[str]) -> Dict[str, Note]:

@@ -166,7 +166,7 @@ def make_host(tmp_path, monkeypatch):
             monkeypatch.setattr(function, "__defaults__", tuple(defaults))
         for module in (reach, held_module):
             monkeypatch.setattr(module, "THIS_HOST", made.host._replace(wait_for=lambda condition, _: condition()))
-        monkeypatch.setattr(reach, "_is_taken", lambda scsi_id, pool: False)
+        monkeypatch.setattr(reach, "_is_taken", lambda scsi_id, pool, host_ref: False)
         monkeypatch.setattr(scan_module, "_scan", made.scan)
         monkeypatch.setattr(scsi_id, "remove_lun", made.remove)
         monkeypatch.setattr(paths, "look", made.look)

@@ -2,6 +2,7 @@
 """When a call scans, what it takes away afterwards and what it leaves; the rest is tested on real ports in VMs."""
 
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -82,7 +83,8 @@ class Host:
             self.done.append("unlock")
 
     def lun(self, scsi_id=CLONE, **config):
-        return reach.HbaLun(scsi_id, parse_config(config), False, Deadline(50, Clock()), 0.0, None, self.read_pool)
+        deadline = Deadline(50, Clock())
+        return reach.HbaLun(scsi_id, parse_config(config), False, deadline, 0.0, None, self.read_pool, "here")
 
     def read_pool(self):
         return self.pool
@@ -385,6 +387,59 @@ def test_one_that_another_call_is_at_stays(host):
     assert host.settled == [], "that call waits for it"
 
 
+@pytest.mark.parametrize("owner, stays", [("here", True), ("there", False)])
+def test_one_that_this_host_s_sr_has_by_a_name_of_the_kernel_s_stays(host, monkeypatch, owner, stays):
+    """Another host's /dev/sdd is another disk."""
+    pbd = {"SR": "sr", "host": owner, "device_config": {"device": "/dev/sdd"}}
+    host.pool = lun_users.Pool({"pbd": pbd}, {"sr": {"type": "ext"}}, {})
+    look = {"/dev/sdd": OTHER}.get
+    monkeypatch.setattr(lun_users, "all_of", partial(lun_users.all_of, look=look))
+    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+
+    host.hold(host.lun())
+
+    assert ("take away 1:0:0:8" in host.done) is not stays
+
+
+@pytest.mark.parametrize("failures", [[], ["host3 (fcoe): It hangs."]])
+def test_one_that_the_pool_comes_to_name_during_the_scan_stays(host, failures):
+    """An administrator has it mapped and makes an SR on it, or plugs one, at that very moment."""
+    host.failures, host.mapped = failures, [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+    scan = host.scan
+
+    def scan_meanwhile(places, deadline):
+        host.pool = with_lun(OTHER)
+        return scan(places, deadline)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "scan", scan_meanwhile)
+        host.hold(host.lun())
+
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
+
+
+def test_while_the_pool_does_not_say_whether_it_has_them_they_stay(host, caplog):
+    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+    scan = host.scan
+
+    def scan_meanwhile(places, deadline):
+        host.pool = None
+        return scan(places, deadline)
+
+    def read_pool():
+        if host.pool is None:
+            raise Refused("xapi does not answer.")
+        return host.pool
+
+    host.read_pool = read_pool
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "scan", scan_meanwhile)
+        host.hold(host.lun())
+
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
+    assert "xapi does not answer" in caplog.text
+
+
 def test_one_that_stays_is_noted_for_its_next_call_and_shown(host):
     host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
     host.stays = {"1:0:0:8": "The disk sdd at 1:0:0:8 stays: it is in use."}
@@ -449,7 +504,7 @@ def listing(host, monkeypatch):
     monkeypatch.setattr(reach, "_description", lambda driver: "")
 
     def ask(**config):
-        return reach.missing_scsi_id(parse_config(config), None, Deadline(50, Clock()), 0.0)
+        return reach.missing_scsi_id(parse_config(config), None, Deadline(50, Clock()), 0.0, "here")
 
     return ask
 
@@ -505,6 +560,21 @@ def test_what_a_list_has_brought_is_noted_until_it_is_gone(host, listing, stays)
 
     there = ("1:0:0:0", "3:0:0:0", "9:0:0:7")
     assert (host.noted, host.note.read()) == (there, there if stays else None)
+
+
+def test_what_the_pool_comes_to_name_during_a_list_stays(host, listing, monkeypatch):
+    host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
+    scan = host.scan
+
+    def scan_meanwhile(places, deadline):
+        host.pool = with_lun(OTHER)
+        return scan(places, deadline)
+
+    monkeypatch.setattr(reach, "scan", scan_meanwhile)
+
+    listing()
+
+    assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
 
 
 def test_what_an_earlier_call_has_noted_stays_noted(host, listing):
