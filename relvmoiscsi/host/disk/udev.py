@@ -118,10 +118,12 @@ def is_left_hidden(name: str, host: Host = THIS_HOST) -> bool:
 
     To be asked while nobody scans: then that call was killed.
     """
-    if "E:" + _MARK + "=all" not in _database(name, host):
-        return False
+    return "E:" + _MARK + "=all" in _database(name, host) and not _is_worked_on(name, host)
+
+
+def _is_worked_on(name: str, host: Host) -> bool:
     scsi_id = scsi_id_of_disk(name, host)
-    return scsi_id is None or not is_switch_on(scsi_id, host)
+    return scsi_id is not None and is_switch_on(scsi_id, host)
 
 
 def ids_here(host: Host = THIS_HOST) -> List[str]:
@@ -189,8 +191,8 @@ def hidden_target(iqn: str, host: Host = THIS_HOST) -> Iterator[None]:
         for session in sessions_of(iqn, host=host):
             for lun in session.luns:
                 try:
-                    if lun.disk is not None and is_hidden(lun.disk, host):
-                        make_event(lun.disk, host)
+                    if lun.disk is not None and _may_be_hidden(lun.disk, host):
+                        _show_disk(lun.disk, host)
                 except RelvmoiscsiError as error:
                     log.warning("udev was not asked to look at %s again: %s", lun.disk, error)
 
@@ -217,8 +219,8 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
         _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
         for disk in _disks_behind(adapters, host):
             try:
-                if is_left_hidden(disk, host):
-                    make_event(disk, host, "add")  # multipathd of dom0 passes over a change of a path that is new to it
+                if is_left_hidden(disk, host) or _is_unseen(disk, host) and not _is_worked_on(disk, host):
+                    _show_disk(disk, host, "add")  # multipathd of dom0 passes over a change of a path that is new to it
             except RelvmoiscsiError as error:
                 log.warning("udev was not asked to look at %s again: %s", disk, error)
 
@@ -363,8 +365,31 @@ def _show(scsi_id: str, host: Host) -> None:
     maps = glob(os.path.join(escape(host.sysfs), "block/dm-*"))
     maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), host) == scsi_id]
     for name in disks_of(scsi_id, host) + [os.path.basename(path) for path in maps]:
-        if is_hidden(name, host):
-            make_event(name, host)
+        if _may_be_hidden(name, host):
+            _show_disk(name, host)
+
+
+def _may_be_hidden(name: str, host: Host) -> bool:
+    return is_hidden(name, host) or _is_unseen(name, host)
+
+
+def _is_unseen(name: str, host: Host) -> bool:
+    """Has udev yet to say what it is? It may have asked for a switch before that went, and hide it for good.
+
+    A further event comes after the one that udev is at.
+    """
+    if not os.path.exists(os.path.join(host.udev_run, "control")):
+        return False
+    return not any(line.startswith("I:") for line in _database(name, host))
+
+
+def _show_disk(name: str, host: Host, action: str = "change") -> None:
+    """Let udev have another look at a disk or map, and at its partitions, which have taken after it."""
+    make_event(name, host, action)
+    for path in sorted(glob(os.path.join(escape(host.sysfs), "block", escape(name), "*/partition"))):
+        part = os.path.join(name, os.path.basename(os.path.dirname(path)))
+        if _may_be_hidden(part, host):
+            make_event(part, host, action)
 
 
 def _is_handled(name: str, since: float, host: Host) -> bool:

@@ -442,6 +442,48 @@ def test_a_disk_behind_an_adapter_that_udev_does_not_tell_of_is_only_logged(worl
     assert "was not asked to look at sda again" in caplog.text
 
 
+def test_a_disk_that_udev_is_at_when_the_switch_goes_has_another_event(world):
+    """It may have asked for the switch already: its database would say hidden from then on, for everybody."""
+    for adapter, name, number, scsi_id in (
+        (1, "sda", "8:0", OTHER),
+        (2, "sdb", "8:16", LUN),
+        (4, "sdc", "8:32", OTHER),
+    ):
+        has_disk_behind(world, adapter, name, number, scsi_id)
+    for number in ("8:0", "8:16", "8:32"):
+        (world.root / "run/udev/data" / ("b" + number)).unlink()
+    (world.root / "proc").symlink_to("/proc")
+    with hidden(LUN, host=world.host):
+        with hidden_adapters(["host1", "host2"], [], world.host):
+            pass
+        assert [world.event_of(name) for name in ("sda", "sdb", "sdc")] == ["add", "", ""]
+    assert world.event_of("sdb") == "change"
+
+
+def test_where_udev_does_not_run_no_disk_has_an_event(world):
+    has_disk_behind(world, 1, "sda", "8:0", OTHER)
+    (world.root / "run/udev/data/b8:0").unlink()
+    (world.root / "run/udev/control").unlink()
+    with hidden_adapters(["host1"], [], world.host), hidden(OTHER, host=world.host):
+        pass
+
+    assert world.event_of("sda") == ""
+
+
+def test_partitions_that_were_hidden_with_their_disk_are_shown_with_it(world):
+    has_disk_behind(world, 1, "sda", "8:0", OTHER, "E:RELVMOISCSI_HIDDEN=all")
+    for part, number in (("sda1", "8:1"), ("sda2", "8:2"), ("sda3", "8:3")):
+        world.put(f"sys/block/sda/{part}/partition", part[-1] + "\n")
+        world.put(f"sys/block/sda/{part}/dev", number + "\n")
+        world.put(f"sys/block/sda/{part}/uevent")
+    world.udev_knows("8:1", "I:186177867", "E:RELVMOISCSI_HIDDEN=all")
+    world.udev_knows("8:2", "I:186177867")
+    with hidden_adapters(["host1"], [], world.host):
+        pass
+
+    assert [world.event_of(name) for name in ("sda", "sda/sda1", "sda/sda2", "sda/sda3")] == ["add", "add", "", "add"]
+
+
 def test_without_the_rules_no_adapter_is_hidden(world):
     os.unlink(str(world.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
 
