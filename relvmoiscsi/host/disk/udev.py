@@ -205,6 +205,9 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
     as far as it is to go. Afterwards, what is still there and hidden gets an "add" event, for which all see it: also
     what a call that was killed has left.
 
+    A write that hangs when its call is killed does not keep this, unlike the switch of its LUN: whatever anybody maps
+    to this host would be hidden until that disk answers.
+
     Raises Refused, before the block, when the rules are not installed.
     """
     what = "behind " + ", ".join(adapters)
@@ -212,7 +215,7 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
     call = os.urandom(4).hex()
     names = [f"scan-{call}-{adapter}" for adapter in adapters]
     lines = "".join(f"id={in_udev(scsi_id)}\n" for scsi_id in known)
-    descriptor = _switch_on(what, names, host.at(RUN_DIRECTORY), lines)
+    descriptor = _switch_on(what, names, host.at(RUN_DIRECTORY), lines, guards_lun=False)
     try:
         yield
     finally:
@@ -245,7 +248,7 @@ def switch_name(scsi_id: str) -> str:
     return name
 
 
-def _switch_on(what: str, names: Sequence[str], run_dir: str, lines: str = "") -> int:
+def _switch_on(what: str, names: Sequence[str], run_dir: str, lines: str = "", guards_lun: bool = True) -> int:
     """Make the switch for the LUN `what`, "behind host3" say; the descriptor whose flock says that it counts."""
     directory = os.path.join(run_dir, "hide")
     try:
@@ -254,13 +257,13 @@ def _switch_on(what: str, names: Sequence[str], run_dir: str, lines: str = "") -
             os.makedirs(directory, mode=0o755, exist_ok=True)
             _clear_stale(directory)
             _check_free(what, os.path.join(directory, names[0]))
-            return _make(names, run_dir, lines)
+            return _make(names, run_dir, lines, guards_lun)
     except OSError as error:
         problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}."
         raise Refused(problem) from error
 
 
-def _make(names: Sequence[str], run_dir: str, lines: str) -> int:
+def _make(names: Sequence[str], run_dir: str, lines: str, guards_lun: bool) -> int:
     """The switch under all its names, locked before it has the first of them."""
     path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -276,7 +279,7 @@ def _make(names: Sequence[str], run_dir: str, lines: str) -> int:
         raise
     finally:
         os.unlink(path)
-    copies.note(descriptor, guards_lun=True)
+    copies.note(descriptor, guards_lun)
     return descriptor
 
 

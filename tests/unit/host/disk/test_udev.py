@@ -18,6 +18,7 @@ import pytest
 from kit.iscsi_world import put_session
 from kit.scripted_events import waiting_with
 from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.host.deadline import NO_DEADLINE
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.udev import (
     disks_of,
@@ -30,6 +31,7 @@ from relvmoiscsi.host.disk.udev import (
     settle,
     switch_name,
 )
+from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.this_host import Host
 
 LUN = "36001405993c87c37fa84d02b7fa62c40"
@@ -482,6 +484,22 @@ def test_partitions_that_were_hidden_with_their_disk_are_shown_with_it(world):
         pass
 
     assert [world.event_of(name) for name in ("sda", "sda/sda1", "sda/sda2", "sda/sda3")] == ["add", "add", "", "add"]
+
+
+@pytest.mark.processes
+def test_a_write_that_hangs_hides_its_lun_and_not_whatever_comes_behind_the_adapters(world):
+    """The call was killed: its own copies of the locks are gone."""
+
+    def writes_on(_begin):
+        return " ".join(sorted(re.sub("scan-.*-", "scan-", name) for name in world.hides() if keeps(name)))
+
+    def keeps(name):
+        switch = os.stat(os.path.join(world.run_dir, "hide", name))
+        descriptors = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+        return any(os.path.samestat(os.stat(path), switch) for path in descriptors if os.path.exists(path))
+
+    with hidden(LUN, host=world.host), hidden_adapters(["host1"], [], world.host):
+        assert apart(writes_on, NO_DEADLINE, "it was written") == f"{LUN} mpath-{LUN}"
 
 
 def test_without_the_rules_no_adapter_is_hidden(world):
