@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from functools import partial
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
@@ -59,6 +59,7 @@ def _scan(place: Place, host: Host) -> str:
 def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, str]:
     """Remove the disks at these SCSI addresses, but those in use; sentences about what stays, by address.
 
+    Of a LUN with a user all of these stay: whoever has one path of it open may have the others next, as multipathd has.
     That the LUNs behind them are nobody's work at the moment is for the caller to know.
     """
     there = {address: disk_at(address, host) for address in addresses}
@@ -67,14 +68,25 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
     (users,) = together(looking, deadline, "it was known who uses the disk")
     outcomes: Sequence[Outcome] = [users] * len(there)
     if not isinstance(users, RelvmoiscsiError):
-        known: Dict[str, List[str]] = json.loads(users)
-        works = [partial(_remove, address, disk, known.get(disk or "", ()), host) for address, disk in there.items()]
+        by_lun = _users_by_lun(there, json.loads(users), host)
+        works = [partial(_remove, address, disk, by_lun[address], host) for address, disk in there.items()]
         outcomes = together(works, deadline, "the disk had been removed")
     return {
         address: f"The disk {disk or 'without a name'} at {address} stays: {outcome}"
         for (address, disk), outcome in zip(there.items(), outcomes)
         if isinstance(outcome, RelvmoiscsiError)
     }
+
+
+def _users_by_lun(
+    there: Mapping[str, Optional[str]], users: Mapping[str, List[str]], host: Host
+) -> Dict[str, List[str]]:
+    """Who uses the LUN at each address, through whatever disk; `users` is by disk."""
+    luns = {address: scsi.scsi_id_of_address(address, host) or address for address in there}
+    found: Dict[str, List[str]] = {lun: [] for lun in luns.values()}
+    for address, lun in luns.items():
+        found[lun] += users.get(there[address] or "", [])
+    return {address: list(dict.fromkeys(found[lun])) for address, lun in luns.items()}
 
 
 def _looked(disks: Sequence[str], host: Host) -> str:
@@ -89,8 +101,8 @@ def _looked(disks: Sequence[str], host: Host) -> str:
 
 def _remove(address: str, disk: Optional[str], users: Sequence[str], host: Host) -> str:
     until = time.monotonic() + LOOK_SECONDS
-    while disk is not None:
-        claims = users or holders.claims_of_disks([disk], host)
+    while True:
+        claims = users or (holders.claims_of_disks([disk], host) if disk else ())
         if not claims:
             break
         if users or time.monotonic() >= until:

@@ -85,6 +85,22 @@ def test_one_in_use_stays_and_its_user_is_named(world):
     assert os.path.getsize(world.at("bus/scsi/devices/1:0:0:7/delete")) == 0
 
 
+def test_of_a_lun_in_use_through_one_path_the_others_stay_as_well(world):
+    """Its user has them all, or is about to: multipathd takes one after the other."""
+    world.lun("1:0:0:7", "sdc", scsi_id=SCSI_ID)
+    world.lun("3:0:0:7", "sdd", scsi_id=SCSI_ID)
+    world.lun("3:0:1:7", scsi_id=SCSI_ID)
+    world.lun("1:0:0:8", "sde", scsi_id=SCSI_ID[:-1] + "b")
+    world.put("block/sdc/holders/dm-3/dm/name", "mine\n")
+
+    stays = take_away(["1:0:0:7", "3:0:0:7", "3:0:1:7", "1:0:0:8"], NO_DEADLINE, world.host)
+
+    assert stays["3:0:0:7"] == "The disk sdd at 3:0:0:7 stays: it is in use by device-mapper volume mine."
+    assert sorted(stays) == ["1:0:0:7", "3:0:0:7", "3:0:1:7"]
+    sizes = [os.path.getsize(world.at(f"bus/scsi/devices/{one}/delete")) for one in [*sorted(stays), "1:0:0:8"]]
+    assert sizes == [0, 0, 0, 1]
+
+
 def test_one_look_at_the_host_is_for_all_disks(world, monkeypatch):
     looks, users_of_each = [], holders.users_of_each
     monkeypatch.setattr(scan_module, "together", lambda works, *_: [work() for work in works])
