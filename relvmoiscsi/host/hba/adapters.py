@@ -142,6 +142,23 @@ def remote_ports(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> Lis
     return sorted(found)
 
 
+def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
+    """The ports of targets that the adapters are logged in to now, as SCSI addresses without a LUN: "1:0:0".
+
+    Not those whose link is down, which sysfs has for some time still. When one comes back, or a new one comes, the
+    kernel looks for LUNs behind it, without anybody's scan.
+    Source: Linux drivers/scsi/scsi_transport_fc.c, fc_remote_port_rolechg, fc_scsi_scan_rport.
+    """
+    found = []
+    for adapter in adapter_list:
+        found += [
+            f"{adapter.number}:{channel}:{target}"
+            for _, channel, target, is_online in _ports_with_state(adapter, host)
+            if is_online
+        ]
+    return found
+
+
 def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> List[Tuple[str, str]]:
     """What sysfs says of the adapter as an "fc_host" or "iscsi_host": what is not empty of these attributes."""
     directory = os.path.join(host.sysfs, "class", kind, adapter.name)
@@ -188,13 +205,19 @@ def _targets(adapter: Adapter, wwpns: Sequence[str], host: Host) -> List[Tuple[s
 
 def _ports(adapter: Adapter, host: Host) -> List[Tuple[str, str, str]]:
     """Name, channel and target number of the targets that the adapter is logged in to."""
+    return [(wwpn, channel, target) for wwpn, channel, target, _ in _ports_with_state(adapter, host)]
+
+
+def _ports_with_state(adapter: Adapter, host: Host) -> List[Tuple[str, str, str, bool]]:
+    """The same, and whether it is online."""
     found = []
     for path in sorted(glob(os.path.join(escape(host.sysfs), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
         match = _REMOTE_PORT.search(path)
         target = text_of(os.path.join(path, "scsi_target_id")).strip()
         if match and target.isdigit():  # -1: it is an initiator, or has gone
             wwpn = text_of(os.path.join(path, "port_name")).strip()
-            found.append((wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target))
+            is_online = text_of(os.path.join(path, "port_state")).strip() == "Online"
+            found.append((wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target, is_online))
     return found
 
 

@@ -71,6 +71,7 @@ class _Before(NamedTuple):
 
     addresses: List[str]  #: of all adapters, as the next call may filter others
     known: Set[str]  #: SCSIids that this host has, or the pool names
+    ports: Set[str]  #: of targets, that are online
 
 
 def _look_around(pool: lun_users.Pool) -> _Before:
@@ -78,9 +79,10 @@ def _look_around(pool: lun_users.Pool) -> _Before:
 
     Without SM's LVM lock, what another call has just brought does so as well, and is to go anyway.
     """
+    ports = set(hba.ports_online(hba.adapters()))
     disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
     there = [one for one, disk in disks.items() if disk is None or not udev.is_left_hidden(disk)]
-    return _Before(there, {*udev.ids_here(), *lun_users.ids_named(pool)})
+    return _Before(there, {*udev.ids_here(), *lun_users.ids_named(pool)}, ports)
 
 
 def _hidden(adapters: Sequence[hba.Adapter], before: _Before) -> ContextManager[None]:
@@ -395,7 +397,8 @@ def _forget(
 
     A path that came to a LUN with a disk may be one that was down for a moment: nobody would look for it again. What
     stays, or a kill leaves, is noted for the next call for that LUN. The pool is asked now: somebody may have made an
-    SR on a LUN since, or be at it.
+    SR on a LUN since, or be at it. And what is behind a port that has logged in since was not brought by the scan, but
+    by the kernel.
     """
     known = before.known | {scsi_id_of_address(one) or "" for one in before.addresses}
     with ExitStack() as locks:
@@ -403,8 +406,12 @@ def _forget(
         free, stay = {}, [one for one in came if scsi_id_of_address(one) is None]
         new = {scsi_id: addresses for scsi_id, addresses in _by_lun(came).items() if scsi_id not in known}
         pool = _pool_now(read_pool) if new else None
+        arrived = set(hba.ports_online(adapters)) - before.ports
         for scsi_id, addresses in new.items():
-            if pool is None or _is_taken(scsi_id, pool, host_ref):
+            if any(one.rpartition(":")[0] in arrived for one in addresses):
+                log.warning("the LUN %s stays: it came with a port that has logged in meanwhile", scsi_id)
+                stay += addresses
+            elif pool is None or _is_taken(scsi_id, pool, host_ref):
                 stay += addresses
             elif _take_lock(scsi_id, locks):  # else the call that is at it waits for it, and hides it
                 free[scsi_id] = addresses

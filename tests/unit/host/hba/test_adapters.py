@@ -18,6 +18,7 @@ from relvmoiscsi.host.hba.adapters import (
     numbers_of,
     places,
     port_facts,
+    ports_online,
     remote_ports,
 )
 
@@ -190,3 +191,12 @@ def test_what_a_port_says_of_itself(world):
         ("port_state", "Online"),
         ("speed", "10 Gbit"),
     ]
+
+
+def test_ports_that_are_online_are_told_by_their_addresses(world):
+    assert ports_online(adapters(host=world.host), world.host) == ["1:0:0", "3:0:0"]
+
+    world.put("class/fc_remote_ports/rport-1:0-0/port_state", "Blocked\n")
+
+    assert ports_online(adapters(host=world.host), world.host) == ["3:0:0"]
+    assert remote_ports(adapters(host=world.host), world.host) == list(WWPNS)

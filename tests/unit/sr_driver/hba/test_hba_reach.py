@@ -122,7 +122,7 @@ def here(function, host):
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     made = Host(tmp_path)
-    for name in ("adapters", "addresses", "addresses_of", "disk_at", "disks", "places"):
+    for name in ("adapters", "addresses", "addresses_of", "disk_at", "disks", "places", "ports_online"):
         monkeypatch.setattr(hba, name, here(getattr(hba, name), made.world.host))
     monkeypatch.setattr(hba, "remote_ports", lambda _: list(WWPNS))
     disks_of = udev.disks_of
@@ -438,6 +438,28 @@ def test_while_the_pool_does_not_say_whether_it_has_them_they_stay(host, caplog)
 
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
     assert "xapi does not answer" in caplog.text
+
+
+@pytest.mark.parametrize("is_new, state", [(True, "Online"), (False, "Not Present"), (False, "Blocked")])
+def test_one_behind_a_port_that_logs_in_during_the_scan_stays(host, is_new, state):
+    """The kernel has brought it: a link that was down for a moment, or an array that is being zoned in."""
+    rport = "class/fc_remote_ports/rport-1:0-" + ("5" if is_new else "0")
+    target = "5" if is_new else "0"
+    if not is_new:
+        host.world.put(rport + "/port_state", state + "\n")
+    host.mapped = [("3:0:0:7", "sdc"), (f"1:0:{target}:8", "sdd", OTHER)]
+    scan = host.scan
+
+    def scan_meanwhile(places, deadline):
+        for name, text in (("port_name", "0x2000020000000c00"), ("scsi_target_id", target), ("port_state", "Online")):
+            host.world.put(f"{rport}/{name}", text + "\n")
+        return scan(places, deadline)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "scan", scan_meanwhile)
+        host.hold(host.lun())
+
+    assert host.done == ["lock", "scan - - -", "take away 3:0:0:7", "unlock"]
 
 
 def test_one_that_stays_is_noted_for_its_next_call_and_shown(host):
