@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SR.create on a host where others work too: what is theirs goes on, and nothing of ours stays."""
 
+import contextlib
 import os
+import shutil
 import signal
+import struct
 import subprocess
 
 import pytest
 
 from kit.lab import initiator
-from kit.lab.command import run
+from kit.lab.command import run, settle, until, write
 from kit.lab.xapi import SUCCESS, Call, created
+from relvmoiscsi.host.disk.udev import hidden_target, is_hidden
 from relvmoiscsi.host.iscsi.notes import DIRECTORY, new_note
 from relvmoiscsi.host.this_host import Host
 
@@ -53,6 +57,45 @@ def unmounted(process):
     answer, _ = process.communicate("\n", 60)
     assert process.returncode == 0
     return answer.split()
+
+
+@contextlib.contextmanager
+def late_udev(directory):
+    """Holds udev at a disk that comes, behind the rule that hides it; gives functions: wait until it is, let it go."""
+    at_it, go, rules = str(directory / "at-it"), str(directory / "go"), "/run/udev/rules.d/58-late.rules"
+    script = f"/usr/bin/touch {at_it}; until [ -e {go} ]; do /bin/sleep 1; done"
+    os.makedirs(os.path.dirname(rules), exist_ok=True)
+    write(rules, f'KERNEL=="sd*", ENV{{DEVTYPE}}=="disk", ACTION=="add", PROGRAM="/bin/sh -c \'{script}\'"\n')
+    run("udevadm", "control", "--reload")
+    try:
+        yield lambda: until(lambda: os.path.exists(at_it), "udev is at the disk"), lambda: write(go, "")
+    finally:
+        write(go, "")
+        shutil.rmtree(os.path.dirname(rules))
+        run("udevadm", "control", "--reload")
+
+
+def test_a_disk_that_udev_is_at_when_the_switch_goes_is_shown_with_its_partitions(lab, pool, data, tmp_path):
+    image = lab.blank("parts.img", 32 << 20)
+    with open(image.path, "r+b") as disk:
+        disk.seek(446)  # the first partition of a master boot record
+        disk.write(struct.pack("<8B2I", 0, 0, 0, 0, 0x83, 0, 0, 0, 2048, 32768) + bytes(48) + b"\x55\xaa")
+    lun = lab.lun(image, number=9)
+    array = lab.target(data)
+    initiator.login(array.iqn, array.portal)
+    array.add_lun(lun)
+
+    with late_udev(tmp_path) as (wait, let_go):
+        with hidden_target(array.iqn):
+            initiator.iscsiadm("-m", "session", "--rescan")
+            wait()
+        let_go()
+        settle()
+
+    device = initiator.device_of(lun.scsi_id)
+    link = "/dev/disk/by-id/scsi-" + lun.scsi_id
+    assert [os.path.realpath(path) for path in (link, link + "-part1")] == [device, device + "1"]
+    assert not is_hidden(os.path.basename(device))
 
 
 def test_no_clone_of_a_target_is_activated_while_another_one_is_resignatured(lab, pool, image):
