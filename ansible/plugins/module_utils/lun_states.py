@@ -18,17 +18,70 @@ ABSENT = "absent"
 def forward(module, calls, pool):
     """The LUNs that are named, brought to the state asked for; the dict for exit_json."""
     params = module.params
-    with client.seen(module, calls, pool) as found:
+    with client.seen(module, calls, pool) as seen:
         of = [client.records.original_uuid(pool, text) for text in params["clones_of"]]
+        found = vouched(seen, of) if params["again"] else seen
         names = params["scsi_ids"], of, params["all"]
-        chosen = client.attach.choose(found, *names, params["foreign"])
-        passed = client.attach.unseen(found, *names)
-        _tell_doubtful(module, found, chosen, names)
+        mine = [lun for lun in found if not _copy_of_others(pool, params, lun)]
+        _verify_mine(pool, params, found)
+        try:
+            chosen = client.attach.choose(mine, *names, params["foreign"])
+        except client.NotFound as error:
+            raise client.NotFound(" ".join([str(error), *why_none(pool, params, found, of)])) from error
+        passed = client.attach.unseen(mine, *names)
+        _tell_doubtful(module, mine, chosen, names)
         if not params["leave_others"] and params["state"] == "attached":
             client.attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen)
-    rows += [_failed_row(client.attach.passed_over(lun)) for lun in passed]
+    rows += [_failed_row(client.attach.passed_over(lun), {"scsi_id": lun.scsi_id}) for lun in passed]
     return ended(rows)
+
+
+def vouched(found, of):
+    """The LUNs, where those that have identities of their own, of these SRs, and no SR in the pool, are the pool's."""
+    return [lun._replace(is_ours=True) if _was_ours(lun, of) else lun for lun in found]
+
+
+def _was_ours(lun, of):
+    return lun.kind == client.luns.RESIGNATURED and lun.of_sr in of and not lun.is_ours
+
+
+def _copy_of_others(pool, params, lun):
+    """The copy (reference) that is, or was, on a LUN, and was not made with the mark of the options; None without."""
+    ref = pool.sr_on(lun.scsi_id) or (pool.sr_by_uuid(lun.sr_uuid) if lun.kind == client.luns.RESIGNATURED else None)
+    if ref is None or not client.records.is_copy(pool.srs[ref]) or client.is_marked(params, pool.srs[ref]):
+        return None
+    return ref
+
+
+def _verify_mine(pool, params, found):
+    """Raises Refused for a LUN that is named, and was attached without the mark."""
+    for lun in found:
+        ref = _copy_of_others(pool, params, lun) if lun.scsi_id in params["scsi_ids"] else None
+        if ref is not None:
+            raise client.Refused(_of_others(pool, params, lun.scsi_id, ref))
+
+
+def _of_others(pool, params, scsi_id, ref):
+    return (
+        f"The LUN {scsi_id} is that of the copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}), which was "
+        f"attached without the mark {params['mark']}: it is left to others."
+    )
+
+
+def why_none(pool, params, found, of):
+    """Why copies of these SRs are not meant: a sentence for each."""
+    told = []
+    for lun in found:
+        ref = _copy_of_others(pool, params, lun)
+        if ref is not None and lun.of_sr in of:
+            told.append(_of_others(pool, params, lun.scsi_id, ref))
+        elif _was_ours(lun, of):
+            told.append(
+                f"The LUN {lun.scsi_id} is a copy of it that has identities of its own: it was attached and forgotten "
+                "before, or another pool uses it. If none does, say again: true, or name it in scsi_ids."
+            )
+    return told
 
 
 def _tell_doubtful(module, found, chosen, names):
@@ -39,16 +92,29 @@ def _tell_doubtful(module, found, chosen, names):
 
 def _forward_rows(module, calls, pool, chosen):
     params = module.params
-    wanted = client.attach.Wanted(params["name"], client.records.today(), client.records.run_id(), params["jobs"])
+    wanted = client.attach.Wanted(params["name"], client.records.today(), client.run_of(params), params["jobs"])
     names = client.attach.names(pool, chosen, wanted)
+    is_attach, written = params["state"] == "attached", set()
     if module.check_mode:
-        would = would_attach if params["state"] == "attached" else would_resignature
+        would = would_attach if is_attach else would_resignature
         return [would(pool, lun, names[lun.scsi_id]) for lun in chosen]
-    if params["state"] == "attached":
-        results = client.attach.attach(calls, pool, chosen, wanted)
-        return [attached_row(pool, lun, result) for lun, result in zip(chosen, results)]
-    results = client.attach.resignature_all(calls, pool, chosen, wanted)
-    return [resignatured_row(pool, lun, result) for lun, result in zip(chosen, results)]
+
+    def tell(scsi_id, step, how):
+        if (step, how) == (client.attach.RESIGNATURING, client.attach.OVER):
+            written.add(scsi_id)
+
+    work = client.attach.attach if is_attach else client.attach.resignature_all
+    results = work(calls, pool, chosen, wanted, tell)
+    now = _read_again(calls) if any(result.status == client.attach.FAILED for result in results) else pool
+    row = attached_row if is_attach else resignatured_row
+    return [row(pool, lun, result, now, lun.scsi_id in written) for lun, result in zip(chosen, results)]
+
+
+def _read_again(calls):
+    try:
+        return client.records.read(calls)
+    except client.RelvmoiscsiError:
+        return None
 
 
 def before(pool, lun):
@@ -78,15 +144,25 @@ def on_hosts(pool, ref):
 def would_attach(pool, lun, name):
     """The row of check mode. What only a run that was cut has left undone on the VDIs is not looked for."""
     old = before(pool, lun)
-    new = {**old, "kind": client.luns.ATTACHED, "name": old["name"] or name}
-    new["hosts"] = {pool.host_name(host): _would_be_plugged(pool, host) for host in pool.hosts_in_order()}
-    changed = new["hosts"] != old["hosts"] or new["kind"] != old["kind"]
+    try:
+        client.attach.verify_not_overwritten(pool, lun)
+    except client.Refused as error:
+        return _row(lun, client.attach.FAILED, False, old, old, {"error": str(error)})
+    hosts = {}
+    for host in pool.hosts_in_order():
+        name_of = pool.host_name(host)
+        hosts[name_of] = "plugged" if pool.live[host] or old["hosts"].get(name_of) == "plugged" else "down"
+    new = {**old, "kind": client.luns.ATTACHED, "name": old["name"] or name, "hosts": hosts}
+    changed = _plugged(new["hosts"]) != _plugged(old["hosts"]) or new["kind"] != old["kind"]
     status = f"would be {client.attach.DONE}" if changed else client.attach.ALREADY
-    return _row(lun, status, changed, old, {**new, "sr": old["sr"] or "(new)"}, {"name": new["name"]})
+    told = {"name": new["name"], "hosts": hosts, "error": away(hosts)}
+    return _row(lun, status, changed, old, {**new, "sr": old["sr"] or "(new)"}, told)
 
 
-def _would_be_plugged(pool, host):
-    return "plugged" if pool.live[host] else "down"
+def away(hosts):
+    """A sentence on the hosts that do not have it; None where all have."""
+    told = [f"{host} ({state.rstrip('.')})" for host, state in hosts.items() if state != "plugged"]
+    return f"It is not plugged on {', '.join(told)}: run the same again when that is mended." if told else None
 
 
 def would_resignature(pool, lun, _name):
@@ -96,18 +172,17 @@ def would_resignature(pool, lun, _name):
     return _row(lun, status, changed, old, {**old, "kind": client.luns.RESIGNATURED} if changed else old, {})
 
 
-def attached_row(pool, lun, result):
+def attached_row(pool, lun, result, now, is_written):
     """What became of a LUN that was to be attached. One that is on some hosts alone is an error."""
     old, told = before(pool, lun), result.facts()
     after = {**old, "kind": client.luns.ATTACHED, "sr": result.sr_uuid, "name": result.name, "hosts": told["hosts"]}
     if result.status == client.attach.FAILED:
-        return _failed_row(result, old)
+        return _failed_row(result, old, after_failure(pool, lun, now, is_written))
     same = old["sr"] is not None and _plugged(old["hosts"]) == _plugged(told["hosts"])
     changed = result.status == client.attach.DONE or result.status == client.attach.PARTIAL and not same
     row = _row(lun, result.status, changed, old, after, told)
     if result.status == client.attach.PARTIAL:
-        away = [f"{host} ({state.rstrip('.')})" for host, state in told["hosts"].items() if state != "plugged"]
-        row["error"] = f"It is not plugged on {', '.join(away)}: run the same again when that is mended."
+        row["error"] = away(told["hosts"])
     return row
 
 
@@ -115,20 +190,33 @@ def _plugged(hosts):
     return {host for host, state in hosts.items() if state == "plugged"}
 
 
-def resignatured_row(pool, lun, result):
+def resignatured_row(pool, lun, result, now, is_written):
     old = before(pool, lun)
     if result.status == client.attach.FAILED:
-        return _failed_row(result, old)
+        return _failed_row(result, old, after_failure(pool, lun, now, is_written))
     changed = result.status == client.attach.NEW_IDS
     after = {**old, "kind": client.luns.RESIGNATURED} if changed else old
     return _row(lun, result.status, changed, old, after, result.facts())
 
 
-def _failed_row(result, old=None):
-    """A LUN may have new identities although it was not attached: then that has changed."""
-    old = old or {"scsi_id": result.scsi_id}
-    told = result.facts()
-    return {**told, "changed": bool(result.sr_uuid and result.sr_uuid != old.get("sr")), "before": old, "after": old}
+def after_failure(pool, lun, now, is_written):
+    """What a LUN is, and its SR on the hosts, after a failure; `now` is the pool, None where that is gone too."""
+    old = before(pool, lun)
+    if is_written and lun.kind in client.luns.UNTOUCHED:
+        old["kind"] = client.luns.RESIGNATURED
+    ref = now.sr_on(lun.scsi_id) if now is not None else None
+    was_overwritten = lun.kind in client.luns.UNTOUCHED and pool.sr_on(lun.scsi_id) == ref
+    if ref is None or was_overwritten or not client.records.is_copy(now.srs[ref]):
+        return old
+    sr, hosts = now.srs[ref], on_hosts(now, ref)
+    kind = client.luns.RESIGNATURED if set(hosts.values()) == {ABSENT} else client.luns.ATTACHED
+    return {"scsi_id": lun.scsi_id, "kind": kind, "sr": sr["uuid"], "name": sr["name_label"], "hosts": hosts}
+
+
+def _failed_row(result, old, after=None):
+    """A LUN may have new identities, or PBDs, although it was not attached: then that has changed."""
+    after, told = after or old, result.facts()
+    return {**told, "changed": after != old, "before": old, "after": after}
 
 
 def _row(lun, status, changed, old, after, told):
@@ -145,24 +233,98 @@ def backward(module, calls, pool):
     """The copies that are named, taken from all hosts, and forgotten if asked for; the dict for exit_json."""
     params = module.params
     refs, gone = _copies(pool, params)
-    with_vms = params["with_vms"] and params["state"] == "forgotten"
-    plan = client.made_vms.plan(calls, refs, with_vms)
+    for ref in refs:
+        client.discard.verify_copy(pool, ref)
     work = [ref for ref in refs if params["state"] == "forgotten" or pool.pbds_of(ref)]
-    errors = {} if module.check_mode else _take(calls, plan, work, params)
+    made, others, errors = _verified(calls, pool, work, params)
+    touched = set()
+    if not module.check_mode:
+        late = _take(calls, pool, [ref for ref in work if ref not in errors], made, others, params)
+        touched = _touched(calls, pool, late, made)
+        errors.update(late)
     rows = [_gone_row(text) for text in gone]
-    rows += [_back_row(module, pool, ref, ref in work, errors.get(ref), plan.made.get(ref, ())) for ref in refs]
+    for ref in refs:
+        row = _back_row(module, pool, ref, ref in work, errors.get(ref), made.get(ref, ()))
+        rows.append({**row, "changed": row["changed"] or ref in touched})
     return ended(rows)
 
 
-def _take(calls, plan, work, params):
+def _touched(calls, pool, refs, made):
+    """Those of the SRs, which were not taken away, of which something was: PBDs, or VMs that were to go."""
+    now = _read_again(calls) if refs else None
+    if now is None:
+        return set(refs)
+    vms = calls.records("VM")
+    return {
+        ref
+        for ref in refs
+        if ref not in now.srs
+        or on_hosts(now, ref) != on_hosts(pool, ref)
+        or any(each.ref not in vms for each in made[ref])
+    }
+
+
+def _verified(calls, pool, refs, params):
+    """(the VMs that go with each SR, the others that have disks there, what hinders those that cannot go): by SR.
+    Nothing is done.
+    """
+    made, others, errors = {}, {}, {}
+    found = client.inventory.read(calls) if refs else None
+    for ref in refs:
+        if ref not in pool.srs:  # it is gone meanwhile
+            continue
+        try:
+            client.discard.verify_hosts_up(pool, ref)
+            made[ref] = _made(found, pool, ref, params)
+            others[ref] = _verify_unused(found, pool, ref, made[ref], params)
+        except client.RelvmoiscsiError as error:
+            errors[ref] = error
+    return made, others, errors
+
+
+def _made(found, pool, ref, params):
+    """The VMs that go with an SR."""
+    if not params["with_vms"] or params["state"] != "forgotten":
+        return []
+    vms = {each: vm for each, vm in found.vms.items() if client.is_marked(params, vm)}
+    vms = {each: {**vm, "power_state": "Halted"} for each, vm in vms.items()} if params["force"] else vms
+    return client.made_vms.made_on(found._replace(vms=vms), pool, [ref])[ref]
+
+
+def _verify_unused(found, pool, ref, made, params):
+    """The VMs that stay, and have disks there. Raises Refused where one of them runs; with a mark, for any."""
+    going = {each.ref for each in made}
+    vms = {each: vm for each, vm in found.vms.items() if each not in going and vm["snapshot_of"] not in going}
+    vbds = {each: vbd for each, vbd in found.vbds.items() if vbd["VM"] in vms or vbd["VM"] not in found.vms}
+    uses = client.discard.uses_of(found.vdis_of(ref), vbds, vms, pool.srs[ref]["uuid"])
+    client.discard.verify_unused(pool, {ref: uses})
+    if params["mark"] and uses.halted:
+        raise client.Refused(
+            f"VMs that were made without the mark {params['mark']} have disks on the SR "
+            f"{pool.srs[ref]['name_label']!r}: {client.discard.named(uses.halted)}. It is left to them."
+        )
+    return list(uses.halted)
+
+
+def _take(calls, pool, work, made, others, params):
     """Do it; the errors by SR."""
-    uuids = [plan.pool.srs[ref]["uuid"] for ref in work]
+    uuids = [pool.srs[ref]["uuid"] for ref in work]
 
     def one(calls, ref):
-        if params["state"] == "forgotten":
-            client.made_vms.carry_out(calls, plan, ref, [], uuids)
-        else:
-            client.discard.detach(calls, plan.pool, ref, plan.known(ref))
+        now = client.records.read(calls)
+        _, _, errors = _verified(calls, now, [ref], params)
+        if errors:
+            raise errors[ref]
+        if ref not in now.srs:
+            return
+        if params["force"]:
+            for each in made[ref]:
+                client.turn_off(calls, each.ref)
+        if params["with_vms"] and params["state"] == "forgotten":
+            client.made_vms.destroy_made(calls, now, ref, made[ref])
+            client.made_vms.clean_networks(calls, uuids)
+        work_on = client.discard.discard if params["state"] == "forgotten" else client.discard.detach
+        work_on(calls, now, ref, others[ref])
 
     outcomes = client.jobs.at_once(calls, work, one, params["jobs"])
     return {ref: each for ref, each in zip(work, outcomes) if isinstance(each, client.RelvmoiscsiError)}
@@ -177,16 +339,34 @@ def _copies(pool, params):
             refs.append(client.records.find_sr(pool, text))
         else:
             gone.append(text)
-    on = {sr["other_config"].get(client.records.SCSI_ID): ref for ref, sr in pool.copies()}
     for scsi_id in params["scsi_ids"]:
-        if scsi_id in on:
-            refs.append(on[scsi_id])
+        ref = _copy_on(pool, scsi_id)
+        if ref is not None:
+            refs.append(ref)
         else:
             gone.append(scsi_id)
+    for ref in refs:
+        if client.records.is_copy(pool.srs[ref]) and not client.is_marked(params, pool.srs[ref]):
+            raise client.Refused(
+                f"The copy {pool.srs[ref]['name_label']!r} ({pool.srs[ref]['uuid']}) was attached without the mark "
+                f"{params['mark']}: it is left to others."
+            )
     for ref, sr in pool.copies():
-        if params["all"] or sr["other_config"].get(client.records.ORIGINAL_SR) in of:
+        if (params["all"] or sr["other_config"].get(client.records.ORIGINAL_SR) in of) and client.is_marked(params, sr):
             refs.append(ref)
     return list(dict.fromkeys(refs)), gone
+
+
+def _copy_on(pool, scsi_id):
+    """The copy that was made of a LUN; None without one. Raises Refused for a LUN that another SR of the pool is on."""
+    on = {sr["other_config"].get(client.records.SCSI_ID): ref for ref, sr in pool.copies()}
+    other = pool.sr_on(scsi_id)
+    if scsi_id not in on and other is not None:
+        raise client.Refused(
+            f"The LUN {scsi_id} is that of the SR {pool.srs[other]['name_label']!r} ({pool.srs[other]['uuid']}), "
+            "which is no copy that was attached here."
+        )
+    return on.get(scsi_id)
 
 
 def _gone_row(text):

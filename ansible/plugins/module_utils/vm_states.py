@@ -12,21 +12,79 @@ def present(module, calls, pool):
     """VMs of the disks of a copy; the dict for exit_json."""
     params, found = module.params, client.inventory.read(calls)
     copy = client.choice.find_copy(pool, found, params["sr"])
-    if params["from_snapshot"]:
-        saved = client.saved.read(calls, copy)
-        sources = client.saved.choose(found, saved, params["vms"], params["all"])
-    else:
-        sources = client.choice.choose(found, copy, params["vms"], params["all"])
+    sources = _sources(module, calls, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
     client.choice.verify_macs(found, sources, wanted)
     results = client.clone.would(with_network, copy, sources, wanted)
-    if not module.check_mode:
+    problems = _problems(params, with_network, results, wanted)
+    good = [source for source in sources if source.uuid not in problems]
+    if not module.check_mode and good:
         wanted, found = _wanted(params, calls, found, copy.uuid, sources, False)
-        results = client.clone.clone(calls, pool, found, copy, sources, wanted)
-    rows = [_cloned_row(result) for result in results]
+        done = {result.vm: result for result in client.clone.clone(calls, pool, found, copy, good, wanted)}
+        results = [done.get(result.vm, result) for result in results]
+    rows = [_cloned_row(result, problems.get(result.vm)) for result in results]
     if params["state"] == "started":
-        _start(module, calls, rows)
+        _start(module, calls, rows, wanted)
     return ended(rows)
+
+
+def _sources(module, calls, found, copy):
+    """The VMs that are to have copies. That there are none to have is no error where all are meant."""
+    params = module.params
+    if params["from_snapshot"]:
+        saved = client.saved.read(calls, copy)
+        return client.saved.choose(found, saved, params["vms"], params["all"])
+    try:
+        return client.choice.choose(found, copy, params["vms"], params["all"])
+    except client.NotFound as error:
+        if params["vms"]:
+            raise
+        module.warn(str(error))
+        return []
+
+
+def _problems(params, found, results, wanted):
+    """Why those that are there already are not what is asked for: sentences by UUID of the original."""
+    by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
+    there = [result for result in results if result.status == client.clone.ALREADY]
+    problems = {result.vm: problem_of(params, found, by_uuid[result.uuid], wanted) for result in there}
+    return {vm: problem for vm, problem in problems.items() if problem}
+
+
+def problem_of(params, found, ref, wanted):
+    """Why a copy of a VM that was made before is not the one that is asked for; "" where it is. Pure."""
+    vm = found.vms[ref]
+    if not client.is_marked(params, vm):
+        return (
+            f"The VM {vm['name_label']!r} ({vm['uuid']}) is a copy of this VM that was made without the mark "
+            f"{params['mark']}: somebody else's. It was left as it is."
+        )
+    wrong = sorted(found.networks[net]["name_label"] for net in _wrong_networks(found, ref, wanted))
+    if wrong:
+        return (
+            f"The VM {vm['name_label']!r} ({vm['uuid']}) was made before, and is on the network {', '.join(wrong)}, "
+            f"not where it is to be. It was left as it is, {vm['power_state'].lower()}. Move its interfaces, or "
+            "have it absent first."
+        )
+    return ""
+
+
+def _wrong_networks(found, ref, wanted):
+    """The networks of a copy's interfaces on which they are not to be."""
+    networks = {vif["network"] for vif in found.vifs_of(ref).values()}
+    if wanted.isolated:
+        return networks - {wanted.isolated}
+    originals = {vm["uuid"]: each for each, vm in found.vms.items()}
+    original = originals.get(found.vms[ref]["other_config"].get(client.inventory.COPY_OF))
+    before = {vif["device"]: vif["network"] for vif in found.vifs_of(original).values()} if original else {}
+    wrong = set()
+    for vif in found.vifs_of(ref).values():
+        network = vif["network"]
+        if found.networks[network]["uuid"] in wanted.networks and (
+            network not in wanted.networks.values() or before.get(vif["device"]) == network
+        ):
+            wrong.add(network)
+    return wrong
 
 
 def _wanted(params, calls, found, sr_uuid, sources, is_dry):
@@ -35,7 +93,7 @@ def _wanted(params, calls, found, sr_uuid, sources, is_dry):
     wanted = client.choice.Wanted(
         params["name"],
         client.records.today(),
-        client.records.run_id(),
+        client.run_of(params),
         networks=client.choice.networks(found, sources, (params["networks"] or {}).items()),
         keep_mac=params["keep_mac"],
         snapshots=params["snapshots"],
@@ -48,8 +106,11 @@ def _wanted(params, calls, found, sr_uuid, sources, is_dry):
     return wanted, found
 
 
-def _cloned_row(result):
+def _cloned_row(result, problem=None):
+    """`problem`: why one that was there before is not what is asked for."""
     told = result.facts()
+    if problem:
+        told.update(status=client.clone.FAILED, error=problem)
     changed = result.status in (client.clone.MADE, client.clone.WOULD)
     after = f"{result.name}\n" + "".join(f"  disk {disk.userdevice}: {disk.new}\n" for disk in result.disks)
     is_there = result.status == client.clone.ALREADY
@@ -61,28 +122,42 @@ def _cloned_row(result):
     }
 
 
-def _start(module, calls, rows):
-    """Start those that are halted; one that does not start is an error of its row."""
-    vms = calls.records("VM")
-    by_uuid = {vm["uuid"]: ref for ref, vm in vms.items()}
+#: what makes a VM run, by its power state
+_TO_RUN = {"Halted": "VM.start", "Suspended": "VM.resume", "Paused": "VM.unpause"}
+
+
+def _start(module, calls, rows, wanted):
+    """Have those run that do not; one that does not start is an error of its row."""
+    found = client.inventory.read(calls)
+    by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
     for row in rows:
+        ref = by_uuid.get(row["vm"]["new"])
+        if row["error"] is None and ref is not None:  # another client may have made it since
+            row["error"] = (None if module.check_mode else problem_of(module.params, found, ref, wanted)) or None
         if row["error"]:
             continue
-        ref = by_uuid.get(row["vm"]["new"])
-        if ref is None or vms[ref]["power_state"] == "Halted":
-            row["changed"] = True
-            row["after"] += "  running\n"
-            if not module.check_mode:
-                _start_one(calls, row, ref)
-        else:
+        state = found.vms[ref]["power_state"] if ref is not None else "Halted"
+        if state == "Running":
             row["before"], row["after"] = (text + "  running\n" for text in (row["before"], row["after"]))
+            continue
+        if not module.check_mode:
+            row["error"] = _run(calls, ref, state)
+        if row["error"] is None:
+            row["changed"] = True
+            row["before"] += f"  {state.lower()}\n" if row["before"] else ""
+            row["after"] += "  running\n"
 
 
-def _start_one(calls, row, ref):
+def _run(calls, ref, state):
+    """Start, resume or unpause a VM; why it does not run, None where it does."""
+    method = _TO_RUN.get(state)
+    if method is None:
+        return f"It is {state.lower()}."
     try:
-        calls.run("VM.start", ref, False, False)
+        calls.run(method, ref, *(() if state == "Paused" else (False, False)))
     except client.RelvmoiscsiError as error:
-        row["error"] = str(error)
+        return str(error)
+    return None
 
 
 # --- vm_clone: absent
@@ -98,26 +173,39 @@ def absent(module, calls, pool):
     found = client.inventory.read(calls)
     copy = client.choice.find_copy(pool, found, params["sr"])
     made = client.made_vms.made_on(_meant(found, copy, params), pool, [copy.ref])[copy.ref]
+    rows = [_absent_row(found, each, module.check_mode) for each in made]
     if not module.check_mode:
-        for each in made:
-            if found.vms[each.ref]["power_state"] == "Running":
-                calls.run("VM.hard_shutdown", each.ref)
-        client.made_vms.destroy_made(calls, pool, copy.ref, made)
+        for each, row in zip(made, rows):
+            _destroy(calls, pool, copy, params, each, row)
         client.made_vms.clean_networks(calls, [copy.uuid])
-    return ended([_absent_row(found, each, module.check_mode) for each in made])
+    return ended(rows)
+
+
+def _destroy(calls, pool, copy, params, each, row):
+    """One VM goes, if it is still what it was, whatever becomes of the others; what hinders that is told in its row."""
+    try:
+        if params["force"]:
+            client.turn_off(calls, each.ref)
+        found = client.inventory.read(calls)
+        still = client.made_vms.made_on(_meant(found, copy, params), pool, [copy.ref])[copy.ref]
+        if each.uuid in {one.uuid for one in still}:
+            client.clone.destroy(calls, found.vms, each.ref)
+    except client.RelvmoiscsiError as error:
+        row.update(status=client.clone.FAILED, error=str(error), changed=False, after=row["before"])
 
 
 def _meant(found, copy, params):
     """The inventory with no VMs but those that are meant; with `force` as if those that run did not."""
     vms = {ref: vm for ref, vm in found.copies_on(copy.uuid) if _is_meant(found, vm, params)}
-    if params["force"]:
-        halted = {ref: {**vm, "power_state": "Halted"} for ref, vm in vms.items() if vm["power_state"] == "Running"}
-        vms = {**vms, **halted}
-    return found._replace(vms=vms)
+    return found._replace(vms=as_if_off(vms) if params["force"] else vms)
+
+
+def as_if_off(vms):
+    return {ref: {**vm, "power_state": "Halted"} for ref, vm in vms.items()}
 
 
 def _is_meant(found, vm, params):
-    if vm["is_a_snapshot"]:
+    if vm["is_a_snapshot"] or not client.is_marked(params, vm):
         return False
     original = vm["other_config"][client.inventory.COPY_OF]
     names = {vm["uuid"], vm["name_label"], original}
@@ -146,6 +234,37 @@ def ended(rows):
 # --- vm_restore
 
 
+def _watched(work):
+    """`work`, which gives the dict for fail_json where it is cut: the VM may have changed by then."""
+
+    def watched(module, calls, pool):
+        found = client.inventory.read(calls)
+        vm = client.inventory.find_vm(found, module.params["vm"])
+        try:
+            return work(module, calls, pool)
+        except client.RelvmoiscsiError as error:
+            msg = str(error)
+        try:
+            now = client.inventory.read(calls)
+        except client.RelvmoiscsiError:  # the pool is gone, and it cannot be told
+            return {"failed": True, "msg": msg, "changed": True}
+        before, after = _state(found, vm), _state(now, vm)
+        diff = {"before": _disk_lines(*before[:2]), "after": _disk_lines(*after[:2])}
+        return {"failed": True, "msg": msg, "changed": before != after, "diff": diff}
+
+    return watched
+
+
+def _state(found, vm):
+    """(name, disks, and what else a restore changes in a VM)."""
+    if vm not in found.vms:
+        return vm, {}
+    record, disks = found.vms[vm], {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
+    journal = {key for key in record["other_config"] if key.startswith(client.inventory.RESTORED)}
+    return record["name_label"], disks, journal, record["power_state"], record["blocked_operations"]
+
+
+@_watched
 def restored(module, calls, pool):
     """Disks of a copy in place of a VM's own; the dict for exit_json."""
     params, found = module.params, client.inventory.read(calls)
@@ -159,6 +278,7 @@ def restored(module, calls, pool):
     return _restored_result(result, result.status != client.restore.ALREADY, now, becomes)
 
 
+@_watched
 def back(module, calls, _pool):
     """A restore undone, taken home or left as it is; the dict for exit_json. A VM that was not restored is done."""
     params, found = module.params, client.inventory.read(calls)
@@ -198,14 +318,17 @@ def lent(module, calls, pool):
     params, found = module.params, client.inventory.read(calls)
     copy = client.choice.find_copy(pool, found, params["sr"])
     vdi, vm = client.rescue.find(copy, params["vdi"]), client.inventory.find_vm(found, params["vm"])
-    is_there = bool(_lent(found, copy, vdi, vm))
+    there = _lent(found, copy, vdi, vm)
+    if there and found.vbds[there[0]]["mode"] != ("RW" if params["writable"] else "RO"):  # check mode as well
+        name = found.vms[vm]["name_label"]
+        raise client.Refused(f"The VM {name!r} has this disk already, otherwise: take it back first (state: absent).")
     result = client.rescue.lend(calls, found, copy, vdi, vm, params["writable"], module.check_mode)
-    changed = result.status == client.rescue.DONE or module.check_mode and not is_there
+    changed = result.status == client.rescue.DONE or module.check_mode and not there
     after = _lent_lines([result])
     return {
         "changed": changed,
         "disks": [result.facts()],
-        "diff": {"before": after if is_there else "", "after": after},
+        "diff": {"before": after if there else "", "after": after},
     }
 
 
@@ -216,6 +339,8 @@ def taken_back(module, calls, pool):
         return {"changed": False, "disks": [], "diff": {"before": "", "after": ""}}
     found = client.inventory.read(calls)
     copy = client.choice.find_copy(pool, found, params["sr"])
+    if _is_gone(found, copy, params):
+        return {"changed": False, "disks": [], "diff": {"before": "", "after": ""}}
     vdi = client.rescue.find(copy, params["vdi"]) if params["vdi"] else None
     vm = client.inventory.find_vm(found, params["vm"]) if params["vm"] else None
     vbds = _lent(found, copy, vdi, vm)
@@ -243,3 +368,15 @@ def _lent(found, copy, vdi, vm):
 
 def _lent_lines(results):
     return "".join(f"{each.name} ({each.vdi}): {each.mode}, {each.vm}\n" for each in results)
+
+
+def _is_gone(found, copy, params):
+    """Is the disk, or the VM, not there any more? Then it is not lent."""
+    try:
+        if params["vdi"]:
+            client.rescue.find(copy, params["vdi"])
+        if params["vm"]:
+            client.inventory.find_vm(found, params["vm"])
+    except client.NotFound:
+        return True
+    return False

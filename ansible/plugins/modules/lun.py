@@ -11,8 +11,9 @@ short_description: Bring array clones of SRs of XenServer or XCP-ng to a state
 version_added: 0.1.0
 description:
   - Gives clones identities of their own, attaches them on all hosts of a pool, detaches and forgets them again.
-  - It takes a list, and works on up to O(jobs) LUNs at a time. One that fails stops no other; then the task fails when all
-    have ended, and RV(ignore:luns) says what became of each.
+  - It takes a list, and works on up to O(jobs) LUNs at a time. One that fails, or whose SR is in use, stops no other; then
+    the task fails when all have ended, and RV(luns) says what became of each.
+  - What cannot be meant is refused before anything is done, such as a SCSIid that the pool does not see, or an original.
   - No state destroys an SR or what is on a LUN. To unmap or delete a LUN is the array's.
 extends_documentation_fragment:
   - relvmoiscsi.pool.connection
@@ -77,6 +78,24 @@ options:
       - With the state V(forgotten), destroy the VMs that M(relvmoiscsi.pool.vm_clone) has made on the copies.
     type: bool
     default: false
+  force:
+    description:
+      - With O(with_vms), turn those VMs off first, hard. VMs of others that have disks there hinder it all the same.
+    type: bool
+    default: false
+  again:
+    description:
+      - LUNs that are copies of O(clones_of), have identities of their own already, and that no SR of this pool is on, are
+        meant as well. They were attached and forgotten before; you know that no other pool uses them now.
+    type: bool
+    default: false
+  mark:
+    description:
+      - A word of letters, digits and C(-_.) which the SRs that are introduced bear.
+      - With it, O(clones_of) and O(all) mean no copy of the pool that was introduced without it, and such a copy is refused
+        where it is named otherwise. With the state V(forgotten), VMs that were made without it stay, and so do the
+        copies on which they have disks.
+    type: str
 seealso:
   - module: relvmoiscsi.pool.lun_info
 """
@@ -109,7 +128,7 @@ EXAMPLES = r"""
 RETURN = r"""
 luns:
   description: A row for each LUN, in the order in which they were named or seen.
-  returned: always
+  returned: unless the task was refused before anything was done
   type: list
   elements: dict
   contains:
@@ -145,7 +164,7 @@ luns:
       type: str
 map:
   description: New UUIDs of VDIs by old ones, by UUID of the new SR. Only the state V(attached) knows them.
-  returned: always
+  returned: unless the task was refused before anything was done
   type: dict
 """
 
@@ -168,9 +187,11 @@ def main():
         "foreign": {"type": "bool", "default": False},
         "leave_others": {"type": "bool", "default": False},
         "with_vms": {"type": "bool", "default": False},
+        "force": {"type": "bool", "default": False},
+        "again": {"type": "bool", "default": False},
     }
     module = AnsibleModule(
-        argument_spec={**client.CONNECTION, **client.PORTAL, **spec},
+        argument_spec={**client.CONNECTION, **client.PORTAL, **client.MARK, **spec},
         required_together=client.PORTAL_TOGETHER,
         required_by=client.PORTAL_REQUIRED_BY,
         supports_check_mode=True,

@@ -11,7 +11,8 @@ short_description: Make VMs of the disks of an attached copy, without copying a 
 version_added: 0.1.0
 description:
   - Each is a new VM, halted, whose disks are those of the copy. No original is changed, and none of its disks is ever reached.
-  - A VM that is there already is found by its marks, and none is made twice.
+  - A VM that is there already is found by its marks, and none is made twice. One that is not on the networks that are asked
+    for, O(isolated) or O(networks), is refused, and not started.
   - HA, PCI devices, tags and keys of backup tools stay behind, and MACs are new.
   - The hostname, the machine SID, keys and static addresses are those of the original.
 extends_documentation_fragment:
@@ -32,7 +33,7 @@ options:
   state:
     description:
       - V(present), the VMs are there.
-      - V(started), and run.
+      - V(started), and run. Those that are suspended or paused go on.
       - V(absent), those that were made on O(sr) are destroyed, and their disks stay on the copy. A copy that is not there has none.
     type: str
     choices: [ present, started, absent ]
@@ -45,7 +46,7 @@ options:
     default: []
   all:
     description:
-      - All VMs that have disks there.
+      - All VMs that have disks there. That there are none is a warning.
     type: bool
     default: false
   name:
@@ -55,7 +56,8 @@ options:
     default: "{vm} {date}"
   isolated:
     description:
-      - Put all of them on this network, which leads nowhere. It is made if there is none of this name, and refused if it has a physical interface.
+      - Put all of them on this network, which leads nowhere. It is made if there is none of this name, and refused if it has a
+        physical interface. An empty name is an error.
     type: str
   networks:
     description:
@@ -86,9 +88,14 @@ options:
       - With their virtual GPUs.
     type: bool
     default: true
+  mark:
+    description:
+      - A word of letters, digits and C(-_.) which the VMs that are made bear.
+      - With it, a copy that is there and was made without it is refused, and V(absent) means none of them.
+    type: str
   force:
     description:
-      - With V(absent), turn off those that run.
+      - With V(absent), turn off those that run, are suspended or paused, hard.
     type: bool
     default: false
   jobs:
@@ -112,7 +119,7 @@ EXAMPLES = r"""
 RETURN = r"""
 vms:
   description: A row for each VM, with C(vm), C(name), C(status), C(disks), C(networks), C(snapshots), C(notes), C(changed) and C(error).
-  returned: always
+  returned: unless the task was refused before anything was done
   type: list
   elements: dict
 """
@@ -139,7 +146,7 @@ def main():
         "jobs": {"type": "int", "default": 10},
     }
     module = AnsibleModule(
-        argument_spec={**client.CONNECTION, **spec},
+        argument_spec={**client.CONNECTION, **client.MARK, **spec},
         mutually_exclusive=[("isolated", "networks")],
         supports_check_mode=True,
     )

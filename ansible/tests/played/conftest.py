@@ -3,15 +3,19 @@
 pool, with TLS.
 """
 
+import importlib
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
 
 from kit.certificates import self_signed
 from kit.lun_world import World
@@ -56,6 +60,15 @@ def home(tmp_path_factory):
     done = ansible("ansible-galaxy", "collection", "install", "--offline", "-p", home, tarball, home=home)
     assert done.returncode == 0, done.stdout
     return home
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sources(tmp_path_factory):
+    """The collection where Python finds it, for modules that run in this process."""
+    place = tmp_path_factory.mktemp("sources")
+    (place / "ansible_collections/relvmoiscsi").mkdir(parents=True)
+    (place / "ansible_collections/relvmoiscsi/pool").symlink_to(COLLECTION)
+    sys.path.insert(0, str(place))
 
 
 @pytest.fixture(scope="session")
@@ -134,6 +147,24 @@ class Stage:
         played = self.play(pairs, *arguments)
         assert len(played.results) == len(tasks), played.out
         return played.results
+
+    def now(self, module, check=False, **options):
+        """The result of one module, which runs in this process, as a task would give it; it has no playbook."""
+        pool = self.lab.pool
+        where = {"hostname": pool.url, "username": pool.api.user, "password": pool.api.password}
+        main = importlib.import_module(f"ansible_collections.relvmoiscsi.pool.plugins.modules.{module}").main
+        out = io.StringIO()
+        arguments = {**where, "ca_path": str(self.ca), **options, "_ansible_check_mode": check, "_ansible_diff": True}
+        with patch_module_args(arguments), redirect_stdout(out), pytest.raises(SystemExit) as ended:
+            main()
+        result = json.loads(out.getvalue())
+        assert bool(ended.value.code) == result.get("failed", False)
+        return {"failed": False, "changed": False, **result}
+
+    def quickly(self, *tasks, check=False, module="lun"):
+        """As `tasks`, with modules that run in this process."""
+        pairs = [task if isinstance(task, tuple) else (module, task) for task in tasks]
+        return [self.now(name, check, **options) for name, options in pairs]
 
     def task(self, module, *arguments, **options):
         """The result of one task, whether it fails or not."""

@@ -63,7 +63,7 @@ def test_check_mode_tells_the_same_and_does_nothing(stage):
 
 
 def test_check_mode_of_what_is_attached(stage):
-    done = stage.tasks({"all": True}, arguments=["--diff"])[0]
+    done = stage.quickly({"all": True})[0]
     assert "kind: attached" in done["diff"]["after"] and "xs3: plugged" in done["diff"]["after"]
     before = stage.lab.summary()
     states = [{"all": True, "state": state} for state in ("attached", "detached", "forgotten")]
@@ -77,7 +77,7 @@ def test_check_mode_of_what_is_attached(stage):
 def test_each_state_in_turn_and_each_twice(stage):
     states = [state for state in ("resignatured", "attached", "detached", "attached", "forgotten") for _ in range(2)]
     rows = [{"state": state, "scsi_ids": [stage.clone], "leave_others": True} for state in states]
-    found = stage.tasks(*rows)
+    found = stage.quickly(*rows)
     assert [each["changed"] for each in found] == [True, False] * 5
     assert {row["sr"]["new"] for each in found for row in each["luns"]} == {stage.world.sr_uuid(stage.clone), None}
     assert not stage.lab.summary()
@@ -94,11 +94,11 @@ def test_a_detached_copy_has_no_pbds_and_keeps_its_vdis(stage):
 def test_a_host_that_is_down_fails_the_task_and_the_next_run_does_the_rest(stage):
     stage.lab.pool.go_down(stage.lab.pool.hosts[2])
     copy = {"scsi_ids": [stage.clone], "leave_others": True}
-    first, second = stage.tasks(copy, copy)
+    first, second = stage.quickly(copy, copy)
     assert first["failed"] and first["changed"] and "xs3 (down)" in first["msg"]
     assert second["failed"] and not second["changed"]
     stage.lab.pool.come_back(stage.lab.pool.hosts[2])
-    (last,) = stage.tasks(copy)
+    (last,) = stage.quickly(copy)
     assert last["changed"] and last["luns"][0]["status"] == "attached"
 
 
@@ -140,5 +140,5 @@ def test_what_cannot_be_meant_is_refused(stage):
         ({"state": "forgotten", "srs": ["Production"]}, "is no copy"),
         ({"all": True, "jobs": 0}, "at least one"),
     ]
-    for found, (_, text) in zip(stage.tasks(*(options for options, _ in wrong)), wrong):
+    for found, (_, text) in zip(stage.quickly(*(options for options, _ in wrong)), wrong):
         assert found["failed"] and text in found["msg"]

@@ -29,7 +29,7 @@ def test_vms_of_a_copy_are_made_started_and_destroyed(day):
 
 
 def test_check_mode_makes_no_vm(day):
-    day.tasks(attach(day))
+    day.quickly(attach(day))
     rows = [{"sr": "A copy", "all": True, "isolated": "lab"}, {"sr": "A copy", "all": True, "state": "started"}]
     for found in day.tasks(*rows, arguments=["--check"], module="vm_clone"):
         assert found["changed"] and found["vms"][0]["status"] == "would be cloned"
@@ -60,21 +60,21 @@ def test_check_mode_of_a_restore_is_what_would_happen(day):
         {"sr": "A copy", "vm": "web", "shutdown": True},
         {"vm": "web", "state": "home"},
     ]
-    day.tasks(attach(day))
-    refused, would, nothing = day.tasks(*tasks, arguments=["--check", "--diff"], module="vm_restore")
+    day.quickly(attach(day))
+    refused, would, nothing = day.quickly(*tasks, check=True, module="vm_restore")
     assert refused["failed"] and "is not halted" in refused["msg"]
     assert would["changed"] and would["restore"]["status"] == "would be restored"
     assert not nothing["changed"]
     assert day.lab.disks_of(day.web) == before
 
-    day.tasks(tasks[1], module="vm_restore")
+    day.quickly(tasks[1], module="vm_restore")
     there = day.lab.disks_of(day.web)
-    again, at_home = day.tasks(tasks[1], tasks[2], arguments=["--check"], module="vm_restore")
+    again, at_home = day.quickly(tasks[1], tasks[2], check=True, module="vm_restore")
     assert not again["changed"] and again["restore"]["status"] == "already restored"
     assert at_home["changed"] and at_home["restore"]["status"] == "would be taken home"
     assert day.lab.disks_of(day.web) == there
 
-    done, twice = day.tasks(tasks[2], tasks[2], module="vm_restore")
+    done, twice = day.quickly(tasks[2], tasks[2], module="vm_restore")
     assert done["changed"] and not twice["changed"]
     now = day.lab.disks_of(day.web)
     assert {sr for sr, _ in now.values()} == {sr for sr, _ in before.values()} and now != before

@@ -29,6 +29,8 @@ _NEEDED = {
     "VBD": "vm-admin",
     "VM": "vm-admin",
     "VM.start": "vm-operator",
+    "VM.resume": "vm-operator",
+    "VM.unpause": "vm-operator",
     "VM.clean_shutdown": "vm-operator",
     "VM.hard_shutdown": "vm-operator",
     "VM.set_ha_restart_priority": "pool-operator",

@@ -35,6 +35,8 @@ class Vms:
             "VM.start": self.vm_start,
             "VM.clean_shutdown": self.vm_clean_shutdown,
             "VM.hard_shutdown": self.vm_hard_shutdown,
+            "VM.resume": lambda _session, vm, _paused=False, _force=False: self._go_on(vm, "Suspended"),
+            "VM.unpause": lambda _session, vm: self._go_on(vm, "Paused"),
             "VM.set_is_a_template": self.vm_set_is_a_template,
             "VBD.create": self.vbd_create,
             "VBD.destroy": self.vbd_destroy,
@@ -91,8 +93,12 @@ class Vms:
             raise XenError("VM_SHUTDOWN_TIMEOUT", vm, "1200.")
         self.vm_hard_shutdown(session, vm)
 
+    def _go_on(self, vm, state):
+        self._require_state(vm, state)
+        self.database.set("VM", vm, "power_state", "Running")
+
     def vm_hard_shutdown(self, _session, vm):
-        self._require_state(vm, "Running")
+        self._require_state(vm, "Running", "Suspended", "Paused")
         for table in ("VBD", "VIF"):
             for ref in self.database.refs(table, VM=vm):
                 self.database.set(table, ref, "currently_attached", False)
@@ -116,10 +122,10 @@ class Vms:
         halted = self.database.records("VM", power_state="Halted", is_a_template=False, is_a_snapshot=False)
         return [ref for ref, vm in halted.items() if vm["other_config"].get("auto_poweron") == "true"]
 
-    def _require_state(self, vm, wanted):
+    def _require_state(self, vm, *wanted):
         found = self.database.get("VM", vm, "power_state")
-        if found != wanted:
-            raise XenError("VM_BAD_POWER_STATE", vm, wanted, found)
+        if found not in wanted:
+            raise XenError("VM_BAD_POWER_STATE", vm, wanted[0], found)
 
     # -- VBD ----------------------------------------------------------------------------------------------------------
 

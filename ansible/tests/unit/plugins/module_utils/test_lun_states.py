@@ -36,3 +36,18 @@ def test_the_diff_has_hosts_and_nothing_of_what_is_gone():
 def test_errors_are_counted():
     assert client.summary("LUNs", [("a", None)]) == ""
     assert client.summary("LUNs", [("a", None), ("b", "No.")]) == "1 of 2 LUNs failed. b: No."
+
+
+def test_sentences_are_in_the_words_of_the_options():
+    params = {"leave_others": False, "jobs": 1, "isolated": None}
+    said = {
+        "Name them too, or say --leave-others.": "Name them too, or say leave_others.",
+        "Say --isolated NET.": "Say isolated NET.",
+        "Take it back first (--done).": "Take it back first (state: absent).",
+        "Undo that (`relvmoiscsi pool restore --undo`), or `--home`.": (
+            "Undo that (`relvmoiscsi pool restore --undo`), or `state: home`."
+        ),
+        "a well-known-name -- and --nothing-we-know": "a well-known-name -- and --nothing-we-know",
+    }
+    for text, wanted in said.items():
+        assert client.in_words_of(params, text) == wanted
