@@ -6,6 +6,7 @@ import json
 import pytest
 
 from conftest import COLLECTION, PATH
+from kit.lun_world import FABRIC
 
 FLEET = COLLECTION / "examples/fleet/dr_test.yml"
 
@@ -21,14 +22,6 @@ def alone(day):
     return day
 
 
-def test_the_fleet_tests_its_recovery_and_leaves_nothing(alone):
-    before = everything(alone)
-    played = alone.play(FLEET)
-    assert played.status == 0, played.out
-    assert "Async.VM.start" in alone.lab.pool.api.calls
-    assert everything(alone) == before
-
-
 def test_checks_that_fail_leave_nothing_either(alone, tmp_path):
     before = everything(alone)
     checks = tmp_path / "checks.yml"
@@ -38,53 +31,185 @@ def test_checks_that_fail_leave_nothing_either(alone, tmp_path):
     assert everything(alone) == before
 
 
-def test_a_test_environment_is_made_once(alone, tmp_path):
+def environment(day, **variables):
+    """A playbook with the role test_environment."""
     options = {"hostname": "{{ pool_url }}", "password": "{{ pool_password }}", "ca_path": "{{ pool_ca }}"}
-    role = {"role": "relvmoiscsi.pool.test_environment", "vars": {"test_environment_of": "Production"}}
+    role = {"role": "relvmoiscsi.pool.test_environment", "vars": variables}
     play = {"hosts": "pools", "connection": "local", "gather_facts": False, "roles": [role]}
-    path = tmp_path / "site.json"
+    path = day.directory / f"site-{day.runs}.json"
     path.write_text(json.dumps([{**play, "module_defaults": {"group/relvmoiscsi.pool.pool": options}}]))
+    return path
+
+
+def test_a_test_environment_is_made_once(alone):
+    path = environment(alone, test_environment_of="Production")
     first, second = alone.play(path), alone.play(path)
     assert (first.status, first.changed) == (0, 2), first.out
     assert (second.status, second.changed) == (0, 0), second.out
 
 
+def test_a_test_environment_goes_though_the_original_is_what_was_lost(alone):
+    """Its LUN is not to be seen; and it is named by its UUID in capitals."""
+    before = everything(alone)
+    of = alone.world.sr_uuid(alone.lab.originals["Production"][0]).upper()
+    mark = {"mark": "test_environment"}
+    made = alone.now("lun", clones_of=[of], **mark)["luns"][0]
+    assert not alone.now("vm_clone", sr=made["name"], all=True, isolated="lab", state="started", **mark)["failed"]
+    alone.world.luns = [lun for lun in alone.world.luns if lun.scsi_id != alone.lab.originals["Production"][0]]
+    gone = alone.play(environment(alone, test_environment_of=of, test_environment_state="absent"))
+    assert (gone.status, gone.changed) == (0, 1), gone.out
+    assert everything(alone) == before
+
+
+def of_others(day, **more):
+    """A copy of Production that somebody else has attached, with a VM that runs."""
+    copy = day.now("lun", clones_of=["Production"], name="dev copy", leave_others=True)
+    made = day.now("vm_clone", sr="dev copy", all=True, name="dev {vm}", **more)
+    assert not copy["failed"] and not made["failed"]
+
+
+def running(day):
+    return sorted((vm["name_label"], vm["power_state"]) for vm in day.lab.pool.db.records("VM").values())
+
+
+def test_the_fleet_tests_its_recovery_and_leaves_nothing_but_what_others_have(alone):
+    of_others(alone, isolated="dev net", state="started")
+    before, vms = everything(alone), running(alone)
+    alone.lab.clone("Production")  # of tonight
+    played = alone.play(FLEET)
+    assert played.status == 0, played.out
+    assert alone.lab.pool.api.calls.count("Async.VM.start") == 2
+    assert (everything(alone), running(alone)) == (before, vms)
+
+
+def test_one_that_is_refused_touches_nothing(day):
+    """There is a clone of another SR behind the target; and somebody has a copy on the network of the original."""
+    of_others(day)
+    before, vms = everything(day), running(day)
+    played = day.play(FLEET)
+    assert played.status != 0 and "dev copy" in played.out
+    assert "Async.VM.start" not in day.lab.pool.api.calls
+    assert (everything(day), running(day)) == (before, vms)
+
+
+def test_the_recovery_is_tested_again_with_the_same_snapshot_if_somebody_says_so(alone):
+    before = everything(alone)
+    for state in ("attached", "forgotten"):
+        assert alone.now("lun", state=state, clones_of=["Production"])["changed"]
+    played = alone.play(FLEET, "-e", '{"dr_test_again": true}')
+    assert played.status == 0, played.out
+    assert alone.lab.pool.api.calls.count("Async.VM.start") == 1
+    assert everything(alone) == before
+
+
+def test_a_network_without_a_name_is_an_error(alone):
+    played = alone.play(FLEET, "-e", "dr_test_network=")
+    assert played.status != 0 and "are not empty" in played.out
+    assert "Async.VM.start" not in alone.lab.pool.api.calls
+
+
+def test_the_recovery_is_tested_behind_adapters(alone):
+    lab = alone.lab
+    lab.original("Fabric", target=FABRIC)
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = alone.world.plugin
+    lab.clone("Fabric")
+    lab.vm("db", lab.vdi("Fabric", "data")[0])
+    before = everything(alone)
+    played = alone.play(FLEET, "-e", '{"dr_test_of": "Fabric", "dr_test_hba": true}')
+    assert played.status == 0, played.out
+    assert "Async.VM.start" in lab.pool.api.calls and everything(alone) == before
+
+
+#: as strict as the real one: what is installed already, or is not there, fails the whole transaction
+RPM = """case $1 in -qa) cat {there}; exit 0 ;; esac
+shift
+for file; do
+    [ -e "$file" ] || exit 1
+    ! grep -qx "$(basename "$file" .rpm)" {there} || exit 3
+done
+for file; do basename "$file" .rpm >>{there}; done
+"""
+
+DOCTOR = """case $2 in --json) ;; *) exit 0 ;; esac
+if [ -e {restarted} ]; then status=ok; else status=problem; fi
+printf '{{"findings": [{{"name": "restart", "status": "%s", "host": ""}}]}}\\n' $status
+[ $status = ok ] || exit 4
+"""
+
+
+class Dom0:
+    """Programs in the place of dom0's, which write down how they were called."""
+
+    def __init__(self, stage, directory):
+        self.stage, self.directory, self.log = stage, directory, directory / "log"
+        self.there, self.restarted, self.programs = (directory / name for name in ("there", "restarted", "programs"))
+        self.programs.mkdir()
+        self.there.write_text("")
+        self.program("rpm", RPM.format(there=self.there))
+        self.program("relvmoiscsi", DOCTOR.format(restarted=self.restarted))
+        self.program("xe-toolstack-restart", f"touch {self.restarted}")
+        self.program("xe", "")
+        self.packages = [directory / f"{name}-0.1.0-1.noarch.rpm" for name in ("relvmoiscsi", "relvmoiscsi-pool")]
+        for package in self.packages:
+            package.write_bytes(b"\xed\xab\xee\xdb")
+
+    def program(self, name, text):
+        (self.programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{self.log}\n{text}\n')
+        (self.programs / name).chmod(0o755)
+
+    def play(self, *packages, hosts=("site1",), arguments=(), **variables):
+        """What came of the role, and the programs that it has called beside those that ask."""
+        wish = {"install_packages": list(map(str, packages)), "install_directory": str(self.directory / "place")}
+        role = {"role": "relvmoiscsi.pool.install", "vars": {"install_retries": 0, **wish, **variables}}
+        path, inventory = self.directory / "install.json", self.directory / "hosts.json"
+        play = {"hosts": "pools", "connection": "local", "gather_facts": False, "roles": [role]}
+        path.write_text(json.dumps([play]))
+        inventory.write_text(json.dumps({"pools": {"hosts": dict.fromkeys(hosts, {})}}))
+        self.log.write_text("")
+        played = self.stage.play(path, "-i", inventory, *arguments, PATH=f"{self.programs}:{PATH}")
+        told = [line for line in self.log.read_text().splitlines() if line.startswith(("rpm -U", "xe-toolstack"))]
+        return played, told
+
+
 @pytest.fixture
-def dom0(tmp_path):
-    """A directory with programs in the place of dom0's, which write down how they were called."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    log, there = tmp_path / "log", tmp_path / "installed"
-    texts = {
-        "rpm": f"case $1 in -qa) cat {there} ;; *) echo relvmoiscsi-0.1.0-1.noarch >{there} ;; esac",
-        "scp": ":",
-        "xe-toolstack-restart": ":",
-        "relvmoiscsi": ":",
+def dom0(stage, tmp_path):
+    return Dom0(stage, tmp_path)
+
+
+def test_the_package_is_installed_once_and_another_one_later(dom0):
+    one, other = dom0.packages
+    check, nothing = dom0.play(one, arguments=["--check"])
+    assert (check.status, check.changed, nothing) == (0, 1, []), check.out
+    first, told = dom0.play(one)
+    place = dom0.directory / "place"
+    assert (first.status, told) == (0, [f"rpm -U {place / one.name}", "xe-toolstack-restart"]), first.out
+    second, told = dom0.play(one)
+    assert (second.status, second.changed, told) == (0, 0, []), second.out
+    third, told = dom0.play(one, other)
+    assert (third.status, told) == (0, [f"rpm -U {place / other.name}"]), third.out
+    assert not list(place.iterdir())
+
+
+def test_a_restart_that_failed_is_made_up_for(dom0):
+    dom0.program("xe-toolstack-restart", "exit 1")
+    first, _ = dom0.play(dom0.packages[0])
+    assert first.status != 0
+    dom0.program("xe", "case $1 in task-list) echo a-task ;; esac")
+    second, told = dom0.play(dom0.packages[0])
+    assert second.status != 0 and told == []
+    dom0.program("xe", "case $1 in pool-list) echo true ;; esac")  # HA
+    third, told = dom0.play(dom0.packages[0])
+    assert third.status != 0 and told == [] and "HA is on" in third.out
+    dom0.program("xe", "")
+    dom0.program("xe-toolstack-restart", f"touch {dom0.restarted}")
+    fourth, told = dom0.play(dom0.packages[0])
+    assert (fourth.status, told) == (0, ["xe-toolstack-restart"]), fourth.out
+
+
+def test_no_toolstack_is_restarted_before_all_hosts_have_the_package(dom0):
+    missing = {
+        "install_directory": f"{{{{ '/dev/null' if inventory_hostname == 'site2' else '{dom0.directory}/place' }}}}"
     }
-    for name, text in texts.items():
-        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{log}\n{text}\nexit 0\n')
-        (programs / name).chmod(0o755)
-    there.write_text("")
-    return programs, log
-
-
-def test_the_package_is_installed_once(stage, dom0, tmp_path):
-    programs, log = dom0
-    package = "/somewhere/relvmoiscsi-0.1.0-1.noarch.rpm"
-    role = {"role": "relvmoiscsi.pool.install", "vars": {"install_packages": [package]}}
-    path = tmp_path / "install.json"
-    path.write_text(json.dumps([{"hosts": "pools", "connection": "local", "gather_facts": False, "roles": [role]}]))
-    search = f"{programs}:{PATH}"
-    first = stage.play(path, PATH=search)
-    assert first.status == 0, first.out
-    assert log.read_text().splitlines() == [
-        "rpm -qa relvmoiscsi*",
-        f"scp -q {package} root@site1:/tmp/",
-        "rpm -U /tmp/relvmoiscsi-0.1.0-1.noarch.rpm",
-        "xe-toolstack-restart",
-        "relvmoiscsi doctor",
-    ]
-    log.write_text("")
-    second = stage.play(path, PATH=search)
-    assert (second.status, second.changed) == (0, 0), second.out
-    assert log.read_text().splitlines() == ["rpm -qa relvmoiscsi*", "relvmoiscsi doctor"]
+    played, told = dom0.play(dom0.packages[0], hosts=("site1", "site2"), **missing)
+    assert played.status != 0 and "has not come as far on site2" in played.out, played.out
+    assert [line.split()[0] for line in told] == ["rpm"]
