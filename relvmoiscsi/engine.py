@@ -303,11 +303,14 @@ def copy_unseen(device: Device, prepared: Prepared, progress: Optional[Progress]
     )
 
 
-def resignature(device: Device, prepared: Prepared) -> Result:
-    """Carry out a prepared plan. Raises Refused or DeviceError; the error says what state the device is in."""
+def resignature(device: Device, prepared: Prepared, progress: Optional[Progress] = None) -> Result:
+    """Carry out a prepared plan. Raises Refused or DeviceError; the error says what state the device is in.
+
+    `progress` is told how many copied bytes are read back before the mark, and what it raises goes through.
+    """
     prepared = copy_unseen(device, prepared)
     counting = CountingDevice(device)
-    apply.carry_out(counting, prepared.plan)
+    apply.carry_out(counting, prepared.plan, progress=progress)
     run = prepared.plan.run
     return _result(counting, RESIGNATURED, prepared.lun, run)._replace(
         reads=prepared.reads + counting.reads,

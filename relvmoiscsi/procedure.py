@@ -55,6 +55,10 @@ class Voice(ABC):
         """While guest data is copied, which only one VDI of several images takes: so many bytes of so many."""
 
     @abstractmethod
+    def reading_back(self, done: int, total: int) -> None:
+        """The same while it is read back under the locks, up to the last moment at which nothing has happened."""
+
+    @abstractmethod
     def has_settled(self, mark: Mark, result: Result) -> None:
         """A run that was cut is over. A new one may follow."""
 
@@ -105,7 +109,7 @@ def _carried_out(
     prepared = engine.copy_unseen(device, prepared, voice.copying)
     begun = "A new image was begun where nobody sees it" if prepared.writes else ""
     with _since(begun, always=False), voice.locks(prepared.plan.run):
-        return Outcome(engine.resignature(device, prepared), was_cut=False)
+        return Outcome(engine.resignature(device, prepared, voice.reading_back), was_cut=False)
 
 
 @contextmanager

@@ -195,6 +195,10 @@ class _Terminal(procedure.Voice):
             sys.stderr.write(f"\r  [{bar:{_BAR}}] {human_size(done)} of {human_size(total)}{end}")
             sys.stderr.flush()
 
+    def reading_back(self, done: int, total: int) -> None:
+        """Another one."""
+        self.copying(done, total)
+
     def has_settled(self, mark: Mark, result: Result) -> None:
         """What is finished is the result; what was taken back is as the message before had it."""
 

@@ -87,15 +87,21 @@ class _SmLog(procedure.Voice):
 
     def copying(self, done: int, total: int) -> None:
         """A line for each tenth."""
-        if self._deadline.has_passed and done < total:
-            raise Refused(
-                f"The call's time is over with {human_size(done)} of {human_size(total)} copied. The command "
-                "`relvmoiscsi resignature --vdis one` on the host has no such limit.",
-                sm_key="SMGeneral",
-            )
+        self._give_up_in_time(done, total, "copied")
         if done * 10 // total > self._said:
             self._said = done * 10 // total
             log.info("%s: %s of %s copied", self._device.name, human_size(done), human_size(total))
+
+    def reading_back(self, done: int, total: int) -> None:
+        self._give_up_in_time(done, total, "read back")
+
+    def _give_up_in_time(self, done: int, total: int, what: str) -> None:
+        if self._deadline.has_passed and done < total:
+            raise Refused(
+                f"The call's time is over with {human_size(done)} of {human_size(total)} {what}. The command "
+                "`relvmoiscsi resignature --vdis one` on the host has no such limit.",
+                sm_key="SMGeneral",
+            )
 
     @contextmanager
     def locks(self, run: Run) -> Iterator[None]:

@@ -390,6 +390,9 @@ class _Yes(procedure.Voice):
     def copying(self, done, total):
         pass
 
+    def reading_back(self, done, total):
+        pass
+
     def has_settled(self, mark, result):
         pass
 

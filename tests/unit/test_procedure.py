@@ -53,6 +53,9 @@ class Recorder(procedure.Voice):
     def copying(self, done, total):
         raise AssertionError("nothing is copied where all VDIs stay")
 
+    def reading_back(self, done, total):
+        raise AssertionError("nothing is copied where all VDIs stay")
+
     @contextmanager
     def locks(self, run):
         self.said.append("locked")

@@ -24,6 +24,14 @@ def only_unseen(name: str) -> str:
     )
 
 
+def overtaken(name: str) -> str:
+    """The sentence about a device that has changed while a new image was begun."""
+    return (
+        "Only free extents, and sectors that no image showed when it was read, were written. Where another host has "
+        f"made one VDI of {name} meanwhile, the last 16 MiB of this run may lie in it: then take the clone again."
+    )
+
+
 def cut_sentence(name: str, kind: int) -> str:
     """The sentence about a device on which a later step has failed."""
     return (

@@ -19,7 +19,7 @@ from relvmoiscsi.resignature.planning.labels import Labels
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
 from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen, Written
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.lun import Lun
@@ -43,7 +43,8 @@ class Plan(NamedTuple):
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
     label_now: bytes = b""  #: the label sector on the device, where it is not the run's old label
-    unseen: Unseen = Unseen()
+    unseen: Unseen = Unseen()  #: still to be written
+    written: Written = Written()  #: what was `unseen`
 
     @property
     def run(self) -> Run:

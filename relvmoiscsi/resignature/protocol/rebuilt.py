@@ -73,6 +73,7 @@ class Unseen(NamedTuple):
     """What is written before the mark where nobody sees it: free extents, and sectors that no bitmap shows."""
 
     expected: Tuple[Expected, ...] = ()  #: what it is built on, and is not written
+    unchanged: Iterable[Chunk] = ()  #: the same, as it was read: small pieces, of which there may be very many
     chunks: Tuple[Chunk, ...] = ()
     copies: Tuple[Iterable[Copy], ...] = ()  #: one after the other, behind the chunks
     more: Iterable[Chunk] = ()  #: behind `chunks`: where nothing is that a survey reads
@@ -80,6 +81,18 @@ class Unseen(NamedTuple):
     @property
     def copied_bytes(self) -> int:
         return sum(copy.length for several in self.copies for copy in several)
+
+
+class Written(NamedTuple):
+    """What of a new image is on the device already, and nobody sees; no byte of it is written twice."""
+
+    unseen: Unseen = Unseen()
+    digests: bytes = b""  #: SHA-256 of what was written, one behind the other: of each batch as it is made up again
+
+    @property
+    def head(self) -> Tuple[Chunk, ...]:
+        """The first sector of it: an array that puts the LUN back to what it was takes it away."""
+        return tuple(Chunk(chunk.offset, chunk.data[:SECTOR]) for chunk in self.unseen.chunks[:1])
 
 
 class TableUnit(NamedTuple):

@@ -4,7 +4,7 @@
 `resignature.after_a_cut.recovery` finishes what was cut, or takes it back.
 
 Each step ends in one flush. Before step 1 the device is compared with what was read; after step 1 and after step 3
-what was written is read back; after step 6 all of it.
+what was written is read back; after step 6 all of it. What nobody sees is read back before the mark and behind it.
 
 A write that was reported as failed may still reach the disk, minutes later: nobody can take it back. So after a failure
 nothing is taken back and nothing is erased:
@@ -30,11 +30,17 @@ from typing import Container, Iterable, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
-from relvmoiscsi.resignature.after_a_cut.sentences import cut_sentence, nothing_written, only_free_space, only_unseen
+from relvmoiscsi.resignature.after_a_cut.sentences import (
+    cut_sentence,
+    nothing_written,
+    only_free_space,
+    only_unseen,
+    overtaken,
+)
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import Journal
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.protocol.steps import STEPS, Step
 from relvmoiscsi.resignature.writing import copying, rebuilding
@@ -53,16 +59,22 @@ def write_unseen(device: Device, plan: Plan, progress: Optional[Progress] = None
     with in_state(NOTHING_WRITTEN, DeviceError, Refused):
         _compare_with_plan(device, plan)
     with in_state(only_unseen(device.name)):
-        copying.write_unseen(device, plan.unseen, progress)
-    return plan._replace(unseen=Unseen(expected=plan.unseen.expected))
+        written = copying.write_unseen(device, plan.unseen, lambda there: _verify_ours(device, plan, there), progress)
+    unseen = plan.unseen
+    return plan._replace(unseen=Unseen(unseen.expected, unseen.unchanged), written=written)
 
 
-def carry_out(device: Device, plan: Plan, before: str = "") -> None:
+def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[Progress] = None) -> None:
     """All steps, on a device that is as it was when the plan was made.
 
     Raises Refused when it is not (nothing is written), DeviceError when an operation fails; the error says what state
     the device is in. `before` begins that sentence, where something has been done to it already. What nobody sees is
-    written already (`write_unseen`).
+    written already (`write_unseen`). `progress` is told how much of it is read back before the mark, and what it raises
+    goes through.
+
+    It is read back twice. Before the mark, as from there on the bitmaps of filled blocks are made all ones, on the way
+    back too. Behind the mark, as another host that writes where this one has written looks at the label before each
+    batch, and stops at a mark.
     """
     run, labels = plan.run, plan.labels()
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
@@ -74,8 +86,12 @@ def carry_out(device: Device, plan: Plan, before: str = "") -> None:
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
         read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
+        if run.rebuilt is not None:
+            copying.read_back_written(device, plan.written, progress)
+            _verify_ours(device, plan, plan.written)
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         step(device, steps.MARK, plan.chunks_of(steps.MARK), run.blocks)
+        copying.read_back_written(device, plan.written)
         contents = content_chunks(run, device.block_size)
         step(device, steps.CONTENTS, contents, units=rebuilding.full_units(run))
         read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
@@ -147,9 +163,7 @@ def _widened(device: Device, chunk: Chunk, start: int, end: int, around: Optiona
 
 def _compare_with_plan(device: Device, plan: Plan) -> None:
     """Everything the plan builds on is as it was read."""
-    labels = plan.labels()
-    expected = [Chunk(labels.offset, plan.label_now or labels.before), *_old_headers(plan.journal)]
-    expected += plan.run.blocks
+    expected = [*_deciding(plan), *plan.run.blocks, *plan.written.head]
     expected += [Chunk(write.offset, write.old) for write in plan.run.writes]
     for chunk, data in zip(expected, device.read([range_of(chunk) for chunk in expected])):
         if data != chunk.data:
@@ -158,6 +172,22 @@ def _compare_with_plan(device: Device, plan: Plan) -> None:
         for one, data in zip(batch, device.read([one.range for one in batch])):
             if sha256(data).digest() != one.digest:
                 raise _changed(device, one.range.offset)
+    copying.verify_unchanged(device, plan.unseen.unchanged, lambda offset: _changed(device, offset))
+
+
+def _verify_ours(device: Device, plan: Plan, written: Written) -> None:
+    """Nobody has marked, committed or changed the volume group, and nobody has put the LUN back to what it was.
+
+    Read afresh: no more than a few sectors, as it is done before each batch that is written.
+    """
+    with in_state(overtaken(device.name), Refused):
+        copying.verify_unchanged(device, [*_deciding(plan), *written.head], lambda offset: _changed(device, offset))
+
+
+def _deciding(plan: Plan) -> List[Chunk]:
+    """The label, and the headers of the metadata areas, as they were read."""
+    labels = plan.labels()
+    return [Chunk(labels.offset, plan.label_now or labels.before), *_old_headers(plan.journal)]
 
 
 def _changed(device: Device, offset: int) -> Refused:

@@ -1,37 +1,102 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Write what nobody sees before the commit: parts of a new image, and copies of guest data."""
+"""Write what nobody sees before the commit: parts of a new image, and copies of guest data; and read it back.
+
+A batch is what is in memory: 16 MiB, or 1024 pieces. That is also how far a run goes on after the LUN has changed
+under it.
+"""
 
 import logging
+from hashlib import sha256
 from itertools import chain
-from typing import Callable, Iterable, Iterator, Optional, Sequence
+from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen
-from relvmoiscsi.resignature.writing.reading_back import batches, read_back
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen, Written
+from relvmoiscsi.resignature.writing.reading_back import batches, not_held, range_of
 
 log = logging.getLogger(__name__)
 
-#: told how many bytes are copied, and how many will be
+#: told how many bytes are copied, or read back, and how many will be
 Progress = Callable[[int, int], None]
 
 #: a copy is made in pieces of at most so many bytes
 PIECE_BYTES = 1 << 20
 
+_DIGEST_BYTES = sha256().digest_size
 
-def write_unseen(device: Device, unseen: Unseen, progress: Optional[Progress] = None) -> None:
-    """Write and read back; it is durable with the next flush. Raises DeviceError, or Refused for lost writes."""
-    for part in batches(chain(unseen.chunks, unseen.more), lambda chunk: len(chunk.data)):
-        device.write(part)
-        read_back(device, part)
+
+def write_unseen(
+    device: Device, unseen: Unseen, verify: Callable[[Written], None], progress: Optional[Progress] = None
+) -> Written:
+    """Write; it is durable with the next flush, and `read_back_written` tells whether it is there.
+
+    `verify` is called before each batch with what is written until then, and raises where nothing more may be.
+    Raises DeviceError, and what `verify` and `progress` raise.
+    """
+    digests, there = bytearray(), Written()
+
+    def put(chunks: Sequence[Chunk]) -> None:
+        verify(there)
+        device.write(chunks)
+        digests.extend(_digest(chunk.data for chunk in chunks))
+
+    for part in _pieces_of(unseen):
+        put(part)
+        there = Written(unseen)
     total, done = unseen.copied_bytes, 0
     if total:
         log.info("copying %d bytes on %s", total, device.name)
+    for batch in _copies_of(unseen):
+        put(_read(device, batch))
+        done += sum(copy.length for copy in batch)
+        if progress is not None:
+            progress(done, total)
+    return Written(unseen, bytes(digests))
+
+
+def read_back_written(device: Device, written: Written, progress: Optional[Progress] = None) -> None:
+    """Raises Refused when the device does not hold what `write_unseen` has written; `progress` as there."""
+    unseen = written.unseen
+    starts = iter(range(0, len(written.digests), _DIGEST_BYTES))
+
+    def compare(ranges: List[Range]) -> None:
+        start = next(starts)
+        if _digest(device.read(ranges)) != written.digests[start : start + _DIGEST_BYTES]:
+            raise not_held(device, min(ranges).offset)
+
+    for part in _pieces_of(unseen):
+        compare([range_of(chunk) for chunk in part])
+    total, done = unseen.copied_bytes, 0
+    for batch in _copies_of(unseen):
+        compare([Range(copy.target, copy.end - copy.target) for copy in batch])
+        done += sum(copy.length for copy in batch)
+        if progress is not None:
+            progress(done, total)
+
+
+def verify_unchanged(device: Device, chunks: Iterable[Chunk], changed: Callable[[int], Refused]) -> None:
+    """Raises what `changed` makes of the offset of the first chunk that is not on the device as it was read."""
+    for part in batches(chunks, lambda chunk: len(chunk.data)):
+        for chunk, data in zip(part, device.read([range_of(chunk) for chunk in part])):
+            if data != chunk.data:
+                raise changed(chunk.offset)
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    found = sha256()
+    for part in parts:
+        found.update(part)
+    return found.digest()
+
+
+def _pieces_of(unseen: Unseen) -> Iterator[List[Chunk]]:
+    return batches(chain(unseen.chunks, unseen.more), lambda chunk: len(chunk.data))
+
+
+def _copies_of(unseen: Unseen) -> Iterator[List[Copy]]:
     for several in unseen.copies:
-        for batch in batches(_pieces(several), lambda piece: piece.length):
-            _copy(device, batch)
-            done += sum(copy.length for copy in batch)
-            if progress is not None:
-                progress(done, total)
+        yield from batches(_pieces(several), lambda piece: piece.length)
 
 
 def _pieces(copies: Iterable[Copy]) -> Iterator[Copy]:
@@ -45,12 +110,10 @@ def _parts(copy: Copy) -> Iterator[Copy]:
         yield Copy(copy.target + done, None if copy.source is None else copy.source + done, length, zeros)
 
 
-def _copy(device: Device, batch: Sequence[Copy]) -> None:
+def _read(device: Device, batch: Sequence[Copy]) -> List[Chunk]:
     sources = [Range(copy.source, copy.length) for copy in batch if copy.source is not None]
     found = iter(device.read(sources))
-    chunks = [
+    return [
         Chunk(copy.target, (bytes(copy.length) if copy.source is None else next(found)) + bytes(copy.zeros))
         for copy in batch
     ]
-    device.write(chunks)
-    read_back(device, chunks)

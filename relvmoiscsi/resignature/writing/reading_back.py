@@ -41,8 +41,13 @@ def read_back(device: Device, chunks: Sequence[Chunk]) -> None:
     """Raises Refused when the device does not hold what was written."""
     for chunk, data in zip(chunks, device.read([range_of(chunk) for chunk in chunks])):
         if data != chunk.data:
-            raise Refused(
-                f"{device.name} does not hold what was written at byte {chunk.offset}: something else writes to it, "
-                "or it loses writes.",
-                sm_key="EIO",
-            )
+            raise not_held(device, chunk.offset)
+
+
+def not_held(device: Device, offset: int) -> Refused:
+    """The error of whoever reads back something else than was written at, or behind, a byte."""
+    return Refused(
+        f"{device.name} does not hold what was written at byte {offset}: something else writes to it, or it loses "
+        "writes.",
+        sm_key="EIO",
+    )

@@ -46,7 +46,8 @@ class Qcow2Way(Way):
         more = Again(lambda: (chunk for piece in tables.pieces() for chunk in places.chunks(*piece)))
         expected = tuple(one for member in self._members for one in member.built_on)
         copies = Again(lambda: image.copies(self._layout, places))
-        return Image(Unseen(expected, tuple(first), (copies,), more), Rebuilt(lv_id=lv_id, segments=lv.segments))
+        unseen = Unseen(expected=expected, chunks=tuple(first), copies=(copies,), more=more)
+        return Image(unseen, Rebuilt(lv_id=lv_id, segments=lv.segments))
 
     def _verify(self, device: Device, places: Places, first: Sequence[Chunk], tables: Tables) -> None:
         """The planned image is read back in memory."""

@@ -20,7 +20,7 @@ from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
 from relvmoiscsi.resignature.one_vdi.vhd.homes import Home, Sectors, sectors_of
 from relvmoiscsi.resignature.one_vdi.vhd.layout import Hole, Layout
-from relvmoiscsi.resignature.one_vdi.vhd.members import Member
+from relvmoiscsi.resignature.one_vdi.vhd.members import Member, bitmaps_as_read
 from relvmoiscsi.resignature.one_vdi.way import Image, Places
 from relvmoiscsi.resignature.protocol.rebuilt import Again, Copy, Expected, Rebuilt, TableUnit, Unseen
 
@@ -76,7 +76,9 @@ def make_image(
     lv_id: str,
     expected: Sequence[Expected],
 ) -> Image:
-    """Everything there is to write. `lv` is the new volume, `lv_id` its new id, `expected` what the old images held."""
+    """Everything there is to write. `lv` is the new volume, `lv_id` its new id, `expected` what the old images held
+    beside their bitmaps.
+    """
     making = _Making(vg, members, made, lv)
     new_footer = plain_footer(members[0].footer)
     header = plain_header(members[made.primary].header)
@@ -91,7 +93,8 @@ def make_image(
     )
     copies = Again(lambda: _shadows(making)), Again(lambda: _fills_and_copies(making))
     bitmaps = Again(lambda: _bitmaps(making))
-    return Image(Unseen(tuple(expected), tuple(chunks), copies, bitmaps), rebuilt)
+    unchanged = Again(lambda: bitmaps_as_read(vg, members))
+    return Image(Unseen(tuple(expected), unchanged, tuple(chunks), copies, bitmaps), rebuilt)
 
 
 def plain_footer(footer: Footer) -> Footer:
@@ -173,15 +176,23 @@ def _bitmap(making: _Making, slot: int, bits: int) -> Iterator[Chunk]:
 
 
 def _shadows(making: _Making) -> Iterator[Copy]:
-    """The data of blocks that stay, as far as it lies in an extent that is replaced by a new one."""
+    """The data of blocks that stay, as far as it lies in an extent that is replaced by a new one.
+
+    Of a block that is filled up, only the sectors that are there: nothing is written twice.
+    """
     made = making.layout
     for home in made.staying:
-        for part in _by_extent(blocks.data_at(made.entry(making.slot(home))), BLOCK_BYTES):
-            extent = part.offset // EXTENT_BYTES
-            if extent in made.fresh:
-                member, old = made.source_of(extent)
-                source = part.offset + (old - extent) * EXTENT_BYTES
-                yield from making.copy(part.offset, member, source, part.length)
+        start = blocks.data_at(made.entry(making.slot(home)))
+        if not any(part.offset // EXTENT_BYTES in made.fresh for part in _by_extent(start, BLOCK_BYTES)):
+            continue
+        bits = making.sectors(home).bits if home.must_be_filled else FULL
+        for run in blocks.runs(bits):
+            for part in _by_extent(start + run.offset * SECTOR, run.length * SECTOR):
+                extent = part.offset // EXTENT_BYTES
+                if extent in made.fresh:
+                    member, old = made.source_of(extent)
+                    source = part.offset + (old - extent) * EXTENT_BYTES
+                    yield from making.copy(part.offset, member, source, part.length)
 
 
 def _by_extent(offset: int, length: int) -> Iterator[Range]:

@@ -4,9 +4,9 @@
 import zlib
 from array import array
 from bisect import bisect_left
-from typing import Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Device, Range, align_up, read_pieces
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up, in_pieces, read_pieces
 from relvmoiscsi.errors import Malformed, Place, Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.vhd import blocks
@@ -33,9 +33,14 @@ class Bitmaps:
         self._packed = bytearray()
 
     def __getitem__(self, block: int) -> int:
-        index = bisect_left(self._blocks, block)
-        packed = self._packed[self._ends[index] : self._ends[index + 1]]
-        return blocks.read_bitmap(zlib.decompress(packed))
+        return blocks.read_bitmap(self._at(bisect_left(self._blocks, block)))
+
+    def items(self) -> Iterator[Tuple[int, bytes]]:
+        """The blocks, and their bitmaps as they were put in."""
+        return ((block, self._at(index)) for index, block in enumerate(self._blocks))
+
+    def _at(self, index: int) -> bytes:
+        return zlib.decompress(self._packed[self._ends[index] : self._ends[index + 1]])
 
     def append(self, block: int, data: bytes) -> None:
         """The bitmap of a block behind all others."""
@@ -120,6 +125,13 @@ def built_on(vg: VolumeGroup, members: Iterable[Member]) -> List[Range]:
         found += vg.ranges(member.lv, member.batmap_header.batmap_offset, full)
         found += vg.ranges(member.lv, vg.size_of(member.lv) - SECTOR, SECTOR)
     return found
+
+
+def bitmaps_as_read(vg: VolumeGroup, members: Iterable[Member]) -> Iterator[Chunk]:
+    """And the bitmaps, which alone change where a block has got sectors that it lacked."""
+    for member in members:
+        for block, data in member.bitmaps.items():
+            yield from in_pieces(vg.ranges(member.lv, blocks.bitmap_at(member.entries[block]), SECTOR), data)
 
 
 def _content(volume: Volume) -> Vhd:

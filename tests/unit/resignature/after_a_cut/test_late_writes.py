@@ -247,6 +247,9 @@ class _Silent(procedure.Voice):
     def copying(self, done, total):
         pass
 
+    def reading_back(self, done, total):
+        pass
+
     def has_settled(self, mark, result):
         pass
 

@@ -19,10 +19,10 @@ BEFORE, BEHIND = 2, 4
 
 
 class Consent(procedure.Voice):
-    """Agrees to everything, and remembers what was copied without a lock."""
+    """Agrees to everything, and remembers what was copied, and read back, without a lock."""
 
     def __init__(self):
-        self.locked, self.copied_locked = False, []
+        self.locked, self.copied_locked, self.read_back_locked = False, [], []
 
     def agrees_to_settle(self, mark, take_back, problem):
         pass
@@ -38,6 +38,9 @@ class Consent(procedure.Voice):
 
     def copying(self, done, total):
         self.copied_locked.append(self.locked)
+
+    def reading_back(self, done, total):
+        self.read_back_locked.append(self.locked)
 
     def has_settled(self, mark, result):
         pass
@@ -74,6 +77,7 @@ def test_copies_are_made_without_lvms_locks(chain):
     call(chain.disk.copy(), ONE, voice=voice)
 
     assert voice.copied_locked and not any(voice.copied_locked)
+    assert voice.read_back_locked and all(voice.read_back_locked)
 
 
 @pytest.mark.parametrize("groups", (BEFORE, 3))

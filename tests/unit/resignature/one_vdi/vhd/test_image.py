@@ -60,7 +60,7 @@ def test_without_a_flush_there_would_be_a_fault(flush):
 
     crash, _ = cut(chain, dropped_flush=flush)
 
-    assert faults(chain, crash, subsets=3, torn=0)
+    assert faults(chain, crash, subsets=10, torn=0)
 
 
 def test_what_a_guest_wrote_to_the_old_image_since_the_cut_stays():

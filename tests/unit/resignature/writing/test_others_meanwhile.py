@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One VDI is made while something else writes to the LUN: another host that does the same, or the array, which puts the
+LUN back to what it was. Locks are of one host, so nothing keeps them off; what they did is seen, and nothing is lost.
+"""
+
+import random
+
+import pytest
+
+from kit.chains import SECTORS, flatten
+from kit.chains.cut_one_vdi import new_volume
+from kit.chains.lun import Lun
+from kit.chains.qcow2 import flatten as flatten_qcow2
+from kit.chains.random_chain import random_chain
+from kit.chains.random_qcow2 import random_qcow2
+from kit.chains.tapdisk import Tapdisk
+from kit.cuts import SCSI_ID, entropy
+from relvmoiscsi import engine
+from relvmoiscsi.device import Device
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.writing import apply
+
+pytestmark = pytest.mark.states
+
+SMALL = {"bat_entries": 4096, "blocks": 5, "depth": 3}
+OLD = "clean"
+
+
+def vhds(seed, free, **how):
+    return random_chain(seed, free=free, **SMALL, **how), flatten
+
+
+def qcow2s(seed, free):
+    return random_qcow2(seed, free=free, depth=3), flatten_qcow2
+
+
+def prepared(disk, seed=0):
+    return engine.prepare(disk, entropy(seed), SCSI_ID, one=Request())
+
+
+def copied(disk, seed=0):
+    return engine.copy_unseen(disk, prepared(disk, seed))
+
+
+def is_old(chain, disk, read):
+    return engine.inspect(disk).state == OLD and all(read(disk, name) == flat for name, flat in chain.flats.items())
+
+
+class Watched(Device):
+    """Calls `then` at one of the moments of a run: before a read, or behind a write."""
+
+    def __init__(self, disk, moment=-1, then=None):
+        self.name, self.size_bytes, self.block_size = disk.name, disk.size_bytes, disk.block_size
+        self.physical_block_size = disk.physical_block_size
+        self.disk, self.moment, self.then, self.moments, self.writes = disk, moment, then, 0, []
+
+    def _pass(self):
+        self.moments += 1
+        if self.moments - 1 == self.moment:
+            self.then()
+
+    def read(self, ranges):
+        self._pass()
+        return self.disk.read(ranges)
+
+    def write(self, chunks):
+        self.writes.append(len(chunks))
+        self.disk.write(chunks)
+        self._pass()
+
+    def flush(self):
+        self.disk.flush()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("make", [vhds, qcow2s])
+def test_of_two_hosts_that_copy_one_that_says_it_is_done_has_all_of_it(make, seed):
+    """There are few free extents, so they write to the same ones."""
+    chain, read = make(seed, 8)
+    disk = chain.disk.copy()
+    try:
+        first, second = copied(disk, 1), copied(disk, 2)
+    except Refused:
+        return  # there is no room
+
+    try:
+        assert engine.resignature(disk, first).state == "resignatured"
+    except Refused:
+        assert is_old(chain, disk, read)
+        engine.resignature(disk, second)
+    else:
+        with pytest.raises(Refused, match="changed at byte 512 since it was read"):
+            engine.resignature(disk, second)
+    assert read(disk, new_volume(disk)) == chain.flats[chain.leaf]
+
+
+def filled_by_a_guest(disk):
+    """All of the one VDI, written through it; what is read then."""
+    name, lun = new_volume(disk), Lun.read(disk)
+    lun.disk = disk
+    for volume in lun.volumes.values():
+        volume.lun = lun
+    tapdisk, dice = Tapdisk(lun.volume(name)), random.Random(1)
+    sectors = tapdisk.vhd.size // 512
+    for start in range(0, sectors, SECTORS // 8):
+        tapdisk.write(start, bytes([dice.randrange(1, 255)]) * (512 * min(SECTORS // 8, sectors - start)))
+    tapdisk.close()
+    return name, flatten(disk, name)
+
+
+def moments_of_copying(chain):
+    watched = Watched(chain.disk.copy())
+    made = prepared(watched.disk, 2)
+    engine.copy_unseen(watched, made)
+    return watched.moments
+
+
+@pytest.mark.parametrize("seed", (2, 34))
+def test_whoever_is_overtaken_while_it_copies_stops_and_what_a_guest_wrote_since_stays(seed):
+    """At every moment but between the last look and the write that it was for, which docs/protocol.rst says."""
+    chain, read = vhds(seed, 20, thick=True, odd=False)
+    count = moments_of_copying(chain)
+    assert count > 8
+    for moment in range(count):
+        disk, found = chain.disk.copy(), {}
+        first, second = copied(disk, 1), prepared(disk, 2)
+
+        def goes_on(disk=disk, first=first, found=found):
+            try:
+                engine.resignature(disk, first)
+            except Refused:
+                return
+            found["name"], found["flat"] = filled_by_a_guest(disk)
+
+        watched = Watched(disk, moment, goes_on)
+        try:
+            engine.resignature(watched, second)
+        except Refused as error:
+            assert "name" in found and "changed at byte" in str(error), moment
+            assert flatten(disk, found["name"]) == found["flat"], moment
+        else:
+            assert read(disk, new_volume(disk)) == chain.flats[chain.leaf], moment
+
+
+def test_one_that_writes_behind_the_read_back_of_another_is_noticed_behind_its_mark(monkeypatch):
+    """And taken back: blocks are filled with the same by both."""
+    chain, read = vhds(34, 4)
+    disk = chain.disk.copy()
+    first, second, real = copied(disk, 1), prepared(disk, 2), apply.step
+
+    def step(device, taken, *arguments, **more):
+        if taken == steps.MARK:
+            engine.copy_unseen(disk, second)
+        real(device, taken, *arguments, **more)
+
+    monkeypatch.setattr(apply, "step", step)
+    with pytest.raises(Refused, match="does not hold what was written .* may hold an unfinished resignature"):
+        engine.resignature(disk, first)
+    monkeypatch.undo()
+
+    engine.recover(disk, engine.find_unfinished(disk), SCSI_ID)
+    assert is_old(chain, disk, read)
+
+
+@pytest.mark.parametrize("make", [vhds, qcow2s])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_lun_that_the_array_has_put_back_is_not_committed(make, seed):
+    chain, read = make(seed, 40)
+    left = copied(chain.disk.copy())
+    refreshed = chain.disk.copy()
+
+    with pytest.raises(Refused, match=r"changed at byte \d+ since it was read"):
+        engine.resignature(refreshed, left)
+
+    assert is_old(chain, refreshed, read)
+
+
+@pytest.mark.parametrize("make", [vhds, qcow2s])
+def test_one_that_is_put_back_while_it_is_copied_gets_no_further_batch(make):
+    chain, _ = make(34 if make is vhds else 4, 40)
+    made = prepared(chain.disk.copy())
+
+    class Refreshed(Watched):
+        def _pass(self):
+            if len(self.writes) == 1:
+                self.disk = chain.disk.copy()
+            super()._pass()
+
+    device = Refreshed(chain.disk.copy())
+    with pytest.raises(Refused, match=r"changed at byte \d+ since it was read"):
+        engine.copy_unseen(device, made)
+    assert len(device.writes) == 1
+
+
+def written_to_a_partial_block(chain, disk):
+    """Sectors that a block of the leaf lacks; only its bitmap tells. False where there is no such block."""
+    lun = Lun.read(disk)
+    lun.disk = disk
+    for volume in lun.volumes.values():
+        volume.lun = lun
+    tapdisk = Tapdisk(lun.volume(chain.leaf))
+    for block in sorted(tapdisk.vhd.bat):
+        bits = tapdisk.vhd.bits(block)
+        free = [sector for sector in range(SECTORS) if not bits >> (SECTORS - 1 - sector) & 1]
+        if len(free) > 20 and (block + 1) * SECTORS * 512 <= tapdisk.vhd.size:
+            for sector in free[:8]:
+                tapdisk.write(block * SECTORS + sector, b"NEW!" * 128)
+            return True
+    return False
+
+
+@pytest.mark.parametrize("when", ["before the copies", "behind them"])
+def test_bitmaps_are_among_what_must_not_change(when):
+    """The end footer is killed, as of a running VM, so that bitmap and data are all that changes."""
+    tried = 0
+    for seed in range(6):
+        chain, _ = vhds(seed, 40, thick=True, odd=False, killed=True)
+        disk = chain.disk.copy()
+        made = prepared(disk) if when == "before the copies" else copied(disk)
+        if written_to_a_partial_block(chain, disk):
+            tried, wanted = tried + 1, flatten(disk, chain.leaf)
+            with pytest.raises(Refused, match=r"changed at byte \d+ since it was read"):
+                engine.resignature(disk, made)
+            assert flatten(disk, chain.leaf) == wanted
+    assert tried > 2
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("make", [vhds, qcow2s])
+def test_nothing_is_written_twice_before_the_commit(make, seed):
+    """What is read back is what was written."""
+    chain, _ = make(seed, 60)
+    unseen = prepared(chain.disk).plan.unseen
+    parts = [(chunk.offset, chunk.end) for chunk in (*unseen.chunks, *unseen.more)]
+    parts += [(copy.target, copy.end) for several in unseen.copies for copy in several]
+
+    parts.sort()
+    assert all(end <= following for (_, end), (following, _) in zip(parts, parts[1:]))
