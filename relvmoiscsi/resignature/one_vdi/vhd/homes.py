@@ -24,7 +24,8 @@ class Home(NamedTuple):
     member: int  #: index in the chain
     filled_sectors: int = 0  #: so many are put into it: those that it lacks, where some of them are further down
     has_mixed_pages: bool = False  #: sectors that are there share a page of 4 KiB with some that are not
-    #: the disk ends in it, or sectors are there that lie behind the end of that image's disk
+    #: it is copied in any case: the disk ends in it, or sectors are there that lie behind the end of that image's disk,
+    #: or it would be filled, and in the padding in front of its bitmap lies what is another block's
     is_cut_short: bool = False
 
     @property
@@ -94,8 +95,9 @@ def _home(block: int, members: Sequence[Member]) -> Optional[Home]:
     if len(parts) == 1:
         return Home(block, index, is_cut_short=is_cut_short)
     ends_here = members[0].sectors < (block + 1) * BLOCK_SECTORS
+    is_fixed = is_cut_short or ends_here or block in members[index].crowded
     lacks = BLOCK_SECTORS - bin(bits).count("1")
-    return Home(block, index, lacks, bool(set(bitmap_bytes(bits)) - {0, 255}), is_cut_short or ends_here)
+    return Home(block, index, lacks, bool(set(bitmap_bytes(bits)) - {0, 255}), is_fixed)
 
 
 def _has_more(block: int, members: Sequence[Member], index: int) -> bool:

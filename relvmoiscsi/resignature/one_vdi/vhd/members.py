@@ -4,13 +4,13 @@
 import zlib
 from array import array
 from bisect import bisect_left
-from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up, in_pieces, read_pieces
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, in_pieces, read_pieces
 from relvmoiscsi.errors import Malformed, Place, Refused
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.vhd import blocks
-from relvmoiscsi.formats.vhd.blocks import FULL, UNUSED, Batmap, Geometry
+from relvmoiscsi.formats.vhd.blocks import FULL, UNIT, UNUSED, Batmap, Geometry
 from relvmoiscsi.formats.vhd.image import HEAD_BYTES, Vhd
 from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
 from relvmoiscsi.resignature.one_vdi.compact import Memory
@@ -61,6 +61,8 @@ class Member(NamedTuple):
     entries: Sequence[int]  #: of the blocks that the disk has; UNUSED where a block is not there
     full: Batmap
     bitmaps: "Bitmaps"  #: by block, of those that are there and not known to be full
+    #: blocks that do not keep the padding in front of their bitmaps for themselves: no program of SM's makes any
+    crowded: FrozenSet[int] = frozenset()
 
     @property
     def geometry(self) -> Geometry:
@@ -162,8 +164,11 @@ def _member(vg: VolumeGroup, volume: Volume, content: Vhd, header: BatmapHeader,
     name, entries = volume.name.text, blocks.read_entries(table)
     full = blocks.verify_batmap(header, batmap, content.virtual_size, Place(name, header.batmap_offset))
     _verify_entries(entries, vg.size_of(volume.lv), blocks.end_of_headers(content.header, header), name)
-    footer = content.end_footer or content.footer
-    return Member(name, volume.lv, content.virtual_size, footer, content.header, header, entries, full, Bitmaps())
+    footer, crowded = content.end_footer or content.footer, _crowded(entries)
+    bitmaps = Bitmaps()
+    return Member(
+        name, volume.lv, content.virtual_size, footer, content.header, header, entries, full, bitmaps, crowded
+    )
 
 
 def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: str) -> None:
@@ -175,6 +180,17 @@ def _verify_entries(entries: Sequence[int], volume_size: int, first: int, name: 
             raise Malformed("VHD block", where, "it does not lie between the headers and the end of the volume")
         if entry + 1 + blocks.BLOCK_SECTORS > following:
             raise Malformed("VHD block", where, "it overlaps another one")
+
+
+def _crowded(entries: Sequence[int]) -> FrozenSet[int]:
+    """The blocks in whose padding another one ends."""
+    taken = sorted(entry for entry in entries if entry != UNUSED)
+    found = {
+        following
+        for entry, following in zip(taken, taken[1:])
+        if blocks.data_at(entry) + blocks.BLOCK_BYTES > align_down(blocks.bitmap_at(following), UNIT)
+    }
+    return frozenset(block for block, entry in enumerate(entries) if entry in found) if found else frozenset()
 
 
 def _read_bitmaps(device: Device, vg: VolumeGroup, members: Sequence[Member]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from kit.chains import BLOCK, SECTORS, guest_bytes
 from kit.chains.cut_one_vdi import cut, faults, new_volume
 from kit.chains.guest import Writer
+from kit.chains.libvhd import ALL, Vhd
 from kit.chains.lun import Lun
 from kit.chains.random_chain import random_chain
 from kit.chains.tapdisk import Tapdisk
@@ -21,6 +22,8 @@ from relvmoiscsi import engine
 from relvmoiscsi.resignature.one_vdi.choice import Request
 
 pytestmark = pytest.mark.states
+
+SLOT, HEAD = 8 * 513, 8455  #: sectors from a block to the next one, and in front of the first
 
 
 class Case(NamedTuple):
@@ -61,6 +64,35 @@ def test_without_a_flush_there_would_be_a_fault(flush):
     crash, _ = cut(chain, dropped_flush=flush)
 
     assert faults(chain, crash, subsets=10, torn=0)
+
+
+def moved_into_the_padding(chain):
+    """The disk, with a block that ends in the padding in front of the next one's bitmap, which is partial."""
+    lun = Lun.read(chain.disk.copy())
+    for name in chain.members:
+        vhd = Vhd(lun.volume(name))
+        blocks = {entry: block for block, entry in vhd.bat.items()}
+        for block, entry in sorted(vhd.bat.items(), key=lambda item: item[1]):
+            before = entry - SLOT
+            if before in blocks and before > HEAD and vhd.bits(block) not in (0, ALL):
+                data = vhd.volume.read(before * 512, (SECTORS + 1) * 512)
+                vhd.volume.write((before + 3) * 512, data)
+                vhd.set_entry(blocks[before], before + 3)
+                return lun.disk
+    raise AssertionError("chance has changed: look for another seed")
+
+
+def test_padding_in_which_another_block_ends_is_not_written():
+    """tapdisk makes no such image; tapdisk would write it."""
+    chain = random_chain(5, depth=2, blocks=16, free=40, thick=True, odd=False, grown=False, killed=False,
+                         snapshots=False)  # fmt: skip
+    chain = chain._replace(disk=moved_into_the_padding(chain))
+    chain.disk.freeze()
+
+    crash, prepared = cut(chain)
+
+    assert prepared.cost.filled
+    assert faults(chain, crash, subsets=1, torn=0) == []
 
 
 def test_what_a_guest_wrote_to_the_old_image_since_the_cut_stays():
