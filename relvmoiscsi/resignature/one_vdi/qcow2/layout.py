@@ -26,7 +26,7 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple
 from relvmoiscsi.formats.qcow2 import clusters
 from relvmoiscsi.formats.qcow2.clusters import ZEROS, Needs
 from relvmoiscsi.formats.qcow2.layout import ENTRY_BYTES
-from relvmoiscsi.resignature.one_vdi.compact import Arrays
+from relvmoiscsi.resignature.one_vdi.compact import Arrays, Memory
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, none_kept
 from relvmoiscsi.resignature.one_vdi.qcow2.members import EXTENT_SHIFT, Member, cut_short, find_homes
 
@@ -79,17 +79,23 @@ MOST_COPIED_BYTES = 1 << 30
 SPARE_EXTENTS = 1
 
 
-def layouts(members: Sequence[Member], thick: bool) -> Iterator[Layout]:
+#: of memory, roughly, as measured: for a cluster that is copied, and for an extent with data
+_BYTES_FOR_COPY, _BYTES_FOR_ALIVE = 300, 300
+
+
+def layouts(members: Sequence[Member], thick: bool, memory: Memory) -> Iterator[Layout]:
     """The ways to do it, the better first: with room beside the dead clusters, and as large as SM makes it.
 
-    `thick`: the volume is to have room for a full disk.
+    `thick`: the volume is to have room for a full disk. `memory` is told what a way takes, and may refuse.
     """
     unit = min(member.cluster_bytes for member in members if member.cluster_bytes)
     homes = Arrays()
     for number, table in find_homes(members, unit):
         homes[number] = table
     choice = _Choice(members, unit, homes)
+    memory.take(_BYTES_FOR_ALIVE * len(choice.alive))
     dense, everything, as_sm_makes_it = choice.half_alive(), sorted(choice.alive), choice.that_fit()
+    memory.take(_BYTES_FOR_COPY * (choice.copied_bytes(dense) // unit))
     yield choice.layout(dense, thick, is_roomy=True)
     if everything != dense:
         yield choice.layout(everything, thick, is_roomy=True)

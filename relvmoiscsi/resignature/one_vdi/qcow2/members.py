@@ -27,9 +27,11 @@ from relvmoiscsi.resignature.reading.lun import Volume
 
 IMAGE_SHIFT = 56
 EXTENT_SHIFT = 22  #: a home without the place in its extent: the image and the extent
-#: of memory, for an entry of a table, packed here and in what is made of it, and for an extent of a volume; roughly,
-#: as measured with clusters in runs
-_BYTES_FOR_ENTRY, _BYTES_FOR_EXTENT = 6, 200
+#: of memory, roughly, as measured: for a table, beside four times what it takes packed, here and in what is made of it;
+#: for an extent of a volume; and for all else
+_BYTES_FOR_TABLE, _TIMES_PACKED, _BYTES_FOR_EXTENT, _BYTES_AT_LEAST = 700, 4, 200, 8 << 20
+#: for a cluster of a volume, in each image, and in the new one, which is about as large as the leaf's
+_BYTES_FOR_CLUSTER, _BYTES_FOR_NEW_CLUSTER = 1, 2
 _BATCH_BYTES = 1 << 20  #: of tables that are read at once
 
 
@@ -142,17 +144,29 @@ def cut_short(members: Sequence[Member], unit: int, homes: Arrays) -> Dict[int, 
 # --- reading
 
 
-def read_members(device: Device, vg: VolumeGroup, volumes: Sequence[Volume]) -> Tuple[Member, ...]:
-    """The images of a chain, the leaf first. Raises FormatError for one that cannot be put together with others."""
-    found, memory = [], Memory(volumes[0].name.text)
+def read_members(
+    device: Device, vg: VolumeGroup, volumes: Sequence[Volume], memory: Optional[Memory] = None
+) -> Tuple[Member, ...]:
+    """The images of a chain, the leaf first. Raises FormatError for one that cannot be put together with others.
+
+    `memory` is told what they take, and what the new one will, and may refuse.
+    """
+    found, leaf = [], volumes[0]
+    if memory is not None and isinstance(leaf.content, Qcow2):
+        memory.take(_BYTES_AT_LEAST)
+        memory.take(_BYTES_FOR_NEW_CLUSTER * (vg.size_of(leaf.lv) >> leaf.content.header.cluster_bits))
     for volume, parent in zip(volumes, [*volumes[1:], None]):
         kind = b"" if parent is None else b"qcow2" if isinstance(parent.content, Qcow2) else b"raw"
         found.append(_read_volume(device, vg, volume, kind, memory))
     return tuple(found)
 
 
-def _read_volume(device: Device, vg: VolumeGroup, volume: Volume, parent_format: bytes, memory: Memory) -> Member:
+def _read_volume(
+    device: Device, vg: VolumeGroup, volume: Volume, parent_format: bytes, memory: Optional[Memory]
+) -> Member:
     name = volume.name.text
+    if memory is not None:
+        memory.take(_BYTES_FOR_EXTENT * (vg.size_of(volume.lv) // vg.extent_size))
     if volume.virtual_size % SECTOR:
         raise Malformed("QCOW2 header", Place(name, 0), f"its disk has {volume.virtual_size} bytes")
     if not isinstance(volume.content, Qcow2):
@@ -176,8 +190,7 @@ def read_member(
     `memory` is told what it takes, and may refuse.
     """
     if memory is not None:
-        memory.take(_BYTES_FOR_EXTENT * (vg.size_of(lv) // vg.extent_size))
-        memory.take(vg.size_of(lv) >> content.header.cluster_bits)
+        memory.take(_BYTES_FOR_CLUSTER * (vg.size_of(lv) >> content.header.cluster_bits))
     reading = _Reading(device, vg, lv, name, 1 << content.header.cluster_bits)
     reading.take(0, "QCOW2 header")
     header = content.header
@@ -188,9 +201,7 @@ def read_member(
     for place in counts:
         if place:
             reading.take(place, "QCOW2 counts")
-    if memory is not None:
-        memory.take(_BYTES_FOR_ENTRY * (len(first) - first.count(0)) * (reading.cluster_bytes // ENTRY_BYTES))
-    tables = reading.second_level(first)
+    tables = reading.second_level(first, memory)
     size = reading.cluster_bytes
     if len(first) * size * (size // ENTRY_BYTES) < content.virtual_size:
         raise Malformed("QCOW2 header", Place(name, 0), "its table is too small for its virtual disk")
@@ -234,7 +245,7 @@ class _Reading:
             self.take(place, what)
         return clusters.read_tables(self._read([Range(offset, length)])[0], what, Place(self._name, offset))
 
-    def second_level(self, places: Sequence[int]) -> Arrays:
+    def second_level(self, places: Sequence[int], memory: Optional[Memory] = None) -> Arrays:
         """The tables of the second level, by their number."""
         what, found = "QCOW2 table of the second level", Arrays()
         there = [(index, place) for index, place in enumerate(places) if place]
@@ -248,6 +259,8 @@ class _Reading:
                 entries = clusters.read_entries(data, Place(self._name, place))
                 self._take_all(entries.taken)
                 found[index] = entries.clusters
+                if memory is not None:
+                    memory.take(_BYTES_FOR_TABLE + _TIMES_PACKED * found.size_bytes(index))
         return found
 
     def _take_all(self, places: Sequence[int]) -> None:

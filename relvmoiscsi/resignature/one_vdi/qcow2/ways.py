@@ -9,6 +9,7 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume, extents_of
 from relvmoiscsi.formats.qcow2 import clusters
 from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2, read_qcow2
 from relvmoiscsi.resignature.one_vdi.choice import Chain
+from relvmoiscsi.resignature.one_vdi.compact import Memory
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, Room, place, room_on
 from relvmoiscsi.resignature.one_vdi.qcow2 import image
 from relvmoiscsi.resignature.one_vdi.qcow2.image import Tables
@@ -97,13 +98,14 @@ def ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
     """
     if lun.vg.pe_start % torn_bytes(device):
         raise Refused(f"The extents of {device.name} do not begin where its blocks do.")
-    members = read_members(uncached(device), lun.vg, chain.members)
+    memory = Memory(chain.leaf.name.text)
+    members = read_members(uncached(device), lun.vg, chain.members, memory)
     thick = lun.vg.size_of(members[0].lv) >= clusters.formula_size(members[0].virtual_size)
     gone = [*(member.lv for member in members), *(volume.lv for volume in chain.dropped)]
     unused = [pe for member in members for pe in member.unused_extents()]
     room = room_on(lun.vg, unused, gone, lot)
     light = tuple(member.without_tables() for member in members)
-    for made in layouts(members, thick):
+    for made in layouts(members, thick, memory):
         yield Qcow2Way(lun, light, made, room)
 
 

@@ -10,9 +10,10 @@ There may be a million of them, so a home has no bitmaps: those are put together
 homes are kept as rows of numbers.
 """
 
+from itertools import compress
 from typing import Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, bitmap_bytes, first_sectors
+from relvmoiscsi.formats.vhd.blocks import BLOCK_SECTORS, FULL, UNUSED, bitmap_bytes, first_sectors
 from relvmoiscsi.resignature.one_vdi.compact import Rows
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member
 
@@ -55,8 +56,18 @@ class Sectors(NamedTuple):
 
 def find_homes(members: Sequence[Member]) -> "Rows[Home]":
     """The homes of all blocks that any image has, in the order of the disk."""
-    homes = (_home(block, members) for block in range(len(members[0].entries)))
+    homes = (_home(block, members) for block in _blocks_of(members))
     return rows_of(home for home in homes if home is not None)
+
+
+def _blocks_of(members: Sequence[Member]) -> Iterator[int]:
+    """The blocks of the disk that are in any image: most of a large one often are in none."""
+    there = bytearray(len(members[0].entries))
+    for member in members:
+        for block, entry in zip(range(len(there)), member.entries):
+            if entry != UNUSED:
+                there[block] = 1
+    return compress(range(len(there)), there)
 
 
 def sectors_of(members: Sequence[Member], home: Home) -> Sectors:

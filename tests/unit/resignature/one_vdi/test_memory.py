@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What it takes of the memory of dom0 to make one VDI of a large disk."""
 
+import random
 import re
+import struct
 import tracemalloc
 
 import pytest
 
 from bench import chains
+from kit.build_volumes import MgtSpec, Record, mgt_content, uuids_by_key
+from kit.chains.lun import EXTENT, Lun
+from kit.chains.qemu import make
 from kit.cuts import entropy
 from relvmoiscsi import engine
-from relvmoiscsi.device import Device
+from relvmoiscsi.device import Device, align_up
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.formats.qcow2 import clusters as qcow2_clusters
 from relvmoiscsi.resignature.one_vdi import compact
 from relvmoiscsi.resignature.one_vdi.choice import Request
-from relvmoiscsi.resignature.one_vdi.qcow2 import image, members
+from relvmoiscsi.resignature.one_vdi.qcow2 import image, layout, members
 from relvmoiscsi.resignature.one_vdi.vhd import members as vhd_members
 
 MIB = 1 << 20
@@ -49,6 +55,69 @@ def test_a_cluster_of_a_qcow2_takes_less_than_24_bytes(monkeypatch):
     more = peak(lambda: prepared(large)) - peak(lambda: prepared(small))
 
     assert more < 4 * (chains.GIB // 65536) * 24
+
+
+def qcow2_chain(gib, bits, depth, places):
+    """Images of a disk; `places` are clusters of data for those of the disk, for all tables of one image."""
+    cluster, size = 1 << bits, gib << 30
+    tables = -(-size // (cluster * cluster // 8))
+    volume_bytes = align_up(qcow2_clusters.full_size(size, cluster), EXTENT) + 16 * EXTENT
+    uuids = uuids_by_key(["sr", *map(str, range(depth))], "memory")
+    lun = Lun.new(uuids["sr"], 900 + depth * volume_bytes // EXTENT, "memory")
+    mgt, records, parent = lun.create("MGT", EXTENT), [], ""
+    for number in range(depth):
+        is_leaf, uuid = number == depth - 1, uuids[str(number)]
+        name = "QCOW2-" + uuid
+        volume = lun.create(name, volume_bytes)
+        make(lun, name, size, parent, bits, hidden=not is_leaf)
+        first = 3 + -(-tables * 8 // cluster)
+        for table in range(tables) if places(number) is not None else ():
+            volume.write(3 * cluster + 8 * table, struct.pack(">Q", (first + table) * cluster | 1 << 63))
+            own = places(number)[table * (cluster // 8) : (table + 1) * (cluster // 8)]
+            entries = [(first + tables + place) * cluster | 1 << 63 if place is not None else 0 for place in own]
+            volume.write((first + table) * cluster, struct.pack(f">{len(entries)}Q", *entries))
+        more = {} if is_leaf else {"read_only": True, "managed": False}
+        records.append(Record(uuid, "a disk", vdi_type="qcow2", **more))
+        parent = name
+    mgt.write(0, bytes(EXTENT))
+    for offset, data in mgt_content(EXTENT, MgtSpec(uuids["sr"], "x", "", "thick", tuple(records), "")).pieces:
+        mgt.write(offset, data)
+    lun.commit()
+    return lun.disk
+
+
+def shuffled(count):
+    found = list(range(count))
+    random.Random(1).shuffle(found)
+    return found
+
+
+def some(count):
+    return [place if place % 17 == 3 else None for place in range(count)]
+
+
+def one_in_a_table(count, number):
+    return [place // 8192 if place % 8192 == 97 * number else None for place in range(count)]
+
+
+RANDOM, MANY_COPIES = shuffled(1 << 19), some(1 << 19)
+SHAPES = {
+    "in random order": (32, 16, 2, [RANDOM, None]),
+    "many that are copied": (2, 12, 2, [MANY_COPIES, None]),
+    "few in many tables": (128, 16, 4, [one_in_a_table(1 << 21, number) for number in range(4)]),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_told_of_a_qcow2_is_not_less_than_it_takes_nor_three_times_as_much(shape, monkeypatch):
+    """Of a chain with few clusters in each table it was twelve times as much, and the chain refused for that."""
+    gib, bits, depth, places = SHAPES[shape]
+    disk, told, real = qcow2_chain(gib, bits, depth, places.__getitem__), [], compact.Memory.take
+    monkeypatch.setattr(compact.Memory, "take", lambda self, count: (told.append(count), real(self, count)))
+
+    taken = peak(lambda: engine.prepare(disk, entropy(0), one=Request()))
+
+    assert taken <= sum(told) <= 3 * taken + members._BYTES_AT_LEAST
 
 
 class Measured(Device):
@@ -101,7 +170,10 @@ def test_what_would_take_too_much_is_refused_with_the_sizes_and_show_tells_it(ma
 def test_a_disk_of_2_tib_is_not_refused_for_that():
     """Of clusters of 64 KiB, all there; and of a VHD, of which every block is partial in two images."""
     clusters, extents, blocks = (2 << 40) // 65536, (2 << 40) // (4 * MIB), 1 << 20
-    of_qcow2 = clusters * (1 + members._BYTES_FOR_ENTRY) + extents * members._BYTES_FOR_EXTENT
+    tables = clusters // 8192 * (members._BYTES_FOR_TABLE + members._TIMES_PACKED * 700)
+    of_volumes = 2 * (clusters * members._BYTES_FOR_CLUSTER + extents * members._BYTES_FOR_EXTENT)
+    of_new = clusters * members._BYTES_FOR_NEW_CLUSTER + extents * layout._BYTES_FOR_ALIVE
+    of_qcow2 = members._BYTES_AT_LEAST + tables + of_volumes + of_new
     of_vhd = 2 * blocks * (vhd_members._BYTES_FOR_BLOCK + vhd_members._BYTES_FOR_BITMAP)
 
     assert max(of_qcow2, of_vhd) < compact.MOST_MEMORY_BYTES
