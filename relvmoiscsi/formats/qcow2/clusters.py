@@ -13,7 +13,7 @@ from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.qcow2 import layout
-from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2
+from relvmoiscsi.formats.qcow2.image import HEAD_BYTES, Qcow2, incompatible_features
 from relvmoiscsi.formats.qcow2.layout import COUNT_BYTES, ENTRY_BYTES, Extension, Header, HeaderV3
 
 ABSENT = 0  #: of `read_entries`: the parent has it
@@ -159,7 +159,8 @@ def verify_plain(image: Qcow2, head: bytes, volume: str, parent_format: bytes) -
     if more.incompatible & layout.INCOMPATIBLE_DIRTY:
         raise Unsupported("QCOW2 header", at, "it is marked as dirty")
     if more.incompatible:
-        raise Unsupported("QCOW2 header", at, f"it has the incompatible features 0x{more.incompatible:x}")
+        features = incompatible_features(more.incompatible)
+        raise Unsupported("QCOW2 header", at, f"it has the incompatible features {features}")
     if more.refcount_order != layout.COUNT_ORDER:
         order = at.plus(HeaderV3.refcount_order.offset)
         raise Unsupported("QCOW2 header", order, f"its counts have {1 << min(99, more.refcount_order)} bits, not 16")

@@ -67,7 +67,7 @@ def _header_length(head: bytes, header: Header, where: Place) -> int:
         return layout.VERSION_2_HEADER_LENGTH
     more = HeaderV3.at(head, Header.SIZE, where.plus(Header.SIZE))
     if more.incompatible & ~layout.KNOWN_INCOMPATIBLE or more.incompatible & layout.INCOMPATIBLE_DATA_FILE:
-        problem = f"it has the incompatible features 0x{more.incompatible:x}"
+        problem = f"it has the incompatible features {incompatible_features(more.incompatible)}"
         raise Unsupported("QCOW2 header", where.plus(Header.SIZE), problem)
     if more.incompatible & layout.INCOMPATIBLE_CORRUPT:
         raise Malformed("QCOW2 header", where.plus(Header.SIZE), "it is marked as corrupt")
@@ -130,3 +130,9 @@ def hidden_changes(before: Qcow2, after: Qcow2, volume: str) -> List[Change]:
         return []
     old, new = bytes([before.hidden]), bytes([after.hidden])
     return [Change(before.hidden_at, old, new, "QCOW2 hidden flag of " + volume)]
+
+
+def incompatible_features(bits: int) -> str:
+    """Features by their number, with the names of those that have one."""
+    names = [name for bit, name in layout.INCOMPATIBLE_NAMES.items() if bits >> bit & 1]
+    return f"0x{bits:x}" + (f" ({', '.join(names)})" if names else "")

@@ -23,6 +23,8 @@ MAX_BACKING_BYTES        = 1023        #: the format's own limit
 INCOMPATIBLE_DIRTY       = 1 << 0      #: refcounts may be out of date
 INCOMPATIBLE_CORRUPT     = 1 << 1
 INCOMPATIBLE_DATA_FILE   = 1 << 2
+#: as QEMU's document calls those that an image is refused for
+INCOMPATIBLE_NAMES       = {2: "an external data file", 3: "compression type", 4: "extended L2 entries"}
 KNOWN_INCOMPATIBLE       = 0b11111     #: dirty, corrupt, external data file, compression type, extended L2
 
 MAX_L1_BYTES             = 32 << 20    #: of the first-level table; qemu makes none that is larger

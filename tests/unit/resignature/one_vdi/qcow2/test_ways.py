@@ -279,8 +279,16 @@ def spoiled(offset, data, member=1):
 
 REFUSED = {
     "dirty": (72, struct.pack(">Q", 1), "QCOW2 header at byte 72 of {}: it is marked as dirty"),
-    "extended tables": (72, struct.pack(">Q", 16), "byte 72 of {}: it has the incompatible features 0x10"),
-    "another compression": (72, struct.pack(">Q", 8), "byte 72 of {}: it has the incompatible features 0x8"),
+    "extended tables": (
+        72,
+        struct.pack(">Q", 16),
+        "byte 72 of {}: it has the incompatible features 0x10 (extended L2 entries)",
+    ),
+    "another compression": (
+        72,
+        struct.pack(">Q", 8),
+        "byte 72 of {}: it has the incompatible features 0x8 (compression type)",
+    ),
     "snapshots of its own": (60, struct.pack(">I", 2), "byte 60 of {}: it has 2 snapshots of its own"),
     "counts of 8 bits": (96, struct.pack(">I", 3), "byte 96 of {}: its counts have 8 bits, not 16"),
     "bitmaps": (112, struct.pack(">I", 0x23852875), "byte 112 of {}: it has bitmaps of changed blocks"),
