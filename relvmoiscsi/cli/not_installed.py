@@ -20,5 +20,5 @@ def _not_here(_arguments: argparse.Namespace) -> NoReturn:
     raise NotFound(
         "The command `relvmoiscsi pool` is not installed here. Install its package, which is built beside that of "
         f"relvmoiscsi: `yum install ./relvmoiscsi-pool-{__version__}-1.noarch.rpm`. It may run on any other machine as "
-        "well: `pip install relvmoiscsi[pool]`."
+        "well: `pip install .[pool]` in a clone of its repository."
     )

@@ -28,8 +28,8 @@ from relvmoiscsi.wording import human_size, printable
 
 _POOL = """\
 By XenAPI alone, from any machine: nothing is installed on this one but relvmoiscsi and the module XenAPI
-(`pip install relvmoiscsi[pool]`; dom0 has its own). relvmoiscsi must be installed on the pool's hosts. A user with
-the role pool-operator may do everything but --hba, which takes pool-admin.
+(`pip install .[pool]` in a clone of its repository; dom0 has its own). relvmoiscsi must be installed on the pool's
+hosts. A user with the role pool-operator may do everything but --hba, which takes pool-admin.
 
 example:
   relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem --target 10.0.0.5

@@ -20,5 +20,5 @@
     discard      forget a copy, never destroy it
     progress     bars in a terminal, lines elsewhere
 
-It needs the module XenAPI: `pip install relvmoiscsi[pool]`, or dom0's own. No other part of relvmoiscsi needs it.
+It needs the module XenAPI: `pip install .[pool]` in a clone, or dom0's own. No other part of relvmoiscsi needs it.
 """

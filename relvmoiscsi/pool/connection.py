@@ -64,7 +64,8 @@ def _module() -> Any:
         return importlib.import_module("XenAPI")
     except ImportError as error:
         raise NotFound(
-            "The Python module XenAPI is not here. Install it: `pip install relvmoiscsi[pool]`; dom0 has its own."
+            "The Python module XenAPI is not here. Install it: `pip install .[pool]` in a clone of relvmoiscsi's "
+            "repository; dom0 has its own."
         ) from error
 
 

@@ -165,7 +165,7 @@ def test_a_password_in_a_url_is_refused_and_not_shown(text):
 def test_without_the_module_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "XenAPI", None)
 
-    with pytest.raises(NotFound, match="pip install relvmoiscsi"), connect(Where("xs1", password="x")):
+    with pytest.raises(NotFound, match="pip install .\\[pool\\]"), connect(Where("xs1", password="x")):
         pass
 
 
