@@ -538,11 +538,33 @@ def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_adapter(world):
     assert is_left_alone()
 
 
-def program_succeeds(world, word, devpath="", adapter="", scsi_id=""):
+@pytest.mark.processes
+@pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
+@pytest.mark.parametrize("word", ["$env{.RELVMOISCSI_ID}", "$attr{dm/uuid}"])
+def test_the_program_of_the_rule_knows_a_switch_that_counts_and_makes_none(world, word):
+    """udev has seen the file a moment ago, and flock(1) would make it anew: nobody would ever remove that."""
+
+    def is_left_alone():
+        return program_succeeds(world, word, scsi_id=LUN, uuid="mpath-" + LUN)
+
+    with hidden(LUN, host=world.host):
+        assert not is_left_alone()
+        (Path(world.run_dir) / "hide/another").write_text("7\n")
+        for name in (LUN, "mpath-" + LUN):
+            (Path(world.run_dir) / "hide" / name).unlink()
+        assert is_left_alone()
+        assert world.hides() == ["another"]
+    (Path(world.run_dir) / "hide" / LUN).write_text("of a process that was killed\n")
+    (Path(world.run_dir) / "hide" / ("mpath-" + LUN)).write_text("of a process that was killed\n")
+    assert is_left_alone()
+
+
+def program_succeeds(world, word, devpath="", adapter="", scsi_id="", uuid=""):
     """Does the program of the rules with this word in it?"""
-    programs = re.findall(r"PROGRAM!=\"/bin/sh -c '(.*)'(.*)\", GOTO", RULES[0].read_text(encoding="utf-8"))
+    programs = re.findall(r"PROGRAM[!=]=\"/bin/sh -c '(.*)'(.*)\", GOTO", RULES[0].read_text(encoding="utf-8"))
     ((program, arguments),) = [one for one in programs if word in one[0]]
     program = program.replace("$$", "$").replace("$devpath", devpath)
+    program = program.replace("$env{.RELVMOISCSI_ID}", scsi_id).replace("$attr{dm/uuid}", uuid)
     program = program.replace("/sys/", str(world.root / "sys") + "/").replace("/run/relvmoiscsi", world.run_dir)
     given = arguments.replace("$id", adapter).replace("$env{.RELVMOISCSI_ID}", scsi_id).split()
     return subprocess.run(["/bin/sh", "-c", program, *given], stdin=subprocess.DEVNULL, check=False).returncode == 0
