@@ -55,17 +55,16 @@ class Day:
 
 class Death:
     """Of a client, at the call of this number, counted from 0: before the call, or when it is done and nobody hears of
-    its answer. `calls` is how many there were; with `changes_alone`, of those that do more than read: before one that
-    reads the pool is as before the next that does not.
+    its answer. `calls` is how many there were, of those that do more than read: before one that reads the pool is as
+    before the next that does not.
     """
 
-    def __init__(self, api, number, answer_lost, changes_alone=False):
+    def __init__(self, api, number, answer_lost):
         self.api, self.number, self.answer_lost, self.calls = api, number, answer_lost, 0
-        self.changes_alone = changes_alone
 
     def wrap(self, function):
         def call(*words):
-            is_counted = not (self.changes_alone and _READS.search(str(words[0])))
+            is_counted = not _READS.search(str(words[0]))
             mine, self.calls = self.calls, self.calls + is_counted
             if mine < self.number or mine == self.number and not is_counted:
                 return function(*words)
@@ -84,30 +83,26 @@ class Death:
 
 @pytest.fixture(params=[False, True], ids=["before the call", "after the call"])
 def dies(request, lab):
-    """`dies(work, number)`: work is done by a client that dies at that call; gives the Death.
-
-    After call n the pool is as before call n + 1: one of the two dies at even calls, the other, `first`, at odd ones.
-    """
+    """`dies(work, number)`: work is done by a client that dies at that call; gives the Death."""
 
     @contextmanager
-    def dying(number, changes_alone):
+    def dying(number):
         api = lab.pool.api
-        death = Death(api, number, request.param, changes_alone)
+        death = Death(api, number, request.param)
         api.call, api.transferred = death.wrap(api.call), death.wrap(api.transferred)
         try:
             yield death
         finally:
             del api.call, api.transferred
 
-    def die(work, number, changes_alone=False):
-        with dying(number, changes_alone) as death:
+    def die(work, number):
+        with dying(number) as death:
             try:
                 work()
             except RelvmoiscsiError:
                 pass
         return death
 
-    die.first = int(request.param)
     return die
 
 

@@ -126,7 +126,7 @@ def test_a_network_that_is_used_stays(day):
 def test_killed_at_every_call_the_next_run_finishes_it(lab, day, dies):
     day.lab.attach(day.copy.scsi_id)
     before = rows(day)
-    number = dies.first
+    number = 0
     while True:
         day.lab.attach(day.copy.scsi_id)
         day.sr = day.db.by_uuid("SR", day.copy.sr_uuid)
@@ -136,10 +136,10 @@ def test_killed_at_every_call_the_next_run_finishes_it(lab, day, dies):
         after = rows(day)
         assert not any(after[table] - before[table] for table in after), number
         assert day.web in after["VM"] and not day.db.refs("VM", name_label="web 2026-11-22"), number
-        number += 2
+        number += 1
         if not death.came:
             break
-    assert number > 20
+    assert number > 8
 
 
 # --- all that would be refused is refused before anything goes

@@ -288,7 +288,7 @@ def test_killed_at_every_call_it_goes_forward_or_back(halted, dies, cut_work, th
     while True:
         if cut_work is undo:
             bring_back(halted)
-        death = dies(lambda: cut_work(halted), number, changes_alone=True)
+        death = dies(lambda: cut_work(halted), number)
         marks = [
             key for key in halted.db.get("VM", halted.web, "other_config") if key.startswith("relvmoiscsi:restore")
         ]
@@ -570,7 +570,7 @@ def test_killed_at_every_call_it_comes_home(halted, dies):
     number = 0
     while True:
         bring_back(halted, date="x")
-        death = dies(lambda: take_home(halted), number, changes_alone=True)
+        death = dies(lambda: take_home(halted), number)
         if left_of(halted):
             take_home(halted)
         disks = halted.lab.disks_of(halted.web)

@@ -108,6 +108,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.states
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_told_of_a_qcow2_is_not_less_than_it_takes_nor_three_times_as_much(shape, monkeypatch):
     """Of a chain with few clusters in each table it was twelve times as much, and the chain refused for that."""

@@ -177,6 +177,7 @@ def make_host(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.states
 @pytest.mark.parametrize("resignatures", [True, False])
 def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_host, resignatures):
     steps = []
