@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool import hosts, jobs, luns, secrets, vdis
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
@@ -524,11 +524,8 @@ def _mark(calls: Calls, sr: str, record: Record, lun: PoolLun, run: str) -> bool
 
 def _add(calls: Calls, kind: str, ref: str, key: str, value: str) -> None:
     """One more key of other_config. Where an answer was lost, the call is made twice. Raises PoolFailure."""
-    try:
+    with passing("MAP_DUPLICATE_KEY"):
         calls.call(kind + ".add_to_other_config", ref, key, value)
-    except PoolFailure as failure:
-        if failure.code != "MAP_DUPLICATE_KEY":
-            raise
 
 
 def are_whole(results: Iterable[Attached]) -> bool:

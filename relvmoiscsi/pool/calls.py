@@ -10,7 +10,8 @@ import math
 import ssl
 import time
 import xmlrpc.client
-from typing import Any, Callable, Dict, List, Sequence, Type
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Type
 from xml.parsers import expat
 
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -42,6 +43,18 @@ class PoolFailure(RelvmoiscsiError):
 
 class PoolGone(PoolFailure):
     """The pool does not answer any more."""
+
+
+@contextmanager
+def passing(*codes: str) -> Iterator[None]:
+    """A block that ends where xapi answers with an error of one of these codes, as if it had come to its end: what is
+    to be destroyed is gone, a key is there, as the call was made twice when its answer was lost.
+    """
+    try:
+        yield
+    except PoolFailure as failure:
+        if failure.code not in codes:
+            raise
 
 
 class Calls:

@@ -7,12 +7,11 @@ that is halted, and gets a disk there meanwhile, would hinder nothing. What is g
 finished by the next.
 """
 
-from contextlib import contextmanager
-from typing import Collection, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Collection, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import vdis
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool, is_copy
 from relvmoiscsi.pool.vms.inventory import RESTORED, is_restored
 
@@ -113,7 +112,7 @@ def discard(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] 
         _verify_nobody_new(calls, pool, sr, known)
     except Refused as error:
         raise Refused(f"{error} The SR is on no host now; `relvmoiscsi pool attach` brings it back.") from error
-    with _gone_is_done():
+    with passing("HANDLE_INVALID"):
         calls.call("SR.forget", sr)
 
 
@@ -145,7 +144,7 @@ def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] =
         _plug_again(calls, again)
         raise
     for host in order:
-        with _gone_is_done():
+        with passing("HANDLE_INVALID"):
             calls.call("PBD.destroy", pbds[host][0])
 
 
@@ -171,11 +170,11 @@ def _unplug(calls: Calls, pbds: Sequence[str]) -> None:
     tasks = []
     failures = []
     for pbd in pbds:
-        with _gone_is_done():
+        with passing("HANDLE_INVALID"):
             tasks.append(calls.start("PBD.unplug", pbd))
     for task in tasks:
         try:
-            with _gone_is_done():
+            with passing("HANDLE_INVALID"):
                 calls.finish("PBD.unplug", task)
         except PoolGone:
             raise
@@ -192,12 +191,3 @@ def _plug_again(calls: Calls, pbds: Sequence[str]) -> None:
             calls.run("PBD.plug", pbd)
         except PoolFailure:
             pass  # the failure to unplug is what is told; attach plugs what is not
-
-
-@contextmanager
-def _gone_is_done() -> Iterator[None]:
-    try:
-        yield
-    except PoolFailure as failure:
-        if failure.code != "HANDLE_INVALID":
-            raise

@@ -17,7 +17,7 @@ import uuid
 from contextlib import contextmanager
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping
 
-from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.calls import Calls, PoolFailure, passing
 from relvmoiscsi.pool.records import RUN, Pool, Portal
 
 _COPIED, _OURS = "password_secret", "secret"
@@ -76,20 +76,14 @@ def _made(calls: Calls, password: str) -> str:
 
 def _mark(calls: Calls, ref: str) -> str:
     """Our mark on a Secret; "" where there is none, or no such Secret any more. Raises PoolFailure."""
-    try:
+    with passing("HANDLE_INVALID"):
         return str(calls.call("secret.get_other_config", ref).get(RUN, ""))
-    except PoolFailure as failure:
-        if failure.code != "HANDLE_INVALID":
-            raise
-        return ""
+    return ""
 
 
 def _destroyed(calls: Calls, ref: str) -> None:
-    try:
+    with passing("HANDLE_INVALID"):
         calls.call("secret.destroy", ref)
-    except PoolFailure as failure:
-        if failure.code != "HANDLE_INVALID":
-            raise
 
 
 def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:

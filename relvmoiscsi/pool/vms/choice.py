@@ -7,7 +7,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import discard, jobs, records
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import inventory, ova
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
@@ -278,11 +278,8 @@ def _own_as_well(calls: Calls, found: Inventory, ref: str, sr_uuid: str) -> None
     """A network that an earlier run has made goes with the last of the copies for which it is there."""
     owners = inventory.owners_of(found.networks[ref])
     if owners and sr_uuid not in owners:
-        try:
+        with passing("MAP_DUPLICATE_KEY", "RBAC_PERMISSION_DENIED"):
             calls.call("network.add_to_other_config", ref, f"{ON_SR}:{sr_uuid}", "true")
-        except PoolFailure as failure:
-            if failure.code not in ("MAP_DUPLICATE_KEY", "RBAC_PERMISSION_DENIED"):
-                raise
 
 
 def _verify_isolated(found: Inventory, ref: str, text: str) -> None:

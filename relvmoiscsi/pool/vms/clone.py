@@ -28,7 +28,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import inventory, ova, transfer
 from relvmoiscsi.pool.vms.choice import (
@@ -324,11 +324,8 @@ class _Clone:
         return other
 
     def _mark_done(self, vm: str, uuid_of_copy: str) -> None:
-        try:
+        with passing("MAP_DUPLICATE_KEY"):
             self.calls.call("VM.add_to_other_config", vm, DONE, uuid_of_copy)
-        except PoolFailure as failure:
-            if failure.code != "MAP_DUPLICATE_KEY":  # the answer to the first was lost, and the call was sent again
-                raise
 
     def _destroy_again(self, vm: str, problem: str) -> None:
         try:
@@ -417,13 +414,10 @@ def _users(calls: Calls, copy: Copy, vm: str, disks: Sequence[ova.Disk]) -> List
     found: Dict[str, _User] = {}
     for disk in disks:
         for vbd in calls.call("VDI.get_VBDs", copy.by_uuid[disk.new]):
-            try:
+            with passing("HANDLE_INVALID"):  # it was taken off just now
                 ref = str(calls.call("VBD.get_VM", vbd))
                 if ref not in (vm, *found):
                     found[ref] = _User(disk.userdevice, ref, calls.call("VM.get_record", ref))
-            except PoolFailure as failure:
-                if failure.code != "HANDLE_INVALID":
-                    raise  # else it was taken off just now
     return sorted((user for user in found.values() if not user.vm["is_a_snapshot"]), key=lambda user: user.age)
 
 
@@ -523,12 +517,9 @@ def started(calls: Calls, vm: Record) -> str:
     """When a VM was started last, as xapi says it; "" where it says nothing. An import takes this from the file."""
     if vm["metrics"] == NULL:
         return ""
-    try:
+    with passing("HANDLE_INVALID"):
         return str(calls.call("VM_metrics.get_record", vm["metrics"]).get("start_time", ""))
-    except PoolFailure as failure:
-        if failure.code != "HANDLE_INVALID":
-            raise
-        return ""
+    return ""
 
 
 def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None, born: str = "") -> None:
@@ -560,15 +551,8 @@ def destroy(calls: Calls, vms: Records, vm: str) -> None:
         raise Refused(f"The VM {record['name_label']!r} is not shut down.")
     # those with memory are suspended for ever, and go so (xapi_vm_lifecycle.ml)
     for ref in [*(ref for ref, each in vms.items() if each["is_a_snapshot"] and each["snapshot_of"] == vm), vm]:
-        _gone_is_done(calls, "VM.destroy", ref)
-
-
-def _gone_is_done(calls: Calls, method: str, ref: str) -> None:
-    try:
-        calls.call(method, ref)
-    except PoolFailure as failure:
-        if failure.code != "HANDLE_INVALID":
-            raise
+        with passing("HANDLE_INVALID"):
+            calls.call("VM.destroy", ref)
 
 
 def are_whole(results: Sequence[Cloned]) -> bool:

@@ -4,7 +4,7 @@
 from typing import Collection, Dict, List, NamedTuple, Optional
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records
+from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.vms.inventory import NULL
 
 
@@ -94,12 +94,9 @@ def ref_of(calls: Calls, vdi: str) -> str:
 
 def find(calls: Calls, vdi: str) -> Optional[str]:
     """The reference of a VDI; None for one that is not in the pool."""
-    try:
+    with passing("UUID_INVALID"):
         return str(calls.call("VDI.get_by_uuid", vdi))
-    except PoolFailure as failure:
-        if failure.code != "UUID_INVALID":
-            raise
-        return None
+    return None
 
 
 def snapshots_of(calls: Calls, record: Record) -> List[str]:

@@ -9,7 +9,7 @@ from typing import Any, Collection, Dict, List, NamedTuple, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import discard, records
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.discard import Uses
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
@@ -186,13 +186,10 @@ def clean_networks(calls: Calls, sr_uuids: Collection[str]) -> List[str]:
 
 
 def _destroyed(calls: Calls, network: str) -> bool:
-    try:
-        if calls.call("network.get_VIFs", network):
-            return False
-        calls.call("network.destroy", network)
-    except PoolFailure as failure:
-        if failure.code == "NETWORK_CONTAINS_VIF":
-            return False
-        if failure.code != "HANDLE_INVALID":
-            raise
-    return True
+    with passing("NETWORK_CONTAINS_VIF"):
+        with passing("HANDLE_INVALID"):
+            if calls.call("network.get_VIFs", network):
+                return False
+            calls.call("network.destroy", network)
+        return True
+    return False

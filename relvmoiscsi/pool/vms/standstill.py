@@ -6,7 +6,7 @@ A run that is killed leaves it so, and what xapi then answers to a start names t
 
 from typing import List
 
-from relvmoiscsi.pool.calls import PoolFailure, Record
+from relvmoiscsi.pool.calls import Record, passing
 from relvmoiscsi.pool.vms.owner import Turn
 
 _OPERATIONS = ("start", "start_on", "resume")
@@ -61,8 +61,5 @@ def is_begun(record: Record) -> bool:
 
 
 def _add(turn: Turn, field: str, key: str, text: str) -> None:
-    try:
+    with passing("MAP_DUPLICATE_KEY"):
         turn.call(f"VM.add_to_{field}", key, text)
-    except PoolFailure as failure:
-        if failure.code != "MAP_DUPLICATE_KEY":
-            raise
