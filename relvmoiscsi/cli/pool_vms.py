@@ -12,9 +12,9 @@ from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, clone, home, inventory, keep, rescue, restore, saved
+from relvmoiscsi.pool.vms import choice, clone, cloned, home, inventory, keep, rescue, restore, saved
 from relvmoiscsi.pool.vms.choice import Source
-from relvmoiscsi.pool.vms.clone import Cloned
+from relvmoiscsi.pool.vms.cloned import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
@@ -213,14 +213,14 @@ def _to_know(
     found: Inventory, sources: Sequence[Source], wanted: choice.Wanted, results: Sequence[Cloned]
 ) -> Sequence[str]:
     """What a person has to know before a copy is started."""
-    if not any(each.status == clone.MADE for each in results):
+    if not any(each.status == cloned.MADE for each in results):
         return ()
     return (*clone.TO_KNOW, *((clone.SAME_NETWORK,) if choice.used_networks(found, sources, wanted) else ()))
 
 
 def _status(results: Sequence[Cloned]) -> int:
     """That of the error where one VM was asked for."""
-    if clone.are_whole(results):
+    if cloned.are_whole(results):
         return 0
     error = results[0].error
     if len(results) == 1 and isinstance(error, RelvmoiscsiError):

@@ -14,7 +14,7 @@ try:
     from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
     from relvmoiscsi.pool import attach, discard, jobs, luns, records, secrets
     from relvmoiscsi.pool.connection import Where, connect
-    from relvmoiscsi.pool.vms import choice, clone, home, inventory, keep, rescue, restore, saved
+    from relvmoiscsi.pool.vms import choice, clone, cloned, destroying, home, inventory, keep, rescue, restore, saved
     from relvmoiscsi.pool.vms import discard as made_vms
 
     IMPORT_ERROR = None
@@ -29,6 +29,8 @@ __all__ = [
     "attach",
     "choice",
     "clone",
+    "cloned",
+    "destroying",
     "discard",
     "home",
     "inventory",

@@ -46,7 +46,7 @@ def _sources(module, calls, found, copy):
 def _problems(params, found, results, wanted):
     """Why those that are there already are not what is asked for: sentences by UUID of the original."""
     by_uuid = {vm["uuid"]: ref for ref, vm in found.vms.items()}
-    there = [result for result in results if result.status == client.clone.ALREADY]
+    there = [result for result in results if result.status == client.cloned.ALREADY]
     problems = {result.vm: problem_of(params, found, by_uuid[result.uuid], wanted) for result in there}
     return {vm: problem for vm, problem in problems.items() if problem}
 
@@ -110,10 +110,10 @@ def _cloned_row(result, problem=None):
     """`problem`: why one that was there before is not what is asked for."""
     told = result.facts()
     if problem:
-        told.update(status=client.clone.FAILED, error=problem)
-    changed = result.status in (client.clone.MADE, client.clone.WOULD)
+        told.update(status=client.cloned.FAILED, error=problem)
+    changed = result.status in (client.cloned.MADE, client.cloned.WOULD)
     after = f"{result.name}\n" + "".join(f"  disk {disk.userdevice}: {disk.new}\n" for disk in result.disks)
-    is_there = result.status == client.clone.ALREADY
+    is_there = result.status == client.cloned.ALREADY
     return {
         **told,
         "changed": changed,
@@ -189,9 +189,9 @@ def _destroy(calls, pool, copy, params, each, row):
         found = client.inventory.read(calls)
         still = client.made_vms.made_on(_meant(found, copy, params), pool, [copy.ref])[copy.ref]
         if each.uuid in {one.uuid for one in still}:
-            client.clone.destroy(calls, found.vms, each.ref)
+            client.destroying.destroy(calls, found.vms, each.ref)
     except client.RelvmoiscsiError as error:
-        row.update(status=client.clone.FAILED, error=str(error), changed=False, after=row["before"])
+        row.update(status=client.cloned.FAILED, error=str(error), changed=False, after=row["before"])
 
 
 def _meant(found, copy, params):

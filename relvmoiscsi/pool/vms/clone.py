@@ -7,14 +7,8 @@
     4 import     the VM is born halted, with our marks
     5 verify     each disk that it has is compared with the map; a VM with another one is destroyed: an error
     6 MACs       of the original, where they are asked for
-    7 others     nobody else has one of its disks, and no other run has made a copy: else it is destroyed
+    7 others     nobody else has one of its disks, and no other run has made a copy: else it is destroyed (twins)
     8 done       the last mark, and 7 once more
-
-Of two runs at once one copy stays. Whoever finds a copy that is done before its own last mark destroys its own; so does
-whoever finds after its last mark one of an older run, done or not. A run's VM is there before it looks for others, and
-it looks after its last mark, so one of two that have marked theirs sees the other; and the older one gives way only as
-long as its own is not done. One of an older run that is not done is awaited; where nothing comes of it the younger one
-gives way all the same, and says so.
 
 A run that was cut leaves a VM without the last mark: the next one verifies and finishes it, or leaves it and tells what
 to do. One with the mark is found, and no second one is made. A run destroys what it has made itself, and nothing else,
@@ -24,15 +18,14 @@ Nothing here starts a VM, and nothing changes an original.
 
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import jobs
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
-from relvmoiscsi.pool.records import RUN, Pool
-from relvmoiscsi.pool.vms import inventory, ova, transfer
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import inventory, ova, transfer, twins
 from relvmoiscsi.pool.vms.choice import (
-    PATIENCE_SECONDS,
     Source,
     Wanted,
     edit_of,
@@ -44,10 +37,9 @@ from relvmoiscsi.pool.vms.choice import (
     verify_nics,
     whole,
 )  # fmt: skip
-from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-
-#: status of a VM
-MADE, ALREADY, WOULD, FAILED = "cloned", "already there", "would be cloned", "failed"
+from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE, WOULD, Cloned
+from relvmoiscsi.pool.vms.destroying import destroy_own, destroyed_again, started
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, Copy, Inventory
 
 #: what every copy has in common with its original, and a person has to know before it is started
 TO_KNOW = (
@@ -55,35 +47,6 @@ TO_KNOW = (
     "HA is off for them, and backups pass over them (tag xo:no-bak); a backup of a copy begins with a full one.",
 )
 SAME_NETWORK = "They are on the networks of their originals; --isolated NET puts them on one that leads nowhere."
-
-
-class Cloned(NamedTuple):
-    """What became of a VM."""
-
-    vm: str  #: UUID of the original
-    vm_name: str
-    status: str
-    name: str = ""
-    uuid: str = ""  #: of the copy
-    disks: Sequence[ova.Disk] = ()
-    networks: Mapping[str, Tuple[str, str]] = {}  #: names of the original's network and of its own, by device
-    snapshots: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    error: Optional[RelvmoiscsiError] = None
-    born: str = ""  #: when its original, whose figures come along, was started last: it is not later while it never ran
-
-    def facts(self) -> Dict[str, Any]:
-        """For JSON."""
-        return {
-            "vm": {"old": self.vm, "new": self.uuid or None},
-            "name": {"old": self.vm_name, "new": self.name or None},
-            "status": self.status,
-            "disks": [disk._asdict() for disk in self.disks],
-            "networks": {device: {"old": old, "new": new} for device, (old, new) in self.networks.items()},
-            "snapshots": list(self.snapshots),
-            "notes": list(self.notes),
-            "error": str(self.error) if self.error is not None else None,
-        }
 
 
 # --- clone
@@ -122,17 +85,13 @@ def clone(
         for source, each in zip(sources, outcomes)
     ]
     if any(result.status == MADE for result in results):
-        results = _without_twins(calls, copy, results, wanted.run, wanted.patience)
+        results = twins.without_twins(calls, copy, results, wanted.run, wanted.patience)
         try:
             calls.run("SR.scan", copy.ref)  # some releases set snapshot_of and parent of VDIs anew at an import
         except PoolFailure as failure:
-            results = _noted(results, f"the scan of the copy at the end failed: {failure}")
+            note = f"the scan of the copy at the end failed: {failure}"
+            results = [each.noted(note) if each.status == MADE else each for each in results]
     return results
-
-
-def _noted(results: Sequence[Cloned], note: str) -> List[Cloned]:
-    """With a note at what was made."""
-    return [each._replace(notes=[*each.notes, note]) if each.status == MADE else each for each in results]
 
 
 def would(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> List[Cloned]:
@@ -303,12 +262,12 @@ class _Clone:
         return record
 
     def _taken(self, vm: str, edited: ova.Edited) -> str:
-        return _taken(self.copy, _users(self.calls, self.copy, vm, edited.disks))
+        return twins.taken_by_others(self.copy, twins.users_of(self.calls, self.copy, vm, edited.disks))
 
     def _done_meanwhile(self, vm: str, edited: ova.Edited) -> Optional[Record]:
         """The copy that another run has done meanwhile, for which this one's goes."""
-        users = _users(self.calls, self.copy, vm, edited.disks)
-        done = [twin.vm for twin in _twins(self.copy, users, self.source.uuid) if inventory.is_own(twin.vm)]
+        users = twins.users_of(self.calls, self.copy, vm, edited.disks)
+        done = [twin.vm for twin in twins.of_same(self.copy, users, self.source.uuid) if inventory.is_own(twin.vm)]
         if not done:
             return None
         other = done[0]
@@ -335,7 +294,7 @@ class _Clone:
                 f"The copy {self.name!r} is not what it should be: {problem}. It could not be destroyed: {error} Do "
                 "not start it; destroy it without its disks (xe vm-destroy, never vm-uninstall)."
             ) from error
-        raise _destroyed_again(self.source.name, problem)
+        raise destroyed_again(self.source.name, problem)
 
     def _problem(self, vm: str, record: Record, edited: ova.Edited) -> str:
         """Why the VM that was made is not the one that was wanted; "" when it is."""
@@ -394,166 +353,3 @@ def _not_ended(task: str) -> str:
         f"an import of another run has not ended ({task}); as long as that run lives it leaves no second copy, else "
         "one that is half"
     )
-
-
-class _User(NamedTuple):
-    """Another VM that has a disk of a copy, as of now."""
-
-    userdevice: str  #: of the copy's disk
-    ref: str
-    vm: Record
-
-    @property
-    def age(self) -> Tuple[str, str]:
-        """The older run has the smaller."""
-        return self.vm["other_config"].get(RUN, ""), str(self.vm["uuid"])
-
-
-def _users(calls: Calls, copy: Copy, vm: str, disks: Sequence[ova.Disk]) -> List[_User]:
-    """The other VMs that have disks of the copy `vm`, the oldest first, as of now; snapshots never run."""
-    found: Dict[str, _User] = {}
-    for disk in disks:
-        for vbd in calls.call("VDI.get_VBDs", copy.by_uuid[disk.new]):
-            with passing("HANDLE_INVALID"):  # it was taken off just now
-                ref = str(calls.call("VBD.get_VM", vbd))
-                if ref not in (vm, *found):
-                    found[ref] = _User(disk.userdevice, ref, calls.call("VM.get_record", ref))
-    return sorted((user for user in found.values() if not user.vm["is_a_snapshot"]), key=lambda user: user.age)
-
-
-def _taken(copy: Copy, users: Sequence[_User]) -> str:
-    """Who has one of the disks and is no copy; "" where nobody does. Copies share what their originals share."""
-    for user in users:
-        if not _is_of(copy, user.vm):
-            return f"its disk {user.userdevice} is a disk of the VM {user.vm['name_label']!r} meanwhile"
-    return ""
-
-
-def _is_of(copy: Copy, vm: Record) -> bool:
-    config = vm["other_config"]
-    return COPY_OF in config and config.get(ON_SR) == copy.uuid and (inventory.is_own(vm) or inventory.is_half(vm))
-
-
-def _twins(copy: Copy, users: Sequence[_User], original: str) -> List[_User]:
-    """Those that are copies of the same VM, done or half."""
-    return [user for user in users if _is_of(copy, user.vm) and user.vm["other_config"][COPY_OF] == original]
-
-
-def _without_twins(
-    calls: Calls, copy: Copy, results: Sequence[Cloned], run: str, patience: float = PATIENCE_SECONDS
-) -> List[Cloned]:
-    """What is made stays where nobody else has its disks, and no older run has made a copy. What is half is told."""
-    return [_looked_at(calls, copy, each, run, patience) if each.status == MADE else each for each in results]
-
-
-def _looked_at(calls: Calls, copy: Copy, mine: Cloned, run: str, patience: float) -> Cloned:
-    try:
-        return _without_twin(calls, copy, mine, run, patience)
-    except PoolFailure as failure:
-        return _noted([mine], f"whether another run has made one too could not be seen: {failure}")[0]
-
-
-def _without_twin(calls: Calls, copy: Copy, mine: Cloned, run: str, patience: float) -> Cloned:
-    ref = str(calls.call("VM.get_by_uuid", mine.uuid))
-    own = _User("", ref, calls.call("VM.get_record", ref)).age
-    end = time.monotonic() + patience
-    while True:
-        users = _users(calls, copy, ref, mine.disks)
-        taken = _taken(copy, users)
-        if taken:
-            return _given_way(calls, copy, mine, ref, run, _destroyed_again(mine.vm_name, taken))
-        twins = _twins(copy, users, mine.vm)
-        older = [user.vm for user in twins if user.age < own]
-        done = [vm for vm in older if inventory.is_own(vm)]
-        if done:
-            return _given_way(calls, copy, mine, ref, run, done[0])
-        if not older:
-            return mine._replace(notes=[*mine.notes, *_twin_notes([user.vm for user in twins])])
-        left = end - time.monotonic()
-        if left <= 0:
-            return _given_way(calls, copy, mine, ref, run, _is_at_work(mine.vm_name, older[0]))
-        time.sleep(min(1.0, left))  # whoever makes it is about to finish it, or to give way
-
-
-def _given_way(calls: Calls, copy: Copy, mine: Cloned, ref: str, run: str, why: Union[Refused, Record]) -> Cloned:
-    """One's own copy is destroyed, for another or because it must not be; where it is in use, it stays and that is
-    told.
-    """
-    try:
-        destroy_own(calls, ref, run, copy, mine.born)
-    except Refused as error:
-        notes = [str(why)] if isinstance(why, Refused) else _twin_notes([why])
-        return mine._replace(notes=[*mine.notes, f"it stays: {error}", *notes])
-    if isinstance(why, Refused):
-        return Cloned(mine.vm, mine.vm_name, FAILED, error=why)
-    return Cloned(mine.vm, mine.vm_name, ALREADY, str(why["name_label"]), str(why["uuid"]))
-
-
-def _twin_notes(others: Sequence[Record]) -> List[str]:
-    return [
-        f"another run has made a copy too, {vm['name_label']!r} ({vm['uuid']})"
-        if inventory.is_own(vm)
-        else f"another run has left a copy half beside it, {vm['name_label']!r} ({vm['uuid']}): destroy it without its "
-        "disks if no run is at work and nobody uses it (xe vm-destroy, never vm-uninstall)"
-        for vm in others
-    ]
-
-
-def _is_at_work(name: str, other: Record) -> Refused:
-    return Refused(
-        f"Another run makes a copy of {name!r} as well, {other['name_label']!r} ({other['uuid']}), and began first. "
-        "The one of this run was destroyed again; run the same when that has ended, which finishes what it has left."
-    )
-
-
-def _destroyed_again(name: str, problem: str) -> Refused:
-    return Refused(f"The copy of {name!r} was destroyed again: {problem}. No disk was touched.")
-
-
-# --- destroy
-
-
-def started(calls: Calls, vm: Record) -> str:
-    """When a VM was started last, as xapi says it; "" where it says nothing. An import takes this from the file."""
-    if vm["metrics"] == NULL:
-        return ""
-    with passing("HANDLE_INVALID"):
-        return str(calls.call("VM_metrics.get_record", vm["metrics"]).get("start_time", ""))
-    return ""
-
-
-def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None, born: str = "") -> None:
-    """Destroy a VM that this run has made, and that has no disk but those of the copy and was not started since it was
-    `born`, where these are given; all of this as it is now. Raises Refused, PoolFailure.
-    """
-    vms = calls.records("VM")
-    record = vms.get(vm)
-    if record is None:
-        return
-    if record["other_config"].get(RUN) != run:
-        raise Refused(f"The VM {record['name_label']!r} was not made by this run.")
-    if copy is not None and started(calls, record) != born:
-        raise Refused(f"The VM {record['name_label']!r} was started meanwhile.")
-    vbds = calls.records("VBD", f'field "VM" = "{vm}"') if copy is not None else {}
-    if copy is not None and any(vbd["type"] == "Disk" and vbd["VDI"] not in copy.vdis for vbd in vbds.values()):
-        raise Refused(f"The VM {record['name_label']!r} has got another disk meanwhile.")
-    destroy(calls, vms, vm)
-
-
-def destroy(calls: Calls, vms: Records, vm: str) -> None:
-    """Destroy a VM that bears our marks, and its snapshots, whoever has made these; its VDIs stay. Raises Refused,
-    PoolFailure.
-    """
-    record = vms.get(vm)
-    if record is None or COPY_OF not in record["other_config"]:
-        raise Refused(f"The VM {vm} is none that `relvmoiscsi pool clone` has made.")
-    if record["power_state"] != "Halted":
-        raise Refused(f"The VM {record['name_label']!r} is not shut down.")
-    # those with memory are suspended for ever, and go so (xapi_vm_lifecycle.ml)
-    for ref in [*(ref for ref, each in vms.items() if each["is_a_snapshot"] and each["snapshot_of"] == vm), vm]:
-        with passing("HANDLE_INVALID"):
-            calls.call("VM.destroy", ref)
-
-
-def are_whole(results: Sequence[Cloned]) -> bool:
-    return all(result.status != FAILED for result in results)

@@ -13,7 +13,7 @@ from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.discard import Uses
 from relvmoiscsi.pool.records import Pool
 from relvmoiscsi.pool.vms import inventory
-from relvmoiscsi.pool.vms.clone import destroy
+from relvmoiscsi.pool.vms.destroying import destroy
 from relvmoiscsi.pool.vms.inventory import Inventory, is_own
 
 

@@ -41,6 +41,16 @@ class Day:
         old = self.lab.disks_of(vm)
         return {device: (self.sr, derived_uuid(self.copy.sr_uuid, uuid)) for device, (_, uuid) in old.items()}
 
+    def copies(self):
+        """The copies of "web" that there are: name, disks, networks, whether they are done."""
+        found = []
+        for ref, vm in self.db.records("VM").items():
+            if "relvmoiscsi:clone-of" in vm["other_config"]:
+                macs = [vif["MAC"] for vif in self.db.records("VIF", VM=ref).values()]
+                disks = sorted(self.lab.disks_of(ref).items())
+                found.append((vm["name_label"], disks, macs, "relvmoiscsi:done" in vm["other_config"]))
+        return found
+
     def originals(self):
         """All of the VMs that no run has made, and what hangs on them."""
         ours = [ref for ref, vm in self.db.records("VM").items() if "relvmoiscsi:clone-of" in vm["other_config"]]

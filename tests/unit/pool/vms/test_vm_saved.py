@@ -17,7 +17,7 @@ from relvmoiscsi.pool import luns, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import choice, clone, inventory, ova_file, saved
-from relvmoiscsi.pool.vms.clone import ALREADY, FAILED, MADE
+from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE
 from relvmoiscsi.resignature.reading.saved import saved as on_disk
 from relvmoiscsi.sr_driver import probe
 
