@@ -207,6 +207,11 @@ def seen(module, calls, pool):
         yield luns.find(calls, pool, places, module.params["jobs"])
 
 
+def as_if_off(vms):
+    """Records of VMs, as those that run will be when they are turned off."""
+    return {ref: {**vm, "power_state": "Halted"} for ref, vm in vms.items()}
+
+
 def turn_off(calls, vm):
     """Hard, unless it is off. Raises PoolFailure."""
     if calls.call("VM.get_power_state", vm) != "Halted":

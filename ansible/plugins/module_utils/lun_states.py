@@ -287,7 +287,7 @@ def _made(found, pool, ref, params):
     if not params["with_vms"] or params["state"] != "forgotten":
         return []
     vms = {each: vm for each, vm in found.vms.items() if client.is_marked(params, vm)}
-    vms = {each: {**vm, "power_state": "Halted"} for each, vm in vms.items()} if params["force"] else vms
+    vms = client.as_if_off(vms) if params["force"] else vms
     return client.made_vms.made_on(found._replace(vms=vms), pool, [ref])[ref]
 
 

@@ -197,11 +197,7 @@ def _destroy(calls, pool, copy, params, each, row):
 def _meant(found, copy, params):
     """The inventory with no VMs but those that are meant; with `force` as if those that run did not."""
     vms = {ref: vm for ref, vm in found.copies_on(copy.uuid) if _is_meant(found, vm, params)}
-    return found._replace(vms=as_if_off(vms) if params["force"] else vms)
-
-
-def as_if_off(vms):
-    return {ref: {**vm, "power_state": "Halted"} for ref, vm in vms.items()}
+    return found._replace(vms=client.as_if_off(vms) if params["force"] else vms)
 
 
 def _is_meant(found, vm, params):
@@ -235,13 +231,13 @@ def ended(rows):
 
 
 def _watched(work):
-    """`work`, which gives the dict for fail_json where it is cut: the VM may have changed by then."""
+    """`work` on a VM as it was found; gives the dict for fail_json where it is cut, as the VM may have changed."""
 
     def watched(module, calls, pool):
         found = client.inventory.read(calls)
         vm = client.inventory.find_vm(found, module.params["vm"])
         try:
-            return work(module, calls, pool)
+            return work(module, calls, pool, found, vm)
         except client.RelvmoiscsiError as error:
             msg = str(error)
         try:
@@ -259,19 +255,23 @@ def _state(found, vm):
     """(name, disks, and what else a restore changes in a VM)."""
     if vm not in found.vms:
         return vm, {}
-    record, disks = found.vms[vm], {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
+    record = found.vms[vm]
     journal = {key for key in record["other_config"] if key.startswith(client.inventory.RESTORED)}
-    return record["name_label"], disks, journal, record["power_state"], record["blocked_operations"]
+    return record["name_label"], _disks(found, vm), journal, record["power_state"], record["blocked_operations"]
+
+
+def _disks(found, vm):
+    """UUIDs of the VDIs of a VM, by device."""
+    return {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
 
 
 @_watched
-def restored(module, calls, pool):
+def restored(module, calls, pool, found, vm):
     """Disks of a copy in place of a VM's own; the dict for exit_json."""
-    params, found = module.params, client.inventory.read(calls)
-    vm = client.inventory.find_vm(found, params["vm"])
+    params = module.params
     copy = client.choice.find_copy(pool, found, params["sr"])
     swaps = client.restore.plan(found, copy, vm, params["disks"], client.records.today())
-    now = {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
+    now = _disks(found, vm)
     work = client.restore.would if module.check_mode else client.restore.restore
     result = work(calls, vm, swaps, params["shutdown"])
     becomes = {swap.userdevice: swap.new for swap in result.disks}
@@ -279,12 +279,9 @@ def restored(module, calls, pool):
 
 
 @_watched
-def back(module, calls, _pool):
+def back(module, calls, _pool, found, vm):
     """A restore undone, taken home or left as it is; the dict for exit_json. A VM that was not restored is done."""
-    params, found = module.params, client.inventory.read(calls)
-    vm = client.inventory.find_vm(found, params["vm"])
-    record = found.vms[vm]
-    now = {device: vdi["uuid"] for device, vdi in found.disks_of(vm).items()}
+    params, record, now = module.params, found.vms[vm], _disks(found, vm)
     if not client.inventory.is_restored(record):
         result = client.restore.Restored(record["uuid"], record["name_label"], "not restored")
         return _restored_result(result, False, now, {})
@@ -319,9 +316,6 @@ def lent(module, calls, pool):
     copy = client.choice.find_copy(pool, found, params["sr"])
     vdi, vm = client.rescue.find(copy, params["vdi"]), client.inventory.find_vm(found, params["vm"])
     there = _lent(found, copy, vdi, vm)
-    if there and found.vbds[there[0]]["mode"] != ("RW" if params["writable"] else "RO"):  # check mode as well
-        name = found.vms[vm]["name_label"]
-        raise client.Refused(f"The VM {name!r} has this disk already, otherwise: take it back first (state: absent).")
     result = client.rescue.lend(calls, found, copy, vdi, vm, params["writable"], module.check_mode)
     changed = result.status == client.rescue.DONE or module.check_mode and not there
     after = _lent_lines([result])

@@ -9,9 +9,8 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import discard, jobs, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import RUN, Pool
-from relvmoiscsi.pool.vms import inventory, ova
+from relvmoiscsi.pool.vms import inventory, ova, rescue
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
-from relvmoiscsi.pool.vms.rescue import LENT
 
 NAME = "{vm} {date}"
 #: key of network.other_config
@@ -83,7 +82,7 @@ def _source(found: Inventory, copy: Copy, ref: str) -> Source:
     vm, disks = found.vms[ref], found.disks_of(ref)
     problem = None
     missing = {device: vdi for device, vdi in sorted(disks.items()) if copy.new_of(vdi["uuid"]) is None}
-    lent = {device: vdi for device, vdi in missing.items() if _is_lent(found, vm, ref, device)}
+    lent = {device: vdi for device, vdi in missing.items() if _is_lent(found, ref, device)}
     if not disks:
         problem = Refused(f"The VM {vm['name_label']!r} has no disk.")
     elif lent:
@@ -100,13 +99,9 @@ def _source(found: Inventory, copy: Copy, ref: str) -> Source:
     return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
 
 
-def _is_lent(found: Inventory, vm: Record, ref: str, device: str) -> bool:
-    """Has `rescue` put it there? What was copied from such a VM has the mark, and it is not its own."""
-    for vbd in found.vbds_of(ref).values():
-        if vbd["userdevice"] == device and LENT in vbd["other_config"]:
-            whose = vbd["other_config"][LENT].split()[1:]
-            return not whose or whose == [vm["uuid"], found.vdis[vbd["VDI"]]["uuid"]]
-    return False
+def _is_lent(found: Inventory, vm: str, device: str) -> bool:
+    vbds = found.vbds_of(vm).values()
+    return any(rescue.is_lent(found, vbd) for vbd in vbds if vbd["userdevice"] == device)
 
 
 def _named(disks: Mapping[str, Record]) -> str:

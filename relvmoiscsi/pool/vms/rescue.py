@@ -60,11 +60,11 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
     there = _lent_to(found, vdi, vm)
     _verify_free(found, copy, vdi, vm if there is not None else "", writable)
     _verify_not_beside_itself(found, copy, vdi, vm, there)
+    if there is not None and found.vbds[there]["mode"] != mode:
+        raise Refused(f"The VM {to['name_label']!r} has this disk already, otherwise: take it back first (--done).")
     told = Lent(record["uuid"], record["name_label"], to["name_label"], WOULD, mode)
     if dry_run:
         return told
-    if there is not None and found.vbds[there]["mode"] != mode:
-        raise Refused(f"The VM {to['name_label']!r} has this disk already, otherwise: take it back first (--done).")
     if there is None:
         _verify_still_free(calls, found, vdi)
     vbd = there or str(calls.call("VBD.create", _vbd(found, copy, vdi, vm, mode)))
@@ -92,10 +92,10 @@ def _vbd(found: Inventory, copy: Copy, vdi: str, vm: str, mode: str) -> Dict[str
 
 def _lent_to(found: Inventory, vdi: str, vm: str) -> Optional[str]:
     rows = found.vbds_of(vm)
-    return next((ref for ref, vbd in rows.items() if vbd["VDI"] == vdi and _is_lent(found, vbd)), None)
+    return next((ref for ref, vbd in rows.items() if vbd["VDI"] == vdi and is_lent(found, vbd)), None)
 
 
-def _is_lent(found: Inventory, vbd: Record) -> bool:
+def is_lent(found: Inventory, vbd: Record) -> bool:
     """Is the mark its own, and not of a VM of which this one is a snapshot or a clone?"""
     vm, vdi = found.vms.get(vbd["VM"]), found.vdis.get(vbd["VDI"])
     whose = vbd["other_config"].get(LENT, "").split()[1:]
@@ -164,7 +164,7 @@ def lent(found: Inventory, copy: Copy, vdi: Optional[str] = None, vm: Optional[s
     rows = [
         ref
         for ref, vbd in found.vbds.items()
-        if vbd["VDI"] in copy.vdis and _is_lent(found, vbd) and vdi in (None, vbd["VDI"]) and vm in (None, vbd["VM"])
+        if vbd["VDI"] in copy.vdis and is_lent(found, vbd) and vdi in (None, vbd["VDI"]) and vm in (None, vbd["VM"])
     ]
     if not rows:
         raise NotFound(f"No such disk of {copy.name!r} is lent to a VM.")

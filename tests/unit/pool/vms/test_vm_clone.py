@@ -450,7 +450,8 @@ def test_an_answer_after_which_no_task_ends_is_told_at_once(day, monkeypatch, st
 
 def test_a_disk_that_is_lent_is_told(day):
     other = day.lab.vm("db", day.lab.vdi("Production", "before")[0])
-    mark = {"relvmoiscsi:rescue": day.copy.sr_uuid}
+    whose = [day.db.get("VM", other, "uuid"), day.db.get("VDI", day.new(day.data), "uuid")]
+    mark = {"relvmoiscsi:rescue": " ".join([day.copy.sr_uuid, *whose])}
     day.db.create("VBD", VM=other, VDI=day.new(day.data), userdevice="1", other_config=mark)
     (done,) = day.clone("db")
     assert done.status == FAILED and "`rescue` has lent to it: 1 'data'" in str(done.error)

@@ -62,8 +62,9 @@ def test_to_write_and_to_a_halted_vm(day, helper):
     done = lend(day, "data", helper, rw=True)
     vbd = day.db.record("VBD", day.db.refs("VBD", VDI=day.new(day.data))[0])
     assert done.mode == vbd["mode"] == "RW" and not vbd["currently_attached"]
-    with pytest.raises(Refused, match="has this disk already, otherwise"):
-        lend(day, "data", helper)
+    for dry_run in (True, False):
+        with pytest.raises(Refused, match="has this disk already, otherwise"):
+            lend(day, "data", helper, dry_run=dry_run)
     assert [each.name for each in take_back(day, "data", helper)] == ["data"]
 
 
