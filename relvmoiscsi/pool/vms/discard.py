@@ -5,7 +5,7 @@ A VM that bears our marks, and they are not its own, is left alone: somebody has
 all that would be refused before anything goes, and `carry_out` looks at all of it again before it begins.
 """
 
-from typing import Any, Collection, Dict, List, NamedTuple, Sequence
+from typing import Collection, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import discard, records
@@ -150,7 +150,7 @@ def carry_out(calls: Calls, told: Plan, sr: str, gone: List[str], networks_of: C
     discard.discard(calls, now.pool, sr, now.losers(sr))
 
 
-def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Any = None) -> None:
+def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Optional[List[str]] = None) -> None:
     """Destroy them, with their snapshots, if they are still what they were; what is gone is done. Raises PoolFailure,
     Refused.
     """

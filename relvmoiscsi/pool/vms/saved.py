@@ -4,7 +4,8 @@
 vTPM contents are left out: whoever has the LUN would have them. Everything goes by xapi; what was written is read back.
 """
 
-from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from operator import attrgetter
+from typing import AbstractSet, Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 from relvmoiscsi.device import align_up
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
@@ -220,12 +221,10 @@ def _destroy(calls: Calls, vdi: str) -> None:
 
 def read(calls: Calls, copy: Copy) -> SavedVms:
     """The last records that can be read on a copy. Raises NotFound, PoolFailure."""
-    last: Optional[SavedVms] = None
-    for ref, vdi in copy.vdis.items():
-        if vdi["name_label"] == saved_vms.NAME_LABEL and vdi["managed"]:
-            one = _read(calls, ref, vdi)
-            if isinstance(one, SavedVms) and (last is None or one.order > last.order):
-                last = one
+    named = [(ref, vdi) for ref, vdi in copy.vdis.items() if vdi["name_label"] == saved_vms.NAME_LABEL]
+    found = (_read(calls, ref, vdi) for ref, vdi in named if vdi["managed"])  # one at a time: each may be large
+    good = (one for one in found if isinstance(one, SavedVms))
+    last = max(good, key=attrgetter("order"), default=None)
     if last is None:
         raise NotFound(f"There are no VM records on {copy.name!r}: save-vms was not run before its snapshot was made.")
     return last

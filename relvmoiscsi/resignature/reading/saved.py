@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The VM records that somebody has saved on the SR, read from the bare LUN."""
 
+from operator import attrgetter
 from typing import List, Optional
 
 from relvmoiscsi.device import Device
@@ -13,12 +14,8 @@ from relvmoiscsi.resignature.reading.volumes import Wanted, read_volumes
 
 def saved(device: Device, lun: Lun) -> Optional[SavedVms]:
     """The last ones that can be read; None where there are none. Raises DeviceError."""
-    last: Optional[SavedVms] = None
-    for volume in _candidates(lun):  # one at a time: each may be large
-        one = _read(device, lun, volume)
-        if one is not None and (last is None or one.order > last.order):
-            last = one
-    return last
+    found = (_read(device, lun, volume) for volume in _candidates(lun))  # one at a time: each may be large
+    return max((one for one in found if one is not None), key=attrgetter("order"), default=None)
 
 
 def _candidates(lun: Lun) -> List[Volume]:
