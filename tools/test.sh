@@ -109,20 +109,13 @@ stage_judges() {
     done
 }
 
-# Each of one process, and they have nothing in common: beside each other they take as long as one.
-stage_collection() {
-    local began=$SECONDS status=0 python command
-    heading collection
-    find_python collection ansible || return 0
-    collection_command
-    "${command[@]}" </dev/null || status=$?
-    account collection "$status" "$reports/collection.xml" "$python" "$began"
-}
+collection_arguments=(-q -c ansible/tests/played/pytest.ini ansible/tests/played)
 
+# Each of one process, and they have nothing in common: beside each other they take as long as one.
 stage_cinder_and_collection() {
     local began=$SECONDS status=0 collection='' python command
     if find_python collection ansible; then
-        collection_command
+        pytest_for collection "${collection_arguments[@]}"
         "${command[@]}" </dev/null >"$reports/collection.txt" 2>&1 &
         collection=$!
     fi
@@ -132,10 +125,6 @@ stage_cinder_and_collection() {
     wait "$collection" || status=$?
     cat "$reports/collection.txt"
     account collection "$status" "$reports/collection.xml" .venv/ansible/bin/python "$began"
-}
-
-collection_command() {
-    pytest_for collection -q -c ansible/tests/played/pytest.ini ansible/tests/played
 }
 
 # Cinder's tests are unittest's, and so are those of a driver.
@@ -313,7 +302,7 @@ unset PYTHONDONTWRITEBYTECODE # what one process has compiled no other needs to:
 tools/need-packages.sh
 cores=$(nproc)
 states=all
-[[ " $* " != *" unit36 "* ]] || states=others # it has every fourth (tests/conftest.py)
+! asked_for unit36 "$@" || states=others # it has every fourth (tests/conftest.py)
 for name in "$@"; do
     case $name in
         unit) stage unit current -q -n "$cores" -m "not root" --states "$states" ;;
@@ -327,7 +316,7 @@ for name in "$@"; do
             stage_judges
             ;;
         cinder) if asked_for collection "$@"; then stage_cinder_and_collection; else stage_cinder; fi ;;
-        collection) asked_for cinder "$@" || stage_collection ;;
+        collection) asked_for cinder "$@" || stage collection ansible "${collection_arguments[@]}" ;;
         vm) stage_vm ;;
         *)
             echo "tools/test.sh: there is no stage called $name" >&2
