@@ -3,12 +3,21 @@
 engine behind SR.create.
 """
 
+import re
+
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import choice, clone, inventory
 
 TARGET, IQN = "10.0.0.5", "iqn.2026-01.test:array"
+
+_READS = re.compile(r"\.(get_|from$)|^session\.")
+
+
+def only_reads(method):
+    """Whether a call changes nothing: a client that dies there leaves what it had left at the last that does."""
+    return bool(_READS.search(method))
 
 
 _built = {}

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A VM in use, and an attached copy of the SR that has its disks."""
 
-import re
 from contextlib import contextmanager
 
 import pytest
 
 from kit.pool.api import GoneAway
+from kit.pool_lab import only_reads
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.vms import owner
-
-#: calls that change nothing
-_READS = re.compile(r"\.(get_|from$)|^session\.")
 
 
 class Day:
@@ -65,8 +62,7 @@ class Day:
 
 class Death:
     """Of a client, at the call of this number, counted from 0: before the call, or when it is done and nobody hears of
-    its answer. `calls` is how many there were, of those that do more than read: before one that reads the pool is as
-    before the next that does not.
+    its answer. `calls` is how many there were, of those that do more than read.
     """
 
     def __init__(self, api, number, answer_lost):
@@ -74,7 +70,7 @@ class Death:
 
     def wrap(self, function):
         def call(*words):
-            is_counted = not _READS.search(str(words[0]))
+            is_counted = not only_reads(str(words[0]))
             mine, self.calls = self.calls, self.calls + is_counted
             if mine < self.number or mine == self.number and not is_counted:
                 return function(*words)
