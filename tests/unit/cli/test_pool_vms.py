@@ -4,6 +4,7 @@
 import json
 import os
 import signal
+import time
 
 import pytest
 
@@ -12,7 +13,7 @@ from kit.pool.errors import XenError
 from kit.pool_lab import Lab
 from relvmoiscsi import cli
 from relvmoiscsi.cli import pool
-from relvmoiscsi.pool.vms import owner
+from relvmoiscsi.pool.vms import choice, owner
 
 
 class Office(Lab):
@@ -204,13 +205,16 @@ def fail():
     raise XenError("SR_BACKEND_FAILURE_46", "", "The VDI is not available", "")
 
 
-def test_a_half_one_is_told_what_finishes_it(office, pool_command):
+def test_a_half_one_is_told_what_finishes_it(office, pool_command, monkeypatch):
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
     office.pool.api.before = lambda method, _: method == "VM.add_to_other_config" and fail()
     pool_command("clone", "copy", "web", "--yes")
     office.pool.api.before = None
     ran = pool_command("discard", "copy", "--with-vms", "--yes")
     assert ran.status == 4 and "the same `clone` again finishes it" in ran.err
     assert pool_command("clone", "copy", "web", "--yes").status == 0
+    assert choice.PATIENCE_SECONDS in waited, "whoever has made it might be about to finish it"
     assert pool_command("discard", "copy", "--with-vms", "--yes").status == 0
 
 

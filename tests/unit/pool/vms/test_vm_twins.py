@@ -107,7 +107,7 @@ def test_an_import_that_is_under_way_is_waited_for(day):
             day.db.set("task", task, "status", "success")
 
     day.lab.pool.api.before = end
-    (done,) = day.clone("web", patience=20.0)
+    (done,) = day.clone("web", patience=0.2)
     assert waited == [task] and done.status == MADE and len(day.copies()) == 1
 
 
