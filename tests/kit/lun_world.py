@@ -16,7 +16,7 @@ import json
 import os
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from kit.builder import build_sr, raw
@@ -122,7 +122,9 @@ class World:
     @contextmanager
     def pool(self, hosts=("xs1", "xs2"), **options):
         """A pool whose drivers see these LUNs."""
-        with Pool(None, None, hosts, drivers=_drivers(), runner=self, **options) as pool:
+        with ExitStack() as stack:
+            pool = stack.enter_context(Pool(None, None, hosts, drivers=_drivers(), runner=self, **options))
+            stack.enter_context(pool.near())
             self._pool = pool
             vms = pool.api.vms
             vms.make_vdi, vms.drop_vdi = self._make_vdi, self._drop_vdi
@@ -238,7 +240,7 @@ class World:
             fault = fault_of(error)
             stderr = unmistakable(getattr(error, "xml", ""))
             raise Runner._error(wire.Fault(fault.code, fault.text), members, stderr) from error
-        return wire.from_python(result) if result is not None else wire.box("value", wire.box("nil"))
+        return wire.parse(wire.from_python(result) if result is not None else "<value><nil/></value>")
 
     def kill_all(self):
         """Nothing runs outside this process."""

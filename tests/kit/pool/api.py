@@ -8,6 +8,7 @@ import inspect
 import threading
 import time
 import xmlrpc.client
+from functools import lru_cache, partial
 
 from . import wire
 from .database import Generic
@@ -184,7 +185,7 @@ class Api:
         except XenError as error:
             outcome = {"error_info": error.description, "status": "failure"}
         else:
-            outcome = {"result": wire.to_string(wire.from_python(result)), "progress": 1.0, "status": "success"}
+            outcome = {"result": wire.from_python(result), "progress": 1.0, "status": "success"}
         with self.database.lock:  # who waits for it sees all of it at once
             for name, value in outcome.items():
                 self.database.set("task", task, name, value)
@@ -192,11 +193,27 @@ class Api:
 
 def _fitting(method, function, params, own):
     """The parameters, if they are as many as the function takes besides its first `own` ones."""
-    accepted = list(inspect.signature(function).parameters.values())[own:]
-    needed = sum(1 for parameter in accepted if parameter.default is inspect.Parameter.empty)
-    if not needed <= len(params) <= len(accepted):
-        raise XenError("MESSAGE_PARAMETER_COUNT_MISMATCH", method, needed, len(params))
+    needed, most = _parameters(function)
+    if not needed - own <= len(params) <= most - own:
+        raise XenError("MESSAGE_PARAMETER_COUNT_MISMATCH", method, needed - own, len(params))
     return params
+
+
+def _parameters(function):
+    """How many parameters a function, a method or a partial one takes: (at least, at most)."""
+    if isinstance(function, partial):
+        needed, most = _parameters(function.func)
+        return needed - len(function.args), most - len(function.args)
+    if inspect.ismethod(function):
+        needed, most = _parameters(function.__func__)
+        return needed - 1, most - 1
+    return _parameters_of_plain(function)
+
+
+@lru_cache(maxsize=None)
+def _parameters_of_plain(function):
+    accepted = inspect.signature(function).parameters.values()
+    return sum(1 for parameter in accepted if parameter.default is inspect.Parameter.empty), len(accepted)
 
 
 class GoneAway(Exception):

@@ -155,6 +155,13 @@ TABLES = {
 }
 
 
+#: {table: {field that is the set of the records of a table whose field is this one: (that table, its field)}}
+_BACK = {
+    table: {name: tuple(field.kind.split(".")) for name, field in fields.items() if "." in field.kind}
+    for table, fields in TABLES.items()
+}
+
+
 def new_ref():
     return "OpaqueRef:" + str(uuid.uuid4())
 
@@ -173,7 +180,7 @@ class Database:
 
     def create(self, table, uuid_=None, **fields):
         """A new record; fields that are not named have their defaults. Gives its reference."""
-        row = {name: _copy(field.default) for name, field in TABLES[table].items() if "." not in field.kind}
+        row = {name: _copy(field.default) for name, field in TABLES[table].items() if name not in _BACK[table]}
         row["uuid"] = uuid_ or str(uuid.uuid4())
         for name, value in fields.items():
             row[name] = _coerce(name, TABLES[table][name].kind, value)
@@ -197,7 +204,10 @@ class Database:
     def refs(self, table, **equal):
         """References of the records whose fields have these values, oldest first."""
         with self.lock:
-            return [ref for ref in self._rows[table] if all(self.get(table, ref, k) == v for k, v in equal.items())]
+            found = self._rows[table]
+            for name, value in equal.items():
+                found = [ref for ref in found if self._value(table, ref, name) == value]
+            return list(found)
 
     def exists(self, table, ref):
         with self.lock:
@@ -212,7 +222,7 @@ class Database:
     def record(self, table, ref):
         with self.lock:
             self._row(table, ref)
-            return {name: self.get(table, ref, name) for name in TABLES[table]}
+            return {name: _copy(self._value(table, ref, name)) for name in TABLES[table]}
 
     def records(self, table, **equal):
         """{reference: record} of all, or of those whose fields have these values."""
@@ -222,13 +232,9 @@ class Database:
     # -- fields -------------------------------------------------------------------------------------------------------
 
     def get(self, table, ref, name):
-        kind = TABLES[table][name].kind
         with self.lock:
-            row = self._row(table, ref)
-            if "." in kind:
-                other, field = kind.split(".")
-                return [found for found, record in self._rows[other].items() if record[field] == ref]
-            return _copy(row[name])
+            self._row(table, ref)
+            return _copy(self._value(table, ref, name))
 
     def set(self, table, ref, name, value):
         value = _coerce(name, TABLES[table][name].kind, value)
@@ -284,6 +290,13 @@ class Database:
             return self._rows[table][ref]
         except KeyError:
             raise XenError("HANDLE_INVALID", table, ref) from None
+
+    def _value(self, table, ref, name):
+        """A field of a record there is, which is the database's own."""
+        if name not in _BACK[table]:
+            return self._rows[table][ref][name]
+        other, field = _BACK[table][name]
+        return [found for found, record in self._rows[other].items() if record[field] == ref]
 
     def _keep_in_step(self, table, ref, changed):
         """A host's iscsi_iqn and multipathing are fields and keys of other_config (facts 3.4)."""

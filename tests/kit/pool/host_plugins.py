@@ -30,7 +30,7 @@ class HostPlugins:
         directory = self.directories.get(host)
         if directory is None or plugin not in os.listdir(str(directory)):
             raise XenError("XENAPI_MISSING_PLUGIN", plugin)
-        argument = wire.to_string(wire.method_call(function, wire.string(session), wire.strings(args)))
+        argument = wire.method_call(function, wire.string(session), wire.strings(args))
         try:
             process = subprocess.Popen(
                 [os.path.join(str(directory), plugin), argument],

@@ -72,7 +72,7 @@ def request(members):
             body.append((name, wire.array(map(wire.string, value))))
         elif value is not None:
             body.append((name, wire.string(value)))
-    return wire.to_string(wire.method_call(members["command"], wire.structure(body)))
+    return wire.method_call(members["command"], wire.structure(body))
 
 
 class CallLog:

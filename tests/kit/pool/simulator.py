@@ -13,6 +13,7 @@ from pathlib import Path
 from . import plugins
 from .api import Api, Member
 from .database import Database
+from .near import near
 from .runner import CallLog, Runner
 from .server import TcpServer, UnixServer
 from .storage import Storage
@@ -103,6 +104,10 @@ class Pool:
             server.stop()
         errors = [error for server in servers for error in server.errors]
         assert not errors, errors
+
+    def near(self):
+        """A block in which clients in this process need no network."""
+        return near(self._servers[0])
 
     def listen_on_member(self):
         """The URL of a host that is not the master; as on real ones, the port is the same."""

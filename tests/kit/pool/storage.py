@@ -314,7 +314,8 @@ class Storage:
         db = self.database
         if host in self.offline:
             raise XenError("HOST_OFFLINE", host)
-        time.sleep(self.slow.get(host, 0))
+        if host in self.slow:
+            time.sleep(self.slow[host])
         master = command in ("sr_create", "sr_probe") or host == self.master()
         device_config = {"SRmaster": "true" if master else "false"}
         device_config.update(config)

@@ -99,7 +99,7 @@ class Transfer:
             raise XenError("NOT_IMPLEMENTED", "restore")
         importing = _Import(self.database, self.vms, header["objects"], query, self.fail_import)
         made = importing.run()
-        return b"", wire.to_string(wire.from_python(made))
+        return b"", wire.from_python(made)
 
     def _import_raw(self, query, body):
         """As many bytes as the VDI has."""
@@ -203,7 +203,7 @@ def export(db, vm, snapshots=True, excluded=()):
         "hostname": "xs1", "date": "2026-11-22", "product_version": "8.4.0", "product_brand": "simulated",
         "build_number": "1", "xapi_major": str(VSN[0]), "xapi_minor": str(VSN[1]), "export_vsn": "2",
     }  # fmt: skip
-    return wire.to_string(wire.from_python({"version": version, "objects": objects})).encode()
+    return wire.from_python({"version": version, "objects": objects}).encode()
 
 
 #: fields of a class that an export empties

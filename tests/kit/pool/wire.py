@@ -40,31 +40,9 @@ class Fault(NamedTuple):
     text: str
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
+# -- writing: each gives text ------------------------------------------------------------------------------------------
 
 _ESCAPES = {">": "&gt;", "<": "&lt;", "&": "&amp;", '"': "&quot;"}
-
-
-def to_string(xml):
-    """An Element or text as xapi prints it."""
-    pieces = []
-    _print(xml, pieces.append)
-    return "".join(pieces)
-
-
-def _print(xml, say):
-    if isinstance(xml, str):
-        say(escape(xml))
-        return
-    tag, attributes, children = xml
-    head = tag + "".join([f' {name}="{escape(value)}"' for name, value in attributes])
-    if not children:
-        say(f"<{head}/>")
-        return
-    say(f"<{head}>")
-    for child in children:
-        _print(child, say)
-    say(f"</{tag}>")
 
 
 _SPECIAL = re.compile('[<>&"\0-\x08\x0b\x0c\x0e-\x1f]')
@@ -75,21 +53,23 @@ def escape(text):
     return _SPECIAL.sub(lambda match: _ESCAPES.get(match.group(), ""), text)
 
 
-def box(tag, *children):
-    return Element(tag, (), children)
-
-
 def string(text):
-    return box("value", text) if text else box("value")
+    return f"<value>{escape(text)}</value>" if text else "<value/>"
 
 
 def array(values):
-    return box("value", box("array", box("data", *values)))
+    return f"<value><array>{_data(values)}</array></value>"
+
+
+def _data(values):
+    inside = "".join(values)
+    return f"<data>{inside}</data>" if inside else "<data/>"
 
 
 def structure(members):
-    """A struct of (name, value Element), in this order."""
-    return box("value", box("struct", *(box("member", box("name", name), value) for name, value in members)))
+    """A struct of (name, value), in this order."""
+    inside = "".join([f"<member><name>{escape(name)}</name>{value}</member>" for name, value in members])
+    return f"<value><struct>{inside}</struct></value>" if inside else "<value><struct/></value>"
 
 
 def strings(mapping):
@@ -98,37 +78,39 @@ def strings(mapping):
 
 
 def method_call(name, *params):
-    return box("methodCall", box("methodName", name), box("params", *(box("param", param) for param in params)))
+    inside = "".join([f"<param>{param}</param>" for param in params])
+    return f"<methodCall><methodName>{escape(name)}</methodName><params>{inside}</params></methodCall>"
 
 
 def from_python(value):
     """A value of the database in xapi's XML-RPC: 64-bit integers are strings, as XenAPI has them."""
     if isinstance(value, bool):
-        return box("value", box("boolean", "1" if value else "0"))
+        return "<value><boolean>1</boolean></value>" if value else "<value><boolean>0</boolean></value>"
     if isinstance(value, (str, int)):
         return string(str(value))
     if isinstance(value, float):
-        return box("value", box("double", f"{value:.16g}"))
+        return f"<value><double>{value:.16g}</double></value>"
     if isinstance(value, xmlrpc.client.DateTime):
-        return box("value", box("dateTime.iso8601", str(value)))
+        return f"<value><dateTime.iso8601>{value}</dateTime.iso8601></value>"
     if isinstance(value, dict):
         return structure((key, from_python(item)) for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return array(from_python(item) for item in value)
+        return array(map(from_python, value))
     assert value is None, value
     return string("")
 
 
 def success(value):
-    return _response(structure([("Status", string("Success")), ("Value", from_python(value))]))
+    return _response([("Status", string("Success")), ("Value", from_python(value))])
 
 
 def failure(description):
-    return _response(structure([("Status", string("Failure")), ("ErrorDescription", array(map(string, description)))]))
+    return _response([("Status", string("Failure")), ("ErrorDescription", array(map(string, description)))])
 
 
-def _response(value):
-    return to_string(box("methodResponse", box("params", box("param", value)))).encode("utf-8")
+def _response(members):
+    text = f"<methodResponse><params><param>{structure(members)}</param></params></methodResponse>"
+    return text.encode("utf-8")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -161,6 +143,28 @@ def parse(data):
     except expat.ExpatError as error:
         raise NotXml(f"XML Error: {error}") from error
     return tops[0]
+
+
+def to_string(xml):
+    """An Element or text as xapi prints it: for what is said of it."""
+    pieces = []
+    _print(xml, pieces.append)
+    return "".join(pieces)
+
+
+def _print(xml, say):
+    if isinstance(xml, str):
+        say(escape(xml))
+        return
+    tag, attributes, children = xml
+    head = tag + "".join([f' {name}="{escape(value)}"' for name, value in attributes])
+    if not children:
+        say(f"<{head}/>")
+        return
+    say(f"<{head}>")
+    for child in children:
+        _print(child, say)
+    say(f"</{tag}>")
 
 
 def method_response(xml):

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,19 @@ from kit.certificates import self_signed
 from kit.pool.api import GoneAway, Member
 from kit.pool.errors import XenError
 from kit.pool.server import TcpServer, UnixServer
+from kit.pool.simulator import Pool
 from kit.shell import TOP
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.pool import calls as pool_calls
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure, PoolGone, failure, result_text
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
+
+
+@pytest.fixture(autouse=True)
+def all_are_far(monkeypatch):
+    """No client is spared the network."""
+    monkeypatch.setattr(Pool, "near", ExitStack)
 
 
 def names_of_hosts(where):

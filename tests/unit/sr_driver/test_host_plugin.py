@@ -24,7 +24,7 @@ by_each_python = pytest.mark.parametrize("python", INTERPRETERS, ids=os.path.bas
 
 
 def call_of(function):
-    return wire.to_string(wire.method_call(function, wire.string("OpaqueRef:session"), wire.strings({})))
+    return wire.method_call(function, wire.string("OpaqueRef:session"), wire.strings({}))
 
 
 def answer(*argv):
@@ -54,7 +54,7 @@ def test_doctor(python):
 @by_each_python
 def test_lun(python):
     args = wire.strings({"SCSIid": "36001405" + "0" * 25})
-    call = wire.to_string(wire.method_call("lun", wire.string("OpaqueRef:session"), args))
+    call = wire.method_call("lun", wire.string("OpaqueRef:session"), args)
 
     assert json.loads(answer(python, PLUGIN, call)) == {"disks": [], "stacked": [], "is_worked_on": False}
 
