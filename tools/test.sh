@@ -15,12 +15,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tools/lib.sh
 
 reports=$(mktemp -d)
+conductor='' # process of `conduct`, while it runs
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
-    local running
-    running=$(jobs -p) # they do not hear a ctrl-c
-    # shellcheck disable=SC2086 # a list
-    [ -z "$running" ] || kill $running 2>/dev/null || true
+    [ -z "$conductor" ] || kill "$conductor" 2>/dev/null || true # it does not hear a ctrl-c
     rm -rf "$reports"
 }
 trap clean_up EXIT
@@ -28,9 +26,6 @@ trap 'exit 130' INT TERM HUP
 
 passed=0 failed=0 skipped=0
 table=() absent=() problems=()
-machines=() vms=() vms_began=() # of the stage vm, when it has begun
-declare -A judges=()            # processes of the stage judges, when it has begun
-judges_began=''
 
 # A stage that could not run: told at the end, a failure in CI.
 cannot_run() {
@@ -61,140 +56,58 @@ find_python() {
     fi
 }
 
-# pytest_for <name> <pytest argument>...: $command is it, with $python; its report is the one of that name
-pytest_for() {
-    command=("$python" -m pytest --junitxml="$reports/$1.xml" -o junit_logging=no "${@:2}")
-}
-
 # stage <name> <venv> <pytest argument>...
 stage() {
-    local name=$1 venv=$2 began=$SECONDS status=0 python command
+    local name=$1 venv=$2 began=$SECONDS status=0 python
     shift 2
 
     heading "$name"
     find_python "$name" "$venv" || return 0
-    pytest_for "$name" "$@"
-    "${command[@]}" </dev/null || status=$?
-    account "$name" "$status" "$reports/$name.xml" "$python" "$began"
+    "$python" -m pytest --junitxml="$reports/$name.xml" -o junit_logging=no "$@" </dev/null || status=$?
+    account "$name" "$status" "$reports/$name.xml" "$python" $((SECONDS - began))
 }
 
-# Two at a time, one test of each: loop devices and LVM, of which a test sees those of all, beside packages, which have
-# root directories of their own. Both wait for udev and the like much of their time, so they begin before unit36, which
-# waits for nothing.
-begin_judges() {
-    local python command name
-    [ -z "$judges_began" ] || return 0
-    judges_began=$SECONDS
-    find_python judges current || return 0
-    for name in packages judges; do
-        if [ "$name" = packages ]; then
-            pytest_for packages -q -m root tests/judged/package
-        else
-            pytest_for judges -q -m root tests/judged --ignore=tests/judged/package
-        fi
-        "${command[@]}" </dev/null >"$reports/$name.txt" 2>&1 &
-        judges[$name]=$!
-    done
-}
+# -- jobs: all but the unit tests waits for udev, disks and machines a good part of its time. So it runs behind them, and
+# what it prints comes when they have ended. A job is a function job_<kind>, which ends as the program that it becomes.
 
-stage_judges() {
-    local status name
-    begin_judges
-    heading judges
-    for name in "${!judges[@]}"; do
-        status=0
-        wait "${judges[$name]}" || status=$?
-        cat "$reports/$name.txt"
-        account "$name" "$status" "$reports/$name.xml" .venv/current/bin/python "$judges_began"
-    done
-}
+job_judges() { job_pytest judges current -m root tests/judged --ignore=tests/judged/package; }
 
-collection_arguments=(-q -c ansible/tests/played/pytest.ini ansible/tests/played)
+# Beside the judges, of which each sees the loop devices and volume groups of all: these have root directories of their own.
+job_packages() { job_pytest packages current -m root tests/judged/package; }
 
-# Each of one process, and they have nothing in common: beside each other they take as long as one.
-stage_cinder_and_collection() {
-    local began=$SECONDS status=0 collection='' python command
-    if find_python collection ansible; then
-        pytest_for collection "${collection_arguments[@]}"
-        "${command[@]}" </dev/null >"$reports/collection.txt" 2>&1 &
-        collection=$!
-    fi
-    stage_cinder
-    [ -n "$collection" ] || return 0
-    heading collection
-    wait "$collection" || status=$?
-    cat "$reports/collection.txt"
-    account collection "$status" "$reports/collection.xml" .venv/ansible/bin/python "$began"
+job_collection() { job_pytest collection ansible -c ansible/tests/played/pytest.ini ansible/tests/played; }
+
+# job_pytest <name> <venv> <pytest argument>...
+job_pytest() {
+    tools/venv.sh "$2"
+    exec ".venv/$2/bin/python" -m pytest -q --junitxml="$reports/$1.xml" -o junit_logging=no "${@:3}"
 }
 
 # Cinder's tests are unittest's, and so are those of a driver.
-stage_cinder() {
-    local began=$SECONDS status=0 python report=$reports/cinder.xml said=$reports/cinder.txt
-    heading cinder
-    find_python cinder cinder || return 0
-    python=$PWD/$python
-    (cd openstack && PYTHONPATH=.:..:../tests "$python" -W ignore -m unittest tests.test_cinder tests.test_drivers) \
-        </dev/null >"$said" 2>&1 || status=$?
-    if [ "$status" -eq 0 ]; then tail -n 3 "$said"; else cat "$said"; fi
-    printf '<testsuite name="cinder" tests="%d" errors="%d" failures="%d" skipped="%d">\n' \
-        "$(sed -n 's/^Ran \([0-9]*\) tests* in .*/\1/p' "$said")" \
-        "$(counted errors "$said")" "$(counted failures "$said")" "$(counted skipped "$said")" >"$report"
-    account cinder "$status" "$report" "$python" "$began"
+job_cinder() {
+    tools/venv.sh cinder
+    local python=$PWD/.venv/cinder/bin/python
+    cd openstack
+    PYTHONPATH=.:..:../tests exec "$python" -W ignore -m unittest tests.test_cinder tests.test_drivers
 }
 
-# counted <word> <what unittest printed>: its last line is `OK (skipped=1)` or `FAILED (failures=1, errors=2)`
-counted() {
-    local number
-    number=$(tail -n 1 "$2" | sed -n "s/.*[(, ]$1=\([0-9]*\).*/\1/p")
-    echo "${number:-0}"
-}
-
-# The one stage whose pytest runs elsewhere: two User-mode Linuxes on each of two cores, as a third of their time they
-# wait; and in an emulated machine, with the distribution's own kernel, what needs that. Without User-mode Linux all is
-# emulated.
-stage_vm() {
-    local number status
-
-    heading vm
-    begin_vms
-    for number in "${!machines[@]}"; do
-        [ -n "${vms[number]:-}" ] || start_vm "$number"
-    done
-    for number in "${!machines[@]}"; do
-        status=0
-        wait "${vms[number]}" || status=$?
-        cat "$reports/vm-$number.txt"
-        if [ "$status" -eq 77 ]; then
-            cannot_run vm "the VM cannot be started here, see above"
-        else
-            account "${machines[number]}-$number" "$status" "build/e2e-$number/junit.xml" .venv/current/bin/python \
-                "${vms_began[number]}"
-        fi
-    done
-}
-
-# The emulated machine takes longest, and a good part of its time it waits: it starts beside other stages.
-begin_vms() {
-    [ ${#machines[@]} -eq 0 ] || return 0
-    machines=(qemu uml uml uml uml)
-    mkdir -p build
-    tools/need-packages.sh e2e
-    tools/venv.sh cinder # one of the tests runs it in the VM
-    uml_boots || machines=(qemu qemu)
-    start_vm 0
-    until_vm_starts build/e2e-0 "${vms[0]}" # what it installs and makes is there for the others
-}
-
-# start_vm <number>: in the background; its process is in $vms
-start_vm() {
+# job_vm <number>: pytest runs elsewhere. Two User-mode Linuxes on each of two cores, as a third of their time they wait;
+# and an emulated machine, with the distribution's own kernel, for what needs that. Without User-mode Linux all is emulated.
+job_vm() {
     local number=$1 results=build/e2e-$1 places=(last first first last last) arguments
-    vms_began[number]=$SECONDS
-    rm -f "$results/junit.xml" "$results/arguments"
+    [ "$number" -eq 0 ] || until_vm_starts build/e2e-0 # what that installs and makes is there for the others
+    tools/venv.sh cinder # one of the tests runs it in the VM
     "${machines[number]}_part" "$number"
     # the emulated one has what the others leave of the cores, and takes its time
     E2E_BOOT_LIMIT=900 E2E_RESULTS=$results E2E_CPUS=1 E2E_MACHINE=${machines[number]} E2E_CORE=${places[number]} \
-        tools/e2e.sh "${arguments[@]}" >"$reports/vm-$number.txt" 2>&1 &
-    vms[number]=$!
+        exec tools/e2e.sh "${arguments[@]}"
+}
+
+machines=(qemu uml uml uml uml)
+
+# until_vm_starts <results>: or it has ended
+until_vm_starts() {
+    until [ -e "$1/arguments" ] || [ -e "$reports/vm-0.ended" ]; do sleep 0.5; done
 }
 
 # part_of <file of tests>: that is the number of its VM; each has about as much to do as the others
@@ -237,14 +150,91 @@ qemu_part() {
     done
 }
 
-# until_vm_starts <results> <process>: its packages and venvs are there then; or it has ended
-until_vm_starts() {
-    while kill -0 "$2" 2>/dev/null && [ ! -e "$1/arguments" ]; do sleep 0.5; done
+# conduct <job>...: all of them, in this order, so many at once as there are places; what a job prints is in
+# $reports/<job>.txt, and when it is over its exit status and its seconds are in $reports/<job>.ended.
+conduct() {
+    local job
+    # shellcheck disable=SC2064,SC2046 # a list, of then
+    trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
+    for job in "$@"; do
+        until [ "$(jobs -pr | wc -l)" -lt "$(places)" ]; do sleep 1; done
+        run_job "$job" &
+    done
+    wait
 }
 
-# account <name> <exit status of pytest> <junit file> <python> <when it began>: add what a stage said
+# Beside the unit tests, which have a process for each core, and behind them.
+places() {
+    if [ -e "$reports/units-ended" ]; then echo "${#machines[@]}"; else echo 2; fi
+}
+
+# run_job <kind or kind-number>
+run_job() {
+    local began=$SECONDS status=0 child
+    trap 'kill "$child" 2>/dev/null; exit 143' TERM
+    "job_${1%%-*}" "${1#*-}" </dev/null >"$reports/$1.txt" 2>&1 &
+    child=$!
+    wait "$child" || status=$?
+    echo "$status $((SECONDS - began))" >"$reports/$1.new"
+    mv "$reports/$1.new" "$reports/$1.ended"
+}
+
+# await <job>: $status and $took are its exit status and its seconds
+await() {
+    until [ -e "$reports/$1.ended" ]; do
+        kill -0 "$conductor" 2>/dev/null || [ -e "$reports/$1.ended" ] || echo "70 0" >"$reports/$1.ended"
+        sleep 0.5
+    done
+    read -r status took <"$reports/$1.ended"
+}
+
+# stage_behind <name> <venv>: a job of pytest
+stage_behind() {
+    local name=$1 status took python
+    heading "$name"
+    await "$name"
+    cat "$reports/$name.txt"
+    find_python "$name" "$2" || return 0
+    account "$name" "$status" "$reports/$name.xml" "$python" "$took"
+}
+
+stage_cinder() {
+    local status took python report=$reports/cinder.xml said=$reports/cinder.txt
+    heading cinder
+    await cinder
+    if [ "$status" -eq 0 ]; then tail -n 3 "$said"; else cat "$said"; fi
+    find_python cinder cinder || return 0
+    printf '<testsuite name="cinder" tests="%d" errors="%d" failures="%d" skipped="%d">\n' \
+        "$(sed -n 's/^Ran \([0-9]*\) tests* in .*/\1/p' "$said")" \
+        "$(counted errors "$said")" "$(counted failures "$said")" "$(counted skipped "$said")" >"$report"
+    account cinder "$status" "$report" "$python" "$took"
+}
+
+# counted <word> <what unittest printed>: its last line is `OK (skipped=1)` or `FAILED (failures=1, errors=2)`
+counted() {
+    local number
+    number=$(tail -n 1 "$2" | sed -n "s/.*[(, ]$1=\([0-9]*\).*/\1/p")
+    echo "${number:-0}"
+}
+
+stage_vm() {
+    local number status took
+
+    heading vm
+    for number in "${!machines[@]}"; do
+        await "vm-$number"
+        cat "$reports/vm-$number.txt"
+        if [ "$status" -eq 77 ]; then
+            cannot_run vm "the VM cannot be started here, see above"
+        else
+            account "${machines[number]}-$number" "$status" "build/e2e-$number/junit.xml" .venv/current/bin/python "$took"
+        fi
+    done
+}
+
+# account <name> <exit status of pytest> <junit file> <python> <seconds>: add what a stage said
 account() {
-    local name=$1 status=$2 report=$3 python=$4 began=$5
+    local name=$1 status=$2 report=$3 python=$4 took=$5
     local tests=0 bad=0 left_out=0
 
     if [ "$status" -eq 5 ] && { [ "$name" = judges ] || [ "$name" = packages ]; }; then
@@ -275,7 +265,7 @@ account() {
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + left_out))
     table+=("$(printf '%-10s %-8s %8d %8d %8d %8ds' "$name" \
         "$("$python" -c 'import platform; print(platform.python_version())')" \
-        "$good" "$bad" "$left_out" $((SECONDS - began)))")
+        "$good" "$bad" "$left_out" "$took")")
 }
 
 summary() {
@@ -298,30 +288,42 @@ asked_for() {
     [[ " ${*:2} " == *" $1 "* ]]
 }
 
+for name in "$@"; do
+    if ! asked_for "$name" unit unit36 judges cinder collection vm; then
+        echo "tools/test.sh: there is no stage called $name" >&2
+        exit 2
+    fi
+done
 unset PYTHONDONTWRITEBYTECODE # what one process has compiled no other needs to: workers, stages, calls of the driver
 tools/need-packages.sh
 cores=$(nproc)
 states=all
 ! asked_for unit36 "$@" || states=others # it has every fourth (tests/conftest.py)
+find "$reports" build/e2e-? -maxdepth 1 \( -name arguments -o -name junit.xml \) -delete 2>/dev/null || true # of before
+behind=() # the longest first
+if asked_for vm "$@"; then
+    tools/need-packages.sh e2e
+    uml_boots || machines=(qemu qemu)
+    behind+=(vm-0)
+fi
+! asked_for judges "$@" || behind+=(judges packages)
+! asked_for collection "$@" || behind+=(collection)
+! asked_for cinder "$@" || behind+=(cinder)
+! asked_for vm "$@" || for number in "${!machines[@]}"; do [ "$number" -eq 0 ] || behind+=("vm-$number"); done
+conduct "${behind[@]}" &
+conductor=$!
+! asked_for unit "$@" || stage unit current -q -n "$cores" -m "not root" --states "$states"
+! asked_for unit36 "$@" || stage unit36 py36 -q -n "$cores" -m "not root"
+touch "$reports/units-ended"
 for name in "$@"; do
     case $name in
-        unit) stage unit current -q -n "$cores" -m "not root" --states "$states" ;;
-        unit36)
-            ! asked_for vm "$@" || begin_vms
-            ! asked_for judges "$@" || begin_judges
-            stage unit36 py36 -q -n "$cores" -m "not root"
-            ;;
+        unit | unit36) ;; # done
         judges)
-            ! asked_for vm "$@" || begin_vms
-            stage_judges
+            stage_behind packages current
+            stage_behind judges current
             ;;
-        cinder) if asked_for collection "$@"; then stage_cinder_and_collection; else stage_cinder; fi ;;
-        collection) asked_for cinder "$@" || stage collection ansible "${collection_arguments[@]}" ;;
-        vm) stage_vm ;;
-        *)
-            echo "tools/test.sh: there is no stage called $name" >&2
-            exit 2
-            ;;
+        collection) stage_behind collection ansible ;;
+        cinder | vm) "stage_$name" ;;
     esac
 done
 summary
