@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Playbooks are run for real, by ansible-playbook on the collection as it is built and installed, against the simulated
-pool, with TLS.
+pool, with TLS. Its imports are made once (player.py).
 """
 
 import importlib
@@ -28,9 +28,8 @@ BIN = Path(sys.executable).parent
 PATH = f"{BIN}:{os.environ['PATH']}"
 
 
-def ansible(program, *arguments, home, **more):
-    """What a program of Ansible prints, and its exit status."""
-    env = {
+def environment(home):
+    return {
         "PATH": PATH,
         "HOME": str(home),
         "LANG": "C.UTF-8",
@@ -42,24 +41,54 @@ def ansible(program, *arguments, home, **more):
         "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
         "ANSIBLE_NOCOLOR": "1",
         "PYTHONPATH": str(TOP),
-        **more,
     }
-    argv = [str(BIN / program), *map(str, arguments)]
-    return subprocess.run(
+
+
+def galaxy(*arguments, home):
+    """What ansible-galaxy does with the collection."""
+    argv = [str(BIN / "ansible-galaxy"), "collection", *map(str, arguments)]
+    env = environment(home)
+    done = subprocess.run(
         argv, check=False, env=env, cwd=str(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
     """A directory with the collection, as built and installed; `home / "built"` has the tarball."""
     home = tmp_path_factory.mktemp("home")
-    built = ansible("ansible-galaxy", "collection", "build", COLLECTION, "--output-path", home / "built", home=home)
-    assert built.returncode == 0, built.stdout
+    galaxy("build", COLLECTION, "--output-path", home / "built", home=home)
     (tarball,) = (home / "built").iterdir()
-    done = ansible("ansible-galaxy", "collection", "install", "--offline", "-p", home, tarball, home=home)
-    assert done.returncode == 0, done.stdout
+    galaxy("install", "--offline", "-p", home, tarball, home=home)
     return home
+
+
+class Player:
+    """ansible-playbook, whose imports are made once: a third of the time of a small playbook."""
+
+    def __init__(self, home):
+        argv, self.home = [sys.executable, str(HERE / "player.py")], home
+        self.process = subprocess.Popen(
+            argv, env=environment(home), cwd=str(home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, arguments, env, out):
+        """Its exit status; what it prints is in the file `out`."""
+        wish = {"arguments": list(map(str, arguments)), "env": env, "out": str(out)}
+        self.process.stdin.write(json.dumps(wish) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def end(self):
+        self.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def player(home):
+    player = Player(home)
+    yield player
+    player.end()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,8 +126,8 @@ class Played(NamedTuple):
 class Stage:
     """A pool with originals, and what playbooks do to it."""
 
-    def __init__(self, lab, world, home, ca, directory):
-        self.lab, self.world, self.home, self.ca, self.directory = lab, world, home, ca, directory
+    def __init__(self, lab, world, player, ca, directory):
+        self.lab, self.world, self.player, self.ca, self.directory = lab, world, player, ca, directory
         self.runs = 0
 
     def inventory(self):
@@ -118,11 +147,12 @@ class Stage:
             playbook = self._written(playbook)
         inventory = self.directory / "inventory.json"
         inventory.write_text(json.dumps(self.inventory()))
-        results = self.directory / f"results-{self.runs}"
-        argv = ["ansible-playbook", "-i", inventory, playbook, *arguments]
-        ran = ansible(*argv, home=self.home, RESULTS=str(results), **env)
+        results, printed = (self.directory / f"{name}-{self.runs}" for name in ("results", "printed"))
+        argv = ["-i", inventory, playbook, *arguments]
+        status = self.player.run(argv, {"RESULTS": str(results), **env}, printed)
+        out = printed.read_text()
         lines = results.read_text().splitlines() if results.exists() else []
-        return Played(ran.returncode, ran.stdout, [json.loads(line)["result"] for line in lines], _recap(ran.stdout))
+        return Played(status, out, [json.loads(line)["result"] for line in lines], _recap(out))
 
     def _written(self, tasks):
         connection = ("url", "user", "password", "ca")
@@ -166,10 +196,6 @@ class Stage:
         pairs = [task if isinstance(task, tuple) else (module, task) for task in tasks]
         return [self.now(name, check, **options) for name, options in pairs]
 
-    def task(self, module, *arguments, **options):
-        """The result of one task, whether it fails or not."""
-        return self.tasks((module, options), arguments=arguments)[0]
-
 
 def _recap(out):
     found = {}
@@ -184,12 +210,12 @@ def world():
 
 
 @pytest.fixture
-def stage(world, home, certificate, tmp_path):
+def stage(world, player, certificate, tmp_path):
     """Three hosts, "Production" and "Testing" in use, and a clone of each."""
     tls, ca = certificate
     with world.pool(hosts=("xs1", "xs2", "xs3"), tls=tls) as pool:
         lab = Lab(world, pool)
-        made = Stage(lab, world, home, ca, tmp_path)
+        made = Stage(lab, world, player, ca, tmp_path)
         lab.original("Production")
         lab.original("Testing")
         made.clone = lab.clone("Production")

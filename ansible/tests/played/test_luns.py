@@ -41,7 +41,7 @@ def test_the_collection_has_the_version_of_the_package(home):
 
 def test_lun_info_names_each_lun_and_writes_nothing(stage):
     writes = {lun.scsi_id: lun.disk.writes for lun in stage.world.luns}
-    found = stage.task("lun_info")
+    found = stage.now("lun_info")
     kinds = {row["scsi_id"]: (row["kind"], row["name"]) for row in found["luns"]}
     originals = {uuid: ("original", name) for name, (uuid, _) in stage.lab.originals.items()}
     assert not found["changed"]
@@ -67,7 +67,7 @@ def test_check_mode_of_what_is_attached(stage):
     assert "kind: attached" in done["diff"]["after"] and "xs3: plugged" in done["diff"]["after"]
     before = stage.lab.summary()
     states = [{"all": True, "state": state} for state in ("attached", "detached", "forgotten")]
-    attached, detached, forgotten = stage.tasks(*states, arguments=["--check"])
+    attached, detached, forgotten = stage.quickly(*states, check=True)
     assert not attached["changed"]
     for found, state in ((detached, "detached"), (forgotten, "forgotten")):
         assert found["changed"] and {row["status"] for row in found["luns"]} == {f"would be {state}"}
@@ -86,7 +86,7 @@ def test_each_state_in_turn_and_each_twice(stage):
 
 def test_a_detached_copy_has_no_pbds_and_keeps_its_vdis(stage):
     copy = {"scsi_ids": [stage.clone], "leave_others": True, "name": "A copy"}
-    attached, _ = stage.tasks(copy, {"state": "detached", "srs": ["A copy"]})
+    attached, _ = stage.quickly(copy, {"state": "detached", "srs": ["A copy"]})
     _, sr = stage.lab.sr(attached["luns"][0]["sr"]["new"])
     assert sr["PBDs"] == [] and len(sr["VDIs"]) == 4
 
@@ -104,7 +104,7 @@ def test_a_host_that_is_down_fails_the_task_and_the_next_run_does_the_rest(stage
 
 def test_one_lun_that_fails_stops_no_other(stage):
     stage.world.fail["sr_create", stage.clone] = UsageError("The array is on fire.")
-    found = stage.task("lun", all=True)
+    found = stage.now("lun", all=True)
     rows = {row["scsi_id"]: row for row in found["luns"]}
     assert found["failed"] and found["changed"] and "The array is on fire." in found["msg"]
     assert (rows[stage.clone]["status"], rows[stage.other]["status"]) == ("failed", "attached")
@@ -118,7 +118,7 @@ def test_no_password_is_shown(stage):
 
 
 def test_a_certificate_that_is_not_known_is_not_believed(stage):
-    believed, not_asked = stage.tasks({"ca_path": None}, {"ca_path": None, "validate_certs": False}, module="lun_info")
+    believed, not_asked = (stage.now("lun_info", ca_path=None, validate_certs=value) for value in (True, False))
     assert believed["failed"] and "certificate" in believed["msg"]
     assert not not_asked.get("failed")
 

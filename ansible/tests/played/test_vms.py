@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""vm_clone, vm_restore, rescue_disk: what is there afterwards, and that the second time changes nothing."""
+"""vm_clone, vm_restore, rescue_disk: what is there afterwards, and that the second time changes nothing.
+
+Each module is in one playbook, here or in those of test_roles.py; what else it does is the same in this process.
+"""
 
 
 def attach(stage):
@@ -18,7 +21,7 @@ def test_vms_of_a_copy_are_made_started_and_destroyed(day):
         ("vm_clone", {"sr": "A copy", "vms": ["web"], "state": "absent", "force": True}),
     ]
     before = day.lab.disks_of(day.web)
-    _, *found = day.tasks(attach(day), *tasks, arguments=["--diff"])
+    _, *found = day.quickly(attach(day), *tasks)
     assert [each["changed"] for each in found] == [True, False, True, False, False, True, False], found
     (row,) = found[0]["vms"]
     assert (row["name"]["old"], row["status"], row["networks"]["0"]["new"]) == ("web", "cloned", "lab")
@@ -31,7 +34,7 @@ def test_vms_of_a_copy_are_made_started_and_destroyed(day):
 def test_check_mode_makes_no_vm(day):
     day.quickly(attach(day))
     rows = [{"sr": "A copy", "all": True, "isolated": "lab"}, {"sr": "A copy", "all": True, "state": "started"}]
-    for found in day.tasks(*rows, arguments=["--check"], module="vm_clone"):
+    for found in day.quickly(*rows, check=True, module="vm_clone"):
         assert found["changed"] and found["vms"][0]["status"] == "would be cloned"
     assert len(day.lab.pool.db.records("VM")) == 2
 
@@ -40,14 +43,14 @@ def test_a_vm_is_restored_and_that_is_undone(day):
     before = day.lab.disks_of(day.web)
     restored = "vm_restore", {"sr": "A copy", "vm": "web", "shutdown": True}
     undone = "vm_restore", {"vm": "web", "state": "undone"}
-    tasks = [("vm_restore", {"sr": "A copy", "vm": "web"}), restored, restored]
-    _, refused, first, second = day.tasks(attach(day), *tasks)
+    _, refused = day.quickly(attach(day), ("vm_restore", {"sr": "A copy", "vm": "web"}))
+    first, second = day.tasks(restored, restored)
     assert refused["failed"] and "is not halted" in refused["msg"]
     assert first["changed"] and not second["changed"]
     now = day.lab.disks_of(day.web)
     assert set(now) == set(before) and not set(now.values()) & set(before.values())
 
-    third, fourth = day.tasks(undone, undone)
+    third, fourth = day.quickly(undone, undone)
     assert third["changed"] and not fourth["changed"]
     assert day.lab.disks_of(day.web) == before
 
@@ -83,19 +86,19 @@ def test_check_mode_of_a_restore_is_what_would_happen(day):
 def test_a_restored_vm_is_kept_as_it_is(day):
     restored = {"sr": "A copy", "vm": "web", "shutdown": True}
     kept = {"vm": "web", "state": "kept"}
-    day.tasks(attach(day))
-    day.tasks(restored, module="vm_restore")
+    day.quickly(attach(day), ("vm_restore", restored))
     there = day.lab.disks_of(day.web)
-    (would,) = day.tasks(kept, arguments=["--check"], module="vm_restore")
+    would = day.now("vm_restore", check=True, **kept)
     assert would["changed"] and would["restore"]["status"] == "would be kept as it is"
-    done, twice = day.tasks(kept, kept, module="vm_restore")
+    done, twice = day.quickly(kept, kept, module="vm_restore")
     assert done["changed"] and not twice["changed"] and day.lab.disks_of(day.web) == there
 
 
 def test_a_disk_is_lent_and_taken_back(day):
     lent = "rescue_disk", {"sr": "A copy", "vdi": "data", "vm": "helper"}
     back = "rescue_disk", {"sr": "A copy", "state": "absent"}
-    _, *found = day.tasks(attach(day), lent, lent, back, back)
+    day.quickly(attach(day))
+    found = [*day.quickly(lent), *day.tasks(lent, back), *day.quickly(back)]
     assert [each["changed"] for each in found] == [True, False, True, False]
     assert found[0]["disks"][0]["mode"] == "RO"
     assert not day.lab.disks_of(day.helper)
