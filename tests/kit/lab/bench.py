@@ -126,8 +126,8 @@ class Lab:
         """Take away what this test made through the lab."""
         for target in self._targets:
             for lun in target.luns:
-                if lun.breakable and target.directory.exists():
-                    lun.heal()
+                if target.directory.exists():
+                    lun.mend()
         if self.iscsid.pid is None:
             self.iscsid.start()
         initiator.logout_all()

@@ -57,9 +57,17 @@ def until(probe, what, seconds=20):
         time.sleep(0.05)
 
 
+class _Settled:
+    number = ""  #: of the kernel's last event when udev had handled every one
+
+
 def settle(seconds=60):
-    """Wait until udev has handled every event."""
+    """Wait until udev has handled every event. When none has come since that was so last, nothing is started."""
+    number = read("/sys/kernel/uevent_seqnum")
+    if number and number == _Settled.number and not os.path.exists("/run/udev/queue"):
+        return
     run("udevadm", "settle", f"--timeout={seconds}", timeout=seconds + 10)
+    _Settled.number = number
 
 
 def read(path):

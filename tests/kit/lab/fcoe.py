@@ -119,8 +119,7 @@ class Fabrics:
             run("ip", "link", "set", f"ini{path}", "up")
         for path, number in list(self._mapped):
             lun = self._mapped[path, number]
-            if lun.breakable:
-                lun.heal()
+            lun.mend()
         for disk in self.disks():
             self.delete(disk)
         for path, number in list(self._mapped):

@@ -2,6 +2,7 @@
 """The initiator's side of the host, as people and other drivers use it: iscsiadm, LVM, multipath."""
 
 import contextlib
+import shutil
 from pathlib import Path
 
 from .command import read, run, settle, until
@@ -103,7 +104,7 @@ def logout_all():
     for database in DATABASES:
         for kind in ("nodes", "send_targets"):
             for entry in Path(database, kind).glob("*"):
-                run("rm", "-rf", entry)
+                shutil.rmtree(str(entry))
     for path in SR_REF.iterdir():
         path.unlink()
 

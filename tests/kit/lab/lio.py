@@ -33,6 +33,7 @@ class Lun:
         self.name = f"{Path(self.path).stem}-{uuid.uuid4().hex[:6]}"
         self._users = 0
         self._loop = ""
+        self._is_broken = False
 
     @property
     def scsi_id(self):
@@ -69,8 +70,7 @@ class Lun:
         self._users -= 1
         if self._users:
             return
-        if self.breakable:
-            self.heal()
+        self.mend()
         self.directory.rmdir()
         if self.breakable:
             run("dmsetup", "remove", "--retry", "--noudevsync", PREFIX + self.name)
@@ -81,6 +81,7 @@ class Lun:
 
     def freeze(self):
         """From now on commands are neither answered nor refused, until `heal`."""
+        self._is_broken = True
         self._dmsetup("suspend", "--noflush", "--nolockfs")
 
     def fail(self):
@@ -97,6 +98,12 @@ class Lun:
 
     def heal(self):
         self._reload("linear {dev} 0")
+        self._is_broken = False
+
+    def mend(self):
+        """`heal`, if something has broken it since."""
+        if self._is_broken:
+            self.heal()
 
     def _table(self, target):
         sectors = os.path.getsize(self.path) // 512
@@ -104,6 +111,7 @@ class Lun:
 
     def _reload(self, target):
         assert self.breakable, f"{self.path} was not made breakable"
+        self._is_broken = True
         self._dmsetup("load", stdin=self._table(target))
         self._dmsetup("suspend", "--noflush", "--nolockfs")
         self._dmsetup("resume")
@@ -252,8 +260,7 @@ class Target:
         if not self.directory.exists():
             return
         for lun in self.luns:
-            if lun.breakable:
-                lun.heal()
+            lun.mend()
         self.disable()
         for lun in list(self._opened):
             self._disconnect(lun)
