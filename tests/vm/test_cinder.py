@@ -12,6 +12,7 @@ from kit.lab.command import run
 
 TOP = Path(__file__).resolve().parents[2]
 PYTHON = TOP / ".venv/cinder/bin/python"
+LOCK_OF_SM = "/run/lock/sm/.nil"
 
 #: Cinder's, on the one device that it may see; what checks thin pools is not installed
 LVM_CONF = """
@@ -35,6 +36,7 @@ activation {{
 @pytest.fixture
 def volume_group(tmp_path):
     """The environment in which `cinder-volumes` is seen."""
+    sm_was_here = os.path.exists(LOCK_OF_SM)
     os.makedirs("/etc/target", exist_ok=True)  # rtslib wants it
     (tmp_path / "disk").touch()
     os.truncate(str(tmp_path / "disk"), 8 << 30)
@@ -45,7 +47,8 @@ def volume_group(tmp_path):
     subprocess.run(["vgcreate", "cinder-volumes", device], env=seen, check=True)
     yield seen
     Path("/run/rtslib_backstore.lock").unlink()
-    shutil.rmtree("/run/lock/sm/.nil")  # SM is here, so its lock was taken
+    if not sm_was_here:
+        shutil.rmtree(LOCK_OF_SM)  # SM is here, so its lock was taken
     subprocess.run(["vgremove", "--force", "--yes", "cinder-volumes"], env=seen, check=True)
     run("losetup", "--detach", device)
 
