@@ -3,6 +3,7 @@
 
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -569,5 +570,13 @@ def test_none_at_all():
     assert together([], NO_DEADLINE, "it was done") == []
 
 
-def test_of_very_many_all_are_done():
-    assert together([str] * 400, NO_DEADLINE, "it was done") == [""] * 400
+def test_of_very_many_all_are_done(monkeypatch):
+    """With as few descriptors as those that are begun at once take. A fork of this process is dear, so few are many."""
+    monkeypatch.setattr(apart_module, "_AT_ONCE", 8)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8 * 3 + 12, hard))
+
+    try:
+        assert together([str] * 40, NO_DEADLINE, "it was done") == [""] * 40
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
