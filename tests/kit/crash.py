@@ -195,8 +195,16 @@ def _subsets(count: int, limit: int, samples: int, picker: random.Random) -> Ite
 
 def _with_blocks(solid: SparseDisk, blocks: Sequence[Block], present: Sequence[int]) -> SparseDisk:
     image = solid.copy()
+    pieces: List[bytes] = []
+    start, end = 0, 0  # blocks that follow each other go at once: a page has eight
     for index in present:
-        image.poke(blocks[index].offset, blocks[index].data)
+        block = blocks[index]
+        if block.offset != end or not pieces:
+            image.poke(start, b"".join(pieces))
+            start, pieces, end = block.offset, [], block.offset
+        pieces.append(block.data)
+        end += len(block.data)
+    image.poke(start, b"".join(pieces))
     return image
 
 

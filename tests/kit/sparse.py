@@ -10,7 +10,21 @@ import errno
 import hashlib
 import os
 from bisect import bisect_right
-from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Container,
+    Dict,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range
 from relvmoiscsi.errors import Place, Truncated
@@ -69,6 +83,7 @@ class SparseDisk(Device):
         self.block_size = self.physical_block_size = block_size
         self._below: Dict[int, bytes] = _Table()
         self._pages: Dict[int, bytes] = {}
+        self._noted: Optional[Set[int]] = None
         self.reset_counters()
 
     # -- the Device interface ---------------------------------------------------------------------------------------
@@ -116,6 +131,8 @@ class SparseDisk(Device):
         """The bytes [offset, offset + length)."""
         self._require_inside(Range(offset, length))
         first, skip = divmod(offset, PAGE)
+        if self._noted is not None:
+            self._noted.update(range(first, (offset + length - 1) // PAGE + 1))
         if skip + length <= PAGE:
             return self._page(first)[skip : skip + length]
         last = (offset + length - 1) // PAGE
@@ -162,6 +179,7 @@ class SparseDisk(Device):
         twin.physical_block_size = self.physical_block_size
         twin._below = self._below
         twin._pages = dict(self._pages)
+        twin._noted = self._noted
         return twin
 
     def grown(self, size_bytes: int) -> "SparseDisk":
@@ -199,6 +217,17 @@ class SparseDisk(Device):
         """A value that is equal for copies of one disk that hold the same; it takes what they have of their own."""
         pages = ((index, page) for index, page in self._pages.items() if page != self._below.get(index, _ZERO_PAGE))
         return Content(self.size_bytes, self._below, frozenset(pages))
+
+    def content_of(self, indices: Container[int]) -> Content:
+        """As `content`, of these pages alone."""
+        whole = self.content()
+        return whole._replace(pages=frozenset(item for item in whole.pages if item[0] in indices))
+
+    def noting(self, indices: Set[int]) -> "SparseDisk":
+        """A copy, of which and of whose copies `peek` notes the pages that it looks at."""
+        twin = self.copy()
+        twin._noted = indices
+        return twin
 
     def __eq__(self, other: object) -> bool:
         """Same size and same contents. Names, block sizes and counters do not matter."""
@@ -278,11 +307,14 @@ class SparseDisk(Device):
         return page if page is not None else self._below.get(index, _ZERO_PAGE)
 
     def _set_page(self, index: int, page: bytes) -> None:
-        page = _SHARED_PAGES.get(page, page)
-        if page is _ZERO_PAGE and index not in self._below:
-            self._pages.pop(index, None)
-        else:
-            self._pages[index] = page
+        if page == _ZERO_PAGE:  # which looks at the first bytes; a dict would hash all
+            page = _ZERO_PAGE
+            if index not in self._below:
+                self._pages.pop(index, None)
+                return
+        elif page == _FILLER_PAGE:
+            page = _FILLER_PAGE
+        self._pages[index] = page
 
     def _nonzero_pages(self) -> Iterator[Tuple[int, bytes]]:
         for index in sorted(set(self._below) | set(self._pages)):
@@ -304,6 +336,30 @@ class SparseDisk(Device):
     def __repr__(self) -> str:
         pages = sum(1 for _ in self._nonzero_pages())
         return f"<SparseDisk {self.name!r}: {self.size_bytes} bytes, {pages} pages not zero>"
+
+
+class Recalled:
+    """A function of a disk and a name that only looks by `peek`; called anew only where it would see other bytes.
+
+    Copies of one disk with the same pages where it looked give what it gave. So many cuts of a run are cheap to judge.
+    """
+
+    _MOST = 40  #: for a name
+
+    def __init__(self, function: Callable[[SparseDisk, str], Any]) -> None:
+        self._function = function
+        self._known: Dict[str, List[Tuple[Set[int], Content, Any]]] = {}
+
+    def __call__(self, disk: SparseDisk, name: str) -> Any:
+        known = self._known.setdefault(name, [])
+        for indices, content, found in reversed(known):
+            if disk.content_of(indices) == content:
+                return found
+        indices = set()
+        found = self._function(disk.noting(indices), name)
+        known.append((indices, disk.content_of(indices), found))
+        del known[: -self._MOST]
+        return found
 
 
 def check_chunks(device: Device, chunks: Sequence[Chunk]) -> None:

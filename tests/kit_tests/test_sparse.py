@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.sparse import PAGE, SparseDisk, join
+from kit.sparse import PAGE, Recalled, SparseDisk, join
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Truncated
 
@@ -234,3 +234,30 @@ def test_runs_may_leave_filler_out():
 
 def test_join():
     assert join([Range(5, 5), Range(0, 5), Range(20, 0), Range(12, 8), Range(13, 2)]) == [Range(0, 10), Range(12, 8)]
+
+
+def test_what_was_read_of_a_copy_is_recalled_until_a_page_that_was_looked_at_changes():
+    disk, asked = SparseDisk(64 * PAGE), []
+    disk.poke(0, b"x" * 3 * PAGE)
+    disk.freeze()
+
+    def look(copy, name):
+        asked.append(name)
+        return copy.peek(5, 1), copy.grown(65 * PAGE).peek(2 * PAGE - 1, 2), len(copy.peek(9 * PAGE, 0))
+
+    recalled = Recalled(look)
+    elsewhere, there, in_a_copy_of_it, back = (disk.copy() for _ in range(4))
+    elsewhere.poke(3 * PAGE, b"else")
+    there.poke(5, b"y")
+    in_a_copy_of_it.poke(2 * PAGE, b"z")
+    back.poke(5, b"y")
+    back.poke(5, b"x")
+
+    found = [recalled(each, "one") for each in (disk, elsewhere, there, in_a_copy_of_it, back, there)]
+
+    same = (b"x", b"xx", 0)
+    assert found == [same, same, (b"y", b"xx", 0), (b"x", b"xz", 0), same, (b"y", b"xx", 0)]
+    assert asked == ["one"] * 3
+    assert recalled(disk, "another") == same and asked[3:] == ["another"]
+    other = SparseDisk(64 * PAGE)
+    assert recalled(other, "one") == (b"\0", b"\0\0", 0), "no copy: nothing is known of it"

@@ -6,7 +6,7 @@ the old SR, or through the one of the new; `read` is a reader of chains: `flat.f
 """
 
 import random
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import pytest
 
@@ -17,7 +17,7 @@ from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
 
 from ..crash import CrashDisk
 from ..cuts import SCSI_ID, entropy
-from ..sparse import SparseDisk
+from ..sparse import Recalled, SparseDisk
 from .flat import Flat, flatten
 from .random_chain import Chain
 
@@ -82,9 +82,9 @@ def _early_fault(chain: Chain, disk: SparseDisk, recovered: SparseDisk, is_torn:
     return "" if is_old(chain, disk, read) else "it is undone, and reads otherwise"
 
 
-def faults(chain: Chain, crash: CrashDisk, read: Reader = flatten, **how: int) -> List[str]:
+def faults(chain: Chain, crash: CrashDisk, read: Reader = flatten, **how: int) -> Iterator[str]:
     """The descriptions of disks with a fault; how many there were, and how many different ones, is printed."""
-    found, count, seen = [], 0, set()
+    count, seen, recalled = 0, set(), Recalled(read)
     uncut = crash.current
     for what, disk in crash.some_crash_images(random.Random(1), **how):
         count += 1
@@ -92,8 +92,7 @@ def faults(chain: Chain, crash: CrashDisk, read: Reader = flatten, **how: int) -
         if (disk.content(), is_torn) in seen:
             continue
         seen.add((disk.content(), is_torn))
-        wrong = fault(chain, disk, uncut, is_torn, read)
+        wrong = fault(chain, disk, uncut, is_torn, recalled)
         if wrong:
-            found.append(f"{what}: {wrong}")
+            yield f"{what}: {wrong}"
     print(f"{count} disks, {len(seen)} different ones")
-    return found
