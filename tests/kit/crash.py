@@ -97,13 +97,16 @@ class CrashDisk(Device):
         seed: int = 0,
         samples: int = 64,
         never_torn: Sequence[Range] = (),
+        in_each: bool = True,
     ) -> Iterator[Tuple[str, SparseDisk]]:
         """Every disk that a power cut could leave, as (description, disk); the first is the untouched base.
 
         Groups with at most `limit` subsets are enumerated. For larger ones: every prefix in the order of issue, each
         block missing alone, each block alone and `samples` random subsets. `torn` adds, for each block, its torn forms
         with the other blocks absent, present, or present up to it, and `samples` random mixtures; blocks that touch
-        `never_torn` are only ever old or new. Blocks rewritten with what they held are left out: they change nothing.
+        `never_torn` are only ever old or new. Not `in_each`: each torn form of each block comes once, in turn with the
+        others absent, present, or present up to it. Blocks rewritten with what they held are left out: they change
+        nothing.
 
         `self.report` says how many states were given and whether it was all of them.
         """
@@ -118,7 +121,7 @@ class CrashDisk(Device):
                 image = _with_blocks(solid, changes, present)
                 yield self._counted(_describe(number, len(self.groups), changes, present), image)
             if torn:
-                for what, image in _torn_images(solid, changes, picker, samples, never_torn):
+                for what, image in _torn_images(solid, changes, picker, samples, never_torn, in_each):
                     yield self._counted(f"group {number} of {len(self.groups)}: {what}", image)
             solid = _with_blocks(solid, group, range(len(group)))
 
@@ -226,12 +229,20 @@ def _offsets(changes: Sequence[Block], indices: Sequence[int]) -> str:
 
 
 def _torn_images(
-    solid: SparseDisk, changes: Sequence[Block], picker: random.Random, samples: int, never_torn: Sequence[Range]
+    solid: SparseDisk,
+    changes: Sequence[Block],
+    picker: random.Random,
+    samples: int,
+    never_torn: Sequence[Range],
+    in_each: bool = True,
 ) -> Iterator[Tuple[str, SparseDisk]]:
     tearable = [index for index, block in enumerate(changes) if not _touches(block, never_torn)]
     for index in tearable:
-        for name, others in _contexts(len(changes), index):
-            for how in TORN:
+        contexts = _contexts(len(changes), index)
+        for number, (name, others) in enumerate(contexts):
+            for turn, how in enumerate(TORN, index):
+                if not in_each and turn % len(contexts) != number:
+                    continue
                 image = _with_blocks(solid, changes, others)
                 _tear(image, changes[index], how)
                 yield f"block at {changes[index].offset} torn ({how}), {name}", image

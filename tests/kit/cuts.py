@@ -412,16 +412,19 @@ def every_fault(judge, crash, undo_every=1, **how):
 
     Undo is tried on one disk out of `undo_every`; 0: on none.
     """
+    return list(each_fault(judge, crash, undo_every, **how))
+
+
+def each_fault(judge, crash, undo_every=1, **how):
+    """As `every_fault`, one after the other: whoever looks for one need not look on."""
     judge.watch(crash)
-    found = []
     for number, (cut, disk) in enumerate(crash.crash_images(**how)):
-        found += judge.new_faults(cut, disk, with_undo=undo_every > 0 and number % undo_every == 0)
+        yield from judge.new_faults(cut, disk, with_undo=undo_every > 0 and number % undo_every == 0)
     left = durable(crash)
     if left != crash.current:
         lost = left.differences(crash.current)[:8]
-        found.append(Fault("durable", "after the run", f"it was reported as done, and {lost} could still be lost"))
+        yield Fault("durable", "after the run", f"it was reported as done, and {lost} could still be lost")
     print(f"{crash.name}: {crash.report}; {judge.looked_at} different disks")
-    return found
 
 
 # --- writes that land late
