@@ -8,7 +8,6 @@ work from anywhere.
 import builtins
 import io
 import os
-import platform
 import subprocess
 import zlib
 from functools import partial
@@ -17,6 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kit.examples import IS_36, examples
+
 HERE = Path(__file__).resolve().parent
 JUDGED = HERE / "judged"
 #: tests of the kit, of which nothing is installed, and of what sources and pages say: not in the part of Python 3.6
@@ -24,15 +25,15 @@ ONE_PYTHON = [
     HERE / place for place in ("kit_tests", "unit/bench", "unit/docs", "unit/tools", "unit/test_architecture.py")
 ]
 IN_CI = os.environ.get("CI") == "true"
-IS_36 = platform.python_version().startswith("3.6.")
 
 # A time per example says more about the machine than about the code. CI looks at the same examples every time, so that
-# a red run is about the change; the random search is what people run. Python 3.6 takes a fourth, as of `--states`.
+# a red run is about the change; the random search is what people run. Python 3.6 takes a fourth, as of `--states`:
+# what a test asks for of its own it asks of `kit.examples`.
 everywhere = {
     "deadline": None,
     # a sector or a metadata area of chance bytes is large, and how many are too large is a matter of the seed
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
-    "max_examples": settings.default.max_examples // (4 if IS_36 else 1),
+    "max_examples": examples(settings.default.max_examples),
 }
 settings.register_profile("dev", **everywhere)
 settings.register_profile("ci", derandomize=True, print_blob=True, **everywhere)

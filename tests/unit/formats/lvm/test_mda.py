@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit import build_lvm
+from kit.examples import examples
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
@@ -160,7 +161,7 @@ def test_a_text_of_a_terabyte_is_not_believed_even_where_the_area_is_that_large(
 
 
 @given(st.integers(512, 8191), st.integers(1, 7680))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_what_the_builder_puts_into_the_ring_is_read_back(offset, size):
     disk, text = SparseDisk(1 << 20), bytes(at % 251 + 1 for at in range(size - 1)) + b"\0"
     build_lvm.put_text(disk, Range(*SMALL), offset, text)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit import golden, lvmreader
 from kit.builder import everything, fragmented_locators
+from kit.examples import examples
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import FormatError, Malformed, Place, Truncated
 from relvmoiscsi.formats.lvm.config import parse
@@ -185,7 +186,7 @@ def test_a_range_that_leaves_the_volume_is_truncated(vg, offset, length):
 
 
 @given(st.integers(0, 28 * MIB), st.integers(0, 28 * MIB))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_every_byte_lies_in_the_extent_that_the_segments_say(offset, length):
     vg = read_vg(TEXT, WHERE)
     pes = [100, 101, 7, 2, 3, 4, 5]
@@ -299,7 +300,7 @@ def test_all_volumes_of_a_real_lun_have_lvms_own_form():
 
 
 @given(st.sampled_from(sorted(OWN_FORM)), st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_volume_that_is_spoiled_is_refused_or_read_as_the_grammar_reads_it(name, data):
     lines = in_own_form(name).split("\n")
     at = data.draw(st.integers(lines.index("logical_volumes {"), len(lines) - 1))
@@ -503,7 +504,7 @@ def test_the_tags_of_a_volume_come_go_and_change(tags):
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_text_with_a_line_lost_or_doubled_is_read_or_refused(data):
     lines = TEXT.split("\n")
     at = data.draw(st.integers(0, len(lines) - 1))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.build_volumes import MgtSpec, Record, mgt_content
+from kit.examples import examples
 from relvmoiscsi.errors import FormatError, Malformed, Unsupported
 from relvmoiscsi.formats.mgt.records import (
     NewRecord,
@@ -241,7 +242,7 @@ def test_an_sr_part_without_uuid_is_malformed():
 
 
 @given(st.integers(0, 4000), st.binary(min_size=1, max_size=40))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes_in_it_are_read_or_refused(offset, noise):
     data = (DATA[:offset] + noise + DATA[offset + len(noise) :])[:4096]
 

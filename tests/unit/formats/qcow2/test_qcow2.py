@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.build_volumes import Qcow2Spec, qcow2_content
+from kit.examples import examples
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadMagic, FormatError, Malformed, Truncated, Unsupported
 from relvmoiscsi.formats.naming import QCOW2, RAW, ParentName
@@ -142,7 +143,7 @@ def test_an_image_that_ends_early_is_truncated():
 
 
 @given(st.integers(0, 136), st.binary(min_size=1, max_size=8))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes_in_the_header_are_read_or_refused(offset, data):
     head = HEAD[:offset] + data + HEAD[offset + len(data) :]
 

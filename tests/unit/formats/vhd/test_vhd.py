@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Truncated, Unsupported
 from relvmoiscsi.formats.naming import RAW, VHD, ParentName
 from relvmoiscsi.formats.vhd.image import (
@@ -231,7 +232,7 @@ def test_a_parents_name_may_be_a_url_a_path_or_plain(text):
 
 
 @given(st.integers(0, 8 * 512 - 1))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_flipped_bit_of_a_footer_is_found(bit):
     data = bytearray(FOOTER)
     data[bit // 8] ^= 1 << bit % 8
@@ -242,7 +243,7 @@ def test_a_flipped_bit_of_a_footer_is_found(bit):
 
 
 @given(st.integers(0, 8 * 1024 - 1))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_flipped_bit_of_the_header_is_found(bit):
     data = bytearray(HEADER)
     data[bit // 8] ^= 1 << bit % 8
@@ -380,7 +381,7 @@ def test_a_volume_that_ends_early_is_truncated():
 
 
 @given(st.integers(0, 1000), st.binary(min_size=1, max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes_in_a_sealed_header_are_read_or_refused(offset, data):
     second = sealed(HEADER[:offset] + data + HEADER[offset + len(data) :], 36)
 

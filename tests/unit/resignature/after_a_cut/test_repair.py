@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kit.crash import garbage
 from kit.cuts import SCSI_ID, entropy, image
+from kit.examples import examples
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.formats.checksum import vhd_checksum
@@ -137,7 +138,7 @@ def guarded(run):
 
 
 @given(histories(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_recovery_gives_the_identities_and_keeps_every_other_byte_of_blocks_that_are_not_torn(history, forward):
     name, new, torn, changes = history
     run, disk = run_on(name)
@@ -165,7 +166,7 @@ def test_recovery_gives_the_identities_and_keeps_every_other_byte_of_blocks_that
 
 
 @given(st.binary(min_size=1, max_size=4), st.integers(0, 1023), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_header_that_somebody_else_has_changed_gets_the_name_and_a_checksum_that_is_right(data, at, forward):
     run, disk = run_on("everything")
     field = field_of(run, "VHD header")

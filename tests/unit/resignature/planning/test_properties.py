@@ -31,6 +31,7 @@ from kit.builder import (
     trim,
     vhd,
 )
+from kit.examples import examples
 from kit.outcome import Outcome, assert_same_sr_under_new_ids, entropy_of
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
@@ -128,7 +129,7 @@ def _options(draw):
     }
 
 
-@settings(max_examples=60 * EXAMPLES, **SEARCH)
+@settings(max_examples=examples(60 * EXAMPLES), **SEARCH)
 @given(sr_specs())
 def test_any_sr_becomes_the_same_sr_under_new_identities(spec):
     # an ignored area holds an older text, which must exist
@@ -511,7 +512,7 @@ def assert_no_identity_is_left(outcome):
     assert engine.inspect(outcome.after).state == engine.RESIGNATURED
 
 
-@settings(max_examples=250 * EXAMPLES, **SEARCH)
+@settings(max_examples=examples(250 * EXAMPLES), **SEARCH)
 @given(spoiled_luns())
 def test_a_spoiled_lun_is_resignatured_correctly_or_refused_and_not_touched(victim):
     disk, before = victim.disk, victim.disk.copy()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit import build_lvm
+from kit.examples import examples
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import BadChecksum, BadMagic, FormatError, Malformed, Place, Truncated, Unsupported
 from relvmoiscsi.formats.identity import IdMap
@@ -141,7 +142,7 @@ def test_a_journal_begins_with_nothing_that_looks_like_a_file_system():
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_flipped_bit_of_a_journal_is_found_or_means_nothing(data):
     content = bytearray(encode(RUN))
     bit = data.draw(st.integers(0, 8 * 700))
@@ -155,7 +156,7 @@ def test_a_flipped_bit_of_a_journal_is_found_or_means_nothing(data):
 
 
 @given(st.integers(0, 4096))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_journal_that_is_cut_is_found(length):
     data = encode(RUN)
     used = JournalHeader.SIZE + JournalHeader.at(data).payload_length
@@ -321,7 +322,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(facts_and_blobs()[0])), JSON, min_size=1, max_size=3))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_json_in_a_forged_journal_is_read_or_refused(changed):
     try:
         run = decode(forged_with(**changed), WHERE)

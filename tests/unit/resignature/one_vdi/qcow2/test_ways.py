@@ -17,6 +17,7 @@ from kit.chains.lun import Lun
 from kit.chains.qcow2 import Image, check, flatten
 from kit.chains.random_qcow2 import random_qcow2, volume_size
 from kit.cuts import entropy
+from kit.examples import examples
 from relvmoiscsi import engine
 from relvmoiscsi.errors import FormatError, Refused
 from relvmoiscsi.resignature.one_vdi.choice import Request
@@ -56,7 +57,7 @@ def test_a_guest_reads_the_same_and_can_fill_the_disk(seed):
     judge(disk, name, chain.flats[chain.leaf], seed)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1000, 1 << 40), st.integers(2, 4), st.booleans(), st.booleans())
 def test_any_chain(seed, depth, mixed, raw):
     chain = random_qcow2(seed, depth=depth, mixed=mixed, raw=raw, bits=12, clusters=600)
