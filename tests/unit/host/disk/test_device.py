@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+from functools import lru_cache
 
 import pytest
 
@@ -29,6 +30,7 @@ MIB = 1024 * KIB
 SIZE = 4 * MIB
 
 
+@lru_cache(maxsize=4)
 def pattern(length, start=0):
     """Bytes that differ from place to place."""
     return b"".join(b"%015d\n" % number for number in range(start // 16, (start + length) // 16))
