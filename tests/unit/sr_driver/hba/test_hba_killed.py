@@ -45,8 +45,8 @@ pytestmark = pytest.mark.processes
 class KilledHost:
     """A host whose array has two clones mapped, none of which it knows."""
 
-    def __init__(self, root, disk):
-        self.world, self._disk = HbaWorld(root), disk
+    def __init__(self, root, disk, after):
+        self.world, self._after = HbaWorld(root), after  # what a resignature makes of the disk
         self.host = self.world.host
         self.array = self.host.at("array")
         os.makedirs(self.array)
@@ -107,13 +107,12 @@ class KilledHost:
                 lun.stays()
 
     def resignature(self):
-        resignatured(self._disk, scsi_id=CLONE).after.to_file(os.path.join(self.array, "sdc"))
+        self._after.to_file(os.path.join(self.array, "sdc"))
         self.is_new()
 
     def is_new(self):
-        after = resignatured(self._disk, scsi_id=CLONE).after
         with open(os.path.join(self.array, "sdc"), "rb") as file:
-            return file.read(1 << 20) == after.read([Range(0, 1 << 20)])[0]
+            return file.read(1 << 20) == self._after.read([Range(0, 1 << 20)])[0]
 
     def killed_at(self, number, resignatures):
         """The name of the step; "" where the call has ended before."""
@@ -154,13 +153,14 @@ class Killer:
 def make_host(tmp_path, monkeypatch):
     """Makes host after host, each of them the one that the driver is on from then on."""
     original = golden.load("one").disk
+    after = resignatured(original, scsi_id=CLONE).after
     modules = (hba, udev, sm_locks, scan_module, multipath, holders, scsi_id)
     functions = [inspect.unwrap(one) for module in modules for one in vars(module).values() if callable(one)]
     functions.append(scan_module.Note.__init__)
     monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
 
     def make(name):
-        made = KilledHost(tmp_path / name, original)
+        made = KilledHost(tmp_path / name, original, after)
         for function in filter(inspect.isfunction, functions):
             defaults = [made.host if isinstance(one, Host) else one for one in function.__defaults__ or ()]
             monkeypatch.setattr(function, "__defaults__", tuple(defaults))
