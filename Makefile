@@ -16,7 +16,7 @@ test:  ## all tests: unit on a current Python and on 3.6, the judges, end to end
 check:  ## lint, format, types, 3.6 syntax, shell scripts, documents
 	@bash tools/check.sh
 
-unit:  ## the unit tests on a current Python: seconds, no root
+unit:  ## the unit tests on a current Python: minutes, no root
 	@bash tools/test.sh unit
 
 unit36:  ## the unit tests on Python 3.6

@@ -14,6 +14,8 @@ from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import home, inventory, keep, owner, restore
 
+pytestmark = pytest.mark.states
+
 TURN = "relvmoiscsi:restore-run:"
 
 

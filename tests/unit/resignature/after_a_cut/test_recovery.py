@@ -38,6 +38,8 @@ from relvmoiscsi.resignature.after_a_cut import torn_label
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.mark import TAIL_AT, Tail, with_tail
 
+pytestmark = pytest.mark.states
+
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN = 3, 4, 5, 6
 NEW_VOLUME = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
 SHAPES = ["one VDI", "two areas", "second area ignored", "text wraps", "blocks of 4096"]

@@ -17,6 +17,8 @@ from relvmoiscsi.resignature.protocol.mark import DONE, KINDS, PHASES, UNDO
 from relvmoiscsi.resignature.protocol.states import STATES, TRANSITIONS, Transition
 from relvmoiscsi.resignature.protocol.steps import HEADERS, MARK, STEPS, WAY_BACK
 
+pytestmark = pytest.mark.states
+
 SHAPES = ["one VDI", "two areas", "second area ignored", "blocks of 4096"]
 RUNS = {"resignature": resignature, "undo": undo}
 #: what a run begins from, by its kind
