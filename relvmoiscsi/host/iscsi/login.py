@@ -65,6 +65,7 @@ from relvmoiscsi.host.iscsi.notes import (
     noted_users,
 )
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
+from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS
 from relvmoiscsi.host.iscsi.records import break_stale_lock
 from relvmoiscsi.host.iscsi.sessions import (
     FAILED,
@@ -83,7 +84,6 @@ log = logging.getLogger(__name__)
 
 _LOGIN_SPARE = 15.0  # that iscsiadm gets beyond the time after which iscsid gives up
 _LOGOUT_TIMEOUT = 30.0
-_DISCOVERY_TIMEOUT = 20.0
 _RESCAN_TIMEOUT = 30.0
 _LISTED = 5  # targets in a message
 _WANTS_CHAP = (iscsi_status.AUTHENTICATION_FAILED, iscsi_status.FATAL_LOGIN)
@@ -138,7 +138,7 @@ class OpenIscsi:
         try:
             # Without CHAP first: most targets demand it of logins only, and LIO refuses a discovery with CHAP then.
             with self._locked():
-                completed = self.iscsiadm(arguments, task, "ISCSIDiscovery", self._for_answer(_DISCOVERY_TIMEOUT))
+                completed = self.iscsiadm(arguments, task, "ISCSIDiscovery", self._for_answer(PORTAL_SECONDS))
         except IscsiFailed as error:
             if chap is None or error.status not in _WANTS_CHAP or _is_silence(error):
                 raise
@@ -155,7 +155,7 @@ class OpenIscsi:
                 [*arguments, "-I", "default", "-D", "-o", "nonpersistent"],
                 f"The discovery at {portal} as CHAP user {chap.user!r} failed",
                 "ISCSIDiscovery",
-                self._for_answer(_DISCOVERY_TIMEOUT),
+                self._for_answer(PORTAL_SECONDS),
                 secrets=[chap.password],
             )
         except BaseException:

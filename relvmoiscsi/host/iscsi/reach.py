@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 RESOLVE_SECONDS = 10.0
 CONNECT_SECONDS = 5.0  #: as SM has it
-PORTAL_SECONDS = 8.0  #: that one of several may be silent; those that answer need one or two
+#: that a portal may be silent, for a discovery the only one as well, as SM waits meanwhile; who answers needs one or two
+PORTAL_SECONDS = 8.0
 
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
