@@ -32,7 +32,8 @@ Secrets are never in an argv: iscsiadm -v would show them to every user of the h
 import logging
 import math
 import time
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Set
+from functools import partial
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Union
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.command import TIMED_OUT, Completed
@@ -60,7 +61,7 @@ from relvmoiscsi.host.iscsi.luns import Luns
 from relvmoiscsi.host.iscsi.notes import (
     Note,
     boot_id,
-    dead_notes,
+    dead_notes_in_turn,
     new_note,
     noted_users,
 )
@@ -91,7 +92,7 @@ _SILENCE = (TIMED_OUT, iscsi_status.TRANSPORT_TIMEOUT, iscsi_status.PDU_TIMEOUT)
 _SHORTEST_LOGIN = 2
 _RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi tries every second or two
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
-_RECOVERY_SECONDS = 5.0  # for what one killed run has left; more than who only looks at a disk gets
+_RECOVERY_SECONDS = 5.0  # for all that killed runs have left; more than who only looks at a disk gets
 _DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
 
 
@@ -126,6 +127,7 @@ class OpenIscsi:
         self._references = SessionReferences(host)
         self._luns = Luns(host, self._in_time)
         self._lock_seconds = lock_seconds
+        self._recovery_seconds = _RECOVERY_SECONDS  # that are left for what is not this call's own
 
     def discover(self, portal: Portal, chap: Optional[Credentials] = None) -> List[Target]:
         """What the portal offers this host, by SendTargets; no record is left that was not there before.
@@ -208,8 +210,8 @@ class OpenIscsi:
         """
         with self._locked():
             self._finish(login.note, done_with)
-            # Another run may have left the session, or a LUN, for us to end.
-            self._recover("", Portal("", 0), None, done_with)
+            # Another run may have left the session, or a LUN, for us to end. What is behind other targets had its time.
+            self._recover(login.session.iqn, None, None, done_with)
             return self._same(login.session) is None
 
     def rescan(self, login: Login) -> Session:
@@ -242,7 +244,7 @@ class OpenIscsi:
     def recover(self) -> None:
         """Finish the cleanup of runs that were killed; `login` does so by itself. What fails is logged."""
         with self._locked():
-            self._recover("", Portal("", 0), None)
+            self._recover(None, None, None)
 
     # --- steps of a login; the lock is held
 
@@ -431,27 +433,34 @@ class OpenIscsi:
             raise Refused(problem.format(task), "ISCSILogout")
 
     def _recover(
-        self, iqn: str, portal: Portal, user: Optional[str], done_with: Optional[str] = None
+        self, iqn: Optional[str], portal: Optional[Portal], user: Optional[str], done_with: Optional[str] = None
     ) -> Optional[Login]:
         """Clean up after runs that were killed; their session to this portal is taken over instead.
 
-        None of the others gets much time: what an array that does not answer has left is no reason to fail this call.
+        Without a portal only after those that were at this IQN; without an IQN after all. The others have little time,
+        all together: what an array that does not answer has left is no reason to fail this call.
         """
         adopted = None
-        for note in dead_notes(self._host):
+        others = self._within(self._recovery_seconds)
+        for note in dead_notes_in_turn(self._host, partial(_rank, iqn, portal)):
+            wanted = adopted is None and portal is not None and _is_at(note, iqn, portal)
+            if not wanted and others._deadline.has_passed:
+                log.info("what else earlier runs have left is left to a later run")
+                note.close()
+                break
             log.info("an earlier run did not clean up after %s at %s", note["iqn"] or "a discovery", note.portal)
             try:
                 if note["locked"]:
                     break_stale_lock(self._host)
-                wanted = adopted is None and note["iqn"] == iqn and same_portal(note.portal, portal)
                 session = self._session_of(note) if wanted else None
                 if session is not None and note["created"]:
                     adopted = self._adopt(note, session, user)
                 else:
-                    self._within(_RECOVERY_SECONDS)._finish(note, done_with)
+                    others._finish(note, done_with)
             except RelvmoiscsiError as error:
                 log.warning("After an earlier run: %s A later run will try again.", error)
-                note.close()
+                note.put_back()
+        self._recovery_seconds = others._deadline.left
         return adopted
 
     def _adopt(self, note: Note, session: Session, user: Optional[str]) -> Login:
@@ -541,6 +550,18 @@ class OpenIscsi:
         """A login goes on in iscsid when iscsiadm is stopped; so iscsid has to give up by itself, a little before."""
         seconds = int(max(_SHORTEST_LOGIN, min(self._for_answer(LOGIN_SECONDS), self._deadline.left - 2)))
         return dict(settings, **{LOGIN_TIMEOUT: str(seconds)})
+
+
+def _is_at(facts: Union[Note, Mapping[str, Any]], iqn: Optional[str], portal: Portal) -> bool:
+    """Does a note speak of this target, at this portal?"""
+    return facts["iqn"] == iqn and same_portal(Portal(*facts["portal"]), portal)
+
+
+def _rank(iqn: Optional[str], portal: Optional[Portal], facts: Mapping[str, Any]) -> Optional[int]:
+    """In which order notes are looked into: what this call needs, its target, the others, or not at all."""
+    if facts.get("iqn") != iqn:
+        return 2 if portal is not None or iqn is None else None
+    return 0 if portal is not None and _is_at(facts, iqn, portal) else 1
 
 
 def _is_silence(error: IscsiFailed) -> bool:

@@ -24,7 +24,7 @@ import fcntl
 import json
 import logging
 import os
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
@@ -35,6 +35,8 @@ from relvmoiscsi.host.this_host import Host
 log = logging.getLogger(__name__)
 
 DIRECTORY = "var/lib/relvmoiscsi/iscsi"
+
+Rank = Callable[[Mapping[str, Any]], Optional[int]]
 
 
 class Note:
@@ -77,6 +79,15 @@ class Note:
             except OSError:
                 return  # other notes, or other files of ours, are there
 
+    def put_back(self) -> None:
+        """Leave the note to whoever comes next, which is to try those first that it has not tried for longer."""
+        if self._descriptor >= 0:
+            try:
+                os.utime(self._descriptor)
+            except OSError as error:
+                log.warning("The note %s keeps its time: %s.", self.path, error.strerror)
+        self.close()
+
     def close(self) -> None:
         """Leave the note to whoever comes next."""
         if self._descriptor >= 0:
@@ -113,8 +124,29 @@ def new_note(host: Host, **facts: Any) -> Note:
 
 def dead_notes(host: Host) -> List[Note]:
     """The notes that runs have left which were killed; whoever gets them holds them."""
-    notes = [_dead_note(path) for path in _paths(host)]
-    return [note for note in notes if note is not None]
+    return list(dead_notes_in_turn(host))
+
+
+def dead_notes_in_turn(host: Host, rank: Rank = lambda facts: 0) -> Iterator[Note]:
+    """The same one by one, so that a process which hangs in the disks of one note has no copies of the others.
+
+    `rank` is given the facts of a note: the lowest come first, and None is passed over. Of several alike, that one
+    comes first which was not put back for longest.
+    """
+    ranked = []
+    for path in _paths(host):
+        try:
+            when, place = os.stat(path).st_mtime_ns, rank(_peeked(path))
+        except FileNotFoundError:
+            continue  # its owner has just removed it
+        except OSError as error:
+            raise _unusable(path, error) from error
+        if place is not None:
+            ranked.append((place, when, path))
+    for _, _, path in sorted(ranked):
+        note = _dead_note(path)
+        if note is not None:
+            yield note
 
 
 def noted_users(host: Host, iqn: str) -> Set[str]:
@@ -122,11 +154,9 @@ def noted_users(host: Host, iqn: str) -> Set[str]:
     found = set()
     for path in _paths(host):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            facts = _peeked(path)
         except OSError:
             continue  # its owner has just removed it
-        facts = _read(descriptor)
-        os.close(descriptor)
         if facts.get("iqn") == iqn and facts.get("user"):
             found.add(str(facts["user"]))
     return found
@@ -152,6 +182,15 @@ def _paths(host: Host) -> List[str]:
         return sorted(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".json"))
     except OSError:
         return []  # there is none
+
+
+def _peeked(path: str) -> Dict[str, Any]:
+    """The facts of a note, whoever holds it. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _dead_note(path: str) -> Optional[Note]:

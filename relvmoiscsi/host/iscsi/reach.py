@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 RESOLVE_SECONDS = 10.0
 CONNECT_SECONDS = 5.0  #: as SM has it
-#: that a portal may be silent, for a discovery the only one as well, as SM waits meanwhile; who answers needs one or two
+#: that one of several may be silent, and the only one at its discovery, as SM waits; those that answer need one or two
 PORTAL_SECONDS = 8.0
 
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)

@@ -7,6 +7,7 @@ iscsiadm answers from transcripts of the real one, and leaves what that left (is
 import os
 import shutil
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ from relvmoiscsi.host.iscsi import luns as iscsi_luns
 from relvmoiscsi.host.iscsi import notes as iscsi_notes
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials
 from relvmoiscsi.host.iscsi.login import OpenIscsi
-from relvmoiscsi.host.iscsi.notes import dead_notes, new_note
+from relvmoiscsi.host.iscsi.notes import dead_notes, dead_notes_in_turn, new_note
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.records import break_stale_lock, put_back, settings_in, write_record
 from relvmoiscsi.host.iscsi.sessions import sessions
@@ -1320,6 +1321,74 @@ def test_what_a_killed_run_has_left_on_a_lun_that_does_not_answer_takes_little_t
 
     assert "After an earlier run: The 0.2 seconds of this call were over before what a scan" in caplog.text
     assert len(dead_notes(world.host)) == 1
+
+
+@pytest.fixture
+def silent_sessions(world, clock):
+    """What five killed runs have left, each behind a target of its own that does not answer any more."""
+
+    def logout(argv):
+        if int(argv[4]) < 20:
+            return world.task_of(argv)[2](argv) or transcript("logout by sid")
+        tried.append(int(argv[4]))
+        clock.now += world.timeout
+        raise CommandFailed(argv, TIMED_OUT, "it did not end in time and was stopped")
+
+    tried = []
+    for number in range(5):
+        iqn = f"iqn.2026-01.test:silent{number}"
+        dead_note(world, iqn=iqn, sid=20 + number)
+        put_session(world.root, 20 + number, iqn, state="FAILED", luns=())
+        (newest,) = [path for path in note_paths(world) if os.stat(path).st_mtime > 1000]
+        os.utime(newest, (number, number))
+    world.answers["logout"] = logout
+    return tried
+
+
+def note_paths(world):
+    return glob(os.path.join(world.root, "var/lib/relvmoiscsi/iscsi/*.json"))
+
+
+@pytest.mark.processes
+def test_what_many_killed_runs_have_left_takes_no_more_time_than_what_one_has(world, clock, silent_sessions):
+    """Until now five seconds for each, three times in a call, under SM's lock: with ten no call came to its work."""
+    before, began = world.tree(), clock.now
+
+    for turn in range(1, 4):
+        caller = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(50, clock))
+        caller.logout(caller.login(PORTAL, IQN, user=OURS))
+
+        assert clock.now - began <= 5.0 * turn
+        assert silent_sessions == [20, 21, 22][:turn], "those first that were not tried yet"
+    assert set(sids(world)) == {20, 21, 22, 23, 24} and world.tree() == before
+
+
+@pytest.mark.processes
+def test_what_a_killed_run_has_left_behind_the_very_target_comes_first(world, clock, silent_sessions):
+    """Its session to the portal is taken over, the one to another portal is ended, whatever else there is."""
+    for sid, portal in ((7, Portal("10.0.0.7", 3260)), (8, PORTAL)):
+        dead_note(world, sid=sid, portal=list(portal), user=OURS)
+        put_session(world.root, sid, portal=portal)
+
+    caller = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(50, clock))
+    login = caller.login(PORTAL, IQN, user=OURS)
+
+    assert login.session.sid == 8 and login.created
+    assert 7 not in sids(world) and silent_sessions == [20]
+
+
+def test_who_looks_into_one_note_of_a_killed_run_does_not_hold_the_others(world):
+    """A process that hangs in a disk has a copy of all that was open when it began, and holds that."""
+    for _ in range(2):
+        dead_note(world)
+
+    found = dead_notes_in_turn(world.host)
+    first = next(found)
+
+    (other,) = dead_notes(world.host)
+    assert other.path != first.path
+    other.remove()
+    assert list(found) == []
 
 
 def test_luns_stay_once_another_sr_is_attached(world, iscsi, scanned, caplog):
