@@ -12,6 +12,7 @@ There is no way back to the time before the first write, so what has begun is wa
 killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as well,
 unless it hangs. So the locks that it takes it lends, and has none itself: they are undone here, or end with this
 process, lest others wait for them until its disk answers. Of the locks of this process it has at most those of its LUN.
+A SIGTERM is for this process to heed (terminated.py).
 """
 
 import array
@@ -29,6 +30,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.locks.sm_locks import undo
@@ -152,9 +154,11 @@ def apart(
     `only_reads` has no part in the locks of this process; other work has in those of LUNs, as a write that hangs may
     come to pass when this process is gone.
     """
-    child = _fork(work, guards_lun=not only_reads)
+    child: Optional[_Child] = None
     begun = False
     try:
+        with terminated.put_off():
+            child = _fork(work, guards_lun=not only_reads)
         while True:
             line = _line(child.answers, None if begun else deadline)
             if line is None:
@@ -166,19 +170,31 @@ def apart(
                 continue
             if line != _MAY_I_WRITE.encode("ascii"):
                 return _result(line, begun)
-            begun = not deadline.has_passed
+            if not deadline.has_passed:
+                terminated.heed_no_longer()
+                begun = True
             os.write(child.orders, _YES if begun else _NO)
             if not begun:
                 raise deadline.over("the first write to the LUN")
+    except terminated.Terminated:
+        if child is not None:
+            _kill(child.pid)
+        raise
     finally:
-        os.close(child.answers)
-        os.close(child.orders)
-        _reap([child.pid], session)
-        if begun and child.pid in _given_up:
-            child.lent.detach()  # it still writes, and this process is about to end: the locks go with it
-        else:
-            _undo_locks(child.lent)
-            child.lent.close()
+        if child is not None:
+            _part_with(child, begun, session)
+
+
+def _part_with(child: _Child, begun: bool, session: str) -> None:
+    """The end of it, whether or not it has ended."""
+    os.close(child.answers)
+    os.close(child.orders)
+    _reap([child.pid], session)
+    if begun and child.pid in _given_up:
+        child.lent.detach()  # it still writes, and this process is about to end: the locks go with it
+    else:
+        _undo_locks(child.lent)
+        child.lent.close()
 
 
 def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
@@ -196,7 +212,8 @@ def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) 
         while True:
             while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
                 number = waiting.pop(0)
-                running[number] = _fork(_asking_nothing(works[number]), guards_lun=False)
+                with terminated.put_off():
+                    running[number] = _fork(_asking_nothing(works[number]), guards_lun=False)
             answering = _answering(running, deadline)
             if not answering:
                 break
@@ -251,7 +268,10 @@ def _close(child: _Child) -> None:
 
 
 def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
-    """Begin the work, without the locks of this process, or with those that guard a LUN."""
+    """Begin the work, without the locks of this process, or with those that guard a LUN.
+
+    SIGTERM is put off: the child, which has this process's handler, never heeds one.
+    """
     answers, tell = os.pipe()
     hear, orders = os.pipe()
     lent, lending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -263,6 +283,7 @@ def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
         lending.close()
         return _Child(pid, lent, answers, orders)
     try:
+        terminated.heed_no_longer()
         os.close(answers)
         os.close(orders)
         lent.close()

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, List, Sequence
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline, in_time, waiting_in_time
 from relvmoiscsi.host.disk import holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
@@ -37,7 +38,7 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
     `meanwhile` is called once while the kernel and udev are looking at the disk; `to_write`: nobody may use it.
     """
     deadline = lun.deadline
-    with ExitStack() as stack:
+    with ExitStack() as stack, terminated.only_here():
         stack.enter_context(sm_locks.lun_lock(lun.scsi_id, timeout=deadline.within(lun.lock_seconds)))
         before = multipath.look(lun.scsi_id)
         there = udev.disks_of(lun.scsi_id)

@@ -7,6 +7,7 @@ from typing import Sequence, TextIO, Tuple
 
 from relvmoiscsi import __version__
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.xml_rpc import xml_safe
 from relvmoiscsi.sr_driver import protocol
@@ -36,11 +37,12 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
     root.setLevel(logging.INFO)
     root.addHandler(smlog)
     try:
-        response, stderr = _answer(argv, smlog, transport)
+        with terminated.heeded():
+            response, stderr = _answer(argv, smlog, transport)
+    except terminated.Terminated as end:
+        response, stderr = _refusal(end.refusal, smlog)
     except RelvmoiscsiError as error:
-        fault = fault_of(error)
-        log.error("failed with %d: %s", fault.code, xml_safe(fault.text))
-        response, stderr = _failure(fault.code, fault.text, smlog), unmistakable(getattr(error, "xml", ""))
+        response, stderr = _refusal(error, smlog)
     except Exception as error:  # a bug: the operator gets its name, SMlog the traceback
         log.exception("a bug in relvmoiscsi %s", __version__)
         text = f"A bug in relvmoiscsi {__version__}: {error!r}. SMlog has more."
@@ -48,6 +50,12 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
     _write(sys.stderr, stderr)
     _write(sys.stdout, response)
     return 0
+
+
+def _refusal(error: RelvmoiscsiError, smlog: SmLogHandler) -> Tuple[str, str]:
+    fault = fault_of(error)
+    log.error("failed with %d: %s", fault.code, xml_safe(fault.text))
+    return _failure(fault.code, fault.text, smlog), unmistakable(getattr(error, "xml", ""))
 
 
 def _failure(code: int, text: str, smlog: SmLogHandler) -> str:

@@ -158,6 +158,24 @@ def test_a_session_of_ours_that_others_use_by_the_end_is_handed_over(lab, pool, 
     assert not os.path.exists(NOTES) and os.listdir(SR_REF) == []
 
 
+def test_a_call_that_is_told_to_end_leaves_the_host_as_it_was_or_ends_its_work(lab, pool, image):
+    clone = lab.lun(image.clone("slow.img"), breakable=True)
+    array = lab.target(clone)
+    clone.slow(100)
+
+    with lab.untouched():
+        call = Call(lab, pool, array, clone)
+        os.kill(call.reach("logged in to session"), signal.SIGTERM)
+        answer = call.end()
+        assert answer[0] == "SR_BACKEND_FAILURE_47" and "(SIGTERM)" in answer[2]
+    with lab.untouched():
+        call = Call(lab, pool, array, clone)
+        driver = call.reach("sr_create: LUN")
+        call.reach("step 2 of 6")
+        os.kill(driver, signal.SIGTERM)
+        assert call.end() == SUCCESS
+
+
 def test_who_holds_the_last_line_ends_the_session_that_sm_has_left(lab, pool, image, original, clone):
     array = lab.target(original, clone)
 

@@ -31,6 +31,7 @@ from relvmoiscsi.host.locks.sm_locks import (
     lvm_lock,
 )
 from relvmoiscsi.host.own_process import AskingDevice, apart, lending, still_there, together
+from relvmoiscsi.host.terminated import Terminated, heeded
 from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.processes
@@ -475,6 +476,50 @@ def test_a_descriptor_of_a_lock_that_has_ended_is_closed_for_nobody(tmp_path, fa
     assert beside.count(str(tmp_path)) == len(files)
     for descriptor in files:
         os.close(descriptor)
+
+
+def terminate_parent():
+    os.kill(os.getppid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
+def test_what_has_written_nothing_ends_with_a_call_that_is_terminated(tmp_path, beside):
+    def work(_begin=None):
+        (tmp_path / str(os.getpid())).touch()
+        terminate_parent()
+        for_ever()
+        return "never"
+
+    with pytest.raises(Terminated), heeded():
+        if beside:
+            together([work], NO_DEADLINE, "it was done")
+        else:
+            apart(work, NO_DEADLINE, "it was done")
+
+    (child,) = tmp_path.iterdir()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(child.name), 0)
+
+
+def test_what_has_begun_to_write_is_waited_for_by_a_call_that_is_terminated():
+    def work(begin):
+        begin()
+        terminate_parent()
+        return "written"
+
+    with heeded():
+        assert apart(work, NO_DEADLINE, "it was done") == "written"
+
+
+def test_a_signal_to_the_work_alone_does_not_end_it():
+    """A service manager sends it to all; whether the work ends is for the call to say."""
+
+    def work(_begin):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return "done"
+
+    with heeded():
+        assert apart(work, NO_DEADLINE, "it was done") == "done"
 
 
 def test_a_flush_counts_as_a_write():

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A LUN is reached, hidden, held and given back in one order, whatever its transport; the rest is tested in VMs."""
 
-from contextlib import contextmanager
+import os
+import signal
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -11,6 +13,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.terminated import heeded
 from relvmoiscsi.sr_driver import held as held_module
 from relvmoiscsi.sr_driver.held import held, quietly
 from relvmoiscsi.sr_driver.transport import Lun
@@ -158,6 +161,17 @@ def test_whatever_fails_what_was_done_is_taken_back_in_order(said, step):
         raise AssertionError("there is no path")
 
     assert said[said.index(step) + 1 :] == AFTER
+
+
+@pytest.mark.parametrize("step", ["reach", ""], ids=["after a failure", "after its use"])
+def test_what_is_taken_back_is_taken_back_to_the_end_although_the_call_is_told_to_end(said, monkeypatch, step):
+    lun = Told(said, fails_at=step)
+    monkeypatch.setattr(lun, "before", lambda stack: stack.callback(os.kill, os.getpid(), signal.SIGTERM))
+
+    with heeded(), suppress(Refused), held(lun):
+        said.append("used")
+
+    assert ("used" in said) == (not step) and said[-1] == "end of lock"
 
 
 @pytest.mark.parametrize(

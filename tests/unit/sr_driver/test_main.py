@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Whatever a command comes to, xapi gets one answer it can read; only success reads as success."""
 
+import os
+import signal
+
 import pytest
 from test_codes import NEVER, an, error_classes
 
@@ -13,8 +16,9 @@ from kit.driver_calls import (
 )
 from kit.pool import wire
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
+from relvmoiscsi.host.terminated import Terminated
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
-from relvmoiscsi.sr_driver import create, probe
+from relvmoiscsi.sr_driver import calls, create, probe
 from relvmoiscsi.sr_driver.hba.transport import HBA
 from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
 from relvmoiscsi.sr_driver.main import success
@@ -109,6 +113,16 @@ def test_a_failure_has_its_code_and_its_text(creating, smlog, error, code):
 
     assert found.result == wire.Fault(code, f"{error} [{error.sm_key}]")
     assert [text for _, text in smlog if str(error) in text]
+
+
+def test_a_call_that_is_terminated_is_a_failure_that_says_what_the_lun_is(creating, monkeypatch, smlog):
+    """Until now it ended at once, with a session, a node record, a line of SM's and a visible clone behind it."""
+    monkeypatch.setattr(calls, "Deadline", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
+
+    found = creating(SR_UUID)
+
+    assert found.result == wire.Fault(47, f"{Terminated().refusal} [SRUnavailable]")
+    assert [text for _, text in smlog if "(SIGTERM)" in text]
 
 
 @pytest.mark.parametrize("key, code", [("ConfigTargetIQNMissing", 96), ("ConfigSCSIid", 107)])
