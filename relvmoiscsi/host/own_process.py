@@ -139,6 +139,7 @@ def _ask(parent: _Parent, question: str) -> bool:
 class _Child(NamedTuple):
     pid: int
     lent: socket.socket  #: where copies of the descriptors of its locks come
+    locks: List[int]  #: those that have come
     answers: int  #: a descriptor to read from
     orders: int  #: one to write to
 
@@ -165,11 +166,12 @@ def apart(
                 _kill(child.pid)
                 raise deadline.over(what)
             if line == _UNDO.encode("ascii"):
-                _undo_locks(child.lent)
+                _undo_locks(child)
                 os.write(child.orders, _YES)
                 continue
             if line != _MAY_I_WRITE.encode("ascii"):
                 return _result(line, begun)
+            _take_locks(child)  # on their way they would be nobody's, for whoever waits and looks
             if not deadline.has_passed:
                 terminated.heed_no_longer()
                 begun = True
@@ -193,7 +195,7 @@ def _part_with(child: _Child, begun: bool, session: str) -> None:
     if begun and child.pid in _given_up:
         child.lent.detach()  # it still writes, and this process is about to end: the locks go with it
     else:
-        _undo_locks(child.lent)
+        _undo_locks(child)
         child.lent.close()
 
 
@@ -281,7 +283,7 @@ def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
         os.close(tell)
         os.close(hear)
         lending.close()
-        return _Child(pid, lent, answers, orders)
+        return _Child(pid, lent, [], answers, orders)
     try:
         terminated.heed_no_longer()
         os.close(answers)
@@ -297,7 +299,7 @@ def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
         _tell(tell, json.dumps(_done(work, _parent)))
     finally:
         os._exit(0)  # nothing of what this process was in the middle of is its own to end
-    return _Child(0, lent, -1, -1)  # not reached
+    return _Child(0, lent, [], -1, -1)  # not reached
 
 
 def _part_from(parent: int) -> None:
@@ -366,19 +368,27 @@ def _result(line: bytes, begun: bool) -> str:
     raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else NOT_BEGUN)
 
 
-def _undo_locks(lent: socket.socket) -> None:
+def _undo_locks(child: _Child) -> None:
     """Those of a process that has not written and will not; it may hang with them in a disk that does not answer."""
+    _take_locks(child)
+    while child.locks:
+        descriptor = child.locks.pop(0)
+        undo(descriptor)
+        os.close(descriptor)
+
+
+def _take_locks(child: _Child) -> None:
+    """Those that it has lent so far."""
+    flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
     while True:
         try:
-            data, ancillary, _, _ = lent.recvmsg(1, socket.CMSG_SPACE(_MOST_LENT * _INT), socket.MSG_DONTWAIT)
+            data, ancillary, _, _ = child.lent.recvmsg(1, socket.CMSG_SPACE(_MOST_LENT * _INT), flags)
         except BlockingIOError:
             return  # it is still there, and has lent no more
         if not data:
             return
         for _level, _kind, rights in ancillary:
-            for descriptor in array.array("i", rights):
-                undo(descriptor)
-                os.close(descriptor)
+            child.locks.extend(array.array("i", rights))
 
 
 def _kill(pid: int) -> None:

@@ -112,10 +112,10 @@ def _resignatured(path: str, lun: Lun, config: Wanted, asked: Optional[OneVdiSet
     Should xapi die, that row stays, and a second SR of the same UUID could never be introduced.
     """
     from relvmoiscsi.resignature.one_vdi.choice import Request  # noqa: PLC0415 - see _load_engine
-    from relvmoiscsi.sr_driver.rewrite import LOCK_SECONDS, resignatured  # noqa: PLC0415 - the same
+    from relvmoiscsi.sr_driver.rewrite import LOCK_SECONDS, resignatured, waiting  # noqa: PLC0415 - the same
 
     one = Request(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
-    with open_device(path, writable=True, lock_timeout=lun.deadline.within(LOCK_SECONDS)) as device:
+    with open_device(path, writable=True, lock_timeout=waiting(lun.deadline, LOCK_SECONDS)) as device:
         asking = AskingDevice(device, begin)
         clear = config.clear_databases
         return resignatured(asking, lun.scsi_id, "", lun.deadline, one, lun.keeps_lvm_away, clear)

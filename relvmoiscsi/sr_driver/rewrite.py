@@ -26,6 +26,12 @@ log = logging.getLogger(__name__)
 
 LOCK_SECONDS = 15.0  #: for a udev worker that looks at the disk
 VG_LOCK_SECONDS = 600.0  #: for LVM commands and other calls, as far as the deadline allows
+_TELL_SECONDS = 1.0
+
+
+def waiting(deadline: Deadline, seconds: float) -> float:
+    """How long to wait for a lock, so that who holds it is told before the caller gives up."""
+    return max(0.0, min(seconds, deadline.left - _TELL_SECONDS))
 
 
 def resignatured(
@@ -113,8 +119,8 @@ class _SmLog(procedure.Voice):
             lend = held.enter_context(lending())
             of_sm: List[int] = []
             if not self._has_sm_lock:
-                of_sm = held.enter_context(sm_locks.lvm_lock(timeout=self._deadline.within(VG_LOCK_SECONDS)))
-            seconds = self._deadline.within(VG_LOCK_SECONDS)
+                of_sm = held.enter_context(sm_locks.lvm_lock(timeout=waiting(self._deadline, VG_LOCK_SECONDS)))
+            seconds = waiting(self._deadline, VG_LOCK_SECONDS)
             of_lvm = held.enter_context(lvm_locks(engine.vg_names(run), timeout=seconds))
             lend([*of_sm, *of_lvm.descriptors])
             yield

@@ -61,7 +61,7 @@ class LvmLocks:
         descriptor = flock.take_file(path, opened, deadline)
         if descriptor is None:
             raise Refused(
-                f"The LVM lock {path} is held by another program and did not become free in time. "
+                f"The LVM lock {path} is held by {_owner(path)} and did not become free in time. "
                 "Let the LVM commands on this host end, then try again."
             ).in_state("Nothing was written.")
         copies.note(descriptor)
@@ -130,6 +130,13 @@ def _open(path: str) -> Tuple[int, bool]:
     except OSError as error:
         problem = f"The LVM lock {path} cannot be opened: {error.strerror}. Run this as root."
         raise Refused(problem).in_state("Nothing was written.") from error
+
+
+def _owner(path: str) -> str:
+    try:
+        return flock.owner_of(os.stat(path))
+    except FileNotFoundError:
+        return "another process"  # until now
 
 
 def _let_go(held: _Held) -> None:

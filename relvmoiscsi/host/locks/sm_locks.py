@@ -28,13 +28,15 @@ import stat
 import struct
 import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence
+from glob import escape, glob
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.command import Runner
+from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
-from relvmoiscsi.host.files import content_of
+from relvmoiscsi.host.files import content_of, text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -71,7 +73,7 @@ def iscsiadm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iter
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
         for number, name in enumerate(ISCSIADM_LOCKS):
-            descriptor = held.enter_context(_sm_lock(host.at(name), deadline))
+            descriptor = held.enter_context(_sm_lock(host.at(name), deadline, host))
             if number == 0 and not flock.take_before(descriptor, deadline):
                 raise _taken(host.at(name), "set-iscsi-initiator")
         yield
@@ -86,7 +88,7 @@ def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[
     """
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
-        descriptor = held.enter_context(_sm_lock(host.at(LVM_LOCK), deadline))
+        descriptor = held.enter_context(_sm_lock(host.at(LVM_LOCK), deadline, host))
         fairlock = held.enter_context(_fairlock(host.at(FAIRLOCK), deadline, host.runner))
         yield [descriptor, *fairlock]
 
@@ -118,7 +120,7 @@ def lun_lock(scsi_id: str, host: Host = THIS_HOST, timeout: float = WAIT_SECONDS
     path = os.path.join(host.at(LUN_LOCKS), scsi_id)
     deadline = time.monotonic() + timeout
     while True:
-        with _sm_lock(path, deadline, guards_lun=True) as descriptor:
+        with _sm_lock(path, deadline, host, guards_lun=True) as descriptor:
             # As the holder removes the file, its name may lead elsewhere by the time the lock is ours.
             if not flock.is_current(path, descriptor):
                 continue
@@ -242,14 +244,14 @@ def _no_reference(path: str, error: OSError) -> Refused:
 
 
 @contextmanager
-def _sm_lock(path: str, deadline: float, guards_lun: bool = False) -> Iterator[int]:
+def _sm_lock(path: str, deadline: float, host: Host, guards_lun: bool = False) -> Iterator[int]:
     """Hold a record lock on the whole file, which is made if need be; the descriptor of the file."""
     descriptor = _open(path)
     try:
         with copies.noted(descriptor, guards_lun):
             while not _try_lock(descriptor, path):
                 if time.monotonic() >= deadline:
-                    raise _taken(path, _holder(descriptor))
+                    raise _taken(path, _holder(descriptor, host))
                 time.sleep(POLL_SECONDS)
             log.debug("took the lock %s", path)
             yield descriptor
@@ -298,11 +300,55 @@ def _unlock(descriptor: int, path: str) -> None:
     flock.undo(descriptor, path)
 
 
-def _holder(descriptor: int) -> str:
-    """Who holds the lock, as words for a message. Only SM's kind of lock tells the process."""
+def _holder(descriptor: int, host: Host) -> str:
+    """Who holds the lock, as words for a message. Only SM's kind of lock tells the process; ours are looked for."""
     query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, _F_OFD_GETLK, query))
-    return f"process {pid}" if kind != fcntl.F_UNLCK and pid > 0 else "another program"
+    if kind != fcntl.F_UNLCK and pid > 0:
+        return f"process {pid}"
+    try:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return "another program"
+    return ", ".join(_of_ours(process, path, host) for process in _holders_of_ours(path, host)) or "another program"
+
+
+def _holders_of_ours(path: str, host: Host) -> List[str]:
+    """The numbers of the processes that hold our kind of lock on a file, without children that have a copy of it."""
+    links = _locked(os.path.join(escape(host.proc), "[0-9]*"), lambda name: name == path)
+    found = [link.split(os.sep)[-3] for link in links]
+    parents = {
+        process: line.split()[1]
+        for process in found
+        for line in text_of(os.path.join(host.proc, process, "status")).splitlines()
+        if line.startswith("PPid:")
+    }
+    return sorted({process for process in found if parents.get(process) not in found}, key=int)
+
+
+def _of_ours(process: str, path: str, host: Host) -> str:
+    """A call of ours, with the LUN that it works on, where that is not what the lock is for."""
+    top = os.path.realpath(host.at(LUN_LOCKS))
+    luns: List[str] = []
+    if os.path.dirname(path) != top:
+        luns = sorted(
+            _locked(os.path.join(escape(host.proc), process), lambda name: os.path.dirname(name) == top).values()
+        )
+    named = holders.named_process(process, host)
+    return named + (f", which is at work on the LUN {', '.join(map(os.path.basename, luns))}," if luns else "")
+
+
+def _locked(processes: str, is_wanted: Callable[[str], bool]) -> Dict[str, str]:
+    """The /proc/*/fd/* of wanted files on which these processes hold our kind of lock, and the names of the files."""
+    found = {}
+    for link in glob(os.path.join(processes, "fd", "*")):
+        try:
+            name = os.readlink(link)
+        except OSError:
+            continue  # closed in the meantime
+        if is_wanted(name) and "OFDLCK" in text_of(link.replace("/fd/", "/fdinfo/")):
+            found[link] = name
+    return found
 
 
 def _taken(path: str, holder: str) -> Busy:

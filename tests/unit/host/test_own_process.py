@@ -501,6 +501,25 @@ def test_what_has_written_nothing_ends_with_a_call_that_is_terminated(tmp_path, 
         os.kill(int(child.name), 0)
 
 
+def test_the_locks_of_work_that_writes_are_those_of_the_call_for_whoever_waits(tmp_path):
+    """Lent and not yet taken they were open in no process, and whoever waited was told of another program."""
+    os.symlink("/proc", str(tmp_path / "proc"))
+    host = Host(str(tmp_path))
+
+    def work(begin):
+        with lending() as lend, lvm_lock(host) as held:
+            lend(held)
+            begin()
+            return apart(waits, NO_DEADLINE, "it was done")
+
+    def waits(_begin):
+        with pytest.raises(Refused) as caught, lvm_lock(host, timeout=0):
+            pytest.fail("taken twice")
+        return str(caught.value)
+
+    assert f"is held by process {os.getpid()} (" in apart(work, NO_DEADLINE, "it was done")
+
+
 def test_what_has_begun_to_write_is_waited_for_by_a_call_that_is_terminated():
     def work(begin):
         begin()

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 import pytest
 
 from kit import golden
+from kit.clock import Clock
 from kit.driver_calls import SCSI_ID, SR_UUID
 from relvmoiscsi import engine
-from relvmoiscsi.host.deadline import NO_DEADLINE
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.sr_driver import rewrite
 
@@ -26,6 +27,28 @@ def no_locks(monkeypatch):
 
     monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", no_lock_of_sm)
     monkeypatch.setattr(rewrite, "lvm_locks", no_lock_of_lvm)
+
+
+def test_who_holds_a_lock_is_told_before_the_time_is_over(monkeypatch):
+    """The caller gives up at the deadline, and says that the LUN was not read by then."""
+    waits = []
+
+    def waiting_for(held):
+        @contextmanager
+        def lock(*_args, timeout):
+            waits.append(timeout)
+            yield held
+
+        return lock
+
+    monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", waiting_for([]))
+    monkeypatch.setattr(rewrite, "lvm_locks", waiting_for(LvmLocks()))
+
+    rewrite.resignatured(golden.load("one").disk, SCSI_ID, "", Deadline(12, Clock()))
+
+    assert waits == [11, 11]
+    assert rewrite.waiting(Deadline(0.5, Clock()), 600) == 0
+    assert rewrite.waiting(NO_DEADLINE, 600) == 600
 
 
 @pytest.mark.parametrize("kind, lines", [("one", 0), ("chain", 1)])

@@ -6,20 +6,24 @@ The other side of each lock is done as SM does it: fcntl from another process, f
 
 import fcntl
 import os
+import re
 import socket
 import stat
 import struct
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 
+import relvmoiscsi
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Completed
-from relvmoiscsi.host.locks.sm_locks import SessionReferences, iscsiadm_lock, lun_lock, lvm_lock
+from relvmoiscsi.host.locks.sm_locks import Busy, SessionReferences, iscsiadm_lock, lun_lock, lvm_lock
 from relvmoiscsi.host.this_host import Host
 
+TOP = os.path.dirname(os.path.dirname(relvmoiscsi.__file__))
 IQN = "iqn.2026-01.test:open"
 OURS = "11111111-2222-3333-4444-555555555551"
 THEIRS = "99999999-2222-3333-4444-555555555559"
@@ -95,6 +99,43 @@ def test_we_wait_for_sm_of_either_era(root, name):
 
     with iscsiadm_lock(Host(root), timeout=0.1):
         pass
+
+
+CALL_OF_OURS = """
+import sys
+from contextlib import ExitStack
+from relvmoiscsi.host.locks.sm_locks import iscsiadm_lock, lun_lock, lvm_lock
+from relvmoiscsi.host.this_host import Host
+host = Host(sys.argv[1])
+with lun_lock("36001405aa", host), lvm_lock(host), iscsiadm_lock(host):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+AT_WORK = ", which is at work on the LUN 36001405aa,"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "taken, more",
+    [(iscsiadm_lock, AT_WORK), (lvm_lock, AT_WORK), (partial(lun_lock, "36001405aa"), "")],
+    ids=["iscsiadm", "LVM", "LUN"],
+)
+def test_another_call_of_ours_is_named_with_its_lun(root, taken, more):
+    """The kernel tells nobody who has a lock of that kind; until now it was always another program."""
+    os.symlink("/proc", in_root(root, "proc"))
+    argv = [sys.executable, "-c", CALL_OF_OURS, root]
+    environment = dict(os.environ, PYTHONPATH=TOP)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as call:
+        assert call.stdout.readline() == b"held\n"
+        try:
+            with pytest.raises(Busy) as caught, taken(host=Host(root), timeout=0):
+                pytest.fail("taken twice")
+        finally:
+            call.communicate(b"\n")
+
+    said = rf"is held by process {call.pid} \([^)]*\){more} and did not become free"
+    assert re.search(said, str(caught.value)), caught.value
 
 
 def test_set_iscsi_initiator_waits_and_is_waited_for(root):
