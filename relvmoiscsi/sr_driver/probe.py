@@ -11,6 +11,7 @@ from typing import List, Sequence, Tuple
 
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
+from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
@@ -27,7 +28,8 @@ from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
-PROBE_SECONDS = 20.0
+#: a dead path alone takes 8 of them; where something hangs, ten more go by until all is taken back
+PROBE_SECONDS = 12.0
 MOST_VDIS = 1500  #: xapi keeps an answer in its database: 64 KiB
 BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
 
@@ -37,13 +39,14 @@ def sr_probe(
 ) -> str:
     """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
     deadline = deadline.part(PROBE_SECONDS)
-    lun = transport.open_lun(call, config, xapi, smlog, deadline, 0.0)
-    try:
-        with held(lun) as path:
-            look = partial(_inspected, path, lun.scsi_id)
-            return apart(look, deadline, "the LUN had been read", only_reads=True)
-    except Busy as problem:
-        return _document([("Devlist", lun.scsi_id), ("state", BUSY), ("problem", str(problem))])
+    with in_state(lambda: NOTHING_WRITTEN if deadline.has_passed else ""):
+        lun = transport.open_lun(call, config, xapi, smlog, deadline, 0.0)
+        try:
+            with held(lun) as path:
+                look = partial(_inspected, path, lun.scsi_id)
+                return apart(look, deadline, "the LUN had been read", only_reads=True)
+        except Busy as problem:
+            return _document([("Devlist", lun.scsi_id), ("state", BUSY), ("problem", str(problem))])
 
 
 def _inspected(path: str, scsi_id: str, _begin: Begin) -> str:

@@ -25,12 +25,13 @@ from relvmoiscsi.sr_driver.transport import Lun
 def probing(monkeypatch):
     """A probe whose LUN cannot be reached for this reason; what it was given."""
 
-    def ends_in(error):
-        found = []
+    def ends_in(error, seconds=0):
+        found, clock = [], Clock()
 
         @contextmanager
         def held(lun):
             found.append(lun)
+            clock.now += seconds
             raise error
             yield
 
@@ -43,7 +44,7 @@ def probing(monkeypatch):
             ISCSI.parse_config(DEVICE_CONFIG),
             None,
             None,
-            Deadline(50, Clock()),
+            Deadline(50, clock),
             ISCSI._replace(open_lun=open_lun),
         )
         return answer, found[0]
@@ -61,7 +62,12 @@ def test_where_somebody_is_at_work_it_says_so_at_once(probing):
         "problem": "The lock /var/lock/sm/x is held by process 12.",
     }
     assert lun.lock_seconds == 0
-    assert lun.deadline.left == 20
+    assert lun.deadline.left == 12, "its logout, and what hangs, may take ten more"
+
+
+def test_at_the_end_of_its_time_it_says_what_the_lun_is(probing):
+    with pytest.raises(NotFound, match="no such LUN. Nothing was written."):
+        probing(NotFound("There is no such LUN."), seconds=13)
 
 
 def test_anything_else_is_an_error(probing):
