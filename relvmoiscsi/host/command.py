@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed
+from relvmoiscsi.host import terminated
 
 if TYPE_CHECKING:
     import subprocess
@@ -55,7 +56,7 @@ def run(
 
     shown = [_masked(word, secrets) for word in argv]
     log.debug("running %s", " ".join(shlex.quote(word) for word in shown))
-    completed = _finish(_start(argv, shown), timeout)
+    completed = _run(argv, shown, timeout)
     if completed is None:
         raise _failure(shown, TIMED_OUT, f"it did not end within {timeout:g} seconds and was stopped")
     log.debug(
@@ -68,6 +69,19 @@ def run(
     if completed.status not in accept:
         raise _failure(shown, completed.status, _masked(_reason(completed), secrets))
     return completed
+
+
+def _run(argv: Sequence[str], shown: Sequence[str], timeout: float) -> Optional[Completed]:
+    """How the program ended; None if it took too long. It does not go on alone when this process is to end."""
+    process: Optional[subprocess.Popen[bytes]] = None
+    try:
+        with terminated.put_off():
+            process = _start(argv, shown)
+        return _finish(process, timeout)
+    except terminated.Terminated:
+        if process is not None and process.returncode is None:
+            _kill(process)
+        raise
 
 
 def _start(argv: Sequence[str], shown: Sequence[str]) -> "subprocess.Popen[bytes]":

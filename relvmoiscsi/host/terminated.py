@@ -5,24 +5,12 @@ For a call of the driver it is an exception, wherever the call is, so that the h
 not heeded while things are taken back, nor from the first write to a LUN on: what has begun goes on to its end.
 """
 
-import signal
-import threading
 from contextlib import contextmanager
 from typing import Any, Iterator, NoReturn
-
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
 
 
 class Terminated(BaseException):
     """This process is to end. No `Exception`, as none of those on the way has failed."""
-
-    @property
-    def refusal(self) -> RelvmoiscsiError:
-        """The same for a caller."""
-        from relvmoiscsi.host.deadline import NOT_BEGUN  # noqa: PLC0415 - what the words alone refuse needs nothing of it
-
-        problem = "The call was ended from outside (SIGTERM), by `kill` or as a service was restarted."
-        return Refused(problem, "SRUnavailable").in_state(NOT_BEGUN)
 
 
 class _State:
@@ -39,6 +27,9 @@ def heeded() -> Iterator[None]:
 
     Where this is not the main thread, which alone has signals, nothing is changed.
     """
+    import signal  # noqa: PLC0415 - who runs a program needs this module, and neither of these
+    import threading  # noqa: PLC0415
+
     if threading.current_thread() is not threading.main_thread():
         yield
         return

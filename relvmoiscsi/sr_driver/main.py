@@ -6,7 +6,7 @@ import sys
 from typing import Sequence, TextIO, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.xml_rpc import xml_safe
@@ -39,8 +39,8 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
     try:
         with terminated.heeded():
             response, stderr = _answer(argv, smlog, transport)
-    except terminated.Terminated as end:
-        response, stderr = _refusal(end.refusal, smlog)
+    except terminated.Terminated:
+        response, stderr = _refusal(_told_to_end(), smlog)
     except RelvmoiscsiError as error:
         response, stderr = _refusal(error, smlog)
     except Exception as error:  # a bug: the operator gets its name, SMlog the traceback
@@ -50,6 +50,13 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
     _write(sys.stderr, stderr)
     _write(sys.stdout, response)
     return 0
+
+
+def _told_to_end() -> RelvmoiscsiError:
+    from relvmoiscsi.host.deadline import NOT_BEGUN  # noqa: PLC0415 - what the words alone refuse needs nothing of it
+
+    problem = "The call was ended from outside (SIGTERM), by `kill` or as a service was restarted."
+    return Refused(problem, "SRUnavailable").in_state(NOT_BEGUN)
 
 
 def _refusal(error: RelvmoiscsiError, smlog: SmLogHandler) -> Tuple[str, str]:

@@ -4,6 +4,7 @@
 from typing import List
 
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.portals import Portal
@@ -58,6 +59,7 @@ def _listed_luns(access: Access) -> Listed:
             session = access.open_iscsi().rescan(login)
             found = listing.luns_of([session_by_id(session.sid) or session])
         finally:
+            terminated.heed_no_longer()
             log_out(access, login)
         return Listed(text, "ConfigSCSIid", listing.lun_list(found))
     raise failures[0]

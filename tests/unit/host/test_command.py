@@ -3,6 +3,7 @@
 
 import logging
 import os
+import signal
 import sys
 import time
 
@@ -11,6 +12,9 @@ import pytest
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host import command
 from relvmoiscsi.host.command import NO_SUCH_PROGRAM, NOT_EXECUTABLE, TIMED_OUT, Completed, run
+from relvmoiscsi.host.terminated import Terminated, heeded
+
+START = command._start
 
 pytestmark = pytest.mark.processes
 
@@ -129,6 +133,23 @@ def test_who_interrupts_us_interrupts_the_program(monkeypatch):
 
 def interrupt(timeout):
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("while_it_starts", [False, True], ids=["runs", "starts"])
+def test_a_program_does_not_go_on_alone_when_its_call_is_told_to_end(monkeypatch, while_it_starts):
+    started = []
+
+    def start(argv, shown):
+        started.append(START(argv, shown))
+        if while_it_starts:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(command, "_start", start)
+    with pytest.raises(Terminated), heeded():
+        run(sh("sleep 60" if while_it_starts else "kill -TERM $PPID; sleep 60"))
+
+    assert started[0].returncode == -9
 
 
 def test_messages_are_in_english_and_the_rest_of_the_environment_is_kept(monkeypatch):

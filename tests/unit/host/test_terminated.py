@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from relvmoiscsi.host.deadline import NOT_BEGUN
 from relvmoiscsi.host.terminated import Terminated, heed_no_longer, heeded, only_here, put_off
 
 
@@ -28,11 +27,6 @@ def test_it_comes_through_all_that_handles_failures_and_once_only():
             said.append("taken back")
 
     assert said == ["taken back"]
-
-
-def test_a_caller_is_told_that_nothing_was_written():
-    assert str(Terminated().refusal).startswith("The call was ended from outside (SIGTERM), by `kill`")
-    assert Terminated().refusal.disk_state == NOT_BEGUN
 
 
 def test_what_was_there_before_is_there_again():

@@ -16,7 +16,7 @@ from kit.driver_calls import (
 )
 from kit.pool import wire
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
-from relvmoiscsi.host.terminated import Terminated
+from relvmoiscsi.host.deadline import NOT_BEGUN
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.sr_driver import calls, create, probe
 from relvmoiscsi.sr_driver.hba.transport import HBA
@@ -121,7 +121,11 @@ def test_a_call_that_is_terminated_is_a_failure_that_says_what_the_lun_is(creati
 
     found = creating(SR_UUID)
 
-    assert found.result == wire.Fault(47, f"{Terminated().refusal} [SRUnavailable]")
+    assert found.result == wire.Fault(
+        47,
+        "The call was ended from outside (SIGTERM), by `kill` or as a service was restarted. "
+        f"{NOT_BEGUN} [SRUnavailable]",
+    )
     assert [text for _, text in smlog if "(SIGTERM)" in text]
 
 
