@@ -374,6 +374,7 @@ def _undo_locks(child: _Child) -> None:
     while child.locks:
         descriptor = child.locks.pop(0)
         undo(descriptor)
+        copies.forget(descriptor)
         os.close(descriptor)
 
 
@@ -388,7 +389,9 @@ def _take_locks(child: _Child) -> None:
         if not data:
             return
         for _level, _kind, rights in ancillary:
-            child.locks.extend(array.array("i", rights))
+            for descriptor in array.array("i", rights):
+                copies.note(descriptor)
+                child.locks.append(descriptor)
 
 
 def _kill(pid: int) -> None:
