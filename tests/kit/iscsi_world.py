@@ -110,16 +110,21 @@ def remove_session(root, sid=1):
 
 
 def tree(root):
-    """Every file and directory below `root` with mode and content, but for sysfs, /proc and SM's lock files."""
+    """Every file and directory below `root` with mode and content, but for sysfs, /proc and SM's lock files.
+
+    A file of SM's references in which no line is left is none: SM removes it when it detaches an SR.
+    """
     found = {}
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if os.path.join(directory, name) not in ignored(root)]
         for name in files:
             path = os.path.join(directory, name)
             with open(path, "rb") as file:
-                found[os.path.relpath(path, root)] = (oct(os.stat(path).st_mode), file.read())
+                content = file.read()
+            if content.strip() or not directory.endswith("/sr-ref"):
+                found[os.path.relpath(path, root)] = (oct(os.stat(path).st_mode), content)
         found[os.path.relpath(directory, root)] = oct(os.stat(directory).st_mode)
-    for made_for_locks in ("var/lock", "run/lock"):
+    for made_for_locks in ("var/lock", "run/lock", "var/run/sr-ref"):
         found.pop(made_for_locks, None)
     return found
 

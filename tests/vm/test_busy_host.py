@@ -17,7 +17,6 @@ from relvmoiscsi.host.disk.udev import hidden_target, is_hidden
 from relvmoiscsi.host.iscsi.notes import DIRECTORY, new_note
 from relvmoiscsi.host.this_host import Host
 
-SR_REF = "/var/run/sr-ref"
 NOTES = os.path.join("/", DIRECTORY)
 #: of a line in SM's file blanks may stay, and which of several copies a link by PV id leads to is udev's choice
 LINKS_AND_BLANKS = ["links:*lvm-pv-uuid-*", "files:/run/sr-ref/*"]
@@ -155,7 +154,7 @@ def test_a_session_of_ours_that_others_use_by_the_end_is_handed_over(lab, pool, 
         assert patience.read().strip() == "144"
     assert any("stays, as its disks are in use: the file system mounted at" in line for line in lab.smlog())
     assert unmounted(user) == ["lost+found"]
-    assert not os.path.exists(NOTES) and os.listdir(SR_REF) == []
+    assert not os.path.exists(NOTES) and initiator.references() == []
 
 
 def test_a_call_that_is_told_to_end_leaves_the_host_as_it_was_or_ends_its_work(lab, pool, image):

@@ -315,7 +315,6 @@ class OpenIscsi:
     def _use(self, session: Session, note: Note) -> Login:
         note.add(sid=session.sid)
         if note["user"]:
-            note.add(references=note["references"] or self._references.missing_directory())
             self._references.add(session.iqn, note["user"])
         return Login(session, bool(note["created"]), note)
 
@@ -408,7 +407,7 @@ class OpenIscsi:
 
     def _release(self, note: Note) -> None:
         if note["iqn"]:
-            self._references.remove(note["iqn"], note["user"], note["references"])
+            self._references.remove(note["iqn"], note["user"])
 
     def _end(self, session: Session) -> None:
         """Log out. An iscsid that was started anew needs some time until it knows the session again."""

@@ -9,7 +9,7 @@ as long as it lives, so a note that can be locked is one that a dead run has lef
     created, sid           was the session logged in here, and its number as soon as it is known
     sids, marker           what tells that session while its number is not known: those that were there before, and
                            time-outs that this login alone has (changes.py)
-    user, references       our line in SM's session reference file; its directory, if we made it
+    user                   our line in SM's session reference file
     inherited              sessions that SM had references to when we came: the last one to have a line ends them
     others                 whose lines were in SM's file before our scan of a session
     scanning, scanned      LUNs that were there before that scan; has it come to its end?

@@ -24,6 +24,7 @@ Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount
 import fcntl
 import logging
 import os
+import signal
 import stat
 import struct
 import time
@@ -55,6 +56,7 @@ FAIRLOCK_SERVICE = "fairlock@devicemapper.service"
 SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 LUN_LOCKS = "run/lock/relvmoiscsi"
 REFERENCES = ("var/run/sr-ref", "run/sr-ref")
+ALONE_SECONDS = 1.0  #: SM has one of these files open for much less
 
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # in Python's fcntl since 3.9
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end), pid (must be 0)
@@ -170,10 +172,6 @@ class SessionReferences:
             found += [line.strip() for line in _content(path).splitlines() if line.strip()]
         return list(dict.fromkeys(found))
 
-    def missing_directory(self) -> Optional[str]:
-        """The directory that `add` has to make, for `remove`; None if there is one."""
-        return None if any(map(os.path.isdir, self._directories)) else self._directories[0]
-
     def add(self, iqn: str, sr_uuid: str) -> None:
         """Note that this SR uses the sessions of the IQN; once, however often it is called."""
         if sr_uuid in self.users(iqn):
@@ -188,11 +186,12 @@ class SessionReferences:
             raise _no_reference(path, error) from error
         log.info("added %s to %s", sr_uuid, path)
 
-    def remove(self, iqn: str, sr_uuid: Optional[str], made: Optional[str] = None) -> None:
-        """Take this SR's lines out, no other's; a file without lines goes, as with SM, and the directory that we made.
+    def remove(self, iqn: str, sr_uuid: Optional[str]) -> None:
+        """Take this SR's lines out, no other's; a file without lines stays, for SM to remove at its next detach.
 
-        SM does not lock these files. The lines are overwritten by blanks in their place, which SM passes over, so that
-        a line that SM adds meanwhile survives.
+        SM does not lock these files, and empties one before it writes the lines that stay: who removes a file because
+        it is empty takes those with it. So the lines are overwritten by blanks in their place, which SM passes over,
+        and a line that SM adds meanwhile survives.
         """
         for path in self._paths(iqn) if sr_uuid else []:
             try:
@@ -201,27 +200,54 @@ class SessionReferences:
                 continue  # SM has removed it
             except OSError as error:
                 raise _no_reference(path, error) from error
-        if made is not None:
-            _remove_directory(made)
 
     def _paths(self, iqn: str) -> List[str]:
         return [os.path.join(directory, _file_name(iqn)) for directory in self._directories]
 
 
 def _blank_lines(path: str, text: bytes) -> None:
-    with open(path, "r+b") as file:
-        content = file.read()
+    with open(path, "r+b", buffering=0) as file, _alone(file.fileno()):
         start = 0
-        for line in content.splitlines(True):
+        for line in file.read().splitlines(True):
             if line.strip() == text:
-                file.seek(start)
-                file.write(b" " * len(line.rstrip(b"\n")))
+                os.pwrite(file.fileno(), b" " * len(line.rstrip(b"\n")), start)
                 log.info("removed %s from %s", text.decode("ascii"), path)
             start += len(line)
-        file.flush()
-        file.seek(0)
-        if not file.read().strip():
-            os.unlink(path)
+
+
+@contextmanager
+def _alone(descriptor: int) -> Iterator[None]:
+    """Nobody else has the file open while the block runs: others are waited for, and wait when they open it.
+
+    It is a lease (fcntl(2)), of which SM need not know. Where there is none to be had, in ALONE_SECONDS, the block runs
+    all the same.
+    """
+    deadline = time.monotonic() + ALONE_SECONDS
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # that another one waits; SIGIO would end this process
+    while not _try_lease(descriptor) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    try:
+        yield
+    finally:
+        _end_lease(descriptor)
+
+
+def _try_lease(descriptor: int) -> bool:
+    """One attempt; False while somebody else has the file open."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        log.debug("the file has no leases: %s", error.strerror)
+    return True
+
+
+def _end_lease(descriptor: int) -> None:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        pass  # there was none
 
 
 def _file_name(iqn: str) -> str:

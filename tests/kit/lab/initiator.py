@@ -109,6 +109,11 @@ def logout_all():
         path.unlink()
 
 
+def references():
+    """Who uses a session, by the lines in SM's files."""
+    return [line for path in SR_REF.iterdir() for line in path.read_text().split()]
+
+
 # -- LVM and multipath ----------------------------------------------------------------------------------------------
 
 

@@ -146,7 +146,10 @@ def _files(trees):
             yield directory + "/", ""
             for name in names:
                 path = os.path.join(directory, name)
-                yield path, _content(path)
+                content = _content(path)
+                # Where no line is left there is nothing any more: SM removes the file when it detaches an SR.
+                if content.strip() or directory != "/run/sr-ref":
+                    yield path, content
 
 
 def _content(path):

@@ -4,6 +4,7 @@
 The other side of each lock is done as SM does it: fcntl from another process, flock, a server that greets.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -20,6 +21,7 @@ import pytest
 import relvmoiscsi
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Completed
+from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.sm_locks import Busy, SessionReferences, iscsiadm_lock, lun_lock, lvm_lock
 from relvmoiscsi.host.this_host import Host
 
@@ -27,6 +29,7 @@ TOP = os.path.dirname(os.path.dirname(relvmoiscsi.__file__))
 IQN = "iqn.2026-01.test:open"
 OURS = "11111111-2222-3333-4444-555555555551"
 THEIRS = "99999999-2222-3333-4444-555555555559"
+ATTACHED = "88888888-2222-3333-4444-555555555558"
 ERAS = ["var/lock/sm/iscsiadm/running", "var/lock/sm/iscsiadm/isciadm_running"]
 LVM = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
@@ -454,25 +457,75 @@ def test_users_are_the_lines(root, references):
     assert references.users(IQN) == [THEIRS, "something else"]
 
 
-def test_our_line_comes_and_goes_and_nothing_is_left(root, references):
-    made = references.missing_directory()
+def test_our_line_comes_and_goes(root, references):
     references.add(IQN, OURS)
     references.add(IQN, OURS)
 
     assert read(reference(root)) == OURS + "\n"
     assert stat.S_ISDIR(os.stat(os.path.dirname(reference(root))).st_mode)
-    assert references.missing_directory() is None
-    references.remove(IQN, OURS, made)
-    assert not os.path.exists(os.path.dirname(reference(root)))
+    references.remove(IQN, OURS)
+    assert references.users(IQN) == []
+    assert read(reference(root)).strip() == ""
 
 
-def test_a_directory_of_sm_stays(root, references):
-    os.makedirs(os.path.dirname(reference(root)))
+def test_a_file_that_sm_has_emptied_and_writes_anew_is_not_taken_from_it(root, references, monkeypatch):
+    monkeypatch.setattr(sm_locks, "ALONE_SECONDS", 0)
+    write(reference(root), THEIRS + "\n" + OURS + "\n")
 
-    references.add(IQN, OURS)
+    with open(reference(root), "w") as sm:
+        references.remove(IQN, OURS)
+        sm.write(THEIRS + "\n")
+
+    assert references.users(IQN) == [THEIRS]
+
+
+def test_lines_that_sm_is_about_to_move_are_not_overwritten(root, references):
+    """SM takes its first line out, so that the others have another place."""
+    write(reference(root), ATTACHED + "\n" + OURS + "\n" + THEIRS + "\n")
+
+    with open(reference(root), "r+") as sm:
+        ours = threading.Thread(target=references.remove, args=(IQN, OURS))
+        ours.start()
+        ours.join(0.2)
+        sm.write(OURS + "\n" + THEIRS + "\n")
+        sm.truncate()
+    ours.join()
+
+    assert references.users(IQN) == [THEIRS]
+
+
+def test_sm_waits_for_a_line_to_be_gone(root, references, monkeypatch):
+    """Whoever opens the file while a line is taken out finds it without that line, and this process lives on."""
+    write(reference(root), OURS + "\n" + THEIRS + "\n")
+    found = []
+    sm = threading.Thread(target=lambda: found.append(read(reference(root))))
+    pwrite = os.pwrite
+
+    def with_sm_at_the_door(*arguments):
+        sm.start()
+        sm.join(0.2)
+        return pwrite(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", with_sm_at_the_door)
+    references.remove(IQN, OURS)
+    sm.join()
+
+    assert found[0].split() == [THEIRS]
+
+
+def test_where_there_are_no_leases_a_line_goes_all_the_same(root, references, monkeypatch):
+    write(reference(root), OURS + "\n" + THEIRS + "\n")
+    real = fcntl.fcntl
+
+    def without_leases(descriptor, command, *arguments):
+        if command == fcntl.F_SETLEASE:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(descriptor, command, *arguments)
+
+    monkeypatch.setattr(fcntl, "fcntl", without_leases)
     references.remove(IQN, OURS)
 
-    assert os.listdir(os.path.dirname(reference(root))) == []
+    assert references.users(IQN) == [THEIRS]
 
 
 def test_lines_of_others_stay_byte_for_byte(root, references):
