@@ -21,7 +21,7 @@ from glob import escape, glob
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, UsageError
-from relvmoiscsi.host.files import content_of
+from relvmoiscsi.host.files import content_of, replace, sync_directory
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
 from relvmoiscsi.host.this_host import Host
@@ -36,6 +36,7 @@ DEFAULT_IFACE = "default"
 MAX_VALUE = 255  #: bytes; open-iscsi cuts longer ones
 
 _END = b"# END RECORD"
+_NEW_RECORD = ".relvmoiscsi-record"
 _SETTING = re.compile(rb"[ \t]*([^\s=#]+)\s*=[ \t]*(.*?)\s*\Z", re.DOTALL)
 
 #: Values of settings by name; None: the setting is not there.
@@ -139,31 +140,52 @@ def read_record(path: str) -> Optional[bytes]:
 
 
 def write_record(path: str, text: bytes) -> None:
-    """Write the record in its place, as iscsiadm does; it stays the same file, readable by root alone."""
+    """Put new text in the place of the record, for root alone: a cut leaves the old record or the new one.
+
+    The database's lock is held. The new one is made outside the directories whose files open-iscsi takes for records.
+    """
+    _remove_unfinished(path)
     try:
-        with open(path, "r+b") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.truncate()
-            file.write(text)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
+        os.chmod(path, 0o600)
+        replace(path, text, _unfinished(path))
+        sync_directory(os.path.dirname(path))
     except OSError as error:
         raise _unusable(path, error) from error
+
+
+def _unfinished(path: str) -> str:
+    """Where new text of a record is written: in its database, in the file system of the record."""
+    while path not in ("", "/") and os.path.basename(path) not in ("nodes", "send_targets"):
+        path = os.path.dirname(path)
+    return os.path.join(os.path.dirname(os.path.realpath(path)), _NEW_RECORD)
+
+
+def _remove_unfinished(path: str) -> None:
+    """What a run has left that was killed while it wrote a record; a secret may be in it."""
+    try:
+        os.unlink(_unfinished(path))
+    except FileNotFoundError:
+        pass  # as nearly always
+    except OSError as error:
+        raise _unusable(_unfinished(path), error) from error
 
 
 def put_back(path: str, before: bytes, mode: int, names: Sequence[str]) -> None:
     """Make the record what it was before we changed the settings `names`, byte for byte.
 
-    Another program may have changed it since: then what it changed stays, and those settings get their old values.
+    Another program may have changed it since: then what it changed stays, and those settings get their old values. Of
+    one whose write was cut nothing stays.
     """
+    _remove_unfinished(path)
     now = read_record(path)
     if now is None:
         log.info("%s, which was changed for a login, has been removed by another program; it stays so", path)
         return
     restored = with_settings(now, settings_in(before, names))
     if now != before:
-        write_record(path, before if _all_settings(restored) == _all_settings(before) else restored)
+        was_cut = _END in before and _END not in now
+        is_same = _all_settings(restored) == _all_settings(before)
+        write_record(path, before if was_cut or is_same else restored)
         log.info("put back %s", path)
     os.chmod(path, mode)
 
@@ -173,6 +195,7 @@ def remove_record(path: str, lasting: Sequence[str]) -> None:
 
     A directory in its place means that a discovery has made the record its own; it stays.
     """
+    _remove_unfinished(path)
     try:
         os.unlink(path)
         log.info("removed %s", path)

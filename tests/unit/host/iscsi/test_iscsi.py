@@ -29,6 +29,7 @@ from relvmoiscsi.errors import CommandFailed, NotFound, Refused, UsageError
 from relvmoiscsi.host.command import TIMED_OUT
 from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
+from relvmoiscsi.host.files import replace
 from relvmoiscsi.host.iscsi import login as iscsi_module
 from relvmoiscsi.host.iscsi import luns as iscsi_luns
 from relvmoiscsi.host.iscsi import notes as iscsi_notes
@@ -853,7 +854,15 @@ class Call:
 def killed_after(world, number, monkeypatch, chap):
     """A run that is killed at its n-th step; True if it got to its end before."""
     step = Call(number)
+
+    def killed_halfway(path, text, new):
+        Path(new).write_bytes(text[:100])
+        step.tick()
+        os.unlink(new)
+        replace(path, text, new)
+
     with monkeypatch.context() as patch:
+        patch.setattr("relvmoiscsi.host.iscsi.records.replace", killed_halfway)
         patch.setattr(world, "run", step(world.run))
         patch.setattr(iscsi_notes.Note, "add", step(iscsi_notes.Note.add))
         patch.setattr("relvmoiscsi.host.iscsi.changes.write_record", step(write_record))

@@ -32,6 +32,7 @@ RECORD = record_text().encode()
 METHOD, USER, SECRET = ("node.session.auth." + name for name in ("authmethod", "username", "password"))
 CHAP = {METHOD: "CHAP", USER: "alice", SECRET: "secretsecret1"}
 NAMES = sorted(CHAP)
+PLACE = f"var/lib/iscsi/nodes/{IQN}/127.0.0.1,3260,1/default"
 
 
 @pytest.fixture
@@ -149,21 +150,64 @@ def test_a_value_that_a_record_cannot_hold_is_refused_and_not_shown(value):
 # --- writing
 
 
-def test_a_record_is_written_in_place_for_root_alone(root):
-    path = put(root, "record", RECORD, 0o644)
-    inode = os.stat(path).st_ino
+def files_in(root):
+    return sorted(
+        os.path.relpath(os.path.join(place, name), root) for place, _, names in os.walk(root) for name in names
+    )
+
+
+def test_a_record_is_written_for_root_alone(root):
+    path = put(root, PLACE, RECORD, 0o644)
 
     write_record(path, b"short\n")
 
     assert read_record(path) == b"short\n"
-    assert os.stat(path).st_ino == inode
     assert os.stat(path).st_mode & 0o777 == 0o600
+    assert files_in(root) == [PLACE]
+
+
+@pytest.mark.parametrize("step", ["fsync", "rename"])
+def test_a_record_whose_write_fails_is_the_old_one(root, monkeypatch, step):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    path = put(root, PLACE, RECORD)
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(Refused, match="No space left on device"):
+        write_record(path, b"short\n")
+
+    assert read_record(path) == RECORD
+    assert files_in(root) == [PLACE]
+
+
+@pytest.mark.parametrize("step", ["write", "put back", "remove"])
+def test_what_a_run_has_left_that_was_killed_while_it_wrote_goes(root, step):
+    path = put(root, PLACE, RECORD)
+    left = put(root, "var/lib/iscsi/.relvmoiscsi-record", with_settings(RECORD, CHAP)[:100])
+
+    if step == "write":
+        write_record(path, with_settings(RECORD, CHAP))
+    elif step == "put back":
+        put_back(path, RECORD, 0o600, NAMES)
+    else:
+        remove_record(path, [os.path.join(root, "var/lib/iscsi/nodes")])
+
+    assert not os.path.exists(left)
+
+
+@pytest.mark.parametrize("left", [b"", with_settings(RECORD, CHAP)[:200]], ids=["empty", "cut"])
+def test_of_a_record_whose_write_was_cut_nothing_stays(root, left):
+    path = put(root, PLACE, left)
+
+    put_back(path, RECORD, 0o600, NAMES)
+
+    assert read_record(path) == RECORD
 
 
 def test_a_record_that_is_gone_is_none_and_cannot_be_written(root):
-    assert read_record(os.path.join(root, "none")) is None
+    assert read_record(os.path.join(root, PLACE)) is None
     with pytest.raises(Refused, match="cannot be used: No such file"):
-        write_record(os.path.join(root, "none"), b"")
+        write_record(os.path.join(root, PLACE), b"")
 
 
 def test_a_record_that_cannot_be_read_is_refused(root):
@@ -178,7 +222,7 @@ def test_a_record_that_cannot_be_read_is_refused(root):
     ids=["as made", "other form", "empty", "no newline"],
 )
 def test_a_record_is_put_back_byte_for_byte(root, before):
-    path = put(root, "record", before, 0o640)
+    path = put(root, PLACE, before, 0o640)
     write_record(path, with_settings(before, CHAP))
 
     put_back(path, before, 0o640, NAMES)
@@ -189,7 +233,7 @@ def test_a_record_is_put_back_byte_for_byte(root, before):
 
 
 def test_what_another_program_changed_stays_and_our_secret_goes(root):
-    path = put(root, "record", RECORD)
+    path = put(root, PLACE, RECORD)
     write_record(path, with_settings(with_settings(RECORD, CHAP), {"node.startup": "automatic"}))
 
     put_back(path, RECORD, 0o600, NAMES)
@@ -198,7 +242,7 @@ def test_what_another_program_changed_stays_and_our_secret_goes(root):
 
 
 def test_a_record_that_another_program_removed_is_not_made_again(root):
-    path = os.path.join(root, "record")
+    path = os.path.join(root, PLACE)
 
     put_back(path, RECORD, 0o600, NAMES)
 
@@ -250,7 +294,7 @@ def test_a_record_that_a_discovery_has_made_its_own_stays(root):
 
 
 def test_a_record_that_is_gone_is_fine(root):
-    remove_record(os.path.join(root, "none"), [root])
+    remove_record(os.path.join(root, PLACE), [root])
 
 
 def test_a_record_that_cannot_be_removed_is_refused(root, monkeypatch):
@@ -259,7 +303,7 @@ def test_a_record_that_cannot_be_removed_is_refused(root, monkeypatch):
 
     monkeypatch.setattr(os, "unlink", denied)
     with pytest.raises(Refused, match="Operation not permitted"):
-        remove_record(put(root, "record", ""), [])
+        remove_record(put(root, PLACE, ""), [])
 
 
 # --- the lock
