@@ -141,6 +141,7 @@ class World:
         self.host = Host(self.root, self.run)
         self.database = database
         self.calls = []
+        self.told = []  # the kernel: (switch below sysfs, text)
         self.answers = {}  # label of a transcript, exception or callable, by "login", "logout", ...
         self.sid = 0
         self.records_at_login = []
@@ -197,9 +198,13 @@ class World:
                 return "login", "login", self.log_in
             return "new record", "new without iscsid", self.make_record
         assert argv[1:3] == ["-m", "session"]
-        if argv[-1] == "-R":
-            return "rescan", "rescan", lambda argv: None
         return "logout", "logout by sid", lambda argv: remove_session(self.root, int(argv[4]))
+
+    def scan(self, switch, text):
+        """What the kernel does when it is told to scan, before the writer goes on: "scan" of the answers."""
+        self.told.append((os.path.relpath(switch, os.path.join(self.root, "sys")), text))
+        if switch.endswith("/scan") and "scan" in self.answers:
+            self.answers["scan"]()
 
     def make_record(self, argv):
         iqn, portal = argv[argv.index("-T") + 1], argv[argv.index("-p") + 1].rsplit(":", 1)

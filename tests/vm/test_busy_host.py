@@ -191,3 +191,22 @@ def test_who_holds_the_last_line_ends_the_session_that_sm_has_left(lab, pool, im
         assert call.end() == SUCCESS
 
     assert initiator.sessions() == []
+
+
+def test_a_sick_lun_of_others_does_not_keep_a_clone_from_its_identity(lab, pool, image):
+    """It is not ready, and the kernel waits for it for as long as a disk takes to spin up, if it is asked."""
+    sick, clone = lab.lun(lab.blank("sick.img", 32 << 20), number=3), lab.lun(image.clone("clone.img"), number=9)
+    array = lab.target(sick)
+    initiator.login(array.iqn, array.portal)
+    array.add_lun(clone)
+    offline = array.group(1) / "lun" / f"lun_{sick.number}" / "alua_tg_pt_offline"
+    write(offline, "1\n")
+    try:
+        answer = created(pool, array, clone)
+    finally:
+        write(offline, "0\n")
+    log = lab.smlog()
+    initiator.logout(array.iqn)
+
+    assert answer == SUCCESS
+    assert not any("is not waited for" in line for line in log)

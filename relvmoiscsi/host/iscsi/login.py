@@ -37,7 +37,7 @@ from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTupl
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.command import TIMED_OUT, Completed
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, in_time
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, OutOfTime, in_time
 from relvmoiscsi.host.iscsi import status as iscsi_status
 from relvmoiscsi.host.iscsi.changes import (
     DISCOVERY_CHAP,
@@ -85,7 +85,7 @@ log = logging.getLogger(__name__)
 
 _LOGIN_SPARE = 15.0  # that iscsiadm gets beyond the time after which iscsid gives up
 _LOGOUT_TIMEOUT = 30.0
-_RESCAN_TIMEOUT = 30.0
+_SCAN_SECONDS = 10.0  # of which SM's lock is held; a target of thousands of LUNs takes a few
 _LISTED = 5  # targets in a message
 _WANTS_CHAP = (iscsi_status.AUTHENTICATION_FAILED, iscsi_status.FATAL_LOGIN)
 _SILENCE = (TIMED_OUT, iscsi_status.TRANSPORT_TIMEOUT, iscsi_status.PDU_TIMEOUT)
@@ -214,32 +214,40 @@ class OpenIscsi:
             self._recover(login.session.iqn, None, None, done_with)
             return self._same(login.session) is None
 
-    def rescan(self, login: Login) -> Session:
-        """Look for LUNs that were mapped, or changed their size, since; the session as it is afterwards.
+    def rescan(self, login: Login, scsi_id: Optional[str] = None) -> Session:
+        """Look for LUNs that were mapped since, and for the size of `scsi_id`; the session as it is afterwards.
 
-        The disk of a new LUN may come a little later (`Lun.disk` is None until then). `logout` removes the new ones.
+        The disk of a new LUN may come a little later (`Lun.disk` is None until then), and so may all of what a scan
+        brings that takes long. `logout` removes the new ones.
 
-        Raises NotFound (ISCSIDevice) when the session is gone or has lost its target, IscsiFailed when the scan fails.
+        Raises NotFound (ISCSIDevice) when the session is gone or has lost its target, Refused when it is not scanned.
         """
         session, note = login.session, login.note
         current = self._same(session)
         if current is not None and current.is_logged_in:
             with self._locked():
                 self._luns.note_before_scan(note, current, self._references.users(session.iqn))
-                self.iscsiadm(
-                    ["-m", "session", "-r", str(session.sid), "-R"],
-                    f"The LUNs of {session} could not be scanned",
-                    "ISCSIDevice",
-                    _RESCAN_TIMEOUT,
-                )
+                is_done = self._scanned(current, scsi_id)
                 current = self._same(session)
-                if current is not None:
+                if current is not None and is_done:
                     self._luns.note_after_scan(note, current)
         if current is None:
             raise NotFound(f"The {session} has ended. Another program has logged it out.", "ISCSIDevice")
         if not current.is_logged_in:
             raise _lost(current)
         return current
+
+    def _scanned(self, session: Session, scsi_id: Optional[str]) -> bool:
+        """False if the scan goes on in the kernel: what it brings later is what it has brought by the logout."""
+        try:
+            self._within(_SCAN_SECONDS)._luns.scan(session, scsi_id)
+        except OutOfTime:
+            self._deadline.check(f"{session} was scanned for LUNs")
+            log.warning(
+                "the scan of %s for LUNs takes more than %g seconds, and is not waited for", session, _SCAN_SECONDS
+            )
+            return False
+        return True
 
     def recover(self) -> None:
         """Finish the cleanup of runs that were killed; `login` does so by itself. What fails is logged."""

@@ -10,6 +10,7 @@ A disk that does not answer hangs whoever opens it, and whoever removes it; so b
 """
 
 import logging
+import os
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -27,6 +28,18 @@ from relvmoiscsi.host.this_host import Host
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 3.0  #: for whoever only looks at a disk, such as LVM that scans all of them
+
+
+def tell_kernel(switch: str, text: str) -> None:
+    """Write to a switch in sysfs. Raises Refused (ISCSIDevice) unless what it belongs to has gone."""
+    try:
+        with open(switch, "w", encoding="ascii") as file:
+            file.write(text)
+    except (FileNotFoundError, NotADirectoryError):
+        log.debug("%s is gone", switch)
+    except OSError as error:
+        problem = "This host cannot be scanned for new LUNs: {}: {}."
+        raise Refused(problem.format(switch, error.strerror), "ISCSIDevice") from error
 
 
 #: Gives what the work gives, done where a disk that does not answer holds up nobody; last comes what it was for.
@@ -51,6 +64,21 @@ class Luns:
 
         wait_for(are_free, LOOK_SECONDS if seconds is None else seconds)
         return users
+
+    def scan(self, session: Session, scsi_id: Optional[str]) -> None:
+        """Have the kernel ask the target for LUNs that are new, and the LUN with this SCSIid for its size.
+
+        As SM does it. `iscsiadm -R` asks every disk of the session, and one of others that is not ready holds that up
+        for 100 seconds. Raises Refused (ISCSIDevice); OutOfTime when the kernel is not done in time, and goes on.
+        """
+        self._in_time(partial(self._scan, session, scsi_id), session, f"{session} was scanned for LUNs")
+
+    def _scan(self, session: Session, scsi_id: Optional[str]) -> List[str]:
+        changed = [lun.scsi_address for lun in session.luns if scsi_id and self._scsi_id(lun) == scsi_id]
+        tell_kernel(os.path.join(self._host.sysfs, f"class/scsi_host/host{session.host}/scan"), "- - -")
+        for address in changed:
+            tell_kernel(os.path.join(self._host.sysfs, f"bus/scsi/devices/{address}/rescan"), "1")
+        return []
 
     def note_before_scan(self, note: Note, session: Session, others: List[str]) -> None:
         """What is there, and who has lines in SM's session reference file."""

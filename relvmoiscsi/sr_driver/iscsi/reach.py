@@ -128,7 +128,7 @@ def _rescanned(access: Access, logins: Sequence[Login]) -> List[Session]:
     failures: List[RelvmoiscsiError] = []
     for login in logins:
         try:
-            found.append(login.session if login.created else access.open_iscsi().rescan(login))
+            found.append(login.session if login.created else access.open_iscsi().rescan(login, access.config.scsi_id))
         except sm_locks.Busy:
             raise
         except RelvmoiscsiError as failure:

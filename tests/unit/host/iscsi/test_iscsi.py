@@ -35,6 +35,7 @@ from relvmoiscsi.host.iscsi import luns as iscsi_luns
 from relvmoiscsi.host.iscsi import notes as iscsi_notes
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials
 from relvmoiscsi.host.iscsi.login import OpenIscsi
+from relvmoiscsi.host.iscsi.luns import tell_kernel
 from relvmoiscsi.host.iscsi.notes import dead_notes, dead_notes_in_turn, new_note
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.records import break_stale_lock, put_back, settings_in, write_record
@@ -64,8 +65,10 @@ def in_no_time(monkeypatch):
 
 
 @pytest.fixture
-def world(tmp_path):
-    return World(tmp_path)
+def world(tmp_path, monkeypatch):
+    world = World(tmp_path)
+    monkeypatch.setattr(iscsi_luns, "tell_kernel", world.scan)
+    return world
 
 
 @pytest.fixture
@@ -1229,25 +1232,31 @@ def test_a_rescan_gives_the_session_with_its_new_luns(world, iscsi):
     put_session(world.root, 1, luns=(0,))
     login = iscsi.login(PORTAL, IQN)
 
-    def rescan(argv):
-        put_session(world.root, 1)
-        return transcript("rescan")
-
-    world.answers["rescan"] = rescan
+    world.answers["scan"] = lambda: put_session(world.root, 1)
     assert [lun.number for lun in iscsi.rescan(login).luns] == [0, 1, 2, 7]
-    assert world.calls == [("iscsiadm", "-m", "session", "-r", "1", "-R")]
+    assert world.told == [("class/scsi_host/host6/scan", "- - -")]
+    assert world.calls == []
+
+
+def test_of_the_disks_that_are_there_the_wanted_lun_alone_is_asked(world, iscsi):
+    """Another one may not be ready, and whoever asks it waits for 100 seconds."""
+    put_session(world.root, 1)
+    login = iscsi.login(PORTAL, IQN)
+
+    iscsi.rescan(login, scsi_id_of_address("6:0:0:2", world.host))
+
+    assert world.told[1:] == [("bus/scsi/devices/6:0:0:2/rescan", "1")]
 
 
 def scan_brings(world, *luns, sid=1):
     """A scan finds these LUNs beside LUN 0."""
 
-    def scan(argv):
+    def scan():
         put_session(world.root, sid, luns=(0, *luns))
         for number in luns:
             put(world.root, f"sys/bus/scsi/devices/{sid + 5}:0:0:{number}/delete", "")
-        return transcript("rescan")
 
-    world.answers["rescan"] = scan
+    world.answers["scan"] = scan
 
 
 def removed(world, *luns, sid=1):
@@ -1458,13 +1467,13 @@ def test_what_the_scan_of_a_killed_run_has_brought_goes_with_the_next_run(world,
     scan_brings(world, 1)
     login = iscsi.login(PORTAL, IQN, user=OURS)
     if moment == "during the scan":
-        scan = world.answers["rescan"]
+        scan = world.answers["scan"]
 
-        def killed(argv):
-            scan(argv)
+        def killed():
+            scan()
             raise Killed()
 
-        world.answers["rescan"] = killed
+        world.answers["scan"] = killed
         with pytest.raises(Killed):
             iscsi.rescan(login)
     else:
@@ -1509,13 +1518,63 @@ def test_a_session_that_lost_its_target_is_not_scanned_as_that_would_hang(world,
 
 def test_a_session_that_ends_during_the_rescan_is_an_error(world, iscsi):
     login = iscsi.login(PORTAL, IQN)
-    world.answers["rescan"] = "rescan of no session"
+    world.answers["scan"] = lambda: remove_session(world.root, 1)
 
-    with pytest.raises(
-        IscsiFailed, match="The LUNs of session 1 .* could not be scanned: the kernel has no such"
-    ) as caught:
+    with pytest.raises(NotFound, match="session 1 .* has ended") as caught:
         iscsi.rescan(login)
     assert caught.value.sm_key == "ISCSIDevice"
+
+
+@pytest.fixture
+def kernel_of_files(monkeypatch):
+    monkeypatch.setattr(iscsi_luns, "tell_kernel", tell_kernel)
+
+
+def test_a_switch_that_is_gone_is_no_matter_and_one_that_cannot_be_used_is(world, iscsi, kernel_of_files):
+    login = iscsi.login(PORTAL, IQN)
+    iscsi.rescan(login)
+    os.makedirs(os.path.join(world.root, "sys/class/scsi_host/host6/scan"))
+
+    with pytest.raises(Refused, match="This host cannot be scanned for new LUNs: .*scan: Is a directory") as caught:
+        iscsi.rescan(login)
+    assert caught.value.sm_key == "ISCSIDevice"
+
+
+@pytest.fixture
+def endless_scan(world, kernel_of_files, monkeypatch):
+    """Who tells the kernel to scan host 6 waits for as long as the test."""
+    monkeypatch.setattr(iscsi_module, "_SCAN_SECONDS", 0.2)
+    path = os.path.join(world.root, "sys/class/scsi_host/host6/scan")
+    os.makedirs(os.path.dirname(path))
+    os.mkfifo(path)
+    yield
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+
+
+@pytest.mark.processes
+def test_a_scan_that_does_not_end_is_no_failure_and_what_it_brings_later_goes(world, endless_scan, caplog):
+    put_session(world.root, 1, luns=(0,))
+    caller = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(3600))
+    login = caller.login(PORTAL, IQN, user=OURS)
+
+    assert [lun.number for lun in caller.rescan(login).luns] == [0]
+    assert "takes more than 0.2 seconds, and is not waited for" in caplog.text
+    with iscsiadm_lock(world.host, 0):
+        pass
+
+    scan_brings(world, 1)
+    world.answers["scan"]()
+    caller.logout(login)
+    assert removed(world, 1) == [1] and dead_notes(world.host) == []
+
+
+@pytest.mark.processes
+def test_a_scan_that_uses_up_the_time_of_the_call_is_one(world, endless_scan):
+    put_session(world.root, 1, luns=(0,))
+    hurried = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(0.1))
+
+    with pytest.raises(OutOfTime, match="before session 1 .* was scanned for LUNs"):
+        hurried.rescan(OpenIscsi(world.host, lock_seconds=1.0).login(PORTAL, IQN, user=OURS))
 
 
 # --- locks
