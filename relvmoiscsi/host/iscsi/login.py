@@ -70,6 +70,7 @@ from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS
 from relvmoiscsi.host.iscsi.records import break_stale_lock
 from relvmoiscsi.host.iscsi.sessions import (
     FAILED,
+    FREE,
     Session,
     error_timeouts,
     session_by_id,
@@ -91,6 +92,7 @@ _WANTS_CHAP = (iscsi_status.AUTHENTICATION_FAILED, iscsi_status.FATAL_LOGIN)
 _SILENCE = (TIMED_OUT, iscsi_status.TRANSPORT_TIMEOUT, iscsi_status.PDU_TIMEOUT)
 _SHORTEST_LOGIN = 2
 _RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi tries every second or two
+_GOING_SECONDS = 2.0  # for a session that is being ended, or has been lost for longer than it is waited for
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
 _RECOVERY_SECONDS = 5.0  # for all that killed runs have left; more than who only looks at a disk gets
 _DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
@@ -188,8 +190,9 @@ class OpenIscsi:
         """
         if "/" in iqn or not iqn:
             raise UsageError(f"{iqn!r} is no IQN.", "ConfigTargetIQNMissing")
-        self._wait_while(["FREE"], iqn, portal, self._for_answer(LOGIN_SECONDS) + 5.0)
-        self._wait_while([FAILED], iqn, portal, _RETURN_SECONDS)
+        self._wait_while(lambda session: session.is_coming, iqn, portal, self._for_answer(LOGIN_SECONDS) + 5.0)
+        self._wait_while(lambda session: session.state == FAILED, iqn, portal, _RETURN_SECONDS)
+        self._wait_while(lambda session: session.state == FREE, iqn, portal, _GOING_SECONDS)
         with self._locked():
             login = self._present(iqn, portal, user)
         if login is not None:
@@ -509,13 +512,13 @@ class OpenIscsi:
 
     def _settled(self, iqn: str, portal: Portal) -> Optional[Session]:
         """The session to this portal, once iscsid is done with a login that is on its way; None if there is none."""
-        self._wait_while(["FREE"], iqn, portal, LOGIN_SECONDS + 5.0)
+        self._wait_while(lambda session: session.is_coming, iqn, portal, LOGIN_SECONDS + 5.0)
         return self._found(iqn, portal)
 
-    def _wait_while(self, states: Sequence[str], iqn: str, portal: Portal, seconds: float) -> None:
+    def _wait_while(self, holds: Callable[[Session], bool], iqn: str, portal: Portal, seconds: float) -> None:
         def settled() -> bool:
             session = self._found(iqn, portal)
-            return session is None or session.state not in states
+            return session is None or not holds(session)
 
         wait_for(settled, self._deadline.within(seconds))
 

@@ -22,6 +22,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 LOGGED_IN = "LOGGED_IN"
 FAILED = "FAILED"  #: the connection is lost and open-iscsi tries to get it back
+FREE = "FREE"
 
 _DISK = "0"  # SCSI peripheral device type
 _SECTOR = 512  # bytes; the unit of block/*/size whatever the disk's own
@@ -44,13 +45,18 @@ class Session(NamedTuple):
     iqn: str
     portal: Portal  #: where it is connected
     persistent_portal: Portal  #: where it logged in first
-    state: str  #: LOGGED_IN, FAILED, or FREE while it comes or goes
+    state: str  #: LOGGED_IN, FAILED, or FREE: while it comes or goes, or when its replacement time is over
     host: int  #: number of its SCSI host
     luns: Tuple[Lun, ...]
 
     @property
     def is_logged_in(self) -> bool:
         return self.state == LOGGED_IN
+
+    @property
+    def is_coming(self) -> bool:
+        """Is it a login under way? One that has LUNs was there, and is lost or going."""
+        return self.state == FREE and not self.luns
 
     def is_at(self, portal: Portal) -> bool:
         """Is it the session to this (numeric) portal?"""
@@ -150,7 +156,7 @@ def _session(path: str) -> Optional[Session]:
         iqn=iqn,
         portal=now or persistent,
         persistent_portal=persistent,
-        state=_text(os.path.join(path, "state")) or "FREE",
+        state=_text(os.path.join(path, "state")) or FREE,
         host=int(host.group(1)),
         luns=tuple(_luns(device)),
     )

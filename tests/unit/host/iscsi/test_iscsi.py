@@ -60,6 +60,7 @@ class Killed(BaseException):
 def in_no_time(monkeypatch):
     monkeypatch.setattr(iscsi_module, "_DAEMON_PAUSE", 0)
     monkeypatch.setattr(iscsi_module, "_RETURN_SECONDS", 0)
+    monkeypatch.setattr(iscsi_module, "_GOING_SECONDS", 0)
     monkeypatch.setattr(iscsi_module, "break_stale_lock", lambda host: break_stale_lock(host, 0.01))
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
@@ -629,6 +630,32 @@ def test_a_session_that_lost_its_target_is_none_to_use(world, iscsi):
     assert caught.value.sm_key == "ISCSIDevice"
     assert world.calls == [] and sids(world) == [4]
     assert world.tree() == before
+
+
+@pytest.mark.parametrize(
+    "state, luns, seconds",
+    [("FREE", (0, 1), 2), ("FAILED", (0, 1), 5), ("FREE", (), 20)],
+    ids=["lost for long", "just lost", "coming"],
+)
+def test_a_session_that_is_lost_for_long_is_not_waited_for_as_if_it_came(
+    world, iscsi, clock, monkeypatch, state, luns, seconds
+):
+    """The kernel says FREE of both; what was there has LUNs."""
+    put_session(world.root, 4, state=state, luns=luns)
+    monkeypatch.setattr(iscsi_module, "_RETURN_SECONDS", 5)
+    monkeypatch.setattr(iscsi_module, "_GOING_SECONDS", 2)
+
+    def wait_for(condition, limit):
+        if not condition():
+            clock.now += limit
+
+    monkeypatch.setattr(iscsi_module, "wait_for", wait_for)
+    began = clock.now
+    with pytest.raises(NotFound, match=f"session 4 .* has lost its target .it is {state}"):
+        iscsi.login(PORTAL, IQN, user=OURS)
+
+    assert seconds <= clock.now - began <= seconds + 2
+    assert sids(world) == [4]
 
 
 def test_a_session_that_finds_its_target_again_is_used(world, iscsi, monkeypatch):
