@@ -198,7 +198,7 @@ class OpenIscsi:
         if login is not None:
             return login
         self.iscsiadm.ensure_daemon()
-        self._check_offer(portal, iqn, chap)
+        self._check_offer(portal, iqn, chap, initiator)
         with self._locked():
             login = self._present(iqn, portal, user)  # by another call, since
             return login or self._login(portal, iqn, node_settings(chap, incoming_chap, multipath, initiator), user)
@@ -339,8 +339,12 @@ class OpenIscsi:
         """Whose lines are in SM's file, but for our own."""
         return set(self._references.users(iqn)) - {user}
 
-    def _check_offer(self, portal: Portal, iqn: str, chap: Optional[Credentials]) -> None:
-        """LIO answers a login to a target that it does not have as if it were busy, and iscsid keeps trying."""
+    def _check_offer(self, portal: Portal, iqn: str, chap: Optional[Credentials], initiator: Optional[str]) -> None:
+        """LIO answers a login to a target that it does not have as if it were busy, and iscsid keeps trying.
+
+        An array may show a target to the `initiator` of the login alone, and the discovery goes by the name of iscsid,
+        which reads it when it starts. Then the login tells.
+        """
         try:
             offered = sorted({target.iqn for target in self.discover(portal, chap)})
         except IscsiFailed as error:
@@ -348,7 +352,9 @@ class OpenIscsi:
                 raise  # the login would wait for nothing once more
             log.info("%s The login is tried all the same.", error)
             return
-        if iqn not in offered:
+        if iqn not in offered and initiator is not None:
+            log.info("%s does not offer %s to this host's own name. As %s the login is tried.", portal, iqn, initiator)
+        elif iqn not in offered:
             problem = (
                 "The portal {} does not offer the target {} to this host, only {}. Check the IQN, whether the target "
                 "is enabled, and whether it allows this host's initiator name."

@@ -328,6 +328,17 @@ def test_thousands_of_targets_do_not_fill_the_message(world, iscsi):
         iscsi.login(PORTAL, "iqn.x")
 
 
+def test_a_target_that_shows_itself_to_the_wanted_initiator_alone_is_logged_in_to(world, iscsi, caplog):
+    """The discovery goes by another name than the login."""
+    caplog.set_level("INFO")
+    iqn = "iqn.2026-01.test:masked"
+
+    login = iscsi.login(PORTAL, iqn, initiator="iqn.2026-01.test:wanted")
+
+    assert login.created and login.session.iqn == iqn
+    assert "does not offer iqn.2026-01.test:masked to this host's own name" in caplog.text
+
+
 def test_a_portal_that_refuses_discovery_may_accept_a_login(world, iscsi):
     world.answers["discovery"] = "discovery needs chap"
 
