@@ -57,6 +57,7 @@ SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 LUN_LOCKS = "run/lock/relvmoiscsi"
 REFERENCES = ("var/run/sr-ref", "run/sr-ref")
 ALONE_SECONDS = 1.0  #: SM has one of these files open for much less
+_LOOKS = 5
 
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # in Python's fcntl since 3.9
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end), pid (must be 0)
@@ -195,7 +196,10 @@ class SessionReferences:
         """
         for path in self._paths(iqn) if sr_uuid else []:
             try:
-                _blank_lines(path, (sr_uuid or "").encode("ascii"))
+                # More than once, as SM may just have waited to write back what it had read before.
+                for _ in range(_LOOKS):
+                    if not _blank_lines(path, (sr_uuid or "").encode("ascii")):
+                        break
             except FileNotFoundError:
                 continue  # SM has removed it
             except OSError as error:
@@ -205,14 +209,18 @@ class SessionReferences:
         return [os.path.join(directory, _file_name(iqn)) for directory in self._directories]
 
 
-def _blank_lines(path: str, text: bytes) -> None:
+def _blank_lines(path: str, text: bytes) -> bool:
+    """False if the file has no such line."""
+    found = False
     with open(path, "r+b", buffering=0) as file, _alone(file.fileno()):
         start = 0
         for line in file.read().splitlines(True):
             if line.strip() == text:
+                found = True
                 os.pwrite(file.fileno(), b" " * len(line.rstrip(b"\n")), start)
                 log.info("removed %s from %s", text.decode("ascii"), path)
             start += len(line)
+    return found
 
 
 @contextmanager

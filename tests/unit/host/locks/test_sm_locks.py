@@ -494,6 +494,25 @@ def test_lines_that_sm_is_about_to_move_are_not_overwritten(root, references):
     assert references.users(IQN) == [THEIRS]
 
 
+def test_a_line_that_sm_writes_back_goes_again(root, references, monkeypatch):
+    """SM has read the lines, closed the file, and comes to write them."""
+    write(reference(root), ATTACHED + "\n" + OURS + "\n" + THEIRS + "\n")
+    sm = threading.Thread(target=write, args=(reference(root), OURS + "\n" + THEIRS + "\n"))
+    pwrite = os.pwrite
+
+    def with_sm_at_the_door(*arguments):
+        if sm.ident is None:
+            sm.start()
+            sm.join(0.2)
+        return pwrite(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", with_sm_at_the_door)
+    references.remove(IQN, OURS)
+    sm.join()
+
+    assert references.users(IQN) == [THEIRS]
+
+
 def test_sm_waits_for_a_line_to_be_gone(root, references, monkeypatch):
     """Whoever opens the file while a line is taken out finds it without that line, and this process lives on."""
     write(reference(root), OURS + "\n" + THEIRS + "\n")
