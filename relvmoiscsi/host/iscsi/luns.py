@@ -100,11 +100,12 @@ class Luns:
         """Remove what the scan has brought; False if another run of ours works on some of it, and is to do so.
 
         `others` have lines in SM's file now and are no runs of ours; `done_with` is the SCSIid of the LUN that the
-        caller has locked. Raises Refused when a LUN cannot be removed, or does not answer in time.
+        caller has locked. Raises Refused when a LUN cannot be removed, or does not answer in time, or the scan goes on.
         """
         if session is None or note["scanning"] is None:
             return True
-        if not note["scanned"]:  # killed during the scan
+        if not note["scanned"]:  # killed during the scan, or it was not waited for
+            self._in_time(list, session, f"the scan of {session} had ended")
             self.note_after_scan(note, session)
         brought = note["brought"]
         there = [lun for lun in session.luns if lun.scsi_address in brought]

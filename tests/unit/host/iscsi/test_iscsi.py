@@ -1606,6 +1606,28 @@ def test_a_scan_that_does_not_end_is_no_failure_and_what_it_brings_later_goes(wo
     assert removed(world, 1) == [1] and dead_notes(world.host) == []
 
 
+def test_what_a_scan_may_still_bring_is_left_to_a_later_run(world, iscsi, monkeypatch):
+    """The process that scans hangs in the kernel, and nothing has come yet."""
+    put_session(world.root, 1, luns=(0,))
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    monkeypatch.setattr(iscsi_luns.Luns, "scan", given_up)
+    iscsi.rescan(login)
+
+    with monkeypatch.context() as patch, pytest.raises(Refused, match="Process 4711 of this call hangs"):
+        patch.setattr(iscsi_module, "still_there", lambda session: [4711])
+        iscsi.logout(login)
+    login.note.close()
+
+    scan_brings(world, 1)
+    world.answers["scan"]()
+    iscsi.recover()
+    assert removed(world, 1) == [1] and dead_notes(world.host) == []
+
+
+def given_up(_luns, session, _scsi_id):
+    raise OutOfTime(f"before {session} was scanned for LUNs")
+
+
 @pytest.mark.processes
 def test_a_scan_that_uses_up_the_time_of_the_call_is_one(world, endless_scan):
     put_session(world.root, 1, luns=(0,))
