@@ -1,10 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Small files: read where they may be absent, and replaced: a cut at any moment leaves the old one or the new one."""
 
+import errno
 import os
 from typing import Optional
 
 _NEW_MODE = 0o644
+
+_REMEDIES = {
+    errno.EACCES: "Run this as root.",
+    errno.EPERM: "Run this as root.",
+    errno.ENOSPC: "Make room there.",
+    errno.EDQUOT: "Make room there.",
+    errno.EROFS: "Mount it for writing.",
+    errno.EIO: "Look at the kernel's log.",
+}
+
+
+def remedy(error: OSError) -> str:
+    """What to do about a file that cannot be made or written; a look at it, where the error tells no more."""
+    return _REMEDIES.get(error.errno or 0, "Look at what is in its place.")
 
 
 def text_of(path: str) -> str:
@@ -41,6 +56,17 @@ def replace(path: str, content: bytes, new: str) -> None:
         os.rename(new, path)
     except BaseException:
         os.unlink(new)
+        raise
+
+
+def append(descriptor: int, line: bytes) -> None:
+    """Write the line to the end of a file that is open for appending: all of it, or nothing. Raises OSError."""
+    size = os.fstat(descriptor).st_size
+    try:
+        if os.write(descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(descriptor, size)
         raise
 
 

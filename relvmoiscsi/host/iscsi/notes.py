@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.files import sync_directory, text_of
+from relvmoiscsi.host.files import append, remedy, sync_directory, text_of
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.this_host import Host
 
@@ -60,7 +60,7 @@ class Note:
         """Note these facts (JSON values), on the disk by the time this returns unless not `durable`."""
         self._facts.update(facts)
         try:
-            os.write(self._descriptor, (json.dumps(facts, sort_keys=True) + "\n").encode("ascii"))
+            append(self._descriptor, (json.dumps(facts, sort_keys=True) + "\n").encode("ascii"))
             if durable:
                 os.fsync(self._descriptor)
         except OSError as error:
@@ -116,8 +116,12 @@ def new_note(host: Host, **facts: Any) -> Note:
         # Whoever looks for notes of dead runs may have found it in between, empty, and removed it.
         if os.fstat(descriptor).st_nlink:
             note = Note(path, descriptor, {})
-            note.add(boot=boot_id(host), **facts)
-            sync_directory(directory)
+            try:
+                note.add(boot=boot_id(host), **facts)
+                sync_directory(directory)
+            except BaseException:
+                note.remove()  # nothing has been changed yet
+                raise
             return note
         os.close(descriptor)
 
@@ -228,5 +232,5 @@ def _read(descriptor: int) -> Dict[str, Any]:
 
 
 def _unusable(path: str, error: OSError) -> Refused:
-    problem = "The note {}, which a cleanup after a crash needs, cannot be used: {}."
-    return Refused(problem.format(path, error.strerror)).in_state("Nothing was changed.")
+    problem = "The note {}, which a cleanup after a crash needs, cannot be used: {}. {}"
+    return Refused(problem.format(path, error.strerror, remedy(error))).in_state("Nothing was changed.")

@@ -21,7 +21,7 @@ from glob import escape, glob
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, UsageError
-from relvmoiscsi.host.files import content_of, replace, sync_directory
+from relvmoiscsi.host.files import content_of, remedy, replace, sync_directory
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.iscsi.portals import Portal, same_portal
 from relvmoiscsi.host.this_host import Host
@@ -328,5 +328,5 @@ def _value(name: str, value: Optional[str]) -> Optional[bytes]:
 
 
 def _unusable(path: str, error: OSError) -> Refused:
-    problem = "{} of open-iscsi's database cannot be used: {}. Run this as root."
-    return Refused(problem.format(path, error.strerror), "ISCSIQueryDaemon")
+    problem = f"{path} of open-iscsi's database cannot be used: {error.strerror}. {remedy(error)}"
+    return Refused(problem, "ISCSIQueryDaemon")

@@ -19,6 +19,7 @@ from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tup
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock
+from relvmoiscsi.host.files import remedy
 from relvmoiscsi.host.locks import copies
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ def _open(path: str) -> Tuple[int, bool]:
     except FileNotFoundError as error:
         raise NotFound(f"The directory of the LVM lock {path} does not exist.") from error
     except OSError as error:
-        problem = f"The LVM lock {path} cannot be opened: {error.strerror}. Run this as root."
+        problem = f"The LVM lock {path} cannot be opened: {error.strerror}. {remedy(error)}"
         raise Refused(problem).in_state("Nothing was written.") from error
 
 

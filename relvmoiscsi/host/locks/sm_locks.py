@@ -37,7 +37,7 @@ from relvmoiscsi.host import flock
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
-from relvmoiscsi.host.files import content_of, text_of
+from relvmoiscsi.host.files import content_of, remedy, text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -304,7 +304,7 @@ def _open(path: str) -> int:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise Refused(f"The lock {path} cannot be opened: {error.strerror}. Run this as root.") from error
+            raise Refused(f"The lock {path} cannot be opened: {error.strerror}. {remedy(error)}") from error
     raise Refused(f"The lock {path} cannot be opened: its directory vanishes again and again.")
 
 
@@ -312,7 +312,7 @@ def _make_directory(path: str) -> None:
     try:
         os.makedirs(path, 0o755, exist_ok=True)
     except OSError as error:
-        raise Refused(f"{path} cannot be made: {error.strerror}. Run this as root.") from error
+        raise Refused(f"{path} cannot be made: {error.strerror}. {remedy(error)}") from error
 
 
 def _try_lock(descriptor: int, path: str) -> bool:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A file that is not there and one that cannot be read are told apart; one that is replaced is never half there."""
 
+import errno
 import os
 
 import pytest
 
-from relvmoiscsi.host.files import content_of, replace, sync_directory, text_of
+from relvmoiscsi.host.files import append, content_of, remedy, replace, sync_directory, text_of
 
 
 def test_what_is_not_there_has_no_text_and_no_content(tmp_path):
@@ -70,3 +71,27 @@ def test_only_a_directory_is_synced_as_one(tmp_path):
     sync_directory(str(tmp_path))
     with pytest.raises(NotADirectoryError):
         sync_directory(str(tmp_path / "file"))
+
+
+def test_a_line_is_appended_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\n")
+    descriptor = os.open(str(path), os.O_WRONLY | os.O_APPEND)
+    append(descriptor, b"two\n")
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda number, data: write(number, data[:3]))
+        with pytest.raises(OSError, match="No space left on device"):
+            append(descriptor, b"three\n")
+    append(descriptor, b"four\n")
+    os.close(descriptor)
+
+    assert path.read_bytes() == b"one\ntwo\nfour\n"
+
+
+@pytest.mark.parametrize(
+    "number, words",
+    [(errno.EACCES, "as root"), (errno.ENOSPC, "room"), (errno.EROFS, "Mount"), (errno.EISDIR, "in its place")],
+)
+def test_what_to_do_about_a_file_depends_on_what_is_wrong(number, words):
+    assert words in remedy(OSError(number, os.strerror(number)))

@@ -4,6 +4,7 @@
 iscsiadm answers from transcripts of the real one, and leaves what that left (iscsi_world.py).
 """
 
+import errno
 import os
 import shutil
 from contextlib import contextmanager
@@ -1854,3 +1855,32 @@ def test_without_a_boot_id_sessions_are_told_by_their_number(world, iscsi):
     iscsi.recover()
 
     assert sids(world) == []
+
+
+def test_a_note_that_there_is_room_for_half_of_is_none_and_keeps_what_it_had(world, monkeypatch):
+    note = new_note(world.host, iqn=IQN, portal=list(PORTAL), user=None, created=True)
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[: len(data) // 2]))
+        with pytest.raises(Refused, match="No space left on device. Make room there. Nothing was changed."):
+            note.add(sid=7, marker=[1, 2])
+    note.add(sid=8)
+    note.close()
+
+    (found,) = dead_notes(world.host)
+    assert (found["iqn"], found["sid"], found["marker"]) == (IQN, 8, None)
+    found.close()
+
+
+def test_where_there_is_no_room_for_a_note_nothing_is_left(world, iscsi, monkeypatch):
+    before = world.tree()
+
+    def full(_descriptor, _data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(Refused, match="Make room there"):
+            iscsi.login(PORTAL, IQN, user=OURS)
+
+    assert world.tree() == before
