@@ -78,13 +78,18 @@ def is_current(path: str, descriptor: int) -> bool:
 
 
 def owners_of(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
-    """Which processes hold an flock on the file or device node of this stat."""
+    """Which processes hold an flock on the file or device node of this stat, for a sentence."""
+    return [named_process(number, host) for number in owner_numbers(status, host)]
+
+
+def owner_numbers(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
+    """The numbers of the processes that took an flock on it which is held now, maybe by a child of one that is gone."""
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     owners = []
     for line in text_of(os.path.join(host.proc, "locks")).splitlines():
         words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 08:01:12345 0 EOF
         if len(words) >= 6 and words[1] == "FLOCK" and words[5] == place:
-            owners.append(named_process(words[4], host))
+            owners.append(words[4])
     return owners
 
 

@@ -3,17 +3,17 @@
 
 import logging
 import math
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Iterator, Optional
 
-from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
 from relvmoiscsi.host.settings import OneVdiSetting, one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
+from relvmoiscsi.host.xapi.lun_users import Pool, ids_named, read_pool, verify_unused
 from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport, Wanted
@@ -38,13 +38,23 @@ def sr_create(
     pool = read_pool(xapi)
     verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
     log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
-    with held(lun, meanwhile=_load_engine, to_write=config.is_meant) as path:
+    lun.ids_of_pool = ids_named(pool)
+    with _held(lun, config.is_meant) as path:
         if not config.is_meant:
             raise _not_meant(lun, path, pool)
         with _staying_if_new(lun, path):
             return apart(
                 lambda begin: _resignatured(path, lun, config, asked, begin), deadline, "the LUN had been read"
             )
+
+
+@contextmanager
+def _held(lun: Lun, to_write: bool) -> Iterator[str]:
+    """The device node of the LUN; what fails on the way there says that nothing was written."""
+    with ExitStack() as stack:
+        with in_state(lambda: NOT_BEGUN if lun.deadline.has_passed else NOTHING_WRITTEN):
+            path = stack.enter_context(held(lun, meanwhile=_load_engine, to_write=to_write))
+        yield path
 
 
 @contextmanager

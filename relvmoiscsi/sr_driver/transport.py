@@ -74,6 +74,7 @@ class Lun:
         """`lock_seconds`: how long to wait for a lock that somebody has, as far as the deadline allows."""
         self.scsi_id, self.multipathing, self.place = scsi_id, multipathing, place
         self.deadline, self.lock_seconds = deadline, lock_seconds
+        self.ids_of_pool: Optional[Sequence[str]] = None  #: SCSIids that the pool names, where that was asked already
 
     def before(self, stack: ExitStack) -> None:
         """The LUN is locked, nothing is hidden yet. What is put onto the stack here is done when it is shown again."""

@@ -108,6 +108,26 @@ def test_no_clone_of_a_target_is_activated_while_another_one_is_resignatured(lab
     assert lab.digest(clones[1]) == digest
 
 
+def test_a_lun_that_is_done_is_seen_while_another_call_is_at_work_on_its_target(lab, pool, image):
+    clones = [lab.lun(image.clone(f"clone{number}.img")) for number in range(3)]
+    array = lab.target(*clones)
+    done, other, of_the_pool = (lun.scsi_id for lun in clones)
+
+    with hidden_target(array.iqn, [of_the_pool]):  # as the other call does it
+        initiator.login(array.iqn, array.portal)
+        settle()
+        assert is_seen(of_the_pool) and not is_seen(done)
+        assert created(pool, array, clones[0]) == SUCCESS
+        assert is_seen(done), "SM waits 15 seconds for this link"
+        assert not is_seen(other)
+
+
+def is_seen(scsi_id):
+    """By what SM goes by."""
+    device, link = initiator.device_of(scsi_id), "/dev/disk/by-id/scsi-" + scsi_id
+    return os.path.exists(link) and os.path.realpath(link) == device and not is_hidden(os.path.basename(device))
+
+
 def test_what_a_scan_brings_is_hidden_and_goes_again(lab, pool, image, original):
     array = lab.target(original)
     digest = image.digest()

@@ -174,6 +174,7 @@ def test_chap_is_used_and_shown_nowhere(lab, pool, clone):
         none = created(pool, copies, clone)
 
     assert is_failure(wrong, 68) and is_failure(none, 68)
+    assert "Nothing was written." in wrong[2] and "Nothing was written." in none[2]
     for secret in ("correct-horse-1", "wrong-horse-22"):
         assert watcher.places(secret) == []
         assert pool.log.grep(secret) == []

@@ -15,13 +15,16 @@ While `hidden` lasts, the rules in udev/ keep LVM's event activation, multipath 
 
 While `hidden_target` lasts, they keep all of that off every disk that appears behind the target as well:
 
-    /run/relvmoiscsi/hide/target-<8 hex digits>-<IQN>    one for each call, as several may use a target
+    /run/relvmoiscsi/hide/target-<8 hex digits>-<IQN>    one for each call, as several may use a target; a line
+                                                         id=<SCSIid> for each LUN that is to be seen all the same
 
 A login and a scan bring all LUNs of a target, and some of them are clones that nobody has resignatured so far: event
 activation would have LVM take those for their originals, and its volumes would outlive the session. To log in with
 node.session.scan = manual and to add the one LUN alone is no way around that. open-iscsi knows that setting since
 2.0.875 only, and dom0 has 2.0.874; 2.0.874 scans whenever the target says that its LUNs have changed, newer releases
 (the one after 2.1.11) after every lost connection; and which number a SCSIid has, nobody knows without a scan.
+What the pool names is not hidden, as SM may be about to attach it; nor is a clone from the moment on at which it has
+its new identities (`show_behind_target`), whatever other calls are at work on its target, and begin while they are.
 
 While `hidden_adapters` lasts, they do so with every disk that appears behind these adapters, but LUNs that are known:
 
@@ -42,10 +45,11 @@ from contextlib import contextmanager
 from glob import escape, glob
 from typing import Any, Iterable, Iterator, List, Sequence
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.disk.scsi_id_text import in_udev
+from relvmoiscsi.host.files import append
 from relvmoiscsi.host.iscsi.sessions import sessions_of
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -55,6 +59,7 @@ log = logging.getLogger(__name__)
 RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
 RULES = "57-relvmoiscsi.rules"  #: of those, the one that hides
 SETTLE_SECONDS = 30.0
+SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
 LOCK_SECONDS = 5.0  #: for what others do with the switches, which takes a millisecond
 
 _MARK = "RELVMOISCSI_HIDDEN"  #: what the rules set in udev's database
@@ -162,28 +167,36 @@ def hidden(scsi_id: str, multipath: bool = False, host: Host = THIS_HOST) -> Ite
 
 def is_switch_on(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Does somebody hide the LUN at this moment? Raises UsageError for what cannot be a SCSIid."""
+    return _is_held(os.path.join(host.at(RUN_DIRECTORY), "hide", switch_name(scsi_id)), host)
+
+
+def _is_held(path: str, host: Host) -> bool:
     try:
-        status = os.lstat(os.path.join(host.at(RUN_DIRECTORY), "hide", switch_name(scsi_id)))
+        return bool(flock.owners_of(os.lstat(path), host))
     except OSError:
         return False
-    return bool(flock.owners_of(status, host))
 
 
 @contextmanager
-def hidden_target(iqn: str, host: Host = THIS_HOST) -> Iterator[None]:
-    """Keep event handlers off every disk that appears behind the target `iqn` while the block runs.
+def hidden_target(iqn: str, known: Iterable[str] = (), host: Host = THIS_HOST) -> Iterator[None]:
+    """Keep event handlers off the disks that appear behind the target `iqn` while the block runs.
 
-    To be entered before the login or the scan, and left when what they have brought is gone. The disks that were there
-    before are not touched. Afterwards, those that have come and are still there get a "change" event, for which all
-    see them.
+    Not off those with a SCSIid that is `known`, or that another call has shown (`show_behind_target`) and that hides
+    the target as well. To be entered before the login or the scan, and left when what they have brought is gone. The
+    disks that were there before are not touched. Afterwards, those that have come and are still there get a "change"
+    event, for which all see them.
+
+    A write that hangs when its call is killed does not keep this, unlike the switch of its LUN: all LUNs of the target
+    would be hidden until that disk answers.
 
     Raises Refused, before the block, when the rules are not installed; UsageError if a rule cannot look for this IQN.
     """
     if not re.match(r"[^\s/\\'\"*?\[\]]{1,223}\Z", iqn):
         raise UsageError(f"{iqn!r} is no IQN.", "ConfigTargetIQNMissing")
-    _check_rules("behind " + iqn, host)
+    what = "behind " + iqn
+    _check_rules(what, host)
     names = [f"target-{os.urandom(4).hex()}-{iqn}"]
-    descriptor = _switch_on("behind " + iqn, names, host.at(RUN_DIRECTORY))
+    descriptor = _switch_on(what, names, host.at(RUN_DIRECTORY), known, guards_lun=False, iqn=iqn)
     try:
         yield
     finally:
@@ -195,6 +208,62 @@ def hidden_target(iqn: str, host: Host = THIS_HOST) -> Iterator[None]:
                         _show_disk(lun.disk, host)
                 except RelvmoiscsiError as error:
                     log.warning("udev was not asked to look at %s again: %s", lun.disk, error)
+
+
+def show_behind_target(scsi_id: str, iqn: str, host: Host = THIS_HOST) -> None:
+    """Have no call hide this LUN as one of the target any more: it has its new identities, and SM may attach it.
+
+    That is for the calls that are at work, and those that begin while one of them is. The switch of the LUN itself
+    counts as before; when it goes, the LUN's disks get their event. Raises Refused.
+    """
+    run_dir = host.at(RUN_DIRECTORY)
+    try:
+        with _only_one(run_dir):
+            for path in _switches_of(iqn, os.path.join(run_dir, "hide")):
+                _append(path, f"id={in_udev(scsi_id)}\n".encode("ascii"))
+    except OSError as error:
+        problem = f"LUN {scsi_id} stays hidden while others are at work on its target: {run_dir}: {error.strerror}."
+        raise Refused(problem) from error
+
+
+def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bool:
+    """Wait for what SM looks for once a LUN is shown again: its link, if it has a disk. False when the time is up."""
+    link = os.path.join(host.dev, "disk/by-id/scsi-" + scsi_id)
+
+    def is_shown() -> bool:
+        disks = disks_of(scsi_id, host)
+        return not disks or os.path.exists(link) and not any(is_hidden(disk, host) for disk in disks)
+
+    if host.wait_for(is_shown, seconds):
+        return True
+    log.warning("udev has not made %s again yet; a probe before it has says that there is nothing", link)
+    return False
+
+
+def left_hidden(host: Host = THIS_HOST) -> List[str]:
+    """The disks ("sdb") that are hidden though no call that hides them is at work any more: it was killed.
+
+    Raises OSError, NotFound when that cannot be read.
+    """
+    disks = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/sd*"))]
+    left = sorted((disk for disk in disks if is_left_hidden(disk, host)), key=_by_age)
+    return [disk for disk in left if disk not in _hidden_now(host)] if left else []
+
+
+def _hidden_now(host: Host) -> List[str]:
+    """The disks behind what calls hide that are at work."""
+    directory = os.path.join(host.at(RUN_DIRECTORY), "hide")
+    found: List[str] = []
+    for name in os.listdir(directory) if os.path.isdir(directory) else []:
+        kind, _, rest = name.partition("-")
+        place = rest.partition("-")[2]
+        if not place or not _is_held(os.path.join(directory, name), host):
+            continue
+        if kind == "target":
+            found += [lun.disk for session in sessions_of(place, host=host) for lun in session.luns if lun.disk]
+        elif kind == "scan":
+            found += _disks_behind([place], host)
+    return found
 
 
 @contextmanager
@@ -214,8 +283,7 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
     _check_rules(what, host)
     call = os.urandom(4).hex()
     names = [f"scan-{call}-{adapter}" for adapter in adapters]
-    lines = "".join(f"id={in_udev(scsi_id)}\n" for scsi_id in known)
-    descriptor = _switch_on(what, names, host.at(RUN_DIRECTORY), lines, guards_lun=False)
+    descriptor = _switch_on(what, names, host.at(RUN_DIRECTORY), known, guards_lun=False)
     try:
         yield
     finally:
@@ -248,39 +316,75 @@ def switch_name(scsi_id: str) -> str:
     return name
 
 
-def _switch_on(what: str, names: Sequence[str], run_dir: str, lines: str = "", guards_lun: bool = True) -> int:
-    """Make the switch for the LUN `what`, "behind host3" say; the descriptor whose flock says that it counts."""
+def _switch_on(
+    what: str, names: Sequence[str], run_dir: str, known: Iterable[str] = (), guards_lun: bool = True, iqn: str = ""
+) -> int:
+    """Make the switch for the LUN `what`, "behind host3" say; the descriptor whose flock says that it counts.
+
+    LUNs that are `known` are not meant, nor are those that switches of the target `iqn` leave out.
+    """
     directory = os.path.join(run_dir, "hide")
+    ids = [in_udev(scsi_id) for scsi_id in known if scsi_id]
     try:
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
         with _only_one(run_dir):
             os.makedirs(directory, mode=0o755, exist_ok=True)
-            _clear_stale(directory)
-            _check_free(what, os.path.join(directory, names[0]))
-            return _make(names, run_dir, lines, guards_lun)
+            try:
+                _clear_stale(directory)
+                _check_free(what, os.path.join(directory, names[0]))
+                return _make(names, run_dir, [*ids, *_left_out(iqn, directory)], guards_lun)
+            except BaseException:
+                _remove_if_empty(directory)
+                raise
     except OSError as error:
         problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}."
-        raise Refused(problem) from error
+        raise Refused(problem).in_state(NOTHING_WRITTEN) from error
 
 
-def _make(names: Sequence[str], run_dir: str, lines: str, guards_lun: bool) -> int:
+def _make(names: Sequence[str], run_dir: str, ids: Sequence[str], guards_lun: bool) -> int:
     """The switch under all its names, locked before it has the first of them."""
     path = os.path.join(run_dir, "switch-" + os.urandom(8).hex())
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    made: List[str] = []
     try:
         with open(descriptor, "w", encoding="ascii", closefd=False) as file:
-            file.write(f"{os.getpid()}\n{lines}")
+            file.write(f"{os.getpid()}\n" + "".join(f"id={one}\n" for one in dict.fromkeys(ids)))
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The SCSIid comes last: what the rules do about its disks depends on the others.
         for name in reversed(names):
             os.link(path, os.path.join(run_dir, "hide", name))
+            made.append(name)
     except BaseException:
+        for name in made:
+            os.unlink(os.path.join(run_dir, "hide", name))
         os.close(descriptor)
         raise
     finally:
         os.unlink(path)
     copies.note(descriptor, guards_lun)
     return descriptor
+
+
+def _switches_of(iqn: str, directory: str) -> List[str]:
+    return glob(os.path.join(escape(directory), "target-????????-" + escape(iqn)))
+
+
+def _left_out(iqn: str, directory: str) -> List[str]:
+    """The SCSIids that switches of the target leave out. All of them count, as no stale one is there."""
+    found = []
+    for path in _switches_of(iqn, directory) if iqn else []:
+        with open(path, encoding="ascii") as file:
+            found += [line[len("id=") :].rstrip("\n") for line in file if line.startswith("id=")]
+    return found
+
+
+def _append(path: str, line: bytes) -> None:
+    """The whole line or nothing of it: a part might be another LUN's id."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        append(descriptor, line)
+    finally:
+        os.close(descriptor)
 
 
 def _check_rules(what: str, host: Host) -> None:
@@ -294,7 +398,7 @@ def _check_rules(what: str, host: Host) -> None:
             "LUN {} cannot be hidden from LVM and multipath: {} {}. Install relvmoiscsi anew.".format(
                 what, counts or "no " + RULES, "is empty" if counts else "in " + host.udev_rules[0]
             )
-        ).in_state("Nothing was written.")
+        ).in_state(NOTHING_WRITTEN)
 
 
 def _check_free(what: str, path: str) -> None:
@@ -303,7 +407,8 @@ def _check_free(what: str, path: str) -> None:
     except FileNotFoundError:
         return
     owner = flock.owner_of(status)
-    raise Refused(f"LUN {what} is being worked on by {owner}. Try again when that has ended.")
+    problem = f"LUN {what} is being worked on by {owner}. Try again when that has ended."
+    raise Refused(problem).in_state(NOTHING_WRITTEN)
 
 
 def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:

@@ -14,7 +14,6 @@ A path that does not answer counts as if it were not there, as long as there is 
 """
 
 import logging
-import os
 import time
 from contextlib import ExitStack
 from functools import lru_cache, partial
@@ -43,7 +42,6 @@ from relvmoiscsi.sr_driver.transport import Listed, Lun
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 15.0  #: for all adapters together; a dead port alone takes the kernel twice as long
-SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
 OTHERS_SECONDS = 8.0  #: until udev has seen the other LUNs that a scan has brought, and they are gone again
 NODE_SECONDS = 3.0  #: for the kernel, to have their nodes after the scan
 LIST_SECONDS = 4.0  #: for all disks of a list to answer
@@ -291,15 +289,8 @@ class HbaLun(Lun):
 
     def _wait_until_shown(self) -> None:
         """After success: stock lvmohba finds the LUN by its link, and formats what it takes for empty."""
-        if not self._is_new:
-            return
-        link = os.path.join(THIS_HOST.dev, "disk/by-id/scsi-" + self.scsi_id)
-
-        def is_shown() -> bool:
-            return os.path.exists(link) and not any(map(udev.is_hidden, udev.disks_of(self.scsi_id)))
-
-        if not THIS_HOST.wait_for(is_shown, self.deadline.for_cleanup().within(SHOWN_SECONDS)):
-            log.warning("udev has not made %s again yet; a probe before it has says that there is nothing", link)
+        if self._is_new:
+            udev.wait_until_shown(self.scsi_id, self.deadline.for_cleanup().within(udev.SHOWN_SECONDS), THIS_HOST)
 
     # --- what there is instead
 

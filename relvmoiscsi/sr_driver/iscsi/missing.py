@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The answers to a call that does not name its LUN: what it could be."""
 
-from typing import List
+from typing import Callable, List, Sequence
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
@@ -15,12 +15,12 @@ from relvmoiscsi.sr_driver.iscsi.access import Access, log_in, log_out
 from relvmoiscsi.sr_driver.transport import Listed
 
 
-def verify_named(access: Access) -> None:
-    """Raises Listed when the IQN or the SCSIid is missing."""
+def verify_named(access: Access, read_ids: Callable[[], Sequence[str]]) -> None:
+    """Raises Listed when the IQN or the SCSIid is missing. `read_ids`: the SCSIids that the pool names."""
     if not access.config.target_iqn:
         raise missing_iqn(access)
     if not access.config.scsi_id:
-        raise missing_scsi_id(access)
+        raise missing_scsi_id(access, read_ids())
 
 
 def missing_iqn(access: Access) -> Listed:
@@ -40,9 +40,9 @@ def missing_iqn(access: Access) -> Listed:
     return Listed(text, "ConfigTargetIQNMissing", listing.target_list(targets, asked))
 
 
-def missing_scsi_id(access: Access) -> Listed:
+def missing_scsi_id(access: Access, ids_of_pool: Sequence[str]) -> Listed:
     """The answer without SCSIid: the LUNs behind the target."""
-    with udev.hidden_target(access.config.target_iqn):
+    with udev.hidden_target(access.config.target_iqn, ids_of_pool):
         return _listed_luns(access)
 
 

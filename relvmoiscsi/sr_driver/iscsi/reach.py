@@ -10,7 +10,7 @@ A portal or path that is dead counts as if it were not there, as long as there i
 import logging
 from contextlib import ExitStack
 from functools import partial
-from typing import List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
@@ -34,14 +34,21 @@ log = logging.getLogger(__name__)
 class IscsiLun(Lun):
     """It comes with a session, and goes with it; sessions of others stay."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, read_ids: Callable[[], Sequence[str]]) -> None:
+        """`read_ids`: the SCSIids that the pool names, where nobody has asked it so far."""
         where = "behind " + access.config.target_iqn
         super().__init__(access.config.scsi_id, access.multipathing, access.deadline, access.lock_seconds, where)
         self._access = access
         self._logins: List[Login] = []
+        self._read_ids = read_ids
+        self._is_new = False
+
+    def before(self, stack: ExitStack) -> None:
+        stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
 
     def hide_others(self, stack: ExitStack) -> None:
-        stack.enter_context(udev.hidden_target(self._access.config.target_iqn))
+        known = self._read_ids() if self.ids_of_pool is None else self.ids_of_pool
+        stack.enter_context(udev.hidden_target(self._access.config.target_iqn, known))
 
     def reach(self, stack: ExitStack) -> None:
         self._logins = _log_in(self._access, stack)
@@ -53,6 +60,16 @@ class IscsiLun(Lun):
         _verify_live(self.scsi_id, [disk for disk in disks if disk in there], self.deadline)
         if len(disks) > 1:
             paths.verify_same(self.scsi_id, paths.look(disks, self.deadline.part(paths.ANSWER_SECONDS)))
+
+    def stays(self) -> None:
+        """Other calls may be at work on the target for longer than SM waits for the LUN."""
+        self._is_new = True
+        show = partial(udev.show_behind_target, self.scsi_id, self._access.config.target_iqn)
+        quietly("showing the LUN while others hide its target", show)
+
+    def _wait_until_shown(self) -> None:
+        if self._is_new:
+            udev.wait_until_shown(self.scsi_id, self.deadline.for_cleanup().within(udev.SHOWN_SECONDS))
 
 
 def _verify_live(scsi_id: str, disks: Sequence[str], deadline: Deadline) -> None:

@@ -28,8 +28,11 @@ from relvmoiscsi.host.disk.udev import (
     ids_here,
     is_hidden,
     is_left_hidden,
+    left_hidden,
     settle,
+    show_behind_target,
     switch_name,
+    wait_until_shown,
 )
 from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.this_host import Host
@@ -295,7 +298,7 @@ def test_a_switch_that_could_be_made_in_part_only_counts_for_nothing(world, monk
     with pytest.raises(Refused, match="No space left on device"), hidden(LUN, host=world.host):
         pytest.fail("it was hidden")
 
-    assert can_be_locked(Path(world.run_dir) / "hide" / ("mpath-" + LUN))
+    assert world.hides() is None
 
 
 def test_processes_change_the_switches_one_after_the_other(world, monkeypatch):
@@ -323,7 +326,7 @@ def has_session(world, iqn=IQN, number="8:48"):
 
 
 def test_a_target_is_hidden_for_as_long_as_the_block_runs(world):
-    with hidden_target(IQN, world.host):
+    with hidden_target(IQN, host=world.host):
         (name,) = world.hides()
         assert re.match(r"target-[0-9a-f]{8}-" + re.escape(IQN) + r"\Z", name)
         assert not can_be_locked(Path(world.run_dir) / "hide" / name)
@@ -331,16 +334,84 @@ def test_a_target_is_hidden_for_as_long_as_the_block_runs(world):
     assert world.hides() is None
 
 
+def ids_left_out(world):
+    """By the switches of targets, without the numbers of their calls."""
+    found = {name[16:]: (Path(world.run_dir) / "hide" / name).read_text().splitlines()[1:] for name in world.hides()}
+    return {iqn: [line[len("id=") :] for line in lines] for iqn, lines in found.items()}
+
+
+def test_what_the_pool_knows_is_not_hidden_with_its_target(world):
+    with hidden_target(IQN, [LUN, "", "1LIO-ORG FILEIO", LUN], world.host):
+        assert ids_left_out(world) == {IQN: [LUN, "1LIO-ORG_FILEIO"]}
+
+
+def test_a_lun_that_is_done_is_left_out_by_all_calls_that_hide_its_target_also_by_those_that_begin(world):
+    with hidden_target(IQN, [OTHER], world.host):
+        with hidden_target(IQN + "2", host=world.host):
+            show_behind_target(LUN, IQN, world.host)
+            assert ids_left_out(world) == {IQN: [OTHER, LUN], IQN + "2": []}
+        first = world.hides()
+        with hidden_target(IQN, host=world.host):
+            (second,) = set(world.hides()) - set(first)
+            assert (Path(world.run_dir) / "hide" / second).read_text() == f"{os.getpid()}\nid={OTHER}\nid={LUN}\n"
+
+    with hidden_target(IQN, host=world.host):
+        assert ids_left_out(world) == {IQN: []}
+
+
+def test_a_line_that_there_is_no_room_for_is_none(world, monkeypatch):
+    write = os.write
+    with hidden_target(IQN, host=world.host):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:9]))
+            with pytest.raises(Refused, match="No space left"):
+                show_behind_target(LUN, IQN, world.host)
+        assert ids_left_out(world) == {IQN: []}
+
+
+def test_where_nobody_hides_a_target_there_is_nothing_to_show(world):
+    os.makedirs(world.run_dir)
+    show_behind_target(LUN, IQN, world.host)
+
+    assert os.listdir(world.run_dir) == []
+
+
+def test_a_lun_is_shown_when_udev_has_made_its_link_and_hides_no_disk_of_it(world):
+    host = world.host._replace(wait_for=waiting_with())
+    assert wait_until_shown(LUN, 0, host), "it has no disk"
+    world.has_disk("sda", "8:0")
+    world.udev_knows("8:0", "E:RELVMOISCSI_HIDDEN=all")
+    steps = [
+        lambda: world.put("dev/disk/by-id/scsi-" + LUN),
+        lambda: world.udev_knows("8:0", "I:186177866"),
+    ]
+
+    assert not wait_until_shown(LUN, 0, host)
+    steps[0]()
+    assert not wait_until_shown(LUN, 0, host), "one disk is hidden"
+    assert wait_until_shown(LUN, 60, world.host._replace(wait_for=waiting_with(steps[1])))
+
+
+def test_disks_that_are_hidden_while_nobody_hides_them_were_left_so(world):
+    has_session(world)
+    assert left_hidden(world.host) == ["sdd"]
+    (world.root / "proc").symlink_to("/proc")  # it has who holds the switch
+    with hidden_target(IQN + "2", host=world.host):
+        assert left_hidden(world.host) == ["sdd"]
+    with hidden_target(IQN, host=world.host):
+        assert left_hidden(world.host) == []
+
+
 def test_several_calls_hide_a_target_each_for_itself(world):
-    with hidden_target(IQN, world.host):
-        with hidden_target(IQN, world.host), hidden(LUN, host=world.host):
+    with hidden_target(IQN, host=world.host):
+        with hidden_target(IQN, host=world.host), hidden(LUN, host=world.host):
             assert len(world.hides()) == 4
         assert len(world.hides()) == 1
 
 
 def test_disks_of_the_target_that_are_still_there_are_shown_again(world):
     has_session(world)
-    with hidden_target(IQN, world.host):
+    with hidden_target(IQN, host=world.host):
         assert world.event_of("sdd") == ""
 
     assert world.event_of("sdd") == "change"
@@ -348,7 +419,7 @@ def test_disks_of_the_target_that_are_still_there_are_shown_again(world):
 
 def test_disks_of_other_targets_are_left_alone(world):
     has_session(world, "iqn.2026-01.test:open2")
-    with hidden_target(IQN, world.host):
+    with hidden_target(IQN, host=world.host):
         pass
 
     assert world.event_of("sdd") == ""
@@ -356,7 +427,7 @@ def test_disks_of_other_targets_are_left_alone(world):
 
 def test_a_disk_that_udev_does_not_tell_of_is_only_logged(world, caplog):
     has_session(world)
-    with hidden_target(IQN, world.host):
+    with hidden_target(IQN, host=world.host):
         (world.root / "run/udev/data/b8:48").unlink()
         (world.root / "run/udev/data/b8:48").mkdir()
 
@@ -365,14 +436,14 @@ def test_a_disk_that_udev_does_not_tell_of_is_only_logged(world, caplog):
 
 @pytest.mark.parametrize("iqn", ["", "iqn.x y", "iqn.*", "iqn/..", "iqn'x", "x" * 224])
 def test_what_a_rule_cannot_look_for_is_no_iqn(world, iqn):
-    with pytest.raises(UsageError, match="is no IQN"), hidden_target(iqn, world.host):
+    with pytest.raises(UsageError, match="is no IQN"), hidden_target(iqn, host=world.host):
         pytest.fail("it was hidden")
 
 
 def test_without_the_rules_no_target_is_hidden(world):
     os.unlink(str(world.root / "lib/udev/rules.d/57-relvmoiscsi.rules"))
 
-    with pytest.raises(Refused, match="LUNs? behind"), hidden_target(IQN, world.host):
+    with pytest.raises(Refused, match="LUNs? behind"), hidden_target(IQN, host=world.host):
         pytest.fail("it was hidden")
 
 
@@ -388,13 +459,33 @@ def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_target(world):
 
     assert is_left_alone()
     for iqn in (IQN + "2", IQN[:-1], "2026-01.test:open"):
-        with hidden_target(iqn, world.host):
+        with hidden_target(iqn, host=world.host):
             assert is_left_alone(), iqn
     world.put("run/relvmoiscsi/hide/target-00000000-" + IQN, "of a process that was killed\n")
     assert is_left_alone()
-    with hidden_target(IQN, world.host):
+    with hidden_target(IQN, host=world.host):
         assert not is_left_alone()
     assert is_left_alone()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
+def test_the_program_of_the_rule_leaves_a_lun_alone_that_every_switch_of_its_target_leaves_out(world):
+    has_session(world)
+    devpath = "/devices/platform/host6/session1/target6:0:0/6:0:0:7/block/sdd"
+
+    def is_left_alone(scsi_id):
+        return program_succeeds(world, "iscsi_session", devpath, scsi_id=scsi_id)
+
+    with hidden_target(IQN, [LUN], world.host):
+        assert is_left_alone(LUN)
+        assert not is_left_alone(OTHER) and not is_left_alone(LUN[:-1])
+        assert not is_left_alone(""), "it does not tell its id"
+        with hidden_target(IQN, [OTHER], world.host):  # which takes over what the other one leaves out
+            assert not is_left_alone(OTHER)
+            assert is_left_alone(LUN)
+            show_behind_target(OTHER, IQN, world.host)
+            assert is_left_alone(OTHER)
 
 
 # --- the switch of an adapter
@@ -487,18 +578,19 @@ def test_partitions_that_were_hidden_with_their_disk_are_shown_with_it(world):
 
 
 @pytest.mark.processes
-def test_a_write_that_hangs_hides_its_lun_and_not_whatever_comes_behind_the_adapters(world):
+def test_a_write_that_hangs_hides_its_lun_and_not_whatever_comes_behind_the_adapters_or_its_target(world):
     """The call was killed: its own copies of the locks are gone."""
 
     def writes_on(_begin):
-        return " ".join(sorted(re.sub("scan-.*-", "scan-", name) for name in world.hides() if keeps(name)))
+        return " ".join(sorted(name for name in world.hides() if keeps(name)))
 
     def keeps(name):
         switch = os.stat(os.path.join(world.run_dir, "hide", name))
         descriptors = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
         return any(os.path.samestat(os.stat(path), switch) for path in descriptors if os.path.exists(path))
 
-    with hidden(LUN, host=world.host), hidden_adapters(["host1"], [], world.host):
+    behind = hidden_adapters(["host1"], [], world.host), hidden_target(IQN, host=world.host)
+    with hidden(LUN, host=world.host), behind[0], behind[1]:
         assert apart(writes_on, NO_DEADLINE, "it was written") == f"{LUN} mpath-{LUN}"
 
 

@@ -125,11 +125,9 @@ def host(tmp_path, monkeypatch):
     for name in ("adapters", "addresses", "addresses_of", "disk_at", "disks", "places", "ports_online"):
         monkeypatch.setattr(hba, name, here(getattr(hba, name), made.world.host))
     monkeypatch.setattr(hba, "remote_ports", lambda _: list(WWPNS))
-    disks_of = udev.disks_of
-    monkeypatch.setattr(udev, "disks_of", lambda scsi_id: disks_of(scsi_id, made.world.host))
     monkeypatch.setattr(paths, "look", made.look)
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
-    for name in ("hidden_adapters", "ids_here", "is_left_hidden"):
+    for name in ("disks_of", "hidden_adapters", "ids_here", "is_left_hidden"):
         monkeypatch.setattr(udev, name, here(getattr(udev, name), made.world.host))
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
     monkeypatch.setattr(reach, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)

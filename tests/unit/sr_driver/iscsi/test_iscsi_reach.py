@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is hidden besides a LUN behind a target, and that it is shown when it is done; the rest is tested in VMs."""
+
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from kit.clock import Clock
+from kit.driver_calls import DEVICE_CONFIG
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import udev
+from relvmoiscsi.sr_driver.iscsi.access import Access
+from relvmoiscsi.sr_driver.iscsi.config import parse_config
+from relvmoiscsi.sr_driver.iscsi.reach import IscsiLun
+
+CONFIG = parse_config(DEVICE_CONFIG)
+
+
+@pytest.fixture
+def said(monkeypatch):
+    told = []
+
+    @contextmanager
+    def hidden_target(iqn, known):
+        told.append(f"hide {iqn} but {' '.join(known)}")
+        yield
+
+    monkeypatch.setattr(udev, "hidden_target", hidden_target)
+    monkeypatch.setattr(udev, "show_behind_target", lambda scsi_id, iqn: told.append(f"show {scsi_id} behind {iqn}"))
+    monkeypatch.setattr(udev, "wait_until_shown", lambda scsi_id, seconds: told.append(f"wait for {scsi_id}"))
+    return told
+
+
+def worked_on(is_new, ids_of_pool=("36001405aaa", "36001405bbb")):
+    lun = IscsiLun(Access(CONFIG, None, None, None, False, "", Deadline(50, Clock())), lambda: ["36001405ccc"])
+    lun.ids_of_pool = ids_of_pool
+    with ExitStack() as stack:
+        lun.before(stack)
+        lun.hide_others(stack)
+        if is_new:
+            lun.stays()
+
+
+def test_a_lun_that_is_done_is_hidden_by_nobody_any_more_and_waited_for(said):
+    worked_on(is_new=True)
+
+    assert said == [
+        f"hide {CONFIG.target_iqn} but 36001405aaa 36001405bbb",
+        f"show {CONFIG.scsi_id} behind {CONFIG.target_iqn}",
+        f"wait for {CONFIG.scsi_id}",
+    ]
+
+
+def test_the_pool_is_asked_where_nobody_has_asked_it(said):
+    worked_on(is_new=False, ids_of_pool=None)
+
+    assert said == [f"hide {CONFIG.target_iqn} but 36001405ccc"]
+
+
+def test_one_that_is_not_done_stays_hidden_by_the_others(said):
+    worked_on(is_new=False)
+
+    assert len(said) == 1
+
+
+def test_that_others_cannot_be_told_is_no_failure_of_what_was_written(said, monkeypatch, caplog):
+    def refused(_scsi_id, _iqn):
+        raise Refused("It is locked.")
+
+    monkeypatch.setattr(udev, "show_behind_target", refused)
+    worked_on(is_new=True)
+
+    assert "showing the LUN while others hide its target failed: It is locked." in caplog.text
+    assert said[-1] == f"wait for {CONFIG.scsi_id}"
