@@ -4,7 +4,7 @@
 import os
 import re
 import stat
-from typing import Callable, List, NamedTuple, Optional, Set, Tuple
+from typing import Callable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import (
@@ -16,8 +16,9 @@ from relvmoiscsi.doctor.finding import (
     warning,
 )
 from relvmoiscsi.doctor.host_root import why
-from relvmoiscsi.errors import CommandFailed, Refused
+from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host import flock
+from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
@@ -296,18 +297,46 @@ def examine_notes(host: Host) -> Finding:
 
 
 def examine_switches(host: Host) -> Finding:
-    """What hides a LUN from event handlers; without an owner it hides nothing."""
+    """What hides a LUN from event handlers. Without an owner it hides nothing that comes; what had come may stay so."""
     directory = RUN_DIRECTORY + "/hide"
     try:
-        left, working = _flocked(host, directory, lambda name: not name.startswith(("mpath-", "paths-")))
+        left, working = _flocked(host, directory, _is_switch)
+        hanging = _flocked_by_dead(host, directory, _is_switch)
     except OSError as error:
         return _unreadable("switches", directory, error)
+    try:
+        disks = udev.left_hidden(host)
+    except (OSError, NotFound) as error:
+        return unknown("switches", f"Whether disks are hidden from event handlers is not known: {error}", _AS_ROOT)
+    if hanging:
+        sentence = (
+            f"A call that was killed hides {listed(_hidden_by(hanging))} from udev until its last write has ended."
+        )
+        return warning("switches", sentence, "The disk does not answer: see to the array. Then call SR.create again.")
+    if disks:
+        sentence = f"A call that was killed has left {listed(disks)} hidden from udev: links of it are missing."
+        advice = (
+            "The next SR.create of this type for a LUN behind the same target or adapters shows it again; so does "
+            f"`echo change > /sys/block/{disks[0]}/uevent`, if LVM may see it: it may be a clone as the array made it."
+        )
+        return warning("switches", sentence, advice)
     if left:
-        sentence = f"A call that was killed had hidden LUN {listed(left)} from udev; it is hidden no longer."
+        sentence = f"A call that was killed had hidden {listed(_hidden_by(left))} from udev; that is hidden no longer."
         return warning("switches", sentence, f"The next SR.create of this type removes {directory}.")
     if working:
         return ok("switches", f"A LUN is hidden from event handlers now, by {listed(working)}.")
     return ok("switches", "No LUN is hidden from event handlers.")
+
+
+def _hidden_by(switches: Sequence[str]) -> List[str]:
+    """What switches of these names hide, each once."""
+    places = [re.sub(r"(target|scan)-[0-9a-f]{8}-", "what is behind ", name) for name in switches]
+    return list(dict.fromkeys(place if " " in place else "LUN " + place for place in places))
+
+
+def _is_switch(name: str) -> bool:
+    """No other name of a LUN's own."""
+    return not name.startswith(("mpath-", "paths-"))
 
 
 def _flocked(host: Host, directory: str, is_meant: Callable[[str], bool]) -> Tuple[List[str], List[str]]:
@@ -315,20 +344,36 @@ def _flocked(host: Host, directory: str, is_meant: Callable[[str], bool]) -> Tup
 
     The kernel's list is read, as even a shared lock of ours would for a moment be in somebody's way.
     """
-    try:
-        names = sorted(name for name in host_root.names_in(host, directory) if is_meant(name))
-    except FileNotFoundError:
-        return [], []
     left, working = [], []
-    for name in names:
-        try:
-            status = os.lstat(os.path.join(host_root.path_of(host, directory), name))
-        except FileNotFoundError:
-            continue  # its owner has just removed it
+    for name, status in _files(host, directory, is_meant):
         owners = flock.owners_of(status, host)
         working += owners
         left += [] if owners else [name]
     return left, sorted(set(working))
+
+
+def _flocked_by_dead(host: Host, directory: str, is_meant: Callable[[str], bool]) -> List[str]:
+    """The files there whose flock a process took that is gone: a child of it holds them. Raises OSError."""
+
+    def is_gone(number: str) -> bool:
+        return number.strip("0") != "" and not os.path.exists(os.path.join(host.proc, number))
+
+    owners = [(name, flock.owner_numbers(status, host)) for name, status in _files(host, directory, is_meant)]
+    return [name for name, numbers in owners if numbers and all(map(is_gone, numbers))]
+
+
+def _files(host: Host, directory: str, is_meant: Callable[[str], bool]) -> List[Tuple[str, os.stat_result]]:
+    try:
+        names = sorted(name for name in host_root.names_in(host, directory) if is_meant(name))
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in names:
+        try:
+            found.append((name, os.lstat(os.path.join(host_root.path_of(host, directory), name))))
+        except FileNotFoundError:
+            continue  # its owner has just removed it
+    return found
 
 
 def _unreadable(name: str, directory: str, error: OSError) -> Finding:

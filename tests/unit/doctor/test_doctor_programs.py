@@ -383,6 +383,57 @@ def test_what_a_call_at_work_has_made_is_all_right(world, path, examine):
     assert finding.status == "ok" and "process 4711 (ReLVMoISCSISR)" in finding.sentence
 
 
+def test_a_lun_whose_call_was_killed_and_whose_write_hangs_is_a_warning(world):
+    """A child has the lock that a process took which is gone."""
+    world.put(SWITCHES + SCSI_ID, "")
+    hold(world, SWITCHES + SCSI_ID)
+    world.remove("/proc/4711")
+
+    finding = programs.examine_switches(world.host())
+
+    assert finding.status == "warning" and f"hides LUN {SCSI_ID} from udev until its last write" in finding.sentence
+
+
+def has_hidden_disk(world, name="sdb", mark="all"):
+    world.put(f"/sys/block/{name}/dev", "8:16\n")
+    world.put("/run/udev/data/b8:16", f"I:186177866\nE:RELVMOISCSI_HIDDEN={mark}\n")
+
+
+@pytest.mark.parametrize("switches", [[], [SCSI_ID], ["target-00000000-iqn.2026-01.test:open"]])
+def test_a_disk_that_stays_hidden_after_a_kill_is_a_warning_with_what_shows_it(world, switches):
+    for name in switches:
+        world.put(SWITCHES + name, "of a process that was killed\n")
+    has_hidden_disk(world)
+
+    finding = programs.examine_switches(world.host())
+
+    assert finding.status == "warning" and "has left sdb hidden" in finding.sentence
+    assert "echo change > /sys/block/sdb/uevent" in finding.advice and "SR.create" in finding.advice
+
+
+def test_a_disk_that_only_lvm_does_not_see_is_not_left_hidden(world):
+    has_hidden_disk(world, mark="lvm")
+
+    assert programs.examine_switches(world.host()).status == "ok"
+
+
+def test_a_disk_behind_an_adapter_that_a_call_scans_is_not_left_hidden(world):
+    has_hidden_disk(world)
+    os.makedirs(world.at("/sys/bus/scsi/devices/1:0:0:7/block/sdb"))
+    world.put(SWITCHES + "scan-00000000-host1", "")
+    hold(world, SWITCHES + "scan-00000000-host1")
+
+    assert programs.examine_switches(world.host()).status == "ok"
+
+
+def test_whether_disks_are_hidden_is_unknown_where_udevs_database_cannot_be_read(world):
+    has_hidden_disk(world)
+    world.remove("/run/udev/data/b8:16")
+    os.makedirs(world.at("/run/udev/data/b8:16"))
+
+    assert programs.examine_switches(world.host()).status == "unknown"
+
+
 def test_looking_takes_no_lock(world):
     world.put(NOTES + "12-0.json", "")
     world.put(SWITCHES + SCSI_ID, "")
@@ -399,6 +450,14 @@ def test_a_lun_is_told_once(world):
         world.put(SWITCHES + name + SCSI_ID, "")
 
     assert f"LUN {SCSI_ID} from udev" in programs.examine_switches(world.host()).sentence
+
+
+def test_what_was_hidden_is_told_by_the_place_of_it(world):
+    for name in ("target-00000000-iqn.x", "target-11111111-iqn.x", "scan-22222222-host3"):
+        world.put(SWITCHES + name, "")
+
+    sentence = programs.examine_switches(world.host()).sentence
+    assert "had hidden what is behind host3, what is behind iqn.x from udev" in sentence
 
 
 def test_hundreds_of_left_overs_make_a_short_sentence(world):
