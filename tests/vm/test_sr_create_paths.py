@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SR.create with several paths to a LUN: through dm-multipath where that is on, never through two disks else."""
 
+import os
+import shutil
+
 import pytest
 
 from kit.lab import initiator
+from kit.lab.command import run
 from kit.lab.xapi import SUCCESS, Call, created
 
 TWO_GROUPS = [["127.0.0.1:3260"], ["127.0.0.2:3260"]]
@@ -13,6 +17,36 @@ BOTH = "127.0.0.1,127.0.0.2"
 @pytest.fixture
 def multipathed_pool(make_pool):
     return make_pool(multipathing="true")
+
+
+SG3_RULES = "/usr/lib/udev/rules.d/55-scsi-sg3_id.rules"
+
+
+@pytest.fixture(params=["55", "61"])
+def sg3_rules(request):
+    """The rules of sg3_utils, by whose properties multipathd knows what it may take: Debian's, or those of EL 9."""
+    added = []
+    if request.param == "61":
+        added = [f"/etc/udev/rules.d/{number}-scsi-sg3_id.rules" for number in ("55", "61")]
+        os.symlink("/dev/null", added[0])
+        shutil.copy(SG3_RULES, added[1])
+        run("udevadm", "control", "--reload")
+    yield
+    for path in added:
+        os.unlink(path)
+    if added:
+        run("udevadm", "control", "--reload")
+
+
+@pytest.mark.usefixtures("sg3_rules")
+def test_other_clones_of_the_target_have_no_map_and_keep_no_session(lab, multipathed_pool, image):
+    clones = [lab.lun(image.clone(f"clone{number}.img")) for number in range(2)]
+    copies = lab.target(*clones, groups=TWO_GROUPS)
+
+    with lab.multipathing(), lab.event_activation(), lab.untouched():
+        assert created(multipathed_pool, copies, clones[0], target=BOTH) == SUCCESS
+
+    assert not any("stays" in line for line in lab.smlog())
 
 
 def test_with_multipathing_the_lun_is_written_through_its_map_which_goes_again(lab, multipathed_pool, image, clone):

@@ -738,11 +738,30 @@ def test_the_rules_look_where_the_switch_is():
 
 def test_the_rules_come_where_their_comment_says():
     others = ["11-dm-mpath", "56-dm-mpath", "58-scsi-sg3_symlink", "60-multipath", "60-persistent-storage", "69-lvm"]
-    others += ["66-kpartx", "62-multipath", "69-dm-lvm-metad", "80-udisks2", "99-systemd", "99-z-dm-mpath-late"]
+    others += ["61-scsi-sg3_id", "66-kpartx", "62-multipath", "69-dm-lvm-metad", "80-udisks2", "99-systemd"]
+    others += ["99-z-dm-mpath-late"]
     first, last = (path.stem for path in RULES)
 
     order = sorted([*others, first, last])
     assert order.index(first) == 2 and order[-1] == last
+
+
+#: What `sg_inq --export` makes of page 0x83, for the LUN, its port and its target.
+SG_INQ = "VENDOR T10 ATA EUI64 NAA_EXT NAA_LOCAL NAA_REG NAA_REGEXT RELATIVE TARGET_PORT_GROUP LOGICAL_UNIT_GROUP MD5"
+SG_INQ += " NAME UUID UAS_DEVICE_ADDRESS UAS_INTERFACE_NUMBER SOP_ROUTING_ID"
+
+
+def test_a_hidden_disk_has_none_of_the_properties_by_which_multipathd_takes_it():
+    """property "(SCSI_IDENT_|ID_WWN)" in multipath.conf(5)."""
+    last = RULES[-1].read_text(encoding="utf-8").replace("\\\n", "")
+    hidden = 'ENV{RELVMOISCSI_HIDDEN}=="all", ENV{nompath}=="1", '
+
+    lines = " ".join(line for line in last.splitlines() if line.startswith(hidden))
+    emptied = re.findall(r'ENV\{((?:SCSI_IDENT|ID_WWN)\w*)\}=""', lines)
+
+    identifiers = [f"SCSI_IDENT_{whose}_{kind}" for whose in ("LUN", "PORT", "TARGET") for kind in SG_INQ.split()]
+    names = ["ID_WWN", "ID_WWN_WITH_EXTENSION", "ID_WWN_VENDOR_EXTENSION", "SCSI_IDENT_SERIAL"]
+    assert emptied == names + identifiers
 
 
 def test_every_jump_in_the_rules_has_its_label():
