@@ -24,7 +24,8 @@ The end of a use, and who ends what:
     - While the number of a session is not known (killed between note and login), it is ours only if it was not there
       before and has the time-outs that this login alone was given. Else it is somebody else's, and stays.
     - LUNs that our scan of a session has brought go again, unless they are in use, another call of ours works on them,
-      or an SR has been attached to the IQN since: on most hosts of a pool an attached SR has nothing open.
+      the pool has something on them, or an SR has been attached to the IQN since: on most hosts of a pool an attached
+      SR has nothing open.
 
 Secrets are never in an argv: iscsiadm -v would show them to every user of the host.
 """
@@ -57,7 +58,7 @@ from relvmoiscsi.host.iscsi.iscsiadm import (
     targets_in,
     wait_for,
 )
-from relvmoiscsi.host.iscsi.luns import Luns
+from relvmoiscsi.host.iscsi.luns import IdsOfPool, Luns, no_pool
 from relvmoiscsi.host.iscsi.notes import (
     Note,
     boot_id,
@@ -111,7 +112,7 @@ class OpenIscsi:
 
     Portals are numeric ones, from `host.iscsi.reach`. `lock_seconds` is how long to wait for SM,
     `answer_seconds` how long for a portal, each time. Nothing is begun after `deadline`; what a failure leaves is
-    cleaned up shortly after it.
+    cleaned up shortly after it. `ids_of_pool` is asked before LUNs that a scan has brought go.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class OpenIscsi:
         lock_seconds: float = WAIT_SECONDS,
         deadline: Deadline = NO_DEADLINE,
         answer_seconds: float = math.inf,
+        ids_of_pool: IdsOfPool = no_pool,
     ) -> None:
         self._host = host
         self._deadline = deadline
@@ -127,7 +129,8 @@ class OpenIscsi:
         self.iscsiadm = Iscsiadm(host._replace(runner=self._run_in_time), deadline)
         self._changes = RecordChanges(host, self.iscsiadm)
         self._references = SessionReferences(host)
-        self._luns = Luns(host, self._in_time)
+        self._ids_of_pool = ids_of_pool
+        self._luns = Luns(host, self._in_time, ids_of_pool)
         self._lock_seconds = lock_seconds
         self._recovery_seconds = _RECOVERY_SECONDS  # that are left for what is not this call's own
 
@@ -310,7 +313,7 @@ class OpenIscsi:
     def _give_up(self, note: Note) -> None:
         """Undo what failed; a further failure is logged and does not hide the first one."""
         try:
-            OpenIscsi(self._host, self._lock_seconds, self._deadline.for_cleanup())._finish(note)
+            self._until(self._deadline.for_cleanup())._finish(note)
         except RelvmoiscsiError as error:
             log.warning("After a failure: %s A later run will try again.", error)
             note.close()
@@ -553,8 +556,10 @@ class OpenIscsi:
 
     def _within(self, seconds: float) -> "OpenIscsi":
         """The same with less time, if there is a limit at all."""
-        deadline = self._deadline if math.isinf(self._deadline.left) else self._deadline.part(seconds)
-        return OpenIscsi(self._host, self._lock_seconds, deadline, self._answer_seconds)
+        return self if math.isinf(self._deadline.left) else self._until(self._deadline.part(seconds))
+
+    def _until(self, deadline: Deadline) -> "OpenIscsi":
+        return OpenIscsi(self._host, self._lock_seconds, deadline, self._answer_seconds, self._ids_of_pool)
 
     def _for_answer(self, seconds: float) -> float:
         return min(seconds, self._answer_seconds)

@@ -4,7 +4,8 @@
 A scan brings whatever the target has mapped since, and clones that nobody has resignatured so far are no sight for
 LVM. So the run that scans notes what was there before and what is there afterwards, and takes away the difference. LUNs
 stay that are in use by then, or that another run of ours works on, which takes them away instead; all of them stay
-once an SR has been attached to the IQN: on most hosts of a pool such an SR has nothing open.
+once an SR has been attached to the IQN: on most hosts of a pool such an SR has nothing open. What the pool names stays
+as well: SM may have taken its line before our scan, and wait for a disk that its own scan finds no longer new.
 
 A disk that does not answer hangs whoever opens it, and whoever removes it; so both are done where that can be given up.
 """
@@ -19,6 +20,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Set
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
+from relvmoiscsi.host.disk.scsi_id_text import in_udev
 from relvmoiscsi.host.iscsi.iscsiadm import wait_for
 from relvmoiscsi.host.iscsi.notes import Note
 from relvmoiscsi.host.iscsi.sessions import Lun, Session
@@ -44,13 +46,20 @@ def tell_kernel(switch: str, text: str) -> None:
 
 #: Gives what the work gives, done where a disk that does not answer holds up nobody; last comes what it was for.
 InTime = Callable[[Callable[[], List[str]], Session, str], List[str]]
+#: Gives what could be a SCSIid in the pool's records as they are now; None while that is not known.
+IdsOfPool = Callable[[], Optional[Sequence[str]]]
+
+
+def no_pool() -> Sequence[str]:
+    """Where there is no pool to ask."""
+    return ()
 
 
 class Luns:
     """The LUNs of a host. SM's iscsiadm lock is held, so that nobody else scans."""
 
-    def __init__(self, host: Host, in_time: InTime) -> None:
-        self._in_time = in_time
+    def __init__(self, host: Host, in_time: InTime, ids_of_pool: IdsOfPool = no_pool) -> None:
+        self._in_time, self._ids_of_pool = in_time, ids_of_pool
         self._host = host
 
     def users(self, session: Session, luns: Sequence[Lun], seconds: Optional[float] = None) -> List[str]:
@@ -97,7 +106,7 @@ class Luns:
     def take_away(
         self, note: Note, session: Optional[Session], others: Set[str], done_with: Optional[str] = None
     ) -> bool:
-        """Remove what the scan has brought; False if another run of ours works on some of it, and is to do so.
+        """Remove what the scan has brought; False if a later run is to do so, or another one that works on some of it.
 
         `others` have lines in SM's file now and are no runs of ours; `done_with` is the SCSIid of the LUN that the
         caller has locked. Raises Refused when a LUN cannot be removed, or does not answer in time, or the scan goes on.
@@ -115,12 +124,25 @@ class Luns:
             names = ", ".join(newcomers)
             log.info("%d LUNs that a scan has brought stay, as %s has been attached since", len(there), names)
             return True
+        named = self._ids_of_pool() if there else ()
+        if named is None:
+            log.warning("%d LUNs that a scan has brought stay for now, as it is not known whose they are", len(there))
+            return False
+        there = [lun for lun in there if not self._is_named(lun, named)]
         with ExitStack() as locks:
             ours = [lun for lun in there if self._is_ours(brought[lun.scsi_address], done_with, locks)]
             if ours:
                 what = f"what a scan of {session} has brought was removed"
                 self._in_time(partial(self._remove_unused, session, ours), session, what)
         return len(ours) == len(there)
+
+    def _is_named(self, lun: Lun, named: Sequence[str]) -> bool:
+        """Has the pool something on this LUN? One without an id cannot be named."""
+        scsi_id = self._scsi_id(lun)
+        if scsi_id is None or not {scsi_id, in_udev(scsi_id)} & set(named):
+            return False
+        log.info("the LUN %s at %s, which a scan has brought, stays: the pool has it", scsi_id, lun.scsi_address)
+        return True
 
     def _is_ours(self, scsi_id: Optional[str], done_with: Optional[str], locks: ExitStack) -> bool:
         """Take the lock of a LUN; False if another run of ours works on it."""

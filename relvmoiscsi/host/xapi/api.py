@@ -59,6 +59,10 @@ class Xapi:
         """The same session, with so many seconds for each answer."""
         return Xapi(self._session_ref, self._socket_path, self._subtask_of, seconds, self._deadline)
 
+    def until(self, deadline: Deadline) -> "Xapi":
+        """The same session, with another deadline: for what is asked when that of the call is over."""
+        return Xapi(self._session_ref, self._socket_path, self._subtask_of, self._timeout, deadline)
+
     def login(self) -> str:
         """A session of root, for somebody else to use: the socket's owner needs no password. Raises XapiFailure."""
         return str(self._call("session.login_with_password", "root", "", "1.0", "relvmoiscsi"))

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What is needed to reach a LUN behind a target: the device-config, passwords, this host's name."""
 
+import logging
 import math
 import os
-from typing import Dict, NamedTuple, Optional
+from functools import partial
+from typing import Dict, NamedTuple, Optional, Sequence
 
+from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import multipath
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials
 from relvmoiscsi.host.iscsi.login import Login, OpenIscsi
+from relvmoiscsi.host.iscsi.luns import IdsOfPool, no_pool
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.reach import reach
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.host.xapi.lun_users import ids_named, read_pool
 from relvmoiscsi.sr_driver.iscsi.config import Chap, Config
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.this_host import record_of_host
 
+log = logging.getLogger(__name__)
+
+_POOL_SECONDS = 4.0  # for xapi, while SM's iscsiadm lock is held; it usually takes a few milliseconds
 LOGOUT_LOCK_SECONDS = 5.0  #: even for a call that waits for no lock, lest its session stays until the next one
 
 
@@ -31,9 +39,15 @@ class Access(NamedTuple):
     sr_uuid: str  #: for SM's session reference file
     deadline: Deadline
     lock_seconds: float = math.inf  #: how long to wait for a lock that somebody has, as far as the deadline allows
+    ids_of_pool: IdsOfPool = no_pool
 
     def open_iscsi(self, answer_seconds: float = math.inf) -> OpenIscsi:
-        return OpenIscsi(lock_seconds=self.lock_seconds, deadline=self.deadline, answer_seconds=answer_seconds)
+        return OpenIscsi(
+            lock_seconds=self.lock_seconds,
+            deadline=self.deadline,
+            answer_seconds=answer_seconds,
+            ids_of_pool=self.ids_of_pool,
+        )
 
 
 def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> Access:
@@ -49,7 +63,17 @@ def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadl
         multipathing=multipath.is_on(call.device_config, other_config),
         sr_uuid=call.sr_uuid or _passing_uuid(),
         deadline=deadline,
+        ids_of_pool=partial(ids_of_pool, xapi, deadline),
     )
+
+
+def ids_of_pool(xapi: Xapi, deadline: Deadline) -> Optional[Sequence[str]]:
+    """Asked when LUNs are to go, as an SR may have been introduced during the call; None if xapi does not say."""
+    try:
+        return ids_named(read_pool(xapi.until(deadline.for_cleanup().part(_POOL_SECONDS))))
+    except RelvmoiscsiError as problem:
+        log.warning("the pool's records could not be read again: %s", problem)
+        return None
 
 
 def _passing_uuid() -> str:
@@ -82,4 +106,5 @@ def log_in(access: Access, portal: Portal, seconds: float, multipathing: bool = 
 def log_out(access: Access, login: Login, done_with: Optional[str] = None) -> None:
     """Give up a session; `done_with` is the SCSIid of the LUN whose lock is still held."""
     lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
-    OpenIscsi(lock_seconds=lock_seconds, deadline=access.deadline.for_cleanup()).logout(login, done_with)
+    deadline = access.deadline.for_cleanup()
+    OpenIscsi(lock_seconds=lock_seconds, deadline=deadline, ids_of_pool=access.ids_of_pool).logout(login, done_with)

@@ -1470,6 +1470,37 @@ def test_luns_go_although_an_sr_was_attached_before_the_scan(world, iscsi):
     assert removed(world, 1) == [1]
 
 
+def test_a_lun_that_the_pool_has_stays_for_sm_may_wait_for_it(world, caplog):
+    """SM has taken its line, and looks for the disk only after our scan."""
+    caplog.set_level("INFO")
+    use_by_sm(world)
+    put_session(world.root, 1, luns=(0,))
+    scan_brings(world, 1, 7)
+    iscsi = OpenIscsi(world.host, lock_seconds=1.0, ids_of_pool=lambda: ["true", lun_id(world, 1)])
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    iscsi.rescan(login)
+
+    iscsi.logout(login)
+
+    assert removed(world, 1, 7) == [7]
+    assert "at 6:0:0:1, which a scan has brought, stays: the pool has it" in caplog.text
+    assert dead_notes(world.host) == []
+
+
+def test_while_the_pool_cannot_be_asked_luns_stay_for_a_later_run(world, iscsi, caplog):
+    put_session(world.root, 1, luns=(0,))
+    scan_brings(world, 1)
+    unsure = OpenIscsi(world.host, lock_seconds=1.0, ids_of_pool=lambda: None)
+    login = unsure.login(PORTAL, IQN, user=OURS)
+    unsure.rescan(login)
+
+    unsure.logout(login)
+    assert removed(world, 1) == [] and "1 LUNs that a scan has brought stay for now" in caplog.text
+
+    iscsi.recover()
+    assert removed(world, 1) == [1] and dead_notes(world.host) == []
+
+
 def test_another_lun_at_the_place_of_one_that_we_brought_stays(world, iscsi, scanned):
     page = os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:1/vpd_pg83")
     shutil.copy(os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:7/vpd_pg83"), page)
