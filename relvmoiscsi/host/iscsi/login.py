@@ -74,6 +74,7 @@ from relvmoiscsi.host.iscsi.sessions import (
     FREE,
     Session,
     error_timeouts,
+    patience_of,
     session_by_id,
     sessions_of,
     set_patience,
@@ -91,7 +92,8 @@ _SCAN_SECONDS = 10.0  # of which SM's lock is held; a target of thousands of LUN
 _LISTED = 5  # targets in a message
 _WANTS_CHAP = (iscsi_status.AUTHENTICATION_FAILED, iscsi_status.FATAL_LOGIN)
 _SILENCE = (TIMED_OUT, iscsi_status.TRANSPORT_TIMEOUT, iscsi_status.PDU_TIMEOUT)
-_SHORTEST_LOGIN = 2
+_SHORTEST_LOGIN = 5  # whoever has the session from us has this at each return of its target: no less than a slow array
+_LOGIN_MARGIN = 2  # that iscsid gives up before the deadline
 _RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi tries every second or two
 _GOING_SECONDS = 2.0  # for a session that is being ended, or has been lost for longer than it is waited for
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
@@ -278,9 +280,11 @@ class OpenIscsi:
         with_chap = settings["node.session.auth.username"] is not None
         with_incoming = settings["node.session.auth.username_in"] is not None
         marker = new_marker()
-        note = self._new_note(iqn, portal, user, created=True, marker=marker)
+        wanted = int(settings["node.session.timeo.replacement_timeout"] or 0)
+        note = self._new_note(iqn, portal, user, created=True, marker=marker, patience=wanted)
         try:
-            self._deadline.check(f"the login to {iqn} at {portal}")
+            if self._deadline.left < _SHORTEST_LOGIN + _LOGIN_MARGIN:
+                raise self._deadline.over(f"the login to {iqn} at {portal}")
             settings = self._ending_in_time(settings)
             arguments = self._changes.for_node(note, iqn, portal, dict(settings, **marker_settings(marker)))
             log.info("logging in to %s at %s%s", iqn, portal, " with CHAP" if with_chap else "")
@@ -302,8 +306,7 @@ class OpenIscsi:
             if note["before"] is not None or not ours:
                 self._changes.undo(note)
             log.info("%s: %s", "logged in" if ours else "another program has just logged in", session)
-            patience = min(_PATIENCE_SECONDS, int(settings["node.session.timeo.replacement_timeout"] or 0))
-            if ours and not set_patience(session, patience, self._host):
+            if ours and not set_patience(session, min(_PATIENCE_SECONDS, wanted), self._host):
                 log.debug("%s keeps its time-out", session)
             return self._use(session, note)
         except BaseException:
@@ -379,7 +382,7 @@ class OpenIscsi:
         if others and (own is not None or owed and others <= runs):
             self._leave(note, own, others)
             return
-        kept = [] if others else [one for one in owed if not self._end_unless_used(one, is_ours=one == own)]
+        kept = [] if others else [one for one in owed if not self._end_unless_used(one, note if one == own else None)]
         if not self._luns.take_away(note, self._session_of(note), others - runs, done_with):
             self._leave(note, None, runs)
             return
@@ -401,14 +404,14 @@ class OpenIscsi:
         """Leave a session, its record and our LUNs to their other users. A run of ours among them ends them."""
         if session is not None:
             log.info("%s stays, as %s uses it now", session, ", ".join(sorted(others)))
-            self._be_patient(session)
+            self._be_patient(session, note)
         note.add(user=None)
         note.close()
 
-    def _end_unless_used(self, session: Session, is_ours: bool) -> bool:
+    def _end_unless_used(self, session: Session, own: Optional[Note]) -> bool:
         """Log out, unless a disk of the session is in use; False if it is, and the session is its users' now.
 
-        `is_ours`: it was logged in here, and has our time-outs.
+        `own`: the note of its login, if it was logged in here and has our time-outs.
         """
         what = f"the users of {session} were known"
         users = self._in_time(lambda: self._luns.users(session, session.luns), session, what)
@@ -416,14 +419,21 @@ class OpenIscsi:
             self._end(session)
             return True
         log.warning("%s stays, as its disks are in use: %s. Log out when they are not.", session, ", ".join(users))
-        if is_ours:
-            self._be_patient(session)
+        if own is not None:
+            self._be_patient(session, own)
         return False
 
-    def _be_patient(self, session: Session) -> None:
-        """I/O of a session that others use now waits for a lost connection as SM has it."""
-        if not set_patience(session, REPLACEMENT_SECONDS, self._host):
-            log.warning("the I/O of %s fails after %d seconds without a connection", session, _PATIENCE_SECONDS)
+    def _be_patient(self, session: Session, note: Note) -> None:
+        """I/O of a session that others use now waits for a lost connection as SM has it; for a path that is shorter.
+
+        What somebody else has set meanwhile stays: multipathd gives the paths of its maps a time of its own.
+        """
+        wanted = note["patience"] or REPLACEMENT_SECONDS
+        given, now = min(_PATIENCE_SECONDS, wanted), patience_of(session, self._host)
+        if now not in (None, given, wanted):
+            log.info("I/O of %s waits %d seconds for a lost connection, as another program has set it", session, now)
+        elif not set_patience(session, wanted, self._host):
+            log.warning("the I/O of %s fails after %d seconds without a connection", session, given)
 
     def _release(self, note: Note) -> None:
         if note["iqn"]:
@@ -569,7 +579,7 @@ class OpenIscsi:
 
     def _ending_in_time(self, settings: Dict[str, Optional[str]]) -> Dict[str, Optional[str]]:
         """A login goes on in iscsid when iscsiadm is stopped; so iscsid has to give up by itself, a little before."""
-        seconds = int(max(_SHORTEST_LOGIN, min(self._for_answer(LOGIN_SECONDS), self._deadline.left - 2)))
+        seconds = int(max(_SHORTEST_LOGIN, min(self._for_answer(LOGIN_SECONDS), self._deadline.left - _LOGIN_MARGIN)))
         return dict(settings, **{LOGIN_TIMEOUT: str(seconds)})
 
 

@@ -125,6 +125,12 @@ def error_timeouts(session: Session, host: Host = THIS_HOST) -> List[int]:
     return [int(text) for text in found] if all(text.isdigit() for text in found) else []
 
 
+def patience_of(session: Session, host: Host = THIS_HOST) -> Optional[int]:
+    """The seconds that `set_patience` sets; None if they are not known."""
+    text = _text(os.path.join(host.sysfs, f"class/iscsi_session/session{session.sid}/recovery_tmo"))
+    return int(text) if text.isdigit() else None
+
+
 def set_patience(session: Session, seconds: int, host: Host = THIS_HOST) -> bool:
     """How long I/O of this session waits when the connection is lost, before it fails; False if it cannot be set now.
 

@@ -437,11 +437,11 @@ def hurried(world, clock):
 
 def test_no_program_gets_more_time_than_is_left(world, clock):
     seen = {}
-    hurried = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(7, clock))
+    hurried = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(7.5, clock))
 
     def discovery(argv):
         seen["discovery"] = world.timeout
-        clock.now += 3
+        clock.now += 0.5
         return transcript("discovery nonpersistent")
 
     def login(argv):
@@ -452,9 +452,21 @@ def test_no_program_gets_more_time_than_is_left(world, clock):
     world.answers.update({"discovery": discovery, "login": login})
     hurried.login(PORTAL, IQN)
 
-    assert seen == {"discovery": 7, "login": 4}, "of 8 and 30 seconds"
+    assert seen == {"discovery": 7.5, "login": 7}, "of 8 and 30 seconds"
     (record,) = world.records_at_login[0].values()
-    assert "node.conn[0].timeo.login_timeout = 2\n" in record, "iscsid gives up before iscsiadm is stopped"
+    assert "node.conn[0].timeo.login_timeout = 5\n" in record, "iscsid gives up before iscsiadm is stopped"
+
+
+def test_no_login_begins_that_would_leave_others_a_session_with_too_little_time_for_its_return(world, hurried, clock):
+    def discovery(argv):
+        clock.now += 3.5
+        return transcript("discovery nonpersistent")
+
+    world.answers["discovery"] = discovery
+    with pytest.raises(OutOfTime, match="before the login to"):
+        hurried.login(PORTAL, IQN)
+
+    assert sids(world) == [] and world.records() == {} and dead_notes(world.host) == []
 
 
 @pytest.mark.parametrize("chap", [None, ALICE])
@@ -499,8 +511,8 @@ def test_waiting_for_sm_is_not_the_time_of_the_portal(world, clock, monkeypatch)
 
     monkeypatch.setattr(iscsi_module, "iscsiadm_lock", lock)
 
-    assert OpenIscsi(world.host, 45.0, Deadline(50, clock), answer_seconds=8).login(PORTAL, IQN).created
-    assert waits == [45.0, 35.0, 20.0]
+    assert OpenIscsi(world.host, 45.0, Deadline(55, clock), answer_seconds=8).login(PORTAL, IQN).created
+    assert waits == [45.0, 40.0, 25.0]
 
 
 def test_after_the_deadline_no_login_is_begun(world, hurried, clock):
@@ -589,6 +601,18 @@ def test_a_session_that_sm_uses_now_has_the_patience_of_sm(world, iscsi, with_re
 
     assert iscsi.logout(login) is False
     assert patience(world) == "144"
+
+
+@pytest.mark.parametrize("multipathd, seconds", [(None, "15"), ("5", "5")])
+def test_a_path_that_sm_uses_now_has_the_patience_of_a_path(world, iscsi, with_recovery_tmo, multipathd, seconds):
+    login = iscsi.login(PORTAL, IQN, multipath=True, user=OURS)
+    if multipathd:  # which has a time of its own for the paths of its maps
+        put(world.root, "sys/class/iscsi_session/session1/recovery_tmo", multipathd + "\n")
+    with open(os.path.join(world.root, "var/run/sr-ref", IQN), "a") as file:
+        file.write(THEIRS + "\n")
+
+    assert iscsi.logout(login) is False
+    assert patience(world) == seconds
 
 
 def test_a_session_that_was_there_keeps_its_patience(world, iscsi):
@@ -1002,6 +1026,7 @@ def test_a_session_in_use_is_handed_over_and_never_ended(world, iscsi, caplog, n
     """Until now it was left for a later run, which would have ended it at any later time."""
     dead_note(world, sid=1)
     device = put_session(world.root, 1)
+    put(world.root, "sys/class/iscsi_session/session1/recovery_tmo", "20\n")
     put_user(world, device, how)
 
     iscsi.recover()
