@@ -3,11 +3,12 @@
 
 import os
 import shutil
+import signal
 
 import pytest
 
 from kit.lab import initiator
-from kit.lab.command import run
+from kit.lab.command import run, write
 from kit.lab.xapi import SUCCESS, Call, created
 
 TWO_GROUPS = [["127.0.0.1:3260"], ["127.0.0.2:3260"]]
@@ -125,3 +126,25 @@ def test_a_target_with_two_portals_is_used_through_one_where_multipathing_is_off
         assert created(pool, copies, clone, target=BOTH) == SUCCESS
 
     assert sum("logged in to session" in line for line in lab.smlog()) == 1
+
+
+def test_an_sr_that_is_attached_during_a_call_has_a_session_to_each_portal(lab, multipathed_pool, clone):
+    """SM finds the session of a call that named one portal, takes a line, and looks for no further portals."""
+    array = lab.target(clone, groups=TWO_GROUPS)
+
+    with lab.multipathing():
+        call = Call(lab, multipathed_pool, array, clone)
+        driver = call.reach("logged in to session")
+        os.kill(driver, signal.SIGSTOP)
+        write(initiator.SR_REF / array.iqn, "99999999-2222-3333-4444-555555555559\n")
+        os.kill(driver, signal.SIGCONT)
+        assert call.end() == SUCCESS
+
+        assert sorted(initiator.sessions()) == [(array.iqn, portal) for portal in sorted(array.portals)]
+        assert initiator.multipath_map(clone.scsi_id) is None
+        for session in lab.world()["sessions"]:
+            with open(f"/sys/class/iscsi_session/{session}/recovery_tmo", encoding="ascii") as patience:
+                assert int(patience.read()) <= 15
+        initiator.logout_all()
+        assert created(multipathed_pool, array, clone) == SUCCESS  # and cleans up what was noted of both
+    assert initiator.sessions() == []

@@ -5,6 +5,9 @@
     find      the disk or disks with the SCSIid, after a rescan of sessions that were there before
 
 A portal or path that is dead counts as if it were not there, as long as there is another one.
+
+SM logs in to every portal of a target where multipathing is on, unless it finds a session to the target. One of ours
+that it has found so is its own by the end, and the sessions that it would have made are made for it.
 """
 
 import logging
@@ -30,6 +33,8 @@ from relvmoiscsi.sr_driver.transport import Lun
 
 log = logging.getLogger(__name__)
 
+PATHS_SECONDS = 15.0  #: for logins that the caller has not asked for, at the end of a call
+
 
 class IscsiLun(Lun):
     """It comes with a session, and goes with it; sessions of others stay."""
@@ -45,6 +50,9 @@ class IscsiLun(Lun):
 
     def before(self, stack: ExitStack) -> None:
         stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
+
+    def before(self, stack: ExitStack) -> None:
+        stack.callback(quietly, "logging in to the other portals", lambda: _complete_paths(self._access, self._logins))
 
     def hide_others(self, stack: ExitStack) -> None:
         known = self._read_ids() if self.ids_of_pool is None else self.ids_of_pool
@@ -123,6 +131,29 @@ def _portals(access: Access) -> Sequence[Portal]:
     if alive and not access.multipathing:
         return list(dict.fromkeys([alive[0], *wanted]))
     return wanted
+
+
+def _complete_paths(access: Access, logins: Sequence[Login]) -> None:
+    """Log in to the portals that the target offers and the caller has not named, for an SR that was attached meanwhile.
+
+    The sessions are that SR's: it ends them like those that SM has made. As many as there is time for.
+    """
+    iqn, left = access.config.target_iqn, [login for login in logins if login.created]
+    if not access.multipathing or not left or not sessions_of(iqn):
+        return
+    in_time = access._replace(deadline=access.deadline.for_cleanup().part(PATHS_SECONDS))
+    open_iscsi = in_time.open_iscsi(PORTAL_SECONDS)
+    if not open_iscsi.is_used_by_others(iqn):
+        return
+    offered = open_iscsi.discover(left[0].session.persistent_portal, access.chap)
+    for portal in dict.fromkeys(target.portal for target in offered if target.iqn == iqn):
+        if not sessions_of(iqn, portal):
+            log.info("logging in to %s at %s, for the SR that has been attached meanwhile", iqn, portal)
+            quietly(f"the login at {portal}", partial(_log_in_for_others, in_time, portal))
+
+
+def _log_in_for_others(access: Access, portal: Portal) -> None:
+    log_out(access, log_in(access, portal, PORTAL_SECONDS, multipathing=True))  # which ends it if they have gone
 
 
 def _disks(access: Access, logins: Sequence[Login]) -> List[str]:
