@@ -257,9 +257,9 @@ class OpenIscsi:
             return False
         return True
 
-    def is_used_by_others(self, iqn: str) -> bool:
-        """Has anybody a line in SM's session reference file who is no run of ours?"""
-        return bool(self._others(iqn, None) - noted_users(self._host, iqn))
+    def other_users(self, iqn: str) -> Set[str]:
+        """Whose lines are in SM's session reference file, but for those of runs of ours."""
+        return self._others(iqn, None) - noted_users(self._host, iqn)
 
     def recover(self) -> None:
         """Finish the cleanup of runs that were killed; `login` does so by itself. What fails is logged."""

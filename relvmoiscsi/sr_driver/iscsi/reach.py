@@ -6,14 +6,14 @@
 
 A portal or path that is dead counts as if it were not there, as long as there is another one.
 
-SM logs in to every portal of a target where multipathing is on, unless it finds a session to the target. One of ours
-that it has found so is its own by the end, and the sessions that it would have made are made for it.
+SM logs in unless it finds a session to the target, to every portal where multipathing is on. One of ours that it has
+found so is its own by the end, and those that it would have made are made for it.
 """
 
 import logging
 from contextlib import ExitStack
 from functools import partial
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
@@ -50,16 +50,16 @@ class IscsiLun(Lun):
 
     def before(self, stack: ExitStack) -> None:
         stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
-
-    def before(self, stack: ExitStack) -> None:
-        stack.callback(quietly, "logging in to the other portals", lambda: _complete_paths(self._access, self._logins))
+        users = self._access.open_iscsi().other_users(self._access.config.target_iqn)
+        complete = partial(_complete_paths, self._access, self._logins, users)
+        stack.callback(quietly, "logging in for an SR that was attached meanwhile", complete)
 
     def hide_others(self, stack: ExitStack) -> None:
         known = self._read_ids() if self.ids_of_pool is None else self.ids_of_pool
         stack.enter_context(udev.hidden_target(self._access.config.target_iqn, known))
 
     def reach(self, stack: ExitStack) -> None:
-        self._logins = _log_in(self._access, stack)
+        self._logins += _log_in(self._access, stack)
 
     def disks(self) -> List[str]:
         return _disks(self._access, self._logins)
@@ -133,27 +133,28 @@ def _portals(access: Access) -> Sequence[Portal]:
     return wanted
 
 
-def _complete_paths(access: Access, logins: Sequence[Login]) -> None:
-    """Log in to the portals that the target offers and the caller has not named, for an SR that was attached meanwhile.
+def _complete_paths(access: Access, logins: Sequence[Login], users: Set[str]) -> None:
+    """Log in where SM would have, for an SR that was attached meanwhile and for which SM has found a session of ours.
 
-    The sessions are that SR's: it ends them like those that SM has made. As many as there is time for.
+    `users` had lines in SM's file before this call logged in: what they have, they have by themselves.
+
+    With multipathing to all portals that the target offers, as many as there is time for. Else only if that session
+    has ended: SM looks first and takes its line then. The sessions are that SR's, which ends them like those of SM.
     """
-    iqn, left = access.config.target_iqn, [login for login in logins if login.created]
-    if not access.multipathing or not left or not sessions_of(iqn):
-        return
+    iqn, ours = access.config.target_iqn, [login.session.persistent_portal for login in logins if login.created]
     in_time = access._replace(deadline=access.deadline.for_cleanup().part(PATHS_SECONDS))
     open_iscsi = in_time.open_iscsi(PORTAL_SECONDS)
-    if not open_iscsi.is_used_by_others(iqn):
+    if not ours or not open_iscsi.other_users(iqn) - users or sessions_of(iqn) and not access.multipathing:
         return
-    offered = open_iscsi.discover(left[0].session.persistent_portal, access.chap)
-    for portal in dict.fromkeys(target.portal for target in offered if target.iqn == iqn):
+    offered = open_iscsi.discover(ours[0], access.chap) if access.multipathing else []
+    for portal in dict.fromkeys([*ours, *(target.portal for target in offered if target.iqn == iqn)]):
         if not sessions_of(iqn, portal):
             log.info("logging in to %s at %s, for the SR that has been attached meanwhile", iqn, portal)
             quietly(f"the login at {portal}", partial(_log_in_for_others, in_time, portal))
 
 
 def _log_in_for_others(access: Access, portal: Portal) -> None:
-    log_out(access, log_in(access, portal, PORTAL_SECONDS, multipathing=True))  # which ends it if they have gone
+    log_out(access, log_in(access, portal, PORTAL_SECONDS, access.multipathing))  # which ends it if they have gone
 
 
 def _disks(access: Access, logins: Sequence[Login]) -> List[str]:
