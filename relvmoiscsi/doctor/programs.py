@@ -285,6 +285,8 @@ def examine_notes(host: Host) -> Finding:
         left, working = _flocked(host, directory, lambda name: name.endswith(".json"))
     except OSError as error:
         return _unreadable("notes", directory, error)
+    handed = [name for name in left if notes.is_handed_over(host_root.text_of(host, os.path.join(directory, name)))]
+    left = [name for name in left if name not in handed]
     if left:
         sentence = "{} that was killed left what it had to clean up: {} in {}.".format(
             "A call" if len(left) == 1 else "More than one call", listed(left), directory
@@ -293,6 +295,9 @@ def examine_notes(host: Host) -> Finding:
         return warning("notes", sentence, advice)
     if working:
         return ok("notes", f"A LUN is being worked on now, by {listed(working)}.")
+    if handed:
+        sentence = "Calls have left to others what those use; a later call cleans up after them: {} in {}."
+        return ok("notes", sentence.format(listed(handed), directory))
     return ok("notes", "No call that was killed has left a session behind.")
 
 

@@ -70,6 +70,7 @@ from relvmoiscsi.host.iscsi.portals import Portal, same_portal
 from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS
 from relvmoiscsi.host.iscsi.records import break_stale_lock
 from relvmoiscsi.host.iscsi.sessions import (
+    ENDED,
     FAILED,
     FREE,
     Session,
@@ -99,6 +100,10 @@ _GOING_SECONDS = 2.0  # for a session that is being ended, or has been lost for 
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
 _RECOVERY_SECONDS = 5.0  # for all that killed runs have left; more than who only looks at a disk gets
 _DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
+
+
+class _WorkedOn(Refused):
+    """A run of ours is at a LUN of the session, with no line in SM's file: the command, say. The text names it."""
 
 
 class Login(NamedTuple):
@@ -386,7 +391,12 @@ class OpenIscsi:
         if others and (own is not None or owed and others <= runs):
             self._leave(note, own, others)
             return
-        kept = [] if others else [one for one in owed if not self._end_unless_used(one, note if one == own else None)]
+        ends = [] if others else [(one, note if one == own else None) for one in owed]
+        try:
+            kept = [one for one, its_note in ends if not self._end_unless_used(one, its_note, done_with)]
+        except _WorkedOn as problem:
+            self._leave(note, own, {str(problem)})
+            return
         if not self._luns.take_away(note, self._session_of(note), others - runs, done_with):
             self._leave(note, None, runs)
             return
@@ -405,23 +415,27 @@ class OpenIscsi:
         return [one for one in [own, *inherited] if one is not None and one.iqn == note["iqn"]]
 
     def _leave(self, note: Note, session: Optional[Session], others: Set[str]) -> None:
-        """Leave a session, its record and our LUNs to their other users. A run of ours among them ends them."""
+        """Leave a session, its record and our LUNs to their other users. A run of ours, or a later one, ends them."""
         if session is not None:
             log.info("%s stays, as %s uses it now", session, ", ".join(sorted(others)))
             self._be_patient(session, note)
-        note.add(user=None)
+        note.add(user=None, handed=sorted(others))
         note.close()
 
-    def _end_unless_used(self, session: Session, own: Optional[Note]) -> bool:
+    def _end_unless_used(self, session: Session, own: Optional[Note], done_with: Optional[str]) -> bool:
         """Log out, unless a disk of the session is in use; False if it is, and the session is its users' now.
 
-        `own`: the note of its login, if it was logged in here and has our time-outs.
+        `own`: the note of its login, if it was logged in here and has our time-outs. Raises Refused when nobody can tell
+        now, _WorkedOn when a run of ours is among the users.
         """
         what = f"the users of {session} were known"
         users = self._in_time(lambda: self._luns.users(session, session.luns), session, what)
         if not users:
             self._end(session)
             return True
+        at_work = self._luns.worked_on(session.luns, done_with)
+        if at_work:
+            raise _WorkedOn("a run of ours at the LUN {} ({})".format(", ".join(at_work), ", ".join(users)))
         log.warning("%s stays, as its disks are in use: %s. Log out when they are not.", session, ", ".join(users))
         if own is not None:
             self._be_patient(session, own)
@@ -468,7 +482,7 @@ class OpenIscsi:
     def _recover(
         self, iqn: Optional[str], portal: Optional[Portal], user: Optional[str], done_with: Optional[str] = None
     ) -> Optional[Login]:
-        """Clean up after runs that were killed; their session to this portal is taken over instead.
+        """Clean up after runs that were killed; their session to this portal is taken over instead, if it is alive.
 
         Without a portal only after those that were at this IQN; without an IQN after all. The others have little time,
         all together: what an array that does not answer has left is no reason to fail this call.
@@ -481,12 +495,13 @@ class OpenIscsi:
                 log.info("what else earlier runs have left is left to a later run")
                 note.close()
                 break
-            log.info("an earlier run did not clean up after %s at %s", note["iqn"] or "a discovery", note.portal)
+            how = "did not clean up after" if note["handed"] is None else "left to others what it had of"
+            log.info("an earlier run %s %s at %s", how, note["iqn"] or "a discovery", note.portal)
             try:
                 if note["locked"]:
                     break_stale_lock(self._host)
                 session = self._session_of(note) if wanted else None
-                if session is not None and note["created"]:
+                if session is not None and note["created"] and session.is_logged_in:
                     adopted = self._adopt(note, session, user)
                 else:
                     others._finish(note, done_with)
@@ -502,7 +517,7 @@ class OpenIscsi:
             self._changes.undo(note)
         if note["user"] and note["user"] != user:
             self._references.remove(note["iqn"], note["user"])
-        note.add(user=user)
+        note.add(user=user, handed=None)
         return self._use(session, note)
 
     # --- what is there
@@ -559,14 +574,17 @@ class OpenIscsi:
 
         Raises OutOfTime then; `what` is what did not come to pass.
         """
-        hanging = still_there(str(session))
-        if hanging:
-            # It would count as a user. It has a copy of the note, which is free for a later run when it has ended.
-            problem = "Process {} of this call hangs in a disk that does not answer, so {} stays as it is for now."
-            raise Refused(problem.format(hanging[0], session))
+        self._verify_nothing_hangs(session)
         if math.isinf(self._deadline.left):
             return work()
         return apart(lambda _begin: "\n".join(work()), self._deadline, what, str(session)).splitlines()
+
+    def _verify_nothing_hangs(self, session: Session) -> None:
+        """It would count as a user. It has a copy of the note, which is free for a later run when it has ended."""
+        hanging = still_there(str(session))
+        if hanging:
+            problem = "Process {} of this call hangs in a disk that does not answer, so {} stays as it is for now."
+            raise Refused(problem.format(hanging[0], session))
 
     def _within(self, seconds: float) -> "OpenIscsi":
         """The same with less time, if there is a limit at all."""
@@ -597,6 +615,13 @@ def _rank(iqn: Optional[str], portal: Optional[Portal], facts: Mapping[str, Any]
     if facts.get("iqn") != iqn:
         return 2 if portal is not None or iqn is None else None
     return 0 if portal is not None and _is_at(facts, iqn, portal) else 1
+
+
+def verify_any_alive(sessions: Sequence[Session], host: Host = THIS_HOST) -> None:
+    """Raises NotFound (ISCSIDevice) when all of these have ended, or lost their target, since they were looked at."""
+    now = [session_by_id(session.sid, host) or session._replace(state=ENDED) for session in sessions]
+    if not any(session.is_logged_in for session in now):
+        raise _lost(now[0])
 
 
 def _is_silence(error: IscsiFailed) -> bool:

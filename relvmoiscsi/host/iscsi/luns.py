@@ -20,11 +20,11 @@ from typing import Callable, Dict, List, Optional, Sequence, Set
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk.scsi_id_text import in_udev
+from relvmoiscsi.host.disk.scsi_id_text import in_udev, is_scsi_id
 from relvmoiscsi.host.iscsi.iscsiadm import wait_for
 from relvmoiscsi.host.iscsi.notes import Note
 from relvmoiscsi.host.iscsi.sessions import Lun, Session
-from relvmoiscsi.host.locks.sm_locks import lun_lock
+from relvmoiscsi.host.locks.sm_locks import is_lun_locked, lun_lock
 from relvmoiscsi.host.this_host import Host
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,11 @@ class Luns:
         for address in changed:
             tell_kernel(os.path.join(self._host.sysfs, f"bus/scsi/devices/{address}/rescan"), "1")
         return []
+
+    def worked_on(self, luns: Sequence[Lun], done_with: Optional[str]) -> List[str]:
+        """The SCSIids of those at which another run of ours is."""
+        ids = dict.fromkeys(filter(None, map(self._scsi_id, luns)))
+        return [one for one in ids if one != done_with and is_scsi_id(one) and is_lun_locked(one, self._host)]
 
     def note_before_scan(self, note: Note, session: Session, others: List[str]) -> None:
         """What is there, and who has lines in SM's session reference file."""

@@ -14,6 +14,7 @@ as long as it lives, so a note that can be locked is one that a dead run has lef
     others                 whose lines were in SM's file before our scan of a session
     scanning, scanned      LUNs that were there before that scan; has it come to its end?
     brought                LUNs that were there afterwards, with their SCSIid; by SCSI address, as `scanning`
+    handed                 to whom all this was left, by a run that has ended as it should; whoever comes next ends it
     path, made, ...        the changed record (changes.py)
 
 The file may hold a secret of the record's owner, so only root may read it.
@@ -166,6 +167,11 @@ def noted_users(host: Host, iqn: str) -> Set[str]:
     return found
 
 
+def is_handed_over(content: str) -> bool:
+    """Did the run of the note with this content end as it should, and leave a session or a LUN to its other users?"""
+    return _facts(content.encode("ascii", "replace")).get("handed") is not None
+
+
 def boot_id(host: Host) -> str:
     """What differs after a reboot, when no session of before is left."""
     return text_of(os.path.join(host.proc, "sys/kernel/random/boot_id")).strip()
@@ -221,7 +227,10 @@ def _dead_note(path: str) -> Optional[Note]:
 def _read(descriptor: int) -> Dict[str, Any]:
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)
-        content = file.read()
+        return _facts(file.read())
+
+
+def _facts(content: bytes) -> Dict[str, Any]:
     facts: Dict[str, Any] = {}
     for line in content.split(b"\n")[:-1]:
         try:

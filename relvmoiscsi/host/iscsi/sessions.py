@@ -23,6 +23,7 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 LOGGED_IN = "LOGGED_IN"
 FAILED = "FAILED"  #: the connection is lost and open-iscsi tries to get it back
 FREE = "FREE"
+ENDED = "ENDED"  #: no state of the kernel's: the session is there no longer
 
 _DISK = "0"  # SCSI peripheral device type
 _SECTOR = 512  # bytes; the unit of block/*/size whatever the disk's own

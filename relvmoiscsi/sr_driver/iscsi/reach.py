@@ -19,7 +19,7 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.iscsi.login import Login
+from relvmoiscsi.host.iscsi.login import Login, verify_any_alive
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS, in_turn
 from relvmoiscsi.host.iscsi.sessions import Session, sessions, sessions_of
@@ -166,6 +166,7 @@ def _disks(access: Access, logins: Sequence[Login]) -> List[str]:
     disks = disks or _live_disks(scsi_id)
     if not disks:
         access.deadline.check(f"the LUN {scsi_id} appeared")
+        verify_any_alive(found)
         raise NotFound(_not_there(access, found), "ISCSIDevice")
     log.info("the LUN %s is %s", scsi_id, ", ".join(disks))
     return disks

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a call leaves to others, and what a killed one has left: who ends it, and what the notes say of it."""
+
+import os
+
+import pytest
+
+from kit.iscsi_world import IQN, PORTAL, World, put, put_session
+from relvmoiscsi.doctor import programs
+from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
+from relvmoiscsi.host.iscsi import login as iscsi_module
+from relvmoiscsi.host.iscsi import luns as iscsi_luns
+from relvmoiscsi.host.iscsi.login import OpenIscsi, verify_any_alive
+from relvmoiscsi.host.iscsi.notes import dead_notes
+from relvmoiscsi.host.iscsi.sessions import sessions
+from relvmoiscsi.host.locks.sm_locks import lun_lock
+
+pytestmark = pytest.mark.processes
+
+OURS = "11111111-2222-3333-4444-555555555551"
+THEIRS = "99999999-2222-3333-4444-555555555559"
+ADDRESS = "6:0:0:7"  # of the LUN that is sdd, in session 1
+
+
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch):
+    monkeypatch.setattr(iscsi_luns, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(iscsi_module, "_RETURN_SECONDS", 0.0)
+    monkeypatch.setattr(iscsi_module, "_LOGOUT_TIMEOUT", 0.0)
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+@pytest.fixture
+def iscsi(world):
+    return OpenIscsi(world.host._replace(wait_for=lambda condition, _: condition()), lock_seconds=1.0)
+
+
+def sids(world):
+    return [session.sid for session in sessions(world.host)]
+
+
+def killed(iscsi):
+    """A login of a call that is no more."""
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    login.note.close()
+    return login
+
+
+def finding(world):
+    with open("/proc/locks", encoding="ascii") as locks:
+        put(world.root, "proc/locks", locks.read())
+    return programs.examine_notes(world.host)
+
+
+# --- the command at a sibling
+
+
+def test_a_session_at_whose_lun_a_command_of_ours_works_is_for_the_next_run_to_end(world, iscsi, monkeypatch):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    put_session(world.root, 1)
+    users = ["process 4711 (relvmoiscsi)"]
+    monkeypatch.setattr(iscsi_luns.holders, "users_of_disks", lambda *_: users)
+    with lun_lock(scsi_id_of_address(ADDRESS, world.host), world.host):
+        assert iscsi.logout(login) is False
+    assert sids(world) == [1] and finding(world).status == "ok"
+
+    users.clear()
+    iscsi.recover()
+    assert sids(world) == [] and world.records() == {}
+
+
+# --- what the doctor says
+
+
+def test_what_is_left_to_another_call_is_all_right(world, iscsi):
+    first = iscsi.login(PORTAL, IQN, user=OURS)
+    second = iscsi.login(PORTAL, IQN, user=THEIRS)
+    iscsi.logout(first)
+
+    assert finding(world).status == "ok"
+
+    iscsi.logout(second)
+    assert sids(world) == []
+
+
+def test_what_is_left_to_sm_is_all_right(world, iscsi):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    with open(os.path.join(world.root, "var/run/sr-ref", IQN), "a", encoding="ascii") as file:
+        file.write(THEIRS + "\n")
+    iscsi.logout(login)
+
+    assert finding(world).status == "ok" and "left to others" in finding(world).sentence
+
+
+def test_a_call_that_has_taken_it_over_and_was_killed_is_told(world, iscsi):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    with open(os.path.join(world.root, "var/run/sr-ref", IQN), "a", encoding="ascii") as file:
+        file.write(THEIRS + "\n")
+    iscsi.logout(login)
+
+    killed(iscsi)
+
+    assert finding(world).status == "warning"
+
+
+# --- a dead session
+
+
+def test_a_dead_session_of_a_killed_call_is_ended_and_not_used(world, iscsi):
+    killed(iscsi)
+    put_session(world.root, 1, state="FAILED", luns=(0,))
+
+    login = iscsi.login(PORTAL, IQN, user=THEIRS)
+
+    assert sids(world) == [2] and login.session.is_logged_in
+
+
+def test_a_dead_session_of_a_killed_call_that_cannot_be_ended_is_said_to_be_dead(world, iscsi):
+    killed(iscsi)
+    put_session(world.root, 1, state="FAILED", luns=(0,))
+    world.answers["logout"] = lambda argv: (32, "", "iscsiadm: session not connected\n")
+
+    with pytest.raises(NotFound, match="has lost its target"):
+        iscsi.login(PORTAL, IQN, user=THEIRS)
+
+    assert [note["sid"] for note in dead_notes(world.host)] == [1]
+
+
+def test_sessions_that_are_all_dead_by_now_are_no_place_to_find_a_lun(world):
+    put_session(world.root, 1)
+    put_session(world.root, 2)
+    there = sessions(world.host)
+    verify_any_alive(there, world.host)
+
+    put_session(world.root, 1, state="FAILED")
+    verify_any_alive(there, world.host)
+    put_session(world.root, 2, state="FAILED")
+    with pytest.raises(NotFound, match=r"The session 1 .* has lost its target \(it is FAILED\)"):
+        verify_any_alive(there, world.host)
