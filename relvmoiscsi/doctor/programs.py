@@ -18,7 +18,7 @@ from relvmoiscsi.doctor.finding import (
 from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk import udev
+from relvmoiscsi.host.disk import own_maps, udev
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
@@ -279,7 +279,7 @@ def examine_smlog(host: Host) -> Finding:
 
 
 def examine_notes(host: Host) -> Finding:
-    """Notes of calls that were killed: an iSCSI session or record of theirs may still be there."""
+    """Notes of calls that were killed: an iSCSI session, record or multipath map of theirs may still be there."""
     directory = "/" + notes.DIRECTORY
     try:
         left, working = _flocked(host, directory, lambda name: name.endswith(".json"))
@@ -293,6 +293,10 @@ def examine_notes(host: Host) -> Finding:
         )
         advice = "The next SR.create of this type cleans up, on any LUN; `iscsiadm -m session` shows what is left."
         return warning("notes", sentence, advice)
+    maps = own_maps.left_behind(host)
+    if maps:
+        sentence = f"A call that was killed left the multipath map of LUN {listed(maps)}."
+        return warning("notes", sentence, "The next SR.create or SR.probe of this type on that LUN takes it away.")
     if working:
         return ok("notes", f"A LUN is being worked on now, by {listed(working)}.")
     if handed:

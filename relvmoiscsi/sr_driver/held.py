@@ -20,7 +20,7 @@ from typing import Callable, Iterator, List, Sequence
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline, in_time, waiting_in_time
-from relvmoiscsi.host.disk import holders, multipath, paths, udev
+from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -29,6 +29,7 @@ from relvmoiscsi.sr_driver.transport import Lun
 log = logging.getLogger(__name__)
 
 LUN_SECONDS = 15.0  #: as SM has it
+LEFT_MAP_SECONDS = 5.0  #: for a map that a killed call has left
 
 
 @contextmanager
@@ -40,18 +41,22 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
     deadline = lun.deadline
     with ExitStack() as stack, terminated.only_here():
         stack.enter_context(sm_locks.lun_lock(lun.scsi_id, timeout=deadline.within(lun.lock_seconds)))
-        before = multipath.look(lun.scsi_id)
+        before = own_maps.look(lun.scsi_id)
         there = udev.disks_of(lun.scsi_id)
         lun.before(stack)
         stack.enter_context(udev.hidden(lun.scsi_id, multipath=lun.multipathing))
         lun.hide_others(stack)
         if to_write:
             lun.verify_unused_elsewhere()
+        _take_back_what_is_left(lun)
+        if lun.multipathing:  # multipathd may make a map by itself
+            own_maps.note(before, there)
+            stack.callback(quietly, "forgetting the multipath map", lambda: _forget_map(before, lun))
         since = time.monotonic()
         lun.reach(stack)
-        if lun.multipathing:  # multipathd may make a map by itself
+        if lun.multipathing:
             stack.callback(quietly, "dropping page caches", lambda: _drop_caches(lun))
-            stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
+            stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline.for_cleanup()))
         meanwhile()
         disks = lun.disks()
         udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
@@ -75,8 +80,25 @@ def _multipath(deadline: Deadline) -> Host:
     )
 
 
+def _take_back_what_is_left(lun: Lun) -> None:
+    """A map that a killed call has left, where multipathing has been switched off since."""
+    left = None if lun.multipathing else own_maps.left(lun.scsi_id)
+    if left is not None:
+        _flush_map(left, lun.deadline.part(LEFT_MAP_SECONDS))
+        own_maps.hand_over(lun.scsi_id)
+
+
 def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
-    multipath.flush_map(before, host=_multipath(deadline.for_cleanup()))
+    multipath.flush_map(before, host=_multipath(deadline))
+
+
+def _forget_map(before: multipath.Before, lun: Lun) -> None:
+    """Where disks stay that have come with this call, as they do not answer, multipathd makes a map of them yet."""
+    if own_maps.left(before.scsi_id) is None:
+        return
+    if own_maps.is_over(before.scsi_id) or lun.stays_if_new and multipath.find_map(before.scsi_id) is None:
+        multipath.flush_map(before, 0)  # one that has gone with its disks has left its entry in the list of WWIDs
+        own_maps.hand_over(before.scsi_id)
 
 
 def _drop_caches(lun: Lun) -> None:

@@ -144,6 +144,7 @@ class World:
         self.told = []  # the kernel: (switch below sysfs, text)
         self.answers = {}  # label of a transcript, exception or callable, by "login", "logout", ...
         self.sid = 0
+        self.holders = []  # links from disks to the map over them
         self.records_at_login = []
         self.daemon(True)
         put(self.root, "etc/iscsi/initiatorname.iscsi", f"## comment\nInitiatorName={INITIATOR}\n")
@@ -186,6 +187,8 @@ class World:
     def task_of(self, argv):
         if argv[0] == "systemctl":
             return "start", "session list", lambda argv: self.daemon(True)
+        if argv[0] == "multipath":
+            return argv[0] + " " + argv[1], "session list", lambda argv: self.remove_map()
         assert argv[0] == "iscsiadm"
         if argv[1:3] == ["-m", "discovery"]:
             return "discovery", "discovery nonpersistent", lambda argv: None
@@ -205,6 +208,23 @@ class World:
         self.told.append((os.path.relpath(switch, os.path.join(self.root, "sys")), text))
         if switch.endswith("/scan") and "scan" in self.answers:
             self.answers["scan"]()
+
+    def put_map(self, scsi_id, paths):
+        """A multipath map over disks of a session: (its device, address, disk) each."""
+        put(self.root, "sys/block/dm-3/dm/uuid", f"mpath-{scsi_id}\n")
+        put(self.root, "sys/block/dm-3/dm/name", scsi_id + "\n")
+        put(self.root, "sys/block/dm-3/dev", "253:3\n")
+        for device, address, disk in paths:
+            target = "target" + address.rpartition(":")[0]
+            holder = f"{device}/{target}/{address}/block/{disk}/holders/dm-3"
+            os.makedirs(os.path.dirname(holder), exist_ok=True)
+            os.symlink(os.path.join(self.root, "sys/block/dm-3"), holder)
+            self.holders.append(holder)
+
+    def remove_map(self):
+        shutil.rmtree(os.path.join(self.root, "sys/block/dm-3"))
+        while self.holders:
+            os.unlink(self.holders.pop())
 
     def make_record(self, argv):
         iqn, portal = argv[argv.index("-T") + 1], argv[argv.index("-p") + 1].rsplit(":", 1)

@@ -96,6 +96,27 @@ def test_a_path_that_fails_during_the_writes_is_no_failure(lab, multipathed_pool
     assert lab.probe(copies, clone).problems == ()
 
 
+def test_a_killed_call_is_finished_by_the_next_and_its_map_goes(lab, multipathed_pool, image):
+    """Until now the next call took the map for somebody's, and left it with both sessions for good."""
+    clone = lab.lun(image.clone("slow.img"), breakable=True)
+    copies = lab.target(clone, groups=TWO_GROUPS)
+    locks = set(os.listdir("/run/lock/lvm"))
+
+    with lab.multipathing(), lab.untouched(except_for=["files:/run/lock/lvm/*"]):
+        clone.slow(60)
+        call = Call(lab, multipathed_pool, copies, clone, target=BOTH)
+        os.kill(call.reach("step 2 of 6"), signal.SIGKILL)
+        call.end()
+        clone.heal()
+        assert len(initiator.multipath_map(clone.scsi_id)) == len(initiator.sessions()) == 2
+
+        assert created(multipathed_pool, copies, clone, target=BOTH) == SUCCESS
+
+    for name in set(os.listdir("/run/lock/lvm")) - locks:
+        os.unlink(os.path.join("/run/lock/lvm", name))
+    assert lab.probe(copies, clone).problems == ()
+
+
 def test_one_path_has_a_map_as_well_where_multipathing_is_on(lab, multipathed_pool, clone):
     copies = lab.target(clone)
 

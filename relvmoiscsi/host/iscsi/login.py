@@ -38,7 +38,7 @@ from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTupl
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.command import TIMED_OUT, Completed
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, OutOfTime, in_time
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, OutOfTime, in_time, waiting_in_time
 from relvmoiscsi.host.iscsi import status as iscsi_status
 from relvmoiscsi.host.iscsi.changes import (
     DISCOVERY_CHAP,
@@ -137,7 +137,8 @@ class OpenIscsi:
         self._changes = RecordChanges(host, self.iscsiadm)
         self._references = SessionReferences(host)
         self._ids_of_pool = ids_of_pool
-        self._luns = Luns(host, self._in_time, ids_of_pool)
+        waiter = waiting_in_time(host.wait_for, deadline)
+        self._luns = Luns(host._replace(runner=self._run_in_time, wait_for=waiter), self._in_time, ids_of_pool)
         self._lock_seconds = lock_seconds
         self._recovery_seconds = _RECOVERY_SECONDS  # that are left for what is not this call's own
 
@@ -389,6 +390,8 @@ class OpenIscsi:
         runs = noted_users(self._host, note["iqn"])
         owed = self._owed(note, own)
         if others and (own is not None or owed and others <= runs):
+            if own is not None and others - runs:
+                self._luns.hand_over_maps(own.luns, done_with)
             self._leave(note, own, others)
             return
         ends = [] if others else [(one, note if one == own else None) for one in owed]
@@ -428,6 +431,8 @@ class OpenIscsi:
         `own`: the note of its login, if it was logged in here and has our time-outs. Raises Refused when nobody can tell
         now, _WorkedOn when a run of ours is among the users.
         """
+        self._verify_nothing_hangs(session)
+        self._luns.let_go_of_maps(session.luns, done_with)
         what = f"the users of {session} were known"
         users = self._in_time(lambda: self._luns.users(session, session.luns), session, what)
         if not users:
@@ -437,6 +442,7 @@ class OpenIscsi:
         if at_work:
             raise _WorkedOn("a run of ours at the LUN {} ({})".format(", ".join(at_work), ", ".join(users)))
         log.warning("%s stays, as its disks are in use: %s. Log out when they are not.", session, ", ".join(users))
+        self._luns.hand_over_maps(session.luns, done_with)
         if own is not None:
             self._be_patient(session, own)
         return False

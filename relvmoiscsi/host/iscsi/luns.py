@@ -7,6 +7,8 @@ stay that are in use by then, or that another run of ours works on, which takes 
 once an SR has been attached to the IQN: on most hosts of a pool such an SR has nothing open. What the pool names stays
 as well: SM may have taken its line before our scan, and wait for a disk that its own scan finds no longer new.
 
+A multipath map that a killed call of ours has made over a LUN is no user of it: it goes before.
+
 A disk that does not answer hangs whoever opens it, and whoever removes it; so both are done where that can be given up.
 """
 
@@ -18,7 +20,7 @@ from functools import partial
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.disk import holders
+from relvmoiscsi.host.disk import holders, multipath, own_maps
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.scsi_id_text import in_udev, is_scsi_id
 from relvmoiscsi.host.iscsi.iscsiadm import wait_for
@@ -56,7 +58,7 @@ def no_pool() -> Sequence[str]:
 
 
 class Luns:
-    """The LUNs of a host. SM's iscsiadm lock is held, so that nobody else scans."""
+    """The LUNs of a host, whose runner keeps to the deadline. SM's iscsiadm lock is held, so that nobody else scans."""
 
     def __init__(self, host: Host, in_time: InTime, ids_of_pool: IdsOfPool = no_pool) -> None:
         self._in_time, self._ids_of_pool = in_time, ids_of_pool
@@ -89,10 +91,45 @@ class Luns:
             tell_kernel(os.path.join(self._host.sysfs, f"bus/scsi/devices/{address}/rescan"), "1")
         return []
 
+    def let_go_of_maps(self, luns: Sequence[Lun], done_with: Optional[str] = None) -> None:
+        """Take away the multipath maps that calls of ours have left over these LUNs, but those that somebody uses.
+
+        `done_with` is the SCSIid of the LUN that the caller has locked. Raises Refused when one stays for now.
+        """
+        for scsi_id in dict.fromkeys(filter(None, map(self._scsi_id, luns))):
+            left = self._left_map(scsi_id)
+            if left is not None:
+                with ExitStack() as locks:
+                    if not self._is_ours(scsi_id, done_with, locks):
+                        problem = "LUN {} is being worked on by {}. Its multipath map stays until then."
+                        raise Refused(problem.format(scsi_id, "another call"))
+                    self._flush(left)
+
     def worked_on(self, luns: Sequence[Lun], done_with: Optional[str]) -> List[str]:
         """The SCSIids of those at which another run of ours is."""
         ids = dict.fromkeys(filter(None, map(self._scsi_id, luns)))
         return [one for one in ids if one != done_with and is_scsi_id(one) and is_lun_locked(one, self._host)]
+
+    def hand_over_maps(self, luns: Sequence[Lun], done_with: Optional[str]) -> None:
+        """The session is others' now, as is what multipath makes of its disks; not where a run of ours is at work."""
+        at_work = self.worked_on(luns, done_with)
+        for scsi_id in filter(None, map(self._scsi_id, luns)):
+            if is_scsi_id(scsi_id) and scsi_id not in at_work:
+                own_maps.hand_over(scsi_id, self._host)
+
+    def _left_map(self, scsi_id: Optional[str]) -> Optional[multipath.Before]:
+        return own_maps.left(scsi_id, self._host) if scsi_id and is_scsi_id(scsi_id) else None
+
+    def _flush(self, left: multipath.Before) -> None:
+        try:
+            multipath.flush_map(left, 0, self._host)
+        except Refused as problem:
+            users = own_maps.users(left.scsi_id, self._host)
+            if not users:
+                raise
+            log.warning("%s It is in use: %s.", problem, ", ".join(users))
+        else:
+            own_maps.hand_over(left.scsi_id, self._host)
 
     def note_before_scan(self, note: Note, session: Session, others: List[str]) -> None:
         """What is there, and who has lines in SM's session reference file."""
@@ -137,6 +174,8 @@ class Luns:
         with ExitStack() as locks:
             ours = [lun for lun in there if self._is_ours(brought[lun.scsi_address], done_with, locks)]
             if ours:
+                for left in filter(None, (self._left_map(brought[lun.scsi_address]) for lun in ours)):
+                    self._flush(left)
                 what = f"what a scan of {session} has brought was removed"
                 self._in_time(partial(self._remove_unused, session, ours), session, what)
         return len(ours) == len(there)

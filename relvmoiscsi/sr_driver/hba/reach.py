@@ -22,7 +22,7 @@ from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, O
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.command import run
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
-from relvmoiscsi.host.disk import holders, multipath, paths, udev
+from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
@@ -248,8 +248,11 @@ class HbaLun(Lun):
             return
         is_known, is_to_stay = self._is_to_stay() if came else (True, self._is_new or self._is_kept)
         if came and not is_to_stay:
-            for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values():
+            stay = take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values()
+            for sentence in stay:
                 log.error("%s", sentence)
+            if stay and own_maps.left(self.scsi_id) is not None:
+                return  # a map of ours may keep them: the next call takes that away, and then them
         if not is_known or self._failures and not (self._is_new or self._is_kept):
             return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know
         self._note.remove()

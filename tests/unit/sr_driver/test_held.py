@@ -11,7 +11,7 @@ from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import holders, multipath, paths, udev
+from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import heeded
 from relvmoiscsi.sr_driver import held as held_module
@@ -87,7 +87,9 @@ def said(monkeypatch):
     monkeypatch.setattr(udev, "settle", told("settle"))
     monkeypatch.setattr(udev, "disks_of", lambda _: ["sda"])
     monkeypatch.setattr(udev, "is_hidden", lambda _: True)
-    monkeypatch.setattr(multipath, "look", lambda _: multipath.Before(SCSI_ID, False, False))
+    monkeypatch.setattr(own_maps, "look", lambda _: multipath.Before(SCSI_ID, False, False))
+    monkeypatch.setattr(own_maps, "left", lambda _: None)
+    monkeypatch.setattr(own_maps, "note", told("note the map"))
     monkeypatch.setattr(multipath, "find_map", lambda _: None)
     monkeypatch.setattr(multipath, "ensure_map", told("map", multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m")))
     monkeypatch.setattr(multipath, "flush_map", told("flush"))
@@ -152,7 +154,32 @@ def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
     with held(Told(said, multipathing=True)) as path:
         assert path == "/dev/mapper/m"
 
-    assert said == [*BEFORE, "disks", "settle", "verify", "map", "flush", "drop caches", *AFTER]
+    before = [*BEFORE[:-1], "note the map", "reach"]
+    assert said == [*before, "disks", "settle", "verify", "map", "flush", "drop caches", *AFTER]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_the_note_of_a_map_goes_when_its_disks_are_gone(said, monkeypatch, is_over):
+    """While they are there multipathd may make it again, as it does when a LUN answers at last."""
+    monkeypatch.setattr(own_maps, "left", lambda scsi_id: multipath.Before(scsi_id, False, False))
+    monkeypatch.setattr(own_maps, "is_over", lambda scsi_id: is_over and "taken back" in said)
+    monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
+
+    with held(Told(said, multipathing=True)):
+        pass
+
+    last = ["flush", "forget"] if is_over else []
+    assert said[-len([*last, *AFTER]) - 2 :] == ["flush", "drop caches", AFTER[0], *last, *AFTER[1:]]
+
+
+def test_a_map_that_a_killed_call_has_left_goes_where_multipathing_is_off_by_now(said, monkeypatch):
+    monkeypatch.setattr(own_maps, "left", lambda scsi_id: multipath.Before(scsi_id, False, False))
+    monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
+
+    with held(Told(said)):
+        pass
+
+    assert said[:7] == ["lock", "before", "hide", "hide others", "flush", "forget", "reach"]
 
 
 @pytest.mark.parametrize("step", ["reach", "disks", "verify"])

@@ -8,6 +8,7 @@ import pytest
 from kit.iscsi_world import IQN, PORTAL, World, put, put_session
 from relvmoiscsi.doctor import programs
 from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.disk import multipath, own_maps
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.iscsi import login as iscsi_module
 from relvmoiscsi.host.iscsi import luns as iscsi_luns
@@ -55,6 +56,85 @@ def finding(world):
     with open("/proc/locks", encoding="ascii") as locks:
         put(world.root, "proc/locks", locks.read())
     return programs.examine_notes(world.host)
+
+
+# --- a multipath map of ours
+
+
+@pytest.fixture
+def mapped(world, iscsi):
+    """Killed with a multipath map over its LUN; gives the LUN's SCSIid."""
+    before = world.tree()
+    killed(iscsi)
+    device = put_session(world.root, 1)
+    scsi_id = scsi_id_of_address(ADDRESS, world.host)
+    own_maps.note(multipath.Before(scsi_id, False, True), [], world.host)
+    world.put_map(scsi_id, [(device, ADDRESS, "sdd")])
+    yield scsi_id
+    if not sids(world):
+        assert world.tree() == before
+
+
+def test_a_map_that_a_killed_call_has_left_is_no_user_of_its_session(world, iscsi, mapped):
+    iscsi.recover()
+
+    assert ("multipath", "-f", mapped) in world.calls
+    assert sids(world) == []
+
+
+def test_where_the_map_cannot_go_yet_a_later_run_tries_again(world, iscsi, mapped):
+    world.answers["multipath -f"] = lambda argv: (1, "", f"{mapped}: map in use\n")
+    iscsi.recover()
+    assert sids(world) == [1] and own_maps.left(mapped, world.host) is not None
+    assert finding(world).status == "warning"
+
+    del world.answers["multipath -f"]
+    iscsi.recover()
+    assert sids(world) == []
+
+
+def test_while_a_call_works_on_the_lun_its_map_stays(world, iscsi, mapped):
+    with lun_lock(mapped, world.host):
+        iscsi.recover()
+    assert not any(call[0] == "multipath" for call in world.calls) and sids(world) == [1]
+
+    iscsi.recover()
+    assert sids(world) == []
+
+
+@pytest.mark.parametrize("how", ["attached by SM", "with a volume on it", "open"])
+def test_a_map_that_somebody_uses_by_now_is_left_with_its_session(world, iscsi, mapped, how):
+    if how == "attached by SM":
+        put(world.root, "dev/disk/mpInuse/" + mapped, "")
+    elif how == "with a volume on it":
+        put(world.root, "sys/block/dm-3/holders/dm-4/dm/name", "data-home\n")
+    else:
+        world.answers["multipath -f"] = lambda argv: (1, "", f"{mapped}: map in use\n")
+        put(world.root, "proc/swaps", "Filename Type Size Used Priority\n/dev/dm-3 partition 9 0 -2\n")
+
+    iscsi.recover()
+
+    assert sids(world) == [1] and multipath.find_map(mapped, world.host) is not None
+    assert dead_notes(world.host) == [] and own_maps.left(mapped, world.host) is None
+
+
+def test_the_map_of_a_lun_that_a_killed_scan_has_brought_goes_with_the_lun(world, iscsi, monkeypatch):
+    device = put_session(world.root, 1, luns=(0,))
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    iscsi.rescan(login)
+    put_session(world.root, 1)
+    scsi_id = scsi_id_of_address(ADDRESS, world.host)
+    login.note.add(brought={ADDRESS: scsi_id}, scanned=True)
+    login.note.close()
+    own_maps.note(multipath.Before(scsi_id, False, True), [], world.host)
+    world.put_map(scsi_id, [(device, ADDRESS, "sdd")])
+    removed = []
+    monkeypatch.setattr(iscsi_luns.scsi, "remove_lun", lambda address, host: removed.append(address))
+
+    iscsi.recover()
+
+    assert removed == [ADDRESS] and multipath.find_map(scsi_id, world.host) is None
+    assert own_maps.left(scsi_id, world.host) is None
 
 
 # --- the command at a sibling
@@ -106,6 +186,19 @@ def test_a_call_that_has_taken_it_over_and_was_killed_is_told(world, iscsi):
     killed(iscsi)
 
     assert finding(world).status == "warning"
+
+
+def test_a_map_that_a_call_for_an_adapters_lun_has_left_is_told(world):
+    device = put_session(world.root, 1)  # a session of others, in place of an adapter
+    scsi_id = scsi_id_of_address(ADDRESS, world.host)
+    own_maps.note(multipath.Before(scsi_id, False, True), [], world.host)
+    assert finding(world).status == "ok"
+
+    world.put_map(scsi_id, [(device, ADDRESS, "sdd")])
+    assert finding(world).status == "warning" and "multipath map of LUN " + scsi_id in finding(world).sentence
+
+    with lun_lock(scsi_id, world.host):
+        assert finding(world).status == "ok"
 
 
 # --- a dead session

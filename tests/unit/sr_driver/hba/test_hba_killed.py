@@ -20,7 +20,7 @@ from kit.hba_world import HbaWorld
 from kit.outcome import resignatured
 from relvmoiscsi.device import Range
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import holders, multipath, paths, scsi_id, udev
+from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba import scan as scan_module
@@ -154,7 +154,7 @@ def make_host(tmp_path, monkeypatch):
     """Makes host after host, each of them the one that the driver is on from then on."""
     original = golden.load("one").disk
     after = resignatured(original, scsi_id=CLONE).after
-    modules = (hba, udev, sm_locks, scan_module, multipath, holders, scsi_id)
+    modules = (hba, udev, sm_locks, scan_module, multipath, own_maps, holders, scsi_id)
     functions = [inspect.unwrap(one) for module in modules for one in vars(module).values() if callable(one)]
     functions.append(scan_module.Note.__init__)
     monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
@@ -170,7 +170,6 @@ def make_host(tmp_path, monkeypatch):
         monkeypatch.setattr(scan_module, "_scan", made.scan)
         monkeypatch.setattr(scsi_id, "remove_lun", made.remove)
         monkeypatch.setattr(paths, "look", made.look)
-        monkeypatch.setattr(multipath, "look", lambda _: None)
         monkeypatch.setattr(holders, "users_of_each", lambda disks, host: {disk: [] for disk in disks})
         return made
 

@@ -14,7 +14,7 @@ from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
 from kit.outcome import resignatured
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import paths, udev
+from relvmoiscsi.host.disk import multipath, paths, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
@@ -152,6 +152,18 @@ def test_one_that_is_not_is_scanned_for_under_the_lock_of_lvm_and_goes_again(hos
     assert host.hold(host.lun()) == ["sdc", "sdd"]
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7, 3:0:0:7", "unlock"]
     assert host.note.read() is None
+
+
+@pytest.mark.parametrize("has_map", [False, True])
+def test_what_a_map_of_ours_may_keep_is_for_the_next_call_to_take_away(host, monkeypatch, has_map):
+    host.mapped = [("1:0:0:7", "sdc")]
+    host.stays = {"1:0:0:7": "The disk sdc at 1:0:0:7 stays: it is in use by multipath map /dev/mapper/clone."}
+    left = multipath.Before(CLONE, False, False) if has_map else None
+    monkeypatch.setattr(reach.own_maps, "left", lambda scsi_id: left)
+
+    host.hold(host.lun())
+
+    assert (host.note.read() is not None) is has_map
 
 
 def test_with_new_identities_it_stays(host, caplog):

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Multipath maps that calls of ours have made: noted before there can be one, so that a killed call's goes as well.
+
+    before = look(scsi_id)           what will have to be there afterwards, whatever an earlier call has left
+    note(before, there)              before the LUN's disks come: multipathd may make a map by itself then
+    multipath.flush_map(before)      the map goes; while disks of ours are there, multipathd may make it again
+    hand_over(scsi_id)               the note goes, once they are gone, or are others'
+
+    /var/lib/relvmoiscsi/maps/<SCSIid>      {"boot": "...", "had_wwid": false, "there": ["sda"]}
+
+The LUN's lock is held. A noted map is somebody else's by now where anything is stacked on it, or where SM has attached
+it: then it has a link in /dev/disk/mpInuse. Such a map stays, and the note goes. So it is after a reboot, of which a
+note tells only what multipath's list of WWIDs had. Source: SM drivers/mpath_dmp.py, activate_MPdev.
+"""
+
+import json
+import logging
+import os
+from glob import escape, glob
+from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.disk import holders, multipath, udev
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
+from relvmoiscsi.host.files import replace, sync_directory, text_of
+from relvmoiscsi.host.locks.sm_locks import is_lun_locked
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+
+log = logging.getLogger(__name__)
+
+DIRECTORY = "var/lib/relvmoiscsi/maps"
+
+_IN_USE_BY_SM = "disk/mpInuse"  # below /dev
+
+
+class _Noted(NamedTuple):
+    boot: str
+    had_wwid: bool
+    there: Tuple[str, ...]  #: disks of the LUN that were there before
+
+
+def look(scsi_id: str, host: Host = THIS_HOST) -> multipath.Before:
+    """What there was of a LUN's map before the first call of ours that has not finished its cleanup."""
+    found = left(scsi_id, host)
+    if found is not None:
+        log.info("an earlier run did not clean up after the multipath map of %s", scsi_id)
+    return found or multipath.look(scsi_id, host)
+
+
+def note(before: multipath.Before, there: Sequence[str], host: Host = THIS_HOST) -> None:
+    """Note, on the disk by the time this returns, that a map of this LUN is ours; `there` are its disks.
+
+    Raises Refused. Where an earlier call has noted that, what was there is as it says.
+    """
+    if before.had_map:
+        return
+    path, boot = _path(before.scsi_id, host), _boot_id(host)
+    noted = _noted(before.scsi_id, host)
+    disks = list(noted.there if noted is not None and noted.boot == boot else there)
+    content = json.dumps({"boot": boot, "had_wwid": before.had_wwid, "there": disks}, sort_keys=True) + "\n"
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        replace(path, content.encode("ascii"), f"{path}.{os.getpid()}.new")
+        sync_directory(os.path.dirname(path))
+    except OSError as error:
+        problem = f"The note {path}, which a cleanup after a crash needs, cannot be used: {error.strerror}."
+        raise Refused(problem).in_state("Nothing was written.") from error
+
+
+def left(scsi_id: str, host: Host = THIS_HOST) -> Optional[multipath.Before]:
+    """What a call has noted and not taken back: for `flush_map`; None where there is nothing of ours."""
+    noted = _noted(scsi_id, host)
+    if noted is None:
+        return None
+    now = multipath.look(scsi_id, host)
+    if now.had_map and (noted.boot != _boot_id(host) or _is_taken(scsi_id, host)):
+        hand_over(scsi_id, host)
+        return None
+    return multipath.Before(scsi_id, had_map=False, had_wwid=noted.had_wwid)
+
+
+def is_over(scsi_id: str, host: Host = THIS_HOST) -> bool:
+    """Are the map and all disks gone that were not there before? Then there is nothing more to take back."""
+    noted = _noted(scsi_id, host)
+    there = noted.there if noted is not None else ()
+    return multipath.find_map(scsi_id, host) is None and set(udev.disks_of(scsi_id, host)) <= set(there)
+
+
+def left_behind(host: Host = THIS_HOST) -> List[str]:
+    """The SCSIids of LUNs with a map of ours at which no call of ours is. Nothing is touched."""
+    names = sorted(os.path.basename(path) for path in glob(os.path.join(escape(host.at(DIRECTORY)), "*")))
+    ids = [name for name in names if is_scsi_id(name) and not is_lun_locked(name, host)]
+    boot = _boot_id(host)
+    noted = [(one, _noted(one, host)) for one in ids if multipath.find_map(one, host) is not None]
+    return [one for one, said in noted if said is not None and said.boot == boot and not _is_taken(one, host)]
+
+
+def users(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
+    """Who uses the LUN's map; none as well where there is no map."""
+    the_map = multipath.find_map(scsi_id, host)
+    return [] if the_map is None else holders.users_of_disks([the_map.kernel_name], host, answering=False)
+
+
+def hand_over(scsi_id: str, host: Host = THIS_HOST) -> None:
+    """The map, if there is one, is no concern of ours any more."""
+    path = _path(scsi_id, host)
+    for name in [path, *glob(escape(path) + ".*.new")]:
+        try:
+            os.unlink(name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("The note %s could not be removed: %s.", name, error.strerror)
+    for directory in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            return  # other notes, or other files of ours, are there
+
+
+def _is_taken(scsi_id: str, host: Host) -> bool:
+    """Does somebody use the map for longer than for a look at it?"""
+    the_map = multipath.find_map(scsi_id, host)
+    if os.path.lexists(os.path.join(host.dev, _IN_USE_BY_SM, scsi_id)):
+        return True
+    return the_map is not None and bool(holders.stacked(the_map.kernel_name, host))
+
+
+def _noted(scsi_id: str, host: Host) -> Optional[_Noted]:
+    """What the note says; one that cannot be read is as good as none."""
+    text = text_of(_path(scsi_id, host))
+    try:
+        facts = json.loads(text)
+        return _Noted(str(facts["boot"]), bool(facts["had_wwid"]), tuple(map(str, facts["there"])))
+    except (ValueError, KeyError, TypeError):
+        if text:
+            log.warning("The note %s cannot be read; it is passed over.", _path(scsi_id, host))
+        return None
+
+
+def _boot_id(host: Host) -> str:
+    return text_of(os.path.join(host.proc, "sys/kernel/random/boot_id")).strip()
+
+
+def _path(scsi_id: str, host: Host) -> str:
+    return os.path.join(host.at(DIRECTORY), scsi_id)
