@@ -147,7 +147,7 @@ def test_what_a_scan_brings_is_hidden_and_goes_again(lab, pool, image, original)
 def test_the_lun_of_an_sr_that_is_being_attached_stays_when_our_scan_was_first(lab, pool, clone):
     array = lab.target(clone)
     initiator.login(array.iqn, array.portal)
-    write(os.path.join(SR_REF, array.iqn), "99999999-2222-3333-4444-555555555559\n")
+    write(initiator.SR_REF / array.iqn, "99999999-2222-3333-4444-555555555559\n")
     wanted = array.add_lun(lab.lun(lab.blank("data.img", 8 << 20), number=9))  # SM has its line, and has yet to look
     sr = pool.db.create("SR", name_label="data", type="lvmoiscsi")
     pool.db.create("PBD", SR=sr, host=pool.master, device_config={"SCSIid": wanted.scsi_id})

@@ -428,8 +428,8 @@ class OpenIscsi:
     def _end_unless_used(self, session: Session, own: Optional[Note], done_with: Optional[str]) -> bool:
         """Log out, unless a disk of the session is in use; False if it is, and the session is its users' now.
 
-        `own`: the note of its login, if it was logged in here and has our time-outs. Raises Refused when nobody can tell
-        now, _WorkedOn when a run of ours is among the users.
+        `own`: the note of its login, if it was logged in here and has our time-outs. Raises Refused when nobody can
+        tell now, _WorkedOn when a run of ours is among the users.
         """
         self._verify_nothing_hangs(session)
         self._luns.let_go_of_maps(session.luns, done_with)
