@@ -56,7 +56,7 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         lun.reach(stack)
         if lun.multipathing:
             stack.callback(quietly, "dropping page caches", lambda: _drop_caches(lun))
-            stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline.for_cleanup()))
+            stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
         meanwhile()
         disks = lun.disks()
         udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
@@ -84,12 +84,12 @@ def _take_back_what_is_left(lun: Lun) -> None:
     """A map that a killed call has left, where multipathing has been switched off since."""
     left = None if lun.multipathing else own_maps.left(lun.scsi_id)
     if left is not None:
-        _flush_map(left, lun.deadline.part(LEFT_MAP_SECONDS))
+        multipath.flush_map(left, LEFT_MAP_SECONDS, _multipath(lun.deadline))
         own_maps.hand_over(lun.scsi_id)
 
 
 def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
-    multipath.flush_map(before, host=_multipath(deadline))
+    multipath.flush_map(before, host=_multipath(deadline.for_cleanup()))
 
 
 def _forget_map(before: multipath.Before, lun: Lun) -> None:

@@ -290,8 +290,7 @@ class OpenIscsi:
         with_chap = settings["node.session.auth.username"] is not None
         with_incoming = settings["node.session.auth.username_in"] is not None
         marker = new_marker()
-        wanted = int(settings["node.session.timeo.replacement_timeout"] or 0)
-        note = self._new_note(iqn, portal, user, created=True, marker=marker, patience=wanted)
+        note = self._new_note(iqn, portal, user, created=True, marker=marker)
         try:
             if self._deadline.left < _SHORTEST_LOGIN + _LOGIN_MARGIN:
                 raise self._deadline.over(f"the login to {iqn} at {portal}")
@@ -316,7 +315,8 @@ class OpenIscsi:
             if note["before"] is not None or not ours:
                 self._changes.undo(note)
             log.info("%s: %s", "logged in" if ours else "another program has just logged in", session)
-            if ours and not set_patience(session, min(_PATIENCE_SECONDS, wanted), self._host):
+            patience = min(_PATIENCE_SECONDS, int(settings["node.session.timeo.replacement_timeout"] or 0))
+            if ours and not set_patience(session, patience, self._host):
                 log.debug("%s keeps its time-out", session)
             return self._use(session, note)
         except BaseException:
@@ -394,9 +394,8 @@ class OpenIscsi:
                 self._luns.hand_over_maps(own.luns, done_with)
             self._leave(note, own, others)
             return
-        ends = [] if others else [(one, note if one == own else None) for one in owed]
         try:
-            kept = [one for one, its_note in ends if not self._end_unless_used(one, its_note, done_with)]
+            kept = [] if others else [one for one in owed if not self._end_unless_used(one, one == own, done_with)]
         except _WorkedOn as problem:
             self._leave(note, own, {str(problem)})
             return
@@ -421,15 +420,15 @@ class OpenIscsi:
         """Leave a session, its record and our LUNs to their other users. A run of ours, or a later one, ends them."""
         if session is not None:
             log.info("%s stays, as %s uses it now", session, ", ".join(sorted(others)))
-            self._be_patient(session, note)
+            self._be_patient(session)
         note.add(user=None, handed=sorted(others))
         note.close()
 
-    def _end_unless_used(self, session: Session, own: Optional[Note], done_with: Optional[str]) -> bool:
+    def _end_unless_used(self, session: Session, is_ours: bool, done_with: Optional[str]) -> bool:
         """Log out, unless a disk of the session is in use; False if it is, and the session is its users' now.
 
-        `own`: the note of its login, if it was logged in here and has our time-outs. Raises Refused when nobody can
-        tell now, _WorkedOn when a run of ours is among the users.
+        `is_ours`: it was logged in here, and has our time-outs. Raises Refused when nobody can tell now,
+        _WorkedOn when a run of ours is among the users.
         """
         self._verify_nothing_hangs(session)
         self._luns.let_go_of_maps(session.luns, done_with)
@@ -443,21 +442,21 @@ class OpenIscsi:
             raise _WorkedOn("a run of ours at the LUN {} ({})".format(", ".join(at_work), ", ".join(users)))
         log.warning("%s stays, as its disks are in use: %s. Log out when they are not.", session, ", ".join(users))
         self._luns.hand_over_maps(session.luns, done_with)
-        if own is not None:
-            self._be_patient(session, own)
+        if is_ours:
+            self._be_patient(session)
         return False
 
-    def _be_patient(self, session: Session, note: Note) -> None:
-        """I/O of a session that others use now waits for a lost connection as SM has it; for a path that is shorter.
+    def _be_patient(self, session: Session) -> None:
+        """I/O of a session that others use now waits for a lost connection as SM has it.
 
-        What somebody else has set meanwhile stays: multipathd gives the paths of its maps a time of its own.
+        Only where it has our own patience still: a path has the shorter one of SM since its login, and multipathd gives
+        the paths of its maps one of its own.
         """
-        wanted = note["patience"] or REPLACEMENT_SECONDS
-        given, now = min(_PATIENCE_SECONDS, wanted), patience_of(session, self._host)
-        if now not in (None, given, wanted):
-            log.info("I/O of %s waits %d seconds for a lost connection, as another program has set it", session, now)
-        elif not set_patience(session, wanted, self._host):
-            log.warning("the I/O of %s fails after %d seconds without a connection", session, given)
+        now = patience_of(session, self._host)
+        if now not in (None, _PATIENCE_SECONDS):
+            log.debug("the I/O of %s waits %d seconds for a lost connection", session, now)
+        elif not set_patience(session, REPLACEMENT_SECONDS, self._host):
+            log.warning("the I/O of %s fails after %d seconds without a connection", session, _PATIENCE_SECONDS)
 
     def _release(self, note: Note) -> None:
         if note["iqn"]:

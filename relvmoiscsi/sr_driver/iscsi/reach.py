@@ -27,7 +27,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, apart
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.sr_driver.held import LUN_SECONDS, quietly
-from relvmoiscsi.sr_driver.iscsi.access import Access, log_in, log_out
+from relvmoiscsi.sr_driver.iscsi.access import LOGOUT_LOCK_SECONDS, Access, log_in, log_out
 from relvmoiscsi.sr_driver.iscsi.listing import luns_of
 from relvmoiscsi.sr_driver.transport import Lun
 
@@ -142,7 +142,8 @@ def _complete_paths(access: Access, logins: Sequence[Login], users: Set[str]) ->
     has ended: SM looks first and takes its line then. The sessions are that SR's, which ends them like those of SM.
     """
     iqn, ours = access.config.target_iqn, [login.session.persistent_portal for login in logins if login.created]
-    in_time = access._replace(deadline=access.deadline.for_cleanup().part(PATHS_SECONDS))
+    deadline, lock_seconds = access.deadline.for_cleanup().part(PATHS_SECONDS), LOGOUT_LOCK_SECONDS
+    in_time = access._replace(deadline=deadline, lock_seconds=max(access.lock_seconds, lock_seconds))
     open_iscsi = in_time.open_iscsi(PORTAL_SECONDS)
     if not ours or not open_iscsi.other_users(iqn) - users or sessions_of(iqn) and not access.multipathing:
         return
