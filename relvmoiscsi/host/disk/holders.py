@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Container, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Container, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -162,9 +162,8 @@ def _loops_over(devices: Container[str], host: Host) -> Iterator[Tuple[str, str]
 def _processes_with(numbers: Dict[str, str], host: Host) -> Iterator[Tuple[str, str]]:
     """Processes with an open descriptor of one of these devices (major:minor to name); watchers left out."""
     found: Set[Tuple[int, str]] = set()
-    for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
-        # A file on a server that does not answer would hang: only what lies in a /dev is asked for its number.
-        number = _number(link) if "/dev/" in _link(link) else ""
+    for link in _open_devices(host):
+        number = _number(link)
         if number in numbers:
             found.add((int(link.split(os.sep)[-3]), numbers[number]))
     for process, name in sorted(found):
@@ -180,14 +179,38 @@ def writers_of_block(status: os.stat_result, own_descriptor: int, host: Host = T
     wanted = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
     found: Dict[str, None] = {}
-    for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
-        if link != own and "/dev/" in _link(link) and _number(link) == wanted and _is_for_writing(link):
+    for link in _open_devices(host):
+        if link != own and _number(link) == wanted and _is_for_writing(link):
             found[link.split(os.sep)[-3]] = None
     return [
         named_process(one, host)
         for one in sorted(found, key=int)
         if _text(os.path.join(host.proc, one, "comm")) not in WATCHERS
     ]
+
+
+def _open_devices(host: Host) -> Iterator[str]:
+    """Paths of all descriptors, /proc/*/fd/*, of what lies in a /dev.
+
+    Nothing else may be asked for its number: a file on a server that does not answer would hang.
+    """
+    for process in glob(os.path.join(escape(host.proc), "[0-9]*")):
+        directory = os.path.join(process, "fd")
+        yield from (os.path.join(directory, name) for name in _devices_among(directory))
+
+
+def _devices_among(directory: str) -> List[str]:
+    # A host of many VMs has tens of thousands of descriptors: one call for each.
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return []  # gone, or not for us
+    try:
+        return [name for name in os.listdir(descriptor) if "/dev/" in _link(name, descriptor)]
+    except OSError:
+        return []  # it has ended in the meantime
+    finally:
+        os.close(descriptor)
 
 
 def _is_for_writing(link: str) -> bool:
@@ -219,9 +242,9 @@ def _claims(devices: Sequence[str], host: Host) -> List[str]:
     return found
 
 
-def _link(path: str) -> str:
+def _link(path: str, directory: Optional[int] = None) -> str:
     try:
-        return os.readlink(path)
+        return os.readlink(path, dir_fd=directory)
     except OSError:
         return ""  # gone, or not for us
 
