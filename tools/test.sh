@@ -70,17 +70,25 @@ stage() {
 # -- jobs: all but the unit tests waits for udev, disks and machines a good part of its time. So it runs behind them, and
 # what it prints comes when they have ended. A job is a function job_<kind>, which ends as the program that it becomes.
 
-job_judges() { job_pytest judges current -m root tests/judged --ignore=tests/judged/package; }
+# Who opens a disk for writing looks at every descriptor of every process, and each VM beside has tens of thousands: so
+# judges see no processes but their own, where that can be. `unshare` hears no TERM; what it has begun ends with it.
+job_judges() {
+    local apart=(unshare --pid --fork --kill-child --mount-proc)
+    "${apart[@]}" true 2>/dev/null || apart=()
+    trap 'kill -KILL "$!"; exit 143' TERM
+    job_pytest judges current -m root tests/judged --ignore=tests/judged/package &
+    wait "$!"
+}
 
 # Beside the judges, of which each sees the loop devices and volume groups of all: these have root directories of their own.
 job_packages() { job_pytest packages current -m root tests/judged/package; }
 
 job_collection() { job_pytest collection ansible -c ansible/tests/played/pytest.ini ansible/tests/played; }
 
-# job_pytest <name> <venv> <pytest argument>...
+# job_pytest <name> <venv> <pytest argument>...: as the words of $apart say, if a caller has set any
 job_pytest() {
     tools/venv.sh "$2"
-    exec ".venv/$2/bin/python" -m pytest -q --junitxml="$reports/$1.xml" -o junit_logging=no "${@:3}"
+    exec ${apart[@]+"${apart[@]}"} ".venv/$2/bin/python" -m pytest -q --junitxml="$reports/$1.xml" -o junit_logging=no "${@:3}"
 }
 
 # Cinder's tests are unittest's, and so are those of a driver.
