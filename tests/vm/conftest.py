@@ -7,7 +7,6 @@ taken away by the lab, everything else must have been taken away by what was tes
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -153,7 +152,7 @@ def standin_sees(lab):
     """Tells the stand-in for lvmoiscsi of LUNs, and how to reach them."""
 
     def tell(*targets):
-        helper = [sys.executable, os.path.join(xapi.TOP, "tests/kit/lab/reach.py")]
+        helper = ["kit.lab.reach"]
         luns = [
             dict(
                 {"target": "127.0.0.1", "targetIQN": target.iqn, "LUNid": str(lun.number), "SCSIid": lun.scsi_id},

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""As a program: log in to a target, or log out, for the stand-in for lvmoiscsi, under SM's lock on iscsiadm.
+"""Logs in to a target, or out, for the stand-in for lvmoiscsi, under SM's lock on iscsiadm. Words:
 
-reach.py login IQN PORTAL [USER PASSWORD]     a session that is there is scanned
-reach.py logout IQN                           of all portals
+login IQN PORTAL [USER PASSWORD]     a session that is there is scanned
+logout IQN                           of all portals
 """
 
 import fcntl
-import os
-import sys
 
-sys.path[:0] = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
-sys.path[:0] = [os.path.dirname(sys.path[0])]
-
-from kit.lab import initiator  # noqa: E402
-from kit.lab.lio import Chap  # noqa: E402
+from kit.lab import initiator
+from kit.lab.lio import Chap
 
 LOCK = "/var/lock/sm/iscsiadm/isciadm_running"
+
+
+def main(*words):
+    with open(LOCK, "a", encoding="ascii") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        reach(*words)
 
 
 def reach(what, iqn, *rest):
@@ -27,9 +28,3 @@ def reach(what, iqn, *rest):
         initiator.rescan(iqn)
     else:
         initiator.login(iqn, rest[0], Chap(*rest[1:]) if rest[1:] else None)
-
-
-if __name__ == "__main__":
-    with open(LOCK, "a", encoding="ascii") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        reach(*sys.argv[1:])

@@ -19,6 +19,7 @@ pool's extra_env). Its keys:
     state     directory where it keeps who has which LUN attached; <the file's name>.state when absent
 
 Commands are lists of words; {target}, {port}, {portal}, {targetIQN}, {SCSIid}, {LUNid}, {device} are replaced in them.
+One whose first word is a module of the kit, "kit.lab.reach", is a call of its main() in this process.
 Faults are SM's: 95, 96, 107 with the lists of sm on stderr, 68 for wrong CHAP, 47 for another SR on the LUN.
 Source: docs/host.rst; SM LVHDoISCSISR.py print_LUNs_XML, print_entries; BaseISCSI.py
 attach, detach; util.py _incr_iscsiSR_refcount, _decr_iscsiSR_refcount (behaviour only).
@@ -26,6 +27,7 @@ attach, detach; util.py _incr_iscsiSR_refcount, _decr_iscsiSR_refcount (behaviou
 
 import fcntl
 import http.client
+import importlib
 import json
 import os
 import re
@@ -265,10 +267,9 @@ class Standin:
 
     def _run(self, what, lun):
         for command in self.lab.get(what, ()):
-            done = _run(self._words(lun, command))
-            if done.returncode:
-                text = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
-                raise Refused(ISCSI_LOGIN, f"{what} failed [opterr={done.returncode}: {text}]")
+            problem = _problem_of(self._words(lun, command))
+            if problem:
+                raise Refused(ISCSI_LOGIN, f"{what} failed [opterr={problem}]")
 
     def _words(self, lun, command):
         values = {key: str(value) for key, value in lun.items()}
@@ -298,6 +299,19 @@ def _run(command):
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
     )
+
+
+def _problem_of(command):
+    """Runs a command of the lab; gives what went wrong, or nothing."""
+    if command[0].startswith("kit."):
+        try:
+            importlib.import_module(command[0]).main(*command[1:])
+        except (AssertionError, OSError, subprocess.SubprocessError, ValueError) as error:
+            return repr(error)
+        return ""
+    done = _run(command)
+    text = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
+    return f"{done.returncode}: {text}" if done.returncode else ""
 
 
 def _port(lun):
