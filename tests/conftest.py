@@ -75,11 +75,11 @@ def _states(config):
 def _part(part, items):
     """Of the states of a LUN in use or after a cut, and of a pool whose client was killed, which differ in data and not
     in code, the first, fifth, ninth ... of each test are in one part, and the others in the other; a test of one state
-    is in both, and the golden ones are.
+    is in both, and the golden ones are, unless it cuts them at every write.
     """
     kept, tests = set(), {}
     for item in items:
-        if item.get_closest_marker("states") is None or "golden" in item.nodeid:
+        if item.get_closest_marker("states") is None or "golden" in item.nodeid and "_cut_" not in item.name:
             kept.add(item)
         else:
             tests.setdefault(item.nodeid.split("[")[0], []).append(item)

@@ -102,7 +102,7 @@ job_cinder() {
 # job_vm <number>: pytest runs elsewhere. Two User-mode Linuxes on each of two cores, as a third of their time they wait;
 # and an emulated machine, with the distribution's own kernel, for what needs that. Without User-mode Linux all is emulated.
 job_vm() {
-    local number=$1 results=build/e2e-$1 places=(last first first last last) arguments
+    local number=$1 results=build/e2e-$1 places=(last first last first last) arguments
     [ "$number" -eq 0 ] || until_vm_starts build/e2e-0 # what that installs and makes is there for the others
     tools/venv.sh cinder # one of the tests runs it in the VM
     "${machines[number]}_part" "$number"
@@ -121,7 +121,7 @@ until_vm_starts() {
 # part_of <file of tests>: that is the number of its VM; each has about as much to do as the others
 part_of() {
     case $(basename "$1" .py) in
-        test_sr_create | test_parallel | test_pool_client) echo 1 ;;
+        test_sr_create | test_parallel | test_pool_client | test_pool_day | test_installed | test_command_guard) echo 1 ;;
         test_sr_create_*) echo 2 ;;
         test_cinder | test_cloudstack | test_direct) echo 4 ;;
         *) echo 3 ;;

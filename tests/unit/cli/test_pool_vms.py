@@ -15,6 +15,8 @@ from relvmoiscsi import cli
 from relvmoiscsi.cli import pool
 from relvmoiscsi.pool.vms import choice, owner
 
+pytestmark = pytest.mark.states
+
 
 class Office(Lab):
     """The VMs "web" and "db" on "Production", and a copy of that SR with the name "copy"."""

@@ -26,7 +26,7 @@ from relvmoiscsi.doctor.pool import (
 from relvmoiscsi.doctor.settings import CONFIG, KEEPS_ALL, MAKES_ONE
 from relvmoiscsi.host.xapi.api import XapiFailure
 
-pytestmark = pytest.mark.processes  # the simulated xapi runs drivers and plugins
+pytestmark = [pytest.mark.processes, pytest.mark.states]  # the simulated xapi runs drivers and plugins
 
 INFO = DriverInfo(DRIVER_INFO["name"], DRIVER_INFO["description"], DRIVER_INFO["driver_version"])
 XS2 = 1

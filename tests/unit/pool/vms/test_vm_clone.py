@@ -12,6 +12,8 @@ from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import ova_file
 from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE
 
+pytestmark = pytest.mark.states
+
 CHANGING = ("create", "destroy", "set_", "add_to", "remove_from", "start", "shutdown", "plug", "migrate")
 
 

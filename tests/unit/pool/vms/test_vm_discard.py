@@ -9,6 +9,8 @@ from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import choice, inventory, restore
 from relvmoiscsi.pool.vms import discard as made_vms
 
+pytestmark = pytest.mark.states
+
 
 def discard_all(day, told=lambda plan: None, sr_uuid=None):
     """The names of the networks that went; `told` is called with the plan before it is carried out."""

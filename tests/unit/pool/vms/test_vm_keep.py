@@ -10,6 +10,8 @@ from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.vms import home, inventory, keep, restore
 
+pytestmark = pytest.mark.states
+
 
 def run(day, work, where=None):
     with connect(where or day.lab.where()) as calls:
