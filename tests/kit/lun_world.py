@@ -127,8 +127,8 @@ class World:
             stack.enter_context(pool.near())
             self._pool = pool
             vms = pool.api.vms
-            vms.make_vdi, vms.drop_vdi = self._make_vdi, self._drop_vdi
-            vms.read_vdi, vms.write_vdi = self._read_vdi, self._write_vdi
+            vms.make_vdi, vms.drop_vdi = self._alone(self._make_vdi), self._alone(self._drop_vdi)
+            vms.read_vdi, vms.write_vdi = self._alone(self._read_vdi), self._alone(self._write_vdi)
             yield pool
 
     def plugin(self, host, function, arguments):
@@ -158,6 +158,15 @@ class World:
         return [lun for lun in self.luns if not lun.target and (host, lun.scsi_id) not in self.unmapped]
 
     # -- VDIs ---------------------------------------------------------------------------------------------------------
+
+    def _alone(self, function):
+        """One at a time reads or changes volumes: a task of a client that was killed goes on beside the next run's."""
+
+        def alone(*words):
+            with self._lock:
+                return function(*words)
+
+        return alone
 
     def _make_vdi(self, sr, record):
         """A raw volume more: the disk is built anew with it, as its ids follow from their keys."""
