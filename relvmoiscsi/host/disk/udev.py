@@ -247,7 +247,8 @@ def left_hidden(host: Host = THIS_HOST) -> List[str]:
     """
     disks = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/sd*"))]
     left = sorted((disk for disk in disks if is_left_hidden(disk, host)), key=_by_age)
-    return [disk for disk in left if disk not in _hidden_now(host)] if left else []
+    at_work = _hidden_now(host) if left else []
+    return [disk for disk in left if disk not in at_work]
 
 
 def _hidden_now(host: Host) -> List[str]:

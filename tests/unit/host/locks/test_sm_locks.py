@@ -494,10 +494,8 @@ def test_lines_that_sm_is_about_to_move_are_not_overwritten(root, references):
     assert references.users(IQN) == [THEIRS]
 
 
-def test_a_line_that_sm_writes_back_goes_again(root, references, monkeypatch):
-    """SM has read the lines, closed the file, and comes to write them."""
-    write(reference(root), ATTACHED + "\n" + OURS + "\n" + THEIRS + "\n")
-    sm = threading.Thread(target=write, args=(reference(root), OURS + "\n" + THEIRS + "\n"))
+def remove_with_sm_at_the_door(references, sm, monkeypatch):
+    """Take out our line; SM, a thread that has not begun, comes for the file when that is about to be written."""
     pwrite = os.pwrite
 
     def with_sm_at_the_door(*arguments):
@@ -510,6 +508,13 @@ def test_a_line_that_sm_writes_back_goes_again(root, references, monkeypatch):
     references.remove(IQN, OURS)
     sm.join()
 
+
+def test_a_line_that_sm_writes_back_goes_again(root, references, monkeypatch):
+    """SM has read the lines, closed the file, and comes to write them."""
+    write(reference(root), ATTACHED + "\n" + OURS + "\n" + THEIRS + "\n")
+    sm = threading.Thread(target=write, args=(reference(root), OURS + "\n" + THEIRS + "\n"))
+    remove_with_sm_at_the_door(references, sm, monkeypatch)
+
     assert references.users(IQN) == [THEIRS]
 
 
@@ -518,16 +523,7 @@ def test_sm_waits_for_a_line_to_be_gone(root, references, monkeypatch):
     write(reference(root), OURS + "\n" + THEIRS + "\n")
     found = []
     sm = threading.Thread(target=lambda: found.append(read(reference(root))))
-    pwrite = os.pwrite
-
-    def with_sm_at_the_door(*arguments):
-        sm.start()
-        sm.join(0.2)
-        return pwrite(*arguments)
-
-    monkeypatch.setattr(os, "pwrite", with_sm_at_the_door)
-    references.remove(IQN, OURS)
-    sm.join()
+    remove_with_sm_at_the_door(references, sm, monkeypatch)
 
     assert found[0].split() == [THEIRS]
 
