@@ -10,6 +10,7 @@ from typing import NamedTuple, Tuple
 
 from relvmoiscsi.host.command import Runner, run
 from relvmoiscsi.host.disk.events import Waiter, wait_for
+from relvmoiscsi.host.files import text_of
 
 XAPI_SOCKET = "/var/lib/xcp/xapi"
 #: where udev looks for rules; a file hides those of the same name in the directories behind
@@ -65,6 +66,11 @@ class Host(NamedTuple):
     def config(self) -> str:
         """Our configuration; the rules in udev/ know it as well."""
         return self.at("etc/relvmoiscsi.conf")
+
+    @property
+    def boot_id(self) -> str:
+        """What differs after a reboot, when no session and no map of before is left."""
+        return text_of(os.path.join(self.proc, "sys/kernel/random/boot_id")).strip()
 
     @property
     def xapi_socket(self) -> str:

@@ -54,7 +54,7 @@ def note(before: multipath.Before, there: Sequence[str], host: Host = THIS_HOST)
     """
     if before.had_map:
         return
-    path, boot = _path(before.scsi_id, host), _boot_id(host)
+    path, boot = _path(before.scsi_id, host), host.boot_id
     noted = _noted(before.scsi_id, host)
     disks = list(noted.there if noted is not None and noted.boot == boot else there)
     content = json.dumps({"boot": boot, "had_wwid": before.had_wwid, "there": disks}, sort_keys=True) + "\n"
@@ -73,7 +73,7 @@ def left(scsi_id: str, host: Host = THIS_HOST) -> Optional[multipath.Before]:
     if noted is None:
         return None
     now = multipath.look(scsi_id, host)
-    if now.had_map and (noted.boot != _boot_id(host) or _is_taken(scsi_id, host)):
+    if now.had_map and (noted.boot != host.boot_id or _is_taken(scsi_id, host)):
         hand_over(scsi_id, host)
         return None
     return multipath.Before(scsi_id, had_map=False, had_wwid=noted.had_wwid)
@@ -90,7 +90,7 @@ def left_behind(host: Host = THIS_HOST) -> List[str]:
     """The SCSIids of LUNs with a map of ours at which no call of ours is. Nothing is touched."""
     names = sorted(os.path.basename(path) for path in glob(os.path.join(escape(host.at(DIRECTORY)), "*")))
     ids = [name for name in names if is_scsi_id(name) and not is_lun_locked(name, host)]
-    boot = _boot_id(host)
+    boot = host.boot_id
     noted = [(one, _noted(one, host)) for one in ids if multipath.find_map(one, host) is not None]
     return [one for one, said in noted if said is not None and said.boot == boot and not _is_taken(one, host)]
 
@@ -136,10 +136,6 @@ def _noted(scsi_id: str, host: Host) -> Optional[_Noted]:
         if text:
             log.warning("The note %s cannot be read; it is passed over.", _path(scsi_id, host))
         return None
-
-
-def _boot_id(host: Host) -> str:
-    return text_of(os.path.join(host.proc, "sys/kernel/random/boot_id")).strip()
 
 
 def _path(scsi_id: str, host: Host) -> str:

@@ -61,7 +61,6 @@ from relvmoiscsi.host.iscsi.iscsiadm import (
 from relvmoiscsi.host.iscsi.luns import IdsOfPool, Luns, no_pool
 from relvmoiscsi.host.iscsi.notes import (
     Note,
-    boot_id,
     dead_notes_in_turn,
     new_note,
     noted_users,
@@ -411,7 +410,7 @@ class OpenIscsi:
 
     def _owed(self, note: Note, own: Optional[Session]) -> List[Session]:
         """The sessions to end once nobody has a line in SM's file: `own`, and those that SM has left to us."""
-        if note["boot"] != boot_id(self._host):
+        if note["boot"] != self._host.boot_id:
             return []
         inherited = [session_by_id(sid, self._host) for sid in note["inherited"] or []]
         return [one for one in [own, *inherited] if one is not None and one.iqn == note["iqn"]]
@@ -529,7 +528,7 @@ class OpenIscsi:
 
     def _session_of(self, note: Note) -> Optional[Session]:
         """The session that the note speaks of; None when it has ended."""
-        if note["boot"] != boot_id(self._host) or not note["iqn"]:
+        if note["boot"] != self._host.boot_id or not note["iqn"]:
             return None
         if note["sid"] is None:
             return self._session_made_by(note) if note["created"] else None

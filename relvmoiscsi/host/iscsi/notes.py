@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.files import append, remedy, sync_directory, text_of
+from relvmoiscsi.host.files import append, remedy, sync_directory
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.this_host import Host
 
@@ -118,7 +118,7 @@ def new_note(host: Host, **facts: Any) -> Note:
         if os.fstat(descriptor).st_nlink:
             note = Note(path, descriptor, {})
             try:
-                note.add(boot=boot_id(host), **facts)
+                note.add(boot=host.boot_id, **facts)
                 sync_directory(directory)
             except BaseException:
                 note.remove()  # nothing has been changed yet
@@ -170,11 +170,6 @@ def noted_users(host: Host, iqn: str) -> Set[str]:
 def is_handed_over(content: str) -> bool:
     """Did the run of the note with this content end as it should, and leave a session or a LUN to its other users?"""
     return _facts(content.encode("ascii", "replace")).get("handed") is not None
-
-
-def boot_id(host: Host) -> str:
-    """What differs after a reboot, when no session of before is left."""
-    return text_of(os.path.join(host.proc, "sys/kernel/random/boot_id")).strip()
 
 
 def packed(content: Optional[bytes]) -> Optional[str]:
