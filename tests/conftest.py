@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from kit.examples import IS_36, examples
+from kit.examples import IS_36
 
 HERE = Path(__file__).resolve().parent
 JUDGED = HERE / "judged"
@@ -25,18 +24,10 @@ ONE_PYTHON = [
 ]
 IN_CI = os.environ.get("CI") == "true"
 
-# A time per example says more about the machine than about the code. CI looks at the same examples every time, so that
-# a red run is about the change; the random search is what people run. Python 3.6 takes a fourth, as of `--states`:
-# what a test asks for of its own it asks of `kit.examples`.
-everywhere = {
-    "deadline": None,
-    # a sector or a metadata area of chance bytes is large, and how many are too large is a matter of the seed
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
-    "max_examples": examples(settings.default.max_examples),
-}
-settings.register_profile("dev", **everywhere)
-settings.register_profile("ci", derandomize=True, print_blob=True, **everywhere)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
+if not os.environ.get("RELVMOISCSI_VM"):
+    from kit.search import load_profile
+
+    load_profile(IN_CI)
 
 #: functions that start a process; not every Python has every one
 STARTERS = ("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve")
@@ -72,21 +63,31 @@ def _states(config):
     return config.getoption("--states") or ("fourth" if IS_36 else "all")
 
 
+#: a test that is tried with so many values or more is one whose values are data, not ways through the code
+MANY = 8
+
+
 def _part(part, items):
     """Of the states of a LUN in use or after a cut, and of a pool whose client was killed, which differ in data and not
     in code, the first, fifth, ninth ... of each test are in one part, and the others in the other; a test of one state
-    is in both, and the golden ones are, unless it cuts them at every write.
+    is in both, and the golden ones are, unless it cuts them at every write. Of another test that has `MANY` values or
+    more Python 3.6 takes each fourth as well, and the newer one takes all.
     """
     kept, tests = set(), {}
     for item in items:
-        if item.get_closest_marker("states") is None or "golden" in item.nodeid and "_cut_" not in item.name:
-            kept.add(item)
-        else:
-            tests.setdefault(item.nodeid.split("[")[0], []).append(item)
-    for states in tests.values():
-        fourth = set(states[::4])
-        kept |= fourth if part == "fourth" else set(states) - fourth or fourth
+        tests.setdefault((item.nodeid.split("[")[0], _kind(item)), []).append(item)
+    for (_, kind), values in tests.items():
+        fourth = set(values[::4] if kind == "states" or kind == "values" and len(values) >= MANY else values)
+        others = set(values) - fourth if kind == "states" else set(values)
+        kept |= fourth if part == "fourth" else others or fourth
     return kept
+
+
+def _kind(item):
+    """What a test goes through: the golden LUNs, states that the two Pythons share, or other values, if any."""
+    if "golden" in item.nodeid and "_cut_" not in item.name:
+        return "golden"
+    return "states" if item.get_closest_marker("states") else "values"
 
 
 def pytest_runtest_setup(item):

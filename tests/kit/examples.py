@@ -12,3 +12,7 @@ IS_36 = platform.python_version().startswith("3.6.")
 def examples(count: int) -> int:
     """So many of `count` examples does this Python take."""
     return max(1, count // 4) if IS_36 else count
+
+
+#: of a client or call that is killed at its first step, its second and so on this Python takes each so many'th
+EVERY_DEATH = 3 if IS_36 else 1

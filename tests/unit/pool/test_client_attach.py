@@ -9,6 +9,7 @@ import pytest
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import cut_before
+from kit.examples import EVERY_DEATH
 from kit.pool import server
 from kit.pool.api import GoneAway, answer
 from kit.pool_fakes import until
@@ -311,7 +312,7 @@ def test_any_answer_may_be_lost(lab, world, monkeypatch):
 
     monkeypatch.setattr(server, "answer", lose)
     while count[0] >= number:
-        count[0], number = 0, number + 1
+        count[0], number = 0, number + EVERY_DEATH
         clone = lab.clone("Production")
         (done,) = lab.attach(clone)
         assert (done.status, done.error, len(done.vdis)) == (DONE, None, 4), number
@@ -353,7 +354,7 @@ def test_killed_at_every_call_the_next_run_finishes_it(world, after):
             assert not set(FORBIDDEN) & set(pool.api.calls)
         if not reached:
             break
-        number += 1
+        number += EVERY_DEATH
     assert number > 18
 
 

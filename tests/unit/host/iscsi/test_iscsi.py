@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kit.clock import Clock
+from kit.examples import EVERY_DEATH
 from kit.iscsi_world import (
     CHAP_IQN,
     INITIATOR,
@@ -961,7 +962,7 @@ def close_notes(patch):
 @pytest.mark.parametrize("there", [False, True], ids=["new record", "record was there"])
 @pytest.mark.parametrize("again", ["recover", "the same login"])
 def test_after_a_kill_anywhere_the_next_run_leaves_the_host_as_it_was(tmp_path, monkeypatch, there, again):
-    for number in range(1, 200):
+    for number in range(1, 200, EVERY_DEATH):
         world = World(tmp_path / str(number))
         if there:
             world.put_record("127.0.0.1,3260,1/default", text=THERE)
