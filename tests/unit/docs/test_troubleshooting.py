@@ -48,11 +48,7 @@ def texts(node, names):
         return {re.sub(r"\{[^}]*\}", ANY, text) for text in texts(node.func.value, names)}
     if isinstance(node, ast.Name):
         return names.get(node.id, {ANY})
-    try:
-        value = ast.literal_eval(node)
-    except ValueError:
-        return {ANY}
-    return {value} if isinstance(value, str) else {ANY}
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else {ANY}
 
 
 def combined(parts):
@@ -87,7 +83,8 @@ def one_gap(text):
 
 def all_texts(tree):
     """Every text in a module, whatever it is for."""
-    found = set().union(*(texts(node, {}) for node in ast.walk(tree) if isinstance(node, ast.expr)))
+    of_texts = (ast.Constant, ast.JoinedStr, ast.BinOp, ast.Call)
+    found = set().union(*(texts(node, {}) for node in ast.walk(tree) if isinstance(node, of_texts)))
     return {one_gap(re.sub(r"\{[^}]*\}", ANY, text)) for text in found}
 
 
