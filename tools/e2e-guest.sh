@@ -129,7 +129,7 @@ run_pytest() {
         arguments=(tests/vm "${arguments[@]}")
     fi
     cd "$project"
-    env RELVMOISCSI_VM="$results" .venv/current/bin/python -m pytest -m vm -p no:cacheprovider -p no:xdist \
+    env RELVMOISCSI_VM="$results" .venv/current/bin/python -m pytest -m vm -p no:cacheprovider -p no:xdist -p no:hypothesispytest \
         --junitxml="$results/junit.xml" -o junit_logging=no --durations=15 "${arguments[@]}" </dev/null || status=$?
     cd /
     dmesg >"$results/dmesg.txt"

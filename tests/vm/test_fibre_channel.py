@@ -16,6 +16,7 @@ import XenAPI
 from kit.lab import initiator, prober
 from kit.lab.command import read, settle, until, write
 from kit.lab.fcoe import Fabrics
+from kit.lab.guest import sg3_rules
 from kit.lab.xapi import TOP, chosen
 from kit.pool import client
 from kit.pool.simulator import DRIVERS, sm_directory
@@ -239,7 +240,7 @@ def test_other_clones_that_a_scan_brings_are_hidden_and_go_and_a_path_of_the_ori
     fc.unmap(0, ONE)
     fc.map(clone, 7, ONE)
 
-    with lab.event_activation(), lab.untouched():
+    with sg3_rules(), lab.event_activation(), lab.untouched():
         assert is_failure(created(pool, clone, resign=None), 202)
         answer = call(pool, "probe", {})
         assert is_failure(answer, 107) and other.scsi_id in answer[3], answer

@@ -2,13 +2,13 @@
 """SR.create with several paths to a LUN: through dm-multipath where that is on, never through two disks else."""
 
 import os
-import shutil
 import signal
 
 import pytest
 
 from kit.lab import initiator
-from kit.lab.command import run, write
+from kit.lab.command import write
+from kit.lab.guest import sg3_rules
 from kit.lab.xapi import SUCCESS, Call, created
 
 TWO_GROUPS = [["127.0.0.1:3260"], ["127.0.0.2:3260"]]
@@ -20,26 +20,14 @@ def multipathed_pool(make_pool):
     return make_pool(multipathing="true")
 
 
-SG3_RULES = "/usr/lib/udev/rules.d/55-scsi-sg3_id.rules"
-
-
 @pytest.fixture(params=["55", "61"])
-def sg3_rules(request):
+def rules_of_sg3_utils(request):
     """The rules of sg3_utils, by whose properties multipathd knows what it may take: Debian's, or those of EL 9."""
-    added = []
-    if request.param == "61":
-        added = [f"/etc/udev/rules.d/{number}-scsi-sg3_id.rules" for number in ("55", "61")]
-        os.symlink("/dev/null", added[0])
-        shutil.copy(SG3_RULES, added[1])
-        run("udevadm", "control", "--reload")
-    yield
-    for path in added:
-        os.unlink(path)
-    if added:
-        run("udevadm", "control", "--reload")
+    with sg3_rules(request.param):
+        yield
 
 
-@pytest.mark.usefixtures("sg3_rules")
+@pytest.mark.usefixtures("rules_of_sg3_utils")
 def test_other_clones_of_the_target_have_no_map_and_keep_no_session(lab, multipathed_pool, image):
     clones = [lab.lun(image.clone(f"clone{number}.img")) for number in range(2)]
     copies = lab.target(*clones, groups=TWO_GROUPS)

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 
 from .command import run, settle, write
@@ -71,6 +72,12 @@ BY_SCSID_RULE = """SUBSYSTEM=="block", KERNEL=="sd*[!0-9]", ENV{ID_SERIAL}=="?*"
     SYMLINK+="disk/by-scsid/$env{ID_SERIAL}/%k"
 """
 
+#: sg3_utils has rules that give a disk properties by which multipathd may take it; with EL 9 they are 61-. dom0 of
+#: XenServer 8 and XCP-ng 8.3 has none. They start seven programs for each event of a disk, a good part of what a test
+#: takes, so they are hidden where a test does not ask for them.
+SG3_RULES = Path("/usr/lib/udev/rules.d/55-scsi-sg3_id.rules")
+HIDING = Path("/etc/udev/rules.d") / SG3_RULES.name
+
 
 class Guest:
     """One per session; it stays as `setup` made it."""
@@ -97,6 +104,7 @@ class Guest:
         Path("/etc/multipath").mkdir(exist_ok=True)
         write("/etc/multipath.conf", MULTIPATH_CONF)
         write("/etc/udev/rules.d/62-lab-by-scsid.rules", BY_SCSID_RULE)
+        HIDING.symlink_to("/dev/null")
         run("udevadm", "control", "--reload")
         self.syslog.start()
         self.iscsid.start()
@@ -133,6 +141,25 @@ def configure_lvm(events=False):
         os.makedirs(directory, exist_ok=True)
         text = LVM_CONF.format(read_only=0 if events else read_only, events=int(events))
         write(os.path.join(directory, "lvm.conf"), text)
+
+
+@contextlib.contextmanager
+def sg3_rules(number="55"):
+    """Within, udev has the rules of sg3_utils, by that number."""
+    place = HIDING.with_name(f"{number}-scsi-sg3_id.rules")
+    if place == HIDING:
+        HIDING.unlink()
+    else:
+        shutil.copy(str(SG3_RULES), str(place))
+    run("udevadm", "control", "--reload")
+    try:
+        yield
+    finally:
+        if place == HIDING:
+            HIDING.symlink_to("/dev/null")
+        else:
+            place.unlink()
+        run("udevadm", "control", "--reload")
 
 
 @contextlib.contextmanager
