@@ -93,7 +93,7 @@ def blocks_of(path):
     return {number: digest(block) for number, block in blocks.items() if any(block)}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_libvhdi_reads_the_vhd_as_one_without_a_parent(seed, loops, lvm, tmp_path):
     one = OnLoop(*on(loops, random_chain(seed, bat_entries=4096, free=40, grown=False)))
 
@@ -106,7 +106,7 @@ def test_libvhdi_reads_the_vhd_as_one_without_a_parent(seed, loops, lvm, tmp_pat
     assert not fields.get("Parent filename")
 
 
-@pytest.mark.parametrize("seed", (1, 2, 4, 5, 6, 7, 9, 11, 12))
+@pytest.mark.parametrize("seed", (1, 2, 4, 6, 9, 12))
 def test_qemu_reads_the_vhd_where_no_slot_was_given_away(seed, loops, lvm, tmp_path):
     one = OnLoop(*on(loops, random_chain(seed, bat_entries=4096, free=40, stale=False, odd=False, depth=3)))
     there = check(one.loop.disk(), one.name).allocated
@@ -121,7 +121,7 @@ def test_qemu_reads_the_vhd_where_no_slot_was_given_away(seed, loops, lvm, tmp_p
     assert blocks_of(tmp_path / "flat") == dict(one.chain.flats[one.chain.leaf].blocks)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_qemu_checks_the_qcow2_where_lvm_says_that_it_lies(seed, loops, lvm, tmp_path):
     one = OnLoop(*on(loops, random_qcow2(seed, free=40)))
     image = one.extracted(lvm.over(one.loop.path), tmp_path / "image")

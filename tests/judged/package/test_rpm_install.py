@@ -269,7 +269,7 @@ def test_every_host_accepts_us_while_we_are_there_and_is_as_it_was_when_we_are_g
     assert dom0.tree() == before
 
 
-@every_host
+@pytest.mark.parametrize("host", ["stock", "late", "by-hand", "enabled-by-hand", "no-directory", "no-list"])
 def test_an_upgrade_leaves_what_a_new_installation_would(dom0, packages, fresh, host):
     prepare, without_us, with_us, _ = HOSTS[host]
     prepare(dom0, packages)
