@@ -52,10 +52,10 @@ def test_an_adapter_that_cannot_be_scanned_is_told_and_the_others_are(world):
 def test_one_that_hangs_is_given_up_and_holds_up_no_other(world):
     os.mkfifo(switch(world, 1))  # opened for writing, it waits for a reader
 
-    (sentence,) = scan(places(adapters(host=world.host), host=world.host), Deadline(0.3), world.host)
+    (sentence,) = scan(places(adapters(host=world.host), host=world.host), Deadline(1.5), world.host)
 
     assert sentence.startswith(
-        "host1 (fcoe): The 0.3 seconds of this call were over before an adapter had been scanned"
+        "host1 (fcoe): The 1.5 seconds of this call were over before an adapter had been scanned"
     )
     assert os.path.getsize(switch(world, 3)) == len("- - -")
 
