@@ -390,7 +390,7 @@ class OpenIscsi:
         owed = self._owed(note, own)
         if others and (own is not None or owed and others <= runs):
             if own is not None and others - runs:
-                self._luns.hand_over_maps(own.luns, done_with)
+                self._luns.let_go_of_idle_maps(own.luns, done_with)
             self._leave(note, own, others)
             return
         try:

@@ -97,24 +97,50 @@ class Luns:
         `done_with` is the SCSIid of the LUN that the caller has locked. Raises Refused when one stays for now.
         """
         for scsi_id in dict.fromkeys(filter(None, map(self._scsi_id, luns))):
-            left = self._left_map(scsi_id)
-            if left is not None:
-                with ExitStack() as locks:
-                    if not self._is_ours(scsi_id, done_with, locks):
-                        problem = "LUN {} is being worked on by {}. Its multipath map stays until then."
-                        raise Refused(problem.format(scsi_id, "another call"))
-                    self._flush(left)
+            self._let_go_of_map(scsi_id, done_with)
+
+    def _let_go_of_map(self, scsi_id: str, done_with: Optional[str]) -> None:
+        left = self._left_map(scsi_id)
+        if left is not None:
+            with ExitStack() as locks:
+                if not self._is_ours(scsi_id, done_with, locks):
+                    problem = "LUN {} is being worked on by {}. Its multipath map stays until then."
+                    raise Refused(problem.format(scsi_id, "another call"))
+                self._flush(left)
 
     def worked_on(self, luns: Sequence[Lun], done_with: Optional[str]) -> List[str]:
         """The SCSIids of those at which another run of ours is."""
         ids = dict.fromkeys(filter(None, map(self._scsi_id, luns)))
         return [one for one in ids if one != done_with and is_scsi_id(one) and is_lun_locked(one, self._host)]
 
+    def let_go_of_idle_maps(self, luns: Sequence[Lun], done_with: Optional[str]) -> None:
+        """The session is SM's now. Our maps go all the same, but those that somebody uses, or of LUNs the pool has.
+
+        What cannot go yet stays ours, as its note says to a later run.
+        """
+        ids = [one for one in dict.fromkeys(map(self._scsi_id, luns)) if one and self._left_map(one) is not None]
+        named = self._ids_of_pool() if set(ids) - {done_with} else ()
+        for scsi_id in ids:
+            if scsi_id == done_with:
+                stays = multipath.find_map(scsi_id, self._host) is not None  # its call has just tried
+            else:
+                stays = named is None or bool({scsi_id, in_udev(scsi_id)} & set(named))  # SM may be about to attach it
+            if stays:
+                log.info("the multipath map of LUN %s stays for now", scsi_id)
+                continue
+            try:
+                self._let_go_of_map(scsi_id, done_with)
+            except Refused as problem:
+                log.info("%s", problem)  # the LUN may be this call's own, which goes on with the map
+
     def hand_over_maps(self, luns: Sequence[Lun], done_with: Optional[str]) -> None:
-        """The session is others' now, as is what multipath makes of its disks; not where a run of ours is at work."""
-        at_work = self.worked_on(luns, done_with)
+        """Maps that `let_go_of_maps` has found in use are their users'; not that of the LUN that the caller has locked.
+
+        Not those either at which another run of ours is.
+        """
+        theirs = set(self.worked_on(luns, done_with)) | {done_with}
         for scsi_id in filter(None, map(self._scsi_id, luns)):
-            if is_scsi_id(scsi_id) and scsi_id not in at_work:
+            if is_scsi_id(scsi_id) and scsi_id not in theirs:
                 own_maps.hand_over(scsi_id, self._host)
 
     def _left_map(self, scsi_id: Optional[str]) -> Optional[multipath.Before]:

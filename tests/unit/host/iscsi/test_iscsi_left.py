@@ -2,6 +2,7 @@
 """What a call leaves to others, and what a killed one has left: who ends it, and what the notes say of it."""
 
 import os
+from contextlib import ExitStack
 
 import pytest
 
@@ -116,6 +117,57 @@ def test_a_map_that_somebody_uses_by_now_is_left_with_its_session(world, iscsi, 
 
     assert sids(world) == [1] and multipath.find_map(mapped, world.host) is not None
     assert dead_notes(world.host) == [] and own_maps.left(mapped, world.host) is None
+
+
+def attached_to_another_lun(world):
+    """SM has a line for the IQN, and the session for that."""
+    put(world.root, "var/run/sr-ref/" + IQN, THEIRS + "\n", 0o644)
+
+
+def test_a_map_that_a_killed_call_has_left_goes_though_sm_has_its_session_now(world, iscsi, mapped):
+    attached_to_another_lun(world)
+
+    iscsi.recover()
+
+    assert ("multipath", "-f", mapped) in world.calls and own_maps.left(mapped, world.host) is None
+    assert sids(world) == [1]
+
+
+@pytest.mark.parametrize("why", ["in use", "of the pool", "unknown to the pool", "worked on"])
+def test_a_map_that_cannot_go_yet_stays_ours_in_a_session_of_sm(world, iscsi, mapped, why):
+    attached_to_another_lun(world)
+    ids = {"of the pool": [mapped], "unknown to the pool": None}.get(why, ())
+    asking = OpenIscsi(world.host, lock_seconds=1.0, ids_of_pool=lambda: ids)
+    with ExitStack() as stack:
+        if why == "in use":
+            world.answers["multipath -f"] = lambda argv: (1, "", f"{mapped}: map in use\n")
+        elif why == "worked on":
+            stack.enter_context(lun_lock(mapped, world.host))
+        asking.recover()
+    assert own_maps.look(mapped, world.host).had_map is False
+
+    world.answers.pop("multipath -f", None)
+    iscsi.recover()
+    assert multipath.find_map(mapped, world.host) is None and own_maps.left(mapped, world.host) is None
+
+
+@pytest.mark.parametrize("session", ["of SM", "of a user"])
+def test_a_map_that_a_call_could_not_take_away_is_still_its_own(world, iscsi, session):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    device = put_session(world.root, 1)
+    scsi_id = scsi_id_of_address(ADDRESS, world.host)
+    own_maps.note(multipath.Before(scsi_id, False, False), [], world.host)
+    world.put_map(scsi_id, [(device, ADDRESS, "sdd")])  # the LUN was silent
+    world.answers["multipath -f"] = lambda argv: (1, "", f"{scsi_id}: map in use\n")
+    if session == "of SM":
+        put(world.root, "var/run/sr-ref/" + IQN, OURS + "\n" + THEIRS + "\n", 0o644)
+    else:
+        put(world.root, "proc/swaps", "Filename Type Size Used Priority\n/dev/dm-3 partition 9 0 -2\n")
+
+    with lun_lock(scsi_id, world.host):
+        assert iscsi.logout(login, done_with=scsi_id) is False
+
+    assert own_maps.look(scsi_id, world.host) == multipath.Before(scsi_id, False, False)
 
 
 def test_the_map_of_a_lun_that_a_killed_scan_has_brought_goes_with_the_lun(world, iscsi, monkeypatch):
