@@ -61,6 +61,7 @@ from relvmoiscsi.host.iscsi.iscsiadm import (
 from relvmoiscsi.host.iscsi.luns import IdsOfPool, Luns, no_pool
 from relvmoiscsi.host.iscsi.notes import (
     Note,
+    any_brought,
     dead_notes_in_turn,
     new_note,
     noted_users,
@@ -118,7 +119,9 @@ class OpenIscsi:
 
     Portals are numeric ones, from `host.iscsi.reach`. `lock_seconds` is how long to wait for SM,
     `answer_seconds` how long for a portal, each time. Nothing is begun after `deadline`; what a failure leaves is
-    cleaned up shortly after it. `ids_of_pool` is asked before LUNs that a scan has brought go.
+    cleaned up shortly after it. `ids_of_pool` is asked before LUNs that a scan has brought go, where it can be while SM
+    is not held up; it should remember what it gave a moment ago. `left` has the paths of the notes that the same call
+    has left to others: it does not take them up again to clean up.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class OpenIscsi:
         deadline: Deadline = NO_DEADLINE,
         answer_seconds: float = math.inf,
         ids_of_pool: IdsOfPool = no_pool,
+        left: Optional[Set[str]] = None,
     ) -> None:
         self._host = host
         self._deadline = deadline
@@ -136,6 +140,7 @@ class OpenIscsi:
         self._changes = RecordChanges(host, self.iscsiadm)
         self._references = SessionReferences(host)
         self._ids_of_pool = ids_of_pool
+        self._left = left
         waiter = waiting_in_time(host.wait_for, deadline)
         self._luns = Luns(host._replace(runner=self._run_in_time, wait_for=waiter), self._in_time, ids_of_pool)
         self._lock_seconds = lock_seconds
@@ -203,6 +208,7 @@ class OpenIscsi:
         self._wait_while(lambda session: session.is_coming, iqn, portal, self._for_answer(LOGIN_SECONDS) + 5.0)
         self._wait_while(lambda session: session.state == FAILED, iqn, portal, _RETURN_SECONDS)
         self._wait_while(lambda session: session.state == FREE, iqn, portal, _GOING_SECONDS)
+        self._know_pool()
         with self._locked():
             login = self._present(iqn, portal, user)
         if login is not None:
@@ -221,6 +227,7 @@ class OpenIscsi:
         True if the session has ended. Raises IscsiFailed (ISCSILogout) when the logout fails; a later login or
         `recover` tries again.
         """
+        self._know_pool()
         with self._locked():
             self._finish(login.note, done_with)
             # Another run may have left the session, or a LUN, for us to end. What is behind other targets had its time.
@@ -268,6 +275,7 @@ class OpenIscsi:
 
     def recover(self) -> None:
         """Finish the cleanup of runs that were killed; `login` does so by itself. What fails is logged."""
+        self._know_pool()
         with self._locked():
             self._recover(None, None, None)
 
@@ -422,6 +430,8 @@ class OpenIscsi:
             self._be_patient(session)
         note.add(user=None, handed=sorted(others))
         note.close()
+        if self._left is not None:
+            self._left.add(note.path)
 
     def _end_unless_used(self, session: Session, is_ours: bool, done_with: Optional[str]) -> bool:
         """Log out, unless a disk of the session is in use; False if it is, and the session is its users' now.
@@ -495,6 +505,9 @@ class OpenIscsi:
         others = self._within(self._recovery_seconds)
         for note in dead_notes_in_turn(self._host, partial(_rank, iqn, portal)):
             wanted = adopted is None and portal is not None and _is_at(note, iqn, portal)
+            if not wanted and note.path in (self._left or ()):
+                note.close()  # this very call has just left it
+                continue
             if not wanted and others._deadline.has_passed:
                 log.info("what else earlier runs have left is left to a later run")
                 note.close()
@@ -573,6 +586,11 @@ class OpenIscsi:
     def _locked(self) -> ContextManager[None]:
         return iscsiadm_lock(self._host, self._deadline.within(self._lock_seconds))
 
+    def _know_pool(self) -> None:
+        """Have the pool asked, while no lock is held, where a cleanup is likely to: xapi may not answer for seconds."""
+        if any_brought(self._host):
+            self._ids_of_pool()
+
     def _in_time(self, work: Callable[[], List[str]], session: Session, what: str) -> List[str]:
         """What the work on the disks of the session gives. One that does not answer hangs whoever opens or removes it.
 
@@ -595,7 +613,7 @@ class OpenIscsi:
         return self if math.isinf(self._deadline.left) else self._until(self._deadline.part(seconds))
 
     def _until(self, deadline: Deadline) -> "OpenIscsi":
-        return OpenIscsi(self._host, self._lock_seconds, deadline, self._answer_seconds, self._ids_of_pool)
+        return OpenIscsi(self._host, self._lock_seconds, deadline, self._answer_seconds, self._ids_of_pool, self._left)
 
     def _for_answer(self, seconds: float) -> float:
         return min(seconds, self._answer_seconds)

@@ -156,15 +156,13 @@ def dead_notes_in_turn(host: Host, rank: Rank = lambda facts: 0) -> Iterator[Not
 
 def noted_users(host: Host, iqn: str) -> Set[str]:
     """The SR UUIDs that runs of ours, alive or killed, have put into SM's session reference file of this IQN."""
-    found = set()
-    for path in _paths(host):
-        try:
-            facts = _peeked(path)
-        except OSError:
-            continue  # its owner has just removed it
-        if facts.get("iqn") == iqn and facts.get("user"):
-            found.add(str(facts["user"]))
-    return found
+    return {str(facts["user"]) for facts in _all_facts(host) if facts.get("iqn") == iqn and facts.get("user")}
+
+
+def any_brought(host: Host) -> bool:
+    """Has a scan of any run of ours, alive or killed, brought LUNs, as far as is known?"""
+    scans = [facts for facts in _all_facts(host) if facts.get("scanning") is not None]
+    return any(facts.get("brought") or not facts.get("scanned") for facts in scans)
 
 
 def is_handed_over(content: str) -> bool:
@@ -187,6 +185,15 @@ def _paths(host: Host) -> List[str]:
         return sorted(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".json"))
     except OSError:
         return []  # there is none
+
+
+def _all_facts(host: Host) -> Iterator[Dict[str, Any]]:
+    """Those of each note, whoever holds it."""
+    for path in _paths(host):
+        try:
+            yield _peeked(path)
+        except OSError:
+            continue  # its owner has just removed it
 
 
 def _peeked(path: str) -> Dict[str, Any]:

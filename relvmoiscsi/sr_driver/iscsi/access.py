@@ -4,8 +4,8 @@
 import logging
 import math
 import os
-from functools import partial
-from typing import Dict, NamedTuple, Optional, Sequence
+from functools import lru_cache, partial
+from typing import Dict, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
@@ -40,6 +40,8 @@ class Access(NamedTuple):
     deadline: Deadline
     lock_seconds: float = math.inf  #: how long to wait for a lock that somebody has, as far as the deadline allows
     ids_of_pool: IdsOfPool = no_pool
+    ids_in_the_end: IdsOfPool = no_pool  #: the same, as it is when this call has scanned
+    left: Optional[Set[str]] = None  #: the notes that this call has left to others
 
     def open_iscsi(self, answer_seconds: float = math.inf) -> OpenIscsi:
         return OpenIscsi(
@@ -47,6 +49,7 @@ class Access(NamedTuple):
             deadline=self.deadline,
             answer_seconds=answer_seconds,
             ids_of_pool=self.ids_of_pool,
+            left=self.left,
         )
 
 
@@ -55,6 +58,7 @@ def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadl
     host = record_of_host(call, xapi)
     other_config: Dict[str, str] = dict(host.get("other_config", {}))
     wanted = config.local_iqn or other_config.get("iscsi_iqn") or host.get("iscsi_iqn") or None
+    ask = partial(ids_of_pool, xapi, deadline)
     return Access(
         config=config,
         chap=_credentials(config.chap, xapi, smlog),
@@ -63,7 +67,9 @@ def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadl
         multipathing=multipath.is_on(call.device_config, other_config),
         sr_uuid=call.sr_uuid or _passing_uuid(),
         deadline=deadline,
-        ids_of_pool=partial(ids_of_pool, xapi, deadline),
+        ids_of_pool=once(ask),
+        ids_in_the_end=once(ask),
+        left=set(),
     )
 
 
@@ -74,6 +80,11 @@ def ids_of_pool(xapi: Xapi, deadline: Deadline) -> Optional[Sequence[str]]:
     except RelvmoiscsiError as problem:
         log.warning("the pool's records could not be read again: %s", problem)
         return None
+
+
+def once(ask: IdsOfPool) -> IdsOfPool:
+    """Asks a single time, whatever the answer: there are as many logouts as paths, and a xapi that hangs goes on so."""
+    return lru_cache(maxsize=None)(ask)
 
 
 def _passing_uuid() -> str:
@@ -107,4 +118,5 @@ def log_out(access: Access, login: Login, done_with: Optional[str] = None) -> No
     """Give up a session; `done_with` is the SCSIid of the LUN whose lock is still held."""
     lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
     deadline = access.deadline.for_cleanup()
-    OpenIscsi(lock_seconds=lock_seconds, deadline=deadline, ids_of_pool=access.ids_of_pool).logout(login, done_with)
+    in_the_end = access._replace(ids_of_pool=access.ids_in_the_end, lock_seconds=lock_seconds, deadline=deadline)
+    in_the_end.open_iscsi().logout(login, done_with)

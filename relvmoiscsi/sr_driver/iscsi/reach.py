@@ -143,7 +143,11 @@ def _complete_paths(access: Access, logins: Sequence[Login], users: Set[str]) ->
     """
     iqn, ours = access.config.target_iqn, [login.session.persistent_portal for login in logins if login.created]
     deadline, lock_seconds = access.deadline.for_cleanup().part(PATHS_SECONDS), LOGOUT_LOCK_SECONDS
-    in_time = access._replace(deadline=deadline, lock_seconds=max(access.lock_seconds, lock_seconds))
+    in_time = access._replace(
+        deadline=deadline,
+        lock_seconds=max(access.lock_seconds, lock_seconds),
+        ids_of_pool=access.ids_in_the_end,
+    )
     open_iscsi = in_time.open_iscsi(PORTAL_SECONDS)
     if not ours or not open_iscsi.other_users(iqn) - users or sessions_of(iqn) and not access.multipathing:
         return

@@ -3,6 +3,7 @@
 
 import os
 from contextlib import ExitStack
+from functools import lru_cache, partial
 
 import pytest
 
@@ -16,7 +17,7 @@ from relvmoiscsi.host.iscsi import luns as iscsi_luns
 from relvmoiscsi.host.iscsi.login import OpenIscsi, verify_any_alive
 from relvmoiscsi.host.iscsi.notes import dead_notes
 from relvmoiscsi.host.iscsi.sessions import sessions
-from relvmoiscsi.host.locks.sm_locks import lun_lock
+from relvmoiscsi.host.locks.sm_locks import iscsiadm_lock, lun_lock
 
 pytestmark = pytest.mark.processes
 
@@ -187,6 +188,43 @@ def test_the_map_of_a_lun_that_a_killed_scan_has_brought_goes_with_the_lun(world
 
     assert removed == [ADDRESS] and multipath.find_map(scsi_id, world.host) is None
     assert own_maps.left(scsi_id, world.host) is None
+
+
+# --- LUNs that a scan has brought, while xapi does not answer
+
+
+def brought(world, host, monkeypatch, portals):
+    """A call's logins to sessions of SM at these portals, in each of which its scan has brought a LUN."""
+    monkeypatch.setattr(iscsi_luns, "tell_kernel", world.scan)
+    for sid, portal in enumerate(portals, 1):
+        put_session(world.root, sid, portal=portal, luns=(0,))
+    for sid, portal in enumerate(portals, 1):
+        login = OpenIscsi(host, lock_seconds=1.0).login(portal, IQN, user=OURS)
+        world.answers["scan"] = partial(put_session, world.root, sid, portal=portal, luns=(0, 7))
+        OpenIscsi(host, lock_seconds=1.0).rescan(login)
+        yield login
+
+
+def test_the_pool_is_asked_once_in_a_call_and_before_sm_is_held_up(world, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    host = world.host._replace(wait_for=lambda condition, _: condition())
+    asked = []
+
+    @lru_cache(maxsize=None)
+    def ids_of_pool():
+        with iscsiadm_lock(world.host, timeout=0):
+            asked.append("the pool")
+
+    portals = [PORTAL._replace(port=port) for port in (3260, 3261, 3262)]
+    logins = list(brought(world, host, monkeypatch, portals))
+    caplog.clear()
+    of_call = set()
+    for login in reversed(logins):
+        OpenIscsi(host, lock_seconds=1.0, ids_of_pool=ids_of_pool, left=of_call).logout(login)
+
+    assert asked == ["the pool"]
+    assert "an earlier run" not in caplog.text and "not known whose they are" in caplog.text
+    assert {login.note.path for login in logins} == of_call == {note.path for note in dead_notes(world.host)}
 
 
 # --- the command at a sibling

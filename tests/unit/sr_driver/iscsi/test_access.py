@@ -6,7 +6,7 @@ from kit.driver_calls import DEVICE_CONFIG
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.sr_driver.iscsi import access as access_module
-from relvmoiscsi.sr_driver.iscsi.access import LOGOUT_LOCK_SECONDS, Access, ids_of_pool, log_out
+from relvmoiscsi.sr_driver.iscsi.access import LOGOUT_LOCK_SECONDS, Access, ids_of_pool, log_out, once
 from relvmoiscsi.sr_driver.iscsi.config import parse_config
 
 
@@ -14,8 +14,8 @@ def test_only_its_logout_waits_some_seconds(monkeypatch):
     made = []
 
     class OpenIscsi:
-        def __init__(self, lock_seconds, deadline, ids_of_pool):
-            made.append((lock_seconds, deadline.left))
+        def __init__(self, lock_seconds, deadline, answer_seconds, ids_of_pool, left):
+            made.append((lock_seconds, deadline.left, ids_of_pool(), left))
 
         def logout(self, login, done_with=None):
             made.append(login)
@@ -25,10 +25,11 @@ def test_only_its_logout_waits_some_seconds(monkeypatch):
     deadline = Deadline(20, clock)
     clock.now += 20
     access = Access(parse_config(DEVICE_CONFIG), None, None, None, False, "", deadline, lock_seconds=0)
+    access = access._replace(ids_in_the_end=lambda: ["as they are then"], left={"a note"})
 
     log_out(access, "the login")
 
-    assert made == [(LOGOUT_LOCK_SECONDS, CLEANUP_SECONDS), "the login"]
+    assert made == [(LOGOUT_LOCK_SECONDS, CLEANUP_SECONDS, ["as they are then"], {"a note"}), "the login"]
 
 
 class Records:
@@ -57,3 +58,10 @@ def test_the_pool_is_asked_for_its_luns_also_when_the_time_of_the_call_is_over(c
 
     xapi.failure = XapiFailure("PBD.get_all_records", ["SESSION_INVALID"])
     assert ids_of_pool(xapi, deadline) is None and "could not be read again" in caplog.text
+
+
+def test_a_xapi_that_does_not_answer_is_asked_a_single_time():
+    asked = []
+    ids = once(lambda: asked.append("once"))
+
+    assert (ids(), ids()) == (None, None) and asked == ["once"]
