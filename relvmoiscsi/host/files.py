@@ -3,9 +3,10 @@
 
 import errno
 import os
-from typing import Optional
+from typing import Callable, Optional
 
 _NEW_MODE = 0o644
+_TRIES = 100  # each takes somebody who removes the directory in the same microseconds
 
 _REMEDIES = {
     errno.EACCES: "Run this as root.",
@@ -57,6 +58,21 @@ def replace(path: str, content: bytes, new: str) -> None:
     except BaseException:
         os.unlink(new)
         raise
+
+
+def in_directory(directory: str, mode: int, make: Callable[[], None]) -> None:
+    """Make a file in a directory that is made if need be, and that others remove when they find it empty.
+
+    Raises OSError: what `make` raised last.
+    """
+    for again in reversed(range(_TRIES)):
+        try:
+            os.makedirs(directory, mode, exist_ok=True)
+            make()
+            return
+        except (FileNotFoundError, FileExistsError):  # makedirs says the latter of what was there and has just gone
+            if not again:
+                raise
 
 
 def append(descriptor: int, line: bytes) -> None:

@@ -16,13 +16,14 @@ note tells only what multipath's list of WWIDs had. Source: SM drivers/mpath_dmp
 import json
 import logging
 import os
+from functools import partial
 from glob import escape, glob
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
-from relvmoiscsi.host.files import replace, sync_directory, text_of
+from relvmoiscsi.host.files import in_directory, replace, sync_directory, text_of
 from relvmoiscsi.host.locks.sm_locks import is_lun_locked
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -58,9 +59,9 @@ def note(before: multipath.Before, there: Sequence[str], host: Host = THIS_HOST)
     noted = _noted(before.scsi_id, host)
     disks = list(noted.there if noted is not None and noted.boot == boot else there)
     content = json.dumps({"boot": boot, "had_wwid": before.had_wwid, "there": disks}, sort_keys=True) + "\n"
+    replaced = partial(replace, path, content.encode("ascii"), f"{path}.{os.getpid()}.new")
     try:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        replace(path, content.encode("ascii"), f"{path}.{os.getpid()}.new")
+        in_directory(os.path.dirname(path), 0o755, replaced)
         sync_directory(os.path.dirname(path))
     except OSError as error:
         problem = f"The note {path}, which a cleanup after a crash needs, cannot be used: {error.strerror}."

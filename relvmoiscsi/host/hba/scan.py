@@ -21,6 +21,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
+from relvmoiscsi.host.files import in_directory
 from relvmoiscsi.host.hba.adapters import Place, disk_at
 from relvmoiscsi.host.own_process import Outcome, together
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -130,14 +131,16 @@ class Note:
     def write(self, addresses: Sequence[str]) -> None:
         """To be called before the scan. Raises Refused."""
         try:
-            os.makedirs(self._directory, mode=0o755, exist_ok=True)
-            with open(self._path + ".new", "w", encoding="ascii") as file:
-                file.write("".join(address + "\n" for address in addresses))
-            os.rename(self._path + ".new", self._path)
+            in_directory(self._directory, 0o755, partial(self._replace, addresses))
         except OSError as error:
             raise Refused(f"{self._path} cannot be written: {error.strerror}.").in_state(
                 "Nothing was written."
             ) from error
+
+    def _replace(self, addresses: Sequence[str]) -> None:
+        with open(self._path + ".new", "w", encoding="ascii") as file:
+            file.write("".join(address + "\n" for address in addresses))
+        os.rename(self._path + ".new", self._path)
 
     def remove(self) -> None:
         """All is taken back, or is to stay."""

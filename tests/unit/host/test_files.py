@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from relvmoiscsi.host.files import append, content_of, remedy, replace, sync_directory, text_of
+from kit.vanishing import vanishing
+from relvmoiscsi.host.files import append, content_of, in_directory, remedy, replace, sync_directory, text_of
 
 
 def test_what_is_not_there_has_no_text_and_no_content(tmp_path):
@@ -63,6 +64,23 @@ def test_a_file_that_somebody_else_has_made_is_not_taken(tmp_path):
         replace(str(tmp_path / "file"), b"new\n", str(tmp_path / "new"))
 
     assert (tmp_path / "new").read_text() == "another's\n"
+
+
+def test_a_directory_that_others_remove_while_it_is_empty_is_made_again(tmp_path):
+    directory = tmp_path / "of" / "ours"
+
+    with vanishing(2):
+        in_directory(str(directory), 0o755, lambda: (directory / "file").write_text("text"))
+
+    assert (directory / "file").read_text() == "text"
+
+
+def test_what_is_in_the_way_of_a_directory_is_not_waited_for(tmp_path):
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        in_directory(str(tmp_path / "link"), 0o755, lambda: None)
+    with pytest.raises(FileExistsError):
+        in_directory(str(tmp_path), 0o755, (tmp_path / "link").mkdir)
 
 
 def test_only_a_directory_is_synced_as_one(tmp_path):

@@ -10,6 +10,7 @@ import shutil
 
 import pytest
 
+from kit.vanishing import vanishing
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.disk import multipath, own_maps
@@ -531,6 +532,13 @@ def test_a_note_that_cannot_be_read_makes_no_map_ours(world, content):
     world.put(f"{own_maps.DIRECTORY}/{LUN}", content)
 
     assert own_maps.look(LUN, world.host).had_map and own_maps.left(LUN, world.host) is None
+
+
+def test_a_call_that_removes_the_directory_at_this_moment_is_no_obstacle(world):
+    with vanishing(2):
+        own_maps.note(FIRST_TIME, [], world.host)
+
+    assert noted(world) == [LUN]
 
 
 def test_a_note_that_cannot_be_written_is_a_refusal(world):

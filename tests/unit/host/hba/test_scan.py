@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from kit.vanishing import vanishing
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import holders
@@ -135,6 +136,13 @@ def test_what_was_there_is_noted_until_all_is_taken_back(world):
     note.remove()
     assert note.read() is None
     assert not os.path.exists(world.host.at(scan_module.NOTES))
+
+
+def test_a_call_that_removes_the_directory_at_this_moment_is_no_obstacle(world):
+    with vanishing(2):
+        Note(SCSI_ID, world.host).write(["1:0:0:0"])
+
+    assert Note(SCSI_ID, world.host).read() == ("1:0:0:0",)
 
 
 def test_nothing_was_there_is_another_note_than_none(world):

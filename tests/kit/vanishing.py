@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Directories that others remove while they are empty, in the moment before something is put there."""
+
+import os
+from contextlib import contextmanager
+from unittest import mock
+
+
+@contextmanager
+def vanishing(times):
+    """The first so many directories that are made are gone at once."""
+    left = [times]
+    makedirs = os.makedirs
+
+    def made(path, *more, **named):
+        makedirs(path, *more, **named)
+        if left[0]:
+            left[0] -= 1
+            os.rmdir(path)
+
+    with mock.patch("os.makedirs", made):
+        yield
+    assert left == [0]
