@@ -30,6 +30,9 @@ LOGIN_SECONDS = 15
 REPLACEMENT_SECONDS = 144  #: how long I/O waits for a lost session, as SM has it
 REPLACEMENT_SECONDS_MULTIPATH = 15
 
+_USUAL_RESET_SECONDS = 30  # that open-iscsi gives each of the two resets
+_MARKERS_FROM = 15  # as it gives an abort, which is less to do
+
 _CHAP = ("authmethod", "username", "password", "username_in", "password_in")
 NODE_CHAP = tuple("node.session.auth." + name for name in _CHAP)
 DISCOVERY_CHAP = tuple("discovery.sendtargets.auth." + name for name in _CHAP)
@@ -148,9 +151,10 @@ def new_marker() -> List[int]:
     """Two time-outs that no other login is likely to have, in seconds: they tell the session that ours has made.
 
     open-iscsi hands both to the kernel, which shows them for as long as the session lasts; 2.0.873 to 2.1 do alike.
-    They count for the recovery from an error only, where these values do as well as the usual 30.
+    Nothing changes them later, so SM keeps them with a session that becomes its own. They say how long the resets of a
+    LUN and a target may take that does not answer, while the I/O of others waits: never as long as the usual 30.
     """
-    return [31 + value % 90 for value in os.urandom(2)]
+    return [_MARKERS_FROM + value % (_USUAL_RESET_SECONDS - _MARKERS_FROM) for value in os.urandom(2)]
 
 
 def marker_settings(marker: Sequence[int]) -> Dict[str, Optional[str]]:

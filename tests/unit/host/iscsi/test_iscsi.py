@@ -35,6 +35,7 @@ from relvmoiscsi.host.files import replace
 from relvmoiscsi.host.iscsi import login as iscsi_module
 from relvmoiscsi.host.iscsi import luns as iscsi_luns
 from relvmoiscsi.host.iscsi import notes as iscsi_notes
+from relvmoiscsi.host.iscsi.changes import new_marker
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials
 from relvmoiscsi.host.iscsi.login import OpenIscsi
 from relvmoiscsi.host.iscsi.luns import tell_kernel
@@ -1153,13 +1154,17 @@ def test_a_session_that_does_not_provably_come_from_the_login_is_somebody_elses(
 
 def test_each_login_is_marked_in_its_own_way(world, iscsi):
     names = ["node.session.err_timeo.lu_reset_timeout", "node.session.err_timeo.tgt_reset_timeout"]
-    for _ in range(3):
+    for _ in range(4):
         iscsi.logout(iscsi.login(PORTAL, IQN))
 
     texts = [text for records in world.records_at_login for text in records.values()]
     markers = [tuple(settings_in(text.encode(), names).values()) for text in texts]
     assert len(set(markers)) > 1
-    assert all(30 < int(seconds) <= 120 for marker in markers for seconds in marker)
+
+
+def test_a_mark_is_no_pair_that_open_iscsi_gives_and_no_longer_patience():
+    seconds = [one for _ in range(200) for one in new_marker()]
+    assert set(seconds) == set(range(15, 30))
 
 
 def test_a_recovery_that_fails_is_tried_again(world, iscsi, caplog):
