@@ -62,8 +62,17 @@ class Deadline:
 
     def over(self, what: str) -> OutOfTime:
         """The error of whoever gives up because the time is over."""
-        problem = "The {:g} seconds of this call were over before {}."
-        return OutOfTime(problem.format(self.seconds, what)).in_state(NOT_BEGUN)
+        problem = "The {} seconds of this call were over before {}."
+        return OutOfTime(problem.format(self._in_words, what)).in_state(NOT_BEGUN)
+
+    @property
+    def disk_state(self) -> str:
+        """NOT_BEGUN, and that the time is over: what else went wrong has had less time for it than it says."""
+        return f"The {self._in_words} seconds of this call are over. {NOT_BEGUN}"
+
+    @property
+    def _in_words(self) -> str:
+        return f"{round(self.seconds, 1):g}"
 
     def part(self, seconds: float) -> "Deadline":
         """So many seconds from now, as far as they are left."""

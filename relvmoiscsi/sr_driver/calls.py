@@ -4,7 +4,7 @@
 import logging
 
 from relvmoiscsi.errors import in_state
-from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
+from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.settings import deadline_seconds
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
@@ -19,7 +19,8 @@ def create(call: Call, config: Wanted, smlog: SmLogHandler, transport: Transport
     deadline = Deadline(deadline_seconds())
     from relvmoiscsi.sr_driver.create import sr_create  # noqa: PLC0415 - each command imports what it needs
 
-    with in_state(lambda: NOT_BEGUN if deadline.has_passed else ""):  # if the LUN was written, that is said already
+    # If the LUN was written, that is said already.
+    with in_state(lambda: deadline.disk_state if deadline.has_passed else ""):
         sr_uuid = sr_create(call, config, _xapi(call, deadline), smlog, deadline, transport)
     log.info("the LUN is SR %s now; %.1f seconds", sr_uuid, deadline.seconds - deadline.left)
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, Optional
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
-from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
+from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
 from relvmoiscsi.host.settings import OneVdiSetting, one_vdi
@@ -52,7 +52,7 @@ def sr_create(
 def _held(lun: Lun, to_write: bool) -> Iterator[str]:
     """The device node of the LUN; what fails on the way there says that nothing was written."""
     with ExitStack() as stack:
-        with in_state(lambda: NOT_BEGUN if lun.deadline.has_passed else NOTHING_WRITTEN):
+        with in_state(lambda: lun.deadline.disk_state if lun.deadline.has_passed else NOTHING_WRITTEN):
             path = stack.enter_context(held(lun, meanwhile=_load_engine, to_write=to_write))
         yield path
 

@@ -67,7 +67,8 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         if to_write or not lun.multipathing:
             _verify_unused(_beside(lun, disks))
         if lun.multipathing:
-            yield multipath.ensure_map(before, disks, host=_multipath(deadline)).device
+            seconds = deadline.within(multipath.MAP_SECONDS)
+            yield multipath.ensure_map(before, disks, seconds, _multipath(deadline)).device
         else:
             yield "/dev/" + multipath.single_path(lun.scsi_id, disks)
 

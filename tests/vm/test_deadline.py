@@ -121,6 +121,7 @@ def test_a_call_whose_lun_does_not_answer_ends_at_its_deadline_and_may_come_agai
     answer = call.end(58)  # CloudStack waits for 60 seconds
 
     assert answer[0] == f"SR_BACKEND_FAILURE_{47 if logged_in else 67}", answer
+    assert "The 15 seconds of this call {} over".format("were" if logged_in else "are") in answer[2], answer
     assert "This call wrote nothing to the LUN. The same call again does it" in answer[2], answer
     clone.heal()
     assert lab.digest(clone) == digest

@@ -114,7 +114,7 @@ def ensure_map(
         _ask_for_map(before, disks, host)
         the_map = host.wait_for(ready, timeout_seconds)
     if the_map is None:
-        raise _not_made(before.scsi_id, disks, timeout_seconds, host)
+        raise _not_made(before.scsi_id, disks, round(timeout_seconds, 1), host)
     log.info(
         "LUN %s: %s multipath map %s with paths %s",
         before.scsi_id,

@@ -13,6 +13,11 @@ def is_scsi_id(text: str) -> bool:
     return _SCSI_ID.match(text) is not None and text not in (".", "..")
 
 
+def is_printed(text: str) -> bool:
+    """Is it one as scsi_id prints it? That begins with the type of a designator, or the S of a serial number."""
+    return is_scsi_id(text) and text[0] in "0123456789abcdefABCDEFS"
+
+
 def in_udev(scsi_id: str) -> str:
     r"""The SCSIid as a udev rule sees it, and the names of links have it: no quotes, nothing a shell would mind.
 

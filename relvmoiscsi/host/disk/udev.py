@@ -107,7 +107,7 @@ def settle(
         raise Refused(
             "udev did not handle {} within {:g} seconds. Either the disk does not answer, so look at the array and the "
             "kernel's log, or something keeps udev busy, which `udevadm monitor` shows. Then try again.".format(
-                ", ".join(unhandled()) or "the disks", timeout_seconds
+                ", ".join(unhandled()) or "the disks", round(timeout_seconds, 1)
             ),
             sm_key="ISCSIDevice",
         )

@@ -10,12 +10,13 @@ Every value is looked at, whatever its key: SRs of other makers have theirs.
 Source: SM drivers/util.py (test_SCSIid, test_hostPBD_devs), mpathcount.py (get_SCSIidlist), LUNperVDI.py.
 """
 
+import re
 from itertools import chain
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
-from relvmoiscsi.host.disk.scsi_id_text import luns_named, names_lun
+from relvmoiscsi.host.disk.scsi_id_text import is_printed, luns_named, names_lun
 
 #: SRs of our types are those of calls under way, or left over from one that died with xapi; the LUN's lock orders calls
 OWN_TYPES = ("relvmoiscsi", "relvmohba")
@@ -27,6 +28,8 @@ Look = Callable[[str], Optional[str]]
 #: Directories of links that lead to the same LUN on every host, so that following them here says something of there.
 _SAME_EVERYWHERE = ("/dev/disk/by-id/", "/dev/disk/by-scsid/")
 _DEVICES = ("/dev/",)
+#: Keys whose values are names and passwords; one that holds a LUN has another name, in whatever driver.
+_OF_LOGINS = re.compile("pass|secret|chap|user", re.IGNORECASE)
 _GIVEN_AS_THEY_ARE = "/dev/xapi/block/"
 
 
@@ -111,13 +114,17 @@ def made_on(scsi_id: str, pool: Pool) -> List[User]:
 
 
 def ids_named(pool: Pool) -> List[str]:
-    """Whatever could be a SCSIid in the records; but not in those of calls to us, which name clones."""
+    """Whatever could be a SCSIid in the records; but not in those of calls to us, which name clones.
+
+    Passwords are not among it: what this gives is written to a file and said in logs.
+    """
     own = {ref for ref, sr in pool.srs.items() if sr.get("type") in OWN_TYPES}
     configs = [pbd.get("device_config", {}) for pbd in pool.pbds.values() if pbd.get("SR") not in own]
     configs += [sr.get("sm_config", {}) for ref, sr in pool.srs.items() if ref not in own]
     configs += [vdi.get("sm_config", {}) for vdi in pool.vdis.values()]
-    texts = {str(text) for config in configs for text in [*config, *config.values()]}
-    return sorted(set(chain.from_iterable(map(luns_named, texts))))
+    pairs = [pair for config in configs for pair in config.items() if not _OF_LOGINS.search(pair[0])]
+    texts = set(map(str, chain.from_iterable(pairs)))
+    return sorted(filter(is_printed, set(chain.from_iterable(map(luns_named, texts)))))
 
 
 def _by_pbds(scsi_id: str, pool: Pool, look: Look, here: str) -> Iterator[User]:

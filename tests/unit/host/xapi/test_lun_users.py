@@ -272,3 +272,13 @@ def test_what_the_records_name_is_every_lun_of_theirs_but_of_calls_to_us(records
     ids = ids_named(records.pool)
 
     assert {OTHER_ID, third, fourth} <= set(ids) and SCSI_ID not in ids
+
+
+@pytest.mark.parametrize("key", ["chappassword", "incoming_chapuser", "password_secret", "username", "options"])
+def test_a_password_is_no_name_of_a_lun(records, key):
+    config = {"SCSIid": OTHER_ID, key: "name=admin,secret=Sesame" if key == "options" else "5esame"}
+    records.db.create("PBD", SR=records.add("lvmoiscsi", None), host=records.hosts[0], device_config=config)
+
+    ids = ids_named(records.pool)
+
+    assert OTHER_ID in ids and not [one for one in ids if "esame" in one]
