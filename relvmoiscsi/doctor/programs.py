@@ -18,7 +18,7 @@ from relvmoiscsi.doctor.finding import (
 from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk import own_maps, udev
+from relvmoiscsi.host.disk import multipath, own_maps, udev
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
@@ -297,6 +297,11 @@ def examine_notes(host: Host) -> Finding:
     if maps:
         sentence = f"A call that was killed left the multipath map of LUN {listed(maps)}."
         return warning("notes", sentence, "The next SR.create or SR.probe of this type on that LUN takes it away.")
+    listed_yet = own_maps.left_listed(host)
+    if listed_yet:
+        sentence = f"A call that was killed left LUN {listed(listed_yet)} in multipath's list, /etc/{multipath.WWIDS}."
+        advice = f"The next SR.create of this type takes it out, on any LUN; so does `multipath -w {listed_yet[0]}`."
+        return warning("notes", sentence, advice)
     if working:
         return ok("notes", f"A LUN is being worked on now, by {listed(working)}.")
     if handed:

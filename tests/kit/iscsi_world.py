@@ -188,7 +188,8 @@ class World:
         if argv[0] == "systemctl":
             return "start", "session list", lambda argv: self.daemon(True)
         if argv[0] == "multipath":
-            return argv[0] + " " + argv[1], "session list", lambda argv: self.remove_map()
+            effect = {"-f": lambda argv: self.remove_map(), "-w": lambda argv: self.cross_out(argv[2])}[argv[1]]
+            return argv[0] + " " + argv[1], "session list", effect
         assert argv[0] == "iscsiadm"
         if argv[1:3] == ["-m", "discovery"]:
             return "discovery", "discovery nonpersistent", lambda argv: None
@@ -225,6 +226,11 @@ class World:
         shutil.rmtree(os.path.join(self.root, "sys/block/dm-3"))
         while self.holders:
             os.unlink(self.holders.pop())
+
+    def cross_out(self, scsi_id):
+        path = os.path.join(self.root, "etc/multipath/wwids")
+        with open(path, encoding="ascii") as file:
+            put(self.root, path, file.read().replace(f"/{scsi_id}/", f"#{scsi_id}/"))
 
     def make_record(self, argv):
         iqn, portal = argv[argv.index("-T") + 1], argv[argv.index("-p") + 1].rsplit(":", 1)

@@ -5,12 +5,15 @@
     note(before, there)              before the LUN's disks come: multipathd may make a map by itself then
     multipath.flush_map(before)      the map goes; while disks of ours are there, multipathd may make it again
     hand_over(scsi_id)               the note goes, once they are gone, or are others'
+    clear()                          the same for killed calls whose maps are gone, and their entries with them
 
     /var/lib/relvmoiscsi/maps/<SCSIid>      {"boot": "...", "had_wwid": false, "there": ["sda"]}
 
 The LUN's lock is held. A noted map is somebody else's by now where anything is stacked on it, or where SM has attached
-it: then it has a link in /dev/disk/mpInuse. Such a map stays, and the note goes. So it is after a reboot, of which a
-note tells only what multipath's list of WWIDs had. Source: SM drivers/mpath_dmp.py, activate_MPdev.
+it: then it has a link in /dev/disk/mpInuse. Such a map stays, and the note goes. After a reboot multipathd makes a map
+by itself of what its list of WWIDs has: it is ours where the entry was.
+
+Source: SM drivers/mpath_dmp.py, activate_MPdev.
 """
 
 import json
@@ -18,13 +21,13 @@ import logging
 import os
 from functools import partial
 from glob import escape, glob
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders, multipath, udev
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
+from relvmoiscsi.host.disk.scsi_id_text import in_udev, is_scsi_id
 from relvmoiscsi.host.files import in_directory, replace, sync_directory, text_of
-from relvmoiscsi.host.locks.sm_locks import is_lun_locked
+from relvmoiscsi.host.locks.sm_locks import is_lun_locked, lun_lock
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -73,8 +76,7 @@ def left(scsi_id: str, host: Host = THIS_HOST) -> Optional[multipath.Before]:
     noted = _noted(scsi_id, host)
     if noted is None:
         return None
-    now = multipath.look(scsi_id, host)
-    if now.had_map and (noted.boot != host.boot_id or _is_taken(scsi_id, host)):
+    if multipath.find_map(scsi_id, host) is not None and not _is_ours(scsi_id, noted, host):
         hand_over(scsi_id, host)
         return None
     return multipath.Before(scsi_id, had_map=False, had_wwid=noted.had_wwid)
@@ -87,13 +89,39 @@ def is_over(scsi_id: str, host: Host = THIS_HOST) -> bool:
     return multipath.find_map(scsi_id, host) is None and set(udev.disks_of(scsi_id, host)) <= set(there)
 
 
+def unattended(host: Host = THIS_HOST) -> List[str]:
+    """The SCSIids of LUNs with a note at which no call of ours is."""
+    names = sorted(os.path.basename(path) for path in glob(os.path.join(escape(host.at(DIRECTORY)), "*")))
+    ids = [name for name in names if is_scsi_id(name) and not name.endswith(".new")]  # which a note is at first
+    return [scsi_id for scsi_id in ids if not is_lun_locked(scsi_id, host)]
+
+
+def clear(ids_of_pool: Callable[[], Optional[Sequence[str]]], host: Host = THIS_HOST) -> None:
+    """Be done with the maps of killed calls that are gone: with their disks, or by a reboot.
+
+    Their entries in multipath's list go as well, or multipathd would make a map when the LUN comes again. The entry of
+    a LUN that the pool names stays: SM may be about to attach it. `ids_of_pool` is asked only if there is an entry; it
+    gives None while that is not known. What fails is logged, and a later call tries again.
+    """
+    gone = [scsi_id for scsi_id in unattended(host) if _is_gone(scsi_id, host)]
+    named = ids_of_pool() if any(_is_listed_by_us(scsi_id, host) for scsi_id in gone) else ()
+    for scsi_id in gone if named is not None else ():
+        try:
+            with lun_lock(scsi_id, host, timeout=0):
+                _clear(scsi_id, named or (), host)
+        except Refused as problem:
+            log.info("what a killed call has noted of the multipath map of %s stays for now: %s", scsi_id, problem)
+
+
 def left_behind(host: Host = THIS_HOST) -> List[str]:
     """The SCSIids of LUNs with a map of ours at which no call of ours is. Nothing is touched."""
-    names = sorted(os.path.basename(path) for path in glob(os.path.join(escape(host.at(DIRECTORY)), "*")))
-    ids = [name for name in names if is_scsi_id(name) and not is_lun_locked(name, host)]
-    boot = host.boot_id
-    noted = [(one, _noted(one, host)) for one in ids if multipath.find_map(one, host) is not None]
-    return [one for one, said in noted if said is not None and said.boot == boot and not _is_taken(one, host)]
+    noted = [(one, _noted(one, host)) for one in unattended(host) if multipath.find_map(one, host) is not None]
+    return [one for one, said in noted if said is not None and _is_ours(one, said, host)]
+
+
+def left_listed(host: Host = THIS_HOST) -> List[str]:
+    """The SCSIids of LUNs whose map is gone, and that `clear` has yet to take from multipath's list of WWIDs."""
+    return [one for one in unattended(host) if _is_gone(one, host) and _is_listed_by_us(one, host)]
 
 
 def users(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
@@ -117,6 +145,34 @@ def hand_over(scsi_id: str, host: Host = THIS_HOST) -> None:
             os.rmdir(directory)
         except OSError:
             return  # other notes, or other files of ours, are there
+
+
+def _is_gone(scsi_id: str, host: Host) -> bool:
+    """Will no map of ours come any more? After a reboot no disk is one that we have brought."""
+    noted = _noted(scsi_id, host)
+    if noted is None or multipath.find_map(scsi_id, host) is not None:
+        return False
+    return noted.boot != host.boot_id or is_over(scsi_id, host)
+
+
+def _is_listed_by_us(scsi_id: str, host: Host) -> bool:
+    noted = _noted(scsi_id, host)
+    return noted is not None and not noted.had_wwid and multipath.look(scsi_id, host).had_wwid
+
+
+def _clear(scsi_id: str, named: Sequence[str], host: Host) -> None:
+    """The LUN is locked now. A call that has had it since may have changed everything."""
+    before = left(scsi_id, host)
+    if before is None or not _is_gone(scsi_id, host):
+        return
+    if not {scsi_id, in_udev(scsi_id)} & set(named):
+        multipath.flush_map(before, 0, host)
+    hand_over(scsi_id, host)
+
+
+def _is_ours(scsi_id: str, noted: _Noted, host: Host) -> bool:
+    """Is the map that is there one of ours? After a reboot that is so if multipathd had no entry before ours."""
+    return (noted.boot == host.boot_id or not noted.had_wwid) and not _is_taken(scsi_id, host)
 
 
 def _is_taken(scsi_id: str, host: Host) -> bool:

@@ -39,6 +39,7 @@ from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTupl
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.command import TIMED_OUT, Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, OutOfTime, in_time, waiting_in_time
+from relvmoiscsi.host.disk import own_maps
 from relvmoiscsi.host.iscsi import status as iscsi_status
 from relvmoiscsi.host.iscsi.changes import (
     DISCOVERY_CHAP,
@@ -525,6 +526,7 @@ class OpenIscsi:
             except RelvmoiscsiError as error:
                 log.warning("After an earlier run: %s A later run will try again.", error)
                 note.put_back()
+        others._luns.clear_maps()
         self._recovery_seconds = others._deadline.left
         return adopted
 
@@ -588,7 +590,7 @@ class OpenIscsi:
 
     def _know_pool(self) -> None:
         """Have the pool asked, while no lock is held, where a cleanup is likely to: xapi may not answer for seconds."""
-        if any_brought(self._host):
+        if any_brought(self._host) or own_maps.unattended(self._host):
             self._ids_of_pool()
 
     def _in_time(self, work: Callable[[], List[str]], session: Session, what: str) -> List[str]:

@@ -157,6 +157,10 @@ class Luns:
         else:
             own_maps.hand_over(left.scsi_id, self._host)
 
+    def clear_maps(self) -> None:
+        """Be done with maps of killed calls that have gone with their disks, or by a reboot."""
+        own_maps.clear(self._ids_of_pool, self._host)
+
     def note_before_scan(self, note: Note, session: Session, others: List[str]) -> None:
         """What is there, and who has lines in SM's session reference file."""
         if note["others"] is None:

@@ -7,6 +7,7 @@ made from its source.
 
 import os
 import shutil
+from contextlib import ExitStack
 
 import pytest
 
@@ -25,6 +26,7 @@ from relvmoiscsi.host.disk.multipath import (
     look,
     single_path,
 )
+from relvmoiscsi.host.locks.sm_locks import lun_lock
 from relvmoiscsi.host.this_host import Host
 
 LUN = "3600140593f176bc54ff48f3bcc0d0073"
@@ -495,14 +497,14 @@ def test_disks_that_were_there_before_the_first_call_may_stay(world, monkeypatch
     assert not own_maps.is_over(LUN, world.host)
 
 
-@pytest.mark.parametrize("by", ["a volume", "SM", "another boot"])
-def test_a_map_that_somebody_has_taken_since_is_no_longer_ours(killed, by):
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("by", ["a volume", "SM"])
+def test_a_map_that_somebody_has_taken_since_is_no_longer_ours(killed, by, number):
+    boot(killed, number)
     if by == "a volume":
         killed.put("sys/block/dm-0/holders/dm-1/dm/name", "VG_XenStorage-MGT\n")
-    elif by == "SM":
-        killed.put("dev/disk/mpInuse/" + LUN, "")
     else:
-        boot(killed, 2)
+        killed.put("dev/disk/mpInuse/" + LUN, "")
 
     assert own_maps.left(LUN, killed.host) is None
     assert own_maps.look(LUN, killed.host) == Before(LUN, had_map=True, had_wwid=True)
@@ -516,6 +518,78 @@ def test_after_a_reboot_the_entry_in_the_list_goes_where_nobody_has_made_a_map(k
     flush_map(own_maps.look(LUN, killed.host), host=killed.expects((UNLISTED, crosses_out(killed))))
 
     assert (killed.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
+
+
+def test_the_map_that_multipathd_makes_of_our_entry_after_a_reboot_is_ours(killed):
+    boot(killed, 2)
+
+    assert own_maps.look(LUN, killed.host) == own_maps.left(LUN, killed.host) == FIRST_TIME
+    assert own_maps.left_behind(killed.host) == [LUN]
+
+
+def test_the_map_that_it_makes_of_an_entry_that_was_there_before_is_not(world):
+    world.lists(LUN)
+    boot(world, 1)
+    own_maps.note(own_maps.look(LUN, world.host), [], world.host)
+    boot(world, 2)
+    world.has_map(["sda"])
+
+    assert own_maps.left_behind(world.host) == [] and own_maps.look(LUN, world.host).had_map
+    assert noted(world) == []
+
+
+def nobody():
+    raise AssertionError("the pool need not be asked")
+
+
+def test_any_call_after_a_reboot_takes_our_entry_from_the_list(killed):
+    killed.loses_map()
+    boot(killed, 2)
+    assert own_maps.left_listed(killed.host) == [LUN]
+
+    own_maps.clear(lambda: [OTHER], killed.expects((UNLISTED, crosses_out(killed))))
+
+    assert (killed.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
+    assert noted(killed) == [] and own_maps.left_listed(killed.host) == []
+
+
+@pytest.mark.parametrize(("named", "stays"), [([LUN], []), (None, [LUN])])
+def test_the_entry_of_a_lun_that_the_pool_may_have_stays(killed, named, stays):
+    killed.loses_map()
+    boot(killed, 2)
+
+    own_maps.clear(lambda: named, killed.host)
+
+    assert f"/{LUN}/" in (killed.root / "etc/multipath/wwids").read_text()
+    assert noted(killed) == stays
+
+
+def test_of_an_entry_that_was_there_before_only_the_note_goes(world):
+    world.lists(LUN)
+    boot(world, 1)
+    own_maps.note(own_maps.look(LUN, world.host), [], world.host)
+    boot(world, 2)
+
+    own_maps.clear(nobody, world.host)
+
+    assert noted(world) == [] and look(LUN, world.host).had_wwid
+
+
+@pytest.mark.parametrize("why", ["its map is there", "its disk is there", "a call is at it"])
+def test_what_may_have_a_map_yet_is_not_cleared(killed, monkeypatch, why):
+    with ExitStack() as stack:
+        if why == "its map is there":
+            boot(killed, 2)
+        else:
+            killed.loses_map()
+        if why == "its disk is there":
+            monkeypatch.setattr(own_maps.udev, "disks_of", lambda scsi_id, host: ["sda"])
+        if why == "a call is at it":
+            stack.enter_context(lun_lock(LUN, killed.host))
+
+        own_maps.clear(nobody, killed.host)
+
+        assert noted(killed) == [LUN] and own_maps.left_listed(killed.host) == []
 
 
 def test_a_map_of_others_is_not_noted(world):

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 import pytest
 
-from kit.iscsi_world import IQN, PORTAL, World, put, put_session
+from kit.iscsi_world import IQN, PORTAL, World, put, put_session, remove_session
 from relvmoiscsi.doctor import programs
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.disk import multipath, own_maps
@@ -227,6 +227,20 @@ def test_the_pool_is_asked_once_in_a_call_and_before_sm_is_held_up(world, monkey
     assert {login.note.path for login in logins} == of_call == {note.path for note in dead_notes(world.host)}
 
 
+def test_after_a_reboot_the_next_call_takes_our_entry_from_multipaths_list(world, iscsi):
+    before = world.tree()
+    killed(iscsi)
+    own_maps.note(multipath.Before("36001405aaa", False, False), [], world.host)
+    remove_session(world.root, 1)
+    wwids = put(world.root, "etc/multipath/wwids", "/36001405aaa/\n")
+    put(world.root, "proc/sys/kernel/random/boot_id", "two\n")
+    iscsi.recover()
+    assert ("multipath", "-w", "36001405aaa") in world.calls and finding(world).status == "ok"
+    with open(wwids, encoding="ascii") as file:
+        assert file.read() == "#36001405aaa/\n"
+    assert before.keys() == world.tree().keys() - {"etc/multipath", "etc/multipath/wwids"}
+
+
 # --- the command at a sibling
 
 
@@ -289,6 +303,16 @@ def test_a_map_that_a_call_for_an_adapters_lun_has_left_is_told(world):
 
     with lun_lock(scsi_id, world.host):
         assert finding(world).status == "ok"
+
+
+def test_an_entry_in_multipaths_list_that_the_next_call_takes_out_is_told(world):
+    own_maps.note(multipath.Before("36001405aaa", False, False), [], world.host)
+    put(world.root, "proc/sys/kernel/random/boot_id", "two\n")
+    assert finding(world).status == "ok"
+
+    put(world.root, "etc/multipath/wwids", "/36001405aaa/\n")
+    found = finding(world)
+    assert found.status == "warning" and "LUN 36001405aaa in multipath's list, /etc/multipath/wwids" in found.sentence
 
 
 # --- a dead session
