@@ -441,9 +441,7 @@ class OpenIscsi:
         _WorkedOn when a run of ours is among the users.
         """
         self._verify_nothing_hangs(session)
-        self._luns.let_go_of_maps(session.luns, done_with)
-        what = f"the users of {session} were known"
-        users = self._in_time(lambda: self._luns.users(session, session.luns), session, what)
+        users = self._users(session, done_with)
         if not users:
             self._end(session)
             return True
@@ -455,6 +453,18 @@ class OpenIscsi:
         if is_ours:
             self._be_patient(session)
         return False
+
+    def _users(self, session: Session, done_with: Optional[str]) -> List[str]:
+        """Who uses the session, but for maps of ours, which go; one that multipathd makes meanwhile goes as well."""
+        what = f"the users of {session} were known"
+        users: List[str] = []
+        for is_first in (True, False):
+            has_gone = self._luns.let_go_of_maps(session.luns, done_with)
+            if is_first or has_gone:
+                users = self._in_time(lambda: self._luns.users(session, session.luns), session, what)
+            if not users:
+                break
+        return users
 
     def _be_patient(self, session: Session) -> None:
         """I/O of a session that others use now waits for a lost connection as SM has it.

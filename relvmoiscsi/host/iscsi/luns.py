@@ -91,22 +91,27 @@ class Luns:
             tell_kernel(os.path.join(self._host.sysfs, f"bus/scsi/devices/{address}/rescan"), "1")
         return []
 
-    def let_go_of_maps(self, luns: Sequence[Lun], done_with: Optional[str] = None) -> None:
+    def let_go_of_maps(self, luns: Sequence[Lun], done_with: Optional[str] = None) -> bool:
         """Take away the multipath maps that calls of ours have left over these LUNs, but those that somebody uses.
 
+        True if one has gone. The notes stay for `clear_maps`: while a disk is there, multipathd may make a map yet.
         `done_with` is the SCSIid of the LUN that the caller has locked. Raises Refused when one stays for now.
         """
-        for scsi_id in dict.fromkeys(filter(None, map(self._scsi_id, luns))):
-            self._let_go_of_map(scsi_id, done_with)
+        ids = dict.fromkeys(filter(None, map(self._scsi_id, luns)))
+        gone = [scsi_id for scsi_id in ids if self._let_go_of_map(scsi_id, done_with)]
+        return bool(gone)
 
-    def _let_go_of_map(self, scsi_id: str, done_with: Optional[str]) -> None:
+    def _let_go_of_map(self, scsi_id: str, done_with: Optional[str]) -> bool:
         left = self._left_map(scsi_id)
-        if left is not None:
-            with ExitStack() as locks:
-                if not self._is_ours(scsi_id, done_with, locks):
-                    problem = "LUN {} is being worked on by {}. Its multipath map stays until then."
-                    raise Refused(problem.format(scsi_id, "another call"))
-                self._flush(left)
+        if left is None:
+            return False
+        with ExitStack() as locks:
+            is_ours = self._is_ours(scsi_id, done_with, locks)
+            has_gone = is_ours and self._flush(left)
+        if not is_ours:
+            problem = "LUN {} is being worked on by {}. Its multipath map stays until then."
+            raise Refused(problem.format(scsi_id, "another call"))
+        return has_gone
 
     def worked_on(self, luns: Sequence[Lun], done_with: Optional[str]) -> List[str]:
         """The SCSIids of those at which another run of ours is."""
@@ -144,9 +149,11 @@ class Luns:
                 own_maps.hand_over(scsi_id, self._host)
 
     def _left_map(self, scsi_id: Optional[str]) -> Optional[multipath.Before]:
-        return own_maps.left(scsi_id, self._host) if scsi_id and is_scsi_id(scsi_id) else None
+        left = own_maps.left(scsi_id, self._host) if scsi_id and is_scsi_id(scsi_id) else None
+        return left if left is not None and own_maps.is_there(left, self._host) else None
 
-    def _flush(self, left: multipath.Before) -> None:
+    def _flush(self, left: multipath.Before) -> bool:
+        """False if it stays, as somebody uses it."""
         try:
             multipath.flush_map(left, 0, self._host)
         except Refused as problem:
@@ -154,8 +161,8 @@ class Luns:
             if not users:
                 raise
             log.warning("%s It is in use: %s.", problem, ", ".join(users))
-        else:
-            own_maps.hand_over(left.scsi_id, self._host)
+            return False
+        return True
 
     def clear_maps(self) -> None:
         """Be done with maps of killed calls that have gone with their disks, or by a reboot."""

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 import pytest
 
-from kit.iscsi_world import IQN, PORTAL, World, put, put_session, remove_session
+from kit.iscsi_world import IQN, PORTAL, World, put, put_session, remove_session, transcript
 from relvmoiscsi.doctor import programs
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.disk import multipath, own_maps
@@ -16,6 +16,7 @@ from relvmoiscsi.host.iscsi import login as iscsi_module
 from relvmoiscsi.host.iscsi import luns as iscsi_luns
 from relvmoiscsi.host.iscsi.login import OpenIscsi, verify_any_alive
 from relvmoiscsi.host.iscsi.notes import dead_notes
+from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.sessions import sessions
 from relvmoiscsi.host.locks.sm_locks import iscsiadm_lock, lun_lock
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.processes
 
 OURS = "11111111-2222-3333-4444-555555555551"
 THEIRS = "99999999-2222-3333-4444-555555555559"
+OTHER_PORTAL = Portal("127.0.0.2", 3260)
 ADDRESS = "6:0:0:7"  # of the LUN that is sdd, in session 1
 
 
@@ -118,6 +120,60 @@ def test_a_map_that_somebody_uses_by_now_is_left_with_its_session(world, iscsi, 
 
     assert sids(world) == [1] and multipath.find_map(mapped, world.host) is not None
     assert dead_notes(world.host) == [] and own_maps.left(mapped, world.host) is None
+
+
+@pytest.fixture
+def two_paths(world, iscsi):
+    """Killed with a session at each of two portals, before multipathd has made the map; (the map's disks, SCSIid)."""
+    logins = [iscsi.login(portal, IQN, user=OURS) for portal in (PORTAL, OTHER_PORTAL)]
+    for login in logins:
+        login.note.close()
+    devices = [put_session(world.root, 1), put_session(world.root, 2, portal=OTHER_PORTAL)]
+    for disk in ("sdd", "sdf"):
+        put(world.root, "dev/" + disk, "")
+    scsi_id = scsi_id_of_address(ADDRESS, world.host)
+    own_maps.note(multipath.Before(scsi_id, False, True), [], world.host)
+    return [(devices[0], ADDRESS, "sdd"), (devices[1], ADDRESS.replace("6:", "7:"), "sdf")], scsi_id
+
+
+def ends(world, then):
+    """A logout of iscsiadm, and what happens right behind it."""
+
+    def log_out(argv):
+        remove_session(world.root, int(argv[4]))
+        then()
+        return transcript("logout by sid")
+
+    world.answers["logout"] = log_out
+
+
+def test_a_map_that_comes_when_the_first_session_has_ended_goes_with_the_last(world, iscsi, two_paths):
+    disks, scsi_id = two_paths
+
+    def multipathd():
+        if len(sids(world)) == 1:
+            world.put_map(scsi_id, [disks[sids(world)[0] - 1]])
+
+    ends(world, multipathd)
+    iscsi.recover()
+
+    assert sids(world) == [] and multipath.find_map(scsi_id, world.host) is None
+    assert own_maps.left(scsi_id, world.host) is None and finding(world).status == "ok"
+
+
+def test_a_map_that_comes_while_the_users_are_looked_at_is_none_of_them(world, iscsi, two_paths, monkeypatch):
+    disks, scsi_id = two_paths
+    of_disks = iscsi_luns.holders.users_of_disks
+
+    def multipathd_is_late(*arguments):
+        monkeypatch.setattr(iscsi_luns.holders, "users_of_disks", of_disks)
+        world.put_map(scsi_id, disks)
+        return of_disks(*arguments)
+
+    monkeypatch.setattr(iscsi_luns.holders, "users_of_disks", multipathd_is_late)
+    iscsi.recover()
+
+    assert sids(world) == [] and multipath.find_map(scsi_id, world.host) is None
 
 
 def attached_to_another_lun(world):
