@@ -40,7 +40,9 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
     """
     deadline = lun.deadline
     with ExitStack() as stack, terminated.only_here():
+        last = stack.enter_context(ExitStack())
         stack.enter_context(sm_locks.lun_lock(lun.scsi_id, timeout=deadline.within(lun.lock_seconds)))
+        last.callback(quietly, "finishing what calls have left", lun.afterwards)
         before = own_maps.look(lun.scsi_id)
         there = udev.disks_of(lun.scsi_id)
         lun.before(stack)

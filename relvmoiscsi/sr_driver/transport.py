@@ -111,6 +111,9 @@ class Lun:
     def stays(self) -> None:
         """It has new identities: what has come with it is to stay, where the stock driver will look for it."""
 
+    def afterwards(self) -> None:
+        """All is undone, and the LUN is not locked any more: finish what calls have left."""
+
 
 #: call, checked device-config, xapi, log, deadline, seconds to wait for a lock
 OpenLun = Callable[[Any, Any, Any, Any, Any, float], Lun]

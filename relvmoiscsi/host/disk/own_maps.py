@@ -25,7 +25,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders, multipath, udev
-from relvmoiscsi.host.disk.scsi_id_text import in_udev, is_scsi_id
+from relvmoiscsi.host.disk.scsi_id_text import is_among, is_scsi_id
 from relvmoiscsi.host.files import in_directory, replace, sync_directory, text_of
 from relvmoiscsi.host.locks.sm_locks import is_lun_locked, lun_lock
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -171,7 +171,7 @@ def _clear(scsi_id: str, named: Sequence[str], host: Host) -> None:
     before = left(scsi_id, host)
     if before is None or not _is_gone(scsi_id, host):
         return
-    if not {scsi_id, in_udev(scsi_id)} & set(named):
+    if not is_among(scsi_id, named):
         multipath.flush_map(before, 0, host)
     hand_over(scsi_id, host)
 

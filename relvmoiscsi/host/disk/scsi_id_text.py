@@ -2,7 +2,7 @@
 """SCSIids in texts: what can be one, and what SM and udev make of one. Where they come from: `host.disk.scsi_id`."""
 
 import re
-from typing import List
+from typing import List, Sequence
 
 #: printable, no slash: it becomes part of paths
 _SCSI_ID = re.compile(r"[!-.0-~]{1,255}\Z")
@@ -24,6 +24,11 @@ def in_udev(scsi_id: str) -> str:
     Source: systemd src/shared/udev-util.c, udev_replace_chars (behaviour only).
     """
     return re.sub(r"(\\x)|[^A-Za-z0-9#+.:=@_-]", lambda match: match.group(1) or "_", scsi_id)
+
+
+def is_among(scsi_id: str, names: Sequence[str]) -> bool:
+    """Is the LUN one of these, by its SCSIid or what udev makes of that?"""
+    return bool({scsi_id, in_udev(scsi_id)} & set(names))
 
 
 def names_lun(text: str, scsi_id: str) -> bool:

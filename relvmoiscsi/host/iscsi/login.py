@@ -59,10 +59,11 @@ from relvmoiscsi.host.iscsi.iscsiadm import (
     targets_in,
     wait_for,
 )
-from relvmoiscsi.host.iscsi.luns import IdsOfPool, Luns, no_pool
+from relvmoiscsi.host.iscsi.luns import IdsOfPool, Luns, WorkedOn, no_pool
 from relvmoiscsi.host.iscsi.notes import (
     Note,
     any_brought,
+    any_waits,
     dead_notes_in_turn,
     new_note,
     noted_users,
@@ -82,7 +83,7 @@ from relvmoiscsi.host.iscsi.sessions import (
     set_patience,
 )
 from relvmoiscsi.host.iscsi.status import IscsiFailed
-from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, SessionReferences, iscsiadm_lock
+from relvmoiscsi.host.locks.sm_locks import WAIT_SECONDS, SessionReferences, is_lun_locked, iscsiadm_lock
 from relvmoiscsi.host.own_process import apart, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -100,11 +101,8 @@ _RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi
 _GOING_SECONDS = 2.0  # for a session that is being ended, or has been lost for longer than it is waited for
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
 _RECOVERY_SECONDS = 5.0  # for all that killed runs have left; more than who only looks at a disk gets
+_ROUNDS = 3  # for what another run was in the way of, which has ended since
 _DAEMON_PAUSE = 0.3  # between questions to an iscsid that is not ready, which cannot tell when it is
-
-
-class _WorkedOn(Refused):
-    """A run of ours is at a LUN of the session, with no line in SM's file: the command, say. The text names it."""
 
 
 class Login(NamedTuple):
@@ -280,6 +278,16 @@ class OpenIscsi:
         with self._locked():
             self._recover(None, None, None)
 
+    def end_what_waits(self, iqn: str, scsi_id: str) -> None:
+        """The lock of this LUN has just been given back: end what other runs have left because it was held.
+
+        SM's lock is only taken if there is something.
+        """
+        if any_waits(self._host, iqn, scsi_id):
+            self._know_pool()
+            with self._locked():
+                self._recover(iqn, None, None)
+
     # --- steps of a login; the lock is held
 
     def _present(self, iqn: str, portal: Portal, user: Optional[str]) -> Optional[Login]:
@@ -388,10 +396,27 @@ class OpenIscsi:
     # --- the end of a use
 
     def _finish(self, note: Note, done_with: Optional[str] = None) -> None:
-        """Undo what the note speaks of and remove it; or leave the note, when another run is to do so."""
+        """Undo what the note speaks of and remove it; or leave the note, when another run is to do so.
+
+        A run whose LUN is in the way looks for such notes once it has given back the LUN's lock (`end_what_waits`). The
+        lock is looked at here when the note has been written, so one of the two sees the other.
+        """
         # First of all: SM looks into the file when it detaches. Were our line still there after the look at those of
         # others, each could leave the session to the other.
         self._release(note)
+        for _ in range(_ROUNDS):
+            waits_for: List[str] = []
+            try:
+                self._end_use(note, done_with)
+            except WorkedOn as problem:
+                waits_for = problem.scsi_ids
+                own = self._session_of(note) if note["created"] else None
+                self._leave(note, own, {str(problem)}, waits_for)
+            if not waits_for or any(is_lun_locked(scsi_id, self._host) for scsi_id in waits_for):
+                break
+        note.close()
+
+    def _end_use(self, note: Note, done_with: Optional[str]) -> None:
         session = self._session_of(note)
         own = session if note["created"] else None
         others = self._others(note["iqn"], note["user"]) if note["iqn"] else set()
@@ -402,11 +427,7 @@ class OpenIscsi:
                 self._luns.let_go_of_idle_maps(own.luns, done_with)
             self._leave(note, own, others)
             return
-        try:
-            kept = [] if others else [one for one in owed if not self._end_unless_used(one, one == own, done_with)]
-        except _WorkedOn as problem:
-            self._leave(note, own, {str(problem)})
-            return
+        kept = [] if others else [one for one in owed if not self._end_unless_used(one, one == own, done_with)]
         if not self._luns.take_away(note, self._session_of(note), others - runs, done_with):
             self._leave(note, None, runs)
             return
@@ -424,13 +445,15 @@ class OpenIscsi:
         inherited = [session_by_id(sid, self._host) for sid in note["inherited"] or []]
         return [one for one in [own, *inherited] if one is not None and one.iqn == note["iqn"]]
 
-    def _leave(self, note: Note, session: Optional[Session], others: Set[str]) -> None:
-        """Leave a session, its record and our LUNs to their other users. A run of ours, or a later one, ends them."""
+    def _leave(self, note: Note, session: Optional[Session], others: Set[str], waits_for: Sequence[str] = ()) -> None:
+        """Leave a session, its record and our LUNs to their other users. A run of ours, or a later one, ends them.
+
+        `waits_for`: LUNs whose locks are all that is in the way.
+        """
         if session is not None:
             log.info("%s stays, as %s uses it now", session, ", ".join(sorted(others)))
             self._be_patient(session)
-        note.add(user=None, handed=sorted(others))
-        note.close()
+        note.add(user=None, handed=sorted(others), waits_for=list(waits_for))
         if self._left is not None:
             self._left.add(note.path)
 
@@ -438,7 +461,7 @@ class OpenIscsi:
         """Log out, unless a disk of the session is in use; False if it is, and the session is its users' now.
 
         `is_ours`: it was logged in here, and has our time-outs. Raises Refused when nobody can tell now,
-        _WorkedOn when a run of ours is among the users.
+        WorkedOn when a run of ours is at one of its LUNs, with no line in SM's file: the command, say.
         """
         self._verify_nothing_hangs(session)
         users = self._users(session, done_with)
@@ -447,7 +470,7 @@ class OpenIscsi:
             return True
         at_work = self._luns.worked_on(session.luns, done_with)
         if at_work:
-            raise _WorkedOn("a run of ours at the LUN {} ({})".format(", ".join(at_work), ", ".join(users)))
+            raise WorkedOn(at_work, users)
         log.warning("%s stays, as its disks are in use: %s. Log out when they are not.", session, ", ".join(users))
         self._luns.hand_over_maps(session.luns, done_with)
         if is_ours:
@@ -546,7 +569,7 @@ class OpenIscsi:
             self._changes.undo(note)
         if note["user"] and note["user"] != user:
             self._references.remove(note["iqn"], note["user"])
-        note.add(user=user, handed=None)
+        note.add(user=user, handed=None, waits_for=[])
         return self._use(session, note)
 
     # --- what is there

@@ -22,7 +22,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Set
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders, multipath, own_maps
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk.scsi_id_text import in_udev, is_scsi_id
+from relvmoiscsi.host.disk.scsi_id_text import is_among, is_scsi_id
 from relvmoiscsi.host.iscsi.iscsiadm import wait_for
 from relvmoiscsi.host.iscsi.notes import Note
 from relvmoiscsi.host.iscsi.sessions import Lun, Session
@@ -44,6 +44,15 @@ def tell_kernel(switch: str, text: str) -> None:
     except OSError as error:
         problem = "This host cannot be scanned for new LUNs: {}: {}."
         raise Refused(problem.format(switch, error.strerror), "ISCSIDevice") from error
+
+
+class WorkedOn(Refused):
+    """Another run of ours is at LUNs, which it has locked, and with them at what was to be ended. The text names it."""
+
+    def __init__(self, scsi_ids: Sequence[str], users: Sequence[str] = ()) -> None:
+        text = "a run of ours at the LUN {}".format(", ".join(scsi_ids))
+        super().__init__(text + (" ({})".format(", ".join(users)) if users else ""))
+        self.scsi_ids = list(scsi_ids)
 
 
 #: Gives what the work gives, done where a disk that does not answer holds up nobody; last comes what it was for.
@@ -95,7 +104,8 @@ class Luns:
         """Take away the multipath maps that calls of ours have left over these LUNs, but those that somebody uses.
 
         True if one has gone. The notes stay for `clear_maps`: while a disk is there, multipathd may make a map yet.
-        `done_with` is the SCSIid of the LUN that the caller has locked. Raises Refused when one stays for now.
+        `done_with` is the SCSIid of the LUN that the caller has locked. Raises Refused when one stays for now,
+        WorkedOn when that is because of another run of ours: its own cleanup takes the map away.
         """
         ids = dict.fromkeys(filter(None, map(self._scsi_id, luns)))
         gone = [scsi_id for scsi_id in ids if self._let_go_of_map(scsi_id, done_with)]
@@ -108,9 +118,8 @@ class Luns:
         with ExitStack() as locks:
             is_ours = self._is_ours(scsi_id, done_with, locks)
             has_gone = is_ours and self._flush(left)
-        if not is_ours:
-            problem = "LUN {} is being worked on by {}. Its multipath map stays until then."
-            raise Refused(problem.format(scsi_id, "another call"))
+        if not is_ours and multipath.find_map(scsi_id, self._host) is not None:
+            raise WorkedOn([scsi_id])
         return has_gone
 
     def worked_on(self, luns: Sequence[Lun], done_with: Optional[str]) -> List[str]:
@@ -129,14 +138,15 @@ class Luns:
             if scsi_id == done_with:
                 stays = multipath.find_map(scsi_id, self._host) is not None  # its call has just tried
             else:
-                stays = named is None or bool({scsi_id, in_udev(scsi_id)} & set(named))  # SM may be about to attach it
+                stays = named is None or is_among(scsi_id, named)  # SM may be about to attach it
             if stays:
                 log.info("the multipath map of LUN %s stays for now", scsi_id)
                 continue
             try:
                 self._let_go_of_map(scsi_id, done_with)
             except Refused as problem:
-                log.info("%s", problem)  # the LUN may be this call's own, which goes on with the map
+                # The LUN may be this call's own, which goes on with the map.
+                log.info("the multipath map of LUN %s stays for now: %s", scsi_id, problem)
 
     def hand_over_maps(self, luns: Sequence[Lun], done_with: Optional[str]) -> None:
         """Maps that `let_go_of_maps` has found in use are their users'; not that of the LUN that the caller has locked.
@@ -185,10 +195,11 @@ class Luns:
     def take_away(
         self, note: Note, session: Optional[Session], others: Set[str], done_with: Optional[str] = None
     ) -> bool:
-        """Remove what the scan has brought; False if a later run is to do so, or another one that works on some of it.
+        """Remove what the scan has brought; False if a later run is to do so.
 
         `others` have lines in SM's file now and are no runs of ours; `done_with` is the SCSIid of the LUN that the
-        caller has locked. Raises Refused when a LUN cannot be removed, or does not answer in time, or the scan goes on.
+        caller has locked. Raises WorkedOn when some of it is another run's for now; Refused when a LUN cannot be
+        removed, or does not answer in time, or the scan goes on.
         """
         if session is None or note["scanning"] is None:
             return True
@@ -210,17 +221,20 @@ class Luns:
         there = [lun for lun in there if not self._is_named(lun, named)]
         with ExitStack() as locks:
             ours = [lun for lun in there if self._is_ours(brought[lun.scsi_address], done_with, locks)]
+            theirs = dict.fromkeys(brought[lun.scsi_address] for lun in there if lun not in ours)
             if ours:
                 for left in filter(None, (self._left_map(brought[lun.scsi_address]) for lun in ours)):
                     self._flush(left)
                 what = f"what a scan of {session} has brought was removed"
                 self._in_time(partial(self._remove_unused, session, ours), session, what)
-        return len(ours) == len(there)
+        if theirs:
+            raise WorkedOn(list(theirs))
+        return True
 
     def _is_named(self, lun: Lun, named: Sequence[str]) -> bool:
         """Has the pool something on this LUN? One without an id cannot be named."""
         scsi_id = self._scsi_id(lun)
-        if scsi_id is None or not {scsi_id, in_udev(scsi_id)} & set(named):
+        if scsi_id is None or not is_among(scsi_id, named):
             return False
         log.info("the LUN %s at %s, which a scan has brought, stays: the pool has it", scsi_id, lun.scsi_address)
         return True

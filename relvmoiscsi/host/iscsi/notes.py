@@ -15,6 +15,7 @@ as long as it lives, so a note that can be locked is one that a dead run has lef
     scanning, scanned      LUNs that were there before that scan; has it come to its end?
     brought                LUNs that were there afterwards, with their SCSIid; by SCSI address, as `scanning`
     handed                 to whom all this was left, by a run that has ended as it should; whoever comes next ends it
+    waits_for              LUNs at which other runs of ours were then: whoever has worked on one of them ends it
     path, made, ...        the changed record (changes.py)
 
 The file may hold a secret of the record's owner, so only root may read it.
@@ -163,6 +164,11 @@ def any_brought(host: Host) -> bool:
     """Has a scan of any run of ours, alive or killed, brought LUNs, as far as is known?"""
     scans = [facts for facts in _all_facts(host) if facts.get("scanning") is not None]
     return any(facts.get("brought") or not facts.get("scanned") for facts in scans)
+
+
+def any_waits(host: Host, iqn: str, scsi_id: str) -> bool:
+    """Has a run left what it had of this target because another one of ours was at work on the LUN?"""
+    return any(facts.get("iqn") == iqn and scsi_id in (facts.get("waits_for") or ()) for facts in _all_facts(host))
 
 
 def is_handed_over(content: str) -> bool:

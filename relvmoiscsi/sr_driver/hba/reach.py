@@ -167,6 +167,9 @@ class HbaLun(Lun):
     def stays(self) -> None:
         self._is_new = True
 
+    def afterwards(self) -> None:
+        own_maps.clear(lambda: lun_users.ids_named(self._read_pool()))
+
     # --- how
 
     def _answering(self, but: Sequence[str] = ()) -> List[str]:

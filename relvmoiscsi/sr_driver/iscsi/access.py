@@ -116,7 +116,16 @@ def log_in(access: Access, portal: Portal, seconds: float, multipathing: bool = 
 
 def log_out(access: Access, login: Login, done_with: Optional[str] = None) -> None:
     """Give up a session; `done_with` is the SCSIid of the LUN whose lock is still held."""
+    _in_the_end(access).open_iscsi().logout(login, done_with)
+
+
+def end_what_waits(access: Access) -> None:
+    """The lock of the LUN has been given back: end what other calls have left because of it, this one's as well."""
+    open_iscsi = _in_the_end(access)._replace(left=None).open_iscsi()
+    open_iscsi.end_what_waits(access.config.target_iqn, access.config.scsi_id)
+
+
+def _in_the_end(access: Access) -> Access:
     lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
     deadline = access.deadline.for_cleanup()
-    in_the_end = access._replace(ids_of_pool=access.ids_in_the_end, lock_seconds=lock_seconds, deadline=deadline)
-    in_the_end.open_iscsi().logout(login, done_with)
+    return access._replace(ids_of_pool=access.ids_in_the_end, lock_seconds=lock_seconds, deadline=deadline)

@@ -27,7 +27,7 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, apart
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.sr_driver.held import LUN_SECONDS, quietly
-from relvmoiscsi.sr_driver.iscsi.access import LOGOUT_LOCK_SECONDS, Access, log_in, log_out
+from relvmoiscsi.sr_driver.iscsi.access import LOGOUT_LOCK_SECONDS, Access, end_what_waits, log_in, log_out
 from relvmoiscsi.sr_driver.iscsi.listing import luns_of
 from relvmoiscsi.sr_driver.transport import Lun
 
@@ -74,6 +74,9 @@ class IscsiLun(Lun):
         self._is_new = True
         show = partial(udev.show_behind_target, self.scsi_id, self._access.config.target_iqn)
         quietly("showing the LUN while others hide its target", show)
+
+    def afterwards(self) -> None:
+        end_what_waits(self._access)
 
     def _wait_until_shown(self) -> None:
         if self._is_new:

@@ -53,6 +53,9 @@ class Told(Lun):
     def verify_free(self, disks):
         self._step("verify free")
 
+    def afterwards(self):
+        self._said.append("afterwards")
+
     def _step(self, name):
         self._said.append(name)
         if name == self._fails_at:
@@ -100,7 +103,7 @@ def said(monkeypatch):
 
 
 BEFORE = ["lock", "before", "hide", "hide others", "reach"]
-AFTER = ["taken back", "end of hide", "shown again", "end of lock"]
+AFTER = ["taken back", "end of hide", "shown again", "end of lock", "afterwards"]
 
 
 def test_a_lun_is_held_by_its_only_path(said):
@@ -198,7 +201,18 @@ def test_what_is_taken_back_is_taken_back_to_the_end_although_the_call_is_told_t
     with heeded(), suppress(Refused), held(lun):
         said.append("used")
 
-    assert ("used" in said) == (not step) and said[-1] == "end of lock"
+    assert ("used" in said) == (not step) and said[-1] == "afterwards"
+
+
+def test_a_call_that_does_not_get_the_lock_finishes_nothing(said, monkeypatch):
+    def busy(*_, **__):
+        raise Refused("It is held.")
+
+    monkeypatch.setattr(sm_locks, "lun_lock", busy)
+    with pytest.raises(Refused, match="It is held"), held(Told(said)):
+        raise AssertionError("there is no path")
+
+    assert said == []
 
 
 @pytest.mark.parametrize(

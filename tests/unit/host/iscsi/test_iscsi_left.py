@@ -18,7 +18,7 @@ from relvmoiscsi.host.iscsi.login import OpenIscsi, verify_any_alive
 from relvmoiscsi.host.iscsi.notes import dead_notes
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.sessions import sessions
-from relvmoiscsi.host.locks.sm_locks import iscsiadm_lock, lun_lock
+from relvmoiscsi.host.locks.sm_locks import is_lun_locked, iscsiadm_lock, lun_lock
 
 pytestmark = pytest.mark.processes
 
@@ -295,6 +295,88 @@ def test_after_a_reboot_the_next_call_takes_our_entry_from_multipaths_list(world
     with open(wwids, encoding="ascii") as file:
         assert file.read() == "#36001405aaa/\n"
     assert before.keys() == world.tree().keys() - {"etc/multipath", "etc/multipath/wwids"}
+
+
+# --- a call that has given up the session, and has its LUN's lock yet
+
+
+@pytest.fixture
+def waits(world, iscsi):
+    """A call for a LUN has come to its end but for what udev does; gives the SCSIid, and gives back the lock."""
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    put_session(world.root, 1)
+    scsi_id = scsi_id_of_address(ADDRESS, world.host)
+    own_maps.note(multipath.Before(scsi_id, False, False), [], world.host)
+    with ExitStack() as lock:
+        lock.enter_context(lun_lock(scsi_id, world.host))
+        yield login, scsi_id, lock
+
+
+def test_the_last_call_logs_out_though_another_waits_for_udev(world, iscsi, waits):
+    first, scsi_id, _ = waits
+    last = iscsi.login(PORTAL, IQN, user=THEIRS)
+    iscsi.logout(first, done_with=scsi_id)
+    put(world.root, "etc/multipath/wwids", f"/{scsi_id}/\n")  # for its own call to take out
+
+    iscsi.logout(last)
+
+    assert sids(world) == [] and finding(world).status == "ok"
+
+
+def test_with_a_map_it_is_for_the_one_that_has_the_lock_to_log_out(world, iscsi, waits):
+    first, scsi_id, lock = waits
+    last = iscsi.login(PORTAL, IQN, user=THEIRS)
+    iscsi.logout(first, done_with=scsi_id)
+    world.put_map(scsi_id, [(put_session(world.root, 1), ADDRESS, "sdd")])
+
+    assert iscsi.logout(last) is False
+    assert finding(world).status == "ok" and "left to others" in finding(world).sentence
+
+    lock.close()
+    iscsi.end_what_waits(IQN, "36001405aaa")
+    assert sids(world) == [1]
+    iscsi.end_what_waits(IQN, scsi_id)
+    assert sids(world) == [] and finding(world).sentence == "No call that was killed has left a session behind."
+
+
+def test_where_the_lock_is_given_back_at_that_moment_the_last_call_logs_out(world, iscsi, waits, monkeypatch):
+    login, scsi_id, lock = waits
+    world.put_map(scsi_id, [(put_session(world.root, 1), ADDRESS, "sdd")])
+
+    def given_back(*arguments):
+        lock.close()  # its owner has looked for notes of this one, and found none
+        return is_lun_locked(*arguments)
+
+    monkeypatch.setattr(iscsi_module, "is_lun_locked", given_back)
+    iscsi.logout(login)
+
+    assert sids(world) == [] and multipath.find_map(scsi_id, world.host) is None
+
+
+def test_a_lun_that_a_scan_has_brought_goes_with_the_lock_of_the_call_that_worked_on_it(world, iscsi, monkeypatch):
+    put_session(world.root, 1, luns=(0,))
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    iscsi.rescan(login)
+    put_session(world.root, 1)
+    scsi_id = scsi_id_of_address(ADDRESS, world.host)
+    login.note.add(brought={ADDRESS: scsi_id}, scanned=True)
+    removed = []
+    monkeypatch.setattr(iscsi_luns.scsi, "remove_lun", lambda address, host: removed.append(address))
+    with lun_lock(scsi_id, world.host):
+        iscsi.logout(login)
+    assert removed == [] and finding(world).status == "ok"
+
+    iscsi.end_what_waits(IQN, scsi_id)
+    assert removed == [ADDRESS] and dead_notes(world.host) == []
+
+
+def test_where_nothing_waits_sm_is_not_held_up(world, iscsi, waits, monkeypatch):
+    login, scsi_id, _ = waits
+    iscsi.login(PORTAL, IQN, user=THEIRS)
+    iscsi.logout(login, done_with=scsi_id)
+    monkeypatch.setattr(iscsi_module, "iscsiadm_lock", None)
+
+    iscsi.end_what_waits(IQN, scsi_id)
 
 
 # --- the command at a sibling

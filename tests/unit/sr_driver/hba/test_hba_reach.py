@@ -166,6 +166,16 @@ def test_what_a_map_of_ours_may_keep_is_for_the_next_call_to_take_away(host, mon
     assert (host.note.read() is not None) is has_map
 
 
+def test_afterwards_what_killed_calls_have_left_in_multipaths_list_goes_but_what_the_pool_names(host, monkeypatch):
+    host.pool = with_lun(OTHER)
+    named = []
+    monkeypatch.setattr(reach.own_maps, "clear", lambda ids_of_pool: named.extend(ids_of_pool()))
+
+    host.lun().afterwards()
+
+    assert OTHER in named
+
+
 def test_with_new_identities_it_stays(host, caplog):
     host.mapped = [("1:0:0:7", "sdc")]
 
