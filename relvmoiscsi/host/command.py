@@ -75,9 +75,9 @@ def _run(argv: Sequence[str], shown: Sequence[str], timeout: float) -> Optional[
     """How the program ended; None if it took too long. It does not go on alone when this process is to end."""
     process: Optional[subprocess.Popen[bytes]] = None
     try:
-        with terminated.put_off():
-            process = _start(argv, shown)
-        return _finish(process, timeout)
+        process = _start(argv, shown)
+        with terminated.waiting():
+            return _finish(process, timeout)
     except terminated.Terminated:
         if process is not None and process.returncode is None:
             _kill(process)

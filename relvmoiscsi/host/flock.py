@@ -16,6 +16,7 @@ from typing import Callable, Iterator, List, Optional
 
 from relvmoiscsi.host.disk.holders import named_process
 from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def take_before(descriptor: int, deadline: float) -> bool:
     while not take(descriptor):
         if time.monotonic() >= deadline:
             return False
-        time.sleep(POLL_SECONDS)
+        pause(POLL_SECONDS)
     return True
 
 

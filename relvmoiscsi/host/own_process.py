@@ -158,8 +158,7 @@ def apart(
     child: Optional[_Child] = None
     begun = False
     try:
-        with terminated.put_off():
-            child = _fork(work, guards_lun=not only_reads)
+        child = _fork(work, guards_lun=not only_reads)
         while True:
             line = _line(child.answers, None if begun else deadline)
             if line is None:
@@ -214,8 +213,7 @@ def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) 
         while True:
             while waiting and len(running) < _AT_ONCE and not deadline.has_passed:
                 number = waiting.pop(0)
-                with terminated.put_off():
-                    running[number] = _fork(_asking_nothing(works[number]), guards_lun=False)
+                running[number] = _fork(_asking_nothing(works[number]), guards_lun=False)
             answering = _answering(running, deadline)
             if not answering:
                 break
@@ -239,7 +237,9 @@ def _answering(running: Dict[int, _Child], deadline: Deadline) -> List[int]:
     poll = select.poll()
     for descriptor in numbers:
         poll.register(descriptor, select.POLLIN)
-    return sorted(numbers[descriptor] for descriptor, _ in poll.poll(_milliseconds(deadline)))
+    with terminated.waiting():
+        ready = poll.poll(_milliseconds(deadline))
+    return sorted(numbers[descriptor] for descriptor, _ in ready)
 
 
 def _outcome(child: _Child, deadline: Deadline, what: str) -> Outcome:
@@ -272,7 +272,7 @@ def _close(child: _Child) -> None:
 def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
     """Begin the work, without the locks of this process, or with those that guard a LUN.
 
-    SIGTERM is put off: the child, which has this process's handler, never heeds one.
+    The child, which has this process's handler, never heeds a SIGTERM: it waits for nothing until it has said so.
     """
     answers, tell = os.pipe()
     hear, orders = os.pipe()
@@ -340,7 +340,9 @@ def _line(descriptor: int, deadline: Optional[Deadline]) -> Optional[bytes]:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not line.endswith(b"\n"):
-        if not poll.poll(_milliseconds(deadline)):
+        with terminated.waiting():
+            ready = poll.poll(_milliseconds(deadline))
+        if not ready:
             return None
         # A byte at a time: what comes behind the line is for the next.
         data = os.read(descriptor, 1)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SIGTERM: what `kill` sends, and a service manager to all that a service has started.
 
-For a call of the driver it is an exception, wherever the call is, so that the host is left as after a failure. It is
-not heeded while things are taken back, nor from the first write to a LUN on: what has begun goes on to its end.
+For a call of the driver it is an exception, so that the host is left as after a failure. It comes where the call waits,
+for a program, a lock or an answer, and nowhere else: not between a login and the note that it is to be ended, or the
+taking of a lock and the block that gives it back. It is not heeded while things are taken back, nor from the first
+write to a LUN on: what has begun goes on to its end.
 """
 
+import time
+from _thread import get_ident
 from contextlib import contextmanager
 from typing import Any, Iterator, NoReturn
 
@@ -16,14 +20,16 @@ class Terminated(BaseException):
 class _State:
     """Of this process; a handler of signals has no other place."""
 
+    thread = 0  #: which has the signals
     heeds = False
+    waits = False
     put_off = False
     has_come = False
 
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Have SIGTERM raise Terminated in the block, once, until `heed_no_longer`.
+    """Have SIGTERM raise Terminated in the block, once, where it is `waiting`, until `heed_no_longer`.
 
     Where this is not the main thread, which alone has signals, nothing is changed.
     """
@@ -34,7 +40,8 @@ def heeded() -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGTERM, _on_sigterm)
-    _State.heeds, _State.put_off, _State.has_come = True, False, False
+    _State.thread, _State.heeds = get_ident(), True
+    _State.waits = _State.put_off = _State.has_come = False
     try:
         yield
     finally:
@@ -57,20 +64,42 @@ def only_here() -> Iterator[None]:
 
 
 @contextmanager
+def waiting() -> Iterator[None]:
+    """A SIGTERM that comes in the block, or has come since the last one, ends it; what it was to give may be lost."""
+    if _State.thread != get_ident():
+        yield
+        return
+    before, _State.waits = _State.waits, True
+    try:
+        _heed()
+        yield
+    finally:
+        _State.waits = before
+
+
+def pause(seconds: float) -> None:
+    """Wait for as long."""
+    with waiting():
+        time.sleep(seconds)
+
+
+@contextmanager
 def put_off() -> Iterator[None]:
-    """A SIGTERM that comes in the block counts at its end; a process that is forked in it never heeds any."""
-    _State.put_off = True
+    """No wait in the block is ended by a SIGTERM: the first one behind it is."""
+    before, _State.put_off = _State.put_off, True
     try:
         yield
     finally:
-        _State.put_off = False
-    if _State.heeds and _State.has_come:
-        _end()
+        _State.put_off = before
 
 
 def _on_sigterm(_number: int, _frame: Any) -> None:
     _State.has_come = True
-    if _State.heeds and not _State.put_off:
+    _heed()
+
+
+def _heed() -> None:
+    if _State.has_come and _State.heeds and _State.waits and not _State.put_off:
         _end()
 
 

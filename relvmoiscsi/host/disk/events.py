@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
+from relvmoiscsi.host import terminated
+
 if TYPE_CHECKING:
     import socket
 
@@ -71,7 +73,8 @@ class SocketEvents(Events):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            poll.poll(left * 1000)
+            with terminated.waiting():
+                poll.poll(left * 1000)
 
     def close(self) -> None:
         self._socket.close()
@@ -96,7 +99,7 @@ class NoEvents(Events):
     recheck_seconds = POLL_SECONDS
 
     def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
+        terminated.pause(seconds)
 
 
 def listen(subsystem: str) -> Events:

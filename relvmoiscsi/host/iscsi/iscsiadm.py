@@ -7,6 +7,7 @@ import time
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.files import text_of
@@ -138,5 +139,5 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     while not condition():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(POLL_SECONDS)
+        terminated.pause(POLL_SECONDS)
     return True

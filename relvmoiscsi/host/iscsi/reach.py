@@ -13,6 +13,7 @@ import time
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.iscsi.portals import Portal
 
@@ -46,7 +47,8 @@ def resolve(portal: Portal, timeout: float = RESOLVE_SECONDS, lookup: Lookup = s
     # The resolver has time-outs of its own, of minutes in all, and cannot be told to stop; the thread ends with us.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    thread.join(timeout)
+    with terminated.waiting():
+        thread.join(timeout)
     if thread.is_alive():
         raise _no_address(portal, f"no name server answered within {timeout:g} seconds")
     if failures or not answers:
@@ -80,7 +82,8 @@ def reach(
         deadline.check(f"{candidate} was tried")
         started, seconds = time.monotonic(), deadline.within(timeout)
         try:
-            connect((candidate.address, candidate.port), seconds).close()
+            with terminated.waiting():
+                connect((candidate.address, candidate.port), seconds).close()
         except OSError as error:
             failures.append(_why_not(candidate, error, seconds))
             continue

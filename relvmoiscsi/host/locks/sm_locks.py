@@ -33,7 +33,7 @@ from glob import escape, glob
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
-from relvmoiscsi.host import flock
+from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
@@ -286,7 +286,7 @@ def _sm_lock(path: str, deadline: float, host: Host, guards_lun: bool = False) -
             while not _try_lock(descriptor, path):
                 if time.monotonic() >= deadline:
                     raise _taken(path, _holder(descriptor, host))
-                time.sleep(POLL_SECONDS)
+                terminated.pause(POLL_SECONDS)
             log.debug("took the lock %s", path)
             yield descriptor
     finally:
@@ -432,8 +432,10 @@ def _greeted(path: str, deadline: float, run: Runner) -> "socket.socket":
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(max(0.01, deadline - time.monotonic()))
-            connection.connect(path)
-            if connection.recv(16):
+            with terminated.waiting():
+                connection.connect(path)
+                greeting = connection.recv(16)
+            if greeting:
                 connection.settimeout(None)
                 return connection
             answer = "it ended the connection"
@@ -453,7 +455,7 @@ def _greeted(path: str, deadline: float, run: Runner) -> "socket.socket":
         connection.close()
         if time.monotonic() >= deadline:
             raise Refused(f"The lock service at {path} does not answer: {answer}.")
-        time.sleep(POLL_SECONDS)
+        terminated.pause(POLL_SECONDS)
 
 
 def _end(connection: "socket.socket") -> None:

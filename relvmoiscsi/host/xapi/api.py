@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import xml_rpc
@@ -87,10 +88,11 @@ class Xapi:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             # 0 would mean not to wait at all, for what is answered in a millisecond
             connection.settimeout(max(_SHORTEST, self._deadline.within(self._timeout)))
-            connection.connect(self._socket_path)
-            connection.sendall("\r\n".join([*head, "", ""]).encode("ascii") + body)
-            with connection.makefile("rb") as answer:
-                return _body(answer)
+            with terminated.waiting():
+                connection.connect(self._socket_path)
+                connection.sendall("\r\n".join([*head, "", ""]).encode("ascii") + body)
+                with connection.makefile("rb") as answer:
+                    return _body(answer)
 
     def records(self, kind: str) -> Dict[str, Dict[str, Any]]:
         """All records of a class, by reference."""

@@ -17,6 +17,7 @@ import threading
 from typing import Dict, List, NamedTuple, Tuple, Union
 
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders, udev
 from relvmoiscsi.host.locks import sm_locks
@@ -112,8 +113,9 @@ class OtherHosts:
         threads = [threading.Thread(target=ask, args=(ref,), daemon=True) for ref in refs]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(seconds)
+        with terminated.waiting():
+            for thread in threads:
+                thread.join(seconds)
         return dict(found)
 
 

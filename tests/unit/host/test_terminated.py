@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SIGTERM ends a call as a failure does, once, and neither what has begun to write nor what is taken back."""
+"""SIGTERM ends a call as a failure does, once, where it waits, but not what has begun to write or is taken back."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from relvmoiscsi.host.terminated import Terminated, heed_no_longer, heeded, only_here, put_off
+from relvmoiscsi.host.terminated import Terminated, heed_no_longer, heeded, only_here, pause, put_off, waiting
 
 
 def terminate():
@@ -19,14 +19,27 @@ def test_it_comes_through_all_that_handles_failures_and_once_only():
 
     with pytest.raises(Terminated), heeded():
         try:
-            terminate()
+            with waiting():
+                terminate()
         except OSError:
             said.append("a failure")
         finally:
-            terminate()
+            with waiting():
+                terminate()
             said.append("taken back")
 
     assert said == ["taken back"]
+
+
+def test_it_comes_between_no_two_steps_but_where_there_is_a_wait():
+    said = []
+
+    with pytest.raises(Terminated), heeded():
+        terminate()
+        said.append("made")
+        pause(60)
+
+    assert said == ["made"]
 
 
 def test_what_was_there_before_is_there_again():
@@ -41,23 +54,28 @@ def test_what_was_there_before_is_there_again():
 def test_what_has_begun_to_write_goes_on():
     with heeded():
         heed_no_longer()
-        terminate()
+        with waiting():
+            terminate()
 
 
 def test_what_is_taken_back_after_a_failure_is_taken_back_to_the_end():
     with heeded():
         with pytest.raises(OSError, match="a failure"), only_here():
             raise OSError("a failure")
-        terminate()
+        with waiting():
+            terminate()
 
 
-def test_it_counts_at_the_end_of_a_moment_in_which_it_would_do_harm():
+def test_it_counts_behind_what_is_taken_back_within_a_call():
     said = []
 
     with pytest.raises(Terminated), heeded():
         with put_off():
-            terminate()
+            with put_off():
+                terminate()
+            pause(0)
             said.append("done")
+        pause(0)
         said.append("beyond")
 
     assert said == ["done"]
@@ -65,11 +83,10 @@ def test_it_counts_at_the_end_of_a_moment_in_which_it_would_do_harm():
 
 def test_it_is_nothing_new_in_a_later_block():
     with heeded():
-        heed_no_longer()
         terminate()
 
-    with heeded(), put_off():
-        pass
+    with heeded():
+        pause(0)
 
 
 def test_a_thread_that_gets_no_signals_changes_nothing():
@@ -83,3 +100,20 @@ def test_a_thread_that_gets_no_signals_changes_nothing():
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_it_comes_while_this_thread_waits_and_not_while_another_does():
+    begun, over = threading.Event(), threading.Event()
+
+    def work():
+        with waiting():
+            begun.set()
+            over.wait()
+
+    with heeded():
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        terminate()
+        over.set()
+        thread.join()

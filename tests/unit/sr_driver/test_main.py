@@ -17,6 +17,7 @@ from kit.driver_calls import (
 from kit.pool import wire
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
 from relvmoiscsi.host.deadline import NOT_BEGUN
+from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.sr_driver import calls, create, probe
 from relvmoiscsi.sr_driver.hba.transport import HBA
@@ -117,7 +118,7 @@ def test_a_failure_has_its_code_and_its_text(creating, smlog, error, code):
 
 def test_a_call_that_is_terminated_is_a_failure_that_says_what_the_lun_is(creating, monkeypatch, smlog):
     """Until now it ended at once, with a session, a node record, a line of SM's and a visible clone behind it."""
-    monkeypatch.setattr(calls, "Deadline", lambda seconds: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(calls, "Deadline", lambda seconds: (os.kill(os.getpid(), signal.SIGTERM), pause(0)))
 
     found = creating(SR_UUID)
 
