@@ -37,6 +37,7 @@ from functools import partial
 from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Union
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import TIMED_OUT, Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline, OutOfTime, in_time, waiting_in_time
 from relvmoiscsi.host.disk import own_maps
@@ -395,6 +396,7 @@ class OpenIscsi:
 
     # --- the end of a use
 
+    @terminated.put_off()  # half of it taken back, it would be left to a later run
     def _finish(self, note: Note, done_with: Optional[str] = None) -> None:
         """Undo what the note speaks of and remove it; or leave the note, when another run is to do so.
 
@@ -527,6 +529,7 @@ class OpenIscsi:
             problem = "{}: iscsiadm reports success, and it is still there. Look at the log of iscsid."
             raise Refused(problem.format(task), "ISCSILogout")
 
+    @terminated.put_off()
     def _recover(
         self, iqn: Optional[str], portal: Optional[Portal], user: Optional[str], done_with: Optional[str] = None
     ) -> Optional[Login]:
