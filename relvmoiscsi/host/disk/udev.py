@@ -46,7 +46,7 @@ from glob import escape, glob
 from typing import Any, Iterable, Iterator, List, Sequence
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host import flock
+from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.disk.scsi_id_text import in_udev
 from relvmoiscsi.host.files import append
@@ -200,6 +200,7 @@ def hidden_target(iqn: str, known: Iterable[str] = (), host: Host = THIS_HOST) -
     try:
         yield
     finally:
+        terminated.heed_no_longer()
         _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
         for session in sessions_of(iqn, host=host):
             for lun in session.luns:
@@ -288,13 +289,18 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
     try:
         yield
     finally:
-        _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
-        for disk in _disks_behind(adapters, host):
-            try:
-                if is_left_hidden(disk, host) or _is_unseen(disk, host) and not _is_worked_on(disk, host):
-                    _show_disk(disk, host, "add")  # multipathd of dom0 passes over a change of a path that is new to it
-            except RelvmoiscsiError as error:
-                log.warning("udev was not asked to look at %s again: %s", disk, error)
+        with terminated.put_off():  # the call goes on behind a scan
+            _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
+            _show_behind(adapters, host)
+
+
+def _show_behind(adapters: Sequence[str], host: Host) -> None:
+    for disk in _disks_behind(adapters, host):
+        try:
+            if is_left_hidden(disk, host) or _is_unseen(disk, host) and not _is_worked_on(disk, host):
+                _show_disk(disk, host, "add")  # multipathd of dom0 passes over a change of a path that is new to it
+        except RelvmoiscsiError as error:
+            log.warning("udev was not asked to look at %s again: %s", disk, error)
 
 
 def make_event(kernel_name: str, host: Host = THIS_HOST, action: str = "change") -> None:

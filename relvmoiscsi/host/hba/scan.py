@@ -18,6 +18,7 @@ from functools import partial
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
@@ -33,10 +34,12 @@ LOOK_SECONDS = 3.0  #: for whoever only looks at a disk, such as LVM that scans 
 POLL_SECONDS = 0.1
 
 
+@terminated.put_off()
 def scan(places: Sequence[Place], deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
     """Have the kernel look for LUNs at all these places at the same time; sentences about those that could not be.
 
-    Such a scan may still go on in the kernel afterwards, and bring a LUN later.
+    Such a scan may still go on in the kernel afterwards, and bring a LUN later. So a SIGTERM does not end the wait for
+    it: whoever looks then for what it has brought would be too early.
     """
     works = [partial(_scan, place, host) for place in places]
     outcomes = together(works, deadline, "an adapter had been scanned")

@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.command import run
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
@@ -188,9 +189,13 @@ class HbaLun(Lun):
         before = _look_around(pool)
         with ExitStack() as hiding:
             hiding.enter_context(_hidden(self._adapters, before))
-            if not self._live:  # else an earlier call has scanned for it and was killed
-                self._bring(places, before.addresses)
             forget = partial(self._forget_others, before)
+            if not self._live:  # else an earlier call has scanned for it and was killed
+                try:
+                    self._bring(places, before.addresses)
+                except BaseException:
+                    forget(self.deadline.for_cleanup())  # they are hidden no longer than this block
+                    raise
             forget(self.deadline.part(OTHERS_SECONDS))
             if self._failures:
                 stack.push(hiding.pop_all())
@@ -336,7 +341,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
         return _is_taken(scsi_id, pool, host_ref)
 
     busy = ""
-    with ExitStack() as stack:
+    with ExitStack() as stack, terminated.only_here():
         try:
             stack.enter_context(sm_locks.lvm_lock(timeout=deadline.within(max(lock_seconds, BUSY_SECONDS))))
             before = _look_around(pool)

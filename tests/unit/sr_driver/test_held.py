@@ -13,7 +13,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.terminated import heeded
+from relvmoiscsi.host.terminated import Terminated, heeded, pause
 from relvmoiscsi.sr_driver import held as held_module
 from relvmoiscsi.sr_driver.held import held, quietly
 from relvmoiscsi.sr_driver.transport import Lun
@@ -230,3 +230,19 @@ def test_a_cleanup_that_fails_is_logged_and_the_next_one_follows(caplog, failure
     quietly("the logout", fail)
 
     assert logged in caplog.text
+
+
+def test_a_cleanup_in_the_middle_of_a_call_comes_to_its_end_before_the_call_does():
+    said = []
+
+    def clean_up():
+        os.kill(os.getpid(), signal.SIGTERM)
+        pause(0)
+        said.append("done")
+
+    with pytest.raises(Terminated), heeded():
+        quietly("taking away what a scan has brought", clean_up)
+        pause(0)
+        said.append("beyond")
+
+    assert said == ["done"]

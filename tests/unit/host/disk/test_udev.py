@@ -10,7 +10,10 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ import pytest
 from kit.iscsi_world import put_session
 from kit.scripted_events import waiting_with
 from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.host import flock
 from relvmoiscsi.host.deadline import NO_DEADLINE
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.udev import (
@@ -35,6 +39,7 @@ from relvmoiscsi.host.disk.udev import (
     wait_until_shown,
 )
 from relvmoiscsi.host.own_process import apart
+from relvmoiscsi.host.terminated import Terminated, heeded, pause
 from relvmoiscsi.host.this_host import Host
 
 LUN = "36001405993c87c37fa84d02b7fa62c40"
@@ -330,6 +335,17 @@ def test_a_target_is_hidden_for_as_long_as_the_block_runs(world):
         (name,) = world.hides()
         assert re.match(r"target-[0-9a-f]{8}-" + re.escape(IQN) + r"\Z", name)
         assert not can_be_locked(Path(world.run_dir) / "hide" / name)
+
+    assert world.hides() is None
+
+
+@pytest.mark.parametrize("hiding", [partial(hidden_target, IQN), partial(hidden_adapters, ["host3"], ())])
+def test_a_switch_goes_although_the_call_is_told_to_end_meanwhile(world, monkeypatch, hiding):
+    take_before = flock.take_before
+    monkeypatch.setattr(flock, "take_before", lambda *arguments: (pause(0), take_before(*arguments))[1])
+
+    with suppress(Terminated), heeded(), hiding(host=world.host):
+        os.kill(os.getpid(), signal.SIGTERM)
 
     assert world.hides() is None
 

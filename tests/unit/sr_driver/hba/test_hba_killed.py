@@ -6,11 +6,14 @@ about a scan is played.
 """
 
 import inspect
+import itertools
 import os
 import shutil
 import signal
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +28,7 @@ from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.terminated import heeded
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.sr_driver import held as held_module
@@ -114,15 +118,21 @@ class KilledHost:
         with open(os.path.join(self.array, "sdc"), "rb") as file:
             return file.read(1 << 20) == self._after.read([Range(0, 1 << 20)])[0]
 
-    def killed_at(self, number, resignatures):
+    def list(self):
+        """A call that names no LUN."""
+        xapi = SimpleNamespace(records=lambda kind: {})
+        raise reach.missing_scsi_id(parse_config({}), xapi, Deadline(50, Clock()), 0.0)
+
+    def killed_at(self, number, call, by=signal.SIGKILL):
         """The name of the step; "" where the call has ended before."""
         hear, tell = os.pipe()
         pid = os.fork()
         if not pid:
             os.close(hear)
-            sys.settrace(Killer(number, tell))
             try:
-                self.call(resignatures)
+                with heeded():
+                    sys.settrace(Killer(number, tell, by))
+                    call()
             finally:
                 os._exit(0)
         os.close(tell)
@@ -132,10 +142,10 @@ class KilledHost:
 
 
 class Killer:
-    """Ends this process, not a child of it, at a step, the first of which is number 1."""
+    """A signal to this process, not a child of it, at a step, the first of which is number 1."""
 
-    def __init__(self, number, tell):
-        self._pid, self._left, self._tell = os.getpid(), number, tell
+    def __init__(self, number, tell, by):
+        self._pid, self._left, self._tell, self._by = os.getpid(), number, tell, by
 
     def __call__(self, frame, event, _argument):
         code = frame.f_code
@@ -145,7 +155,7 @@ class Killer:
             self._left -= 1
             if not self._left:
                 os.write(self._tell, code.co_name.encode("ascii"))
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self._pid, self._by)
         return self
 
 
@@ -182,7 +192,7 @@ def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_ho
     steps = []
     while True:
         host = make_host(str(len(steps)))
-        step = host.killed_at(len(steps) + 1, resignatures)
+        step = host.killed_at(len(steps) + 1, partial(host.call, resignatures))
         if not step:
             break
         steps.append(step)
@@ -197,3 +207,34 @@ def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_ho
             host.call(resignatures=True)
             assert (host.seen(), host.switches(), host.is_new()) == ([CLONE], [], True), step
     assert set(steps) >= STEPS - (set() if resignatures else {"is_new", "make_event"})
+
+
+@pytest.mark.states
+@pytest.mark.parametrize("lists", [False, True], ids=["a probe", "a list"])
+def test_a_call_that_is_told_to_end_at_any_step_leaves_no_lun_that_its_scan_has_brought(make_host, monkeypatch, lists):
+    """It did, and showed them to LVM."""
+    monkeypatch.setattr(reach, "device_list", lambda *_: "")
+    steps = set()
+    for number in itertools.count(1, 3):  # each of the steps has been tried
+        host = make_host(str(number))
+        step = host.killed_at(number, host.list if lists else partial(host.call, False), by=signal.SIGTERM)
+        if not step:
+            break
+        steps.add(step)
+        assert (host.seen(), host.switches()) == ([], []), (number, step)
+    assert len(steps) > 3
+
+
+def test_what_a_scan_has_brought_goes_although_the_call_fails_right_behind_it(make_host, monkeypatch):
+    host, scan = make_host("one"), reach.scan
+
+    def brings_and_fails(*arguments):
+        scan(*arguments)
+        raise OSError("a failure")
+
+    monkeypatch.setattr(reach, "scan", brings_and_fails)
+
+    with pytest.raises(OSError, match="a failure"):
+        host.call(resignatures=True)
+
+    assert (host.seen(), host.switches()) == ([], [])
