@@ -218,7 +218,10 @@ class Luns:
         if named is None:
             log.warning("%d LUNs that a scan has brought stay for now, as it is not known whose they are", len(there))
             return False
-        there = [lun for lun in there if not self._is_named(lun, named)]
+        theirs = [lun.scsi_address for lun in there if self._is_named(lun, named)]
+        if theirs:  # others' from now on, also where the rest has to wait
+            note.add(brought={address: one for address, one in brought.items() if address not in theirs})
+        there = [lun for lun in there if lun.scsi_address not in theirs]
         with ExitStack() as locks:
             ours = [lun for lun in there if self._is_ours(brought[lun.scsi_address], done_with, locks)]
             theirs = dict.fromkeys(brought[lun.scsi_address] for lun in there if lun not in ours)

@@ -157,18 +157,18 @@ def dead_notes_in_turn(host: Host, rank: Rank = lambda facts: 0) -> Iterator[Not
 
 def noted_users(host: Host, iqn: str) -> Set[str]:
     """The SR UUIDs that runs of ours, alive or killed, have put into SM's session reference file of this IQN."""
-    return {str(facts["user"]) for facts in _all_facts(host) if facts.get("iqn") == iqn and facts.get("user")}
+    return {str(facts["user"]) for facts in noted(host) if facts.get("iqn") == iqn and facts.get("user")}
 
 
 def any_brought(host: Host) -> bool:
     """Has a scan of any run of ours, alive or killed, brought LUNs, as far as is known?"""
-    scans = [facts for facts in _all_facts(host) if facts.get("scanning") is not None]
+    scans = [facts for facts in noted(host) if facts.get("scanning") is not None]
     return any(facts.get("brought") or not facts.get("scanned") for facts in scans)
 
 
 def any_waits(host: Host, iqn: str, scsi_id: str) -> bool:
     """Has a run left what it had of this target because another one of ours was at work on the LUN?"""
-    return any(facts.get("iqn") == iqn and scsi_id in (facts.get("waits_for") or ()) for facts in _all_facts(host))
+    return any(facts.get("iqn") == iqn and scsi_id in (facts.get("waits_for") or ()) for facts in noted(host))
 
 
 def is_handed_over(content: str) -> bool:
@@ -193,8 +193,8 @@ def _paths(host: Host) -> List[str]:
         return []  # there is none
 
 
-def _all_facts(host: Host) -> Iterator[Dict[str, Any]]:
-    """Those of each note, whoever holds it."""
+def noted(host: Host) -> Iterator[Dict[str, Any]]:
+    """The facts of each note, whoever holds it."""
     for path in _paths(host):
         try:
             yield _peeked(path)
