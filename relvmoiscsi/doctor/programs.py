@@ -328,7 +328,10 @@ def examine_switches(host: Host) -> Finding:
         )
         return warning("switches", sentence, "The disk does not answer: see to the array. Then call SR.create again.")
     if disks:
-        sentence = f"A call that was killed has left {listed(disks)} hidden from udev: links of it are missing."
+        sentence = (
+            f"A call that was killed, or could not end what it had brought, has left {listed(disks)} hidden from udev: "
+            "links of it are missing."
+        )
         advice = (
             "The next SR.create of this type for a LUN behind the same target or adapters shows it again; so does "
             f"`echo change > /sys/block/{disks[0]}/uevent`, if LVM may see it: it may be a clone as the array made it."

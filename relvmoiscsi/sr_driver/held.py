@@ -46,7 +46,7 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         before = own_maps.look(lun.scsi_id)
         there = udev.disks_of(lun.scsi_id)
         lun.before(stack)
-        stack.enter_context(udev.hidden(lun.scsi_id, multipath=lun.multipathing))
+        stack.enter_context(udev.hidden(lun.scsi_id, lun.multipathing, is_done=lambda: lun.is_done))
         lun.hide_others(stack)
         if to_write:
             lun.verify_unused_elsewhere()

@@ -67,6 +67,7 @@ class Lun:
     """The LUN of a call by one transport. `held` takes the steps, in the order in which they stand here."""
 
     stays_if_new = False  #: is `stays` more than a word?
+    is_done = False  #: has it new identities, so that all may see it?
 
     def __init__(
         self, scsi_id: str, multipathing: bool, deadline: "Deadline", lock_seconds: float = math.inf, place: str = ""

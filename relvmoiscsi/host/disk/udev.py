@@ -26,6 +26,10 @@ node.session.scan = manual and to add the one LUN alone is no way around that. o
 What the pool names is not hidden, as SM may be about to attach it; nor is a clone from the moment on at which it has
 its new identities (`show_behind_target`), whatever other calls are at work on its target, and begin while they are.
 
+What is there at the end of a call because that could not end it, a session of ours or LUNs of a scan of ours, stays
+hidden without a switch (`kept_disks`): udev's database has it so until the next event. The call that ends it or leaves
+it to others makes that event. A reboot takes sessions, database and all.
+
 While `hidden_adapters` lasts, they do so with every disk that appears behind these adapters, but LUNs that are known:
 
     /run/relvmoiscsi/hide/scan-<8 hex digits>-host3    one for each adapter; a line id=<SCSIid> for each known LUN
@@ -43,14 +47,15 @@ import os
 import re
 from contextlib import contextmanager
 from glob import escape, glob
-from typing import Any, Iterable, Iterator, List, Sequence
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.disk.scsi_id_text import in_udev
 from relvmoiscsi.host.files import append
-from relvmoiscsi.host.iscsi.sessions import sessions_of
+from relvmoiscsi.host.iscsi.kept import kept_disks
+from relvmoiscsi.host.iscsi.sessions import sessions, sessions_of
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -60,6 +65,7 @@ RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
 RULES = "57-relvmoiscsi.rules"  #: of those, the one that hides
 SETTLE_SECONDS = 30.0
 SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
+SEEN_SECONDS = 2.0  #: for udev, to come to a disk that is to stay hidden; a busy one takes a fraction of it
 LOCK_SECONDS = 5.0  #: for what others do with the switches, which takes a millisecond
 
 _MARK = "RELVMOISCSI_HIDDEN"  #: what the rules set in udev's database
@@ -119,9 +125,9 @@ def is_hidden(name: str, host: Host = THIS_HOST) -> bool:
 
 
 def is_left_hidden(name: str, host: Host = THIS_HOST) -> bool:
-    """Was the disk ("sdb") hidden when it came, and is no call at work on its LUN? A scan has brought it.
+    """Was the disk ("sdb") hidden when it came, and is no call at work on its LUN? A login or a scan has brought it.
 
-    To be asked while nobody scans: then that call was killed.
+    To be asked while nobody scans: then that call was killed, or could not take the disk away.
     """
     return "E:" + _MARK + "=all" in _database(name, host) and not _is_worked_on(name, host)
 
@@ -140,11 +146,14 @@ def ids_here(host: Host = THIS_HOST) -> List[str]:
 
 
 @contextmanager
-def hidden(scsi_id: str, multipath: bool = False, host: Host = THIS_HOST) -> Iterator[None]:
+def hidden(
+    scsi_id: str, multipath: bool = False, host: Host = THIS_HOST, is_done: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """Keep event handlers off the LUN `scsi_id` while the block runs, its disks that appear meanwhile included.
 
     To be entered before the login. With `multipath` the LUN's map is wanted, and only what would act on the map is
-    kept away. Afterwards, whatever disk is still there gets a "change" event, for which all see it as it is then.
+    kept away. Afterwards, whatever disk is still there gets a "change" event, for which all see it as it is then; but
+    unless the LUN `is_done`, disks that are ours still stay hidden.
 
     Raises Refused, before the block, when another process hides the same LUN, or the rules are not installed;
     UsageError if this cannot be a SCSIid.
@@ -159,10 +168,10 @@ def hidden(scsi_id: str, multipath: bool = False, host: Host = THIS_HOST) -> Ite
     finally:
         _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
         try:
-            _show(scsi_id, host)
+            _show(scsi_id, set() if is_done() else _kept(host), host)
         except RelvmoiscsiError as error:  # whatever the block ended with says more
             log.warning("udev was not asked to look at LUN %s again: %s", scsi_id, error)
-        log.debug("LUN %s is hidden no longer", scsi_id)
+        log.debug("LUN %s is hidden no longer by this call", scsi_id)
 
 
 def is_switch_on(scsi_id: str, host: Host = THIS_HOST) -> bool:
@@ -178,13 +187,19 @@ def _is_held(path: str, host: Host) -> bool:
 
 
 @contextmanager
-def hidden_target(iqn: str, known: Iterable[str] = (), host: Host = THIS_HOST) -> Iterator[None]:
+def hidden_target(
+    iqn: str,
+    known: Iterable[str] = (),
+    host: Host = THIS_HOST,
+    known_now: Callable[[], Optional[Sequence[str]]] = lambda: (),
+) -> Iterator[None]:
     """Keep event handlers off the disks that appear behind the target `iqn` while the block runs.
 
     Not off those with a SCSIid that is `known`, or that another call has shown (`show_behind_target`) and that hides
     the target as well. To be entered before the login or the scan, and left when what they have brought is gone. The
     disks that were there before are not touched. Afterwards, those that have come and are still there get a "change"
-    event, for which all see them.
+    event, for which all see them, and so does what calls had left hidden behind other targets. But what is ours still
+    stays hidden, except for LUNs that are `known_now`; that is asked if there are any.
 
     A write that hangs when its call is killed does not keep this, unlike the switch of its LUN: all LUNs of the target
     would be hidden until that disk answers.
@@ -201,14 +216,61 @@ def hidden_target(iqn: str, known: Iterable[str] = (), host: Host = THIS_HOST) -
         yield
     finally:
         terminated.heed_no_longer()
+        kept = _kept(host)
+        _wait_until_seen(kept, host)
         _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
-        for session in sessions_of(iqn, host=host):
-            for lun in session.luns:
-                try:
-                    if lun.disk is not None and _may_be_hidden(lun.disk, host):
-                        _show_disk(lun.disk, host)
-                except RelvmoiscsiError as error:
-                    log.warning("udev was not asked to look at %s again: %s", lun.disk, error)
+        if kept:
+            ids = set(known_now() or ())
+            kept = {disk for disk in kept if not _names_of(disk, host) & ids}
+        show_released(iqn, kept, host)
+
+
+def show_released(iqn: str = "", kept: Optional[Set[str]] = None, host: Host = THIS_HOST) -> None:
+    """Have all see the disks behind the target, and those left hidden behind others, but what is `kept`.
+
+    Without `kept`: but what is ours still. To be called when sessions and LUNs have been left to others.
+    """
+    kept = _kept(host) if kept is None else kept
+    for session in sessions(host):
+        for disk in [lun.disk for lun in session.luns if lun.disk is not None]:
+            try:
+                if not (_may_be_hidden(disk, host) if session.iqn == iqn else _is_left(disk, host)):
+                    continue
+                if disk in kept:
+                    log.warning("%s stays hidden from LVM until a later call ends or shows %s", disk, session)
+                else:
+                    _show_disk(disk, host)
+            except (RelvmoiscsiError, OSError) as error:
+                log.warning("udev was not asked to look at %s again: %s", disk, error)
+
+
+def _is_left(disk: str, host: Host) -> bool:
+    return is_left_hidden(disk, host) and disk not in _hidden_now(host)
+
+
+def _kept(host: Host) -> Set[str]:
+    """The disks that are ours still. Of what cannot be read none: whatever the call ended with says more."""
+    try:
+        return kept_disks(host)
+    except (RelvmoiscsiError, OSError) as error:
+        log.warning("what calls have left is not known, and is shown: %s", error)
+        return set()
+
+
+def _wait_until_seen(kept: Iterable[str], host: Host) -> None:
+    """For whoever removes a switch: udev asks for it once. The switch of a LUN that does not answer may stay."""
+    try:
+        waited_for = [disk for disk in kept if not _is_worked_on(disk, host)]
+        if not host.wait_for(lambda: not any(_is_unseen(disk, host) for disk in waited_for), SEEN_SECONDS):
+            log.warning("udev has yet to look at a disk of %s, and may show it", ", ".join(waited_for))
+    except RelvmoiscsiError as error:
+        log.warning("whether udev has looked at what stays is not known: %s", error)
+
+
+def _names_of(disk: str, host: Host) -> Set[str]:
+    """Its SCSIid, in both ways to write it."""
+    scsi_id = scsi_id_of_disk(disk, host)
+    return {scsi_id, in_udev(scsi_id)} if scsi_id else set()
 
 
 def show_behind_target(scsi_id: str, iqn: str, host: Host = THIS_HOST) -> None:
@@ -242,7 +304,9 @@ def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bo
 
 
 def left_hidden(host: Host = THIS_HOST) -> List[str]:
-    """The disks ("sdb") that are hidden though no call that hides them is at work any more: it was killed.
+    """The disks ("sdb") that are hidden though no call that hides them is at work any more.
+
+    It was killed, or could not take away what it has brought.
 
     Raises OSError, NotFound when that cannot be read.
     """
@@ -475,12 +539,19 @@ def _disks_behind(adapters: Sequence[str], host: Host) -> List[str]:
     return sorted((os.path.basename(path) for path in paths), key=_by_age)
 
 
-def _show(scsi_id: str, host: Host) -> None:
-    """Let udev have another look at the LUN's disks and map, as far as they are still there and marked."""
+def _show(scsi_id: str, kept: Set[str], host: Host) -> None:
+    """Let udev have another look at the LUN's disks and map, as far as they are still there and marked, and not kept.
+
+    The map of disks that are all kept is so as well.
+    """
+    disks = disks_of(scsi_id, host)
+    if disks and kept.issuperset(disks):
+        log.warning("LUN %s (%s) stays hidden from LVM until a later call ends or shows it", scsi_id, ", ".join(disks))
+        return
     maps = glob(os.path.join(escape(host.sysfs), "block/dm-*"))
     maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), host) == scsi_id]
-    for name in disks_of(scsi_id, host) + [os.path.basename(path) for path in maps]:
-        if _may_be_hidden(name, host):
+    for name in disks + [os.path.basename(path) for path in maps]:
+        if name not in kept and _may_be_hidden(name, host):
             _show_disk(name, host)
 
 

@@ -224,14 +224,14 @@ class Luns:
         there = [lun for lun in there if lun.scsi_address not in theirs]
         with ExitStack() as locks:
             ours = [lun for lun in there if self._is_ours(brought[lun.scsi_address], done_with, locks)]
-            theirs = dict.fromkeys(brought[lun.scsi_address] for lun in there if lun not in ours)
+            worked_on = dict.fromkeys(brought[lun.scsi_address] for lun in there if lun not in ours)
             if ours:
                 for left in filter(None, (self._left_map(brought[lun.scsi_address]) for lun in ours)):
                     self._flush(left)
                 what = f"what a scan of {session} has brought was removed"
                 self._in_time(partial(self._remove_unused, session, ours), session, what)
-        if theirs:
-            raise WorkedOn(list(theirs))
+        if worked_on:
+            raise WorkedOn(list(worked_on))
         return True
 
     def _is_named(self, lun: Lun, named: Sequence[str]) -> bool:

@@ -42,7 +42,7 @@ def missing_iqn(access: Access) -> Listed:
 
 def missing_scsi_id(access: Access, ids_of_pool: Sequence[str]) -> Listed:
     """The answer without SCSIid: the LUNs behind the target."""
-    with udev.hidden_target(access.config.target_iqn, ids_of_pool):
+    with udev.hidden_target(access.config.target_iqn, ids_of_pool, known_now=access.ids_in_the_end):
         return _listed_luns(access)
 
 

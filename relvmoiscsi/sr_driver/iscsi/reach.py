@@ -46,7 +46,6 @@ class IscsiLun(Lun):
         self._access = access
         self._logins: List[Login] = []
         self._read_ids = read_ids
-        self._is_new = False
 
     def before(self, stack: ExitStack) -> None:
         stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
@@ -56,7 +55,8 @@ class IscsiLun(Lun):
 
     def hide_others(self, stack: ExitStack) -> None:
         known = self._read_ids() if self.ids_of_pool is None else self.ids_of_pool
-        stack.enter_context(udev.hidden_target(self._access.config.target_iqn, known))
+        iqn, known_now = self._access.config.target_iqn, self._access.ids_in_the_end
+        stack.enter_context(udev.hidden_target(iqn, known, known_now=known_now))
 
     def reach(self, stack: ExitStack) -> None:
         self._logins += _log_in(self._access, stack)
@@ -71,7 +71,7 @@ class IscsiLun(Lun):
 
     def stays(self) -> None:
         """Other calls may be at work on the target for longer than SM waits for the LUN."""
-        self._is_new = True
+        self.is_done = True
         show = partial(udev.show_behind_target, self.scsi_id, self._access.config.target_iqn)
         quietly("showing the LUN while others hide its target", show)
 
@@ -79,7 +79,7 @@ class IscsiLun(Lun):
         end_what_waits(self._access)
 
     def _wait_until_shown(self) -> None:
-        if self._is_new:
+        if self.is_done:
             udev.wait_until_shown(self.scsi_id, self.deadline.for_cleanup().within(udev.SHOWN_SECONDS))
 
 

@@ -115,6 +115,23 @@ def test_a_lun_is_held_by_its_only_path(said):
     assert said == [*BEFORE, *steps, *AFTER]
 
 
+def test_a_lun_is_done_when_it_says_so_in_the_end(said, monkeypatch):
+    asked = []
+
+    @contextmanager
+    def hidden(_scsi_id, _multipath, is_done):
+        yield
+        asked.append(is_done())
+
+    monkeypatch.setattr(udev, "hidden", hidden)
+    for is_done in (False, True):
+        lun = Told(said)
+        with held(lun):
+            lun.is_done = is_done
+
+    assert asked == [False, True]
+
+
 def test_where_it_is_written_nobody_may_use_it(said):
     with pytest.raises(Refused), held(Told(said, fails_at="verify free"), to_write=True):
         raise AssertionError("there is no path")

@@ -38,6 +38,7 @@ from relvmoiscsi.host.disk.udev import (
     switch_name,
     wait_until_shown,
 )
+from relvmoiscsi.host.iscsi.notes import new_note
 from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.terminated import Terminated, heeded, pause
 from relvmoiscsi.host.this_host import Host
@@ -433,12 +434,102 @@ def test_disks_of_the_target_that_are_still_there_are_shown_again(world):
     assert world.event_of("sdd") == "change"
 
 
-def test_disks_of_other_targets_are_left_alone(world):
-    has_session(world, "iqn.2026-01.test:open2")
+def test_disks_of_other_targets_are_left_alone_unless_they_were_left_hidden(world):
+    has_session(world, IQN + "2")
+    (world.root / "proc").symlink_to("/proc")
+    with hidden_target(IQN + "2", host=world.host):  # another call at work
+        with hidden_target(IQN, host=world.host):
+            pass
+        assert world.event_of("sdd") == ""
+        world.udev_knows("8:48", "I:186177866", "E:ID_BUS=scsi")
+
     with hidden_target(IQN, host=world.host):
         pass
 
     assert world.event_of("sdd") == ""
+
+
+def test_what_was_left_hidden_behind_another_target_and_is_others_by_now_is_shown(world):
+    has_session(world, IQN + "2")
+    with hidden_target(IQN, host=world.host):
+        pass
+
+    assert world.event_of("sdd") == "change"
+
+
+def has_note(world):
+    """Of a call that has logged in to the session and has not ended it so far."""
+    world.put("proc/sys/kernel/random/boot_id", "of this boot\n")
+    note = new_note(world.host, iqn=IQN, portal=["127.0.0.1", 3260], created=True, sid=1)
+    note.close()
+    return note
+
+
+@pytest.mark.parametrize("iqn", [IQN, IQN + "2"])
+def test_disks_of_a_session_that_a_later_call_is_to_end_stay_hidden_until_it_is_others(world, caplog, iqn):
+    has_session(world)
+    note = has_note(world)
+    with hidden_target(iqn, host=world.host):
+        pass
+    assert world.event_of("sdd") == "" and "sdd stays hidden" in caplog.text
+
+    os.unlink(note.path)
+    with hidden_target(iqn, host=world.host):
+        pass
+    assert world.event_of("sdd") == "change"
+
+
+@pytest.mark.parametrize("known", [None, [], [LUN]])
+def test_what_the_pool_names_by_then_is_shown_all_the_same(world, monkeypatch, known):
+    has_session(world)
+    has_note(world)
+    monkeypatch.setattr(udev, "scsi_id_of_disk", lambda name, host: LUN)
+    with hidden_target(IQN, host=world.host, known_now=lambda: known):
+        pass
+
+    assert world.event_of("sdd") == ("change" if known else "")
+
+
+def test_the_switch_stays_until_udev_has_looked_at_a_disk_that_is_to_stay_hidden(world):
+    has_session(world)
+    has_note(world)
+    (world.root / "run/udev/data/b8:48").unlink()
+    seen = []
+
+    def looks():
+        seen.append(len(world.hides()))
+        world.udev_knows("8:48", "I:186177866", "E:RELVMOISCSI_HIDDEN=all")
+
+    with hidden_target(IQN, host=world.host._replace(wait_for=waiting_with(looks))):
+        pass
+
+    assert seen == [1] and world.event_of("sdd") == ""
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_lun_whose_session_a_later_call_is_to_end_is_shown_if_it_is_done(world, caplog, is_done):
+    has_session(world)
+    world.has_disk("sdd", "8:48")
+    world.has_map("dm-0", "254:0")
+    has_note(world)
+    with hidden(LUN, host=world.host, is_done=lambda: is_done):
+        world.udev_knows("254:0", "I:186177866", "E:RELVMOISCSI_HIDDEN=lvm")
+
+    assert [world.event_of(name) for name in ("sdd", "dm-0")] == (["change"] * 2 if is_done else ["", ""])
+    assert ("stays hidden" in caplog.text) != is_done
+
+
+def test_a_lun_that_others_had_before_is_shown_with_its_map_and_without_the_path_that_is_ours(world):
+    has_session(world)
+    world.has_disk("sdd", "8:48")
+    world.has_disk("sde", "8:64")
+    world.has_map("dm-0", "254:0")
+    has_note(world)
+    with hidden(LUN, host=world.host):
+        for number in ("8:64", "254:0"):
+            world.udev_knows(number, "I:186177866", "E:RELVMOISCSI_HIDDEN=lvm")
+
+    assert [world.event_of(name) for name in ("sde", "sdd", "dm-0")] == ["change", "", "change"]
 
 
 def test_a_disk_that_udev_does_not_tell_of_is_only_logged(world, caplog):

@@ -8,7 +8,7 @@ import pytest
 from kit.iscsi_world import IQN, PORTAL, World, put, put_session
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.iscsi.kept import kept_disks
-from relvmoiscsi.host.iscsi.luns import Luns
+from relvmoiscsi.host.iscsi.luns import Luns, WorkedOn
 from relvmoiscsi.host.iscsi.notes import new_note
 from relvmoiscsi.host.iscsi.sessions import sessions
 
@@ -120,6 +120,7 @@ def test_what_the_pool_names_in_the_end_is_not_ours_any_more_though_the_rest_wai
     luns = Luns(world.host, lambda work, _session, _what: work(), lambda: [ids[ADDRESS]])
     monkeypatch.setattr(luns, "_is_ours", lambda *_: False)  # another call works on it
 
-    assert luns.take_away(note, sessions(world.host)[0], set()) is False
+    with pytest.raises(WorkedOn):
+        luns.take_away(note, sessions(world.host)[0], set())
 
     assert note["brought"] == {NUMBER_2: ids[NUMBER_2]}

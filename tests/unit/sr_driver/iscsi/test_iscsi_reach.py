@@ -22,9 +22,10 @@ def said(monkeypatch):
     told = []
 
     @contextmanager
-    def hidden_target(iqn, known):
+    def hidden_target(iqn, known, known_now):
         told.append(f"hide {iqn} but {' '.join(known)}")
         yield
+        told.extend(known_now())
 
     monkeypatch.setattr(udev, "hidden_target", hidden_target)
     monkeypatch.setattr(udev, "show_behind_target", lambda scsi_id, iqn: told.append(f"show {scsi_id} behind {iqn}"))
@@ -32,14 +33,16 @@ def said(monkeypatch):
     return told
 
 
-def worked_on(is_new, ids_of_pool=("36001405aaa", "36001405bbb")):
-    lun = IscsiLun(Access(CONFIG, None, None, None, False, "", Deadline(50, Clock())), lambda: ["36001405ccc"])
+def worked_on(is_new, ids_of_pool=("36001405aaa", "36001405bbb"), in_the_end=()):
+    access = Access(CONFIG, None, None, None, False, "", Deadline(50, Clock()), ids_in_the_end=lambda: in_the_end)
+    lun = IscsiLun(access, lambda: ["36001405ccc"])
     lun.ids_of_pool = ids_of_pool
     with ExitStack() as stack:
         lun.before(stack)
         lun.hide_others(stack)
         if is_new:
             lun.stays()
+    assert lun.is_done == is_new
 
 
 def test_a_lun_that_is_done_is_hidden_by_nobody_any_more_and_waited_for(said):
@@ -56,6 +59,12 @@ def test_the_pool_is_asked_where_nobody_has_asked_it(said):
     worked_on(is_new=False, ids_of_pool=None)
 
     assert said == [f"hide {CONFIG.target_iqn} but 36001405ccc"]
+
+
+def test_the_pool_is_asked_anew_for_what_is_to_stay_hidden_in_the_end(said):
+    worked_on(is_new=False, in_the_end=["36001405ddd"])
+
+    assert said[-1] == "36001405ddd"
 
 
 def test_one_that_is_not_done_stays_hidden_by_the_others(said):
