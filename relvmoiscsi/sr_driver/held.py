@@ -44,9 +44,9 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         stack.enter_context(sm_locks.lun_lock(lun.scsi_id, timeout=deadline.within(lun.lock_seconds)))
         last.callback(quietly, "finishing what calls have left", lun.afterwards)
         before = own_maps.look(lun.scsi_id)
-        there = udev.disks_of(lun.scsi_id)
         lun.before(stack)
         stack.enter_context(udev.hidden(lun.scsi_id, lun.multipathing, is_done=lambda: lun.is_done))
+        there = udev.disks_of(lun.scsi_id)  # what comes from now on, udev treats as the switch has it
         lun.hide_others(stack)
         if to_write:
             lun.verify_unused_elsewhere()
@@ -55,13 +55,16 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
             own_maps.note(before, there)
             stack.callback(quietly, "forgetting the multipath map", lambda: _forget_map(before, lun))
         since = time.monotonic()
+        given: List[str] = []
         lun.reach(stack)
         if lun.multipathing:
             stack.callback(quietly, "dropping page caches", lambda: _drop_caches(lun))
             stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
+            given += udev.give_to_multipath(there)
         meanwhile()
         disks = lun.disks()
         udev.settle(disks, deadline.within(udev.SETTLE_SECONDS), since=since, known=there)
+        udev.wait_for_multipath([disk for disk in given if disk in disks], deadline.within(udev.SETTLE_SECONDS))
         lun.verify(disks, there)
         if to_write:
             lun.verify_free(disks)

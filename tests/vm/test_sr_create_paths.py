@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from kit.lab import initiator
-from kit.lab.command import write
+from kit.lab.command import run, settle, write
 from kit.lab.guest import sg3_rules
 from kit.lab.xapi import SUCCESS, Call, created
 
@@ -105,13 +105,26 @@ def test_a_killed_call_is_finished_by_the_next_and_its_map_goes(lab, multipathed
     assert lab.probe(copies, clone).problems == ()
 
 
-def test_one_path_has_a_map_as_well_where_multipathing_is_on(lab, multipathed_pool, clone):
-    copies = lab.target(clone)
+def test_one_path_has_a_map_as_well_where_multipathing_is_on(lab, multipathed_pool, image, clone):
+    """Also one that another call has brought, and keeps from multipath as a disk that it does not want."""
+    other = lab.lun(image.clone("other.img"))
+    copies = lab.target(other, clone)
 
-    with lab.multipathing(), lab.untouched():
+    with lab.multipathing(), lab.untouched(except_for=["files:/etc/multipath/wwids"]):
+        first = Call(lab, multipathed_pool, copies, other)
+        driver = first.reach("logged in to session")
+        os.kill(driver, signal.SIGSTOP)
+        settle()
         assert created(multipathed_pool, copies, clone) == SUCCESS
+        os.kill(driver, signal.SIGCONT)
+        assert first.end() == SUCCESS
+        with open(
+            "/etc/multipath/wwids", encoding="ascii"
+        ) as wwids:  # one that is crossed out stays where it is not last
+            assert [line for line in wwids if line.startswith("/")] == []
 
-    assert any("step 3 of 6" in line and "/dev/mapper/" in line for line in lab.smlog())
+    for lun in (other, clone):
+        assert any("step 3 of 6" in line and "/dev/mapper/" + lun.scsi_id in line for line in lab.smlog())
 
 
 def test_two_paths_without_multipathing_are_refused(lab, pool, clone):

@@ -119,6 +119,33 @@ def settle(
         )
 
 
+def give_to_multipath(devices: Iterable[str], host: Host = THIS_HOST) -> List[str]:
+    """Have multipathd see the disks ("sdb") of the LUN that this process hides; those that it does not see yet.
+
+    Whoever else brought them, a call that is at work on another LUN of their target or one that was killed, kept them
+    from multipath, and no event would follow by itself. `devices` are those that are there once the switch is on; LVM
+    does not see them now either. `wait_for_multipath` is to follow.
+    """
+    kept = [name for name in devices if _is_kept_from_multipath(name, host) or _is_unseen(name, host)]
+    for name in kept:
+        log.debug("%s is given to multipath", name)
+        make_event(name, host, "add")  # multipathd of dom0 passes over a change of a path that is new to it
+    return kept
+
+
+def wait_for_multipath(given: Sequence[str], timeout_seconds: float, host: Host = THIS_HOST) -> None:
+    """Wait until udev has gone through its rules for these disks once more: what `give_to_multipath` has returned.
+
+    Where that has not come to pass when the time is up, `ensure_map` says what is missing.
+    """
+
+    def are_seen() -> bool:
+        return all(_is_handled(name, 0.0, host) and not _is_kept_from_multipath(name, host) for name in given)
+
+    if given and not host.wait_for(are_seen, timeout_seconds):
+        log.warning("udev has not given %s to multipath within %g seconds", ", ".join(given), timeout_seconds)
+
+
 def is_hidden(name: str, host: Host = THIS_HOST) -> bool:
     """Did the rules in udev/ hide this device ("sdb", "dm-3") when udev last handled it?"""
     return any(line.startswith("E:" + _MARK + "=") for line in _database(name, host))
@@ -567,6 +594,11 @@ def _is_unseen(name: str, host: Host) -> bool:
     if not os.path.exists(os.path.join(host.udev_run, "control")):
         return False
     return not any(line.startswith("I:") for line in _database(name, host))
+
+
+def _is_kept_from_multipath(name: str, host: Host) -> bool:
+    """Did the rules hide it as a disk that came with another LUN?"""
+    return {"E:" + _MARK + "=all", "E:nompath=1"} <= set(_database(name, host))
 
 
 def _show_disk(name: str, host: Host, action: str = "change") -> None:

@@ -89,6 +89,8 @@ def said(monkeypatch):
     monkeypatch.setattr(udev, "hidden", context("hide"))
     monkeypatch.setattr(udev, "settle", told("settle"))
     monkeypatch.setattr(udev, "disks_of", lambda _: ["sda"])
+    monkeypatch.setattr(udev, "give_to_multipath", told("give to multipath", ["sda", "sdb"]))
+    monkeypatch.setattr(udev, "wait_for_multipath", lambda disks, _: found.extend(f"wait for {disk}" for disk in disks))
     monkeypatch.setattr(udev, "is_hidden", lambda _: True)
     monkeypatch.setattr(own_maps, "look", lambda _: multipath.Before(SCSI_ID, False, False))
     monkeypatch.setattr(own_maps, "left", lambda _: None)
@@ -174,8 +176,22 @@ def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
     with held(Told(said, multipathing=True)) as path:
         assert path == "/dev/mapper/m"
 
-    before = [*BEFORE[:-1], "note the map", "reach"]
-    assert said == [*before, "disks", "settle", "verify", "map", "flush", "drop caches", *AFTER]
+    before = [*BEFORE[:-1], "note the map", "reach", "give to multipath"]
+    # sda does not answer
+    found = ["disks", "settle", "wait for sdb", "verify", "map"]
+    assert said == [*before, *found, "flush", "drop caches", *AFTER]
+
+
+def test_a_disk_that_came_while_the_lun_was_being_hidden_is_known_to_have_been_there(said, monkeypatch):
+    """Another call has brought it: udev may have looked for the switch before that was on."""
+    monkeypatch.setattr(udev, "disks_of", lambda _: ["sda"] if "hide" in said else [])
+    given = []
+    monkeypatch.setattr(udev, "give_to_multipath", lambda disks: given.extend(disks) or [])
+
+    with held(Told(said, multipathing=True)):
+        pass
+
+    assert given == ["sda"]
 
 
 @pytest.mark.parametrize("is_over", [False, True])

@@ -26,6 +26,7 @@ from relvmoiscsi.host.deadline import NO_DEADLINE
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.disk.udev import (
     disks_of,
+    give_to_multipath,
     hidden,
     hidden_adapters,
     hidden_target,
@@ -36,6 +37,7 @@ from relvmoiscsi.host.disk.udev import (
     settle,
     show_behind_target,
     switch_name,
+    wait_for_multipath,
     wait_until_shown,
 )
 from relvmoiscsi.host.iscsi.notes import new_note
@@ -83,6 +85,9 @@ class World:
 
     def udev_knows(self, number, *lines):
         self.put("run/udev/data/b" + number, "\n".join(lines) + "\n")
+
+    def knows(self, number):
+        return (self.root / ("run/udev/data/b" + number)).read_text().splitlines()
 
     def put(self, path, content=""):
         path = self.root / path
@@ -165,6 +170,40 @@ def test_where_udev_does_not_run_there_is_nothing_to_wait_for(world):
     (world.root / "run/udev/control").unlink()
 
     settle(["sda"], 1000, host=world.host._replace(wait_for=lambda *_: pytest.fail("it waits")))
+
+
+def test_disks_that_another_call_has_brought_hidden_are_given_to_multipath(world):
+    hidden_as_another = ("I:186177866", "E:RELVMOISCSI_HIDDEN=all", "E:nompath=1")
+    known = {
+        "sda": hidden_as_another,
+        "sdb": ("I:186177866", "E:RELVMOISCSI_HIDDEN=all"),  # multipath has it
+        "sdc": ("I:186177866", "E:nompath=1"),  # whoever said so, it was not us
+        "sdd": ("I:186177866", "E:RELVMOISCSI_HIDDEN=lvm"),
+        "sde": (),  # udev may have asked for the switch before it was there
+    }
+    for minor, (name, lines) in enumerate(known.items()):
+        world.has_disk(name, f"8:{minor}")
+        world.udev_knows(f"8:{minor}", *lines)
+
+    given = give_to_multipath([*known, "sdf"], world.host)
+
+    assert {name: world.event_of(name) for name in known} == {**dict.fromkeys(known, ""), "sda": "add", "sde": "add"}
+    steps = [
+        lambda: world.udev_knows("8:0", "I:186177866", "E:RELVMOISCSI_HIDDEN=all"),
+        lambda: world.udev_knows("8:4", *hidden_as_another),
+        lambda: world.udev_knows("8:4", "I:186177866", "E:RELVMOISCSI_HIDDEN=all"),
+    ]
+    wait_for_multipath(given, 1000, world.host._replace(wait_for=waiting_with(*steps)))
+    assert not any("E:nompath=1" in world.knows(number) for number in ("8:0", "8:4"))
+
+
+def test_a_disk_that_udev_does_not_give_to_multipath_is_for_the_map_to_tell(world, caplog):
+    world.has_disk("sda", "8:0")
+    world.udev_knows("8:0", "I:186177866", "E:RELVMOISCSI_HIDDEN=all", "E:nompath=1")
+
+    wait_for_multipath(["sda"], 0, world.host._replace(wait_for=waiting_with()))
+
+    assert "udev has not given sda to multipath within 0 seconds" in caplog.text
 
 
 def test_a_database_that_cannot_be_read_is_not_an_empty_one(world):
