@@ -112,6 +112,7 @@ class Login(NamedTuple):
     session: Session
     created: bool  #: logged in here, so `logout` ends it
     note: Note
+    is_new: bool = False  #: logged in by this very call: every LUN of the target has come with it, or is to come yet
 
 
 class OpenIscsi:
@@ -335,7 +336,7 @@ class OpenIscsi:
             patience = min(_PATIENCE_SECONDS, int(settings["node.session.timeo.replacement_timeout"] or 0))
             if ours and not set_patience(session, patience, self._host):
                 log.debug("%s keeps its time-out", session)
-            return self._use(session, note)
+            return self._use(session, note)._replace(is_new=ours)
         except BaseException:
             self._give_up(note)
             raise

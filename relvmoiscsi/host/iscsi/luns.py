@@ -182,7 +182,9 @@ class Luns:
         """What is there, and who has lines in SM's session reference file."""
         if note["others"] is None:
             note.add(others=others)
-        note.add(scanning=[lun.scsi_address for lun in session.luns], scanned=False)
+        there = [lun.scsi_address for lun in session.luns]
+        # What is new since a scan that was killed came with that: its session is taken over with its note.
+        note.add(scanning=note["scanning"] if note["scanned"] is False else there, scanned=False)
 
     def note_after_scan(self, note: Note, session: Session) -> None:
         """What the scan has brought; a second scan adds to the first."""

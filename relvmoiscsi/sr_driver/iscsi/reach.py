@@ -2,7 +2,7 @@
 """A LUN behind an iSCSI target.
 
     log in    to the first portal that answers; to all of them where multipathing is on
-    find      the disk or disks with the SCSIid, after a rescan of sessions that were there before
+    find      the disk or disks with the SCSIid, after a rescan of sessions that were there before, whoever made them
 
 A portal or path that is dead counts as if it were not there, as long as there is another one.
 
@@ -115,7 +115,7 @@ def _log_in(access: Access, stack: ExitStack) -> List[Login]:
             failures.append(failure)
             continue
         stack.callback(quietly, "the logout", partial(log_out, access, login, access.config.scsi_id))
-        how = "logged in to" if login.created else "using the session to"
+        how = "logged in to" if login.is_new else "using the session to"
         log.info("%s %s", how, login.session)
         logins.append(login)
         if not access.multipathing:
@@ -186,7 +186,7 @@ def _rescanned(access: Access, logins: Sequence[Login]) -> List[Session]:
     failures: List[RelvmoiscsiError] = []
     for login in logins:
         try:
-            found.append(login.session if login.created else access.open_iscsi().rescan(login, access.config.scsi_id))
+            found.append(login.session if login.is_new else access.open_iscsi().rescan(login, access.config.scsi_id))
         except sm_locks.Busy:
             raise
         except RelvmoiscsiError as failure:

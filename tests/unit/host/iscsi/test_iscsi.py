@@ -1562,6 +1562,41 @@ def lun_id(world, number):
     return found
 
 
+def test_a_session_that_is_taken_over_may_lack_luns_and_a_new_one_does_not(world, iscsi):
+    """It is ours as a new one is, and may be days old."""
+    logins = [iscsi.login(PORTAL, IQN, user=OURS)]
+    logins[0].note.close()  # the call was killed
+    logins.append(iscsi.login(PORTAL, IQN, user=OURS))
+    logins.append(iscsi.login(PORTAL, IQN, user=THEIRS))
+
+    assert [(login.created, login.is_new) for login in logins] == [(True, True), (True, False), (False, False)]
+
+
+def test_a_scan_that_was_killed_counts_with_that_of_the_run_that_takes_its_session_over(world, iscsi):
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    sid = login.session.sid
+    put_session(world.root, sid, luns=(0,))
+    login.note.close()
+    scan_brings(world, 1, sid=sid)
+    scan = world.answers["scan"]
+
+    def killed():
+        scan()
+        raise Killed()
+
+    world.answers["scan"] = killed
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    with pytest.raises(Killed):
+        iscsi.rescan(login)
+    login.note.close()
+
+    scan_brings(world, 1, 7, sid=sid)
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    iscsi.rescan(login)
+
+    assert sorted(login.note["brought"]) == [f"{sid + 5}:0:0:1", f"{sid + 5}:0:0:7"]
+
+
 @pytest.mark.parametrize("moment", ["during the scan", "afterwards"])
 def test_what_the_scan_of_a_killed_run_has_brought_goes_with_the_next_run(world, iscsi, moment):
     put_session(world.root, 1, luns=(0,))

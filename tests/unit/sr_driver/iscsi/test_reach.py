@@ -89,3 +89,21 @@ def test_who_had_a_line_before_the_call_logged_in_has_not_found_its_session(monk
 
 def test_the_sessions_that_others_had_are_their_own_affair(monkeypatch):
     assert end_of_call(monkeypatch, Host(FIRST, used_by_sm=True), multipathing=True, created=False) == [FIRST]
+
+
+def test_a_session_that_is_taken_over_is_scanned_and_one_that_has_just_been_made_is_not(monkeypatch):
+    scanned = []
+
+    class OpenIscsi:
+        def rescan(self, login, scsi_id):
+            scanned.append(login.session.sid)
+            return login.session
+
+    monkeypatch.setattr(Access, "open_iscsi", lambda self: OpenIscsi())
+    access = Access(CONFIG, None, None, None, True, "", Deadline(50, Clock()))
+    new = Login(session(FIRST, 1), True, None, is_new=True)
+    taken_over, of_others = (Login(session(SECOND, sid), sid == 2, None) for sid in (2, 3))
+
+    found = reach._rescanned(access, [new, taken_over, of_others])
+
+    assert [one.sid for one in found] == [1, 2, 3] and scanned == [2, 3]
