@@ -53,7 +53,7 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiEr
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.disk.scsi_id_text import in_udev
-from relvmoiscsi.host.files import append
+from relvmoiscsi.host.files import append, remedy
 from relvmoiscsi.host.iscsi.kept import kept_disks
 from relvmoiscsi.host.iscsi.sessions import sessions, sessions_of
 from relvmoiscsi.host.locks import copies
@@ -313,7 +313,7 @@ def show_behind_target(scsi_id: str, iqn: str, host: Host = THIS_HOST) -> None:
                 _append(path, f"id={in_udev(scsi_id)}\n".encode("ascii"))
     except OSError as error:
         problem = f"LUN {scsi_id} stays hidden while others are at work on its target: {run_dir}: {error.strerror}."
-        raise Refused(problem) from error
+        raise Refused(f"{problem} {remedy(error)}") from error
 
 
 def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bool:
@@ -435,7 +435,7 @@ def _switch_on(
                 _remove_if_empty(directory)
                 raise
     except OSError as error:
-        problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}."
+        problem = f"LUN {what} cannot be hidden from event handlers: {run_dir}: {error.strerror}. {remedy(error)}"
         raise Refused(problem).in_state(NOTHING_WRITTEN) from error
 
 

@@ -273,8 +273,8 @@ def _content(path: str) -> str:
 
 
 def _no_reference(path: str, error: OSError) -> Refused:
-    problem = "{}, where SM notes which SRs use an iSCSI session, cannot be used: {}."
-    return Refused(problem.format(path, error.strerror), "LVMRefCount")
+    problem = "{}, where SM notes which SRs use an iSCSI session, cannot be used: {}. {}"
+    return Refused(problem.format(path, error.strerror, remedy(error)), "LVMRefCount")
 
 
 @contextmanager

@@ -301,7 +301,7 @@ def test_a_file_that_is_not_ours_stays_and_so_does_the_directory(world):
 def test_a_directory_that_cannot_be_made_is_a_refusal(world):
     world.put("run/relvmoiscsi", "a file")
 
-    refused = pytest.raises(Refused, match="cannot be hidden from event handlers")
+    refused = pytest.raises(Refused, match="cannot be hidden from event handlers: .*: File exists. Look at what is in")
     with refused, hidden(LUN, host=world.host):
         pytest.fail("it was hidden")
 
@@ -420,7 +420,7 @@ def test_a_line_that_there_is_no_room_for_is_none(world, monkeypatch):
     with hidden_target(IQN, host=world.host):
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:9]))
-            with pytest.raises(Refused, match="No space left"):
+            with pytest.raises(Refused, match="No space left on device. Make room there."):
                 show_behind_target(LUN, IQN, world.host)
         assert ids_left_out(world) == {IQN: []}
 

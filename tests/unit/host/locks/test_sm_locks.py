@@ -578,7 +578,7 @@ def test_a_file_that_cannot_be_used_is_refused(root, references):
     for use in (references.users, lambda iqn: references.remove(iqn, OURS), lambda iqn: references.add(iqn, OURS)):
         with pytest.raises(Refused) as caught:
             use(IQN)
-        assert caught.value.sm_key == "LVMRefCount"
+        assert caught.value.sm_key == "LVMRefCount" and "Look at what is in its place." in str(caught.value)
 
 
 def test_a_line_that_cannot_be_added_is_refused(root, references, monkeypatch):
