@@ -19,12 +19,16 @@ from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import multipath, own_maps, udev
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
+from relvmoiscsi.host.locks.sm_locks import REFERENCES, is_lun_locked
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 
 STATE_DIRECTORY = "/var/lib/relvmoiscsi"
+REFERENCE_DIRECTORY = "/" + REFERENCES[0]  #: of SM; calls over iSCSI write there as well
 LEAST_BYTES = 1 << 20  #: of room for notes and switches; they need a few KiB
 SMLOG = "/var/log/SMlog"
 SYSLOG_SOCKET = "/dev/log"
@@ -227,14 +231,16 @@ def _path(host: Host, name: str) -> str:
 
 
 def examine_directories(host: Host) -> Finding:
-    checked = (_writable(host, directory) for directory in (RUN_DIRECTORY, STATE_DIRECTORY))
+    checked = (_writable(host, directory) for directory in (RUN_DIRECTORY, STATE_DIRECTORY, REFERENCE_DIRECTORY))
     troubles = [trouble for trouble in checked if trouble]
     if troubles:
-        sentence = " ".join(sentence for sentence, _ in troubles)
-        return problem("directories", sentence, " ".join(advice for _, advice in troubles))
+        sentence = " ".join(dict.fromkeys(sentence for sentence, _ in troubles))
+        return problem("directories", sentence, " ".join(dict.fromkeys(advice for _, advice in troubles)))
     if not host.is_superuser:
         return unknown("directories", "Whether root may write is not known to others.", _AS_ROOT)
-    return ok("directories", f"There is room for notes in {RUN_DIRECTORY} and {STATE_DIRECTORY}.")
+    return ok(
+        "directories", f"There is room for notes in {RUN_DIRECTORY}, {STATE_DIRECTORY} and {REFERENCE_DIRECTORY}."
+    )
 
 
 def _writable(host: Host, directory: str) -> Optional[Tuple[str, str]]:
@@ -288,7 +294,7 @@ def examine_notes(host: Host) -> Finding:
     handed = [name for name in left if notes.is_handed_over(host_root.text_of(host, os.path.join(directory, name)))]
     left = [name for name in left if name not in handed]
     if left:
-        sentence = "{} that was killed left what it had to clean up: {} in {}.".format(
+        sentence = "{} that was killed, or could not do it, left what it had to clean up: {} in {}.".format(
             "A call" if len(left) == 1 else "More than one call", listed(left), directory
         )
         advice = "The next SR.create of this type cleans up, on any LUN; `iscsiadm -m session` shows what is left."
@@ -302,12 +308,27 @@ def examine_notes(host: Host) -> Finding:
         sentence = f"A call that was killed left LUN {listed(listed_yet)} in multipath's list, /etc/{multipath.WWIDS}."
         advice = f"The next SR.create of this type takes it out, on any LUN; so does `multipath -w {listed_yet[0]}`."
         return warning("notes", sentence, advice)
+    luns = [lun for name in handed for lun in _still_there(host, os.path.join(directory, name))]
+    if luns:
+        sentence = f"A call could not tell whose LUNs are that its scan has brought, and has left {listed(luns)}."
+        advice = (
+            "Look at SMlog for the reason: xapi may not have answered. The next SR.create of this type, on any LUN, "
+            "takes away what the pool does not name."
+        )
+        return warning("notes", sentence, advice)
     if working:
         return ok("notes", f"A LUN is being worked on now, by {listed(working)}.")
     if handed:
         sentence = "Calls have left to others what those use; a later call cleans up after them: {} in {}."
         return ok("notes", sentence.format(listed(handed), directory))
     return ok("notes", "No call that was killed has left a session behind.")
+
+
+def _still_there(host: Host, path: str) -> List[str]:
+    """The SCSIids of LUNs that the run of this note has left to nobody, and at which no call is."""
+    brought = notes.left_to_nobody(host_root.text_of(host, path))
+    ids = [scsi_id for address, scsi_id in brought.items() if scsi_id and scsi_id_of_address(address, host) == scsi_id]
+    return [scsi_id for scsi_id in ids if is_scsi_id(scsi_id) and not is_lun_locked(scsi_id, host)]
 
 
 def examine_switches(host: Host) -> Finding:

@@ -176,6 +176,15 @@ def is_handed_over(content: str) -> bool:
     return _facts(content.encode("ascii", "replace")).get("handed") is not None
 
 
+def left_to_nobody(content: str) -> Mapping[str, Optional[str]]:
+    """What the run of the note with this content has brought and could leave to nobody: SCSIids by SCSI address.
+
+    That is so while the pool does not tell whose the LUNs are, or while another run is at one of them.
+    """
+    facts = _facts(content.encode("ascii", "replace"))
+    return facts.get("brought") or {} if facts.get("handed") == [] else {}
+
+
 def packed(content: Optional[bytes]) -> Optional[str]:
     """Bytes as a fact."""
     return None if content is None else base64.b64encode(content).decode("ascii")

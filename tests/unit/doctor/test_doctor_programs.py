@@ -4,10 +4,12 @@
 import fcntl
 import os
 import re
+import time
 
 import pytest
 
 from kit.doctor_world import TOP, World, failed, hangs, unreadable
+from relvmoiscsi import doctor
 from relvmoiscsi.doctor import programs
 from relvmoiscsi.doctor.finding import OK
 from relvmoiscsi.host.command import Completed
@@ -268,10 +270,10 @@ def test_udev_that_does_not_run_is_a_problem(world):
 def test_there_is_room_for_notes(world):
     finding = programs.examine_directories(world.host())
 
-    assert finding.status == "ok" and "/run/relvmoiscsi and /var/lib/relvmoiscsi" in finding.sentence
+    assert finding.status == "ok" and "/run/relvmoiscsi, /var/lib/relvmoiscsi and /var/run/sr-ref" in finding.sentence
 
 
-@pytest.mark.parametrize("path", ["/run/relvmoiscsi", "/var/lib/relvmoiscsi", "/var/lib"])
+@pytest.mark.parametrize("path", ["/run/relvmoiscsi", "/var/lib/relvmoiscsi", "/var/lib", "/var/run/sr-ref"])
 def test_a_file_in_place_of_a_directory_is_a_problem(world, path):
     world.put(path, "")
 
@@ -411,6 +413,16 @@ def test_a_disk_that_stays_hidden_after_a_kill_is_a_warning_with_what_shows_it(w
         finding.status == "warning" and "or could not end what it had brought, has left sdb hidden" in finding.sentence
     )
     assert "echo change > /sys/block/sdb/uevent" in finding.advice and "SR.create" in finding.advice
+
+
+@pytest.mark.parametrize("ends_meanwhile", [True, False])
+def test_a_call_that_is_about_to_end_is_not_taken_for_a_killed_one(world, monkeypatch, ends_meanwhile):
+    world.put(NOTES + "12-0.json", "{}\n")
+    monkeypatch.setattr(time, "sleep", lambda _: world.remove(NOTES + "12-0.json") if ends_meanwhile else None)
+
+    found = doctor._examine_left_overs(world.host())
+
+    assert [finding.status for finding in found] == ["ok" if ends_meanwhile else "warning", "ok"]
 
 
 def test_a_disk_that_only_lvm_does_not_see_is_not_left_hidden(world):

@@ -419,6 +419,24 @@ def test_what_is_left_to_sm_is_all_right(world, iscsi):
     assert finding(world).status == "ok" and "left to others" in finding(world).sentence
 
 
+def test_luns_that_a_scan_has_brought_and_that_are_nobodys_are_told_until_they_are_gone(world, iscsi):
+    """As xapi did not say whose they are: until now they counted as left to others."""
+    put_session(world.root, 1, luns=(0,))
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    put_session(world.root, 1)
+    scsi_id = scsi_id_of_address(ADDRESS, world.host)
+    login.note.add(scanning=[], others=[], brought={ADDRESS: scsi_id}, scanned=True)
+    unsure = OpenIscsi(world.host, lock_seconds=1.0, ids_of_pool=lambda: None)
+    unsure.logout(login)
+
+    assert finding(world).status == "warning" and f"has left {scsi_id}." in finding(world).sentence
+
+    with lun_lock(scsi_id, world.host):
+        assert finding(world).status == "ok"  # a call is at it
+    os.unlink(os.path.join(world.root, "sys/bus/scsi/devices", ADDRESS, "vpd_pg83"))
+    assert finding(world).status == "ok"
+
+
 def test_a_call_that_has_taken_it_over_and_was_killed_is_told(world, iscsi):
     login = iscsi.login(PORTAL, IQN, user=OURS)
     with open(os.path.join(world.root, "var/run/sr-ref", IQN), "a", encoding="ascii") as file:
