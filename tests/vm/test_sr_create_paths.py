@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from kit.lab import initiator
-from kit.lab.command import run, settle, write
+from kit.lab.command import settle, write
 from kit.lab.guest import sg3_rules
 from kit.lab.xapi import SUCCESS, Call, created
 
