@@ -263,10 +263,10 @@ def show_released(iqn: str = "", kept: Optional[Set[str]] = None, host: Host = T
             try:
                 if not (_may_be_hidden(disk, host) if session.iqn == iqn else _is_left(disk, host)):
                     continue
-                if disk in kept:
-                    log.warning("%s stays hidden from LVM until a later call ends or shows %s", disk, session)
-                else:
+                if disk not in kept:
                     _show_disk(disk, host)
+                elif is_hidden(disk, host):
+                    log.warning("%s stays hidden from LVM until a later call ends or shows %s", disk, session)
             except (RelvmoiscsiError, OSError) as error:
                 log.warning("udev was not asked to look at %s again: %s", disk, error)
 
@@ -289,7 +289,8 @@ def _wait_until_seen(kept: Iterable[str], host: Host) -> None:
     try:
         waited_for = [disk for disk in kept if not _is_worked_on(disk, host)]
         if not host.wait_for(lambda: not any(_is_unseen(disk, host) for disk in waited_for), SEEN_SECONDS):
-            log.warning("udev has yet to look at a disk of %s, and may show it", ", ".join(waited_for))
+            unseen = [disk for disk in waited_for if _is_unseen(disk, host)]
+            log.warning("udev has not come to an end with %s so far, and may show it to LVM", ", ".join(unseen))
     except RelvmoiscsiError as error:
         log.warning("whether udev has looked at what stays is not known: %s", error)
 

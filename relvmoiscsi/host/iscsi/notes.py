@@ -182,7 +182,7 @@ def left_to_nobody(content: str) -> Mapping[str, Optional[str]]:
     That is so while the pool does not tell whose the LUNs are, or while another run is at one of them.
     """
     facts = _facts(content.encode("ascii", "replace"))
-    return facts.get("brought") or {} if facts.get("handed") == [] else {}
+    return facts.get("brought") or {} if facts.get("handed") == [] or facts.get("waits_for") else {}
 
 
 def packed(content: Optional[bytes]) -> Optional[str]:

@@ -77,6 +77,7 @@ class IscsiLun(Lun):
 
     def afterwards(self) -> None:
         end_what_waits(self._access)
+        udev.show_released()
 
     def _wait_until_shown(self) -> None:
         if self.is_done:

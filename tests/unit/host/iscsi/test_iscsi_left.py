@@ -364,7 +364,8 @@ def test_a_lun_that_a_scan_has_brought_goes_with_the_lock_of_the_call_that_worke
     monkeypatch.setattr(iscsi_luns.scsi, "remove_lun", lambda address, host: removed.append(address))
     with lun_lock(scsi_id, world.host):
         iscsi.logout(login)
-    assert removed == [] and finding(world).status == "ok"
+        assert removed == [] and finding(world).status == "ok"
+    assert finding(world).status == "warning", "nobody is at it"
 
     iscsi.end_what_waits(IQN, scsi_id)
     assert removed == [ADDRESS] and dead_notes(world.host) == []
