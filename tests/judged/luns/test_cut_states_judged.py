@@ -34,7 +34,7 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.reading.lun_notes import notes
 
-RINGS = 6
+RINGS = 4
 SECOND_LV = "LV-0a0b0c0d-0000-4000-8000-000000000002"
 DUPLICATE = ("WARNING: Not using device ", " prefers device ")
 IN_PROGRESS, CONTENTS, SWITCHED, HEADERS = 2, 3, 4, 5  #: groups of writes that are done

@@ -3,7 +3,7 @@
 
 import pytest
 
-from kit.examples import EVERY_DEATH
+from kit.examples import EVERY_OTHER_DEATH
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.connection import connect
@@ -139,7 +139,7 @@ def test_killed_at_every_call_the_next_run_finishes_it(lab, day, dies):
         after = rows(day)
         assert not any(after[table] - before[table] for table in after), number
         assert day.web in after["VM"] and not day.db.refs("VM", name_label="web 2026-11-22"), number
-        number += EVERY_DEATH
+        number += EVERY_OTHER_DEATH
         if not death.came:
             break
     assert number > 8

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kit.examples import EVERY_DEATH
+from kit.examples import EVERY_OTHER_DEATH
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound, Refused, UsageError
@@ -300,7 +300,7 @@ def test_killed_at_every_call_it_goes_forward_or_back(halted, dies, cut_work, th
         elif marks:
             undo(halted)
         assert seen(halted) == before and names(halted) == ["root disk", "data"], number
-        number += EVERY_DEATH
+        number += EVERY_OTHER_DEATH
         if not death.came:
             break
     assert number > 14
@@ -582,7 +582,7 @@ def test_killed_at_every_call_it_comes_home(halted, dies):
         for device, vdi in enumerate((halted.root, halted.data)):
             halted.db.create("VBD", VM=halted.web, VDI=vdi, userdevice=str(device))
         halted.lab.pool.storage.sr_scan("", halted.sr)
-        number += EVERY_DEATH
+        number += EVERY_OTHER_DEATH
         if not death.came:
             break
     assert number > 10

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from kit.examples import EVERY_DEATH
+from kit.examples import EVERY_OTHER_DEATH
 from kit.pool import transfer
 from kit.pool.errors import XenError
 from relvmoiscsi import engine
@@ -140,7 +140,7 @@ def test_killed_at_every_call_there_is_always_one_that_reads(office, lab, dies):
         death = dies(lambda when=when: save(lab, when=when), number)
         found = on_lun(lab, lab.originals["Production"][0])
         assert found is not None and len(found.vms) == 2, number
-        number += EVERY_DEATH
+        number += EVERY_OTHER_DEATH
         if not death.came:
             break
     save(lab, when="2026-11-24T12:00:00Z")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kit.examples import EVERY_DEATH
+from kit.examples import EVERY_OTHER_DEATH
 from kit.pool import transfer
 from kit.pool.api import GoneAway
 from kit.pool.database import time as moment
@@ -45,7 +45,7 @@ def test_killed_at_every_call_the_next_run_makes_one_and_only_one(day, dies):
         assert {table: set(rows) for table, rows in after.items()} == {
             table: set(rows) for table, rows in before.items()
         }
-        number += EVERY_DEATH
+        number += EVERY_OTHER_DEATH
         if not death.came:
             break
     assert number > 8

@@ -187,7 +187,7 @@ def make_host(tmp_path, monkeypatch):
 
 
 @pytest.mark.states
-@pytest.mark.parametrize("resignatures", [True, False])
+@pytest.mark.parametrize("resignatures", [False, True])
 def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_host, resignatures):
     steps = []
     while True:
