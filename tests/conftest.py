@@ -6,6 +6,7 @@ work from anywhere.
 """
 
 import builtins
+import gc
 import io
 import os
 import subprocess
@@ -36,6 +37,10 @@ STARTERS = ("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv",
 HARMLESS = ("/dev/null", "/dev/shm/")
 
 
+# Thousands of tests live to the end: to look at all of them again and again takes a fifteenth of the time.
+gc.set_threshold(50000, 20, 50)
+
+
 def pytest_addoption(parser):
     text = "a part: Python 3.6 runs a fourth of the tests marked `states`, and in `make test` the newer one the others"
     parser.addoption("--states", choices=["all", "fourth", "others"], help=text)
@@ -64,7 +69,7 @@ def _states(config):
 
 
 #: a test that is tried with so many values or more is one whose values are data, not ways through the code
-MANY = 8
+MANY = 4
 
 
 def _part(part, items):
