@@ -52,7 +52,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, 
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.disk.scsi_id_text import in_udev
+from relvmoiscsi.host.disk.scsi_id_text import in_udev, is_among
 from relvmoiscsi.host.files import append, remedy
 from relvmoiscsi.host.iscsi.kept import kept_disks
 from relvmoiscsi.host.iscsi.sessions import sessions, sessions_of
@@ -247,8 +247,8 @@ def hidden_target(
         _wait_until_seen(kept, host)
         _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
         if kept:
-            ids = set(known_now() or ())
-            kept = {disk for disk in kept if not _names_of(disk, host) & ids}
+            ids = known_now() or ()
+            kept = {disk for disk in kept if not _is_known(disk, ids, host)}
         show_released(iqn, kept, host)
 
 
@@ -295,10 +295,9 @@ def _wait_until_seen(kept: Iterable[str], host: Host) -> None:
         log.warning("whether udev has looked at what stays is not known: %s", error)
 
 
-def _names_of(disk: str, host: Host) -> Set[str]:
-    """Its SCSIid, in both ways to write it."""
+def _is_known(disk: str, ids: Sequence[str], host: Host) -> bool:
     scsi_id = scsi_id_of_disk(disk, host)
-    return {scsi_id, in_udev(scsi_id)} if scsi_id else set()
+    return scsi_id is not None and is_among(scsi_id, ids)
 
 
 def show_behind_target(scsi_id: str, iqn: str, host: Host = THIS_HOST) -> None:
