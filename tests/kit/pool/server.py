@@ -113,6 +113,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         if not isinstance(error, _OVER):  # a client that went away is none of our business
             self.errors.append(error)
 
+    @property
+    def is_idle(self):
+        """Nobody is connected. The call of a client that was killed is under way until it has been answered."""
+        return not self._connections
+
     def stop(self):
         """Accept no more, and end the connections there are; calls under way finish unheard."""
         threading.Thread(target=self.shutdown, daemon=True).start()

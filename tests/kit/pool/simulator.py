@@ -105,6 +105,12 @@ class Pool:
         errors = [error for server in servers for error in server.errors]
         assert not errors, errors
 
+    @property
+    def is_at_rest(self):
+        """Everything that clients, gone by now, have asked for is done."""
+        is_idle = all(server.is_idle for server in self._servers)  # first: a call may start a task
+        return is_idle and not self.db.refs("task", status="pending")
+
     def near(self):
         """A block in which clients in this process need no network."""
         return near(self._servers[0])

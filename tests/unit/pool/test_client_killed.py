@@ -104,7 +104,7 @@ class Site:
         started.set()
         status = int(self.nursery.stdout.readline())
         self.pool.api.before = None
-        until(lambda: all(task["status"] != "pending" for task in self.pool.db.records("task").values()))
+        until(lambda: self.pool.is_at_rest)
         return status, out.read_text(), count[0]
 
     def orphans(self):
