@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from kit import builder
+from kit.lab import initiator
 from kit.lab.command import until
 from kit.lab.xapi import SUCCESS, Call, chosen, created
 
@@ -36,28 +37,29 @@ class Agent(threading.Thread):
             self.answers.append(created(*call))
 
 
-def at_work(lab):
-    """Processes that have reached their LUN, to read or to write. SM's lock for LVM lets one write at a time."""
-    lines = [line for line in lab.smlog() if " the LUN " in line and " is sd" in line]
-    return {line.partition("[")[2].partition("]")[0] for line in lines}
+def is_at_work(lab, lun):
+    """Has a call reached its LUN, to read or to write? SM's lock for LVM lets one write at a time."""
+    return any(f" the LUN {lun.scsi_id} is sd" in line for line in lab.smlog())
 
 
 def test_two_agents_at_the_same_time_on_one_target_and_sm_detaches_in_between(lab, pool, image, original):
     clones = [lab.lun(image.clone(f"clone{number}.img"), breakable=True) for number in range(4)]
     array = lab.target(original, *clones)
     digest = image.digest()
-    for clone in clones:
-        clone.slow(600)
+    for clone, milliseconds in zip(clones, (2000, 600, 2000, 600)):
+        clone.slow(milliseconds)
 
     with lab.untouched():
         agents = [Agent(pool, array, clones[:2]), Agent(pool, array, clones[2:])]
-        until(lambda: len(at_work(lab)) == 2, "two calls are at work on their LUNs", 120)
+        for clone in clones[::2]:
+            until(lambda lun=clone: is_at_work(lab, lun), "two calls are at work on their LUNs", 120)
+        clones[2].slow(5000)  # it reads for half a minute before it asks for SM's lock, and is there when SM detaches
         assert [agent.answers for agent in agents] == [[], []]
         with lab.attached(array, original, image.sr.uuid) as sr:
             clones[0].heal()
             until(lambda: agents[0].answers, "the first call has ended", 120)
             assert "MGT" in sr.active
-        assert any(agent.is_alive() for agent in agents), "SM detaches while calls are under way"
+        assert agents[1].answers == [] and initiator.references(), "SM has detached while calls are under way"
         for clone in clones[1:]:
             clone.heal()
         for agent in agents:
