@@ -68,7 +68,8 @@ stage() {
 }
 
 # -- jobs: all but the unit tests waits for udev, disks and machines a good part of its time. So it runs beside them, and
-# what it prints comes when they have ended. A job is a function job_<kind>, which ends as the program that it becomes.
+# what it prints comes when they have ended. The unit tests of Python 3.6 are the last job beside those of the newest.
+# A job is a function job_<kind>, which ends as the program that it becomes.
 
 # Who opens a disk for writing looks at every descriptor of every process, and each VM beside has tens of thousands: so
 # judges see no processes but their own, where that can be. `unshare` hears no TERM; what it has begun ends with it.
@@ -82,6 +83,8 @@ job_judges() {
 
 # Beside the judges, of which each sees the loop devices and volume groups of all: these have root directories of their own.
 job_packages() { job_pytest packages current -m root tests/judged/package; }
+
+job_unit36() { job_pytest unit36 py36 -n "$cores" -m "not root"; }
 
 job_collection() { job_pytest collection ansible -c ansible/tests/played/pytest.ini ansible/tests/played; }
 
@@ -323,14 +326,16 @@ fi
 ! asked_for judges "$@" || behind+=(packages)
 ! asked_for collection "$@" || behind+=(collection)
 ! asked_for cinder "$@" || behind+=(cinder)
+! { asked_for unit "$@" && asked_for unit36 "$@"; } || behind+=(unit36) # alone, each half would wait for disks and processes
 conduct "${behind[@]}" &
 conductor=$!
 ! asked_for unit "$@" || stage unit current -q -n "$cores" -m "not root" --states "$states"
-! asked_for unit36 "$@" || stage unit36 py36 -q -n "$cores" -m "not root"
+! asked_for unit36 "$@" || asked_for unit "$@" || stage unit36 py36 -q -n "$cores" -m "not root"
 touch "$reports/units-ended"
 for name in "$@"; do
     case $name in
-        unit | unit36) ;; # done
+        unit) ;; # done
+        unit36) ! asked_for unit "$@" || stage_behind unit36 py36 ;;
         judges)
             stage_behind packages current
             stage_behind judges current
