@@ -20,6 +20,8 @@ from relvmoiscsi.sr_driver.transport import Lun, Transport, Wanted
 
 log = logging.getLogger(__name__)
 
+AGAIN_SECONDS = 15.0  #: as little as a second try needs where all answers
+
 
 def sr_create(
     call: Call, config: Wanted, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
@@ -39,12 +41,23 @@ def sr_create(
     verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
     log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
     lun.ids_of_pool = ids_named(pool)
+    try:
+        return _rewritten(lun, config, asked, pool)
+    except RelvmoiscsiError as error:
+        if not lun.was_taken_away or deadline.left < AGAIN_SECONDS:
+            raise
+        log.warning("%s The session that this call had found was ended by another program; once more.", error)
+    return _rewritten(lun, config, asked, pool)
+
+
+def _rewritten(lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], pool: Pool) -> str:
+    """Of an earlier try it finishes what there is, as the same call by the caller would."""
     with _held(lun, config.is_meant) as path:
         if not config.is_meant:
             raise _not_meant(lun, path, pool)
         with _staying_if_new(lun, path):
             return apart(
-                lambda begin: _resignatured(path, lun, config, asked, begin), deadline, "the LUN had been read"
+                lambda begin: _resignatured(path, lun, config, asked, begin), lun.deadline, "the LUN had been read"
             )
 
 

@@ -68,6 +68,7 @@ class Lun:
 
     stays_if_new = False  #: is `stays` more than a word?
     is_done = False  #: has it new identities, so that all may see it?
+    was_taken_away = False  #: has another program ended what the call had found there, and came with?
 
     def __init__(
         self, scsi_id: str, multipathing: bool, deadline: "Deadline", lock_seconds: float = math.inf, place: str = ""

@@ -228,6 +228,23 @@ def test_who_holds_the_last_line_ends_the_session_that_sm_has_left(lab, pool, im
     assert initiator.sessions() == []
 
 
+def test_a_session_that_sm_ends_just_as_a_call_has_begun_to_use_it_is_made_anew(lab, pool, image, original):
+    """SM had read its file before our line was there, and was at iscsiadm only now."""
+    clone = lab.lun(image.clone("slow.img"), breakable=True)
+    array = lab.target(original, clone)
+    with lab.untouched():
+        initiator.login(array.iqn, array.portal)
+        clone.slow(300)
+        call = Call(lab, pool, array, clone)
+        call.reach(f"the LUN {clone.scsi_id} is")
+        initiator.iscsiadm("-m", "node", "-T", array.iqn, "--logout")
+        answer = call.end()
+        initiator.iscsiadm("-m", "node", "-T", array.iqn, "-o", "delete")
+
+    assert answer == SUCCESS
+    assert any("by another program; once more" in line for line in lab.smlog())
+
+
 def test_a_sick_lun_of_others_does_not_keep_a_clone_from_its_identity(lab, pool, image):
     """It is not ready, and the kernel waits for it for as long as a disk takes to spin up, if it is asked."""
     sick, clone = lab.lun(lab.blank("sick.img", 32 << 20), number=3), lab.lun(image.clone("clone.img"), number=9)

@@ -685,6 +685,12 @@ def verify_any_alive(sessions: Sequence[Session], host: Host = THIS_HOST) -> Non
         raise _lost(now[0])
 
 
+def has_ended(session: Session, host: Host = THIS_HOST) -> bool:
+    """Has somebody logged out? One that has lost its target is there until somebody does."""
+    now = session_by_id(session.sid, host)
+    return now is None or now.iqn != session.iqn
+
+
 def _is_silence(error: IscsiFailed) -> bool:
     """Did the portal take the connection and then say nothing? iscsiadm has no status of its own for that."""
     return error.status in _SILENCE or "response timeout" in error.stderr

@@ -8,6 +8,9 @@ A portal or path that is dead counts as if it were not there, as long as there i
 
 SM logs in unless it finds a session to the target, to every portal where multipathing is on. One of ours that it has
 found so is its own by the end, and those that it would have made are made for it.
+
+SM reads who uses a session, and then waits for iscsiadm: one that is found there may end a moment later, under a line
+that SM has not read. Then the LUN has been `taken away`, and a session of our own is made.
 """
 
 import logging
@@ -15,11 +18,11 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Callable, List, Optional, Sequence, Set
 
-from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.iscsi.login import Login, verify_any_alive
+from relvmoiscsi.host.iscsi.login import Login, has_ended, verify_any_alive
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS, in_turn
 from relvmoiscsi.host.iscsi.sessions import Session, sessions, sessions_of
@@ -33,6 +36,8 @@ from relvmoiscsi.sr_driver.transport import Lun
 
 log = logging.getLogger(__name__)
 
+_ENDING_SECONDS = 1.0  # for a session that ends under a call
+_OF_A_LOST_LUN = (DeviceError.sm_key, NotFound.sm_key, "ISCSIDevice")
 PATHS_SECONDS = 15.0  #: for logins that the caller has not asked for, at the end of a call
 
 
@@ -48,6 +53,7 @@ class IscsiLun(Lun):
         self._read_ids = read_ids
 
     def before(self, stack: ExitStack) -> None:
+        self._logins.clear()
         stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
         users = self._access.open_iscsi().other_users(self._access.config.target_iqn)
         complete = partial(_complete_paths, self._access, self._logins, users)
@@ -60,6 +66,16 @@ class IscsiLun(Lun):
 
     def reach(self, stack: ExitStack) -> None:
         self._logins += _log_in(self._access, stack)
+        stack.push(self._look_at_sessions)  # before any of them is ended here
+
+    def _look_at_sessions(self, _kind: object, error: Optional[BaseException], _trace: object) -> None:
+        """I/O fails a moment before its session has ended; the process that does it has told the key alone."""
+        seconds = _ENDING_SECONDS if getattr(error, "sm_key", "") in _OF_A_LOST_LUN else 0.0
+        if error is not None and not any(login.is_new for login in self._logins):
+            self.was_taken_away = THIS_HOST.wait_for(self._have_sessions_ended, self.deadline.within(seconds))
+
+    def _have_sessions_ended(self) -> bool:
+        return all(has_ended(login.session) for login in self._logins)
 
     def disks(self) -> List[str]:
         return _disks(self._access, self._logins)

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What SM finds of a session of ours, it does not look for again: its SR gets it from us, at the end of a call."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.login import Login
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.sessions import Session
+from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.sr_driver.iscsi import reach
 from relvmoiscsi.sr_driver.iscsi.access import Access
 from relvmoiscsi.sr_driver.iscsi.config import parse_config
@@ -107,3 +111,53 @@ def test_a_session_that_is_taken_over_is_scanned_and_one_that_has_just_been_made
     found = reach._rescanned(access, [new, taken_over, of_others])
 
     assert [one.sid for one in found] == [1, 2, 3] and scanned == [2, 3]
+
+
+class Ending(Host):
+    """The sessions end while the call waits for that."""
+
+    def __init__(self, *portals, after=0):
+        super().__init__(*portals, used_by_sm=True)
+        self.looks_left = after
+
+    def has_ended(self, _session):
+        self.looks_left -= 1
+        return self.looks_left < 0
+
+
+def was_taken_away(monkeypatch, host, logins, error):
+    def wait_for(condition, seconds):
+        return any(condition() for _ in range(5 if seconds else 1))
+
+    monkeypatch.setattr(reach, "has_ended", host.has_ended)
+    monkeypatch.setattr(reach, "THIS_HOST", THIS_HOST._replace(wait_for=wait_for))
+    monkeypatch.setattr(reach, "_log_in", lambda _access, _stack: logins)
+    access = Access(CONFIG, None, None, None, False, "", Deadline(50, Clock()))
+    lun = reach.IscsiLun(access, lambda: [])
+    with pytest.raises(type(error)) if error else ExitStack(), ExitStack() as stack:
+        lun.reach(stack)
+        if error:
+            raise error
+    return lun.was_taken_away
+
+
+FOUND, MADE = Login(session(FIRST, 1), False, None), Login(session(SECOND, 2), True, None, is_new=True)
+GONE = RelvmoiscsiError("/dev/sdc: read of 512 bytes at byte 4096 failed.", "EIO")  # of a process of its own
+
+
+@pytest.mark.parametrize(
+    "logins, error, after, expected",
+    [
+        ([FOUND], GONE, 0, True),
+        ([FOUND], GONE, 3, True),  # its I/O failed a moment before
+        ([FOUND], NotFound("There is no disk.", "ISCSIDevice"), 3, True),
+        ([FOUND], Refused("The session was not scanned."), 0, True),
+        ([FOUND], Refused("The LUN is in use."), 1, False),  # nobody waits for what has another reason
+        ([FOUND], GONE, 99, False),
+        ([MADE], GONE, 0, False),
+        ([FOUND, MADE], GONE, 0, False),
+        ([FOUND], None, 0, False),
+    ],
+)
+def test_that_a_session_was_taken_away_is_seen_when_a_call_has_failed(monkeypatch, logins, error, after, expected):
+    assert was_taken_away(monkeypatch, Ending(FIRST, after=after), logins, error) is expected
