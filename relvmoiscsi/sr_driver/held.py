@@ -43,6 +43,7 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         last = stack.enter_context(ExitStack())
         stack.enter_context(sm_locks.lun_lock(lun.scsi_id, timeout=deadline.within(lun.lock_seconds)))
         last.callback(quietly, "finishing what calls have left", lun.afterwards)
+        stack.callback(quietly, "waiting for udev to show the LUN", lambda: _wait_until_shown(lun))
         before = own_maps.look(lun.scsi_id)
         lun.before(stack)
         stack.enter_context(udev.hidden(lun.scsi_id, lun.multipathing, is_done=lambda: lun.is_done))
@@ -76,6 +77,12 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
             yield multipath.ensure_map(before, disks, seconds, _multipath(deadline)).device
         else:
             yield "/dev/" + multipath.single_path(lun.scsi_id, disks)
+
+
+def _wait_until_shown(lun: Lun) -> None:
+    """After success: the stock driver finds the LUN by its link, and formats what it takes for empty."""
+    if lun.is_done:
+        udev.wait_until_shown(lun.scsi_id, lun.deadline.for_cleanup().within(udev.SHOWN_SECONDS), THIS_HOST)
 
 
 def _multipath(deadline: Deadline) -> Host:

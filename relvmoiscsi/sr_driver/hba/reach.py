@@ -113,7 +113,7 @@ class HbaLun(Lun):
         self._live: List[str] = []
         self._faces: Dict[str, paths.Face] = {}
         self._note = Note(scsi_id)
-        self._has_lock = self._is_new = self._was_noted = self._is_kept = False
+        self._has_lock = self._was_noted = self._is_kept = False
 
     # --- the steps
 
@@ -122,7 +122,6 @@ class HbaLun(Lun):
 
     def before(self, stack: ExitStack) -> None:
         self._adapters = hba.adapters(self._config.driver)
-        stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
 
     def reach(self, stack: ExitStack) -> None:
         asked = udev.disks_of(self.scsi_id)
@@ -166,7 +165,7 @@ class HbaLun(Lun):
         return self._has_lock
 
     def stays(self) -> None:
-        self._is_new = True
+        self.is_done = True
 
     def afterwards(self) -> None:
         own_maps.clear(lambda: lun_users.ids_named(self._read_pool()))
@@ -254,14 +253,14 @@ class HbaLun(Lun):
         if came and self._was_noted and not (self._live or self._is_kept):
             log.warning("what came of the LUN %s stays, as no disk of it tells whose it is now", self.scsi_id)
             return
-        is_known, is_to_stay = self._is_to_stay() if came else (True, self._is_new or self._is_kept)
+        is_known, is_to_stay = self._is_to_stay() if came else (True, self.is_done or self._is_kept)
         if came and not is_to_stay:
             stay = take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values()
             for sentence in stay:
                 log.error("%s", sentence)
             if stay and own_maps.left(self.scsi_id) is not None:
                 return  # a map of ours may keep them: the next call takes that away, and then them
-        if not is_known or self._failures and not (self._is_new or self._is_kept):
+        if not is_known or self._failures and not (self.is_done or self._is_kept):
             return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know
         self._note.remove()
 
@@ -271,7 +270,7 @@ class HbaLun(Lun):
         Such a disk is no use to anybody, and in the way when the LUN comes back: its size is 0 until it is looked at
         again.
         """
-        if self._is_new or self._is_kept:
+        if self.is_done or self._is_kept:
             return True, True
         try:
             return True, self._has_new_identities()
@@ -297,11 +296,6 @@ class HbaLun(Lun):
 
         with open_device(THIS_HOST.node(self._live[0]), writable=False) as device:
             return _NEW if engine.has_new_identities(device, self.scsi_id) else "old"
-
-    def _wait_until_shown(self) -> None:
-        """After success: stock lvmohba finds the LUN by its link, and formats what it takes for empty."""
-        if self._is_new:
-            udev.wait_until_shown(self.scsi_id, self.deadline.for_cleanup().within(udev.SHOWN_SECONDS), THIS_HOST)
 
     # --- what there is instead
 

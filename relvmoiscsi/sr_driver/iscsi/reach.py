@@ -54,7 +54,6 @@ class IscsiLun(Lun):
 
     def before(self, stack: ExitStack) -> None:
         self._logins.clear()
-        stack.callback(quietly, "waiting for udev to show the LUN", self._wait_until_shown)
         users = self._access.open_iscsi().other_users(self._access.config.target_iqn)
         complete = partial(_complete_paths, self._access, self._logins, users)
         stack.callback(quietly, "logging in for an SR that was attached meanwhile", complete)
@@ -94,10 +93,6 @@ class IscsiLun(Lun):
     def afterwards(self) -> None:
         end_what_waits(self._access)
         udev.show_released()
-
-    def _wait_until_shown(self) -> None:
-        if self.is_done:
-            udev.wait_until_shown(self.scsi_id, self.deadline.for_cleanup().within(udev.SHOWN_SECONDS))
 
 
 def _verify_live(scsi_id: str, disks: Sequence[str], deadline: Deadline) -> None:

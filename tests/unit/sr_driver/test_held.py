@@ -92,6 +92,7 @@ def said(monkeypatch):
     monkeypatch.setattr(udev, "give_to_multipath", told("give to multipath", ["sda", "sdb"]))
     monkeypatch.setattr(udev, "wait_for_multipath", lambda disks, _: found.extend(f"wait for {disk}" for disk in disks))
     monkeypatch.setattr(udev, "is_hidden", lambda _: True)
+    monkeypatch.setattr(udev, "wait_until_shown", lambda *_: True)
     monkeypatch.setattr(own_maps, "look", lambda _: multipath.Before(SCSI_ID, False, False))
     monkeypatch.setattr(own_maps, "left", lambda _: None)
     monkeypatch.setattr(own_maps, "note", told("note the map"))
@@ -132,6 +133,17 @@ def test_a_lun_is_done_when_it_says_so_in_the_end(said, monkeypatch):
             lun.is_done = is_done
 
     assert asked == [False, True]
+
+
+@pytest.mark.parametrize("is_done, waited", [(True, [f"wait until {SCSI_ID} is shown"]), (False, [])])
+def test_one_that_is_done_is_waited_for_when_all_may_see_it(said, monkeypatch, is_done, waited):
+    monkeypatch.setattr(udev, "wait_until_shown", lambda scsi_id, *_: said.append(f"wait until {scsi_id} is shown"))
+
+    lun = Told(said)
+    with held(lun):
+        lun.is_done = is_done
+
+    assert [word for word in said if "shown" in word] == ["shown again", *waited]
 
 
 def test_where_it_is_written_nobody_may_use_it(said):

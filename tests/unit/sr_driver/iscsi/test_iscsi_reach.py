@@ -29,7 +29,6 @@ def said(monkeypatch):
 
     monkeypatch.setattr(udev, "hidden_target", hidden_target)
     monkeypatch.setattr(udev, "show_behind_target", lambda scsi_id, iqn: told.append(f"show {scsi_id} behind {iqn}"))
-    monkeypatch.setattr(udev, "wait_until_shown", lambda scsi_id, seconds: told.append(f"wait for {scsi_id}"))
     return told
 
 
@@ -45,13 +44,12 @@ def worked_on(is_new, ids_of_pool=("36001405aaa", "36001405bbb"), in_the_end=())
     assert lun.is_done == is_new
 
 
-def test_a_lun_that_is_done_is_hidden_by_nobody_any_more_and_waited_for(said):
+def test_a_lun_that_is_done_is_hidden_by_nobody_any_more(said):
     worked_on(is_new=True)
 
     assert said == [
         f"hide {CONFIG.target_iqn} but 36001405aaa 36001405bbb",
         f"show {CONFIG.scsi_id} behind {CONFIG.target_iqn}",
-        f"wait for {CONFIG.scsi_id}",
     ]
 
 
@@ -81,4 +79,3 @@ def test_that_others_cannot_be_told_is_no_failure_of_what_was_written(said, monk
     worked_on(is_new=True)
 
     assert "showing the LUN while others hide its target failed: It is locked." in caplog.text
-    assert said[-1] == f"wait for {CONFIG.scsi_id}"
