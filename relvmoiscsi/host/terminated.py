@@ -46,12 +46,18 @@ def heeded() -> Iterator[None]:
         yield
     finally:
         heed_no_longer()
+        _State.thread = 0
         signal.signal(signal.SIGTERM, before)
 
 
 def heed_no_longer() -> None:
     """What comes next is done in any case."""
     _State.heeds = False
+
+
+def heed_again() -> None:
+    """What was taken back is to be made once more: where the signal was `heeded`, it is so now."""
+    _State.heeds = _State.thread == get_ident()
 
 
 @contextmanager

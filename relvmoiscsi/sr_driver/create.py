@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Iterator, Optional
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
@@ -37,21 +38,23 @@ def sr_create(
     if config.vdi is not None and asked is None:
         problem = "device-config:vdi names the one VDI that stays; say device-config:vdis=one as well."
         raise UsageError(problem, "InvalidArg").in_state("Nothing was written.")
-    pool = read_pool(xapi)
-    verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
-    log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
-    lun.ids_of_pool = ids_named(pool)
     try:
-        return _rewritten(lun, config, asked, pool)
+        return _tried(lun, call, config, asked, xapi)
     except RelvmoiscsiError as error:
         if not lun.was_taken_away or deadline.left < AGAIN_SECONDS:
             raise
         log.warning("%s The session that this call had found was ended by another program; once more.", error)
-    return _rewritten(lun, config, asked, pool)
+    terminated.heed_again()
+    lun = transport.open_lun(call, config, xapi, smlog, deadline, math.inf)  # it asks the pool anew
+    return _tried(lun, call, config, asked, xapi)
 
 
-def _rewritten(lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], pool: Pool) -> str:
-    """Of an earlier try it finishes what there is, as the same call by the caller would."""
+def _tried(lun: Lun, call: Call, config: Wanted, asked: Optional[OneVdiSetting], xapi: Xapi) -> str:
+    """The new SR UUID. Of an earlier try it finishes what there is, as the same call by the caller would."""
+    pool = read_pool(xapi)
+    verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
+    log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
+    lun.ids_of_pool = ids_named(pool)
     with _held(lun, config.is_meant) as path:
         if not config.is_meant:
             raise _not_meant(lun, path, pool)

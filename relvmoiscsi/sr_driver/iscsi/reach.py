@@ -53,7 +53,6 @@ class IscsiLun(Lun):
         self._read_ids = read_ids
 
     def before(self, stack: ExitStack) -> None:
-        self._logins.clear()
         users = self._access.open_iscsi().other_users(self._access.config.target_iqn)
         complete = partial(_complete_paths, self._access, self._logins, users)
         stack.callback(quietly, "logging in for an SR that was attached meanwhile", complete)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A call whose session another program has ended tries once more; the rest of sr_create is tested in VMs."""
 
+import os
+import signal
+from contextlib import contextmanager
+
 import pytest
 
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID, SR_UUID
 from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.xapi.lun_users import Pool
 from relvmoiscsi.sr_driver import create
@@ -21,10 +26,25 @@ class Tries:
 
     def __init__(self, *results, taken_away=True, seconds=50):
         self.clock, self.results, self.taken_away, self.seconds = Clock(), list(results), taken_away, seconds
+        self.luns, self.looks = [], 0
 
-    def __call__(self, lun, *_):
+    def open_lun(self, *_):
+        self.luns.append(Lun(SCSI_ID, False, Deadline(50, self.clock)))
+        return self.luns[-1]
+
+    def read_pool(self, _xapi):
+        self.looks += 1
+        return NOBODY
+
+    @contextmanager
+    def held(self, lun, _to_write):
+        assert lun is self.luns[-1] and lun.ids_of_pool == []
         lun.was_taken_away = self.taken_away
         self.clock.now += self.seconds
+        terminated.heed_no_longer()
+        yield "/dev/sdb"
+
+    def apart(self, *_):
         result = self.results.pop(0)
         if isinstance(result, Exception):
             raise result
@@ -32,17 +52,25 @@ class Tries:
 
 
 def created(monkeypatch, tries):
-    monkeypatch.setattr(create, "_rewritten", tries)
-    monkeypatch.setattr(create, "read_pool", lambda _xapi: NOBODY)
-    deadline = Deadline(50, tries.clock)
-    transport = Transport("relvmoiscsi", "lvmoiscsi", parse_config, lambda *_: Lun(SCSI_ID, False, deadline))
+    for name, value in (("_held", tries.held), ("read_pool", tries.read_pool), ("apart", tries.apart)):
+        monkeypatch.setattr(create, name, value)
+    transport = Transport("relvmoiscsi", "lvmoiscsi", parse_config, tries.open_lun)
+    config = parse_config(DEVICE_CONFIG)
     call = Call("sr_create", DEVICE_CONFIG)
-    return create.sr_create(call, parse_config(DEVICE_CONFIG), None, None, deadline, transport)
+    return create.sr_create(call, config, None, None, Deadline(50, tries.clock), transport)
 
 
 def test_a_lun_that_was_taken_away_is_reached_once_more(monkeypatch, caplog):
-    assert created(monkeypatch, Tries(NotFound("sdb is gone."), SR_UUID, seconds=30)) == SR_UUID
+    assert created(monkeypatch, Tries(NotFound("sdb is gone."), SR_UUID, seconds=15)) == SR_UUID
     assert "sdb is gone. The session that this call had found was ended by another program" in caplog.text
+
+
+def test_the_pool_is_asked_again_as_it_may_name_the_lun_by_then(monkeypatch):
+    tries = Tries(NotFound("sdb is gone."), SR_UUID, seconds=15)
+
+    created(monkeypatch, tries)
+
+    assert tries.looks == len(tries.luns) == 2
 
 
 @pytest.mark.parametrize(
@@ -56,4 +84,19 @@ def test_a_lun_that_was_taken_away_is_reached_once_more(monkeypatch, caplog):
 )
 def test_else_it_fails(monkeypatch, tries):
     with pytest.raises(NotFound, match="gone again"):
+        created(monkeypatch, tries)
+
+
+def test_a_second_try_can_be_told_to_end(monkeypatch):
+    tries = Tries(NotFound("sdb is gone."), SR_UUID, seconds=15)
+    held = tries.held
+
+    def told_to_end(lun, to_write):
+        if len(tries.luns) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            terminated.pause(0)
+        return held(lun, to_write)
+
+    monkeypatch.setattr(tries, "held", told_to_end)
+    with pytest.raises(terminated.Terminated), terminated.heeded():
         created(monkeypatch, tries)
