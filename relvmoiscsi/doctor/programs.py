@@ -24,6 +24,7 @@ from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
+from relvmoiscsi.host.iscsi.kept import late_sessions
 from relvmoiscsi.host.locks.sm_locks import REFERENCES, is_lun_locked
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 
@@ -307,6 +308,11 @@ def examine_notes(host: Host) -> Finding:
     if listed_yet:
         sentence = f"A call that was killed left LUN {listed(listed_yet)} in multipath's list, /etc/{multipath.WWIDS}."
         advice = f"The next SR.create of this type takes it out, on any LUN; so does `multipath -w {listed_yet[0]}`."
+        return warning("notes", sentence, advice)
+    late = late_sessions(host)
+    if late:
+        sentence = f"iscsid was asked for the {late[0]} by a call that was stopped, and has made it since."
+        advice = "The next SR.create of this type to its target ends it. Until then its LUNs may be visible to LVM."
         return warning("notes", sentence, advice)
     luns = [lun for name in handed for lun in _still_there(host, os.path.join(directory, name))]
     if luns:

@@ -254,12 +254,15 @@ class World:
         self.put_session_of_record(self.sid, iqn, Portal(portal[0].strip("[]"), int(portal[1])))
 
     def put_session_of_record(self, sid=1, iqn=IQN, portal=PORTAL):
-        """The session that a login with the record, as it is, makes: iscsid hands these settings to the kernel."""
+        """The session that a login with the record, as it is, makes."""
+        return put_session(self.root, sid, iqn, portal, luns=(0,), **self.settings_of_record(iqn, portal))
+
+    def settings_of_record(self, iqn=IQN, portal=PORTAL):
+        """What iscsid hands of the record, as it is, to the kernel."""
         texts = [text for path, text in self.records().items() if f"/{iqn}/{portal.address}," in path]
         found = dict(line.split(" = ", 1) for line in texts[0].splitlines() if " = " in line) if texts else {}
         names = {"lu_reset_tmo": "lu_reset_timeout", "tgt_reset_tmo": "tgt_reset_timeout"}
-        values = {key: found.get("node.session.err_timeo." + name, "30") for key, name in names.items()}
-        return put_session(self.root, sid, iqn, portal, luns=(0,), **values)
+        return {key: found.get("node.session.err_timeo." + name, "30") for key, name in names.items()}
 
     def records(self):
         """The records by path from the database, as text."""

@@ -28,6 +28,13 @@ def kept_disks(host: Host = THIS_HOST) -> Set[str]:
     return {lun.disk for lun in found if lun.disk is not None}
 
 
+def late_sessions(host: Host = THIS_HOST) -> List[Session]:
+    """Sessions that iscsid has made when nobody waited for them any more: a later call is to end them."""
+    unanswered = [facts for facts in noted(host) if facts.get("asked") is not None and facts.get("sid") is None]
+    here = [facts for facts in unanswered if facts.get("boot") == host.boot_id and facts.get("handed") is not None]
+    return [one for facts in here for one in sessions_of(facts["iqn"], host=host) if _is_of(one, facts, host)]
+
+
 def _kept_by(facts: Mapping[str, Any], host: Host) -> List[Lun]:
     others = _others(facts["iqn"], host)
     newcomers = others - set(facts.get("others") or [])

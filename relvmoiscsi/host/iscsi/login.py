@@ -100,6 +100,8 @@ _SHORTEST_LOGIN = 5  # whoever has the session from us has this at each return o
 _LOGIN_MARGIN = 2  # that iscsid gives up before the deadline
 _RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi tries every second or two
 _GOING_SECONDS = 2.0  # for a session that is being ended, or has been lost for longer than it is waited for
+_COMING_SECONDS = 3.0  # for a session that iscsid was asked for, and nobody has heard of since
+_LATEST_SECONDS = 600.0  # after which iscsid will not come to a login any more: it may have been stopped for a while
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
 _RECOVERY_SECONDS = 5.0  # for all that killed runs have left; more than who only looks at a disk gets
 _ROUNDS = 3  # for what another run was in the way of, which has ended since
@@ -315,7 +317,8 @@ class OpenIscsi:
             settings = self._ending_in_time(settings)
             arguments = self._changes.for_node(note, iqn, portal, dict(settings, **marker_settings(marker)))
             log.info("logging in to %s at %s%s", iqn, portal, " with CHAP" if with_chap else "")
-            completed = self.iscsiadm(
+            status = self._asked_to_log_in(
+                note,
                 [*arguments, "-l"],
                 f"The login to {iqn} at {portal} failed",
                 "ISCSILogin",
@@ -324,7 +327,12 @@ class OpenIscsi:
                 secrets=[settings["node.session.auth." + name] or "" for name in ("password", "password_in")],
                 hint=lambda status: iscsi_status.login_hint(status, with_chap, with_incoming),
             )
-            ours = completed.status == 0
+            ours = status == 0
+            adopted = None if ours else self._recover(iqn, portal, user)
+            if adopted is not None:  # iscsid was still at the login of a run that was killed
+                note.add(user=None)
+                self._finish(note)
+                return adopted
             session = self._settled(iqn, portal)
             if session is None:
                 problem = "The session to {} at {} has ended right after its login. Look at the log of iscsid."
@@ -340,6 +348,19 @@ class OpenIscsi:
         except BaseException:
             self._give_up(note)
             raise
+
+    def _asked_to_log_in(self, note: Note, *call: Any, **more: Any) -> int:
+        """The status of iscsiadm. When that is stopped iscsid goes on, so the note says whether it has answered."""
+        note.add(durable=False, asked=time.monotonic())
+        try:
+            with terminated.put_off():
+                status = self.iscsiadm(*call, **more).status
+        except IscsiFailed as error:
+            if error.status != TIMED_OUT:
+                note.add(durable=False, asked=None)
+            raise
+        note.add(durable=False, asked=None)
+        return status
 
     def _give_up(self, note: Note) -> None:
         """Undo what failed; a further failure is logged and does not hide the first one."""
@@ -439,6 +460,9 @@ class OpenIscsi:
         taken = own is None and note["iqn"] and self._found(note["iqn"], note.portal) is not None and others - runs
         if note["before"] is not None or not (own in kept or taken):
             self._changes.undo(note)
+        if own is None and self._may_come(note):
+            self._leave(note, None, set())
+            return
         note.remove()
 
     def _owed(self, note: Note, own: Optional[Session]) -> List[Session]:
@@ -595,10 +619,20 @@ class OpenIscsi:
         if note["sids"] is None or not note["marker"]:
             return None
         self._settled(note["iqn"], note.portal)
+        if note["handed"] is None and self._may_come(note):  # nobody has waited for it so far
+            wait_for(lambda: self._marked(note) is not None, self._deadline.within(_COMING_SECONDS))
+        return self._marked(note)
+
+    def _marked(self, note: Note) -> Optional[Session]:
         for session in sessions_of(note["iqn"], note.portal, self._host):
             if session.sid not in note["sids"] and error_timeouts(session, self._host) == note["marker"]:
                 return session
         return None
+
+    def _may_come(self, note: Note) -> bool:
+        """Was iscsid asked for a session, has not answered, and may come to it yet?"""
+        is_asked = note["created"] and note["sid"] is None and note["asked"] is not None
+        return is_asked and note["boot"] == self._host.boot_id and time.monotonic() - note["asked"] < _LATEST_SECONDS
 
     def _same(self, session: Session) -> Optional[Session]:
         current = session_by_id(session.sid, self._host)

@@ -9,6 +9,7 @@ as long as it lives, so a note that can be locked is one that a dead run has lef
     created, sid           was the session logged in here, and its number as soon as it is known
     sids, marker           what tells that session while its number is not known: those that were there before, and
                            time-outs that this login alone has (changes.py)
+    asked                  when iscsid was asked for the session (monotonic), unless it has answered: it may make it yet
     user                   our line in SM's session reference file
     inherited              sessions that SM had references to when we came: the last one to have a line ends them
     others                 whose lines were in SM's file before our scan of a session

@@ -21,6 +21,7 @@ def in_no_time(monkeypatch):
     monkeypatch.setattr(iscsi_module, "_DAEMON_PAUSE", 0)
     monkeypatch.setattr(iscsi_module, "_RETURN_SECONDS", 0)
     monkeypatch.setattr(iscsi_module, "_GOING_SECONDS", 0)
+    monkeypatch.setattr(iscsi_module, "_COMING_SECONDS", 0)
     monkeypatch.setattr(iscsi_module, "break_stale_lock", lambda host: break_stale_lock(host, 0.01))
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
