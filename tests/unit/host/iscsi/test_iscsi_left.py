@@ -518,3 +518,13 @@ def test_doctor_names_a_session_that_came_when_nobody_waited_for_it(world, monke
 
     assert finding(world).status == "warning"
     assert f"asked for the session 1 to {IQN} at 127.0.0.1:3260 by a call that was stopped" in finding(world).sentence
+
+
+def test_what_was_left_to_a_call_that_has_been_killed_is_ended_at_once(world, iscsi):
+    of_this_call = OpenIscsi(world.host, lock_seconds=1.0, left=set())
+    login = of_this_call.login(PORTAL, IQN, user=OURS)
+    iscsi.login(PORTAL, IQN, user=THEIRS).note.close()
+
+    assert of_this_call.logout(login) is True
+
+    assert sids(world) == [] and list(dead_notes(world.host)) == []
