@@ -3,14 +3,16 @@
 
 import os
 import stat
-from typing import Dict, List, Optional, Sequence
+from typing import ContextManager, Dict, List, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials, Iscsiadm
 from relvmoiscsi.host.iscsi.notes import Note, packed, unpacked
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.records import (
     DATABASES,
+    LOCK_WAIT_SECONDS,
     Settings,
     database_lock,
     discovery_record,
@@ -30,6 +32,8 @@ LOGIN_SECONDS = 15
 REPLACEMENT_SECONDS = 144  #: how long I/O waits for a lost session, as SM has it
 REPLACEMENT_SECONDS_MULTIPATH = 15
 
+UNDO_LOCK_SECONDS = 3.0  #: for the lock of the database, which iscsiadm has for milliseconds: the note stays else
+
 _USUAL_RESET_SECONDS = 30  # that open-iscsi gives each of the two resets
 _MARKERS_FROM = 15  # as it gives an abort, which is less to do
 
@@ -48,9 +52,10 @@ class RecordChanges:
     and `made`, the record, for one that was made; `names` of the settings changed; `locked`, `undone`.
     """
 
-    def __init__(self, host: Host, iscsiadm: Iscsiadm) -> None:
+    def __init__(self, host: Host, iscsiadm: Iscsiadm, deadline: Deadline = NO_DEADLINE) -> None:
         self._host = host
         self._iscsiadm = iscsiadm
+        self._deadline = deadline
 
     def for_node(self, note: Note, iqn: str, portal: Portal, settings: Settings) -> List[str]:
         """Have a node record with these settings; the arguments of iscsiadm that select it."""
@@ -80,7 +85,7 @@ class RecordChanges:
         """Put the record back or remove it; once done, doing it again changes nothing."""
         if note["undone"] or (note["path"] is None and note["lasting"] is None):
             return
-        with database_lock(self._host, changed=lambda held: note.add(durable=False, locked=held)):
+        with self._locked(note, UNDO_LOCK_SECONDS):
             before = unpacked(note["before"])
             if before is not None:
                 put_back(note["path"], before, note["mode"], note["names"] or [])
@@ -107,8 +112,14 @@ class RecordChanges:
         wanted = {name: value for name, value in settings.items() if name != _SCAN or present[name] is not None}
         changed = with_settings(text, wanted)
         note.add(names=sorted(wanted))
-        with database_lock(self._host, changed=lambda held: note.add(durable=False, locked=held)):
+        with self._locked(note, LOCK_WAIT_SECONDS):
             write_record(path, changed)
+
+    def _locked(self, note: Note, seconds: float) -> ContextManager[None]:
+        """SM waits as long, as its lock on iscsiadm is held meanwhile."""
+        return database_lock(
+            self._host, self._deadline.within(seconds), changed=lambda held: note.add(durable=False, locked=held)
+        )
 
     def _made(self, path: Optional[str]) -> str:
         if path is None:

@@ -8,11 +8,12 @@ from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.command import Completed
+from relvmoiscsi.host.command import TIMED_OUT, Completed
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
+from relvmoiscsi.host.iscsi.records import break_stale_lock
 from relvmoiscsi.host.iscsi.status import IscsiFailed
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -23,6 +24,7 @@ START_SECONDS = 30.0
 LISTEN_SECONDS = 10.0
 
 INITIATOR_FILE = "etc/iscsi/initiatorname.iscsi"
+_WITH_RECORDS = ("node", "discoverydb")  # modes that take the lock of the database
 _DAEMON_SOCKET = "@ISCSIADM_ABSTRACT_NAMESPACE"
 
 
@@ -68,8 +70,18 @@ class Iscsiadm:
         """
         try:
             return self._run(["iscsiadm", *arguments], accept=accept, timeout=timeout, secrets=secrets)
+        except terminated.Terminated:
+            self._was_killed(arguments)
+            raise
         except CommandFailed as error:
+            if error.status == TIMED_OUT:
+                self._was_killed(arguments)
             raise IscsiFailed(task, sm_key, error, hint(error.status)) from error
+
+    def _was_killed(self, arguments: Sequence[str]) -> None:
+        """It may have had the lock of its database, which has no owner: for everybody it would be taken from now on."""
+        if arguments[1] in _WITH_RECORDS:
+            break_stale_lock(self._host)
 
     def ensure_daemon(self) -> None:
         """Start iscsid unless it runs. Raises CommandFailed or NotFound, ISCSIDaemon both, when it does not start."""

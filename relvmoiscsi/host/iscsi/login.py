@@ -140,7 +140,7 @@ class OpenIscsi:
         self._deadline = deadline
         self._answer_seconds = answer_seconds
         self.iscsiadm = Iscsiadm(host._replace(runner=self._run_in_time), deadline)
-        self._changes = RecordChanges(host, self.iscsiadm)
+        self._changes = RecordChanges(host, self.iscsiadm, deadline)
         self._references = SessionReferences(host)
         self._ids_of_pool = ids_of_pool
         self._left = left

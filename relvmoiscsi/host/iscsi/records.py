@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 DATABASES = ("var/lib/iscsi", "etc/iscsi")
 LOCK_DIRECTORIES = ("run/lock/iscsi", "var/lock/iscsi")
-LOCK_WAIT_SECONDS = 30.0  #: as open-iscsi has it
+LOCK_WAIT_SECONDS = 30.0  #: as open-iscsi has it, where there is that much time
 STALE_SECONDS = 2.0
 DEFAULT_IFACE = "default"
 MAX_VALUE = 255  #: bytes; open-iscsi cuts longer ones

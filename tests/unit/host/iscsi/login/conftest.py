@@ -10,6 +10,7 @@ from kit.iscsi_world import (
     World,
 )
 from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.iscsi import iscsiadm
 from relvmoiscsi.host.iscsi import login as iscsi_module
 from relvmoiscsi.host.iscsi import luns as iscsi_luns
 from relvmoiscsi.host.iscsi.login import OpenIscsi
@@ -22,7 +23,8 @@ def in_no_time(monkeypatch):
     monkeypatch.setattr(iscsi_module, "_RETURN_SECONDS", 0)
     monkeypatch.setattr(iscsi_module, "_GOING_SECONDS", 0)
     monkeypatch.setattr(iscsi_module, "_COMING_SECONDS", 0)
-    monkeypatch.setattr(iscsi_module, "break_stale_lock", lambda host: break_stale_lock(host, 0.01))
+    for module in (iscsi_module, iscsiadm):
+        monkeypatch.setattr(module, "break_stale_lock", lambda host: break_stale_lock(host, 0.01))
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

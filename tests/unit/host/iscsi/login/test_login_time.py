@@ -24,10 +24,12 @@ from kit.iscsi_world import (
 from relvmoiscsi.errors import CommandFailed, Refused
 from relvmoiscsi.host.command import TIMED_OUT
 from relvmoiscsi.host.deadline import Deadline, OutOfTime
+from relvmoiscsi.host.iscsi import changes, records
 from relvmoiscsi.host.iscsi import login as iscsi_module
 from relvmoiscsi.host.iscsi.login import OpenIscsi
 from relvmoiscsi.host.iscsi.notes import dead_notes
 from relvmoiscsi.host.iscsi.status import IscsiFailed
+from relvmoiscsi.host.terminated import Terminated
 
 # --- the time
 
@@ -227,3 +229,39 @@ def test_iscsiadm_runs_under_the_lock_of_sm(world, iscsi):
 
     world.answers["discovery"] = locked
     iscsi.discover(PORTAL)
+
+
+def take_database(world):
+    put(world.root, "run/lock/iscsi/lock", b"")
+    os.link(os.path.join(world.root, "run/lock/iscsi/lock"), os.path.join(world.root, "run/lock/iscsi/lock.write"))
+
+
+def test_open_iscsis_lock_is_waited_for_no_longer_than_there_is_time(world, clock, monkeypatch):
+    waited = []
+
+    def database_lock(host, seconds, changed):
+        waited.append(seconds)
+        return records.database_lock(host, 0, changed)
+
+    monkeypatch.setattr(changes, "database_lock", database_lock)
+    take_database(world)
+    with pytest.raises(Refused, match="lock.write of open-iscsi's database is taken"):
+        OpenIscsi(world.host, deadline=Deadline(10, clock)).login(PORTAL, IQN, user=OURS)
+
+    assert waited == [10, changes.UNDO_LOCK_SECONDS]
+
+
+@pytest.mark.parametrize("end", [Terminated(), CommandFailed(["iscsiadm"], TIMED_OUT, "it did not end")], ids=repr)
+def test_a_lock_that_an_iscsiadm_had_when_it_was_stopped_is_freed(world, iscsi, end):
+    before = world.tree()
+
+    def stopped(_argv):
+        take_database(world)
+        raise end
+
+    world.answers["new record"] = stopped
+    with pytest.raises((Terminated, IscsiFailed)):
+        iscsi.login(PORTAL, IQN, user=OURS)
+
+    assert not os.path.exists(os.path.join(world.root, "run/lock/iscsi/lock.write"))
+    assert world.tree().keys() - {"run/lock/iscsi"} == before.keys() and list(dead_notes(world.host)) == []
