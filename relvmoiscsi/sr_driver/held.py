@@ -15,11 +15,12 @@ of its own.
 import logging
 import time
 from contextlib import ExitStack, contextmanager
-from typing import Callable, Iterator, List, Sequence
+from functools import partial
+from typing import Callable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline, in_time, waiting_in_time
+from relvmoiscsi.host.deadline import Deadline, OutOfTime, in_time, waiting_in_time
 from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import still_there
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 LUN_SECONDS = 15.0  #: as SM has it
 LEFT_MAP_SECONDS = 5.0  #: for a map that a killed call has left
+_FLUSH_SECONDS = 3.0  # after the deadline: that of a LUN that does not answer stays, and the logouts are to come yet
+_CACHES_SECONDS = 3.0  # it reads nothing, and waits for what others read: on a dead path, until that is back
 
 
 @contextmanager
@@ -59,7 +62,7 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         given: List[str] = []
         lun.reach(stack)
         if lun.multipathing:
-            stack.callback(quietly, "dropping page caches", lambda: _drop_caches(lun))
+            behind_map = stack.enter_context(ExitStack())
             stack.callback(quietly, "flushing the multipath map", lambda: _flush_map(before, deadline))
             given += udev.give_to_multipath(there)
         meanwhile()
@@ -74,7 +77,9 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
             _verify_unused(_beside(lun, disks))
         if lun.multipathing:
             seconds = deadline.within(multipath.MAP_SECONDS)
-            yield multipath.ensure_map(before, disks, seconds, _multipath(deadline)).device
+            the_map = multipath.ensure_map(before, disks, seconds, _multipath(deadline))
+            behind_map.push(partial(_drop_caches, lun))
+            yield the_map.device
         else:
             yield "/dev/" + multipath.single_path(lun.scsi_id, disks)
 
@@ -102,7 +107,7 @@ def _take_back_what_is_left(lun: Lun) -> None:
 
 
 def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
-    multipath.flush_map(before, host=_multipath(deadline.for_cleanup()))
+    multipath.flush_map(before, host=_multipath(deadline.for_cleanup(_FLUSH_SECONDS)))
 
 
 def _forget_map(before: multipath.Before, lun: Lun) -> None:
@@ -114,9 +119,11 @@ def _forget_map(before: multipath.Before, lun: Lun) -> None:
         own_maps.hand_over(before.scsi_id)
 
 
-def _drop_caches(lun: Lun) -> None:
-    """Of all its disks: one that was no path of the map may have been read as well."""
-    paths.drop_caches(udev.disks_of(lun.scsi_id), lun.deadline.for_cleanup().part(CLEANUP_SECONDS))
+def _drop_caches(lun: Lun, _kind: object, error: Optional[BaseException], _trace: object) -> None:
+    """Of all its disks: one that was no path of the map may have been read as well. Not where no write has begun."""
+    if not isinstance(error, OutOfTime):
+        deadline = lun.deadline.for_cleanup().part(_CACHES_SECONDS)
+        quietly("dropping page caches", lambda: paths.drop_caches(udev.disks_of(lun.scsi_id), deadline))
 
 
 def _beside(lun: Lun, disks: Sequence[str]) -> List[str]:

@@ -90,6 +90,8 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
+END_SECONDS = 5.0  #: after the deadline, for the end of a use: of the eight, udev needs some for the disks that stay
+
 _LOGIN_SPARE = 15.0  # that iscsiadm gets beyond the time after which iscsid gives up
 _LOGOUT_TIMEOUT = 30.0
 _SCAN_SECONDS = 10.0  # of which SM's lock is held; a target of thousands of LUNs takes a few
@@ -369,7 +371,7 @@ class OpenIscsi:
     def _give_up(self, note: Note) -> None:
         """Undo what failed; a further failure is logged and does not hide the first one."""
         try:
-            self._until(self._deadline.for_cleanup())._finish(note)
+            self._until(self._deadline.for_cleanup(END_SECONDS))._finish(note)
         except RelvmoiscsiError as error:
             log.warning("After a failure: %s A later run will try again.", error)
             note.close()
@@ -494,7 +496,8 @@ class OpenIscsi:
         `is_ours`: it was logged in here, and has our time-outs. Raises Refused when nobody can tell now,
         WorkedOn when a run of ours is at one of its LUNs, with no line in SM's file: the command, say.
         """
-        self._verify_nothing_hangs(session)
+        # Of an array that does not answer the paths are as silent as the first one, and each look would take its time.
+        self._verify_nothing_hangs(session, *sessions_of(session.iqn, host=self._host))
         users = self._users(session, done_with)
         if not users:
             self._end(session)
@@ -678,9 +681,12 @@ class OpenIscsi:
             return work()
         return apart(lambda _begin: "\n".join(work()), self._deadline, what, str(session)).splitlines()
 
-    def _verify_nothing_hangs(self, session: Session) -> None:
-        """It would count as a user. It has a copy of the note, which is free for a later run when it has ended."""
-        hanging = still_there(str(session))
+    def _verify_nothing_hangs(self, session: Session, *beside: Session) -> None:
+        """In its disks, or in those of sessions `beside` it. It would count as a user.
+
+        It has a copy of the note, which is free for a later run when it has ended.
+        """
+        hanging = [pid for one in (session, *beside) for pid in still_there(str(one))]
         if hanging:
             problem = "Process {} of this call hangs in a disk that does not answer, so {} stays as it is for now."
             raise Refused(problem.format(hanging[0], session))

@@ -11,7 +11,7 @@ from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import multipath
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials
-from relvmoiscsi.host.iscsi.login import Login, OpenIscsi
+from relvmoiscsi.host.iscsi.login import END_SECONDS, Login, OpenIscsi
 from relvmoiscsi.host.iscsi.luns import IdsOfPool, no_pool
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.reach import reach
@@ -127,5 +127,5 @@ def end_what_waits(access: Access) -> None:
 
 def _in_the_end(access: Access) -> Access:
     lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
-    deadline = access.deadline.for_cleanup()
+    deadline = access.deadline.for_cleanup(END_SECONDS)
     return access._replace(ids_of_pool=access.ids_in_the_end, lock_seconds=lock_seconds, deadline=deadline)

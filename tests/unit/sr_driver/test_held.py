@@ -10,7 +10,7 @@ import pytest
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import Terminated, heeded, pause
@@ -192,6 +192,24 @@ def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
     # sda does not answer
     found = ["disks", "settle", "wait for sdb", "verify", "map"]
     assert said == [*before, *found, "flush", "drop caches", *AFTER]
+
+
+@pytest.mark.parametrize("step, error", [("verify", None), ("", OutOfTime), ("", Refused)])
+def test_caches_are_dropped_where_a_map_may_have_been_written_through(said, step, error):
+    """A disk that does not answer takes all the seconds that there are for it, and the logouts are to come yet."""
+    with pytest.raises(Refused), held(Told(said, multipathing=True, fails_at=step)):
+        raise error("It fails at work.")
+
+    assert ("drop caches" in said) == (error is Refused) and "flush" in said
+
+
+def test_after_the_deadline_a_map_that_stays_leaves_time_for_what_follows(said, monkeypatch):
+    seconds = []
+    monkeypatch.setattr(held_module, "_multipath", lambda deadline: seconds.append(deadline.left))
+    with held(Told(said, multipathing=True)):
+        pass
+
+    assert seconds == [50, 53]
 
 
 def test_a_disk_that_came_while_the_lun_was_being_hidden_is_known_to_have_been_there(said, monkeypatch):

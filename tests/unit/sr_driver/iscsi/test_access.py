@@ -4,6 +4,7 @@
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
+from relvmoiscsi.host.iscsi.login import END_SECONDS
 from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.sr_driver.iscsi import access as access_module
 from relvmoiscsi.sr_driver.iscsi.access import LOGOUT_LOCK_SECONDS, Access, ids_of_pool, log_out, once
@@ -29,7 +30,7 @@ def test_only_its_logout_waits_some_seconds(monkeypatch):
 
     log_out(access, "the login")
 
-    assert made == [(LOGOUT_LOCK_SECONDS, CLEANUP_SECONDS, ["as they are then"], {"a note"}), "the login"]
+    assert made == [(LOGOUT_LOCK_SECONDS, END_SECONDS, ["as they are then"], {"a note"}), "the login"]
 
 
 class Records:

@@ -41,6 +41,7 @@ from relvmoiscsi.host.iscsi.changes import new_marker
 from relvmoiscsi.host.iscsi.kept import kept_disks
 from relvmoiscsi.host.iscsi.login import OpenIscsi
 from relvmoiscsi.host.iscsi.notes import dead_notes, new_note
+from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.records import put_back, settings_in, write_record
 from relvmoiscsi.host.iscsi.status import IscsiFailed
 
@@ -166,6 +167,18 @@ def test_a_session_whose_disk_a_given_up_process_of_ours_hangs_in_is_not_handed_
     hanging.clear()
     iscsi.recover()
     assert sids(world) == [] and world.records() == {}
+
+
+def test_no_other_path_of_a_target_is_looked_at_where_one_hangs(world, iscsi, monkeypatch):
+    """Each look would take all the time that a cleanup has, and the array is silent on all of them."""
+    login = iscsi.login(PORTAL, IQN, user=OURS)
+    put_session(world.root, 2, portal=Portal("127.0.0.2", 3260))
+    monkeypatch.setattr(iscsi_module, "still_there", lambda session: [4711] if "127.0.0.2" in session else [])
+    monkeypatch.setattr(iscsi_luns.holders, "users_of_disks", lambda *_: pytest.fail("a disk was looked at"))
+
+    with pytest.raises(Refused, match="Process 4711 of this call hangs .* so session 1 to .* stays"):
+        iscsi.logout(login)
+    assert sids(world) == [1, 2]
 
 
 def test_the_record_that_a_session_of_sm_was_made_with_stays(world, iscsi):
