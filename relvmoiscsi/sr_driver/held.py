@@ -72,7 +72,7 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
         lun.verify(disks, there)
         if to_write:
             lun.verify_free(disks)
-        _warn_if_seen([disk for disk in disks if disk not in there])
+        _warn_if_seen(lun, [disk for disk in disks if disk not in there])
         if to_write or not lun.multipathing:
             _verify_unused(_beside(lun, disks))
         if lun.multipathing:
@@ -128,9 +128,14 @@ def _drop_caches(lun: Lun, _kind: object, error: Optional[BaseException], _trace
 
 def _beside(lun: Lun, disks: Sequence[str]) -> List[str]:
     """Its other disks, which do not answer; those in its map apart: opening the map tells who uses that."""
-    the_map = multipath.find_map(lun.scsi_id) if lun.multipathing else None
-    known = {*disks, *(the_map.paths if the_map else ())}
+    known = {*disks, *_paths(lun)}
     return [disk for disk in udev.disks_of(lun.scsi_id) if disk not in known]
+
+
+def _paths(lun: Lun) -> Sequence[str]:
+    """The disks in its map, if it has one so far."""
+    the_map = multipath.find_map(lun.scsi_id) if lun.multipathing else None
+    return the_map.paths if the_map else ()
 
 
 def _verify_unused(dead: Sequence[str]) -> None:
@@ -143,8 +148,10 @@ def _verify_unused(dead: Sequence[str]) -> None:
             raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")
 
 
-def _warn_if_seen(disks: Sequence[str]) -> None:
-    seen = [disk for disk in disks if not udev.is_hidden(disk)]
+def _warn_if_seen(lun: Lun, disks: Sequence[str]) -> None:
+    """But for those that multipathd has taken by now: the rules leave a path to its map, which is hidden."""
+    unmarked = [disk for disk in disks if not udev.is_hidden(disk)]
+    seen = [disk for disk in unmarked if disk not in _paths(lun)]  # which is looked at after the mark
     if seen:
         log.warning("%s not hidden from event handlers: are our udev rules installed?", ", ".join(seen))
 

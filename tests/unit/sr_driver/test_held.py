@@ -184,6 +184,19 @@ def test_a_dead_path_in_the_map_is_for_the_map_to_tell(said, monkeypatch):
         assert path == "/dev/mapper/m"
 
 
+@pytest.mark.parametrize("paths_of_map, warned", [(("sdb",), False), (("sda",), True), (None, True)])
+def test_a_path_that_multipathd_has_taken_is_left_to_its_map_by_the_rules(
+    said, monkeypatch, caplog, paths_of_map, warned
+):
+    monkeypatch.setattr(udev, "is_hidden", lambda _: False)
+    the_map = multipath.Map("dm-0", "m", paths_of_map, "/dev/mapper/m") if paths_of_map else None
+    monkeypatch.setattr(multipath, "find_map", lambda _: the_map)
+    with held(Told(said, multipathing=True)):
+        pass
+
+    assert ("sdb not hidden from event handlers" in caplog.text) == warned
+
+
 def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
     with held(Told(said, multipathing=True)) as path:
         assert path == "/dev/mapper/m"
