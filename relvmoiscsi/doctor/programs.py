@@ -311,8 +311,8 @@ def examine_notes(host: Host) -> Finding:
         return warning("notes", sentence, advice)
     late = late_sessions(host)
     if late:
-        sentence = f"iscsid was asked for the {late[0]} by a call that was stopped, and has made it since."
-        advice = "The next SR.create of this type to its target ends it. Until then its LUNs may be visible to LVM."
+        sentence = f"iscsid has made {listed([str(session) for session in late])} after its call had ended."
+        advice = "The next SR.create of this type ends it, on any LUN; its disks may be clones, which LVM can see."
         return warning("notes", sentence, advice)
     luns = [lun for name in handed for lun in _still_there(host, os.path.join(directory, name))]
     if luns:

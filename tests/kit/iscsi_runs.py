@@ -2,17 +2,12 @@
 """Runs on the host of iscsi_world.py: who uses it, and what they leave there."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
-from kit.iscsi_world import IQN, PORTAL, put, put_session, record_text
-from relvmoiscsi.errors import CommandFailed
-from relvmoiscsi.host.command import TIMED_OUT
+from kit.iscsi_world import IQN, PORTAL, put, record_text
 from relvmoiscsi.host.iscsi.iscsiadm import Credentials
-from relvmoiscsi.host.iscsi.login import OpenIscsi
 from relvmoiscsi.host.iscsi.notes import new_note
 from relvmoiscsi.host.iscsi.sessions import sessions
-from relvmoiscsi.host.iscsi.status import IscsiFailed
 
 OURS = "11111111-2222-3333-4444-555555555551"
 THEIRS = "99999999-2222-3333-4444-555555555559"
@@ -84,22 +79,3 @@ USERS = {
     "swap": "swap space /dev/sdd",
     "a loop device": "loop device /dev/loop3",
 }
-
-
-def asked_and_stopped(world):
-    """iscsiadm is stopped before iscsid has come to its login. `world.comes()` is what iscsid does in the end."""
-
-    def log_in(argv):
-        values = world.settings_of_record()
-
-        def comes():
-            world.sid += 1
-            put_session(world.root, world.sid, luns=(0, 1), **values)
-
-        world.comes = comes
-        raise CommandFailed(argv, TIMED_OUT, "it did not end within 30 seconds and was stopped")
-
-    world.answers["login"] = log_in
-    with suppress(IscsiFailed):
-        OpenIscsi(world.host, lock_seconds=1.0).login(PORTAL, IQN, ALICE, user=OURS)
-    del world.answers["login"]

@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 from relvmoiscsi.errors import CommandFailed
@@ -144,6 +145,7 @@ class World:
         self.told = []  # the kernel: (switch below sysfs, text)
         self.answers = {}  # label of a transcript, exception or callable, by "login", "logout", ...
         self.sid = 0
+        self.coming = []  # sessions that iscsid has yet to make
         self.holders = []  # links from disks to the map over them
         self.records_at_login = []
         self.daemon(True)
@@ -252,6 +254,13 @@ class World:
         self.records_at_login.append(self.records())
         self.sid += 1
         self.put_session_of_record(self.sid, iqn, Portal(portal[0].strip("[]"), int(portal[1])))
+
+    def log_in_late(self, argv, end):
+        """iscsid has the request, and comes to it when the test calls what is in `coming`; iscsiadm ends so, before."""
+        self.sid += 1
+        values = self.settings_of_record()
+        self.coming.append(partial(put_session, self.root, self.sid, luns=(0, 7), **values))
+        raise end
 
     def put_session_of_record(self, sid=1, iqn=IQN, portal=PORTAL):
         """The session that a login with the record, as it is, makes."""

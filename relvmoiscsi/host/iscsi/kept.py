@@ -29,10 +29,12 @@ def kept_disks(host: Host = THIS_HOST) -> Set[str]:
 
 
 def late_sessions(host: Host = THIS_HOST) -> List[Session]:
-    """Sessions that iscsid has made when nobody waited for them any more: a later call is to end them."""
-    unanswered = [facts for facts in noted(host) if facts.get("asked") is not None and facts.get("sid") is None]
-    here = [facts for facts in unanswered if facts.get("boot") == host.boot_id and facts.get("handed") is not None]
-    return [one for facts in here for one in sessions_of(facts["iqn"], host=host) if _is_of(one, facts, host)]
+    """The sessions that iscsid has made when their calls had ended, and that no SR uses: a later call ends them."""
+    late = []
+    for facts in noted(host):
+        if facts.get("asked") is not None and facts.get("handed") is not None and facts.get("boot") == host.boot_id:
+            late += [one for one in sessions_of(facts["iqn"], host=host) if _is_of(one, facts, host)]
+    return [session for session in late if not _others(session.iqn, host)]
 
 
 def _kept_by(facts: Mapping[str, Any], host: Host) -> List[Lun]:

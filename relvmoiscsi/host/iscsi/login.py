@@ -23,6 +23,8 @@ The end of a use, and who ends what:
       and the record, and no note speaks of it any more.
     - While the number of a session is not known (killed between note and login), it is ours only if it was not there
       before and has the time-outs that this login alone was given. Else it is somebody else's, and stays.
+    - A login that iscsid has not answered may become a session later. Its note stays for an hour, so that a later run
+      ends that session, or takes it over.
     - LUNs that our scan of a session has brought go again, unless they are in use, another call of ours works on them,
       the pool has something on them, or an SR has been attached to the IQN since: on most hosts of a pool an attached
       SR has nothing open.
@@ -103,7 +105,7 @@ _LOGIN_MARGIN = 2  # that iscsid gives up before the deadline
 _RETURN_SECONDS = 5.0  # for a session that has just lost its target; open-iscsi tries every second or two
 _GOING_SECONDS = 2.0  # for a session that is being ended, or has been lost for longer than it is waited for
 _COMING_SECONDS = 3.0  # for a session that iscsid was asked for, and nobody has heard of since
-_LATEST_SECONDS = 600.0  # after which iscsid will not come to a login any more: it may have been stopped for a while
+_LATEST_SECONDS = 3600.0  # of an iscsid that is busy, hangs or is stopped; until then the note costs a look at sysfs
 _PATIENCE_SECONDS = 20  # for I/O of ours without a connection: the caller waits 60 in all, and SM's 144 are past that
 _RECOVERY_SECONDS = 5.0  # for all that killed runs have left; more than who only looks at a disk gets
 _ROUNDS = 3  # for what another run was in the way of, which has ended since
@@ -361,8 +363,8 @@ class OpenIscsi:
         try:
             with terminated.put_off():
                 status = self.iscsiadm(*call, **more).status
-        except IscsiFailed as error:
-            if error.status != TIMED_OUT:
+        except RelvmoiscsiError as error:
+            if not isinstance(error, IscsiFailed) or iscsi_status.is_of_iscsid(error.status):
                 note.add(durable=False, asked=None)
             raise
         note.add(durable=False, asked=None)
@@ -467,6 +469,7 @@ class OpenIscsi:
         if note["before"] is not None or not (own in kept or taken):
             self._changes.undo(note)
         if own is None and self._may_come(note):
+            log.info("iscsid may still make the session to %s at %s: a later run ends it", note["iqn"], note.portal)
             self._leave(note, None, set())
             return
         note.remove()

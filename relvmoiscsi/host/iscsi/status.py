@@ -36,6 +36,11 @@ DAEMON_NOT_READY = (
 )
 
 
+def is_of_iscsid(status: int) -> bool:
+    """Does iscsiadm end so when iscsid has answered, or was not asked? Else iscsid may still do what it was asked."""
+    return status >= 0 and status not in (TIMED_OUT, DAEMON_COMMUNICATION)
+
+
 class Meaning(NamedTuple):
     """What an exit status says. `sm_key` is "" where it depends on what was tried."""
 

@@ -7,7 +7,6 @@ from functools import lru_cache, partial
 
 import pytest
 
-from kit.iscsi_runs import asked_and_stopped
 from kit.iscsi_world import IQN, PORTAL, World, put, put_session, remove_session, transcript
 from relvmoiscsi.doctor import programs
 from relvmoiscsi.errors import NotFound
@@ -507,17 +506,6 @@ def test_sessions_that_are_all_dead_by_now_are_no_place_to_find_a_lun(world):
     put_session(world.root, 2, state="FAILED")
     with pytest.raises(NotFound, match=r"The session 1 .* has lost its target \(it is FAILED\)"):
         verify_any_alive(there, world.host)
-
-
-def test_doctor_names_a_session_that_came_when_nobody_waited_for_it(world, monkeypatch):
-    monkeypatch.setattr(iscsi_module, "_COMING_SECONDS", 0)
-    asked_and_stopped(world)
-    assert finding(world).status == "ok"
-
-    world.comes()
-
-    assert finding(world).status == "warning"
-    assert f"asked for the session 1 to {IQN} at 127.0.0.1:3260 by a call that was stopped" in finding(world).sentence
 
 
 def test_what_was_left_to_a_call_that_has_been_killed_is_ended_at_once(world, iscsi):

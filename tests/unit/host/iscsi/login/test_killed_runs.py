@@ -15,7 +15,6 @@ from kit.iscsi_runs import (
     THERE,
     USERS,
     Killed,
-    asked_and_stopped,
     dead_note,
     patience,
     put_user,
@@ -30,7 +29,6 @@ from kit.iscsi_world import (
     put,
     put_session,
     remove_session,
-    transcript,
 )
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.files import replace
@@ -38,12 +36,10 @@ from relvmoiscsi.host.iscsi import login as iscsi_module
 from relvmoiscsi.host.iscsi import luns as iscsi_luns
 from relvmoiscsi.host.iscsi import notes as iscsi_notes
 from relvmoiscsi.host.iscsi.changes import new_marker
-from relvmoiscsi.host.iscsi.kept import kept_disks
 from relvmoiscsi.host.iscsi.login import OpenIscsi
 from relvmoiscsi.host.iscsi.notes import dead_notes, new_note
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.records import put_back, settings_in, write_record
-from relvmoiscsi.host.iscsi.status import IscsiFailed
 
 
 class Call:
@@ -323,64 +319,3 @@ def test_notes_of_live_runs_are_left_alone(world, iscsi):
 
     assert os.path.exists(note.path)
     note.remove()
-
-
-def test_a_session_that_iscsid_makes_after_its_call_is_ended_by_the_next_one(world, iscsi):
-    before = world.tree()
-    asked_and_stopped(world)
-    assert reference(world) is None and kept_disks(world.host) == set()
-    iscsi.recover()  # too early
-
-    world.comes()
-    assert kept_disks(world.host) == {"sda", "sdc"}, "LVM does not see them"
-    iscsi.recover()
-
-    assert sids(world) == [] and world.tree() == before
-
-
-def test_such_a_session_is_taken_over_by_a_call_for_its_target(world, iscsi):
-    before = world.tree()
-    asked_and_stopped(world)
-    world.comes()
-
-    login = iscsi.login(PORTAL, IQN, ALICE, user=THEIRS)
-
-    assert login.created and not login.is_new and reference(world) == [THEIRS]
-    assert iscsi.logout(login) is True
-    assert sids(world) == [] and world.tree() == before
-
-
-def test_also_where_iscsid_comes_to_it_while_that_call_asks_for_its_own(world, iscsi):
-    before = world.tree()
-    asked_and_stopped(world)
-
-    def exists(argv):
-        world.comes()
-        return transcript("login again")
-
-    world.answers["login"] = exists
-    login = iscsi.login(PORTAL, IQN, ALICE, user=THEIRS)
-
-    assert login.created and reference(world) == [THEIRS]
-    assert iscsi.logout(login) is True
-    assert sids(world) == [] and world.tree() == before
-
-
-def test_a_session_of_somebody_else_is_not_taken_for_one_that_comes_late(world, iscsi):
-    asked_and_stopped(world)
-    put_session(world.root, 1)
-
-    login = iscsi.login(PORTAL, IQN, ALICE, user=THEIRS)
-
-    assert not login.created and iscsi.logout(login) is False
-    assert sids(world) == [1]
-
-
-def test_an_answer_of_iscsid_is_waited_for_no_longer(world, iscsi):
-    before = world.tree()
-    world.answers["login"] = "chap wrong secret: login"
-
-    with pytest.raises(IscsiFailed):
-        iscsi.login(PORTAL, IQN, ALICE, user=OURS)
-
-    assert world.tree() == before
