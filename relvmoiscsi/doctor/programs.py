@@ -21,7 +21,7 @@ from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import multipath, own_maps, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
-from relvmoiscsi.host.disk.udev import RUN_DIRECTORY
+from relvmoiscsi.host.disk.udev import COUNTS_MINUTES, RUN_DIRECTORY
 from relvmoiscsi.host.iscsi import notes
 from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
 from relvmoiscsi.host.iscsi.kept import late_sessions
@@ -34,7 +34,7 @@ LEAST_BYTES = 1 << 20  #: of room for notes and switches; they need a few KiB
 SMLOG = "/var/log/SMlog"
 SYSLOG_SOCKET = "/dev/log"
 
-FLOCK = "/usr/bin/flock"  #: as the rules have it
+FLOCK, FIND = "/usr/bin/flock", "/usr/bin/find"  #: as the rules have them
 SCSI_ID = ("/usr/lib/udev/scsi_id", "/lib/udev/scsi_id")  #: where udev looks for it
 
 FIRST_RULES, LAST_RULES = "57-relvmoiscsi.rules", "99-zz-relvmoiscsi.rules"
@@ -203,12 +203,14 @@ def _order(host: Host) -> Finding:
 
 
 def _rule_programs(host: Host) -> Finding:
-    missing = [] if host_root.is_program(host, FLOCK) else [FLOCK]
+    missing = [path for path in (FLOCK, FIND) if not host_root.is_program(host, path)]
     missing += [] if any(host_root.is_program(host, path) for path in SCSI_ID) else [SCSI_ID[0]]
     if missing:
-        sentence = "The udev rules need {}, which is not there; so they hide nothing.".format(" and ".join(missing))
-        return problem("udev-programs", sentence, "Install util-linux (flock) and systemd-udev (scsi_id).")
-    return ok("udev-programs", "flock and scsi_id are where the udev rules want them.")
+        sentence = "The udev rules need {}, which is not there; so they do not hide all that they should.".format(
+            " and ".join(missing)
+        )
+        return problem("udev-programs", sentence, "Install util-linux (flock), findutils and systemd-udev (scsi_id).")
+    return ok("udev-programs", "flock, find and scsi_id are where the udev rules want them.")
 
 
 def _daemon(host: Host) -> Finding:
@@ -365,7 +367,10 @@ def examine_switches(host: Host) -> Finding:
         )
         return warning("switches", sentence, advice)
     if left:
-        sentence = f"A call that was killed had hidden {listed(_hidden_by(left))} from udev; that is hidden no longer."
+        sentence = (
+            f"A call that was killed had hidden {listed(_hidden_by(left))} from udev; that ends "
+            f"{COUNTS_MINUTES} minutes after its start at the latest."
+        )
         return warning("switches", sentence, f"The next SR.create of this type removes {directory}.")
     if working:
         return ok("switches", f"A LUN is hidden from event handlers now, by {listed(working)}.")

@@ -89,7 +89,13 @@ class World:
         self.xapi_started(3600)
 
     def _programs(self):
-        for name in ("/usr/sbin/iscsiadm", "/usr/sbin/multipath", "/usr/sbin/multipathd", "/usr/bin/flock"):
+        for name in (
+            "/usr/sbin/iscsiadm",
+            "/usr/sbin/multipath",
+            "/usr/sbin/multipathd",
+            "/usr/bin/flock",
+            "/usr/bin/find",
+        ):
             self.program(name, f"#!/bin/sh\necho {os.path.basename(name)} version 6.2.0.874\n")
         self.program("/usr/lib/udev/scsi_id", "#!/bin/sh\n")
         self.program("/usr/bin/rpm", "#!/bin/sh\n")

@@ -13,7 +13,7 @@ import pytest
 from kit.lab import initiator
 from kit.lab.command import run, settle, until, write
 from kit.lab.xapi import SUCCESS, Call, created
-from relvmoiscsi.host.disk.udev import hidden_target, is_hidden
+from relvmoiscsi.host.disk.udev import hidden, hidden_target, is_hidden
 from relvmoiscsi.host.iscsi.notes import DIRECTORY, new_note
 from relvmoiscsi.host.this_host import Host
 
@@ -120,6 +120,27 @@ def test_a_lun_that_is_done_is_seen_while_another_call_is_at_work_on_its_target(
         assert created(pool, array, clones[0]) == SUCCESS
         assert is_seen(done), "SM waits 15 seconds for this link"
         assert not is_seen(other)
+
+
+def test_what_a_login_brings_whose_call_was_just_killed_is_hidden_until_the_next_call(lab, pool, image):
+    clones = [lab.lun(image.clone(f"clone{number}.img")) for number in range(3)]
+    array = lab.target(*clones)
+    wanted, other, of_the_pool = (lun.scsi_id for lun in clones)
+
+    child = os.fork()
+    if not child:
+        with hidden(wanted, multipath=True), hidden_target(array.iqn, [of_the_pool]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    initiator.login(array.iqn, array.portal)  # iscsid goes on with it
+    settle()
+    assert [is_seen(one) for one in (wanted, other, of_the_pool)] == [False, False, True]
+    properties = run("udevadm", "info", "-q", "property", initiator.device_of(wanted))
+    assert "nompath=1" in properties.output, "nothing would hide the map"
+
+    assert created(pool, array, clones[0]) == SUCCESS
+    assert is_seen(wanted) and is_seen(other)
+    assert not os.path.exists("/run/relvmoiscsi/hide")
 
 
 def is_seen(scsi_id):

@@ -37,7 +37,10 @@ While `hidden_adapters` lasts, they do so with every disk that appears behind th
 A path of the original that was down may come back at that very moment, and belongs to its user at once. So what this
 host has, or the pool names, is not hidden.
 
-A switch without that flock is left over from a process that was killed: it hides nothing and the next one clears it.
+A switch without that flock is left over from a process that was killed, and the next one clears it. That of a LUN hides
+nothing any more. That of a target or an adapter counts until it is `COUNTS_MINUTES` old, as iscsid and the kernel go on
+with a login or a scan whose process has died; before, only a call at the same place clears it, at its end. The kernel
+tells of a new disk more than once, so what it has hidden it hides at each event until then.
 """
 
 import errno
@@ -45,7 +48,9 @@ import fcntl
 import logging
 import os
 import re
+import time
 from contextlib import contextmanager
+from functools import partial
 from glob import escape, glob
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Set
 
@@ -66,6 +71,7 @@ RULES = "57-relvmoiscsi.rules"  #: of those, the one that hides
 SETTLE_SECONDS = 30.0
 SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
 SEEN_SECONDS = 2.0  #: for udev, to come to a disk that is to stay hidden; a busy one takes a fraction of it
+COUNTS_MINUTES = 2  #: known to the rules: a call comes to its login in one, and iscsid to the end of that in another
 LOCK_SECONDS = 5.0  #: for what others do with the switches, which takes a millisecond
 
 _MARK = "RELVMOISCSI_HIDDEN"  #: what the rules set in udev's database
@@ -306,10 +312,15 @@ def show_behind_target(scsi_id: str, iqn: str, host: Host = THIS_HOST) -> None:
     That is for the calls that are at work, and those that begin while one of them is. The switch of the LUN itself
     counts as before; when it goes, the LUN's disks get their event. Raises Refused.
     """
+    _leave_out(scsi_id, partial(_switches_of, iqn), host)
+
+
+def _leave_out(scsi_id: str, switches_in: Callable[[str], Sequence[str]], host: Host) -> None:
+    """Have these switches of targets and adapters not mean the LUN. Raises Refused."""
     run_dir = host.at(RUN_DIRECTORY)
     try:
         with _only_one(run_dir):
-            for path in _switches_of(iqn, os.path.join(run_dir, "hide")):
+            for path in switches_in(os.path.join(run_dir, "hide")):
                 _append(path, f"id={in_udev(scsi_id)}\n".encode("ascii"))
     except OSError as error:
         problem = f"LUN {scsi_id} stays hidden while others are at work on its target: {run_dir}: {error.strerror}."
@@ -344,13 +355,14 @@ def left_hidden(host: Host = THIS_HOST) -> List[str]:
 
 
 def _hidden_now(host: Host) -> List[str]:
-    """The disks behind what calls hide that are at work."""
+    """The disks behind what calls hide that are at work, or were just killed."""
     directory = os.path.join(host.at(RUN_DIRECTORY), "hide")
     found: List[str] = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         kind, _, rest = name.partition("-")
         place = rest.partition("-")[2]
-        if not place or not _is_held(os.path.join(directory, name), host):
+        path = os.path.join(directory, name)
+        if not place or not (_is_held(path, host) or _is_young(path)):
             continue
         if kind == "target":
             found += [lun.disk for session in sessions_of(place, host=host) for lun in session.luns if lun.disk]
@@ -428,7 +440,7 @@ def _switch_on(
         with _only_one(run_dir):
             os.makedirs(directory, mode=0o755, exist_ok=True)
             try:
-                _clear_stale(directory)
+                _clear_stale(directory, ())
                 _check_free(what, os.path.join(directory, names[0]))
                 return _make(names, run_dir, [*ids, *_left_out(iqn, directory)], guards_lun)
             except BaseException:
@@ -468,7 +480,7 @@ def _switches_of(iqn: str, directory: str) -> List[str]:
 
 
 def _left_out(iqn: str, directory: str) -> List[str]:
-    """The SCSIids that switches of the target leave out. All of them count, as no stale one is there."""
+    """The SCSIids that switches of the target leave out. All of them count, as those that do not are cleared."""
     found = []
     for path in _switches_of(iqn, directory) if iqn else []:
         with open(path, encoding="ascii") as file:
@@ -477,10 +489,12 @@ def _left_out(iqn: str, directory: str) -> List[str]:
 
 
 def _append(path: str, line: bytes) -> None:
-    """The whole line or nothing of it: a part might be another LUN's id."""
+    """The whole line or nothing of it: a part might be another LUN's id. The switch is as old as it was."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
+        before = os.fstat(descriptor)
         append(descriptor, line)
+        os.utime(descriptor, ns=(before.st_atime_ns, before.st_mtime_ns))
     finally:
         os.close(descriptor)
 
@@ -510,13 +524,13 @@ def _check_free(what: str, path: str) -> None:
 
 
 def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:
-    """Remove the switch. What fails is logged: it counts no longer once the descriptor is closed, and that is sure."""
+    """Remove the switch. What fails is logged: with the descriptor closed it counts as that of a killed process."""
     directory = os.path.join(run_dir, "hide")
     try:
         with _only_one(run_dir):
             for name in names:
                 os.unlink(os.path.join(directory, name))
-            _clear_stale(directory)
+            _clear_stale(directory, names)
             _remove_if_empty(directory)
     except (OSError, Refused) as error:
         log.warning("the switch that hid a LUN from event handlers could not be removed from %s: %s", directory, error)
@@ -536,10 +550,13 @@ def _only_one(run_dir: str) -> Iterator[None]:
         yield
 
 
-def _clear_stale(directory: str) -> None:
-    """Remove the switches whose owners are dead."""
+def _clear_stale(directory: str, ended: Iterable[str]) -> None:
+    """Remove the switches whose owners are dead; those that count yet only at the places of `ended` ones."""
+    places = {"", *map(_place, ended)}
     for entry in os.listdir(directory):
         path = os.path.join(directory, entry)
+        if _place(entry) not in places and _is_young(path):
+            continue
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             # Shared, as in the rules: an exclusive one would for a moment make the switch count.
@@ -550,6 +567,20 @@ def _clear_stale(directory: str) -> None:
             os.close(descriptor)
         os.unlink(path)
         log.info("removed %s, left over from a process that was killed", path)
+
+
+def _is_young(path: str) -> bool:
+    """Does the switch of a target or adapter count even if nobody holds it? False if it has gone."""
+    try:
+        return abs(time.time() - os.stat(path).st_mtime) < COUNTS_MINUTES * 60
+    except FileNotFoundError:
+        return False
+
+
+def _place(name: str) -> str:
+    """What the switches of several calls for one target or adapter have in common; "" for that of a LUN."""
+    match = re.match(r"(target|scan)-[0-9a-f]{8}(-.*)", name)
+    return match.group(1) + match.group(2) if match else ""
 
 
 def _remove_if_empty(directory: str) -> None:
@@ -577,9 +608,18 @@ def _show(scsi_id: str, kept: Set[str], host: Host) -> None:
         return
     maps = glob(os.path.join(escape(host.sysfs), "block/dm-*"))
     maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), host) == scsi_id]
-    for name in disks + [os.path.basename(path) for path in maps]:
-        if name not in kept and _may_be_hidden(name, host):
-            _show_disk(name, host)
+    names = [name for name in disks + [os.path.basename(path) for path in maps] if name not in kept]
+    names = [name for name in names if _may_be_hidden(name, host)]
+    if names and _left_by_killed(os.path.join(host.at(RUN_DIRECTORY), "hide"), host):
+        _leave_out(scsi_id, lambda directory: _left_by_killed(directory, host), host)
+    for name in names:
+        _show_disk(name, host)
+
+
+def _left_by_killed(directory: str, host: Host) -> List[str]:
+    """The switches of targets and adapters that nobody holds."""
+    paths = glob(os.path.join(escape(directory), "*-????????-*"))
+    return [path for path in paths if _place(os.path.basename(path)) and not _is_held(path, host)]
 
 
 def _may_be_hidden(name: str, host: Host) -> bool:

@@ -242,7 +242,7 @@ def test_rules_that_cannot_be_listed_have_an_unknown_order(world):
         assert udev(world, "udev-order").status == "unknown"
 
 
-@pytest.mark.parametrize("path", ["/usr/bin/flock", "/usr/lib/udev/scsi_id"])
+@pytest.mark.parametrize("path", ["/usr/bin/flock", "/usr/bin/find", "/usr/lib/udev/scsi_id"])
 def test_a_program_that_the_rules_need_is_missed(world, path):
     os.chmod(world.at(path), 0o644)
 
@@ -255,6 +255,7 @@ def test_the_programs_are_those_of_the_rules():
     rules = (TOP / "udev" / FIRST).read_text(encoding="utf-8")
 
     assert set(re.findall(r"[^\s\"']*flock(?= --)", rules)) == {programs.FLOCK} and '"scsi_id ' in rules
+    assert set(re.findall(r"[^\s\"']*find(?= \$)", rules)) == {programs.FIND}
 
 
 def test_udev_that_does_not_run_is_a_problem(world):

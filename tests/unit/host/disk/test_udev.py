@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -607,7 +608,7 @@ def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_target(world):
     for iqn in (IQN + "2", IQN[:-1], "2026-01.test:open"):
         with hidden_target(iqn, host=world.host):
             assert is_left_alone(), iqn
-    world.put("run/relvmoiscsi/hide/target-00000000-" + IQN, "of a process that was killed\n")
+    killed(world, "target-00000000-" + IQN, OLD)
     assert is_left_alone()
     with hidden_target(IQN, host=world.host):
         assert not is_left_alone()
@@ -766,7 +767,7 @@ def test_the_program_of_the_rule_knows_the_disks_of_a_hidden_adapter(world):
     for other in ("host", "host13", "host2"):
         with hidden_adapters([other], [], world.host):
             assert is_left_alone(), other
-    world.put("run/relvmoiscsi/hide/scan-00000000-host1", "of a process that was killed\n")
+    killed(world, "scan-00000000-host1", OLD)
     assert is_left_alone()
     with hidden_adapters(["host3", "host1"], [LUN, "36001405"], world.host):
         assert not is_left_alone()
@@ -795,6 +796,80 @@ def test_the_program_of_the_rule_knows_a_switch_that_counts_and_makes_none(world
     (Path(world.run_dir) / "hide" / LUN).write_text("of a process that was killed\n")
     (Path(world.run_dir) / "hide" / ("mpath-" + LUN)).write_text("of a process that was killed\n")
     assert is_left_alone()
+
+
+OLD = udev.COUNTS_MINUTES * 60 + 1  #: seconds
+
+
+def killed(world, name, age_seconds=0, *ids):
+    """A call that was killed has made this switch so long ago, without these LUNs."""
+    path = Path(world.run_dir) / "hide" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("4711\n" + "".join(f"id={one}\n" for one in ids))
+    os.utime(str(path), (time.time() - age_seconds,) * 2)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not shutil.which("flock"), reason="there is no flock(1)")
+@pytest.mark.parametrize(
+    "word, name, adapter",
+    [("iscsi_session", "target-00000000-" + IQN, ""), ("scan-", "scan-00000000-host1", "host1")],
+    ids=["target", "adapter"],
+)
+def test_the_program_of_the_rule_knows_what_comes_by_the_login_or_scan_of_a_call_that_was_just_killed(
+    world, word, name, adapter
+):
+    has_session(world)
+    devpath = "/devices/platform/host6/session1/target6:0:0/6:0:0:7/block/sdd"
+
+    def is_left_alone(scsi_id=OTHER):
+        return program_succeeds(world, word, devpath, adapter, scsi_id)
+
+    killed(world, name, OLD - 10, LUN)
+    assert not is_left_alone() and not is_left_alone("")
+    assert is_left_alone(LUN), "the pool knows it"
+    killed(world, name, OLD, LUN)
+    assert is_left_alone()
+
+
+def test_the_switch_of_a_call_that_was_just_killed_goes_when_it_counts_no_longer_or_a_call_at_its_place_ends(world):
+    same, another, adapter = "target-00000000-" + IQN, f"target-00000001-{IQN}2", "scan-00000002-host1"
+    for name in (same, another, adapter):
+        killed(world, name, OLD - 10)
+    for name in (f"target-00000003-{IQN}3", "scan-00000004-host2"):
+        killed(world, name, OLD)
+    killed(world, OTHER)
+
+    with hidden(LUN, host=world.host):
+        assert world.hides() == [LUN, "mpath-" + LUN, adapter, same, another]
+        with hidden_target(IQN, host=world.host):
+            assert same in world.hides(), "it would not hide for a moment"
+        assert world.hides() == [LUN, "mpath-" + LUN, adapter, another]
+    assert world.hides() == [adapter, another]
+    with hidden_adapters(["host1"], [], world.host), hidden_target(IQN + "2", host=world.host):
+        pass
+    assert world.hides() is None
+
+
+def test_what_the_switch_of_a_call_that_was_just_killed_hides_is_not_left_hidden_yet(world):
+    has_disk_behind(world, 1, "sdc", "8:32", OTHER, "E:RELVMOISCSI_HIDDEN=all")
+    for age, left in ((OLD - 10, []), (OLD, ["sdc"])):
+        killed(world, "scan-00000000-host1", age)
+        assert left_hidden(world.host) == left
+
+
+def test_a_lun_that_a_call_shows_is_left_out_of_what_calls_hide_that_were_killed_and_of_that_alone(world):
+    world.has_disk("sda", "8:0")
+    (world.root / "proc").symlink_to("/proc")  # it has who holds a switch
+    killed(world, "scan-00000000-host1", OLD - 10)
+    path = Path(world.run_dir) / "hide/scan-00000000-host1"
+    before = path.stat().st_mtime
+    with hidden_adapters(["host2"], [], world.host):
+        with hidden(LUN, host=world.host):
+            world.udev_knows("8:0", "I:186177866", "E:RELVMOISCSI_HIDDEN=all")
+        assert world.event_of("sda") == "change"
+        assert [name for name in world.hides() if f"id={LUN}" in (path.parent / name).read_text()] == [path.name]
+    assert path.stat().st_mtime == before, "it counts no longer for that"
 
 
 def program_succeeds(world, word, devpath="", adapter="", scsi_id="", uuid=""):
