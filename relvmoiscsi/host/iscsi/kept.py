@@ -70,7 +70,8 @@ def _is_brought(lun: Lun, facts: Mapping[str, Any], host: Host) -> bool:
 def _others(iqn: str, host: Host) -> Set[str]:
     """Whose lines are in SM's file but for our calls'. Of a file that cannot be read nobody's: doctor tells."""
     try:
-        return set(SessionReferences(host).users(iqn)) - noted_users(host, iqn)
+        runs = noted_users(host, iqn)  # one that ends meanwhile takes its line away and then its note
+        return set(SessionReferences(host).users(iqn)) - runs - noted_users(host, iqn)
     except Refused as problem:
         log.warning("whether an SR uses %s is not known: %s", iqn, problem)
         return set()

@@ -282,7 +282,8 @@ class OpenIscsi:
 
     def other_users(self, iqn: str) -> Set[str]:
         """Whose lines are in SM's session reference file, but for those of runs of ours."""
-        return self._others(iqn, None) - noted_users(self._host, iqn)
+        runs = noted_users(self._host, iqn)  # one that ends meanwhile takes its line away and then its note
+        return self._others(iqn, None) - runs - noted_users(self._host, iqn)
 
     def recover(self) -> None:
         """Finish the cleanup of runs that were killed; `login` does so by itself. What fails is logged."""

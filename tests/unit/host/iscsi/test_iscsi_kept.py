@@ -8,9 +8,11 @@ import pytest
 from kit.iscsi_world import IQN, PORTAL, World, put, put_session
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.iscsi.kept import kept_disks
+from relvmoiscsi.host.iscsi.login import OpenIscsi
 from relvmoiscsi.host.iscsi.luns import Luns, WorkedOn
 from relvmoiscsi.host.iscsi.notes import new_note
 from relvmoiscsi.host.iscsi.sessions import sessions
+from relvmoiscsi.host.locks.sm_locks import SessionReferences
 
 OURS = "11111111-2222-3333-4444-555555555551"
 THEIRS = "99999999-2222-3333-4444-555555555559"
@@ -111,6 +113,23 @@ def test_of_lines_that_cannot_be_read_the_disks_stay_ours(world, caplog):
 
     assert kept_disks(world.host) == ALL
     assert "is not known" in caplog.text
+
+
+def test_the_line_of_a_call_that_ends_while_it_is_read_is_not_one_of_sm(world, monkeypatch):
+    noted(world, user=None)
+    at_work = noted(world, sid=2, user=THEIRS)
+    has_line(world, THEIRS)
+    users = SessionReferences.users
+
+    def users_of_before(self, iqn):
+        found = users(self, iqn)
+        at_work.remove()
+        return found
+
+    monkeypatch.setattr(SessionReferences, "users", users_of_before)
+    assert OpenIscsi(world.host).other_users(IQN) == set()
+    at_work = noted(world, sid=2, user=THEIRS)
+    assert kept_disks(world.host) == ALL
 
 
 def test_what_the_pool_names_in_the_end_is_not_ours_any_more_though_the_rest_waits(world, monkeypatch):
