@@ -59,7 +59,7 @@ from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.disk.scsi_id_text import in_udev, is_among
 from relvmoiscsi.host.files import append, remedy
-from relvmoiscsi.host.iscsi.kept import kept_disks
+from relvmoiscsi.host.iscsi.kept import is_awaited, kept_disks
 from relvmoiscsi.host.iscsi.sessions import sessions, sessions_of
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -234,6 +234,8 @@ def hidden_target(
     event, for which all see them, and so does what calls had left hidden behind other targets. But what is ours still
     stays hidden, except for LUNs that are `known_now`; that is asked if there are any.
 
+    Where iscsid has not answered a login, what it brings yet stays hidden as after a kill.
+
     A write that hangs when its call is killed does not keep this, unlike the switch of its LUN: all LUNs of the target
     would be hidden until that disk answers.
 
@@ -251,7 +253,10 @@ def hidden_target(
         terminated.heed_no_longer()
         kept = _kept(host)
         _wait_until_seen(kept, host)
-        _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
+        if is_awaited(iqn, host):
+            _leave_switch(descriptor)
+        else:
+            _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
         if kept:
             ids = known_now() or ()
             kept = {disk for disk in kept if not _is_known(disk, ids, host)}
@@ -521,6 +526,15 @@ def _check_free(what: str, path: str) -> None:
     owner = flock.owner_of(status)
     problem = f"LUN {what} is being worked on by {owner}. Try again when that has ended."
     raise Refused(problem).in_state(NOTHING_WRITTEN)
+
+
+def _leave_switch(descriptor: int) -> None:
+    """Have it count for `COUNTS_MINUTES` yet, as that of a process that was killed."""
+    try:
+        os.utime(descriptor)
+    except OSError as error:
+        log.warning("a switch keeps its time: %s", error)
+    os.close(descriptor)
 
 
 def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:

@@ -30,11 +30,21 @@ def kept_disks(host: Host = THIS_HOST) -> Set[str]:
 
 def late_sessions(host: Host = THIS_HOST) -> List[Session]:
     """The sessions that iscsid has made when their calls had ended, and that no SR uses: a later call ends them."""
-    late = []
-    for facts in noted(host):
-        if facts.get("asked") is not None and facts.get("handed") is not None and facts.get("boot") == host.boot_id:
-            late += [one for one in sessions_of(facts["iqn"], host=host) if _is_of(one, facts, host)]
+    late = [
+        one for facts in _unanswered(host) for one in sessions_of(facts["iqn"], host=host) if _is_of(one, facts, host)
+    ]
     return [session for session in late if not _others(session.iqn, host)]
+
+
+def is_awaited(iqn: str, host: Host = THIS_HOST) -> bool:
+    """May iscsid make a session to the target yet, for a login that was given up?"""
+    return any(facts["iqn"] == iqn for facts in _unanswered(host))
+
+
+def _unanswered(host: Host) -> List[Mapping[str, Any]]:
+    """The notes of logins that iscsid has not answered, and that nobody waits for any more."""
+    left = [facts for facts in noted(host) if facts.get("asked") is not None and facts.get("handed") is not None]
+    return [facts for facts in left if facts.get("boot") == host.boot_id]
 
 
 def _kept_by(facts: Mapping[str, Any], host: Host) -> List[Lun]:

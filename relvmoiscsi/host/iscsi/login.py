@@ -238,11 +238,7 @@ class OpenIscsi:
         with self._locked():
             self._finish(login.note, done_with)
             # Another run may have left the session, or a LUN, for us to end. What is behind other targets had its time.
-            runs = noted_users(self._host, login.session.iqn)
             self._recover(login.session.iqn, None, None, done_with)
-            if self._left and runs - noted_users(self._host, login.session.iqn):
-                self._left.discard(login.note.path)  # it may have been left to those, which had been killed
-                self._recover(login.session.iqn, None, None, done_with)
             return self._same(login.session) is None
 
     def rescan(self, login: Login, scsi_id: Optional[str] = None) -> Session:

@@ -466,6 +466,20 @@ def test_several_calls_hide_a_target_each_for_itself(world):
         assert len(world.hides()) == 1
 
 
+def test_what_iscsid_may_bring_yet_stays_hidden_as_after_a_kill(world):
+    note = new_note(world.host, iqn=IQN, portal=["127.0.0.1", 3260], created=True, sids=[], marker=[17, 23])
+    with hidden_target(IQN + "2", host=world.host), hidden_target(IQN, host=world.host):
+        note.add(asked=1.0, handed=[])
+        note.close()
+    (left,) = world.hides()
+    assert left.endswith(IQN)
+
+    note.remove()
+    with hidden_target(IQN, host=world.host):
+        pass
+    assert world.hides() is None
+
+
 def test_disks_of_the_target_that_are_still_there_are_shown_again(world):
     has_session(world)
     with hidden_target(IQN, host=world.host):

@@ -506,13 +506,3 @@ def test_sessions_that_are_all_dead_by_now_are_no_place_to_find_a_lun(world):
     put_session(world.root, 2, state="FAILED")
     with pytest.raises(NotFound, match=r"The session 1 .* has lost its target \(it is FAILED\)"):
         verify_any_alive(there, world.host)
-
-
-def test_what_was_left_to_a_call_that_has_been_killed_is_ended_at_once(world, iscsi):
-    of_this_call = OpenIscsi(world.host, lock_seconds=1.0, left=set())
-    login = of_this_call.login(PORTAL, IQN, user=OURS)
-    iscsi.login(PORTAL, IQN, user=THEIRS).note.close()
-
-    assert of_this_call.logout(login) is True
-
-    assert sids(world) == [] and list(dead_notes(world.host)) == []
