@@ -236,6 +236,7 @@ class OpenIscsi:
         """
         self._know_pool()
         with self._locked():
+            self._release_the_dead(login.session.iqn)
             self._finish(login.note, done_with)
             # Another run may have left the session, or a LUN, for us to end. What is behind other targets had its time.
             self._recover(login.session.iqn, None, None, done_with)
@@ -370,6 +371,7 @@ class OpenIscsi:
     def _give_up(self, note: Note) -> None:
         """Undo what failed; a further failure is logged and does not hide the first one."""
         try:
+            self._release_the_dead(note["iqn"])
             self._until(self._deadline.for_cleanup(END_SECONDS))._finish(note)
         except RelvmoiscsiError as error:
             log.warning("After a failure: %s A later run will try again.", error)
@@ -538,6 +540,15 @@ class OpenIscsi:
     def _release(self, note: Note) -> None:
         if note["iqn"]:
             self._references.remove(note["iqn"], note["user"])
+
+    @terminated.put_off()
+    def _release_the_dead(self, iqn: str) -> None:
+        """Take out the lines of runs that were killed beside this one: nobody uses what it has for them."""
+        for note in dead_notes_in_turn(self._host, partial(_rank, iqn, None)):
+            if note["user"]:
+                self._release(note)
+                note.add(user=None)
+            note.close()
 
     def _end(self, session: Session) -> None:
         """Log out. An iscsid that was started anew needs some time until it knows the session again."""

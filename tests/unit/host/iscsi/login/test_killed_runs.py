@@ -312,6 +312,25 @@ def test_the_lock_of_the_database_that_a_killed_run_held_is_freed(world, iscsi):
     assert not os.path.exists(os.path.join(world.root, "run/lock/iscsi/lock.write"))
 
 
+@pytest.mark.parametrize("order", ["the owner is killed", "who uses it as well is killed"])
+@pytest.mark.parametrize("end", ["logout", "failure"])
+def test_a_call_that_was_killed_beside_ours_does_not_keep_the_session(world, order, end):
+    before = world.tree()
+    calls = [OpenIscsi(world.host, lock_seconds=1.0, left=set()) for _ in range(2)]
+    logins = [call.login(PORTAL, IQN, user=user) for call, user in zip(calls, (OURS, THEIRS))]
+    dead = 0 if order == "the owner is killed" else 1
+    logins[dead].note.close()
+
+    if end == "logout":
+        assert calls[1 - dead].logout(logins[1 - dead]) is True
+    else:
+        calls[1 - dead]._give_up(logins[1 - dead].note)
+        assert sids(world) == ([] if dead else [1]), "it ends what is its own"
+        OpenIscsi(world.host, lock_seconds=1.0).recover()
+
+    assert (sids(world), reference(world), world.tree()) == ([], None, before)
+
+
 def test_notes_of_live_runs_are_left_alone(world, iscsi):
     note = new_note(world.host, iqn=IQN, portal=list(PORTAL), user=None, created=True)
 
