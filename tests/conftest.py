@@ -68,7 +68,8 @@ def _states(config):
     return config.getoption("--states") or ("fourth" if IS_36 else "all")
 
 
-#: a test that is tried with so many values or more is one whose values are data, not ways through the code
+#: a test that is tried with so many values or more is one whose values are data, not ways through the code: Python 3.6
+#: takes each fourth, and each eighth of twice as many
 MANY = 4
 
 
@@ -82,10 +83,17 @@ def _part(part, items):
     for item in items:
         tests.setdefault((item.nodeid.split("[")[0], _kind(item)), []).append(item)
     for (_, kind), values in tests.items():
-        fourth = set(values[::4] if kind == "states" or kind == "values" and len(values) >= MANY else values)
+        fourth = set(values[:: _step(kind, len(values))])
         others = set(values) - fourth if kind == "states" else set(values)
         kept |= fourth if part == "fourth" else others or fourth
     return kept
+
+
+def _step(kind, count):
+    """Python 3.6 takes each so many'th of `count` values."""
+    if kind == "states":
+        return 4
+    return 1 if kind == "golden" or count < MANY else 4 if count < 2 * MANY else 8
 
 
 def _kind(item):

@@ -68,7 +68,7 @@ stage() {
 }
 
 # -- jobs: all but the unit tests waits for udev, disks and machines a good part of its time. So it runs beside them, and
-# what it prints comes when they have ended. The unit tests of Python 3.6 are the last job beside those of the newest.
+# what it prints comes when they have ended. The unit tests of Python 3.6 are one beside those of the newest.
 # A job is a function job_<kind>, which ends as the program that it becomes.
 
 # Who opens a disk for writing looks at every descriptor of every process, and each VM beside has tens of thousands: so
@@ -84,7 +84,8 @@ job_judges() {
 # Beside the judges, of which each sees the loop devices and volume groups of all: these have root directories of their own.
 job_packages() { job_pytest packages current -m root tests/judged/package; }
 
-job_unit36() { job_pytest unit36 py36 -n "$cores" -m "not root"; }
+# One process: to collect the tests takes each more a tenth of all that it does.
+job_unit36() { job_pytest unit36 py36 -m "not root"; }
 
 job_collection() { job_pytest collection ansible -c ansible/tests/played/pytest.ini ansible/tests/played; }
 
@@ -322,11 +323,11 @@ if asked_for vm "$@"; then
     behind+=(vm-0)
 fi
 ! asked_for judges "$@" || behind+=(judges)
+! { asked_for unit "$@" && asked_for unit36 "$@"; } || behind+=(unit36)
 ! asked_for vm "$@" || for number in "${!machines[@]}"; do [ "$number" -eq 0 ] || behind+=("vm-$number"); done
 ! asked_for judges "$@" || behind+=(packages)
 ! asked_for collection "$@" || behind+=(collection)
 ! asked_for cinder "$@" || behind+=(cinder)
-! { asked_for unit "$@" && asked_for unit36 "$@"; } || behind+=(unit36) # alone, each half would wait for disks and processes
 conduct "${behind[@]}" &
 conductor=$!
 ! asked_for unit "$@" || stage unit current -q -n "$cores" -m "not root" --states "$states"

@@ -15,6 +15,6 @@ def examples(count: int) -> int:
 
 
 #: of a client or call that is killed at its first step, its second and so on this Python takes each so many'th
-EVERY_DEATH = 3 if IS_36 else 1
+EVERY_DEATH = 5 if IS_36 else 1
 #: the same where a test is run with deaths before and with deaths after a call: after one is before the next
-EVERY_OTHER_DEATH = 4 if IS_36 else 2
+EVERY_OTHER_DEATH = 6 if IS_36 else 2

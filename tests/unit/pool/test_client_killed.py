@@ -23,7 +23,7 @@ pytestmark = pytest.mark.processes
 
 TARGET, IQN, CHAP = "10.0.0.6", "iqn.2026-01.test:guarded", ("alice", "a secret word")
 #: calls; what a death leaves is the pool's, whichever Python died, and the tests without a process take the others
-EVERY = 2 if sys.version_info >= (3, 7) else 4
+EVERY = 3 if sys.version_info >= (3, 7) else 7
 FORBIDDEN = {"SR.destroy", "Async.SR.destroy", "VDI.destroy", "Async.VDI.destroy"}
 
 #: imports once, then becomes the client as often as it is told: argv as JSON, a line each; answers with the process id,
