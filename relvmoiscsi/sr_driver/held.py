@@ -151,7 +151,8 @@ def _verify_unused(dead: Sequence[str]) -> None:
 def _warn_if_seen(lun: Lun, disks: Sequence[str]) -> None:
     """But for those that multipathd has taken by now: the rules leave a path to its map, which is hidden."""
     unmarked = [disk for disk in disks if not udev.is_hidden(disk)]
-    seen = [disk for disk in unmarked if disk not in _paths(lun)]  # which is looked at after the mark
+    taken = _paths(lun) if unmarked else ()  # looked at after the mark
+    seen = [disk for disk in unmarked if disk not in taken]
     if seen:
         log.warning("%s not hidden from event handlers: are our udev rules installed?", ", ".join(seen))
 

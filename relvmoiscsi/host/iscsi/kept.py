@@ -77,11 +77,16 @@ def _is_brought(lun: Lun, facts: Mapping[str, Any], host: Host) -> bool:
     return facts.get("scanned") is False and lun.scsi_address not in facts["scanning"]
 
 
+def other_users(iqn: str, host: Host = THIS_HOST) -> Set[str]:
+    """Whose lines are in SM's session reference file, but for those of our calls. Raises Refused."""
+    runs = noted_users(host, iqn)  # one that ends meanwhile takes its line away and then its note
+    return set(SessionReferences(host).users(iqn)) - runs - noted_users(host, iqn)
+
+
 def _others(iqn: str, host: Host) -> Set[str]:
-    """Whose lines are in SM's file but for our calls'. Of a file that cannot be read nobody's: doctor tells."""
+    """The same; of a file that cannot be read nobody's: doctor tells."""
     try:
-        runs = noted_users(host, iqn)  # one that ends meanwhile takes its line away and then its note
-        return set(SessionReferences(host).users(iqn)) - runs - noted_users(host, iqn)
+        return other_users(iqn, host)
     except Refused as problem:
         log.warning("whether an SR uses %s is not known: %s", iqn, problem)
         return set()

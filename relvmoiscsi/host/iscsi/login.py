@@ -62,6 +62,7 @@ from relvmoiscsi.host.iscsi.iscsiadm import (
     targets_in,
     wait_for,
 )
+from relvmoiscsi.host.iscsi.kept import other_users
 from relvmoiscsi.host.iscsi.luns import IdsOfPool, Luns, WorkedOn, no_pool
 from relvmoiscsi.host.iscsi.notes import (
     Note,
@@ -279,8 +280,7 @@ class OpenIscsi:
 
     def other_users(self, iqn: str) -> Set[str]:
         """Whose lines are in SM's session reference file, but for those of runs of ours."""
-        runs = noted_users(self._host, iqn)  # one that ends meanwhile takes its line away and then its note
-        return self._others(iqn, None) - runs - noted_users(self._host, iqn)
+        return other_users(iqn, self._host)
 
     def recover(self) -> None:
         """Finish the cleanup of runs that were killed; `login` does so by itself. What fails is logged."""
@@ -653,8 +653,7 @@ class OpenIscsi:
         return is_asked and note["boot"] == self._host.boot_id and time.monotonic() - note["asked"] < _LATEST_SECONDS
 
     def _same(self, session: Session) -> Optional[Session]:
-        current = session_by_id(session.sid, self._host)
-        return current if current is not None and current.iqn == session.iqn else None
+        return _now(session, self._host)
 
     def _settled(self, iqn: str, portal: Portal) -> Optional[Session]:
         """The session to this portal, once iscsid is done with a login that is on its way; None if there is none."""
@@ -742,8 +741,13 @@ def verify_any_alive(sessions: Sequence[Session], host: Host = THIS_HOST) -> Non
 
 def has_ended(session: Session, host: Host = THIS_HOST) -> bool:
     """Has somebody logged out? One that has lost its target is there until somebody does."""
-    now = session_by_id(session.sid, host)
-    return now is None or now.iqn != session.iqn
+    return _now(session, host) is None
+
+
+def _now(session: Session, host: Host) -> Optional[Session]:
+    """The session as it is now; None when it has ended, though another one may have its number."""
+    current = session_by_id(session.sid, host)
+    return current if current is not None and current.iqn == session.iqn else None
 
 
 def _is_silence(error: IscsiFailed) -> bool:
