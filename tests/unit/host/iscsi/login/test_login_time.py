@@ -34,6 +34,16 @@ from relvmoiscsi.host.terminated import Terminated
 # --- the time
 
 
+def lasting(clock, seconds):
+    """A discovery that takes so long."""
+
+    def discovery(_argv):
+        clock.now += seconds
+        return transcript("discovery nonpersistent")
+
+    return discovery
+
+
 def test_no_program_gets_more_time_than_is_left(world, clock):
     seen = {}
     hurried = OpenIscsi(world.host, lock_seconds=1.0, deadline=Deadline(7.5, clock))
@@ -57,11 +67,7 @@ def test_no_program_gets_more_time_than_is_left(world, clock):
 
 
 def test_no_login_begins_that_would_leave_others_a_session_with_too_little_time_for_its_return(world, hurried, clock):
-    def discovery(argv):
-        clock.now += 3.5
-        return transcript("discovery nonpersistent")
-
-    world.answers["discovery"] = discovery
+    world.answers["discovery"] = lasting(clock, 3.5)
     with pytest.raises(OutOfTime, match="before the login to"):
         hurried.login(PORTAL, IQN)
 
@@ -117,11 +123,7 @@ def test_waiting_for_sm_is_not_the_time_of_the_portal(world, clock, monkeypatch)
 def test_after_the_deadline_no_login_is_begun(world, hurried, clock):
     before = world.tree()
 
-    def discovery(argv):
-        clock.now += 11
-        return transcript("discovery nonpersistent")
-
-    world.answers["discovery"] = discovery
+    world.answers["discovery"] = lasting(clock, 11)
     with pytest.raises(OutOfTime, match="The 10 seconds of this call were over before the login to .* The same call"):
         hurried.login(PORTAL, IQN)
 
