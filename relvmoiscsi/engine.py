@@ -75,6 +75,8 @@ class Inspection(NamedTuple):
     tail: Optional[Tail] = None
     run: Optional[Run] = None  #: of the journal, where it still lies on the LUN
     problem: Optional[RelvmoiscsiError] = None
+    defects: Tuple[RelvmoiscsiError, ...] = ()  #: of a LUN that is damaged: all that were found, `problem` first
+    readable: Optional[Lun] = None  #: what can be read of such a LUN, for telling; nothing may be planned with it
 
 
 class OneVdiOutlook(NamedTuple):
@@ -121,7 +123,10 @@ class Prepared(NamedTuple):
 
 
 def inspect(device: Device) -> Inspection:
-    """What is on a device. Raises DeviceError only: whatever the disk holds is an answer."""
+    """What is on a device. Raises DeviceError only: whatever the disk holds is an answer.
+
+    A damaged LUN is read to its end, and each defect is told. `prepare` stops at the first of them.
+    """
     cache = ReadCache(device)
     try:
         label = survey.read_label(cache)
@@ -130,7 +135,9 @@ def inspect(device: Device) -> Inspection:
     except (Refused, FormatError) as problem:
         if is_torn(device):
             return Inspection(UNFINISHED, problem=sentences.label_torn(device.name))
-        return Inspection(FOREIGN if isinstance(problem, Refused) else DAMAGED, problem=problem)
+        if isinstance(problem, Refused):
+            return Inspection(FOREIGN, problem=problem)
+        return Inspection(DAMAGED, problem=problem, defects=(problem,))
     except DeviceError:
         if is_torn(device):
             return Inspection(UNFINISHED, problem=sentences.label_torn(device.name))
@@ -138,7 +145,7 @@ def inspect(device: Device) -> Inspection:
     try:
         tail = read_tail(label, Place(device.name, label.offset))
     except FormatError as problem:
-        return Inspection(DAMAGED, problem=problem)
+        return Inspection(DAMAGED, problem=problem, defects=(problem,))
     run = earlier_run.run_or_none(cache, tail, label)
     late = earlier_run.stale(cache, label, tail)
     if late is not None:
@@ -146,12 +153,33 @@ def inspect(device: Device) -> Inspection:
     if tail is not None and tail.phase != DONE:
         cut = recovery.cut(cache, tail, run) if run else earlier_run.unfinished_without_journal(cache, label, tail)
         return Inspection(UNFINISHED, tail=tail, run=run, problem=cut)
+    return _inspect_at_rest(cache, label, tail, run)
+
+
+def _inspect_at_rest(device: Device, label: Label, tail: Optional[Tail], run: Optional[Run]) -> Inspection:
+    """What is on a LUN without an unfinished run, as far as it reads."""
+    defects: List[RelvmoiscsiError] = []
+    lun = None
+
+    def keep(defect: FormatError) -> None:
+        if defect not in defects:  # one object: what does not read may be met again where parts are compared
+            defects.append(defect)
+
     try:
-        lun = survey.read_lun(cache, label)
+        lun = survey.read_lun(device, label, on_defect=keep)
     except Refused as problem:
-        return Inspection(FOREIGN, tail=tail, problem=problem)
+        if not defects:
+            return Inspection(FOREIGN, tail=tail, problem=problem)
+        defects.append(problem)
     except FormatError as problem:
-        return Inspection(DAMAGED, tail=tail, problem=problem)
+        defects.append(problem)
+    except DeviceError as problem:
+        if not defects:
+            raise
+        defects.append(problem)
+    if defects:
+        readable = lun._replace(work=None) if lun is not None else None  # its work is not going to be finished
+        return Inspection(DAMAGED, None, tail, None, defects[0], tuple(defects), readable)
     return Inspection(_state_of(tail), lun, tail, run)
 
 

@@ -137,6 +137,24 @@ class Unsupported(FormatError):
         self.what, self.where, self.problem = what, where, problem
 
 
+#: what a reader does with bytes that do not read: `raise_defect`, or keep the error and read on
+OnDefect = Callable[[FormatError], None]
+
+
+def raise_defect(problem: FormatError) -> None:
+    """Stop at the first defect: for whoever is going to write."""
+    raise problem
+
+
+@contextmanager
+def reading(on_defect: OnDefect) -> Iterator[None]:
+    """A FormatError from within the block goes to `on_defect`. Where that returns, the block has ended early."""
+    try:
+        yield
+    except FormatError as problem:
+        on_defect(problem)
+
+
 class CommandFailed(RelvmoiscsiError):
     """A program that was run gave an exit status that means failure."""
 

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, OneVdiOutlook, Result
+from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
@@ -12,7 +13,7 @@ from relvmoiscsi.resignature.one_vdi.collapse import Cost
 from relvmoiscsi.resignature.planning.plan import NEW_IMAGE, Plan, Planned
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT
-from relvmoiscsi.resignature.reading.lun import Lun, Volume
+from relvmoiscsi.resignature.reading.lun import Lun, Unreadable, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import human_size, printable
 
@@ -38,6 +39,8 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
     facts: Dict[str, Any] = {"state": found.state, "device": name}
     if found.problem is not None:
         facts["problem"] = str(found.problem)
+    if found.defects:
+        facts["defects"] = [defect_facts(defect, found.readable) for defect in found.defects]
     if found.run is not None:
         facts["run"] = {
             "sr": {"old": found.run.ids.sr, "new": found.run.ids.new_sr},
@@ -46,11 +49,40 @@ def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
         }
     if found.lun is not None:
         facts.update(lun_facts(found.lun))
+    elif found.readable is not None:
+        facts.update(lun_facts(found.readable, found.defects))
     return facts
 
 
-def lun_facts(lun: Lun) -> Dict[str, Any]:
-    """The SR on a LUN, its VDIs, its volumes."""
+def defect_facts(defect: RelvmoiscsiError, lun: Optional[Lun]) -> Dict[str, Any]:
+    """What is wrong with a LUN, and where; None for what is not known. `lun` is what can be read of it.
+
+    `offset` counts from the start of `container`, a volume or the device. `lv` and `vdi` are whose structure it is.
+    """
+    what, where = getattr(defect, "what", None), getattr(defect, "where", None)
+    volumes = {volume.lv.name: volume for volume in lun.volumes} if lun is not None else {}
+    lv = where.container if where is not None and where.container in volumes else _lv_of(what)
+    volume = volumes.get(lv) if lv is not None else None
+    return {
+        "message": defect.message,
+        "structure": what,
+        "container": where.container if where is not None else None,
+        "offset": where.offset if where is not None else None,
+        "lv": lv,
+        "vdi": volume.name.uuid if volume is not None and volume.is_disk else None,
+    }
+
+
+def _lv_of(what: Optional[str]) -> Optional[str]:
+    """The volume that a structure of LVM's text is called for."""
+    prefix = "Logical volume "
+    return what[len(prefix) :] if what is not None and what.startswith(prefix) else None
+
+
+def lun_facts(lun: Lun, defects: Sequence[RelvmoiscsiError] = ()) -> Dict[str, Any]:
+    """The SR on a LUN, its VDIs, its volumes. `defects` are those of a damaged one."""
+    told = [defect_facts(defect, lun) for defect in reversed(defects)]
+    problems = {row["lv"]: row["message"] for row in told}  # the first one of each volume
     return {
         "size_bytes": lun.size_bytes,
         "sr": {
@@ -67,7 +99,7 @@ def lun_facts(lun: Lun) -> Dict[str, Any]:
             "extents_allocated": sum(lv.extent_count for lv in lun.vg.lvs),
         },
         "pv": {"id": dashed(lun.label.pv_id), "size_bytes": lun.label.device_size},
-        "vdis": [_vdi_facts(lun, volume) for volume in lun.disks().values()],
+        "vdis": [_vdi_facts(lun, volume, problems.get(volume.lv.name)) for volume in lun.disks().values()],
         "lvs": [
             {"name": volume.lv.name, "id": dashed(volume.lv.id), "kind": volume.name.kind, "size_bytes": volume.size}
             for volume in lun.volumes
@@ -76,23 +108,26 @@ def lun_facts(lun: Lun) -> Dict[str, Any]:
     }
 
 
-def _vdi_facts(lun: Lun, volume: Volume) -> Dict[str, Any]:
+def _vdi_facts(lun: Lun, volume: Volume, problem: Optional[str]) -> Dict[str, Any]:
+    """`problem` is what is wrong with the volume. What its content would tell is None where that does not read."""
     uuid = str(volume.name.uuid)
     record = lun.records().get(uuid)
+    reads = not isinstance(volume.content, Unreadable)
     return {
         "uuid": uuid,
         "name_label": record.name_label if record else "",
         "name_description": record.name_description if record else "",
         "kind": volume.name.kind,
-        "virtual_size_bytes": volume.virtual_size,
+        "virtual_size_bytes": volume.virtual_size if reads else None,
         "size_bytes": volume.size,
         "parent": volume.parent.uuid if volume.parent else None,
-        "hidden": volume.hidden,
+        "hidden": volume.hidden if reads else None,
         "read_only": volume.lv.read_only,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
         "snapshot_of": (record.snapshot_of or None) if record else None,
         "cbt": uuid in _cbt_uuids(lun),
         "lv": volume.lv.name,
+        "problem": problem,
     }
 
 
@@ -130,7 +165,10 @@ def inspection_text(
         if found.run is not None:
             text = f"It was to become SR {found.run.ids.new_sr} (it was {found.run.ids.sr})."
             lines.append(printable(text))
-        return "\n".join(lines + [printable(str(found.problem))])
+        lines += [printable(str(problem)) for problem in found.defects or [found.problem]]
+        if found.readable is not None:
+            lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, branches, [])]
+        return "\n".join(lines)
     more = [_one_vdi_line(one)] if one is not None else []
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
@@ -147,7 +185,7 @@ def _one_vdi_line(found: OneVdiOutlook) -> str:
 
 
 def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:
-    facts = lun_facts(lun)
+    facts = lun_facts(lun, found.defects)
     label = printable(facts["sr"]["name_label"])
     state = found.state
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
@@ -176,7 +214,7 @@ class _Node(NamedTuple):
 
 
 def _tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
-    """VDIs under their parents, in the order of the LUN. Chains are known to end (`verify_lun`)."""
+    """VDIs under their parents, in the order of the LUN. Those of a chain without an end come last, one by one."""
     children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
     known = {vdi["uuid"] for vdi in vdis}
     for vdi in vdis:
@@ -196,7 +234,8 @@ def _tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
                     child,
                 )
             )
-    return nodes
+    drawn = {node.vdi["uuid"] for node in nodes}
+    return nodes + [_Node("", vdi) for vdi in vdis if vdi["uuid"] not in drawn]
 
 
 def _row(lun: Lun, node: _Node) -> List[str]:
@@ -207,18 +246,24 @@ def _row(lun: Lun, node: _Node) -> List[str]:
             ("hidden", vdi["hidden"]),
             ("CBT", vdi["cbt"]),
             (_snapshot_note(vdi["snapshot_of"]), vdi["is_a_snapshot"]),
-            ("no MGT record", vdi["uuid"] not in lun.records()),
+            ("no MGT record", vdi["uuid"] not in lun.records() and not _is_mgt_damaged(lun)),
+            ("does not read", vdi["problem"] and vdi["virtual_size_bytes"] is None),
+            ("has a defect", vdi["problem"] and vdi["virtual_size_bytes"] is not None),
         )
         if shown
     ]
     label = printable(vdi["name_label"])
     return [
         node.prefix + vdi["uuid"],
-        human_size(vdi["virtual_size_bytes"]),
+        "?" if vdi["virtual_size_bytes"] is None else human_size(vdi["virtual_size_bytes"]),
         human_size(vdi["size_bytes"]),
         vdi["kind"],
         (label + (" [{}]".format(", ".join(notes)) if notes else "")).lstrip(),
     ]
+
+
+def _is_mgt_damaged(lun: Lun) -> bool:
+    return lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes)
 
 
 def _snapshot_note(uuid: Optional[str]) -> str:
@@ -243,6 +288,14 @@ def note_lines(sentences: Iterable[str]) -> List[str]:
     """Notes as people read them, below an empty line."""
     found = ["note: " + printable(sentence) for sentence in sentences]
     return ["", *found] if found else []
+
+
+def defects_text(name: str, found: Inspection) -> str:
+    """What `check` prints of a damaged LUN: every defect, then what should be known besides."""
+    number = "1 defect" if len(found.defects) == 1 else f"{len(found.defects)} defects"
+    lines = [f"{name}: {found.state}, {number}:"]
+    lines += ["  " + printable(str(defect)) for defect in found.defects]
+    return "\n".join(lines + note_lines(notes(found.readable) if found.readable is not None else []))
 
 
 # --- the map of a run

@@ -6,14 +6,16 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import takes_device
-from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.device import Range
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
+from relvmoiscsi.engine import Inspection
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.block_device import HostDevice, data_ranges, open_device, same_device
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 _CHECK = """\
-Nothing is written. With --original, both are read in full where they hold data: on a block device that takes as
+Nothing is written. Of a damaged LUN every defect is told, with its place; the exit status is 5.
+With --original, both are read in full where they hold data: on a block device that takes as
 long as reading it.
 
 example:
@@ -32,13 +34,24 @@ def _check(arguments: argparse.Namespace) -> Answer:
         raise UsageError("--identities-only goes with --original.")
     with open_device(arguments.device, writable=False) as device:
         found = engine.inspect(device)
+        facts = report.inspection_facts(arguments.device, found)
+        if found.defects:
+            return _damaged(arguments, found, found.defects[0], facts)
         if found.problem is not None:
             raise found.problem
-        facts = report.inspection_facts(arguments.device, found)
         if arguments.original:
             return _compare(arguments, device, facts)
     text = f"{arguments.device}: every structure checks; state {found.state}."
     return Answer(facts, "\n".join([text] + ["note: " + sentence for sentence in facts["notes"]]))
+
+
+def _damaged(
+    arguments: argparse.Namespace, found: Inspection, first: RelvmoiscsiError, facts: Dict[str, Any]
+) -> Answer:
+    """The findings are the result. Who reads JSON is told of the failure as by any other command."""
+    if arguments.json:
+        say(printable(str(first)))
+    return Answer({**facts, **error_facts(first)}, report.defects_text(arguments.device, found), first.exit_status)
 
 
 def _compare(arguments: argparse.Namespace, clone: HostDevice, facts: Dict[str, Any]) -> Answer:

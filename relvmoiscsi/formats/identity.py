@@ -13,7 +13,7 @@ import hashlib
 import re
 from typing import Callable, Dict, List, Mapping, NamedTuple
 
-from relvmoiscsi.errors import FormatError, Place, UsageError
+from relvmoiscsi.errors import Malformed, Place, UsageError
 
 #: n -> n random bytes
 Entropy = Callable[[int], bytes]
@@ -77,7 +77,7 @@ def parse_lvm_id(text: str, what: str, where: Place) -> str:
     """The 32 characters of an LVM id, dashes removed. Raises FormatError."""
     plain = text.replace("-", "")
     if not _LVM_ID.match(plain):
-        raise FormatError(f"{what} at {where}: {text!r} is not an LVM id.")
+        raise Malformed(what, where, f"{text!r} is not an LVM id")
     return plain
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Dict, FrozenSet, Iterable, List, Mapping, Match, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
-from relvmoiscsi.errors import Malformed, Place, Truncated, Unsupported
+from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, raise_defect, reading
 from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
 from relvmoiscsi.formats.lvm.config import Edit, Section, Shape, edited, parse
 
@@ -168,8 +168,12 @@ class VolumeGroup(NamedTuple):
         return found
 
 
-def read_vg(text: str, where: Place) -> VolumeGroup:
-    """Read and verify a committed text. `where` is the place of its first byte. Raises FormatError."""
+def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> VolumeGroup:
+    """Read and verify a committed text. `where` is the place of its first byte.
+
+    Raises FormatError. Where `on_defect` returns, only for what leaves no volume group to speak of: volumes that do not
+    read are left out, so that such a text is for reading only.
+    """
     root = parse(text, where, LV_SHAPE)
     if len(root.sections) != 1:
         names = ", ".join(sorted(root.sections)) or "none"
@@ -177,12 +181,17 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
     if root.string("contents") != "Text Format Volume Group" or root.integer("version") != 1:
         raise Unsupported("Metadata text", where, "it is not version 1 of a volume group text")
     vg = next(iter(root.sections.values()))
-    _refuse_unreadable(text, vg, where)
-    _refuse_unknown(vg)
+    with reading(on_defect):
+        _refuse_unreadable(text, vg, where)
+    with reading(on_defect):
+        _refuse_unknown(vg)
     pv = _only_pv(vg)
     extent_size = vg.integer("extent_size", 1) * SECTOR
-    stated = _stated_lvs(vg, pv.name, where)
-    lvs = tuple(_lv(one) for one in stated)
+    stated, lvs = [], []
+    for one in _stated_lvs(vg, pv.name, where, on_defect):
+        with reading(on_defect):
+            lvs.append(_lv(one))
+            stated.append(one)
     found = VolumeGroup(
         text=text,
         places=_places(text, root, vg, pv, [one.places for one in stated]),
@@ -195,10 +204,10 @@ def read_vg(text: str, where: Place) -> VolumeGroup:
         pe_start=pv.integer("pe_start") * SECTOR,
         pe_count=pv.integer("pe_count"),
         extent_size=extent_size,
-        lvs=lvs,
+        lvs=tuple(lvs),
     )
-    _verify_extents(found, where)
-    _verify_ids(found, where)
+    _verify_extents(found, where, on_defect)
+    _verify_ids(found, where, on_defect)
     return found
 
 
@@ -265,13 +274,18 @@ class _Stated(NamedTuple):
     places: LvPlaces
 
 
-def _stated_lvs(vg: Section, pv_name: str, where: Place) -> List[_Stated]:
+def _stated_lvs(vg: Section, pv_name: str, where: Place, on_defect: OnDefect) -> List[_Stated]:
     """The LVs in the order of the text; a VG without LVs has no `logical_volumes` section."""
     if "logical_volumes" not in vg.sections:
         return []
     section = vg.sections["logical_volumes"]
-    found = [_stated_in_shape(match, pv_name, where) for match in section.shaped.values()]
-    found += [_stated(child, pv_name) for child in section.sections.values()]
+    found = []
+    for match in section.shaped.values():
+        with reading(on_defect):
+            found.append(_stated_in_shape(match, pv_name, where))
+    for child in section.sections.values():
+        with reading(on_defect):
+            found.append(_stated(child, pv_name))
     return sorted(found, key=lambda one: one.places.section)
 
 
@@ -400,25 +414,25 @@ def _value_span(section: Section, key: str) -> Span:
     return Span(found.value_start, found.end)
 
 
-def _verify_extents(vg: VolumeGroup, where: Place) -> None:
+def _verify_extents(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
     """Every extent lies on the PV and belongs to one LV at the most."""
     taken = sorted((s.first_pe, s.first_pe + s.extent_count, lv.name) for lv in vg.lvs for s in lv.segments)
     free_from, before = 0, ""
     for first, end, name in taken:
         if end > vg.pe_count:
             problem = f"it uses extent {end - 1}, the physical volume has {vg.pe_count}"
-            raise Malformed(f"Logical volume {name}", where, problem)
+            on_defect(Malformed(f"Logical volume {name}", where, problem))
         if first < free_from:
             problem = f"it overlaps {before} at extent {first}"
-            raise Malformed(f"Logical volume {name}", where, problem)
+            on_defect(Malformed(f"Logical volume {name}", where, problem))
         free_from, before = end, name
 
 
-def _verify_ids(vg: VolumeGroup, where: Place) -> None:
+def _verify_ids(vg: VolumeGroup, where: Place, on_defect: OnDefect) -> None:
     owners: Dict[str, str] = {vg.id: "the volume group"}
     for lv in vg.lvs:
         if lv.id in owners:
-            raise Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}")
+            on_defect(Malformed(f"Logical volume {lv.name}", where, f"it has the id of {owners[lv.id]}"))
         owners[lv.id] = lv.name
 
 

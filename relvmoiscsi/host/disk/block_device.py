@@ -281,7 +281,8 @@ class ImageFile(HostDevice):
         self.block_size = self.physical_block_size = block_size
         try:
             status = os.fstat(self._descriptor)
-            self.size_bytes = align_down(status.st_size, SECTOR)
+            # no disk is smaller than a sector: such a size is told as it is, and nothing is read
+            self.size_bytes = max(align_down(status.st_size, SECTOR), min(status.st_size, SECTOR))
             if writable:
                 check_file_mode(path, status)
                 check_not_open_elsewhere(path, self._descriptor)

@@ -14,7 +14,7 @@ Only what nobody could read is refused. What real programs tolerate is a note (`
 from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from relvmoiscsi.device import SECTOR
-from relvmoiscsi.errors import FormatError, Malformed, Place, Unsupported
+from relvmoiscsi.errors import FormatError, Malformed, OnDefect, Place, Unsupported, raise_defect, reading
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.identity import find_uuids
@@ -28,7 +28,7 @@ from relvmoiscsi.formats.vhd.image import Vhd
 
 
 class Unreadable(NamedTuple):
-    """A volume that SM was about to fill: what is in it is not yet what its name says."""
+    """A volume whose content is not what its name says: SM was about to fill it, or it is damaged."""
 
     problem: FormatError
 
@@ -128,13 +128,19 @@ class VolumeChange(NamedTuple):
     change: Change
 
 
-def refuse_unknown_volumes(lvs: Sequence[LogicalVolume], names: Sequence[LvName], sr_uuid: str, where: Place) -> None:
+def refuse_unknown_volumes(
+    lvs: Sequence[LogicalVolume],
+    names: Sequence[LvName],
+    sr_uuid: str,
+    where: Place,
+    on_defect: OnDefect = raise_defect,
+) -> None:
     """Refuse volumes that SM takes for its own and that are not understood here. Raises Unsupported."""
     known = {sr_uuid, *(str(name.uuid) for name in names if name.kind in naming.DISK_KINDS)}
     for lv, name in zip(lvs, names):
         problem = _unknown(lv, name, sr_uuid, known)
         if problem:
-            raise Unsupported(f"Logical volume {name.text}", where, problem)
+            on_defect(Unsupported(f"Logical volume {name.text}", where, problem))
 
 
 def _unknown(lv: LogicalVolume, name: LvName, sr_uuid: str, known: Set[str]) -> str:
@@ -157,20 +163,21 @@ def _unknown(lv: LogicalVolume, name: LvName, sr_uuid: str, known: Set[str]) -> 
     return ""
 
 
-def verify_lun(lun: Lun) -> None:
+def verify_lun(lun: Lun, on_defect: OnDefect = raise_defect) -> None:
     """Every part agrees with the others, as far as a new identity depends on it. Raises FormatError."""
     for volume in lun.volumes:
         if isinstance(volume.content, Unreadable):
-            raise volume.content.problem
+            on_defect(volume.content.problem)
         if isinstance(volume.content, Vhd) and volume.content.stale_end is not None:
             where = Place(volume.name.text, volume.size - SECTOR)
-            raise Malformed("VHD footer", where, "it is the footer of another VHD, and no journal tells why")
-    _verify_unique_disks(lun)
+            on_defect(Malformed("VHD footer", where, "it is the footer of another VHD, and no journal tells why"))
+    _verify_unique_disks(lun, on_defect)
     disks = lun.disks()
     for volume in lun.volumes:
         if volume.parent is not None:
-            _verify_parent(lun.sr_uuid, disks, volume, volume.parent)
-    _verify_no_loops(lun)
+            with reading(on_defect):
+                _verify_parent(lun.sr_uuid, disks, volume, volume.parent)
+    _verify_no_loops(lun, on_defect)
 
 
 def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[str, Volume]) -> Optional[ParentName]:
@@ -193,14 +200,14 @@ def agreed_parent(volume: Volume, located: Sequence[ParentName], disks: Mapping[
     raise Malformed("Parent", Place(volume.name.text, 0), problem)
 
 
-def _verify_unique_disks(lun: Lun) -> None:
+def _verify_unique_disks(lun: Lun, on_defect: OnDefect) -> None:
     seen: Dict[str, str] = {}
     for volume in lun.volumes:
         if volume.is_disk:
             uuid = str(volume.name.uuid)
             if uuid in seen:
                 where = Place(volume.name.text, 0)
-                raise Malformed("Logical volume", where, f"{seen[uuid]} holds the same VDI")
+                on_defect(Malformed("Logical volume", where, f"{seen[uuid]} holds the same VDI"))
             seen[uuid] = volume.name.text
 
 
@@ -209,7 +216,7 @@ def _verify_parent(sr_uuid: str, disks: Mapping[str, Volume], volume: Volume, pa
     if parent.sr != sr_uuid:
         raise Malformed(what, where, f"it is a volume of another SR, {parent.sr}")
     found = disks.get(parent.uuid)
-    if found is None or found.name.kind != parent.kind:
+    if found is None or found.name.kind != parent.kind or isinstance(found.content, Unreadable):
         return
     if parent.kind not in (volume.name.kind, naming.RAW):
         raise Malformed(what, where, f"it is a {parent.kind}, and its child is a {volume.name.kind}")
@@ -217,7 +224,7 @@ def _verify_parent(sr_uuid: str, disks: Mapping[str, Volume], volume: Volume, pa
         raise Malformed(what, where, f"{found.name.text} is not the VHD that this one was made of")
 
 
-def _verify_no_loops(lun: Lun) -> None:
+def _verify_no_loops(lun: Lun, on_defect: OnDefect) -> None:
     disks = lun.disks()
     finished = set()
     for start in disks:
@@ -225,7 +232,8 @@ def _verify_no_loops(lun: Lun) -> None:
         uuid = start
         while uuid in disks and uuid not in finished:
             if uuid in path:
-                raise Malformed("Parent", Place(disks[uuid].name.text, 0), "the chain of parents comes back to it")
+                on_defect(Malformed("Parent", Place(disks[uuid].name.text, 0), "the chain of parents comes back to it"))
+                break
             path.append(uuid)
             parent = disks[uuid].parent
             uuid = parent.uuid if parent else ""

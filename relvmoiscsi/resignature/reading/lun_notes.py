@@ -6,7 +6,7 @@ from typing import List, Mapping
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.resignature.reading.lun import Lun, Volume
+from relvmoiscsi.resignature.reading.lun import Lun, Unreadable, Volume
 
 
 def notes(lun: Lun) -> List[str]:
@@ -32,6 +32,8 @@ def _lvm_notes(lun: Lun) -> List[str]:
 def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
     name = volume.name.text
     if volume.name.kind == naming.JOURNAL:
+        if volume.name.journal not in naming.HARMLESS_JOURNALS:  # of a LUN that is damaged: its work is not finished
+            return [f"Journal {name} says that the storage manager was at work on the VDI."]
         effect = naming.HARMLESS_JOURNALS[volume.name.journal]
         return [f"Journal {name} is carried over: {effect}."]
     if volume.name.kind == naming.OTHER:
@@ -40,6 +42,8 @@ def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
         return [f"The CBT log {name} was not yet initialised; its content stays as it is."]
     if volume.name.is_old:
         return [f"{name} waits to be deleted by SM's garbage collector."]
+    if isinstance(volume.content, Unreadable):
+        return []
     if isinstance(volume.content, Vhd):
         return _footer_notes(volume.content, name) + _parent_notes(volume, disks)
     return _parent_notes(volume, disks)
@@ -72,6 +76,8 @@ def _parent_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:
 
 
 def _mgt_notes(lun: Lun) -> List[str]:
+    if lun.mgt is None and any(volume.name.kind == naming.MGT for volume in lun.volumes):
+        return []  # it is damaged, which is more than a note
     if lun.mgt is None:
         return ["The SR has no MGT volume: its VDIs have no labels."]
     found, disks = [], lun.disks()

@@ -9,12 +9,24 @@
 
 from typing import List, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Device, Range
-from relvmoiscsi.errors import Malformed, NotFound, Place, Refused, Truncated, Unsupported
+from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
+from relvmoiscsi.errors import (
+    FormatError,
+    Malformed,
+    NotFound,
+    OnDefect,
+    Place,
+    Refused,
+    Truncated,
+    Unsupported,
+    raise_defect,
+    reading,
+)
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
+from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.resignature.reading import sm_journals
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, refuse_unknown_volumes, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
@@ -29,11 +41,14 @@ def read_label(device: Device) -> Label:
 
     Raises NotFound for an empty device, Refused for one that holds something else, FormatError for a bad label.
     """
-    start = device.read([Range(0, min(FIRST_READ_BYTES, device.size_bytes))])[0]
+    if device.size_bytes == 0:
+        raise NotFound(f"{device.name} is empty: it has 0 bytes.")
+    if device.size_bytes < MIN_DEVICE_BYTES:
+        problem = f"{device.name} has {device.size_bytes} bytes: it is too small for a LUN with an SR."
+        raise Refused(problem + " If it is a copy of one, take the copy again.", "VolNotFound")
+    start = device.read([Range(0, FIRST_READ_BYTES)])[0]
     if not any(start):
         raise NotFound(f"{device.name} is empty: its first {len(start)} bytes are zero.")
-    if device.size_bytes < MIN_DEVICE_BYTES:
-        raise Refused(f"{device.name} has {device.size_bytes} bytes: no SR fits on it.", "VolNotFound")
     _refuse_lvm1(start, device.name)
     label = pv.find_label(start, Place(device.name, 0))
     if label is None:
@@ -69,29 +84,49 @@ def _what_else(start: bytes) -> str:
     return "what it holds is unknown"
 
 
-def read_lun(device: Device, label: Label, twin: Optional[Lun] = None, like: Sequence[Volume] = ()) -> Lun:
+def read_lun(
+    device: Device,
+    label: Label,
+    twin: Optional[Lun] = None,
+    like: Sequence[Volume] = (),
+    on_defect: OnDefect = raise_defect,
+) -> Lun:
     """Everything on the LUN, verified. Raises FormatError, or Refused for a volume group that is no SR's.
 
     What SM had begun is in `Lun.work`; then it is the LUN that this leads to whose parts agree with each other.
 
     `twin` was read from a device that holds the same bytes but for label and metadata areas: what the text and the
     volumes say is taken from it, if the text is the same. `like`: see `read_all_volumes`.
+
+    `on_defect` may keep the defects, in the order in which they would be raised. Then what comes back is what can be
+    read of the LUN, for telling and never for a plan. An error is raised only where nothing more can be read.
     """
-    mdas = read_mdas(device, label)
-    text, where, stale = _committed_text(device, mdas)
+    mdas = read_mdas(device, label, on_defect)
+    text, where, stale = _committed_text(device, mdas, on_defect)
     if twin is not None and twin.vg.text == text:
         _verify_sizes(device, label, mdas, twin.vg)
         return twin._replace(label=label, mdas=tuple(mdas))
-    vg = read_vg(text, where)
+    vg = read_vg(text, where, on_defect)
     sr_uuid = _sr_uuid(device, vg.name)
-    _verify_sizes(device, label, mdas, vg)
-    names = [naming.parse_lv_name(lv.name, where) for lv in vg.lvs]
-    refuse_unknown_volumes(vg.lvs, names, sr_uuid, where)
-    volumes, mgt = read_all_volumes(device, vg, names, like)
+    with reading(on_defect):
+        _verify_sizes(device, label, mdas, vg)
+    names = [_lv_name(lv.name, where, on_defect) for lv in vg.lvs]
+    refuse_unknown_volumes(vg.lvs, names, sr_uuid, where, on_defect)
+    volumes, mgt = read_all_volumes(device, vg, names, like, on_defect)
     lun = Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt, stale)
-    lun = lun._replace(work=sm_journals.unfinished_work(lun))
-    verify_lun(lun.settled())
+    with reading(on_defect):
+        lun = lun._replace(work=sm_journals.unfinished_work(lun))
+    verify_lun(lun.settled(), on_defect)
     return lun
+
+
+def _lv_name(text: str, where: Place, on_defect: OnDefect) -> LvName:
+    """The name of a volume, taken apart; that of nobody's volume where it does not read."""
+    try:
+        return naming.parse_lv_name(text, where)
+    except FormatError as problem:
+        on_defect(problem)
+        return LvName(text, naming.OTHER)
 
 
 def _sr_uuid(device: Device, vg_name: str) -> str:
@@ -107,48 +142,76 @@ def read_sr_uuid(device: Device, label: Label) -> str:
     return _sr_uuid(device, read_vg(text, where).name)
 
 
-def read_mdas(device: Device, label: Label) -> List[Mda]:
-    """The headers of the metadata areas that the label lists, verified. Raises FormatError."""
+def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) -> List[Mda]:
+    """The headers of the metadata areas that the label lists, verified; of those that read, where `on_defect` returns.
+
+    Raises FormatError.
+    """
     place = Place(device.name, label.offset + label.mdas_at)
     if not 1 <= len(label.mdas) <= MAX_MDAS:
         raise Unsupported("LVM label", place, f"it lists {len(label.mdas)} metadata areas")
+    areas = []
     for area in label.mdas:
         whole = area.offset % SECTOR == 0 and area.size % SECTOR == 0 and area.size > layout.MDA_HEADER_SIZE
         if not whole or area.offset < layout.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
             problem = f"a metadata area of {area.size} bytes at {area.offset} is not on the device"
-            raise Malformed("LVM label", place, problem)
+            on_defect(Malformed("LVM label", place, problem))
+        else:
+            areas.append(area)
     for one, other in zip(sorted(label.mdas), sorted(label.mdas)[1:]):
         if other.offset < one.end:
             problem = f"the metadata areas at {one.offset} and {other.offset} overlap"
-            raise Malformed("LVM label", place, problem)
-    headers = device.read([Range(area.offset, layout.MDA_HEADER_SIZE) for area in label.mdas])
-    return [pv.parse_mda(header, area, Place(device.name, area.offset)) for header, area in zip(headers, label.mdas)]
+            on_defect(Malformed("LVM label", place, problem))
+    headers = device.read([Range(area.offset, layout.MDA_HEADER_SIZE) for area in areas])
+    found = []
+    for header, area in zip(headers, areas):
+        with reading(on_defect):
+            found.append(pv.parse_mda(header, area, Place(device.name, area.offset)))
+    return found
 
 
-def _committed_text(device: Device, mdas: Sequence[Mda]) -> Tuple[str, Place, bool]:
+def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = raise_defect) -> Tuple[str, Place, bool]:
     """The text that counts, without its NUL, the place of its first byte, and whether another area holds an older one.
 
     LVM goes by the highest seqno. Source: LVM2 lib/metadata/metadata.c, _vg_read.
     """
     used = [mda for mda in mdas if mda.has_text]
-    if not used:
+    if mdas and not used:
         raise Refused(f"{device.name} is a physical volume without a volume group.", "VolNotFound")
     for mda in mdas:
         if not mda.has_text and not mda.ignored:
             where = Place(device.name, mda.area.offset)
-            raise Malformed("Metadata area header", where, "it has no text, and the other area has one")
-    texts = pv.read_texts(device, used)
-    places = [Place(device.name, mda.area.offset + mda.committed.offset) for mda in used]
-    for mda, text, place in zip(used, texts, places):
-        pv.verify_text(text, mda.committed, place)
-    plain = [text[:-1].decode("latin-1") for text in texts]
-    if len(set(plain)) == 1:
-        return plain[0], places[0], False
-    groups = [read_vg(text, place) for text, place in zip(plain, places)]
-    if groups[0].seqno == groups[1].seqno or groups[0].id != groups[1].id or groups[0].name != groups[1].name:
-        raise Malformed("Metadata text", places[1], f"it differs from the text at byte {places[0].offset}")
-    newest = max(range(len(groups)), key=lambda index: groups[index].seqno)
-    return plain[newest], places[newest], True
+            on_defect(Malformed("Metadata area header", where, "it has no text, and the other area has one"))
+    texts = _texts(device, used, on_defect)
+    if len({text for text, _place in texts}) == 1:
+        return (*texts[0], False)
+    groups = []
+    for text, place in texts:
+        with reading(on_defect):
+            groups.append((read_vg(text, place), place))
+    if not groups:
+        raise Malformed("Physical volume", Place(device.name, 0), "none of its metadata texts reads")
+    if len(groups) > 1:
+        (one, _first), (other, second) = groups
+        if one.seqno == other.seqno or one.id != other.id or one.name != other.name:
+            on_defect(Malformed("Metadata text", second, f"it differs from the text at byte {texts[0][1].offset}"))
+    newest, place = max(groups, key=lambda group: group[0].seqno)
+    return newest.text, place, True
+
+
+def _texts(device: Device, mdas: Sequence[Mda], on_defect: OnDefect) -> List[Tuple[str, Place]]:
+    """The committed text of each area and the place of its first byte, verified, without its NUL."""
+    located = []
+    for mda in mdas:
+        with reading(on_defect):
+            located.append((mda, pv.text_ranges(mda.area, mda.committed, Place(device.name, mda.area.offset))))
+    found = []
+    for (mda, _ranges), text in zip(located, read_pieces(device, [ranges for _mda, ranges in located])):
+        place = Place(device.name, mda.area.offset + mda.committed.offset)
+        with reading(on_defect):
+            pv.verify_text(text, mda.committed, place)
+            found.append((text[:-1].decode("latin-1"), place))
+    return found
 
 
 def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup) -> None:

@@ -4,7 +4,7 @@
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.device import SECTOR, Device, read_pieces
-from relvmoiscsi.errors import FormatError
+from relvmoiscsi.errors import FormatError, OnDefect, Place, Truncated, raise_defect
 from relvmoiscsi.formats import cbt, naming
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.mgt import layout as mgt_layout
@@ -60,16 +60,21 @@ def read_volumes(device: Device, vg: VolumeGroup, wanted: Sequence[Wanted]) -> L
 
 
 def read_all_volumes(
-    device: Device, vg: VolumeGroup, names: Sequence[LvName], like: Sequence[Volume] = ()
+    device: Device,
+    vg: VolumeGroup,
+    names: Sequence[LvName],
+    like: Sequence[Volume] = (),
+    on_defect: OnDefect = raise_defect,
 ) -> Tuple[Tuple[Volume, ...], Optional[Mgt]]:
     """The volumes, in the order of the metadata text, and SM's records. `names` are those of the volumes, taken apart.
 
     `like` are volumes that were read before: where bytes are the same as in the one at the same place, they are not
     verified again. Two batches of reads however many volumes there are. Raises FormatError, but for volumes that a
-    journal excuses.
+    journal excuses. Where `on_defect` returns, a volume that does not read is Unreadable, MGT as well.
     """
     known = _Known(like)
-    heads = [_heads(vg, lv, name, len(names)) for lv, name in zip(vg.lvs, names)]
+    lost = [_lost(device, vg, lv) for lv in vg.lvs]
+    heads = [[] if gone else _heads(vg, lv, name, len(names)) for lv, name, gone in zip(vg.lvs, names, lost)]
     first = iter(read_volumes(device, vg, [item for wanted in heads for item in wanted]))
     parts = [[next(first) for _ in wanted] for wanted in heads]
     excused, looked_into = sm_journals.under_way(
@@ -77,8 +82,20 @@ def read_all_volumes(
         for name, found in zip(names, parts)
         if name.kind == naming.JOURNAL and found
     )
-    opened = [_open(vg, lv, name, found, name.uuid in excused, known) for lv, name, found in zip(vg.lvs, names, parts)]
-    tails = [_tails(vg, lv, content) for lv, content in zip(vg.lvs, opened)]
+    opened: List[Opened] = []
+    for lv, name, head, gone in zip(vg.lvs, names, parts, lost):
+        if gone is not None:
+            on_defect(gone)
+        is_excused = name.uuid in excused
+        opened.append(Unreadable(gone) if gone else _open(vg, lv, name, head, is_excused, known, on_defect))
+    tails: List[List[Wanted]] = []
+    for index, lv in enumerate(vg.lvs):
+        try:
+            tails.append(_tails(vg, lv, opened[index]))
+        except FormatError as problem:
+            on_defect(problem)
+            opened[index] = Unreadable(problem)
+            tails.append([])
     tables = [
         _table(lv, content) if name.uuid in looked_into else [] for lv, name, content in zip(vg.lvs, names, opened)
     ]
@@ -89,17 +106,29 @@ def read_all_volumes(
     volumes, mgt = [], None
     for lv, name, content, found, table in zip(vg.lvs, names, opened, texts, tables):
         size = vg.size_of(lv)
-        if isinstance(content, bytes):
-            mgt = _mgt(content + b"".join(found), size, name.text)
-            volumes.append(Volume(lv, name, size, None, None, ()))
-            continue
-        empty = _is_empty(content, next(second)) if table else None
-        volumes.append(Volume(lv, name, size, content, _parent(content, found, name.text), found, empty=empty))
+        empty = _is_empty(content, next(second)) if table and not isinstance(content, bytes) else None
+        try:
+            if isinstance(content, bytes):
+                mgt = _mgt(content + b"".join(found), size, name.text)
+                volumes.append(Volume(lv, name, size, None, None, ()))
+            else:
+                volumes.append(Volume(lv, name, size, content, _parent(content, found, name.text), found, empty=empty))
+        except FormatError as problem:
+            on_defect(problem)
+            volumes.append(Volume(lv, name, size, Unreadable(problem), None, ()))
     disks = {str(volume.name.uuid): volume for volume in volumes if volume.is_disk}
-    return tuple(_agreed(volume, disks, volume.name.uuid in excused) for volume in volumes), mgt
+    return tuple(_agreed(volume, disks, volume.name.uuid in excused, on_defect) for volume in volumes), mgt
 
 
-def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool) -> Volume:
+def _lost(device: Device, vg: VolumeGroup, lv: LogicalVolume) -> Optional[FormatError]:
+    """What to say of a volume that the device is too short for; None of any other."""
+    needed = max(part.end for part in vg.ranges(lv, 0, vg.size_of(lv)))
+    if needed <= device.size_bytes:
+        return None
+    return Truncated(f"Logical volume {lv.name}", Place(device.name, 0), needed, device.size_bytes)
+
+
+def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool, on_defect: OnDefect) -> Volume:
     """The volume with the parent that header and locators agree on. Raises FormatError as `_open` does."""
     if not isinstance(volume.content, vhd.Vhd):
         return volume
@@ -108,7 +137,7 @@ def _agreed(volume: Volume, disks: Mapping[str, Volume], excused: bool) -> Volum
         parent = agreed_parent(volume, located, disks)
     except FormatError as problem:
         if not excused:
-            raise
+            on_defect(problem)
         return volume._replace(content=Unreadable(problem), parent=None, texts=(), empty=None)
     return volume._replace(parent=parent, disputed=any(one != volume.parent for one in located))
 
@@ -133,7 +162,13 @@ def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) 
 
 
 def _open(
-    vg: VolumeGroup, lv: LogicalVolume, name: LvName, parts: Sequence[bytes], excused: bool, known: "_Known"
+    vg: VolumeGroup,
+    lv: LogicalVolume,
+    name: LvName,
+    parts: Sequence[bytes],
+    excused: bool,
+    known: "_Known",
+    on_defect: OnDefect,
 ) -> Opened:
     """The content of a volume; of MGT, the bytes in use as far as they are read.
 
@@ -154,7 +189,7 @@ def _open(
             return qcow2.read_qcow2(parts[0], name.text, size)
     except FormatError as problem:
         if not excused:
-            raise
+            on_defect(problem)
         return Unreadable(problem)
     return None
 

@@ -29,6 +29,33 @@ def test_a_sound_lun_is_0_and_says_its_state(image, command):
     assert {**facts.json, "one_vdi": shown["one_vdi"], "saved_vms": None} == shown
 
 
+def test_a_damaged_lun_is_5_and_every_defect_is_told(image, command):
+    places = {
+        "VHD header at byte 512 of VHD-": tree().truth.device_ranges("disk", 512 + 88, 1)[0].offset,
+        "VHD footer copy at byte 0 of VHD-": tree().truth.device_ranges("snapshot", 100, 1)[0].offset,
+        "MGT header at byte 0 of MGT": tree().truth.device_ranges("MGT", 0, 1)[0].offset,
+    }
+    for at in places.values():
+        flipped(image, at)
+    before = content(image)
+
+    ran, facts = command("check", image), command("check", image, "--json")
+
+    lines = ran.out.splitlines()
+    assert ran.status == facts.status == 5
+    assert lines[0] == f"{image}: damaged, 3 defects:"
+    assert sorted(line[2:20] for line in lines[1:4]) == sorted(words[:18] for words in places)
+    assert [defect["message"] for defect in facts.json["defects"]] == [line[2:] for line in lines[1:4]]
+    assert {defect["vdi"] for defect in facts.json["defects"]} == {
+        None,
+        tree().truth.uuids["disk"],
+        tree().truth.uuids["snapshot"],
+    }
+    assert facts.json["error"]["message"] == facts.json["defects"][0]["message"] == facts.json["problem"]
+    assert facts.json["error"]["message"] in facts.err
+    assert content(image) == before
+
+
 def test_an_unfinished_lun_is_8_and_names_the_command_that_finishes_it(unfinished, command):
     ran = command("check", unfinished, "--json")
 

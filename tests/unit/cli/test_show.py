@@ -25,7 +25,7 @@ from relvmoiscsi.host.disk.block_device import open_device
 
 SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes", "one_vdi", "saved_vms"}
 VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
-            "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv"}  # fmt: skip
+            "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv", "problem"}  # fmt: skip
 
 
 def text_at():
@@ -244,7 +244,8 @@ def test_whatever_is_on_a_lun_show_answers_with_0_and_the_others_refuse(image, c
 
     assert (text.status, facts.status) == (0, 0)
     assert text.out.startswith(f"{image}: {state}.\n")
-    assert set(facts.json) == {"state", "device", "problem"}
+    keys = {"state", "device", "problem"} | ({"defects"} if state == "damaged" else set())
+    assert set(facts.json) in (keys, keys | SR_KEYS - {"one_vdi", "saved_vms"})
     assert facts.json["state"] == state
     assert facts.json["problem"] in text.out
     for argv in (["check"], ["resignature", "--dry-run"], ["resignature", "--yes"], ["recover"], ["undo", "--yes"]):
@@ -254,6 +255,47 @@ def test_whatever_is_on_a_lun_show_answers_with_0_and_the_others_refuse(image, c
         assert ran.json["state"] == state
         assert ran.json["error"]["message"] in ran.err
     assert content(image) == before
+
+
+def test_one_bad_header_hides_nothing_else(image, command):
+    damaged_vhd(image)
+    mgt = tree().truth.device_ranges("MGT", 0, 1)[0].offset
+    patched(image, mgt, b"spoiled")
+    uuids, before = tree().truth.uuids, content(image)
+
+    text, facts = command("show", image).out.splitlines(), command("show", image, "--json").json
+
+    assert text[0] == f"{image}: damaged."
+    assert [defect["message"] for defect in facts["defects"]] == text[1:3]
+    assert text[3:5] == ["", "What can be read:"]
+    assert text[5:7] == ["{}: SR {}".format(image, uuids["sr"]), "  state    damaged"]
+    assert [line for line in text if line[:36] in uuids.values() or line[3:39] in uuids.values()] == [
+        "{}     64 MiB   4 MiB  vhd   [hidden]".format(uuids["base"]),
+        "└─ {}  64 MiB   4 MiB  vhd".format(uuids["snapshot"]),
+        "{}          ?   4 MiB  vhd   [CBT, does not read]".format(uuids["disk"]),
+        "{}      4 MiB   4 MiB  raw".format(uuids["data"]),
+    ]
+    vdis = {vdi["uuid"]: vdi for vdi in facts["vdis"]}
+    assert vdis[uuids["disk"]]["problem"] == facts["defects"][0]["message"]
+    assert (vdis[uuids["disk"]]["virtual_size_bytes"], vdis[uuids["disk"]]["hidden"]) == (None, None)
+    assert [vdis[uuids[key]]["problem"] for key in ("base", "snapshot", "data")] == [None, None, None]
+    assert content(image) == before
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 511, 512, 4096])
+def test_what_is_too_small_to_be_a_lun_is_told_so(tmp_path, command, size):
+    path = tmp_path / "small"
+    path.write_bytes(b"abc"[:size].ljust(size, b"\0"))
+
+    ran, facts = command("show", path), command("check", path, "--json")
+
+    assert facts.json["state"] == ("foreign" if size else "empty")
+    words = (
+        f"{path} has {size} bytes: it is too small for a LUN with an SR."
+        if size
+        else f"{path} is empty: it has 0 bytes."
+    )
+    assert words in ran.out and words in facts.err
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Each row spoils a LUN in one way and says what `prepare` answers: the class of t
 words of its sentence, the offset where there is one. Why: docs/formats.
 """
 
+import itertools
 import struct
 import tracemalloc
 from typing import Any, NamedTuple, Tuple
@@ -19,6 +20,7 @@ from kit.builder import (
     SMALL_BAT,
     Volume,
     build_sr,
+    cbtlog,
     journal,
     jvhd,
     named,
@@ -29,7 +31,7 @@ from kit.builder import (
 )
 from kit.outcome import entropy_of
 from kit.sparse import SparseDisk
-from relvmoiscsi import engine
+from relvmoiscsi import engine, report
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import (
     BadChecksum,
@@ -644,7 +646,7 @@ ROOM = {
 
 CUT = {
     "image cut behind the label": Row(
-        lambda: one_raw().cut(8192), Refused, ("has 8192 bytes: no SR fits on it",), engine.FOREIGN
+        lambda: one_raw().cut(8192), Refused, ("has 8192 bytes: it is too small for a LUN with an SR",), engine.FOREIGN
     ),
     "image cut in the metadata area": malformed(
         lambda: Spoiled([raw("data")], area=AREA_10M).cut(8 << 20), "is not on the device"
@@ -696,6 +698,11 @@ def test_a_look_at_it_says_the_same_and_raises_nothing(name):
     assert found.state == row.state
     assert isinstance(found.problem, row.error) or row.state == engine.CLEAN
     assert disk.writes == 0
+    assert bool(found.defects) == (row.state == engine.DAMAGED)
+    if found.defects:
+        with pytest.raises(row.error) as caught:
+            engine.prepare(disk, entropy_of("ids"))
+        assert (found.problem, found.problem.message) == (found.defects[0], caught.value.message)
 
 
 HOSTILE = [name for name in ROWS if "gigabyte" in name or "terabyte" in name or "petabyte" in name or "beyond" in name]
@@ -728,7 +735,160 @@ def test_a_device_too_small_for_any_sr_gets_an_answer(size, data):
 
     found = engine.inspect(disk)
 
-    assert found.state == (engine.FOREIGN if data else engine.EMPTY)
+    assert found.state == engine.FOREIGN
+    assert f"has {size} bytes: it is too small for a LUN with an SR." in str(found.problem)
+
+
+# --- what is wrong in several places at once
+
+
+def _many():
+    """A LUN with one volume of each kind, and two metadata areas."""
+    volumes = [
+        vhd("one", **SMALL),
+        vhd("two", **SMALL),
+        vhd("base", hidden=True, **SMALL),
+        vhd("leaf", "base", **SMALL),
+        qcow2("three"),
+        raw("data"),
+        cbtlog("data"),
+    ]
+    return Spoiled(volumes, second_area="same")
+
+
+def _last_text(spoiled):
+    area = spoiled.truth.areas[1].offset
+    (text_at,) = struct.unpack("<Q", spoiled.disk.peek(area + 40, 8))
+    return spoiled.poke(area + text_at + 100, bytes(64))
+
+
+def _first_header(spoiled):
+    return spoiled.poke(AREA + 300, b"\7")
+
+
+#: how one structure of that LUN is spoiled; of each, what its defect begins with, and the key of its volume
+PLACES = {
+    "first metadata area": (_first_header, "Metadata area header at byte 4096 of", None),
+    "second text": (_last_text, "Metadata text at byte ", None),
+    "MGT": (lambda spoiled: spoiled.in_volume("MGT", 0, bytes(512)), "MGT header at byte 0 of MGT", "MGT"),
+    "VHD header": (lambda spoiled: spoiled.in_volume("one", 600, b"\7"), "VHD header at byte 512 of ", "one"),
+    "VHD footer": (lambda spoiled: spoiled.in_volume("two", 100, b"\7"), "VHD footer copy at byte 0 of ", "two"),
+    "parent of a VHD": (
+        lambda spoiled: spoiled.in_volume("leaf", 552, b"\7" * 16).sealed_vhd("leaf"),
+        "Parent at byte 0 of ",
+        "leaf",
+    ),
+    "QCOW2": (lambda spoiled: spoiled.in_volume("three", 4, b"\0\0\0\4"), "QCOW2 header at byte 0 of ", "three"),
+}
+
+
+def _spoiled(names):
+    spoiled = _many()
+    for name in names:
+        PLACES[name][0](spoiled)
+    return spoiled
+
+
+ALONE = [(name,) for name in PLACES]
+PAIRS = [pair for pair in itertools.combinations(PLACES, 2) if set(pair) != {"first metadata area", "second text"}]
+
+
+@pytest.mark.parametrize("names", ALONE + PAIRS + [tuple(PLACES)[1:]], ids=" and ".join)
+def test_every_defect_is_told_with_its_place_and_the_first_is_what_a_plan_is_refused_with(names):
+    spoiled = _spoiled(names)
+
+    found = engine.inspect(spoiled.disk)
+    with pytest.raises(FormatError) as refused:
+        engine.prepare(spoiled.disk, entropy_of("ids"))
+
+    messages = [defect.message for defect in found.defects]
+    assert (found.state, len(messages)) == (engine.DAMAGED, len(names))
+    assert messages[0] == found.problem.message == refused.value.message
+    facts = [report.defect_facts(defect, found.readable) for defect in found.defects]
+    for name in names:
+        _spoil, words, key = PLACES[name]
+        (row,) = [row for row in facts if row["message"].startswith(words)]
+        assert words.startswith(row["structure"] + " at byte ")
+        assert f" at byte {row['offset']} of {row['container']}: " in row["message"]
+        assert row["lv"] == (spoiled.truth.volume(key).name if key else None)
+        assert row["vdi"] == (spoiled.truth.uuids[key] if key not in (None, "MGT") else None)
+
+
+@pytest.mark.parametrize("names", ALONE + PAIRS, ids=" and ".join)
+def test_what_reads_of_a_damaged_lun_is_listed_and_what_does_not_is_marked(names):
+    spoiled = _spoiled(names)
+    keys = {PLACES[name][2] for name in names} - {None}
+
+    facts = report.inspection_facts("LUN", engine.inspect(spoiled.disk))
+
+    assert [lv["name"] for lv in facts["lvs"]] == [volume.name for volume in spoiled.truth.volumes]
+    by_uuid = {vdi["uuid"]: vdi for vdi in facts["vdis"]}
+    for key in ("one", "two", "base", "leaf", "three", "data"):
+        vdi = by_uuid[spoiled.truth.uuids[key]]
+        assert (vdi["problem"] is not None) == (key in keys)
+        assert (vdi["virtual_size_bytes"] is None) == (key in keys - {"leaf"})
+        assert bool(vdi["name_label"]) == ("MGT" not in keys)
+
+
+def test_a_cbt_log_that_does_not_read_is_told_beside_defects():
+    spoiled = _spoiled(["VHD header"])
+    log = "cbtlog of data"
+    spoiled.in_volume(log, 32, b"\7")
+
+    text = report.defects_text("LUN", engine.inspect(spoiled.disk))
+
+    assert text.splitlines()[0] == "LUN: damaged, 1 defect:"
+    assert f"note: The CBT log {spoiled.truth.volume(log).name} was not yet initialised" in text
+
+
+def test_each_volume_behind_the_end_of_a_copy_that_was_cut_is_told():
+    spoiled = _many()
+    last = spoiled.truth.device_ranges("data", 0, 1)[0].offset
+    cut = spoiled.cut(last + 512)
+
+    found = engine.inspect(cut.disk)
+
+    assert found.problem.message.startswith("LVM label at byte ")  # its second metadata area is gone
+    names = {report.defect_facts(defect, found.readable)["lv"] for defect in found.defects}
+    lost = {volume.name for volume in cut.truth.volumes if cut.truth.device_ranges(volume.key, 0, 1)[0].offset > last}
+    assert cut.truth.volume("data").name in names and lost <= names
+    assert cut.truth.volume("one").name not in names
+
+
+def test_several_volumes_that_lvm_would_refuse_are_each_told():
+    def edit(committed):
+        return committed.replace('type = "striped"', 'type = "raid1"', 2)
+
+    spoiled = Spoiled([raw("one"), raw("two"), raw("three")], edit_text=edit)
+
+    found = engine.inspect(spoiled.disk)
+
+    assert [defect.message.split(" at byte")[0] for defect in found.defects] == [
+        "Logical volume MGT",
+        "Logical volume " + spoiled.truth.volume("one").name,
+    ]
+    assert [str(volume.name.uuid) for volume in found.readable.volumes] == [
+        spoiled.truth.uuids["two"],
+        spoiled.truth.uuids["three"],
+    ]
+
+
+def test_no_metadata_area_that_reads_is_said():
+    spoiled = _first_header(_many())
+    spoiled.poke(spoiled.truth.areas[1].offset + 300, b"\7")
+
+    found = engine.inspect(spoiled.disk)
+
+    assert [type(defect) for defect in found.defects] == [BadChecksum, BadChecksum, Malformed]
+    assert "none of its metadata texts reads" in found.defects[-1].message
+    assert found.readable is None
+
+
+def test_a_chain_that_comes_back_to_itself_is_drawn_all_the_same():
+    text = report.inspection_text("LUN", engine.inspect(_loop().disk), report.ASCII_BRANCHES)
+
+    rows = [line for line in text.splitlines() if line.startswith(tuple(_loop().truth.uuids.values()))]
+    assert len(rows) == 2 and sum("[has a defect]" in row for row in rows) == 1
 
 
 def test_a_journal_far_larger_than_it_should_be_is_not_read_whole():
