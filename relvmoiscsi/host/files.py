@@ -8,9 +8,12 @@ from typing import Callable, Optional
 _NEW_MODE = 0o644
 _TRIES = 100  # each takes somebody who removes the directory in the same microseconds
 
+#: what forbids it even to root
+_FORBIDDEN_TO_ROOT = {
+    errno.EACCES: "Root is refused as well: look at SELinux, at `nodev` mounts, and at the file server's rules.",
+    errno.EPERM: "Root is refused as well: a container may not have the device, or a file is immutable (`lsattr`).",
+}
 _REMEDIES = {
-    errno.EACCES: "Run this as root.",
-    errno.EPERM: "Run this as root.",
     errno.ENOSPC: "Make room there.",
     errno.EDQUOT: "Make room there.",
     errno.EROFS: "Mount it for writing.",
@@ -20,7 +23,15 @@ _REMEDIES = {
 
 def remedy(error: OSError) -> str:
     """What to do about a file that cannot be made or written; a look at it, where the error tells no more."""
-    return _REMEDIES.get(error.errno or 0, "Look at what is in its place.")
+    number = error.errno or 0
+    if number in _FORBIDDEN_TO_ROOT:
+        return permission_remedy(number)
+    return _REMEDIES.get(number, "Look at what is in its place.")
+
+
+def permission_remedy(number: int) -> str:
+    """What to do about EACCES or EPERM; root is told what may be meant."""
+    return _FORBIDDEN_TO_ROOT[number] if os.geteuid() == 0 else "Run this as root."
 
 
 def text_of(path: str) -> str:

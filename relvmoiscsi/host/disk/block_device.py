@@ -3,8 +3,9 @@
 
 Whoever opens one for writing has it alone until `close`:
 
-    block device   one descriptor: O_EXCL keeps off mounts, device-mapper and a second run; an flock keeps off udev,
-                   which would otherwise probe a half-written disk; O_DIRECT keeps off the page cache of other nodes
+    block device   one descriptor: O_EXCL keeps off mounts, device-mapper and a second run; nobody else has it open, if
+                   only to read; an flock keeps off udev, which would otherwise probe a half-written disk; O_DIRECT
+                   keeps off the page cache of other nodes
     image file     nobody else has it open (a lease tells, and is given back at once), then an flock
 
 Closing a block device that was open for writing makes udev look at it anew, so it comes last.
@@ -22,6 +23,7 @@ import mmap
 import os
 import stat
 import struct
+import time
 from abc import abstractmethod
 from bisect import bisect_right
 from functools import partial
@@ -34,8 +36,8 @@ from relvmoiscsi.errors import DeviceError, NotFound, Place, Refused, Truncated,
 from relvmoiscsi.host.disk.batch import Workers, pieces_of, runs_of, spans_of
 from relvmoiscsi.host.disk.claim import (
     NOT_WRITTEN,
+    check_alone,
     check_file_mode,
-    check_no_other_writer,
     check_not_open_elsewhere,
     lock_against_udev,
     lock_image,
@@ -47,7 +49,7 @@ from relvmoiscsi.host.disk.claim import (
 log = logging.getLogger(__name__)
 
 BLOCK_SIZES = (512, 4096)
-FLOCK_SECONDS = 10.0  #: how long to wait for a udev worker, which keeps a shared lock while it probes a disk
+FLOCK_SECONDS = 10.0  #: how long to wait for a udev worker, which keeps a shared lock, or for an LVM command to end
 
 # Linux uapi: linux/fs.h.
 BLKROGET = 0x125E
@@ -213,7 +215,7 @@ class BlockDevice(HostDevice):
     """A block device, read and written past the page cache."""
 
     def __init__(self, path: str, writable: bool, lock_timeout: float = FLOCK_SECONDS) -> None:
-        """Open it; for writing, exclusively: raises Refused when it is in use, or locked for `lock_timeout` seconds."""
+        """Open it; for writing, exclusively: raises Refused when it is in use or locked for `lock_timeout` seconds."""
         claim = os.O_RDWR | os.O_EXCL if writable else os.O_RDONLY
         super().__init__(path, writable, open_file(path, claim | os.O_DIRECT, writable))
         try:
@@ -223,8 +225,9 @@ class BlockDevice(HostDevice):
             self._check_geometry()
             if writable:
                 self._check_not_read_only()
-                check_no_other_writer(path, self._descriptor)
+                begun = time.monotonic()
                 lock_against_udev(path, self._descriptor, lock_timeout)
+                check_alone(path, self._descriptor, lock_timeout - (time.monotonic() - begun))
                 self._drop_page_cache()
         except BaseException:
             self.close()

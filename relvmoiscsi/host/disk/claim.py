@@ -15,13 +15,15 @@ from typing import Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk.holders import users_of_block, users_of_file, writers_of_block
+from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
+from relvmoiscsi.host.files import permission_remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
 
 log = logging.getLogger(__name__)
 
 NOT_WRITTEN = "Nothing was written."
 LEASE_SECONDS = 0.5  #: an indexer or backup agent may look at a file just now
+LOOK_SECONDS = 0.2  #: between two looks at who has a device open; each goes through all processes
 
 # Linux uapi: linux/fcntl.h. Not every build of the fcntl module has them.
 F_SETSIG = getattr(fcntl, "F_SETSIG", 10)
@@ -61,20 +63,21 @@ def read_only(path: str) -> Refused:
     return Refused(f"{path} is read-only. Make it writable first.").in_state(NOT_WRITTEN)
 
 
-def check_no_other_writer(path: str, descriptor: int) -> None:
-    """Raises Refused when a process has the block device open for writing without asking to be alone, as qemu does.
+def check_alone(path: str, descriptor: int, seconds: float) -> None:
+    """Raises Refused when anybody else has the block device open that was opened here, if only to read it.
 
-    Whoever has it open to read is left alone. Programs that look at a disk for a moment get some time to end.
+    O_EXCL keeps off whoever asks to be alone; qemu, dd and loop devices do not ask. A reader, such as a backup, would
+    get half of the old identity and half of the new one. Programs that look at a disk for a moment, as LVM's do, get
+    `seconds` to end.
     """
-    deadline = time.monotonic() + LEASE_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
-        writers = writers_of_block(os.fstat(descriptor), descriptor)
-        if not writers:
+        users = opened_by(os.fstat(descriptor), descriptor)
+        if not users:
             return
         if time.monotonic() >= deadline:
-            problem = f"{path} is open for writing by {_listing(writers)}."
-            raise Refused(problem + " End that first.").in_state(NOT_WRITTEN)
-        time.sleep(POLL_SECONDS)
+            raise Refused(f"{path} is in use by {_listing(users)}.").in_state(NOT_WRITTEN)
+        time.sleep(LOOK_SECONDS)
 
 
 def lock_against_udev(path: str, descriptor: int, seconds: float) -> None:
@@ -146,7 +149,7 @@ def _cannot_open(path: str, error: OSError, writable: bool) -> RelvmoiscsiError:
     if error.errno == errno.EBUSY:
         problem = f"{path} is in use by {_users_of(path)}."
     elif error.errno in (errno.EACCES, errno.EPERM):
-        problem = f"{path} cannot be opened: {error.strerror}. Run this as root."
+        problem = f"{path} cannot be opened: {error.strerror}. {permission_remedy(error.errno)}"
     else:
         problem = f"{path} cannot be opened: {error.strerror}."
     refused = Refused(problem)

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from glob import escape, glob
-from typing import Container, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Container, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -18,15 +18,36 @@ WATCHERS = ("multipathd", "systemd-udevd", "(udev-worker)", "udevd")
 
 
 def users_of_block(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
-    """Who has a claim on the block device of this stat, or on one of its partitions."""
+    """Who uses the block device of this stat, or one of its partitions, in whatever mount namespace: `opened_by`, and
+    who has a claim on it.
+    """
+    directories, numbers = _devices_at(status, host)
+    uses = [*_claiming(directories, numbers, host, " (use that instead)"), *_opened(directories, numbers, host)]
+    return list(dict.fromkeys(use for _name, use in uses))
+
+
+def opened_by(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
+    """Who has the block device of this stat, or one of its partitions, open without a claim, if only to read: processes
+    and loop devices. Watchers are left out, and `own_descriptor`.
+
+    Of this process only writers count: who reads here knows what is written. Of a path of a multipath map only writers
+    count: what reads from a path that is dead cannot end, and says nothing of the map.
+    """
+    directories, numbers = _devices_at(status, host)
+    paths: List[str] = []
+    for directory in directories.values():
+        if _text(os.path.join(directory, "dm/uuid")).startswith("mpath-"):
+            paths += [_text(path) for path in glob(os.path.join(escape(directory), "slaves/*/dev"))]
+    return list(dict.fromkeys(use for _name, use in _opened(directories, numbers, host, own_descriptor, paths)))
+
+
+def _devices_at(status: os.stat_result, host: Host) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """The block device of this stat and its partitions: the directory in sysfs by name, the name by major:minor."""
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     directory = os.path.realpath(os.path.join(host.sysfs, "dev/block", number))
     parts = [os.path.dirname(path) for path in sorted(glob(os.path.join(escape(directory), "*/partition")))]
-    users: List[str] = []
-    for device in [directory, *parts]:
-        users += _holders(device)
-        users += _mounts(_text(os.path.join(device, "dev")), host)
-    return users + _processes(status, -1, host)
+    directories = {os.path.basename(path): path for path in (directory, *parts)}
+    return directories, {**_numbers(directories), number: os.path.basename(directory)}
 
 
 def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool = True) -> List[str]:
@@ -44,17 +65,42 @@ def users_of_disks(names: Sequence[str], host: Host = THIS_HOST, answering: bool
 def users_of_each(names: Sequence[str], host: Host = THIS_HOST) -> Dict[str, List[str]]:
     """The same by disk, with one look at this host for all of them, and without what is seen only by opening them."""
     devices = {name: disk for disk in names for name in _with_parts(disk, host)}
-    numbers = {_text(os.path.join(_directory(name, disk, host), "dev")): name for name, disk in devices.items()}
-    numbers.pop("", None)  # gone
-    uses = [(name, use) for name, disk in devices.items() for use in _holders(_directory(name, disk, host), advice="")]
-    uses += _mounts_anywhere(numbers, host)
-    uses += _swaps(devices, host)
-    uses += _loops_over(devices, host)
-    uses += _processes_with(numbers, host)
+    directories = {name: _directory(name, disk, host) for name, disk in devices.items()}
+    numbers = _numbers(directories)
+    uses = [*_claiming(directories, numbers, host), *_opened(directories, numbers, host)]
     found: Dict[str, List[str]] = {disk: [] for disk in names}
     for disk, use in dict.fromkeys((devices[name], use) for name, use in uses):
         found[disk].append(use)
     return found
+
+
+def _numbers(directories: Mapping[str, str]) -> Dict[str, str]:
+    """The name of each device that is there, by its major:minor."""
+    numbers = {_text(os.path.join(directory, "dev")): name for name, directory in directories.items()}
+    numbers.pop("", None)  # gone
+    return numbers
+
+
+def _claiming(
+    directories: Mapping[str, str], numbers: Dict[str, str], host: Host, advice: str = ""
+) -> Iterator[Tuple[str, str]]:
+    """Name and use, of those whose claim on a device the kernel shows: whoever opens it exclusively is refused."""
+    for name, directory in directories.items():
+        yield from ((name, use) for use in _holders(directory, advice))
+    yield from _mounts_anywhere(numbers, host)
+    yield from _swaps(directories, host)
+
+
+def _opened(
+    directories: Mapping[str, str],
+    numbers: Dict[str, str],
+    host: Host,
+    own_descriptor: int = -1,
+    paths: Sequence[str] = (),
+) -> Iterator[Tuple[str, str]]:
+    """Name and use, of those that have a device open; of `paths` (major:minor) only of those that write."""
+    yield from _loops_over(directories, numbers, host)
+    yield from _processes_with(numbers, host, own_descriptor, paths)
 
 
 def claims_of_disks(names: Sequence[str], host: Host = THIS_HOST) -> List[str]:
@@ -108,7 +154,7 @@ def users_of_file(status: os.stat_result, own_descriptor: int, host: Host = THIS
     return _loops(status, host) + _processes(status, own_descriptor, host)
 
 
-def _holders(device: str, advice: str = " (use that instead)") -> Iterator[str]:
+def _holders(device: str, advice: str) -> Iterator[str]:
     """The devices the kernel has stacked on this one: device-mapper, md, bcache."""
     for path in sorted(glob(os.path.join(escape(device), "holders", "*"))):
         name, uuid = _text(os.path.join(path, "dm/name")), _text(os.path.join(path, "dm/uuid"))
@@ -118,13 +164,6 @@ def _holders(device: str, advice: str = " (use that instead)") -> Iterator[str]:
             yield f"device-mapper volume {name}"
         else:
             yield f"block device {os.path.basename(path)}"
-
-
-def _mounts(number: str, host: Host) -> Iterator[str]:
-    for line in _text(os.path.join(host.proc, "self/mountinfo")).splitlines():
-        words = line.split()  # 36 35 98:0 /mnt1 /mnt2 rw,noatime ...
-        if number and len(words) > 4 and words[2] == number:
-            yield f"the file system mounted at {words[4]}"
 
 
 def _mounts_anywhere(numbers: Dict[str, str], host: Host) -> Iterator[Tuple[str, str]]:
@@ -152,41 +191,35 @@ def _swaps(devices: Container[str], host: Host) -> Iterator[Tuple[str, str]]:
             yield os.path.basename(path), f"swap space {path}"
 
 
-def _loops_over(devices: Container[str], host: Host) -> Iterator[Tuple[str, str]]:
+def _loops_over(devices: Container[str], numbers: Mapping[str, str], host: Host) -> Iterator[Tuple[str, str]]:
     for path in sorted(glob(os.path.join(escape(host.sysfs), "block/loop*/loop/backing_file"))):
         backing = _text(path)
-        if os.path.dirname(backing) == "/dev" and os.path.basename(backing) in devices:
-            yield os.path.basename(backing), f"loop device /dev/{path.split(os.sep)[-3]}"
+        name = os.path.basename(backing)
+        if os.path.dirname(backing) != "/dev" or name not in devices:
+            name = numbers.get(_number(backing), "") if "/dev/" in backing else ""
+        if name:
+            yield name, f"loop device /dev/{path.split(os.sep)[-3]}"
 
 
-def _processes_with(numbers: Dict[str, str], host: Host) -> Iterator[Tuple[str, str]]:
+def _processes_with(
+    numbers: Mapping[str, str], host: Host, own_descriptor: int, paths: Sequence[str]
+) -> Iterator[Tuple[str, str]]:
     """Processes with an open descriptor of one of these devices (major:minor to name); watchers left out."""
-    found: Set[Tuple[int, str]] = set()
+    found: Dict[Tuple[int, str], None] = {}
+    us = str(os.getpid())
+    own = os.path.join(host.proc, us, "fd", str(own_descriptor))
     for link in _open_devices(host):
         number = _number(link)
-        if number in numbers:
-            found.add((int(link.split(os.sep)[-3]), numbers[number]))
-    for process, name in sorted(found):
-        if _text(os.path.join(host.proc, str(process), "comm")) not in WATCHERS:
-            yield name, named_process(str(process), host)
-
-
-def writers_of_block(status: os.stat_result, own_descriptor: int, host: Host = THIS_HOST) -> List[str]:
-    """Processes that have the block device of this stat open for writing, `own_descriptor` apart; watchers left out.
-
-    The kernel lets two of them write, unless one asks to be alone.
-    """
-    wanted = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
-    found: Dict[str, None] = {}
-    for link in _open_devices(host):
-        if link != own and _number(link) == wanted and _is_for_writing(link):
-            found[link.split(os.sep)[-3]] = None
-    return [
-        named_process(one, host)
-        for one in sorted(found, key=int)
-        if _text(os.path.join(host.proc, one, "comm")) not in WATCHERS
-    ]
+        if link == own or number not in numbers and number not in paths:
+            continue
+        process, flags = link.split(os.sep)[-3], _flags(link)
+        is_writer = flags & os.O_ACCMODE != os.O_RDONLY
+        is_open = not flags & os.O_PATH  # which is a name for the device, and reads nothing
+        if is_open and (is_writer or process != us and number in numbers):
+            found[int(process), numbers.get(number, "")] = None
+    for one, name in sorted(found):
+        if _text(os.path.join(host.proc, str(one), "comm")) not in WATCHERS:
+            yield name, named_process(str(one), host)
 
 
 def _open_devices(host: Host) -> Iterator[str]:
@@ -213,12 +246,12 @@ def _devices_among(directory: str) -> List[str]:
         os.close(descriptor)
 
 
-def _is_for_writing(link: str) -> bool:
-    """What /proc/*/fdinfo/* says of a descriptor: `flags:	02100002`, octal."""
+def _flags(link: str) -> int:
+    """What /proc/*/fdinfo/* says of a descriptor: `flags:	02100002`, octal. As if it reads, where that is gone."""
     for line in _text(link.replace("/fd/", "/fdinfo/")).splitlines():
         if line.startswith("flags:"):
-            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-    return False
+            return int(line.split()[1], 8)
+    return os.O_RDONLY
 
 
 def _number(path: str) -> str:
@@ -263,7 +296,7 @@ def _loops(status: os.stat_result, host: Host) -> List[str]:
 
 
 def _processes(status: os.stat_result, own_descriptor: int, host: Host) -> List[str]:
-    """Processes with an open descriptor of this very file, or of a node of this device."""
+    """Processes with an open descriptor of this very file."""
     own = os.path.join(host.proc, str(os.getpid()), "fd", str(own_descriptor))
     numbers = []
     for link in glob(os.path.join(escape(host.proc), "[0-9]*/fd/*")):
@@ -278,8 +311,6 @@ def _is_same(link: str, status: os.stat_result) -> bool:
         there = os.stat(link)
     except OSError:
         return False  # closed in the meantime
-    if stat.S_ISBLK(status.st_mode):
-        return stat.S_ISBLK(there.st_mode) and there.st_rdev == status.st_rdev
     return os.path.samestat(there, status)
 
 

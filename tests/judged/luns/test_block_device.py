@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Real block devices: loop devices with sectors of 512 and 4096 bytes."""
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -286,18 +287,84 @@ def test_a_loop_device_has_no_scsi_id(loop):
     assert scsi_id_of(loop) is None
 
 
-def test_a_device_that_a_process_writes_without_asking_to_be_alone_is_refused(attach, tmp_path):
+# --- who has it open
+
+
+_HOLDER = "import os, sys; held = os.open(sys.argv[1], {}); print('open', flush=True); sys.stdin.read()"
+
+
+@contextlib.contextmanager
+def held_open(node, flags):
+    """Another process has the device open, until the end of the block."""
+    program = [sys.executable, "-c", _HOLDER.format(flags), node]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"open\n"
+        try:
+            yield holder.pid
+        finally:
+            holder.stdin.close()
+
+
+@pytest.mark.parametrize("flags", ["os.O_RDONLY", "os.O_WRONLY"])
+def test_whoever_has_it_open_without_asking_to_be_alone_is_named(loop, flags):
+    with held_open(loop, flags) as pid, pytest.raises(Refused, match=rf"in use by process {pid} \(") as caught:
+        open_device(loop, writable=True, lock_timeout=0.5)
+
+    assert str(caught.value).endswith("Nothing was written.")
+
+
+def test_a_device_that_another_process_only_reads_is_refused(attach, tmp_path):
     lun = tmp_path / "lun"
     one_vhd().disk.to_file(str(lun))
     loop = attach(lun)
     before = lun.read_bytes()
 
-    with open(loop, "r+b", buffering=0):
+    with held_open(loop, "os.O_RDONLY") as pid:
         other = subprocess.run(
             [sys.executable, "-m", "relvmoiscsi", "resignature", "--yes", "--not-in-use", loop],
             stderr=subprocess.PIPE,
             check=False,
         )
 
-    assert other.returncode == 4 and b"is open for writing by process" in other.stderr
+    assert other.returncode == 4 and f"{loop} is in use by process {pid} (".encode() in other.stderr
+    assert other.stderr.endswith(b"Nothing was written.\n")
     assert lun.read_bytes() == before
+
+
+def test_a_program_that_looks_for_a_moment_is_waited_for(loop):
+    program = [
+        sys.executable,
+        "-c",
+        "import sys, time; held = open(sys.argv[1], 'rb'); print(flush=True); time.sleep(1)",
+    ]
+    with subprocess.Popen([*program, loop], stdout=subprocess.PIPE) as reader:
+        reader.stdout.readline()
+
+        with open_device(loop, writable=True):
+            assert reader.poll() is not None
+
+
+def test_a_reader_in_this_process_is_no_obstacle(loop):
+    with open_device(loop, writable=False) as reader, open_device(loop, writable=True):
+        assert reader.read([Range(0, 4)]) == [b"0000"]
+
+
+def test_a_loop_device_over_it_is_named(attach, image, loop):
+    over = attach(loop, "--read-only")
+
+    with pytest.raises(Refused, match=f"{loop} is in use by loop device {over}"):
+        open_device(loop, writable=True, lock_timeout=0.5)
+
+
+def test_a_mount_in_another_namespace_is_named(attach, image, tmp_path):
+    loop, mount = attach(image), tmp_path / "mount"
+    mount.mkdir()
+    subprocess.run(["mkfs.ext2", "-q", loop], check=True)
+    program = f"mount {loop} {mount} && echo mounted && read -r _"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"mounted\n"
+        with pytest.raises(Refused, match=f"in use by the file system mounted at {mount}"):
+            open_device(loop, writable=True, lock_timeout=0.5)
+        other.stdin.close()

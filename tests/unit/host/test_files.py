@@ -111,5 +111,7 @@ def test_a_line_is_appended_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     "number, words",
     [(errno.EACCES, "as root"), (errno.ENOSPC, "room"), (errno.EROFS, "Mount"), (errno.EISDIR, "in its place")],
 )
-def test_what_to_do_about_a_file_depends_on_what_is_wrong(number, words):
+def test_what_to_do_about_a_file_depends_on_what_is_wrong(number, words, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
     assert words in remedy(OSError(number, os.strerror(number)))

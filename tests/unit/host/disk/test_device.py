@@ -23,6 +23,7 @@ from relvmoiscsi.host.disk.block_device import (
     open_device,
     same_device,
 )
+from relvmoiscsi.host.files import permission_remedy, remedy
 from relvmoiscsi.host.this_host import Host
 
 KIB = 1024
@@ -400,7 +401,6 @@ def test_a_failing_close_is_logged_and_hides_nothing(image, caplog):
     "number, expected, message",
     [
         (errno.EROFS, Refused, "/x is read-only. Make it writable first. Nothing was written."),
-        (errno.EACCES, Refused, "/x cannot be opened: Permission denied. Run this as root. Nothing was written."),
         (errno.EBUSY, Refused, "/x is in use by a program that could not be found out. Nothing was written."),
         (errno.EIO, Refused, "/x cannot be opened: Input/output error. Nothing was written."),
         (errno.ENXIO, NotFound, "/x is not there: No such device or address."),
@@ -412,6 +412,24 @@ def test_each_reason_not_to_open_has_its_sentence(number, expected, message):
 
     assert type(error) is expected
     assert str(error) == message
+
+
+@pytest.mark.parametrize(
+    "number, user, words",
+    [
+        (errno.EACCES, 1000, "/x cannot be opened: Permission denied. Run this as root. Nothing was written."),
+        (errno.EPERM, 1000, "/x cannot be opened: Operation not permitted. Run this as root. Nothing was written."),
+        (errno.EACCES, 0, "/x cannot be opened: Permission denied. Root is refused as well: look at SELinux"),
+        (errno.EPERM, 0, "/x cannot be opened: Operation not permitted. Root is refused as well: a container may not"),
+    ],
+)
+def test_root_is_not_told_to_become_root(number, user, words, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+
+    error = claim._cannot_open("/x", OSError(number, os.strerror(number)), writable=True)
+
+    assert str(error).startswith(words)
+    assert remedy(OSError(number, "")) == permission_remedy(number)
 
 
 def test_a_file_without_write_permissions_is_refused_even_to_root(image):
@@ -516,7 +534,7 @@ def test_volumes_on_a_disk_and_on_its_partitions_are_named(system):
     put(disk + "/sda1/dev", "8:1\n")
     put(disk + "/sda1/holders/dm-2/dm/name", "VG-MGT\n")
     put(disk + "/sda1/holders/md0/dev", "9:0\n")
-    put(system.proc + "/self/mountinfo", "36 35 8:1 / /mnt rw,noatime - ext4 /dev/sda1 rw\n37 35 8:16 / /other rw\n")
+    put(system.proc + "/4/mountinfo", "36 35 8:1 / /mnt rw,noatime - ext4 /dev/sda1 rw\n37 35 8:16 / /other rw\n")
     os.makedirs(system.sysfs + "/dev/block")
     os.symlink("../../devices/[x]/sda", system.sysfs + "/dev/block/8:0")
 
@@ -600,6 +618,65 @@ def test_an_open_descriptor_uses_a_disk_unless_it_is_that_of_a_watcher(host, mon
         put(f"{host.proc}/{number}/comm", command + "\n")
 
     assert users(host) == ["process 12 (qemu-dp)"]
+
+
+@pytest.fixture
+def opened(host, monkeypatch):
+    """Gives the function that opens a device for a process: by its number, with these flags."""
+    os.makedirs(host.sysfs + "/dev/block")
+    os.symlink("../../block/sdb", host.sysfs + "/dev/block/8:16")
+    nodes = {"/dev/sdb": "8:16", "/dev/sdb1": "8:17", "/dev/sdc": "8:32", "/srv/container/dev/sdb": "8:16"}
+    monkeypatch.setattr(holders, "_number", lambda path: nodes.get(os.readlink(path) if "/fd/" in path else path, ""))
+
+    def open_it(process, command, flags, node="/dev/sdb", descriptor=3):
+        os.makedirs(f"{host.proc}/{process}/fd", exist_ok=True)
+        os.symlink(node, f"{host.proc}/{process}/fd/{descriptor}")
+        put(f"{host.proc}/{process}/comm", command + "\n")
+        put(f"{host.proc}/{process}/fdinfo/{descriptor}", f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t25\n")
+
+    return open_it
+
+
+def opened_by(host, own_descriptor=-1):
+    return holders.opened_by(block_device(8, 16), own_descriptor, host)
+
+
+def test_a_reader_has_a_device_open_as_a_writer_has(host, opened):
+    opened(12, "dd", os.O_RDONLY)
+    opened(13, "qemu-dp", os.O_RDWR, node="/dev/sdb1")
+    opened(14, "cp", os.O_RDONLY, node="/srv/container/dev/sdb")
+    opened(15, "dd", os.O_RDONLY, node="/dev/sdc")
+    opened(16, "systemd-udevd", os.O_RDONLY)
+    opened(17, "ls", os.O_PATH)
+
+    assert opened_by(host) == ["process 12 (dd)", "process 13 (qemu-dp)", "process 14 (cp)"]
+
+
+def test_of_this_process_only_another_writer_counts(host, opened):
+    opened(os.getpid(), "python", os.O_RDWR | os.O_EXCL, descriptor=5)
+    opened(os.getpid(), "python", os.O_RDONLY, descriptor=6)
+    assert opened_by(host, 5) == []
+
+    opened(os.getpid(), "python", os.O_RDWR, descriptor=7)
+    assert opened_by(host, 5) == ["this very process"]
+
+
+def test_a_loop_device_over_a_node_anywhere_has_it_open(host, opened):
+    put(host.sysfs + "/block/loop3/loop/backing_file", "/dev/sdb1\n")
+    put(host.sysfs + "/block/loop4/loop/backing_file", "/srv/container/dev/sdb\n")
+    put(host.sysfs + "/block/loop5/loop/backing_file", "/dev/sdc\n")
+
+    assert opened_by(host) == ["loop device /dev/loop3", "loop device /dev/loop4"]
+
+
+@pytest.mark.parametrize("uuid, users", [("mpath-3600", ["process 12 (dd)"]), ("LVM-x", [])])
+def test_of_a_path_of_a_multipath_map_only_writers_count(host, opened, uuid, users):
+    put(host.sysfs + "/block/sdb/dm/uuid", uuid + "\n")
+    put(host.sysfs + "/block/sdb/slaves/sdc/dev", "8:32\n")
+    opened(11, "vgs", os.O_RDONLY, node="/dev/sdc")
+    opened(12, "dd", os.O_WRONLY, node="/dev/sdc")
+
+    assert opened_by(host) == users
 
 
 def test_a_claim_within_the_kernel_is_seen_while_the_disk_answers(host, monkeypatch):
