@@ -510,30 +510,55 @@ class Comparison(NamedTuple):
     bytes_compared: int
 
 
-def compare(original: Device, clone: Device, data: Optional[Sequence[Range]] = None) -> Comparison:
+def compare(
+    original: Device, clone: Device, data: Optional[Sequence[Range]] = None, progress: Optional[Progress] = None
+) -> Comparison:
     """Whether two LUNs share no identity and differ in nothing else.
 
-    `data` are the ranges of both devices that may hold anything but zeros; None compares no guest data.
-    Raises FormatError, Refused or NotFound for a LUN that holds no SR.
+    `data` are the ranges of both devices that may hold anything but zeros; None compares no guest data. `progress` is
+    told how many bytes are compared, and how many will be. Raises FormatError, Refused or NotFound for a LUN that holds
+    no SR.
     """
     caches = [ReadCache(original), ReadCache(clone)]
-    before, after = (survey.read_lun(cache, survey.read_label(cache)) for cache in caches)
-    problems = check.shared_identities(before, after)
+    labels = [survey.read_label(cache) for cache in caches]
+    before, after = (survey.read_lun(cache, label) for cache, label in zip(caches, labels))
     one, other = before.settled(), after.settled()
-    ids = check.pairing(one, other)
-    if ids is None:
-        return Comparison(
-            problems
-            + ["Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared."],
-            0,
-        )
+    ids, problems = check.pairing(one, other), check.shared_identities(before, after)
     if problems:
-        return Comparison(problems, 0)
-    problems += check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
+        return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0)
+    tail = read_tail(labels[1], Place(clone.name, labels[1].offset))
+    run = earlier_run.run_or_none(caches[1], tail, labels[1])
+    is_of_original = check.is_made_of(one, other, run.ids if run is not None else None)
+    if not is_of_original and not check.has_same_shape(one, other):
+        return Comparison([_another_sr(before, after, tail, run)], 0)
+    if ids is None:
+        return Comparison([_ELSEWHERE], 0)
+    problems = check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
+    if problems and not is_of_original:
+        return Comparison([_another_sr(before, after, tail, run)], 0)
     changes = list(contents.volume_changes(before, ids))
     fields = contents.content_fields(one.vg, changes)
     writes = contents.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
     allowed = {write.offset: write.new for write in writes}
     spans = extents(one, data or [])
-    found = differing(original, clone, spans, allowed)
-    return Comparison(problems + found, sum(span.length for span in spans))
+    problems += differing(original, clone, spans, allowed, progress)
+    if problems and not is_of_original:
+        problems.insert(0, _another_sr(before, after, tail, run))
+    return Comparison(problems, sum(span.length for span in spans))
+
+
+def _another_sr(original: Lun, clone: Lun, tail: Optional[Tail], run: Optional[Run]) -> str:
+    """The sentence about an original that a clone was not made of."""
+    made_of = f", which was made of SR {run.ids.sr}" if run is not None and run.ids.new_sr == clone.sr_uuid else ""
+    told = f"{clone.name} holds SR {_named(clone)}{made_of}, and {original.name} holds SR {_named(original)}"
+    unless = (
+        ""
+        if tail is None
+        else " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
+    )
+    return f"The original is another SR: {told}. Give the LUN that {clone.name} was cloned from.{unless}"
+
+
+def _named(lun: Lun) -> str:
+    label = lun.mgt.name_label if lun.mgt else ""
+    return f'{lun.sr_uuid} "{label}"' if label else lun.sr_uuid

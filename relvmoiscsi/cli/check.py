@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli.on_lun import takes_device
 from relvmoiscsi.cli.output import Answer, Maker, say
+from relvmoiscsi.cli.progress import Bar
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Inspection
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
@@ -16,7 +17,7 @@ from relvmoiscsi.wording import error_facts, human_size, printable
 _CHECK = """\
 Nothing is written. Of a damaged LUN every defect is told, with its place; the exit status is 5.
 With --original, both are read in full where they hold data: on a block device that takes as
-long as reading it.
+long as reading it. A terminal shows how far it is, and how long the rest takes.
 
 example:
   relvmoiscsi check /dev/sdc --original /dev/sdb"""
@@ -61,7 +62,8 @@ def _compare(arguments: argparse.Namespace, clone: HostDevice, facts: Dict[str, 
         data: Optional[List[Range]] = None
         if not arguments.identities_only:
             data = _joined(data_ranges(original) + data_ranges(clone))
-        found = engine.compare(original, clone, data)
+        with Bar() as bar:
+            found = engine.compare(original, clone, data, bar)
     facts.update(report.comparison_facts(arguments.device, arguments.original, found))
     if found.problems:
         refused = Refused(found.problems[0]).in_state(NOTHING_WRITTEN)

@@ -12,6 +12,7 @@ from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.on_lun import FINISHED, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker, say, write_line
+from relvmoiscsi.cli.progress import Bar
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
 from relvmoiscsi.formats.identity import IdMap
@@ -23,9 +24,7 @@ from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.lun_notes import notes
-from relvmoiscsi.wording import human_size, printable
-
-_BAR = 40  # characters
+from relvmoiscsi.wording import printable
 
 _RESIGNATURE = """\
 DEVICE must be the clone. Everything is read, planned and checked before the first byte is written; then a journal
@@ -156,6 +155,7 @@ class _Terminal(procedure.Voice):
 
     def __init__(self, arguments: argparse.Namespace, ids: Sequence[str], chosen: IdMap) -> None:
         self._arguments, self._ids, self._chosen = arguments, ids, chosen
+        self._bar = Bar()
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
         """A cut undo is the user's to finish; a dry run finishes nothing."""
@@ -189,11 +189,7 @@ class _Terminal(procedure.Voice):
 
     def copying(self, done: int, total: int) -> None:
         """A bar on a terminal."""
-        if sys.stderr.isatty():
-            bar = "#" * (_BAR * done // total)
-            end = "\n" if done == total else ""
-            sys.stderr.write(f"\r  [{bar:{_BAR}}] {human_size(done)} of {human_size(total)}{end}")
-            sys.stderr.flush()
+        self._bar(done, total)
 
     def reading_back(self, done: int, total: int) -> None:
         """Another one."""

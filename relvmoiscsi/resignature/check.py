@@ -6,12 +6,12 @@ and in the tests.
 """
 
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
-from relvmoiscsi.formats.identity import IdMap, dashed
+from relvmoiscsi.formats.identity import IdMap, dashed, derived_lvm_id, derived_uuid
 from relvmoiscsi.formats.lvm.config import Edit, edited
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt import records as mgt_records
@@ -101,6 +101,41 @@ def looks_half_written(lun: Lun) -> bool:
         return False
     records, disks = set(lun.records()), set(lun.disks())
     return lun.mgt.sr_uuid != lun.sr_uuid or bool(records - disks and disks - records)
+
+
+def is_made_of(original: Lun, clone: Lun, last_run: Optional[IdMap]) -> bool:
+    """Whether ids of a clone follow from those of a LUN, by the rule that every run has: `formats.identity`.
+
+    `last_run` is the map of the clone's last run, where its journal is there. With it a clone that was resignatured
+    twice is known as well. No, of ids that somebody chose in another way.
+    """
+    uuids, lvm_ids = set(clone.disks()), _lvm_ids(clone)
+    if _some_follow(original, clone.sr_uuid, uuids, lvm_ids):
+        return True
+    if last_run is None:
+        return False
+    return last_run.sr == original.sr_uuid or _some_follow(original, last_run.sr, last_run.uuids, last_run.lvm_ids)
+
+
+def _some_follow(original: Lun, new_sr: str, uuids: Container[str], lvm_ids: Container[str]) -> bool:
+    """Whether some of these are what ids of a LUN become on the SR `new_sr`."""
+    return any(derived_lvm_id(new_sr, lvm_id) in lvm_ids for lvm_id in _lvm_ids(original)) or any(
+        derived_uuid(new_sr, uuid) in uuids for uuid in original.disks()
+    )
+
+
+def _lvm_ids(lun: Lun) -> Set[str]:
+    return {lun.label.pv_id, lun.vg.id, *(volume.lv.id for volume in lun.volumes)}
+
+
+def has_same_shape(one: Lun, other: Lun) -> bool:
+    """Whether two LUNs have the same volumes at the same places, with as many identities in each, and in MGT."""
+    return _shape_of(one) == _shape_of(other)
+
+
+def _shape_of(lun: Lun) -> object:
+    volumes = [(volume.lv.segments, volume.name.kind, len(list(_uuids_in(volume)))) for volume in lun.volumes]
+    return volumes, [bool(record.snapshot_of) for record in lun.mgt.records] if lun.mgt else None
 
 
 def pairing(original: Lun, clone: Lun) -> Optional[IdMap]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Whether two LUNs differ in what they are expected to differ in, byte for byte."""
 
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import Truncated
 from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.writing.copying import Progress
 
 _COMPARE_BYTES = 1 << 20
 
@@ -22,9 +23,19 @@ def extents(lun: Lun, data: Sequence[Range]) -> List[Range]:
     return found
 
 
-def differing(original: Device, clone: Device, spans: Sequence[Range], allowed: Dict[int, bytes]) -> List[str]:
-    """A sentence for each mebibyte in which the LUNs differ otherwise than `allowed`: the clone's bytes, by offset."""
+def differing(
+    original: Device,
+    clone: Device,
+    spans: Sequence[Range],
+    allowed: Dict[int, bytes],
+    progress: Optional[Progress] = None,
+) -> List[str]:
+    """A sentence for each mebibyte in which the LUNs differ otherwise than `allowed`: the clone's bytes, by offset.
+
+    `progress` is told how many bytes of each LUN are read, and how many will be.
+    """
     problems: List[str] = []
+    done, total = 0, sum(span.length for span in spans)
     for span in spans:
         for at in range(span.offset, span.end, _COMPARE_BYTES):
             part = Range(at, min(_COMPARE_BYTES, span.end - at))
@@ -34,6 +45,9 @@ def differing(original: Device, clone: Device, spans: Sequence[Range], allowed: 
                 return problems + [f"{clone.name} is smaller than {original.name}."]
             if one != other:
                 problems += _explained(part, one, other, allowed, clone.name)
+            done += part.length
+            if progress is not None:
+                progress(done, total)
     return problems
 
 

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`check`: every structure of one LUN; with --original, that two LUNs share no identity and differ in nothing else."""
 
+import io
+import json
 import os
 import re
+import sys
 
 import pytest
 
-from kit.builder import AREA_DEFAULT, build_sr, journal, raw
-from kit.shell import SR, content, flipped, tree
+from kit.builder import AREA_DEFAULT, build_sr, journal, raw, vhd
+from kit.shell import SR, content, flipped, patched, tree
+from relvmoiscsi import engine
+from relvmoiscsi.host.disk.block_device import open_device
 
 
 def guest_byte(key):
@@ -151,16 +156,102 @@ def test_two_clones_with_the_same_new_ids_are_found(finished, original, command)
     assert f"{SR} is on both: " in ran.out
 
 
-def test_luns_that_have_nothing_to_do_with_each_other_are_told_apart(image, tmp_path, command):
+def other_sr(path, of_the_same_shape):
+    """An SR that has nothing to do with that of `image`; gives its UUID."""
+    built = tree("other") if of_the_same_shape else build_sr([raw("one"), raw("two")], area=AREA_DEFAULT, seed="other")
+    built.disk.to_file(str(path))
+    return built.truth.uuids["sr"]
+
+
+@pytest.mark.parametrize("of_the_same_shape", [False, True])
+@pytest.mark.parametrize("is_resignatured", [False, True])
+def test_a_wrong_original_is_called_another_sr_with_the_names_of_both(
+    image, tmp_path, command, of_the_same_shape, is_resignatured
+):
+    uuid, made_of, more = tree().truth.uuids["sr"], "", ""
+    if is_resignatured:
+        command("resignature", image, "--yes", "--sr-uuid", SR)
+        uuid, made_of = SR, ", which was made of SR " + uuid
+        more = " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
     other = tmp_path / "other"
-    build_sr([raw("one", extents=3), raw("two")], area=AREA_DEFAULT, seed="other").disk.to_file(str(other))
+    other_uuid = other_sr(other, of_the_same_shape)
 
     ran = command("check", image, "--original", other)
+    facts = command("check", image, "--original", other, "--json").json
+
+    assert ran.status == 4
+    assert ran.out == (
+        f'The original is another SR: {image} holds SR {uuid} "test SR"{made_of}, and {other} holds SR {other_uuid} '
+        f'"test SR". Give the LUN that {image} was cloned from.{more}\n'
+    )
+    assert facts["problems"] == ran.out.splitlines() and facts["bytes_compared"] == 0
+
+
+def test_a_clone_with_one_vdi_cannot_be_compared_and_is_no_other_sr(tmp_path, command):
+    volumes = [vhd("base", hidden=True), vhd("disk", parent="base")]
+    built = build_sr(volumes, area=AREA_DEFAULT, free_extents=40)
+    clone, original = tmp_path / "clone", tmp_path / "original"
+    for path in (clone, original):
+        built.disk.to_file(str(path))
+    assert command("resignature", clone, "--vdis", "one", "--yes").status == 0
+
+    ran = command("check", clone, "--original", original)
 
     assert ran.status == 4
     assert ran.out == (
         "Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared.\n"
     )
+
+
+def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from(image, original, tmp_path, command):
+    found = command("resignature", image, "--dry-run", "--json").json
+    found["sr"]["new"] = SR  # so no other id follows from this one
+    (tmp_path / "map.json").write_text(json.dumps(found))
+    command("resignature", image, "--yes", "--map", tmp_path / "map.json")
+    with open_device(str(image), writable=False) as device:
+        journal_at = engine.inspect(device).tail.journal_offset
+    patched(image, journal_at, bytes(512))
+
+    same = command("check", image, "--original", original)
+    flipped(image, guest_byte("data"))
+    other = command("check", image, "--original", original).out.splitlines()
+
+    assert same.status == 0
+    assert other[0].startswith("The original is another SR: ")
+    assert other[0].endswith(" Only a LUN that was resignatured more than once, or with --map, may still be its clone.")
+    assert other[1:] == ["{} differs from what is expected at byte {}.".format(image, guest_byte("data"))]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_right_original_is_no_other_sr_whatever_has_changed(finished, original, command, times):
+    for _ in range(times - 1):
+        command("resignature", finished, "--yes", "--again")
+    flipped(finished, guest_byte("data"))
+
+    ran = command("check", finished, "--original", original)
+
+    assert ran.out == "{} differs from what is expected at byte {}.\n".format(finished, guest_byte("data"))
+
+
+# --- how long it takes
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_it_shows_how_far_it_is(finished, original, command, monkeypatch):
+    silent = command("check", finished, "--original", original)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+
+    command("check", finished, "--original", original)
+
+    drawn = sys.stderr.getvalue()
+    compared = re.search(r"\((.*) of data compared\)", silent.out).group(1)
+    assert silent.err == ""
+    assert drawn.endswith(f"#] {compared} of {compared}\n")
+    assert drawn.startswith("\r  [")
 
 
 # --- requests that cannot be meant, and originals that cannot be read
