@@ -7,6 +7,7 @@
     relvmoiscsi/cli/map.py                              a file or a directory; `*` stands for any name
     `host.iscsi.login`                                  a module of the package; an attribute of it may follow
     tests/unit/cli/test_map.py::test_both_are_needed    a test
+    fleet/checks.yml                                    in a page: a file below ansible/examples
 
 And nothing points to notes that are not in the repository. Run by tools/check.sh; prints a line for each that fails.
 """
@@ -28,9 +29,12 @@ UPSTREAM = ("blktap", "LVM2", "open-iscsi", "QEMU", "SM", "systemd", "xen-api")
 
 POINTER = re.compile(
     r"(?<![\w./<$-])"
-    r"(?P<path>(?:docs|tests|tools|relvmoiscsi|drivers(?=/ReLV|/plugins)|udev|supp-pack|bench)/[\w*/.-]*[\w*])"
+    r"(?P<path>(?:docs|tests|tools|relvmoiscsi|drivers(?=/ReLV|/plugins)|udev|supp-pack|bench|ansible)/[\w*/.-]*[\w*])"
     r'(?:::(?P<test>test_\w+)|,\s+"(?P<section>[^"]+)")?'
 )
+#: a page shows how Ansible is called there
+PLAYED = re.compile(r"(?<![\w./<*-])(?:\$PWD/)?(?P<path>[\w-][\w/-]*\.yml|(?<=ansible-playbook -i )[\w/.-]+)")
+EXAMPLES = "ansible/examples"
 MODULE = re.compile(r"`(?P<name>(?:cli|direct|doctor|formats|host|resignature|sr_driver)(?:\.\w+)+)`")
 OUTSIDE = re.compile(r"\bfacts[/]|\bdesign\.md|\bstyle\.md|\bbrief/|\.\./shared|\b[Ii]ssues? \d+\b")
 #: a line end within a comment or docstring, with what the next line begins with
@@ -63,6 +67,10 @@ def problems(top: Path) -> Iterator[Problem]:
         is_test = name.parts[0] == "tests" and name.suffix == ".py"
         for line, says in problems_in(text, remarks(text) if is_test else text, top):
             yield Problem(name, line, says)
+        for match in PLAYED.finditer(text if name.parts[0] == "docs" else ""):
+            if not (top / EXAMPLES / match.group("path")).is_file():
+                line = text.count("\n", 0, match.start()) + 1
+                yield Problem(name, line, f"there is no {match.group('path')} in {EXAMPLES}")
 
 
 def remarks(source: str) -> str:

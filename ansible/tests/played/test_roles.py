@@ -22,6 +22,13 @@ def alone(day):
     return day
 
 
+def test_the_fleet_is_tested_with_the_checks_of_the_example_and_nothing_is_left(alone):
+    before = everything(alone)
+    played = alone.play(FLEET, "-e", f"dr_test_checks={FLEET.parent / 'checks.yml'}")
+    assert played.status == 0 and "Every VM has its copy" in played.out, played.out
+    assert everything(alone) == before
+
+
 def test_checks_that_fail_leave_nothing_either(alone, tmp_path):
     before = everything(alone)
     checks = tmp_path / "checks.yml"

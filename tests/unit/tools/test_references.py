@@ -68,6 +68,24 @@ def test_it_is_told_with_its_file_and_line(repository):
     assert [str(problem) for problem in problems(repository)] == ["docs/more.rst:5: there is no docs/hosts.rst"]
 
 
+def test_a_page_names_files_of_ansibles_examples_that_are_there(repository):
+    (repository / "ansible/examples/fleet").mkdir(parents=True)
+    (repository / "ansible/examples/attach.yml").write_text("")
+    (repository / "ansible/examples/fleet/checks.yml").write_text("")
+    run = "ansible-playbook -i {} attach.yml -e checks=$PWD/{}/checks.yml roles/*/main.yml"
+    text = "See ansible/examples/fleet::\n\n    $ " + run + "\n"
+    page = repository / "docs/more.rst"
+
+    page.write_text(text.format("fleet/checks.yml", "fleet"))
+    assert list(problems(repository)) == []
+
+    page.write_text(text.format("inventory", "team"))
+    assert [str(problem) for problem in problems(repository)] == [
+        "docs/more.rst:3: there is no inventory in ansible/examples",
+        "docs/more.rst:3: there is no team/checks.yml in ansible/examples",
+    ]
+
+
 def test_of_a_test_only_comments_and_docstrings_are_looked_at():
     source = '"""docs/a.rst"""\n\nx = [\n    "docs/b.rst",  # docs/c.rst\n]\n\n\n'
     source += 'def f():\n    """docs/d.rst\n\n    docs/e.rst"""\n'
