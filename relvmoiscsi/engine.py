@@ -381,8 +381,10 @@ def find_unfinished(device: Device) -> Optional[Mark]:
         return earlier_run.find_unfinished(device)
 
 
-def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result:
-    """Finish a run that was cut, with the ids it had chosen.
+def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] = None) -> Result:
+    """Finish a run that was cut, with the ids it had chosen. Where none was cut, nothing is written (`already_done`).
+
+    `mark` is that of `find_unfinished`, for whoever has to know the run before: its volume groups are to be locked.
 
     One that makes a new image of several is taken back before its commit: nothing tells for sure whether a guest has
     written to the old ones since. So is one that was being taken back.
@@ -391,6 +393,14 @@ def recover(device: Device, mark: Mark, scsi_id: Optional[str] = None) -> Result
 
     Raises Refused when the run was begun on another LUN: this one is a copy of it, and would become its twin.
     """
+    mark = mark or find_unfinished(device)
+    if mark is None:
+        with in_state(NOTHING_WRITTEN):
+            found = inspect(device)
+            if found.problem is not None:
+                raise found.problem
+        ids, of = (found.run.ids, found.run.scsi_id) if found.run is not None else (None, None)
+        return Result(found.state, found.lun, ids, of, already_done=True)
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.tail.scsi_id_digest) and digest != mark.tail.scsi_id_digest:
         undo_first = f"Run `relvmoiscsi undo {device.name}`, then resignature it."

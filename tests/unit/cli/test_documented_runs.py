@@ -74,13 +74,24 @@ def test_the_json_on_the_page_is_a_part_of_what_the_run_prints(luns, command):
 
 
 def test_the_python_on_the_page_runs(luns, command):
-    source = next(block for block in blocks(text_of("docs/scripting.rst")) if "import engine" in block)
-    source = source.replace("/dev/sdc", "clone.img").replace("36001405...", SCSI_ID)
-    out = io.StringIO()
+    first, compared, taken_back = (block for block in blocks(text_of("docs/scripting.rst")) if "open_device(" in block)
+    names = {}
 
-    with redirect_stdout(out):
-        exec(compile(source, "docs/scripting.rst", "exec"), {})
+    def printed(source):
+        source = source.replace("/dev/sdb", "original.img").replace("/dev/sdc", "clone.img")
+        out = io.StringIO()
+        with redirect_stdout(out):
+            exec(compile(source.replace("36001405...", SCSI_ID), "docs/scripting.rst", "exec"), names)
+        return out.getvalue().splitlines()
 
-    state, new_sr = out.getvalue().split()
-    assert state == re.search(r'# "(\w+)"', source).group(1)
+    state, new_sr = printed(first)
+    assert [state] == shown_values(first)
     assert command("show", "clone.img", "--json").json["sr"]["uuid"] == new_sr
+    assert printed(compared) == shown_values(compared)
+    assert printed(taken_back) == shown_values(taken_back)
+    assert command("show", "clone.img", "--json").json["state"] == "clean"
+
+
+def shown_values(source):
+    """What the comments of an example say that a line prints."""
+    return [value.strip('"') for value in re.findall(r'print\(.*# ("\w+"|\[\])$', source, re.MULTILINE)]

@@ -32,7 +32,7 @@ from kit.cuts import (
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import DeviceError, FormatError, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.resignature.after_a_cut import torn_label
 from relvmoiscsi.resignature.protocol import journal
@@ -59,6 +59,39 @@ def refused(disk, act=recover, kind=Refused):
 def tear_label(disk):
     label = label_range(disk)
     disk.poke(label.offset, garbage(label.offset, 512))
+
+
+# --- called with a device alone, as docs/scripting.rst shows it
+
+
+@pytest.mark.parametrize("flush", [SWITCHED, HEADERS_WRITTEN])
+def test_a_device_is_enough_to_finish_a_run(flush):
+    original = image("one VDI")
+    disk = cut_before(original, flush)
+    wanted = done(original)
+
+    result = engine.recover(disk)
+
+    assert (result.state, result.already_done) == (engine.RESIGNATURED, False)
+    assert reader.vg_view(disk) == reader.vg_view(wanted)
+
+
+@pytest.mark.parametrize("is_resignatured", [False, True])
+def test_nothing_is_written_where_nothing_was_cut(is_resignatured):
+    disk = image("one VDI").copy()
+    if is_resignatured:
+        disk = done(disk)
+    before = disk.copy()
+
+    result = engine.recover(disk)
+
+    assert (result.state, result.already_done) == (engine.inspect(before).state, True)
+    assert (result.writes, result.flushes) == (0, 0) and disk == before
+    assert (result.ids is not None) == is_resignatured
+
+
+def test_what_is_no_sr_is_refused():
+    assert "is empty" in refused(SparseDisk(64 << 20), engine.recover, NotFound)
 
 
 # --- LVM went on after the commit
