@@ -15,6 +15,7 @@ from relvmoiscsi.wording import printable
 
 _UNDO = """\
 Possible until LVM next changes the volume group, for example when the SR is used. A run that was cut is taken back.
+Every byte comes back, but for some KiB of free space in LVM's metadata area: there the journals of both runs stay.
 
 example:
   relvmoiscsi undo /dev/sdc"""

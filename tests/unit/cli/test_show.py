@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """`show`: what is on a LUN, in words and as JSON; whatever is on it is an answer, and nothing is ever written."""
 
+import errno
+import re
+
 import pytest
 
 from kit import shell
@@ -20,8 +23,10 @@ from kit.shell import (
     patched,
     tree,
 )
+from relvmoiscsi import engine
 from relvmoiscsi.device import align_down
-from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.errors import DeviceError
+from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 
 SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes", "one_vdi", "saved_vms"}
 VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
@@ -311,6 +316,28 @@ def test_what_is_no_device_is_told(image, command, path, status):
         assert ran.status == status
         assert ran.json["state"] is None
         assert str(image.parent) in ran.err
+
+
+@pytest.mark.parametrize("name", ["show", "check", "recover"])
+def test_a_device_that_does_not_answer_has_no_state(image, command, monkeypatch, name):
+    def failing(device, ranges):
+        raise DeviceError(device.name, "read", 0, 512, "Input/output error", errno.EIO)
+
+    monkeypatch.setattr(HostDevice, "read", failing)
+
+    ran = command(name, image, "--json")
+
+    assert (ran.status, ran.json["state"], ran.json["error"]["exit_status"]) == (7, None, 7)
+
+
+def test_the_page_for_scripts_has_every_state():
+    page = (shell.TOP / "docs/scripting.rst").read_text(encoding="utf-8")
+
+    words, null = re.search(r"``state`` is one of\n(.*?); it is (null) where the device could not be\n", page).groups()
+
+    states = (engine.EMPTY, engine.FOREIGN, engine.CLEAN, engine.UNFINISHED, engine.RESIGNATURED, engine.DAMAGED)
+    assert (tuple(re.findall(r"``(\w+)``", words)), null) == (states, "null")
+    assert states == shell.STATES
 
 
 # --- what show never does
