@@ -17,6 +17,7 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.pool import attach, discard, hosts, jobs, luns, progress, records, secrets, vdis
 from relvmoiscsi.pool.attach import Attached, Wanted
+from relvmoiscsi.pool.attach_plan import LunPlan
 from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.connection import LOCAL, Where, connect
 from relvmoiscsi.pool.luns import PoolLun
@@ -326,15 +327,17 @@ def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Por
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
     wanted = Wanted(arguments.name, records.today(), records.run_id(), arguments.jobs)
-    names = attach.names(pool, chosen, wanted)
+    planned = attach.plan(calls, pool, chosen, wanted)
+    passed_over = [attach.passed_over(lun) for lun in left]
     if arguments.dry_run:
-        return _would_attach(pool, chosen, names)
-    if not arguments.yes:
-        say(_would_attach(pool, chosen, names).text)
-    ask(arguments, f"Attach {len(chosen)} LUNs?")
-    with progress.shown(None if arguments.json else progress.terminal(), len(chosen)) as tell:
-        results = attach.attach(calls, pool, chosen, wanted, tell)
-    results += [attach.passed_over(lun) for lun in left]
+        return _would_attach(planned, passed_over)
+    count = sum(bool(row.steps) for row in planned)
+    if count and not arguments.yes:
+        say(_would_attach(planned, passed_over).text)
+        ask(arguments, f"Attach {count} LUNs?")
+    with progress.shown(None if arguments.json else progress.terminal(), count) as tell:
+        results = attach.carry_out(calls, pool, planned, wanted, tell)
+    results += passed_over
     facts = {"luns": [result.facts() for result in results]}
     status = _status(results)
     if arguments.map_out and not _write_map(arguments.map_out, results):
@@ -351,22 +354,17 @@ def _status(results: Sequence[Attached]) -> int:
     return Partial.exit_status
 
 
-def _would_attach(pool: Pool, chosen: Sequence[PoolLun], names: Dict[str, str]) -> Answer:
-    rows = [{"scsi_id": lun.scsi_id, "steps": _steps(pool, lun, names[lun.scsi_id])} for lun in chosen]
-    lines = [printable("{}: {}".format(row["scsi_id"], "; ".join(row["steps"]))) for row in rows]
-    return Answer({"would": rows}, "\n".join(["This would be done:", *lines]))
-
-
-def _steps(pool: Pool, lun: PoolLun, name: str) -> List[str]:
-    steps = []
-    if lun.kind in luns.UNTOUCHED:
-        steps.append("resignature")
-    if pool.sr_by_uuid(lun.sr_uuid) is None or lun.kind in luns.UNTOUCHED:
-        steps.append(f'introduce as "{name}"')
-    if lun.kind == luns.ATTACHED:
-        steps.append("complete what is missing")
-    on = ", ".join(pool.host_name(host) for host in pool.hosts_in_order())
-    return [*steps, "plug on " + on, "tags and other_config from the original's VDIs"]
+def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
+    lines = [f"{row.lun.scsi_id}: {row.text()}" for row in planned]
+    lines += [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
+    is_any = any(row.steps for row in planned)
+    head = "This would be done:" if is_any else "There is nothing to do:"
+    rows = [row.facts() for row in planned]
+    rows += [
+        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "error": str(each.error)}
+        for each in passed_over
+    ]
+    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]))
 
 
 #: what is said behind the state of a host that has not plugged an SR

@@ -14,6 +14,7 @@
     luns         each LUN that the pool can see, named for what it is
     jobs         several at once, one failing stops no other
     attach       resignature, introduce, plug, label; every step repeatable
+    attach_plan  which of these steps there are to take, as a value: for `attach`, a dry run and a prompt
     hosts        one SR on every host of the pool
     vdis         old and new VDIs, and what goes along from the old to the new
     secrets      CHAP

@@ -12,17 +12,17 @@
     3 plug          on the master, then on the others; a host that is down is finished by the next run
     4 scan, label   VDIs appear with the names that they have on the LUN; tags and other_config come from the original's
 
-What is in 2 to 4 already is left as it is. Nothing here calls SR.destroy, or SR.create of another type.
+What is in 2 to 4 already is left as it is; attach_plan says which steps there are. Nothing here calls SR.destroy, or
+SR.create of another type.
 """
 
 import string
-import threading
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import hosts, jobs, luns, secrets, vdis
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
+from relvmoiscsi.pool import attach_plan, hosts, jobs, luns, secrets, vdis
+from relvmoiscsi.pool.attach_plan import LunPlan, Originals, marks_of, verify_no_database, verify_not_overwritten
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
@@ -35,7 +35,7 @@ from relvmoiscsi.pool.luns import (
     UNTOUCHED,
     PoolLun,
 )
-from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR, RUN, SCSI_ID, Pool
+from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR, SCSI_ID, Pool
 from relvmoiscsi.pool.vdis import Pair
 
 #: the failure with which SR.create of our type says that it is done; docs/host.rst
@@ -43,8 +43,6 @@ _DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned
 
 #: device-config of our types beside the LUN; drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR describe it
 _CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
-
-_FLAGS = {"gc": "false", "indestructible": "true"}
 
 NAME = "{sr} {date}"
 
@@ -94,15 +92,6 @@ class Attached(NamedTuple):
             "vdis": [pair.facts() for pair in self.vdis],
             "error": str(self.error) if self.error is not None else None,
         }
-
-
-class Introduced(NamedTuple):
-    """A LUN whose SR the pool has."""
-
-    lun: PoolLun
-    ref: str  #: of the SR
-    name: str  #: of the SR
-    has_changed: bool  #: was anything set now?
 
 
 # --- which
@@ -237,38 +226,59 @@ def _name(wanted: Wanted, lun: PoolLun) -> str:
 # --- attach
 
 
+def plan(calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> List[LunPlan]:
+    """What there is to do with the chosen LUNs, in their order. Nothing is changed. Raises UsageError, PoolFailure."""
+    return attach_plan.plan(calls, pool, chosen, names(pool, chosen, wanted), wanted.run)
+
+
 def attach(
     calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, tell: Progress = lambda *_: None
 ) -> List[Attached]:
-    """Attach the chosen LUNs; what became of each, in their order. Raises UsageError, and PoolFailure where
-    the pool goes away between the steps; nothing for a single LUN.
+    """Plan, and carry it out at once. Raises what both do."""
+    return carry_out(calls, pool, plan(calls, pool, chosen, wanted), wanted, tell)
+
+
+def carry_out(
+    calls: Calls, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress = lambda *_: None
+) -> List[Attached]:
+    """Take the steps of these plans, and no other; what became of each LUN, in their order. `tell` hears of LUNs alone
+    with which there is something to do. Raises PoolFailure where the pool goes away between the steps; nothing for a
+    single LUN.
     """
-    named = names(pool, chosen, wanted)
-    originals = _Originals(pool)
+    originals = Originals(pool)
 
-    def new_ids(one: Calls, lun: PoolLun) -> PoolLun:
-        if _has_sr(pool, lun):
-            return lun
-        return _told(tell, lun, RESIGNATURING, lambda: create(one, pool, lun))
+    def new_ids(one: Calls, row: LunPlan) -> LunPlan:
+        if row.refusal is not None:
+            raise row.refusal
+        if not row.resignatures:
+            return row
+        return row._replace(lun=_told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun)))
 
-    def ids(one: Calls, lun: PoolLun) -> PoolLun:
-        return lun if lun.kind == ATTACHED else identified(one, pool, lun)  # the LUN tells its database, and its SR
+    def ids(one: Calls, row: LunPlan) -> LunPlan:
+        if row.lun.kind == ATTACHED:
+            return row
+        return row._replace(lun=_identified(one, pool, row.lun))  # the LUN tells its database, and its SR
 
-    def sr(one: Calls, lun: PoolLun) -> Introduced:
-        return introduce(one, pool, lun, named[lun.scsi_id], wanted.run)
+    def sr(one: Calls, row: LunPlan) -> LunPlan:
+        return introduce(one, row, wanted.run)
 
-    def whole(one: Calls, ready: Introduced) -> Attached:
+    def whole(one: Calls, row: LunPlan) -> Attached:
         try:
-            return _told(tell, ready.lun, ATTACHING, lambda: complete(one, pool, ready, originals))
+            if not row.steps:
+                return complete(one, pool, row, originals)
+            return _told(tell, row.lun, ATTACHING, lambda: complete(one, pool, row, originals))
         except RelvmoiscsiError as error:
-            return Attached(ready.lun.scsi_id, FAILED, ready.lun.sr_uuid, ready.lun.of_sr, error=error)
+            return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
 
     steps: List[Callable[[Calls, Any], Any]] = [new_ids, ids, sr, whole]
-    together = jobs.Together(steps.index(whole), _seen_together(chosen))
-    key = _begin(calls, pool, chosen, wanted.run)
-    done = jobs.in_steps(calls, chosen, steps, wanted.jobs, together)
+    chosen = [row.lun for row in planned]
+    group = _seen_together(chosen)
+    together = jobs.Together(steps.index(whole), lambda row: group(row.lun))
+    new = [row.lun.scsi_id for row in planned if row.introduces]
+    key = _begin(calls, pool, new, wanted.run)
+    done = jobs.in_steps(calls, planned, steps, wanted.jobs, together)
     results = [_outcome(lun, outcome) for lun, outcome in zip(chosen, done)]
-    _end(calls, pool, key, chosen, results)
+    _end(calls, pool, key, new, results)
     return results
 
 
@@ -287,21 +297,18 @@ def resignature_all(
         new = _told(tell, lun, RESIGNATURING, lambda: resignature(calls, pool, lun))
         return Attached(lun.scsi_id, NEW_IDS, new.sr_uuid, new.of_sr)
 
-    _begin(calls, pool, chosen, wanted.run)
+    new = [lun.scsi_id for lun in chosen if attach_plan.sr_of(pool, lun) is None]
+    _begin(calls, pool, new, wanted.run)
     return [_outcome(lun, done) for lun, done in zip(chosen, jobs.at_once(calls, chosen, one, wanted.jobs))]
 
 
-def _has_sr(pool: Pool, lun: PoolLun) -> bool:
-    """Does the pool have the SR that attach makes of it? Then it has its identities."""
-    return lun.kind == ATTACHED or lun.kind == RESIGNATURED and pool.sr_by_uuid(lun.sr_uuid) is not None
-
-
-def _begin(calls: Calls, pool: Pool, chosen: Sequence[PoolLun], run: str) -> str:
-    """Note in the pool what gets new identities now: whoever comes after a run that was killed knows them by that.
+def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
+    """Note in the pool which LUNs (SCSIids) get new SRs now: whoever comes after a run that was killed knows them by
+    that.
 
     Gives the note's key; "" where there is nothing to be noted. Raises PoolFailure.
     """
-    begun = {lun.scsi_id for lun in chosen if not _has_sr(pool, lun) and not pool.is_begun(lun.scsi_id)}
+    begun = {scsi_id for scsi_id in new if not pool.is_begun(scsi_id)}
     if not begun:
         return ""
     key = AT_WORK + run
@@ -310,13 +317,13 @@ def _begin(calls: Calls, pool: Pool, chosen: Sequence[PoolLun], run: str) -> str
     return key
 
 
-def _end(calls: Calls, pool: Pool, key: str, chosen: Sequence[PoolLun], results: Sequence[Attached]) -> None:
+def _end(calls: Calls, pool: Pool, key: str, new: Iterable[str], results: Sequence[Attached]) -> None:
     """Take away the notes whose LUNs all have marked SRs now; what is left is for the next run."""
     marked = {result.scsi_id for result in results if result.sr_uuid}
     marked |= {str(sr["other_config"].get(SCSI_ID)) for _, sr in pool.copies()}
     notes = dict(pool.at_work)
     if key:
-        notes[key] = notes.get(key, frozenset()) | {lun.scsi_id for lun in chosen if not _has_sr(pool, lun)}
+        notes[key] = notes.get(key, frozenset()) | frozenset(new)
     for name, begun in notes.items():
         if begun <= marked:
             try:
@@ -331,46 +338,15 @@ def _seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
     return lambda lun: lun.portal.iqn if is_plain else ""
 
 
-class _Originals:
-    """The VDIs of SRs (UUIDs) that the pool has: one call for an SR, however many copies of it there are."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool, self._lock = pool, threading.Lock()
-        self._known: Dict[str, Records] = {}
-        self._all: Optional[Records] = None
-
-    def of(self, calls: Calls, sr_uuid: str) -> Records:
-        """Raises PoolFailure."""
-        with self._lock:
-            if sr_uuid not in self._known:
-                ref = self._pool.sr_by_uuid(sr_uuid)
-                self._known[sr_uuid] = vdis.of_sr(calls, ref) if ref is not None else {}
-            return self._known[sr_uuid]
-
-    def by_ids(self, calls: Calls, new_sr: str, copies: Records) -> str:
-        """The SR (UUID) whose VDIs these are, of a LUN that does not say it any more: new ids follow from old ones.
-
-        "" where the pool has none of them. Raises PoolFailure.
-        """
-        with self._lock:
-            if self._all is None:
-                self._all = calls.records("VDI")
-        new = {copy["uuid"] for copy in copies.values()}
-        for old in self._all.values():
-            if old["SR"] in self._pool.srs and derived_uuid(new_sr, old["uuid"]) in new:
-                return str(self._pool.srs[old["SR"]]["uuid"])
-        return ""
-
-
 def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:
     tell(lun.scsi_id, step, BEGUN)
-    how = ENDED
     try:
         found = work()
-        how = OVER
-        return found
-    finally:
-        tell(lun.scsi_id, step, how)
+    except RelvmoiscsiError:
+        tell(lun.scsi_id, step, ENDED)
+        raise
+    tell(lun.scsi_id, step, OVER)
+    return found
 
 
 def _outcome(lun: PoolLun, outcome: Union[Attached, RelvmoiscsiError]) -> Attached:
@@ -380,17 +356,6 @@ def _outcome(lun: PoolLun, outcome: Union[Attached, RelvmoiscsiError]) -> Attach
 def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """The LUN with identities of its own, and which they are. Raises PoolFailure, Refused."""
     return identified(calls, pool, create(calls, pool, lun))
-
-
-def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
-    """Raises Refused where the pool still has, on hosts or detached, the copy that was on this LUN before."""
-    earlier = pool.sr_on(lun.scsi_id)
-    if earlier is not None and lun.kind in UNTOUCHED:
-        name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
-        raise Refused(
-            f"The LUN {lun.scsi_id} was that of the SR {name!r} ({old}), and holds another one now: the array has "
-            "overwritten it. Nothing was written. `relvmoiscsi pool discard` that SR, then run the same again."
-        )
 
 
 def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
@@ -437,89 +402,73 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
     if on.state != RESIGNATURED or not on.sr_uuid:
         raise PoolFailure(f"The LUN was resignatured, and its probe says {on.state}. {on.problem}".strip())
-    if pool.ref in on.metadata_of:
-        raise Refused(
-            f"A VDI on the LUN {lun.scsi_id} is to hold the database of this pool, which would write it there once the "
-            "SR is plugged. The LUN was resignatured before, without --clear-metadata-vdi: undo that on a host, then "
-            "run the same again."
-        )
+    verify_no_database(pool, lun.scsi_id, on.metadata_of)
     of_sr = on.old_uuid or lun.of_sr
     return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=of_sr, old_vdis=on.old_vdis)
 
 
-def introduce(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str) -> Introduced:
-    """The LUN's new SR in the pool, with our marks and on no host yet. Raises PoolFailure, Refused."""
-    ref, record, is_new = _sr(calls, pool, lun, name)
-    is_marked = _mark(calls, ref, record, lun, run)
-    return Introduced(lun, ref, str(record["name_label"]), is_new or is_marked)
+def _identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+    """The same, also of a LUN whose SR another client has attached since we looked: no probe tells of it any more."""
+    try:
+        return identified(calls, pool, lun)
+    except PoolFailure:
+        copy = _attached_meanwhile(calls, pool, lun)
+        if copy is None:
+            raise
+        return copy
 
 
-def complete(calls: Calls, pool: Pool, ready: Introduced, originals: _Originals) -> Attached:
-    """The SR on all hosts, with its VDIs. Raises PoolFailure."""
-    lun, sr = ready.lun, ready.ref
-    on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id))
-    has_changed = ready.has_changed or on_hosts.changed
-    if has_changed or not calls.call("SR.get_VDIs", sr):
+def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
+    """The plan with the LUN's new SR, in the pool, with our marks and on no host yet. Raises PoolFailure, Refused."""
+    if not row.introduces:
+        for key, text in row.marks.items():  # what others set meanwhile stays
+            _add(calls, "SR", row.sr, key, text)
+        return row
+    lun = row.lun
+    description = f"Copy of the SR {lun.name or 'unknown'} ({lun.of_sr or 'unknown'}). Discard it, never destroy it."
+    try:
+        ref = str(calls.call("SR.introduce", lun.sr_uuid, row.name, description, lun.portal.lvm_type, "user", True, {}))
+    except PoolFailure as failure:
+        if failure.code != "SR_UUID_EXISTS":
+            raise
+        return _introduced_meanwhile(calls, row, run)
+    calls.call("SR.set_other_config", ref, marks_of(lun, run))
+    return row._replace(sr=ref)
+
+
+def _introduced_meanwhile(calls: Calls, row: LunPlan, run: str) -> LunPlan:
+    """The plan with the SR that another client has introduced since we looked. Raises PoolFailure, Refused."""
+    ref = str(calls.call("SR.get_by_uuid", row.lun.sr_uuid))
+    record: Record = calls.call("SR.get_record", ref)
+    attach_plan.verify_same(record, row.lun)
+    marks = {key: text for key, text in marks_of(row.lun, run).items() if key not in record["other_config"]}
+    return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=marks), run)
+
+
+def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals) -> Attached:
+    """The SR on the hosts, with its VDIs, as planned. Raises PoolFailure."""
+    lun, sr = row.lun, row.sr
+    on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id), row.hosts)
+    if row.scans:
         calls.run("SR.scan", sr)
     copies = vdis.of_sr(calls, sr)
     of_sr = lun.of_sr or originals.by_ids(calls, lun.sr_uuid, copies)
-    if of_sr != lun.of_sr:  # LVM has taken the place of the journal, which would have said it
+    old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
+    if row.labels and of_sr != lun.of_sr:  # LVM has taken the place of the journal, which would have said it
         calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
         _add(calls, "SR", sr, ORIGINAL_SR, of_sr)
-    old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
-    has_changed = vdis.carry_over(calls, lun.sr_uuid, copies, old) or has_changed
-    status = DONE if has_changed else ALREADY
+    if row.labels or row.scans:
+        vdis.carry_over(calls, lun.sr_uuid, copies, old)
+    status = DONE if row.steps else ALREADY
     return Attached(
         lun.scsi_id,
-        status if on_hosts.is_everywhere else PARTIAL,
+        status if all(state == hosts.PLUGGED for state in on_hosts.values()) else PARTIAL,
         lun.sr_uuid,
         of_sr,
-        ready.name,
-        on_hosts.hosts,
+        row.name,
+        on_hosts,
         vdis.pairs(lun.sr_uuid, copies, old),
     )
-
-
-def _sr(calls: Calls, pool: Pool, lun: PoolLun, name: str) -> Tuple[str, Record, bool]:
-    """(reference, record, whether it was introduced now). Raises PoolFailure, Refused."""
-    ref = pool.sr_by_uuid(lun.sr_uuid)
-    if ref is None:
-        description = (
-            f"Copy of the SR {lun.name or 'unknown'} ({lun.of_sr or 'unknown'}). Discard it, never destroy it."
-        )
-        try:
-            ref = str(
-                calls.call("SR.introduce", lun.sr_uuid, name, description, lun.portal.lvm_type, "user", True, {}),
-            )
-        except PoolFailure as failure:
-            if failure.code != "SR_UUID_EXISTS":
-                raise
-            ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))
-        else:
-            return ref, {"name_label": name, "other_config": {}}, True
-        record: Record = calls.call("SR.get_record", ref)
-    else:
-        record = pool.srs[ref]
-    marked_for = record["other_config"].get(SCSI_ID, lun.scsi_id)
-    if record["type"] != lun.portal.lvm_type or marked_for != lun.scsi_id:
-        raise Refused(
-            f"The pool has an SR {lun.sr_uuid} already, of type {record['type']} and on another LUN than {lun.scsi_id}."
-        )
-    return ref, record, False
-
-
-def _mark(calls: Calls, sr: str, record: Record, lun: PoolLun, run: str) -> bool:
-    """Set our marks where they are not; gives whether any was missing. Raises PoolFailure."""
-    marks = {ORIGINAL_SR: lun.of_sr, SCSI_ID: lun.scsi_id, **_FLAGS, RUN: run}
-    have = record["other_config"]
-    if all(key in have for key in marks):
-        return False
-    if not have:  # it was introduced now
-        calls.call("SR.set_other_config", sr, marks)
-        return True
-    for key in [key for key in marks if key not in have]:  # what others set meanwhile stays
-        _add(calls, "SR", sr, key, marks[key])
-    return True
 
 
 def _add(calls: Calls, kind: str, ref: str, key: str, value: str) -> None:

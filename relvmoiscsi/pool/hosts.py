@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """One SR on every host of the pool: PBDs, plugged on the master first; a host that is down is passed over and told."""
 
-from typing import Dict, List, Mapping, NamedTuple, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.pool.calls import Calls, PoolFailure
 from relvmoiscsi.pool.records import Pool
@@ -11,39 +11,57 @@ MEMBER_SECONDS = 600.0  #: for a host that is not the master to plug it; a hung 
 _AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE")
 
 
-class OnHosts(NamedTuple):
-    """How an SR is on the hosts."""
+class HostPlan(NamedTuple):
+    """What there is to do for an SR on a host."""
 
-    hosts: Dict[str, str]  #: by name: PLUGGED, DOWN, or why it is not plugged
-    changed: bool
+    host: str  #: reference
+    name: str
+    pbd: str = ""  #: reference of the PBD there is; "" for one that is to be created
+    is_plugged: bool = False
+    is_down: bool = False  #: and the SR is not plugged there: left for a later run
 
     @property
-    def is_everywhere(self) -> bool:
-        return all(state == PLUGGED for state in self.hosts.values())
+    def creates(self) -> bool:
+        """Is a PBD to be created? xapi takes it for a host that is down as well."""
+        return not self.pbd
+
+    @property
+    def plugs(self) -> bool:
+        return not (self.is_plugged or self.is_down)
 
 
-def plug_everywhere(calls: Calls, pool: Pool, sr: str, config: Mapping[str, str]) -> OnHosts:
-    """A PBD on each host, and all of them plugged. Raises PoolFailure when the master's is not."""
-    pbds, created = _pbds(calls, pool, sr, config)
+def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
+    """What there is to do for an SR on each host, the master first; for None, which no host has yet. Pure."""
+    pbds = pool.pbds_of(sr) if sr is not None else {}
+    found = []
+    for host in pool.hosts_in_order():
+        ref, is_plugged = (pbds[host][0], bool(pbds[host][1]["currently_attached"])) if host in pbds else ("", False)
+        is_down = not (is_plugged or pool.live[host] or host == pool.master)
+        found.append(HostPlan(host, pool.host_name(host), ref, is_plugged, is_down))
+    return found
+
+
+def plug_everywhere(
+    calls: Calls, pool: Pool, sr: str, config: Mapping[str, str], plans: Sequence[HostPlan]
+) -> Dict[str, str]:
+    """How an SR is on the hosts when these plans are done, by name: PLUGGED, DOWN, or why it is not plugged.
+
+    Raises PoolFailure when the master's PBD is not plugged.
+    """
+    there = pool.pbds_of(sr)
+    alike = next((pbd["device_config"] for _, pbd in there.values()), config)  # as on the other hosts, if on any
+    pbds = {each.host: each.pbd or _pbd(calls, sr, each.host, alike) for each in plans}
     states: Dict[str, str] = {}
     waiting: List[Tuple[str, str]] = []
-    changed = created
-    for host in pool.hosts_in_order():
-        pbd, is_plugged = pbds[host]
-        changed = changed or not is_plugged
-        if is_plugged:
-            states[pool.host_name(host)] = PLUGGED
-        elif host == pool.master:
-            calls.run("PBD.plug", pbd)
-            states[pool.host_name(host)] = PLUGGED
-        elif not pool.live[host]:
-            states[pool.host_name(host)] = DOWN
-        else:
-            states[pool.host_name(host)] = ""
-            waiting.append((pool.host_name(host), calls.start("PBD.plug", pbd)))
+    for each in plans:
+        states[each.name] = DOWN if each.is_down else PLUGGED
+        if each.plugs and each.host == pool.master:
+            calls.run("PBD.plug", pbds[each.host])
+        elif each.plugs:
+            waiting.append((each.name, calls.start("PBD.plug", pbds[each.host])))
     for name, task in waiting:
         states[name] = _plugged(calls, task)
-    return OnHosts(states, changed)
+    return states
 
 
 def _plugged(calls: Calls, task: str) -> str:
@@ -54,21 +72,10 @@ def _plugged(calls: Calls, task: str) -> str:
     return PLUGGED
 
 
-def _pbds(calls: Calls, pool: Pool, sr: str, config: Mapping[str, str]) -> Tuple[Dict[str, Tuple[str, bool]], bool]:
-    """((reference, is plugged) by host, whether any was created). Raises PoolFailure."""
-    there = pool.pbds_of(sr)
-    found = {host: (ref, bool(pbd["currently_attached"])) for host, (ref, pbd) in there.items()}
-    missing = [host for host in pool.hosts_in_order() if host not in found]
-    alike = next((pbd["device_config"] for _, pbd in there.values()), config)  # as on the other hosts, if on any
-    for host in missing:
-        found[host] = _pbd(calls, {"host": host, "SR": sr, "device_config": dict(alike)})
-    return found, bool(missing)
-
-
-def _pbd(calls: Calls, record: Mapping[str, object]) -> Tuple[str, bool]:
+def _pbd(calls: Calls, sr: str, host: str, config: Mapping[str, str]) -> str:
     try:
-        return str(calls.call("PBD.create", record)), False
+        return str(calls.call("PBD.create", {"host": host, "SR": sr, "device_config": dict(config)}))
     except PoolFailure as failure:
         if failure.code != "PBD_EXISTS":
             raise
-        return failure.description[3], False  # to plug one that is plugged does nothing
+        return failure.description[3]  # to plug one that is plugged does nothing

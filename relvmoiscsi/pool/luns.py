@@ -208,6 +208,7 @@ def named(pool: Pool, portal: Portal, lun: Seen, on: OnLun) -> PoolLun:
         one_vdi=on.one_vdi,
         metadata_of=on.metadata_of,
         is_ours=_is_ours(pool, ref, kind, lun.scsi_id, of_sr),
+        old_vdis=on.old_vdis,
         vms=on.vms,
         vms_saved=on.vms_saved,
     )

@@ -81,13 +81,17 @@ def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -
     The mark comes last, so that a run that is cut is done again. Gives whether anything was set. Raises PoolFailure.
     """
     became = _became(new_sr, originals)
-    changed = False
-    for ref, copy in copies.items():
-        if copy["uuid"] in became and OLD_VDI not in copy["other_config"]:
-            old_uuid, original = became[copy["uuid"]]
-            _carry(calls, ref, copy, old_uuid, original)
-            changed = True
-    return changed
+    found = unlabelled(new_sr, copies, originals)
+    for ref in found:
+        old_uuid, original = became[copies[ref]["uuid"]]
+        _carry(calls, ref, copies[ref], old_uuid, original)
+    return bool(found)
+
+
+def unlabelled(new_sr: str, copies: Records, originals: Records) -> List[str]:
+    """The VDIs of a copy (references) that have not got what the original has. Pure."""
+    became = _became(new_sr, originals)
+    return [ref for ref, copy in copies.items() if copy["uuid"] in became and OLD_VDI not in copy["other_config"]]
 
 
 def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record) -> None:

@@ -93,18 +93,21 @@ def _tell_doubtful(module, found, chosen, names):
 def _forward_rows(module, calls, pool, chosen):
     params = module.params
     wanted = client.attach.Wanted(params["name"], client.records.today(), client.run_of(params), params["jobs"])
-    names = client.attach.names(pool, chosen, wanted)
     is_attach, written = params["state"] == "attached", set()
+    if module.check_mode and not is_attach:
+        return [would_resignature(pool, lun) for lun in chosen]
+    planned = client.attach.plan(calls, pool, chosen, wanted) if is_attach else []
     if module.check_mode:
-        would = would_attach if is_attach else would_resignature
-        return [would(pool, lun, names[lun.scsi_id]) for lun in chosen]
+        return [would_attach(pool, row) for row in planned]
 
     def tell(scsi_id, step, how):
         if (step, how) == (client.attach.RESIGNATURING, client.attach.OVER):
             written.add(scsi_id)
 
-    work = client.attach.attach if is_attach else client.attach.resignature_all
-    results = work(calls, pool, chosen, wanted, tell)
+    if is_attach:
+        results = client.attach.carry_out(calls, pool, planned, wanted, tell)
+    else:
+        results = client.attach.resignature_all(calls, pool, chosen, wanted, tell)
     now = _read_again(calls) if any(result.status == client.attach.FAILED for result in results) else pool
     row = attached_row if is_attach else resignatured_row
     return [row(pool, lun, result, now, lun.scsi_id in written) for lun, result in zip(chosen, results)]
@@ -141,22 +144,16 @@ def on_hosts(pool, ref):
     return states
 
 
-def would_attach(pool, lun, name):
-    """The row of check mode. What only a run that was cut has left undone on the VDIs is not looked for."""
-    old = before(pool, lun)
-    try:
-        client.attach.verify_not_overwritten(pool, lun)
-    except client.Refused as error:
-        return _row(lun, client.attach.FAILED, False, old, old, {"error": str(error)})
-    hosts = {}
-    for host in pool.hosts_in_order():
-        name_of = pool.host_name(host)
-        hosts[name_of] = "plugged" if pool.live[host] or old["hosts"].get(name_of) == "plugged" else "down"
-    new = {**old, "kind": client.luns.ATTACHED, "name": old["name"] or name, "hosts": hosts}
-    changed = _plugged(new["hosts"]) != _plugged(old["hosts"]) or new["kind"] != old["kind"]
-    status = f"would be {client.attach.DONE}" if changed else client.attach.ALREADY
-    told = {"name": new["name"], "hosts": hosts, "error": away(hosts)}
-    return _row(lun, status, changed, old, {**new, "sr": old["sr"] or "(new)"}, told)
+def would_attach(pool, row):
+    """The row of check mode: what the plan says that the run carries out."""
+    lun, old = row.lun, before(pool, row.lun)
+    if row.refusal is not None:
+        return _row(lun, client.attach.FAILED, False, old, old, {"error": str(row.refusal)})
+    hosts = {host.name: "down" if host.is_down else "plugged" for host in row.hosts}
+    new = {**old, "kind": client.luns.ATTACHED, "sr": old["sr"] or "(new)", "name": row.name, "hosts": hosts}
+    idle = client.attach.PARTIAL if row.down else client.attach.ALREADY
+    told = {"name": row.name, "hosts": hosts, "error": away(hosts)}
+    return _row(lun, f"would be {client.attach.DONE}" if row.steps else idle, bool(row.steps), old, new, told)
 
 
 def away(hosts):
@@ -165,7 +162,7 @@ def away(hosts):
     return f"It is not plugged on {', '.join(told)}: run the same again when that is mended." if told else None
 
 
-def would_resignature(pool, lun, _name):
+def would_resignature(pool, lun):
     old = before(pool, lun)
     changed = lun.kind in client.luns.UNTOUCHED
     status = f"would be {client.attach.NEW_IDS}" if changed else client.attach.HAD_IDS

@@ -79,10 +79,15 @@ def test_what_would_be_done_is_told_and_not_done(lab, pool_command):
     ran = pool_command("attach", clone, "--dry-run", "--name", "{sr} copy")
 
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, luns)
-    assert f'{clone}: resignature; introduce as "Production copy"; plug on xs1, xs2' in ran.out
+    steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
+    assert ran.out.splitlines() == ["This would be done:", f"{clone}: {steps}"]
+    (row,) = facts(pool_command("attach", clone, "--dry-run", "--json"))["would"]
+    assert (row["scsi_id"], row["hosts_down"], row["error"]) == (clone, [], None)
+    assert row["steps"][0] == {"step": "resignature", "on": None} and {"step": "plug", "on": "xs2"} in row["steps"]
 
     pool_command("attach", clone, "--yes", "--name", "{sr} copy")
-    assert "complete what is missing" in pool_command("attach", clone, "--dry-run").out
+    ran = pool_command("attach", clone, "--dry-run")
+    assert ran.out == f"There is nothing to do:\n{clone}: already attached: nothing to do\n"
     ran = pool_command("discard", "Production copy", "--dry-run", "--json")
     assert facts(ran)["srs"][0]["status"] == "would be discarded"
     assert lab.pool.db.refs("SR", name_label="Production copy")
@@ -221,6 +226,43 @@ def test_somebody_is_asked(lab, pool_command, type_in):
     type_in("y\n")
     ran = pool_command("discard", "--all")
     assert ran.status == 0 and "Discard Production" in ran.err
+
+
+def test_the_question_counts_what_there_is_to_do(lab, pool_command, type_in):
+    clones = [lab.clone(name) for name in ("Production", "Testing")]
+    pool_command("attach", clones[0], "--yes", "--leave-others")
+    type_in("y\n")
+    ran = pool_command("attach", "--all")
+    assert ran.status == 0 and "Attach 1 LUNs? [y/N]" in ran.err
+    assert f"{clones[0]}: already attached: nothing to do" in ran.err
+
+    type_in("")
+    ran = pool_command("attach", "--all")
+    assert ran.status == 0 and not ran.err, "nobody is asked for nothing"
+    assert ran.out.count(": already attached ") == 2
+
+
+def test_a_host_that_is_down_is_not_promised(lab, pool_command, type_in):
+    clone = lab.clone("Production")
+    lab.pool.go_down(lab.pool.hosts[1])
+    ran = pool_command("attach", clone, "--dry-run")
+    assert "; plug on xs1; scan;" in ran.out and "host xs2 is down: left for a later run" in ran.out
+    pool_command("attach", clone, "--yes")
+    type_in("")
+    ran = pool_command("attach", clone)
+    assert ran.status == 9 and "[y/N]" not in ran.err and "xs2: down; run the same again when it is up" in ran.out
+
+
+def test_what_could_not_be_looked_at_is_in_the_dry_run(lab, world, pool_command):
+    bad, good = lab.clone("Testing"), lab.clone("Production")
+    world.fail["sr_probe", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
+    ran = pool_command("attach", "--all", "--dry-run")
+    assert f"{good}: resignature; " in ran.out and f"{bad}: {bad} was passed over" in ran.out
+    rows = facts(pool_command("attach", "--all", "--dry-run", "--json"))["would"]
+    assert [(row["scsi_id"], bool(row["steps"]), bool(row["error"])) for row in rows] == [
+        (good, True, False),
+        (bad, False, True),
+    ]
 
 
 def test_the_question_tells_what_vms_lose(lab, pool_command, type_in):

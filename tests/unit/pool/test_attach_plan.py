@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What a plan promises is what the run then does: the calls that change something are those steps, and no other.
+
+Not compared are the run's own notes in the pool (`pool.other_config`), which are there for the time of a run.
+"""
+
+import json
+
+import pytest
+
+from kit.pool.api import GoneAway
+from kit.pool_lab import only_reads
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.pool import attach, attach_plan, discard, luns, records
+from relvmoiscsi.pool.connection import connect
+
+_LABELS = ("name_label", "name_description", "tags", "other_config")
+
+
+class Watch:
+    """The steps that clients take, by SCSIid, as the calls that arrive at the pool tell them."""
+
+    def __init__(self, lab):
+        self.db, self.found, self.introduced = lab.pool.db, [], {}
+        lab.pool.api.before = self
+
+    def __call__(self, method, params):
+        name, parameters = method.replace("Async.", ""), params[1:]
+        if only_reads(name) or name in ("SR.probe", "task.destroy") or name.startswith(("pool.", "VDI.db_")):
+            return
+        step = self._step(name, *parameters)
+        if step not in self.found:
+            self.found.append(step)
+
+    def _step(self, name, subject, *more):
+        if name == "SR.create":
+            return more[0]["SCSIid"], attach_plan.RESIGNATURE, ""
+        if name == "SR.introduce":
+            self.introduced[subject] = more[0]
+            return subject, attach_plan.INTRODUCE, more[0]
+        if name == "PBD.create":
+            return subject["SR"], attach_plan.CREATE_PBD, self.db.get("host", subject["host"], "name_label")
+        if name == "PBD.plug":
+            row = self.db.record("PBD", subject)
+            return row["SR"], attach_plan.PLUG, self.db.get("host", row["host"], "name_label")
+        if name == "SR.scan":
+            return subject, attach_plan.SCAN, ""
+        if name == "SR.set_other_config":
+            uuid = self.db.get("SR", subject, "uuid")
+            return uuid, attach_plan.INTRODUCE, self.introduced[uuid]
+        if name in ("SR.add_to_other_config", "SR.remove_from_other_config"):
+            is_found = more[0] == records.ORIGINAL_SR and records.ORIGINAL_SR in self.db.get(
+                "SR", subject, "other_config"
+            )
+            is_found = is_found or (subject, attach_plan.LABEL, "") in self.found
+            return subject, attach_plan.LABEL if is_found else attach_plan.MARK, ""
+        assert name in [f"VDI.set_{field}" for field in _LABELS], name
+        return self.db.get("VDI", subject, "SR"), attach_plan.LABEL, ""
+
+    def steps(self):
+        """Each step once, with the SCSIid of its LUN."""
+        by_sr = {}
+        for ref, sr in self.db.records("SR").items():
+            by_sr[ref] = by_sr[sr["uuid"]] = sr["other_config"].get(records.SCSI_ID)
+        return sorted((by_sr.get(lun, lun), what, on) for lun, what, on in self.found)
+
+
+def planned(lab, *scsi_ids, is_run, everything=False):
+    """(what is promised, what was done) by one run, which looks first."""
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        chosen = attach.choose(luns.find(calls, pool, pool.portals()), scsi_ids, [], everything)
+        wanted = attach.Wanted(date="2026-11-22", run="a later run", jobs=1)
+        watch = Watch(lab)
+        rows = attach.plan(calls, pool, chosen, wanted)
+        assert watch.found == [], "nothing is done for a plan"
+        promised = sorted((row.lun.scsi_id, step.what, step.on) for row in rows for step in row.steps)
+        results = attach.carry_out(calls, pool, rows, wanted) if is_run else []
+        lab.pool.api.before = None
+    return rows, promised, watch.steps(), results
+
+
+def holds(lab, *scsi_ids, everything=False):
+    """The steps of a run, which are those promised."""
+    rows, promised, done, results = planned(lab, *scsi_ids, is_run=True, everything=everything)
+    assert done == promised
+    assert [json.loads(json.dumps(row.facts()))["scsi_id"] for row in rows] == [each.scsi_id for each in results]
+    for row, result in zip(rows, results):
+        assert (result.status == attach.ALREADY) == (not row.steps and not row.down and row.refusal is None)
+        assert (result.status == attach.FAILED) == (row.refusal is not None)
+        assert (result.status == attach.PARTIAL) == bool(row.down)
+    return done
+
+
+ALL = sorted(
+    [("resignature", ""), ("introduce", "Production 2026-11-22"), ("scan", ""), ("label VDIs", "")]
+    + [(what, host) for what in ("create PBD", "plug") for host in ("xs1", "xs2", "xs3")]
+)
+
+
+def test_of_a_fresh_clone(lab):
+    clone = lab.clone("Production")
+    assert [(what, on) for _, what, on in holds(lab, clone)] == ALL
+    assert holds(lab, clone) == [], "it is attached, and nothing is to be done"
+
+
+def test_of_one_that_is_attached_beside_one_that_is_not(lab):
+    there, fresh = lab.clone("Production"), lab.clone("Testing")
+    lab.attach(there)
+    assert {scsi_id for scsi_id, _, _ in holds(lab, everything=True)} == {fresh}
+
+
+def test_with_a_host_that_is_down(lab):
+    """It gets a PBD, and nothing is promised of it but that."""
+    clone, down = lab.clone("Production"), lab.pool.hosts[2]
+    lab.pool.go_down(down)
+    assert [(what, on) for _, what, on in holds(lab, clone)] == [step for step in ALL if step != ("plug", "xs3")]
+    assert holds(lab, clone) == [], "the host is still down: there is nothing to be done, and no scan either"
+    rows, _, _, _ = planned(lab, clone, is_run=False)
+    assert rows[0].text() == "already attached: nothing to do; host xs3 is down: left for a later run"
+
+    lab.pool.come_back(down)
+    assert holds(lab, clone) == [(clone, "plug", "xs3"), (clone, "scan", "")]
+
+
+def killed(lab, clone, number):
+    """Whether a first run was killed at this call of those that change something."""
+    count = [-1]
+
+    def before(method, params):
+        count[0] += not only_reads(method)
+        if count[0] >= number:
+            raise GoneAway()
+
+    lab.pool.api.before = before
+    try:
+        lab.attach(clone)
+    except RelvmoiscsiError:
+        pass
+    lab.pool.api.before = None
+    return count[0] >= number
+
+
+@pytest.mark.parametrize("is_down", [False, True], ids=["all hosts", "a host down"])
+def test_of_one_whose_run_was_killed_at_each_call(lab, is_down):
+    if is_down:
+        lab.pool.go_down(lab.pool.hosts[1])
+    number, seen = 0, []
+    while True:
+        clone = lab.clone("Production")
+        was_killed = killed(lab, clone, number)
+        seen.append(len(holds(lab, clone)))
+        assert holds(lab, clone) == []
+        if not was_killed:
+            break
+        number += 1
+    assert number > 15 and len(set(seen)) > 8 and seen[-1] == 0
+
+
+def copy_of(lab):
+    clone = lab.clone("Production")
+    (done,) = lab.attach(clone)
+    ref, _ = lab.sr(done.sr_uuid)
+    return clone, ref, lab.pool.db.refs("PBD", SR=ref)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_of_one_that_is_unplugged(lab, count):
+    clone, _, pbds = copy_of(lab)
+    for pbd in pbds[3 - count :]:
+        lab.pool.storage.pbd_unplug("", pbd)
+    hosts = ["xs1", "xs2", "xs3"][3 - count :]
+    assert holds(lab, clone) == [*((clone, "plug", host) for host in hosts), (clone, "scan", "")]
+
+
+def test_of_one_without_a_pbd(lab):
+    clone, _, pbds = copy_of(lab)
+    lab.pool.storage.pbd_unplug("", pbds[1])
+    lab.pool.storage.pbd_destroy("", pbds[1])
+    assert [step[1:] for step in holds(lab, clone)] == [("create PBD", "xs2"), ("plug", "xs2"), ("scan", "")]
+
+
+def test_of_one_that_was_detached_and_of_one_that_was_discarded(lab):
+    clone, ref, _ = copy_of(lab)
+    with connect(lab.where()) as calls:
+        discard.detach(calls, records.read(calls), ref)
+    done = [step[1:] for step in holds(lab, clone)]
+    assert done == [step for step in ALL if step[0] in ("create PBD", "plug", "scan")]
+
+    with connect(lab.where()) as calls:
+        discard.discard(calls, records.read(calls), ref)
+    assert [step[1:] for step in holds(lab, clone)] == [step for step in ALL if step[0] != "resignature"]
+
+
+@pytest.mark.parametrize("key", ["gc", "indestructible", "relvmoiscsi:run"])
+def test_of_one_without_a_mark(lab, key):
+    clone, ref, _ = copy_of(lab)
+    lab.pool.db.remove_from("SR", ref, "other_config", key)
+    assert holds(lab, clone) == [(clone, "mark", "")]
+
+
+def test_of_a_vdi_that_has_not_what_its_original_has(lab):
+    clone, ref, _ = copy_of(lab)
+    lab.pool.db.remove_from("VDI", lab.pool.db.refs("VDI", SR=ref)[0], "other_config", records.OLD_VDI)
+    assert holds(lab, clone) == [(clone, "label VDIs", "")]
+
+
+def test_of_a_copy_whose_original_the_pool_has_forgotten(lab):
+    clone, ref, _ = copy_of(lab)
+    original = lab.originals["Production"][1]
+    for pbd in lab.pool.db.refs("PBD", SR=original):
+        lab.pool.storage.pbd_unplug("", pbd)
+    lab.pool.storage.sr_forget("", original)
+    assert holds(lab, clone) == []
+    lab.pool.db.set("SR", ref, "other_config", {**lab.pool.db.get("SR", ref, "other_config"), records.ORIGINAL_SR: ""})
+    assert holds(lab, clone) == []
+
+
+def test_of_a_copy_that_has_forgotten_its_original(lab):
+    clone, ref, _ = copy_of(lab)
+    lab.pool.db.set("SR", ref, "other_config", {**lab.pool.db.get("SR", ref, "other_config"), records.ORIGINAL_SR: ""})
+    assert holds(lab, clone) == [(clone, "label VDIs", "")]
+    assert holds(lab, clone) == []
+
+
+def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, world):
+    clone, _, pbds = copy_of(lab)
+    for pbd in pbds:
+        lab.pool.storage.pbd_unplug("", pbd)
+    lun = world.lun(clone)
+    world.luns[world.luns.index(lun)] = lun._replace(disk=world.lun(lab.originals["Production"][0]).disk.copy())
+    fresh = lab.clone("Testing")
+    rows, _, _, _ = planned(lab, clone, fresh, is_run=False)
+    assert rows[0].text().startswith("refused: ") and "overwritten" in rows[0].facts()["error"]
+    assert {scsi_id for scsi_id, _, _ in holds(lab, clone, fresh)} == {fresh}
+
+
+def test_two_that_are_introduced_have_the_names_of_the_plan(lab):
+    for _ in range(2):
+        lab.clone("Production")
+    done = holds(lab, everything=True)
+    assert [on for _, what, on in done if what == "introduce"] == ["Production 2026-11-22", "Production 2026-11-22 (2)"]
