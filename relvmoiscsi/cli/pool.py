@@ -61,7 +61,8 @@ example:
 
 _DISCARD = """\
 Unplugs it everywhere and forgets it. The LUN stays as it is; to remove it is the array's. Refused while a running
-VM has a disk there, or one that was restored from it, and for SRs that `attach` has not introduced.
+VM has a disk there, or one that was restored from it, or to which one is lent, and for SRs that `attach` has not
+introduced. Halted VMs that stay without disks are named first; with --yes say --with-vms or --leave-vms.
 
 example:
   relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
@@ -112,6 +113,9 @@ def add_command(make: Maker) -> None:
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
     _takes_copies(discarding)
     discarding.add_argument("--with-vms", action="store_true", help="and destroy the VMs that `clone` has made there")
+    discarding.add_argument(
+        "--leave-vms", action="store_true", help="leave other halted VMs without their disks there; with --yes"
+    )
     _changes(discarding)
     pool_vms.add_commands(pool_vms.Tools(command, _changes, _opened))
 
@@ -457,7 +461,9 @@ def _discard(arguments: argparse.Namespace) -> Answer:
         refs, gone = _copies(pool, arguments)
         plan = made_vms.plan(calls, refs, arguments.with_vms)
         if arguments.dry_run:
-            return _discarded(plan, gone, {}, "would be discarded", {})
+            return _discarded(plan, gone, {}, _WOULD_DISCARD, {})
+        if arguments.yes and not arguments.leave_vms:
+            made_vms.verify_nobody_left(plan)
         destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
         uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
         if refs:
@@ -476,13 +482,18 @@ def _discard(arguments: argparse.Namespace) -> Answer:
 
 def _question(plan: Plan) -> str:
     halted = {ref: name for sr in plan.uses for ref, name in plan.losers(sr).items()}
-    lost = f" These VMs, which are halted, lose disks there: {discard.named(halted)}." if halted else ""
+    lost = f"These VMs, which are halted, lose disks there: {discard.named(halted)}. " if halted else ""
+    lost += "--with-vms destroys those that `clone` has made. " if halted and not plan.made else ""
     made = [each for of_sr in plan.made.values() for each in of_sr]
     goes = ", and destroy {} VMs ({})".format(len(made), ", ".join(sorted(each.name for each in made))) if made else ""
     snapshots = sorted(name for each in made for name in each.snapshots)
     goes += " with {} snapshots ({})".format(len(snapshots), ", ".join(snapshots)) if snapshots else ""
     names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
-    return printable(f"Discard {names}{goes}?{lost}")
+    return printable(f"{lost}Discard {names}{goes}?")
+
+
+_WOULD_DISCARD = "would be discarded"
+_LOSE = "halted VMs that lose disks there (with --yes, say --with-vms or --leave-vms)"
 
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
@@ -511,18 +522,20 @@ def _discarded(
         status = "failed" if error else word
         made = [each for each in plan.made.get(ref, ()) if not error or each.name in destroyed[ref]]
         vms, snapshots = [each.name for each in made], [snapshot for each in made for snapshot in each.snapshots]
+        others = [] if error else sorted(set(plan.losers(ref).values()))
         row = {"sr": uuid, "name": name, "status": status, "error": error, "vms": vms, "snapshots": snapshots}
-        rows.append(row)
+        rows.append({**row, "vms_left_without_disks": others})
         lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
         if vms:
             lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(vms))
         if snapshots:
             lines.append("  with their snapshots " + ", ".join(snapshots))
-        others = {} if error else plan.losers(ref)
         if others:
-            lines.append("  halted VMs that had disks there: " + discard.named(others))
+            lines.append(
+                f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks there'}: {', '.join(others)}"
+            )
     row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
-    rows += [{**row, "sr": uuid} for uuid in gone]
+    rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
     return Answer({"srs": rows}, text, Partial.exit_status if failed else 0)

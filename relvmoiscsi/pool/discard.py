@@ -13,15 +13,18 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
 from relvmoiscsi.pool.records import Pool, is_copy
-from relvmoiscsi.pool.vms.inventory import RESTORED, is_restored
+from relvmoiscsi.pool.vms.inventory import RESTORED, Inventory, is_restored
+from relvmoiscsi.pool.vms.rescue import is_lent
 
 
 class Uses(NamedTuple):
-    """The VMs that have disks on an SR: names, by reference."""
+    """Who has VDIs of an SR: names, by reference of the VM."""
 
-    running: Dict[str, str]  #: those that have one plugged, or their memory there while they are suspended
-    halted: Dict[str, str]  #: the others, and snapshots of VMs; the disk goes from them
+    running: Dict[str, str]  #: VMs that have one plugged, or their memory there while they are suspended
+    halted: Dict[str, str]  #: the others, and snapshots of VMs, also with their memory; the disk goes from them
     restored: Dict[str, str] = {}  #: those whose own disks these are, since a `restore` from this very copy
+    lent: Dict[str, str] = {}  #: those to which `rescue` has lent one, running or halted
+    control: Dict[str, str] = {}  #: control domains, with the UUID of the VBD
 
 
 def verify_copy(pool: Pool, sr: str) -> None:
@@ -40,21 +43,34 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
 
     A snapshot of a VM runs never: one with memory is suspended, and its VBDs are attached for ever.
     """
-    running: Dict[str, str] = {}
-    halted: Dict[str, str] = {}
-    restored: Dict[str, str] = {}
+    uses = Uses({}, {}, {}, {}, {})
+    found = Inventory(vms, vbds, {}, {}, sr_vdis)
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
-            ref, vm = vbd["VM"], vms.get(vbd["VM"], {})
-            is_snapshot = bool(vm and vm["is_a_snapshot"])
-            found = running if vbd["currently_attached"] and not is_snapshot else halted
-            found[ref] = str(vm.get("name_label", ref))
-            if vm and not is_snapshot and _is_restored_from(vm, sr_uuid):
-                restored[ref] = str(vm["name_label"])
+            _add_vbd(uses, found, vbd, sr_uuid)
     for ref, vm in vms.items():
-        if vm.get("suspend_VDI") in sr_vdis and not vm.get("is_a_snapshot"):
-            running[ref] = str(vm["name_label"])
-    return Uses(running, {ref: name for ref, name in halted.items() if ref not in running}, restored)
+        if vm.get("suspend_VDI") in sr_vdis:
+            (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
+    return uses._replace(halted={ref: name for ref, name in uses.halted.items() if ref not in uses.running})
+
+
+def _add_vbd(uses: Uses, found: Inventory, vbd: Record, sr_uuid: str) -> None:
+    ref, vm = vbd["VM"], found.vms.get(vbd["VM"], {})
+    if vm.get("is_control_domain"):
+        uses.control[ref] = f"{vm['name_label']} (VBD {vbd['uuid']})"
+        return
+    is_snapshot = bool(vm.get("is_a_snapshot"))
+    kind = uses.running if vbd["currently_attached"] and not is_snapshot else uses.halted
+    kind[ref] = _name_of(ref, vm)
+    if vm and not is_snapshot and _is_restored_from(vm, sr_uuid):
+        uses.restored[ref] = str(vm["name_label"])
+    if is_lent(found, vbd):
+        uses.lent[ref] = str(vm["name_label"])
+
+
+def _name_of(ref: str, vm: Record) -> str:
+    name = str(vm.get("name_label", ref))
+    return name + " (a snapshot)" if vm.get("is_a_snapshot") else name
 
 
 def _is_restored_from(vm: Record, sr_uuid: str) -> bool:
@@ -76,20 +92,31 @@ def read_uses(calls: Calls, srs: Sequence[str]) -> Dict[str, Uses]:
 
 
 def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
-    """Raises Refused where a running VM has a disk there, or one that was restored from it."""
+    """Raises Refused where somebody needs a VDI there: a VM that runs, that was restored from it, or to which one is
+    lent, and a control domain.
+    """
     for sr, found in uses.items():
+        name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
         if found.restored:
             raise Refused(
-                "VMs were restored from the SR {!r} and have their disks there: {}. Take them home first "
-                "(`relvmoiscsi pool restore --home`), or undo that (`--undo`).".format(
-                    pool.srs[sr]["name_label"], named(found.restored)
-                )
+                f"VMs were restored from the SR {name!r} and have their disks there: {named(found.restored)}. Take "
+                "them home first (`relvmoiscsi pool restore --home`), or undo that (`--undo`)."
+            )
+        if found.lent:
+            raise Refused(
+                f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed. Take the disks "
+                f"back first: `relvmoiscsi pool rescue {uuid} --done`."
             )
         if found.running:
             raise Refused(
-                "Running or suspended VMs have disks on the SR {!r}: {}. Shut them down, or unplug the disks.".format(
-                    pool.srs[sr]["name_label"], named(found.running)
-                )
+                f"Running or suspended VMs have disks on the SR {name!r}: {named(found.running)}. Shut them down, or "
+                "unplug the disks."
+            )
+        if found.control:
+            raise Refused(
+                f"Control domains have disks of the SR {name!r}: {named(found.control)}. Nothing was changed. A backup "
+                "may be reading them: wait for it, or take each disk off (xe vbd-unplug, then xe vbd-destroy, with the "
+                "UUID of the VBD)."
             )
 
 

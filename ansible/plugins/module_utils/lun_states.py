@@ -289,7 +289,9 @@ def _made(found, pool, ref, params):
 
 
 def _verify_unused(found, pool, ref, made, params):
-    """The VMs that stay, and have disks there. Raises Refused where one of them runs; with a mark, for any."""
+    """The VMs that stay, and have disks there. Raises Refused where one of them runs, or would lose its disks unless
+    leave_vms is said; with a mark, for any.
+    """
     going = {each.ref for each in made}
     vms = {each: vm for each, vm in found.vms.items() if each not in going and vm["snapshot_of"] not in going}
     vbds = {each: vbd for each, vbd in found.vbds.items() if vbd["VM"] in vms or vbd["VM"] not in found.vms}
@@ -299,6 +301,12 @@ def _verify_unused(found, pool, ref, made, params):
         raise client.Refused(
             f"VMs that were made without the mark {params['mark']} have disks on the SR "
             f"{pool.srs[ref]['name_label']!r}: {client.discard.named(uses.halted)}. It is left to them."
+        )
+    if uses.halted and params["state"] == "forgotten" and not params["leave_vms"]:
+        raise client.Refused(
+            f"VMs, which are halted, would stay without their disks on the SR {pool.srs[ref]['name_label']!r}: "
+            f"{client.discard.named(uses.halted)}. Nothing was changed. Say with_vms: true, which destroys those that "
+            "vm_clone has made; or leave_vms: true, which leaves them without these disks."
         )
     return list(uses.halted)
 

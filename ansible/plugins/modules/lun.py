@@ -78,6 +78,12 @@ options:
       - With the state V(forgotten), destroy the VMs that M(relvmoiscsi.pool.vm_clone) has made on the copies.
     type: bool
     default: false
+  leave_vms:
+    description:
+      - With the state V(forgotten), leave halted VMs that have disks on the copies without them. Else such a copy is
+        refused.
+    type: bool
+    default: false
   force:
     description:
       - With O(with_vms), turn those VMs off first, hard. VMs of others that have disks there hinder it all the same.
@@ -187,6 +193,7 @@ def main():
         "foreign": {"type": "bool", "default": False},
         "leave_others": {"type": "bool", "default": False},
         "with_vms": {"type": "bool", "default": False},
+        "leave_vms": {"type": "bool", "default": False},
         "force": {"type": "bool", "default": False},
         "again": {"type": "bool", "default": False},
     }

@@ -95,6 +95,19 @@ def test_nothing_is_turned_off_before_it_is_known_that_all_of_it_may_go(day):
     assert {vm["power_state"] for vm in day.lab.pool.db.records("VM").values()} == {"Running"}
 
 
+def test_halted_vms_stay_without_disks_only_where_that_is_said(day):
+    sr = copy_of(day)["luns"][0]["sr"]["new"]
+    vms_on(day, sr, state="present")
+    before = day.lab.summary()
+    for check in (True, False):
+        refused = day.now("lun", state="forgotten", srs=[sr], check=check)
+        assert refused["failed"] and not refused["changed"] and "leave_vms: true" in refused["msg"]
+    assert day.lab.summary() == before and len(day.lab.pool.db.records("VM")) == 3
+    assert day.now("lun", state="detached", srs=[sr])["changed"], "the pool keeps the SR, and the VMs their disks"
+    assert day.now("lun", state="forgotten", srs=[sr], leave_vms=True)["changed"]
+    assert sr not in [each["uuid"] for each in day.lab.pool.db.records("SR").values()]
+
+
 @pytest.mark.parametrize("mark", ["", "a:b", "ü", "x" * 61])
 def test_a_mark_is_a_word(stage, mark):
     assert stage.now("lun", all=True, mark=mark)["failed"]

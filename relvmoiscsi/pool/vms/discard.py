@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     made: Dict[str, List[Made]]
 
     def losers(self, sr: str) -> Dict[str, str]:
-        """The halted VMs that stay, without their disks there: names by reference."""
+        """The halted VMs, and snapshots, that stay without their disks there: names by reference."""
         going = {ref for each in self.made.get(sr, ()) for ref in (each.ref, *each.snapshot_refs)}
         return {ref: name for ref, name in self.uses[sr].halted.items() if ref not in going}
 
@@ -58,6 +58,17 @@ def plan(calls: Calls, srs: Sequence[str], with_vms: bool) -> Plan:
     discard.verify_unused(pool, {sr: uses[sr] for sr in there})
     made = made_on(inventory.read(calls), pool, there) if with_vms else {}
     return Plan(pool, uses, made)
+
+
+def verify_nobody_left(plan: Plan) -> None:
+    """Raises Refused where VMs would stay without their disks."""
+    left = {ref: name for sr in plan.uses if sr in plan.pool.srs for ref, name in plan.losers(sr).items()}
+    if left:
+        raise Refused(
+            f"These VMs, which are halted, would stay without their disks: {discard.named(left)}. Nothing was changed. "
+            "Say --with-vms, which destroys those that `relvmoiscsi pool clone` has made; or --leave-vms, which leaves "
+            "them without these disks."
+        )
 
 
 def verify_as_told(told: Plan, now: Plan) -> None:

@@ -274,7 +274,10 @@ def test_the_question_tells_what_vms_lose(lab, pool_command, type_in):
     ran = pool_command("discard", "copy")
 
     assert ran.status == 4
-    assert "Discard copy? These VMs, which are halted, lose disks there: payroll. [y/N]" in ran.err
+    assert "These VMs, which are halted, lose disks there: payroll. --with-vms destroys" in ran.err
+    assert "has made. Discard copy? [y/N]" in ran.err
+    type_in("y\n")
+    assert pool_command("discard", "copy").status == 0
 
 
 def test_where_nobody_can_be_asked_it_says_so(lab, pool_command):

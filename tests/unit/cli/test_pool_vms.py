@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -137,10 +138,48 @@ def test_one_command_to_be_rid_of_it_all(office, pool_command, type_in):
     assert not office.pool.db.refs("SR", name_label="copy")
 
 
-def test_without_it_they_are_told(office, pool_command):
+def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_said(office, pool_command):
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--yes")
+    before = office.state()
+    ran = pool_command("discard", "copy", "--dry-run")
+    assert "  halted VMs that lose disks there (with --yes, say --with-vms or --leave-vms): db too" in ran.out
+    (row,) = facts(pool_command("discard", "copy", "--dry-run", "--json"))["srs"]
+    assert row["vms_left_without_disks"] == ["db too"]
     ran = pool_command("discard", "copy", "--yes")
+    assert ran.status == 4 and "would stay without their disks: db too. Nothing was changed." in ran.err
+    assert "--with-vms" in ran.err and "--leave-vms" in ran.err and office.state() == before
+
+    ran = pool_command("discard", "copy", "--yes", "--leave-vms")
     assert ran.status == 0 and "halted VMs that had disks there: db too" in ran.out
+
+
+@pytest.mark.parametrize("words", [[], ["--with-vms"]])
+def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office, pool_command, words):
+    """The VM is a person's: --with-vms does not destroy it."""
+    (second,) = office.attach(office.clone("Production"))
+    there = office.pool.db.refs("VDI", SR=office.pool.db.by_uuid("SR", second.sr_uuid), name_label="data")
+    office.vm("experiment", *there)
+    before = office.state()
+    ran = pool_command("discard", "--all", "--yes", *words)
+    assert ran.status == 4 and "without their disks: experiment." in ran.err and office.state() == before
+    assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
+
+
+@pytest.mark.parametrize("words", [["--yes"], ["--yes", "--leave-vms"], ["--yes", "--with-vms"], ["--dry-run"]])
+@pytest.mark.parametrize("state", ["Halted", "Running"])
+def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives_it_back(
+    office, pool_command, command, state, words
+):
+    helper = office.vm("helper", office.vdi("Testing", "data")[0], state=state)
+    pool_command("rescue", "copy", "data", "--vm", "helper", "--yes")
+    before = office.state(), office.pool.db.records("PBD")
+    ran = pool_command("discard", "copy", *words)
+    assert ran.status == 4 and "Disks of the SR 'copy' are lent to VMs: helper. Nothing was changed." in ran.err
+    assert (office.state(), office.pool.db.records("PBD")) == before
+
+    (said,) = re.findall(r"`relvmoiscsi (pool rescue .*)`", ran.err)
+    assert command(*said.split(), "--yes").status == 0 and len(office.disks_of(helper)) == 1
+    assert pool_command("discard", "copy", "--yes").status == 0
 
 
 def made(office):

@@ -7,7 +7,7 @@ from kit.examples import EVERY_OTHER_DEATH
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import choice, inventory, restore
+from relvmoiscsi.pool.vms import choice, inventory, rescue, restore
 from relvmoiscsi.pool.vms import discard as made_vms
 
 pytestmark = pytest.mark.states
@@ -250,7 +250,61 @@ def test_a_snapshot_of_a_copy_does_not_run(day):
     snapshot(day, day.db.by_uuid("VM", done.uuid), "with memory", memory=True)
     with connect(day.lab.where()) as calls:
         uses = discard.read_uses(calls, [day.sr])[day.sr]
-    assert not uses.running and sorted(uses.halted.values()) == ["web 2026-11-22", "with memory"]
+    assert not uses.running and sorted(uses.halted.values()) == ["web 2026-11-22", "with memory (a snapshot)"]
+
+
+# --- everybody who has a VDI of the copy
+
+
+def lend(day):
+    helper = day.lab.vm("helper", day.lab.vdi("Testing", "data")[0])
+    with connect(day.lab.where()) as calls:
+        found = inventory.read(calls)
+        copy = inventory.copy_of(records.read(calls), found, day.sr)
+        rescue.lend(calls, found, copy, day.new(day.data), helper, writable=False)
+    return helper
+
+
+def test_a_vm_that_was_copied_from_one_with_a_lent_disk_has_no_lent_disk(day):
+    """xapi copies the mark with the VBD. That VM's own disk is told of as any other's."""
+    helper = lend(day)
+    (vbd,) = day.db.refs("VBD", VDI=day.new(day.data))
+    other = day.lab.vm("copied")
+    day.db.set("VBD", vbd, "VM", other)
+    with connect(day.lab.where()) as calls:
+        uses = discard.read_uses(calls, [day.sr])[day.sr]
+    assert uses.lent == {} and uses.halted == {other: "copied"} and helper not in uses.halted
+
+
+@pytest.mark.parametrize("plugged", [False, True])
+def test_a_disk_of_a_control_domain_keeps_it(day, plugged):
+    """A backup appliance reads it there."""
+    dom0 = day.db.create("VM", name_label="Control domain on host: xs1", is_control_domain=True, power_state="Running")
+    vbd = day.db.create("VBD", VM=dom0, VDI=day.new(day.data), userdevice="1", currently_attached=plugged)
+    uuid, before = day.db.get("VBD", vbd, "uuid"), rows(day)
+    with pytest.raises(Refused, match=rf"Control domains have disks of the SR .*: Control domain .* \(VBD {uuid}\)"):
+        discard_all(day)
+    assert rows(day) == before
+
+
+def test_the_memory_of_a_vm_that_is_suspended_keeps_it_wherever_its_disks_are(day):
+    memory = day.db.create("VDI", SR=day.sr, location="memory", managed=True)
+    day.db.set("VM", day.web, "power_state", "Suspended")
+    day.db.set("VM", day.web, "suspend_VDI", memory)
+    with pytest.raises(Refused, match="Running or suspended VMs have disks on the SR 'Production 2026-11-22': web"):
+        discard_all(day)
+
+
+def test_a_snapshot_whose_memory_or_disk_is_there_is_told(day):
+    """Of a VM that has its disks elsewhere now."""
+    memory = day.db.create("VDI", SR=day.sr, location="memory", managed=True)
+    snaps = [day.lab.snapshot(day.web, "with memory"), day.lab.snapshot(day.web, "with a disk", day.new(day.data))]
+    day.db.set("VM", snaps[0], "suspend_VDI", memory)
+    with connect(day.lab.where()) as calls:
+        plan = made_vms.plan(calls, [day.sr], with_vms=True)
+    assert plan.losers(day.sr) == {snaps[0]: "with memory (a snapshot)", snaps[1]: "with a disk (a snapshot)"}
+    with pytest.raises(Refused, match=r"would stay without their disks: with a disk \(a snapshot\), with memory"):
+        made_vms.verify_nobody_left(plan)
 
 
 # --- what comes about between the question and the answer
