@@ -139,12 +139,14 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
             sources = choice.choose(found, copy, arguments.vms, arguments.all)
         wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
         choice.verify_macs(found, sources, wanted)
-        planned = clone.would(with_network, copy, sources, wanted)
-        if arguments.dry_run:
-            return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned))
+        planned = clone.would(calls, pool, with_network, copy, sources, wanted)
+        count = sum(each.status == cloned.WOULD for each in planned)
+        if arguments.dry_run or not count:  # nobody is asked for nothing
+            status = 0 if arguments.dry_run else _status(planned)
+            return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), status)
         if not arguments.yes:
             say(_cloned_text(planned))
-        ask(arguments, f"Clone {len(sources)} VMs?")
+        ask(arguments, f"Clone {count} VMs?")
         found = inventory.read(calls)  # what was seen before the question is old
         wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
         choice.verify_macs(found, sources, wanted)

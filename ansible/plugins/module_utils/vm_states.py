@@ -15,10 +15,11 @@ def present(module, calls, pool):
     sources = _sources(module, calls, found, copy)
     wanted, with_network = _wanted(params, calls, found, copy.uuid, sources, True)
     client.choice.verify_macs(found, sources, wanted)
-    results = client.clone.would(with_network, copy, sources, wanted)
+    results = client.clone.would(calls, pool, with_network, copy, sources, wanted)
     problems = _problems(params, with_network, results, wanted)
     good = [source for source in sources if source.uuid not in problems]
-    if not module.check_mode and good:
+    is_any = any(result.status == client.cloned.WOULD for result in results)
+    if not module.check_mode and is_any:
         wanted, found = _wanted(params, calls, found, copy.uuid, sources, False)
         done = {result.vm: result for result in client.clone.clone(calls, pool, found, copy, good, wanted)}
         results = [done.get(result.vm, result) for result in results]

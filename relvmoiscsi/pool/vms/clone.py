@@ -32,7 +32,6 @@ from relvmoiscsi.pool.vms.choice import (
     empty,
     half,
     names,
-    network_of,
     verify_free,
     verify_nics,
     whole,
@@ -69,21 +68,17 @@ def clone(
 
     def one(calls: Calls, source: Source) -> Cloned:
         tell(source.name, "")
-        status = FAILED
         try:
             if source.problem is not None:
                 raise source.problem
             done = _Clone(calls, pool, found, copy, source, named[source.uuid], wanted).run()
-            status = done.status
-            return done
-        finally:
-            tell(source.name, status)
+        except RelvmoiscsiError:
+            tell(source.name, FAILED)
+            raise
+        tell(source.name, done.status)
+        return done
 
-    outcomes = jobs.at_once(calls, sources, one, wanted.jobs)
-    results = [
-        Cloned(source.uuid, source.name, FAILED, error=each) if isinstance(each, RelvmoiscsiError) else each
-        for source, each in zip(sources, outcomes)
-    ]
+    results = _or_why(sources, jobs.at_once(calls, sources, one, wanted.jobs))
     if any(result.status == MADE for result in results):
         results = twins.without_twins(calls, copy, results, wanted.run, wanted.patience)
         try:
@@ -94,43 +89,30 @@ def clone(
     return results
 
 
-def would(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted) -> List[Cloned]:
-    """What `clone` would do, without a call."""
+def would(
+    calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted
+) -> List[Cloned]:
+    """What `clone` would do, by its own looks: records are exported and edited, and nothing is changed. Raises
+    UsageError.
+    """
     named = names(found, copy, sources, wanted)
-    there = {vm["other_config"][COPY_OF]: str(vm["uuid"]) for _, vm in whole(found, copy)}
-    return [_would(found, copy, source, named[source.uuid], there, wanted) for source in sources]
 
-
-def _would(found: Inventory, copy: Copy, source: Source, name: str, there: Mapping[str, str], wanted: Wanted) -> Cloned:
-    if source.uuid in there:
-        return Cloned(source.uuid, source.name, ALREADY, name, there[source.uuid])
-    try:
+    def one(calls: Calls, source: Source) -> Cloned:
         if source.problem is not None:
             raise source.problem
-        disks, networks, notes = _planned(found, copy, source, name, wanted)
-        verify_free(found, copy, disks)
-    except RelvmoiscsiError as error:
-        return Cloned(source.uuid, source.name, FAILED, name, error=error)
-    return Cloned(source.uuid, source.name, WOULD, name, disks=disks, networks=networks, notes=notes)
+        return _Clone(calls, pool, found, copy, source, named[source.uuid], wanted).planned()
+
+    return _or_why(sources, jobs.at_once(calls, sources, one, wanted.jobs), named)
 
 
-def _planned(
-    found: Inventory, copy: Copy, source: Source, name: str, wanted: Wanted
-) -> Tuple[List[ova.Disk], Dict[str, Tuple[str, str]], List[str]]:
-    """(disks, names of networks, notes), of the records that are there or of what the pool has."""
-    if source.document:
-        edited = ova.edited(source.document, edit_of(found, copy, source, name, wanted))
-        return edited.disks, _network_names(found, edited), edited.notes
-    disks, networks = [], {}
-    for device, vdi in sorted(found.disks_of(source.ref).items()):
-        new = copy.new_of(vdi["uuid"])
-        disks += [ova.Disk(device, vdi["uuid"], new["uuid"])] if new is not None else []
-    for vif in found.vifs_of(source.ref).values():
-        old = found.networks[vif["network"]]
-        ref = network_of(found, wanted, old["uuid"])
-        if ref is not None:
-            networks[vif["device"]] = (str(old["name_label"]), str(found.networks[ref]["name_label"]))
-    return disks, networks, []
+def _or_why(sources: Sequence[Source], outcomes: Sequence[Any], named: Mapping[str, str] = {}) -> List[Cloned]:
+    """The outcomes, an error as a row that has it."""
+    return [
+        Cloned(source.uuid, source.name, FAILED, named.get(source.uuid, ""), error=each)
+        if isinstance(each, RelvmoiscsiError)
+        else each
+        for source, each in zip(sources, outcomes)
+    ]
 
 
 def _network_names(found: Inventory, edited: ova.Edited) -> Dict[str, Tuple[str, str]]:
@@ -165,13 +147,38 @@ class _Clone:
             return Cloned(self.source.uuid, self.source.name, ALREADY, there["name_label"], there["uuid"])
         return self._made(transfer.pending(self.calls, left), begun)
 
-    def _made(self, left: Sequence[str], begun: Sequence[str]) -> Cloned:
+    def planned(self) -> Cloned:
+        """What `run` would make of the VM at this moment. Raises PoolFailure, Refused, UsageError."""
+        there, begun = self._there(), self._begun()
+        if there is not None:
+            return Cloned(self.source.uuid, self.source.name, ALREADY, there["name_label"], there["uuid"])
+        edited = self._edited(begun)
+        notes = [self._half_note(vm, edited) for vm in begun[:1]]
+        return Cloned(
+            self.source.uuid, self.source.name, WOULD, self.name, "", edited.disks,
+            _network_names(self.found, edited), edited.snapshots, [*edited.notes, *notes, *self._beside()],
+        )  # fmt: skip
+
+    def _half_note(self, vm: str, edited: ova.Edited) -> str:
+        """What becomes of what another run has left half. Raises Refused, PoolFailure."""
+        record: Record = self.calls.call("VM.get_record", vm)
+        lacks_vifs = self.wanted.keep_mac and len(record["VIFs"]) < len(edited.nics)  # they are made anew first
+        if not lacks_vifs:
+            self._verify_half(vm, record, edited)
+        return f"another run has left it half ({record['uuid']}); that is verified and finished"
+
+    def _edited(self, begun: Sequence[str]) -> ova.Edited:
+        """The records of the copy. Raises PoolFailure, Refused, UsageError."""
         document = self.source.document
         if not document:
             document = transfer.export_vm(self.calls, self.source.ref, self.wanted.snapshots)
         edited = ova.edited(document, edit_of(self.found, self.copy, self.source, self.name, self.wanted))
         verify_free(self.found, self.copy, edited.disks)
         self._verify_macs(edited, begun)
+        return edited
+
+    def _made(self, left: Sequence[str], begun: Sequence[str]) -> Cloned:
+        edited = self._edited(begun)
         if begun:
             record = self._taken_up(begun[0], edited)
         else:
@@ -220,6 +227,11 @@ class _Clone:
         if self.wanted.keep_mac and record["power_state"] == "Halted":
             self._add_missing_vifs(vm, record, edited.nics)
             record = self.calls.call("VM.get_record", vm)
+        self._verify_half(vm, record, edited)
+        return self._finish(vm, record, edited)
+
+    def _verify_half(self, vm: str, record: Record, edited: ova.Edited) -> None:
+        """Raises Refused where what another run has left half is not what it should be."""
         problem = self._problem(vm, record, edited) or self._taken(vm, edited)
         if problem:
             raise Refused(
@@ -227,7 +239,6 @@ class _Clone:
                 "not changed. If nobody uses it and no run is at work, destroy it without its disks (xe vm-destroy, "
                 "never vm-uninstall), then run this again."
             )
-        return self._finish(vm, record, edited)
 
     def _add_missing_vifs(self, vm: str, record: Record, nics: Mapping[str, ova.Nic]) -> None:
         """A run that is cut between VIF.destroy and VIF.create leaves none."""

@@ -80,6 +80,81 @@ def test_what_would_be_done_is_told_and_not_done(office, pool_command, type_in):
     assert pool_command("clone", "copy", "web", "--json").status == 2
 
 
+def fresh(office, _run):
+    pass
+
+
+def one_is_there(office, run):
+    run("clone", "copy", "web", "--yes")
+
+
+def all_are_there(office, run):
+    run("clone", "copy", "--all", "--isolated", "lab", "--yes")
+
+
+def one_cannot_be(office, _run):
+    office.vm("mixed", office.vdi("Production", "data")[0], office.vdi("Testing", "data")[0])
+
+
+def all_but_one_cannot_be(office, run):
+    """Each of the others has another problem: one is seen only in its records."""
+    one_cannot_be(office, run)
+    office.vm("diskless")
+    ref = office.pool.db.refs("VDI", SR=office.pool.db.by_uuid("SR", office.copy.sr_uuid), name_label="root disk")
+    office.vm("thief", *ref)
+
+
+def one_is_half(office, run):
+    office.pool.api.before = lambda method, _: method == "VM.add_to_other_config" and fail()
+    run("clone", "copy", "web", "--yes")
+    office.pool.api.before = None
+
+
+def with_a_snapshot(office, _run):
+    office.snapshot(office.web, "before the upgrade", office.vdi("Production", "before")[0])
+    office.snapshot(office.web, "of today", office.vdi("Testing", "before")[0])
+
+
+@pytest.mark.parametrize("more", [[], ["--isolated", "lab"], ["--snapshots"], ["--isolated", "lab", "--keep-mac"]])
+@pytest.mark.parametrize(
+    "state",
+    [fresh, one_is_there, all_are_there, one_cannot_be, all_but_one_cannot_be, one_is_half, with_a_snapshot],
+)
+def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatch, state, more):
+    monkeypatch.setattr(choice, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    state(office, pool_command)
+    before, words = office.state(), ["clone", "copy", "--all", "--json", *more]
+    promised = facts(pool_command(*words, "--dry-run"))["vms"]
+    assert office.state() == before
+    ran = pool_command(*words, "--yes")
+    done = facts(ran)["vms"]
+
+    assert [row["status"].replace("would be ", "") for row in promised] == [row["status"] for row in done]
+    for would, did in zip(promised, done):
+        half = [note for note in would["notes"] if "left it half" in note]
+        if half and did["error"] is None:
+            assert state is one_is_half
+            continue
+        same = ("disks", "networks", "snapshots", "notes", "error")
+        assert [would[name] for name in same] == [did[name] for name in same]
+    if not any(row["status"] == "would be cloned" for row in promised):
+        assert office.state() == before, "no network is made for nothing"
+
+
+def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office, pool_command, type_in):
+    one_cannot_be(office, pool_command)
+    pool_command("clone", "copy", "web", "--yes")
+    type_in("y\n")
+    ran = pool_command("clone", "copy", "--all")
+    assert ran.status == 9 and "Clone 1 VMs? [y/N]" in ran.err
+    type_in("")
+    ran = pool_command("clone", "copy", "web", "db", "--isolated", "lab")
+    assert ran.status == 0 and "[y/N]" not in ran.err and ran.out.count(": already there") == 2
+    assert not office.pool.db.refs("network", name_label="lab")
+    assert pool_command("clone", "copy", "mixed", "--yes").status == 4
+
+
 def test_on_the_same_network_that_is_told(office, pool_command):
     ran = pool_command("clone", "copy", "web", "--yes")
     assert "They are on the networks of their originals" in ran.out

@@ -79,7 +79,7 @@ class Office:
             sources = saved.choose(found, saved.read(calls, copy), names, everything)
             wish = choice.Wanted(**{"date": "then", "run": "r", "jobs": 1, "patience": 0.01, **wanted})
             choice.verify_macs(found, sources, wish)
-            planned = clone.would(found, copy, sources, wish)
+            planned = clone.would(calls, pool, found, copy, sources, wish)
             return planned, clone.clone(calls, pool, found, copy, sources, wish)
 
     def delete(self, vm):
