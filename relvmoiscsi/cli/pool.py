@@ -218,10 +218,8 @@ def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Porta
     if not portals:
         raise UsageError("No SR of the pool tells a target: give --target.")
     password = _first_line(arguments.chap_password_file) if arguments.chap_password_file else ""
-    if bool(arguments.chap_user) != bool(password):
-        raise UsageError("--chap-user and --chap-password-file belong together.")
-    if arguments.chap_user and not arguments.target:
-        raise UsageError("--chap-user goes with --target: one array's password is not shown to all others.")
+    if arguments.chap_password_file and not password:
+        raise UsageError(f"{arguments.chap_password_file} has no password in its first line.")
     with secrets.chap(found.calls, portals, arguments.chap_user or "", password, say) as ready:
         yield ready
     if arguments.clean_secrets:
@@ -254,6 +252,10 @@ def _luns(arguments: argparse.Namespace) -> Answer:
 def _check_portal(arguments: argparse.Namespace) -> None:
     if arguments.hba and (arguments.target or arguments.chap_user):
         raise UsageError("--hba looks at what the master has; it goes with neither --target nor --chap-user.")
+    if bool(arguments.chap_user) != bool(arguments.chap_password_file):
+        raise UsageError("--chap-user and --chap-password-file belong together.")
+    if arguments.chap_user and not arguments.target:
+        raise UsageError("--chap-user goes with --target: one array's password is not shown to all others.")
 
 
 def _seen(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> List[PoolLun]:
@@ -301,7 +303,6 @@ def _words(pool: Pool, lun: PoolLun) -> str:
 
 
 def _attach(arguments: argparse.Namespace) -> Answer:
-    must_be_able_to_ask(arguments)
     _check_jobs(arguments)
     _check_portal(arguments)
     for scsi_id in arguments.scsi_ids:
@@ -309,8 +310,10 @@ def _attach(arguments: argparse.Namespace) -> Answer:
             raise UsageError(f"{scsi_id!r} is no SCSIid.")
     if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
         raise UsageError("Nothing is named: give SCSIids, --clones-of SR, or --all.")
+    attach.verify_template(arguments.name)
     if arguments.map_out:
         _verify_writable(arguments.map_out)
+    must_be_able_to_ask(arguments)
     with _opened(arguments) as found, _portals(arguments, found) as portals:
         return _attached(arguments, found, portals)
 
@@ -454,9 +457,9 @@ def _pair_line(pair: Pair, vms: Dict[str, List[str]]) -> str:
 
 
 def _discard(arguments: argparse.Namespace) -> Answer:
-    must_be_able_to_ask(arguments)
     if not (arguments.srs or arguments.clones_of or arguments.all):
         raise UsageError("Nothing is named: give SRs, --clones-of SR, or --all.")
+    must_be_able_to_ask(arguments)
     with _opened(arguments) as (calls, pool):
         refs, gone = _copies(pool, arguments)
         plan = made_vms.plan(calls, refs, arguments.with_vms)

@@ -125,11 +125,13 @@ def _describe_rescue(tools: Tools) -> None:
 
 
 def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
-    must_be_able_to_ask(arguments)
     if arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs}: at least one VM at a time.")
     if not (arguments.vms or arguments.all):
         raise UsageError("No VM is named: give VMs, or --all.")
+    _pairs(arguments.network)
+    choice.verify_template(arguments.name)
+    must_be_able_to_ask(arguments)
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         copy = choice.find_copy(pool, found, arguments.sr)
@@ -234,13 +236,14 @@ def _status(results: Sequence[Cloned]) -> int:
 
 
 def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
-    must_be_able_to_ask(arguments)
     back = arguments.undo or arguments.home or arguments.keep
     if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vm):
+        missing = "" if back else _missing(SR=arguments.sr, VM=arguments.vm)
         raise UsageError(
-            "Say which copy and which VM: `restore SR VM`; or which VM alone, with --undo, --home or --keep."
+            "Say which copy and which VM: `restore SR VM`; or which VM alone, with --undo, --home or --keep." + missing
         )
     devices = _devices(arguments.disk)
+    must_be_able_to_ask(arguments)
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         if back:
@@ -250,11 +253,16 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
         planned = restore.would(calls, vm, swaps, arguments.shutdown)
         if arguments.dry_run:
             return _restored(planned)
-        if not arguments.yes:
-            say(_restored(planned).text)
-        ask(arguments, f"Restore {printable(planned.name)}?")
+        if planned.status != restore.ALREADY:
+            _ask(arguments, planned, f"Restore {printable(planned.name)}?")
         result = restore.restore(calls, vm, swaps, arguments.shutdown)
     return _restored(result, restore.TO_KNOW)
+
+
+def _missing(**arguments: Optional[str]) -> str:
+    """Which of these arguments were not given, as a sentence."""
+    names = [name for name, value in arguments.items() if not value]
+    return f" Missing: {', '.join(names)}."
 
 
 def _devices(text: Optional[str]) -> List[str]:
@@ -275,14 +283,24 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
         planned, question = keep.would(calls, vm), f"Leave {name} as it is, and forget what it was?"
     if arguments.dry_run:
         return _restored(planned)
-    if not arguments.yes:
-        say(_restored(planned).text)
-    ask(arguments, question)
+    _ask(arguments, planned, question)
     if arguments.undo:
         return _restored(restore.undo(calls, vm, arguments.shutdown))
     if arguments.home:
         return _restored(home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
     return _restored(keep.keep(calls, vm))
+
+
+def _ask(arguments: argparse.Namespace, planned: Restored, question: str) -> None:
+    """Go on only with a yes, after the plan was told. Raises Refused."""
+    if not arguments.yes:
+        say(_restored(planned).text)
+    first = f"{printable(planned.name)} is running: it is shut down first, and stays halted. "
+    ask(arguments, (first if planned.shuts_down else "") + question)
+
+
+_SHUTS_DOWN = "the VM is running: it is shut down first, and stays halted"
+_WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOULD_KEEP)
 
 
 def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
@@ -291,8 +309,13 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         old, new = disk.old, disk.new
         if result.status in (restore.UNDONE, restore.WOULD_UNDO):
             old, new = new, old
-        if result.status != restore.HOME:
+        if result.status == restore.WOULD_HOME:
+            lines.append(f"  disk {disk.userdevice}: {new} is moved to the SR {disk.home}")
+        elif result.status != restore.HOME:
             lines.append(f"  disk {disk.userdevice}: {old} became {new}")
+    if result.shuts_down:
+        is_ahead = result.status in _WOULD_BE
+        lines.append(f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down, and is halted: start it yourself'}")
     lines += [f"  no longer needed: {uuid}" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
@@ -302,9 +325,12 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
 
 
 def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
-    must_be_able_to_ask(arguments)
     if arguments.done and arguments.rw or not arguments.done and not (arguments.vdi and arguments.vm):
-        raise UsageError("Say which disk and to which VM: `rescue SR VDI --vm VM`; or --done, to take it back.")
+        missing = "" if arguments.done else _missing(VDI=arguments.vdi, **{"--vm": arguments.vm})
+        raise UsageError(
+            "Say which disk and to which VM: `rescue SR VDI --vm VM`; or --done, to take it back." + missing
+        )
+    must_be_able_to_ask(arguments)
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         copy = choice.find_copy(pool, found, arguments.sr)
@@ -316,7 +342,8 @@ def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
         planned = rescue.lend(calls, found, copy, vdi, vm, arguments.rw, dry_run=True)
         if arguments.dry_run:
             return _lent([planned])
-        ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
+        if planned.status == rescue.WOULD:
+            ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
         result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
     return _lent([result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
 

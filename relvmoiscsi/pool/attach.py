@@ -213,14 +213,18 @@ def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, st
 
 
 def _name(wanted: Wanted, lun: PoolLun) -> str:
-    known = {"sr": lun.name or lun.of_sr or lun.scsi_id, "date": wanted.date, "scsi_id": lun.scsi_id}
+    verify_template(wanted.name)
+    return wanted.name.format(sr=lun.name or lun.of_sr or lun.scsi_id, date=wanted.date, scsi_id=lun.scsi_id)
+
+
+def verify_template(template: str) -> None:
+    """Raises UsageError for a template that cannot be one."""
     try:
-        used = [part for part in string.Formatter().parse(wanted.name) if part[1] is not None]
+        used = [part for part in string.Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
-        raise UsageError(f"--name {wanted.name!r} cannot be read: {error}.") from error
-    if any(field not in known or form or conversion for _, field, form, conversion in used):
-        raise UsageError(f"--name {wanted.name!r} may have sr, date and scsi_id in braces, and nothing else.")
-    return wanted.name.format(**known)
+        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
+    if any(field not in ("sr", "date", "scsi_id") or form or conversion for _, field, form, conversion in used):
+        raise UsageError(f"--name {template!r} may have sr, date and scsi_id in braces, and nothing else.")
 
 
 # --- attach

@@ -318,7 +318,7 @@ def lent(module, calls, pool):
     vdi, vm = client.rescue.find(copy, params["vdi"]), client.inventory.find_vm(found, params["vm"])
     there = _lent(found, copy, vdi, vm)
     result = client.rescue.lend(calls, found, copy, vdi, vm, params["writable"], module.check_mode)
-    changed = result.status == client.rescue.DONE or module.check_mode and not there
+    changed = result.status in (client.rescue.DONE, client.rescue.WOULD)
     after = _lent_lines([result])
     return {
         "changed": changed,

@@ -136,18 +136,26 @@ def names(found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wante
 
 def _name(wanted: Wanted, source: Source, copy: Copy) -> str:
     known = {"vm": source.name, "date": wanted.date, "sr": copy.name}
-    try:
-        parts = list(string.Formatter().parse(wanted.name))
-    except ValueError as error:
-        raise UsageError(f"--name {wanted.name!r} cannot be read: {error}.") from error
-    if any(field is not None and (field not in known or spec or conversion) for _, field, spec, conversion in parts):
-        raise UsageError(f"--name {wanted.name!r} may have vm, date and sr in braces, and nothing else.")
-    if any(unicodedata.category(character) in _NO_TEXT for character in wanted.name):
-        raise UsageError(f"--name {wanted.name!r} has characters that are no text.")
-    name = "".join(text + (known[field] if field is not None else "") for text, field, _, _ in parts)
+    parts = verify_template(wanted.name)
+    name = "".join(text + (known[field] if field is not None else "") for text, field in parts)
     if not name.strip():
         raise UsageError(f"--name {wanted.name!r} leaves the copy without a name.")
     return name
+
+
+def verify_template(template: str) -> List[Tuple[str, Optional[str]]]:
+    """Its parts: text, and the field behind it. Raises UsageError for a template that cannot be one."""
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
+    if any(field not in ("vm", "date", "sr", None) or spec or conversion for _, field, spec, conversion in parts):
+        raise UsageError(f"--name {template!r} may have vm, date and sr in braces, and nothing else.")
+    if any(unicodedata.category(character) in _NO_TEXT for character in template):
+        raise UsageError(f"--name {template!r} has characters that are no text.")
+    if not template.strip():
+        raise UsageError(f"--name {template!r} leaves the copy without a name.")
+    return [(text, field) for text, field, _, _ in parts]
 
 
 def whole(found: Inventory, copy: Copy) -> List[Tuple[str, Record]]:

@@ -62,7 +62,8 @@ def _left(calls: Calls, swaps: Sequence[Swap]) -> Tuple[List[str], List[str]]:
 def would(calls: Calls, vm: str) -> Restored:
     """What `home` would make of the VM at this moment, and nothing is done. Raises what it would raise at once."""
     record = verify_home(calls, vm)
-    swaps = restore_journal.journal_of(record)
+    journal = restore_journal.journal_of(record)
+    swaps = [swap for swap in journal if devices.read(calls, vm, swap.userdevice).vdi == swap.new]
     return Restored(record["uuid"], record["name_label"], WOULD_HOME, swaps, notes=notes_of_runs(record))
 
 

@@ -64,7 +64,8 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
         raise Refused(f"The VM {to['name_label']!r} has this disk already, otherwise: take it back first (--done).")
     told = Lent(record["uuid"], record["name_label"], to["name_label"], WOULD, mode)
     if dry_run:
-        return told
+        is_whole = there is not None and (to["power_state"] != "Running" or found.vbds[there]["currently_attached"])
+        return told._replace(status=ALREADY) if is_whole else told
     if there is None:
         _verify_still_free(calls, found, vdi)
     vbd = there or str(calls.call("VBD.create", _vbd(found, copy, vdi, vm, mode)))

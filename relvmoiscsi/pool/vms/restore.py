@@ -53,6 +53,7 @@ class Restored(NamedTuple):
     disks: Sequence[Swap] = ()
     waiting: Sequence[str] = ()  #: UUIDs of VDIs that nobody needs any more
     notes: Sequence[str] = ()
+    shuts_down: bool = False  #: is, or was, the VM shut down for it? It stays halted
 
     def facts(self) -> Dict[str, Any]:
         """For JSON."""
@@ -63,6 +64,7 @@ class Restored(NamedTuple):
             "disks": [disk.facts() for disk in self.disks],
             "no_longer_needed": list(self.waiting),
             "notes": list(self.notes),
+            "shuts_down": self.shuts_down,
         }
 
 
@@ -147,6 +149,7 @@ def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False
 def _restore(turn: Turn, swaps: Sequence[Swap], shutdown: bool) -> Restored:
     calls, vm, record = turn.calls, turn.vm, turn.read()
     swaps = [*swaps, *_unfinished(calls, vm, swaps, turn.is_after_a_cut)]
+    shuts_down = record["power_state"] == "Running" and not _is_done(calls, vm, record, swaps)
     if not _is_done(calls, vm, record, swaps) or _is_to_be_hung_anew(turn, record):
         swapping.stand_still(turn, swaps, lambda now: _look(calls, vm, now, swaps), shutdown)
         for swap in swaps:
@@ -157,7 +160,7 @@ def _restore(turn: Turn, swaps: Sequence[Swap], shutdown: bool) -> Restored:
     swapping.verify_all(turn, [(swap, swap.new) for swap in swaps])
     standstill.end(turn)
     notes = notes_of(calls, vm, record, swaps)
-    return Restored(record["uuid"], record["name_label"], DONE, swaps, notes=notes)
+    return Restored(record["uuid"], record["name_label"], DONE, swaps, notes=notes, shuts_down=shuts_down)
 
 
 def _is_to_be_hung_anew(turn: Turn, record: Record) -> bool:
@@ -174,9 +177,11 @@ def would(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) 
     """What `restore` would make of the VM at this moment, and nothing is done. Raises what it would raise."""
     swaps = [*swaps, *_unfinished(calls, vm, swaps)]
     record = verify(calls, vm, swaps, shutdown)
-    is_done = _is_done(calls, vm, record, swaps) and not _is_open(record)
+    is_done = _is_done(calls, vm, record, swaps)
+    shuts_down = record["power_state"] == "Running" and not is_done
+    status = ALREADY if is_done and not _is_open(record) else WOULD
     notes = [*notes_of(calls, vm, record, swaps), *notes_of_runs(record)]
-    return Restored(record["uuid"], record["name_label"], ALREADY if is_done else WOULD, swaps, notes=notes)
+    return Restored(record["uuid"], record["name_label"], status, swaps, notes=notes, shuts_down=shuts_down)
 
 
 def _unfinished(calls: Calls, vm: str, swaps: Sequence[Swap], with_finished: bool = False) -> List[Swap]:
@@ -303,7 +308,8 @@ def _undo(turn: Turn, shutdown: bool) -> Restored:
         device = there[swap.userdevice]
         if restore_journal.is_home(calls, record, swap, device):
             restore_journal.write_arrived(turn, record, swap, device.vdi)
-    if any(there[swap.userdevice].vdi != swap.old for swap in swaps) or _is_to_be_hung_anew(turn, record):
+    is_swapped = any(there[swap.userdevice].vdi != swap.old for swap in swaps)
+    if is_swapped or _is_to_be_hung_anew(turn, record):
         swapping.stand_still(turn, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
         moved = restore_journal.all_arrived(turn.read())
         for swap in swaps:
@@ -315,14 +321,17 @@ def _undo(turn: Turn, shutdown: bool) -> Restored:
     left = [uuid for uuid in moved if devices.find(calls, uuid) is not None and not devices.users_of(calls, uuid, "")]
     standstill.end(turn)
     restore_journal.forget(turn, swaps)
-    return Restored(record["uuid"], record["name_label"], UNDONE, swaps, left)
+    shuts_down = is_swapped and record["power_state"] == "Running"
+    return Restored(record["uuid"], record["name_label"], UNDONE, swaps, left, shuts_down=shuts_down)
 
 
 def would_undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
     """What `undo` would make of the VM at this moment, and nothing is done. Raises what it would raise."""
     record = verify_undo(calls, vm, shutdown)
     swaps = restore_journal.journal_of(record)
-    return Restored(record["uuid"], record["name_label"], WOULD_UNDO, swaps, notes=notes_of_runs(record))
+    shuts_down = record["power_state"] == "Running" and bool(_verify_back(calls, vm, record))
+    notes = notes_of_runs(record)
+    return Restored(record["uuid"], record["name_label"], WOULD_UNDO, swaps, notes=notes, shuts_down=shuts_down)
 
 
 def verify_undo(calls: Calls, vm: str, shutdown: bool = False) -> Record:

@@ -411,6 +411,106 @@ def test_restore_undo_and_home(office, pool_command, type_in):
     assert pool_command("discard", "copy", "--yes").status == 0
 
 
+@pytest.mark.parametrize("words", [["restore", "copy", "web"], ["restore", "--undo", "web"]])
+def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_command, type_in, words):
+    vms = office.pool.api.vms
+    if "--undo" in words:
+        vms.vm_hard_shutdown("", office.web)
+        pool_command("restore", "copy", "web", "--yes")
+        vms.vm_start("", office.web)
+    before = office.state()
+    ran = pool_command(*words, "--shutdown", "--dry-run")
+    assert "  the VM is running: it is shut down first, and stays halted" in ran.out
+    assert facts(pool_command(*words, "--shutdown", "--dry-run", "--json"))["shuts_down"] is True
+    type_in("n\n")
+    ran = pool_command(*words, "--shutdown")
+    assert ran.status == 4 and "web is running: it is shut down first, and stays halted. " in ran.err
+    assert office.state() == before
+
+    ran = pool_command(*words, "--shutdown", "--yes")
+    assert ran.status == 0 and "  the VM was shut down, and is halted: start it yourself" in ran.out
+    assert office.pool.db.get("VM", office.web, "power_state") == "Halted"
+    again = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
+    assert "is running" not in again.out, "it is halted"
+
+
+def test_nobody_is_asked_to_restore_or_lend_what_is(office, pool_command, type_in):
+    pool_command("restore", "copy", "web", "--shutdown", "--yes")
+    helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running")
+    lending = ["rescue", "copy", "data", "--vm", "helper"]
+    pool_command(*lending, "--yes")
+    for words, said in ((["restore", "copy", "web"], "web: already restored"), (lending, "already lent, helper")):
+        assert said in pool_command(*words, "--dry-run").out
+        type_in("")
+        ran = pool_command(*words)
+        assert ran.status == 0 and said in ran.out and "[y/N]" not in ran.err
+
+    (vbd,) = [
+        ref for ref in office.pool.db.refs("VBD", VM=helper) if office.pool.db.get("VBD", ref, "userdevice") == "1"
+    ]
+    office.pool.api.vms.vbd_unplug("", vbd)
+    assert "would be lent" in pool_command(*lending, "--dry-run").out
+    assert ": lent, helper" in pool_command(*lending, "--yes").out
+
+
+def test_the_dry_run_of_home_names_the_disks_that_are_moved(halted, pool_command):
+    halted.pool.api.vms.vbd_create(
+        "", {"VM": halted.web, "VDI": halted.vdi("Production", "before")[0], "userdevice": "1", "mode": "RW"}
+    )
+    pool_command("restore", "copy", "web", "--yes")
+    new = {device: uuid for device, (_, uuid) in halted.disks_of(halted.web).items()}
+    home = halted.pool.db.get("SR", halted.originals["Production"][1], "uuid")
+    ran = pool_command("restore", "--home", "web", "--dry-run")
+    assert [line for line in ran.out.splitlines() if "  disk" in line] == [
+        f"  disk {device}: {new[device]} is moved to the SR {home}" for device in "01"
+    ]
+    moved = []
+
+    def stop(method, _params):
+        moved.append(method)
+        if moved.count("Async.VDI.pool_migrate") == 2:
+            fail()
+
+    halted.pool.api.before = stop
+    assert pool_command("restore", "--home", "web", "--yes").status != 0
+    halted.pool.api.before = None
+    ran = pool_command("restore", "--home", "web", "--dry-run")
+    assert [line for line in ran.out.splitlines() if "  disk" in line] == [
+        f"  disk 1: {new['1']} is moved to the SR {home}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["restore"], "Missing: SR, VM."),
+        (["restore", "copy"], "Missing: VM."),
+        (["restore", "--undo", "web", "--disk", ","], "or which VM alone, with --undo"),
+        (["restore", "copy", "web", "--disk", ","], "it is devices, as in 0,1"),
+        (["rescue", "copy"], "Missing: VDI, --vm."),
+        (["rescue", "copy", "--vm", "web"], "Missing: VDI."),
+        (["rescue", "copy", "data"], "Missing: --vm."),
+        (["clone", "copy"], "No VM is named"),
+        (["clone", "copy", "--all", "--network", "x"], "it is OLD=NEW"),
+        (["clone", "copy", "--all", "--name", "{x}"], "may have vm, date and sr in braces"),
+        (["clone", "copy", "--all", "--jobs", "0"], "at least one VM at a time"),
+        (["attach"], "Nothing is named"),
+        (["attach", "../x"], "is no SCSIid"),
+        (["attach", "--all", "--jobs", "0"], "at least one LUN at a time"),
+        (["attach", "--all", "--name", "{x}"], "may have sr, date and scsi_id"),
+        (["attach", "--all", "--map-out", "/nowhere/map"], "no file can be written there"),
+        (["attach", "--all", "--chap-user", "alice"], "belong together"),
+        (["attach", "--all", "--hba", "--target", "x"], "it goes with neither"),
+        (["discard"], "Nothing is named"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_asked(office, pool_command, words, said):
+    calls = len(office.pool.api.calls)
+    ran = pool_command(*words)
+    assert ran.status == 2 and said in ran.err and "--yes" not in ran.err
+    assert len(office.pool.api.calls) == calls, "nothing was asked of the pool"
+
+
 def test_rescue(office, pool_command):
     helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running")
     assert "would be lent, helper" in pool_command("rescue", "copy", "root disk", "--vm", "helper", "--dry-run").out
