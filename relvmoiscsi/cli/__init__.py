@@ -56,7 +56,7 @@ def _run(arguments: "Namespace") -> int:
     except errors.RelvmoiscsiError as error:
         return _say_failure(arguments, error)
     except KeyboardInterrupt as stop:
-        return _say_interrupted(arguments, str(stop))
+        return _say_interrupted(arguments, str(stop), getattr(stop, "facts", {}))
     except Exception:  # noqa: BLE001 - a bug: say so with its traceback, under an exit status of its own
         import traceback  # noqa: PLC0415
 
@@ -81,12 +81,12 @@ def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
     return error.exit_status
 
 
-def _say_interrupted(arguments: "Namespace", state: str) -> int:
+def _say_interrupted(arguments: "Namespace", state: str, facts: Dict[str, Any]) -> int:
     from relvmoiscsi.wording import printable  # noqa: PLC0415
 
     if arguments.json and not hasattr(arguments, "device"):  # a LUN may be what does not answer
         error = {"kind": "Interrupted", "exit_status": EXIT_INTERRUPTED, "message": "Interrupted.", "disk_state": state}
-        print_result(_json({"error": error}))
+        print_result(_json({"error": error, **facts}))
     say(" ".join(["Interrupted." + _how_to_tell(arguments), *([printable(state)] if state else [])]))
     return EXIT_INTERRUPTED
 

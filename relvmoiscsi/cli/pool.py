@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 from relvmoiscsi.cli import pool_vms
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, Maker, say
+from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
@@ -78,7 +79,7 @@ def add_command(make: Maker) -> None:
     def command(name: str, run: Any, what: str, more: str) -> argparse.ArgumentParser:
         text = what + ".\n\n" + more
         sub = commands.add_parser(name, description=text, formatter_class=group.formatter_class, help=what)
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=lambda arguments: _tells_how_far(run, arguments))
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
@@ -118,6 +119,16 @@ def add_command(make: Maker) -> None:
     )
     _changes(discarding)
     pool_vms.add_commands(pool_vms.Tools(command, _changes, _opened))
+
+
+def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
+    """Run a command, which says in `so_far` how far it came. Raises Interrupted where somebody stops the command."""
+    arguments.so_far = SoFar()
+    try:
+        answer: Answer = run(arguments)
+    except KeyboardInterrupt as stop:
+        raise arguments.so_far.interrupted(stop) from stop
+    return answer
 
 
 def _takes_copies(parser: argparse.ArgumentParser) -> None:
@@ -223,7 +234,8 @@ def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Porta
     with secrets.chap(found.calls, portals, arguments.chap_user or "", password, say) as ready:
         yield ready
     if arguments.clean_secrets:
-        _clean_secrets(found, getattr(arguments, "dry_run", False))
+        with arguments.so_far.work():
+            _clean_secrets(found, getattr(arguments, "dry_run", False))
 
 
 def _clean_secrets(found: _Open, is_dry: bool) -> None:
@@ -342,14 +354,28 @@ def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Por
     if count and not arguments.yes:
         say(_would_attach(planned, passed_over).text)
         ask(arguments, f"Attach {count} LUNs?")
-    with progress.shown(None if arguments.json else progress.terminal(), count) as tell:
-        results = attach.carry_out(calls, pool, planned, wanted, tell)
+    todo = [row.lun.scsi_id for row in planned if row.steps]
+    stream = None if arguments.json else progress.terminal()
+    with progress.shown(stream, count) as shown, arguments.so_far.work(todo):
+        results = attach.carry_out(calls, pool, planned, wanted, _both(arguments.so_far, shown))
     results += passed_over
     facts = {"luns": [result.facts() for result in results]}
     status = _status(results)
     if arguments.map_out and not _write_map(arguments.map_out, results):
         status = status or Partial.exit_status
     return Answer(facts, _attached_text(results), status)
+
+
+def _both(so_far: SoFar, shown: attach.Progress) -> attach.Progress:
+    """Tells a person who waits, and one who stops the run."""
+
+    def tell(scsi_id: str, step: str, how: str) -> None:
+        is_done = (step, how) == (attach.ATTACHING, attach.OVER)
+        state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
+        so_far.tell(scsi_id, state, step + (": done" if how == attach.OVER and not is_done else ""))
+        shown(scsi_id, step, how)
+
+    return tell
 
 
 def _status(results: Sequence[Attached]) -> int:
@@ -473,12 +499,16 @@ def _discard(arguments: argparse.Namespace) -> Answer:
             ask(arguments, _question(plan))
             made_vms.verify_as_told(plan, made_vms.plan(calls, refs, arguments.with_vms))
 
-        def one(calls: Calls, ref: str) -> None:
-            made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
+        said = {ref: '"{name_label}" ({uuid})'.format(**plan.pool.srs[ref]) for ref in refs}
 
-        outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
-        if arguments.with_vms and gone:
-            made_vms.clean_networks(calls, gone)
+        def one(calls: Calls, ref: str) -> None:
+            with arguments.so_far.one(said[ref], "discard"):
+                made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
+
+        with arguments.so_far.work(list(said.values())):
+            outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
+            if arguments.with_vms and gone:
+                made_vms.clean_networks(calls, gone)
         failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
     return _discarded(plan, gone, failed, "discarded", destroyed)
 

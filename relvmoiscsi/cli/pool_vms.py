@@ -4,10 +4,12 @@
 import argparse
 import threading
 import time
-from typing import Any, Callable, ContextManager, List, NamedTuple, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
@@ -150,9 +152,11 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
             say(_cloned_text(planned))
         ask(arguments, f"Clone {count} VMs?")
         found = inventory.read(calls)  # what was seen before the question is old
-        wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
-        choice.verify_macs(found, sources, wanted)
-        results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments))
+        todo = [_said(source) for source, each in zip(sources, planned) if each.status == cloned.WOULD]
+        with arguments.so_far.work(todo):
+            wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
+            choice.verify_macs(found, sources, wanted)
+            results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
 
@@ -188,15 +192,22 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
     return pairs
 
 
-def _told(arguments: argparse.Namespace) -> Callable[[str, str], None]:
-    """Lines of what begins and what ends, from whatever thread."""
+def _told(arguments: argparse.Namespace) -> Callable[[Source, str], None]:
+    """Lines of what begins and what ends, from whatever thread; and how far each VM is."""
     lock = threading.Lock()
 
-    def tell(name: str, status: str) -> None:
-        with lock:
-            say(printable(f"{name}: {status or 'begins'}"))
+    def tell(source: Source, status: str) -> None:
+        state = UNDER_WAY if not status else FAILED if status == cloned.FAILED else DONE
+        arguments.so_far.tell(_said(source), state, status if state == DONE else "clone")
+        if not arguments.json:
+            with lock:
+                say(printable(f"{source.name}: {status or 'begins'}"))
 
-    return (lambda *_: None) if arguments.json else tell
+    return tell
+
+
+def _said(source: Source) -> str:
+    return f"{source.name} ({source.uuid})"
 
 
 def _cloned_text(results: Sequence[Cloned]) -> str:
@@ -255,7 +266,8 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
             return _restored(planned)
         if planned.status != restore.ALREADY:
             _ask(arguments, planned, f"Restore {printable(planned.name)}?")
-        result = restore.restore(calls, vm, swaps, arguments.shutdown)
+        with _work(arguments, planned.name, "restore"):
+            result = restore.restore(calls, vm, swaps, arguments.shutdown)
     return _restored(result, restore.TO_KNOW)
 
 
@@ -284,11 +296,19 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
     if arguments.dry_run:
         return _restored(planned)
     _ask(arguments, planned, question)
-    if arguments.undo:
-        return _restored(restore.undo(calls, vm, arguments.shutdown))
-    if arguments.home:
-        return _restored(home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
-    return _restored(keep.keep(calls, vm))
+    with _work(arguments, planned.name, "undo" if arguments.undo else "home" if arguments.home else "keep"):
+        if arguments.undo:
+            return _restored(restore.undo(calls, vm, arguments.shutdown))
+        if arguments.home:
+            return _restored(home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
+        return _restored(keep.keep(calls, vm))
+
+
+@contextmanager
+def _work(arguments: argparse.Namespace, name: str, what: str) -> Iterator[None]:
+    """A block that changes one thing."""
+    with arguments.so_far.work(), arguments.so_far.one(name, what):
+        yield
 
 
 def _ask(arguments: argparse.Namespace, planned: Restored, question: str) -> None:
@@ -344,7 +364,8 @@ def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
             return _lent([planned])
         if planned.status == rescue.WOULD:
             ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
-        result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
+        with _work(arguments, planned.name, "lend"):
+            result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
     return _lent([result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
 
 
@@ -354,7 +375,15 @@ def _take_back(
     if arguments.dry_run:
         return _lent([rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds])
     ask(arguments, f"Take {len(vbds)} disks back?")
-    return _lent(rescue.take_all_back(calls, found, copy, vbds))
+    rows = [rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds]
+    said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
+    results: List[Lent] = []
+    with arguments.so_far.work(said):
+        for name, vbd in zip(said, vbds):
+            arguments.so_far.tell(name, UNDER_WAY, "take back")
+            results += rescue.take_all_back(calls, found, copy, [vbd])
+            arguments.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
+    return _lent(results)
 
 
 def _lent(results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
@@ -384,7 +413,8 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
             facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
             return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
         ask(arguments, printable(f"Save the records of {names}?"))
-        done = saved.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        with _work(arguments, str(pool.srs[sr]["name_label"]), "save the records"):
+            done = saved.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]
     lines.append(f"Their records of {done.when} are on the VDI {done.vdi}. vTPM contents are not.")

@@ -51,7 +51,7 @@ DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "fai
 #: the same, where it is not to be attached
 NEW_IDS, HAD_IDS = "resignatured", "already resignatured"
 
-RESIGNATURING, ATTACHING = "resignature", "attach"
+RESIGNATURING, INTRODUCING, ATTACHING = "resignature", "introduce", "attach"
 
 Found = TypeVar("Found")
 
@@ -264,7 +264,7 @@ def carry_out(
         return row._replace(lun=_identified(one, pool, row.lun))  # the LUN tells its database, and its SR
 
     def sr(one: Calls, row: LunPlan) -> LunPlan:
-        return introduce(one, row, wanted.run)
+        return _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run)) if row.steps else row
 
     def whole(one: Calls, row: LunPlan) -> Attached:
         try:

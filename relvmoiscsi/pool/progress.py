@@ -13,6 +13,7 @@ _WORDS = {
     (RESIGNATURING, BEGUN): "is being resignatured",
     (RESIGNATURING, OVER): "has identities of its own",
     (RESIGNATURING, ENDED): "was not resignatured",
+    # to introduce an SR takes no time that anybody would see
     (ATTACHING, BEGUN): "is being attached",
     (ATTACHING, OVER): "is attached",
     (ATTACHING, ENDED): "was not attached",
@@ -53,6 +54,8 @@ class _Lines:
         self._stream, self._lock = stream, threading.Lock()
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
+        if (step, how) not in _WORDS:
+            return
         with self._lock:
             self._stream.write(f"relvmoiscsi: {scsi_id} {_WORDS[step, how]}\n")
             self._stream.flush()
@@ -68,6 +71,8 @@ class _Bars:
         self._lines: List[int] = []
 
     def __call__(self, scsi_id: str, step: str, how: str) -> None:
+        if (step, how) not in _WORDS:
+            return
         with self._lock:
             if how != BEGUN:
                 self._all.update(1)

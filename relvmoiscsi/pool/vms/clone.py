@@ -55,8 +55,8 @@ def clone(
     calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted,
     tell: Any = lambda *_: None,
 ) -> List[Cloned]:  # fmt: skip
-    """A copy of each VM; what became of each, in their order. `tell` is told the name of the VM, and its status when
-    it is over, "" when it begins.
+    """A copy of each VM; what became of each, in their order. `tell` is told the source of the VM, and its status
+    when it is over, "" when it begins.
 
     Raises UsageError, and PoolFailure where the pool goes away after the last; nothing for a single VM.
     """
@@ -67,15 +67,15 @@ def clone(
     named = names(found, copy, sources, wanted)
 
     def one(calls: Calls, source: Source) -> Cloned:
-        tell(source.name, "")
+        tell(source, "")
         try:
             if source.problem is not None:
                 raise source.problem
             done = _Clone(calls, pool, found, copy, source, named[source.uuid], wanted).run()
         except RelvmoiscsiError:
-            tell(source.name, FAILED)
+            tell(source, FAILED)
             raise
-        tell(source.name, done.status)
+        tell(source, done.status)
         return done
 
     results = _or_why(sources, jobs.at_once(calls, sources, one, wanted.jobs))

@@ -5,14 +5,17 @@ import json
 import os
 import signal
 import sys
+import time
 
 import pytest
 
 from kit.lun_world import World
 from kit.pool.errors import XenError
+from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
+from relvmoiscsi.cli import pool
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import progress
+from relvmoiscsi.pool import jobs, progress
 
 
 @pytest.fixture
@@ -199,8 +202,113 @@ def test_an_interrupted_run_gives_json_as_well(lab, pool_command, interruptible)
         "kind": "Interrupted",
         "exit_status": 130,
         "message": "Interrupted.",
-        "disk_state": "",
+        "disk_state": "Nothing was changed.",
     }
+    assert facts(ran)["so_far"] == []
+
+
+def interrupts(lab, method, number):
+    """A person stops the command at this call of a method, counted from 1. While a thread makes it, the main one hears
+    of that.
+    """
+    found = []
+
+    def before(called, _params):
+        found.append(called)
+        if called == method and found.count(method) == number:
+            lab.pool.api.before = None
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    lab.pool.api.before = before
+
+
+def states(ran):
+    return {row["name"]: (row["state"], row["what"]) for row in facts(ran)["so_far"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "number", "expected"),
+    [
+        (
+            "Async.SR.create",
+            2,
+            [("under way", "resignature: done"), ("under way", "resignature"), ("not begun", None)],
+        ),
+        (
+            "SR.introduce",
+            2,
+            [("under way", "introduce: done"), ("under way", "introduce"), ("under way", "resignature: done")],
+        ),
+        (
+            "Async.SR.scan",
+            2,
+            [("done", "attach"), ("under way", "attach"), ("under way", "introduce: done")],
+        ),
+    ],
+)
+def test_attach_that_is_interrupted_says_how_far_each_lun_is(
+    lab, pool_command, interruptible, method, number, expected
+):
+    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
+    words = ["attach", *clones, "--yes", "--jobs", "1"]
+    interrupts(lab, method, number)
+    ran = pool_command(*words, "--json")
+    assert ran.status == 130 and states(ran) == dict(zip(clones, expected))
+    assert "The same command goes on from there." in facts(ran)["error"]["disk_state"]
+    assert pool_command(*words).status == 0
+
+
+def test_attach_that_is_interrupted_says_so_in_a_sentence(lab, pool_command, interruptible):
+    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
+    interrupts(lab, "Async.SR.create", 2)
+    ran = pool_command("attach", *clones, "--yes", "--jobs", "1")
+    assert ran.err.splitlines()[-1] == (
+        f"relvmoiscsi: Interrupted. Under way, and the pool may still end it: {clones[0]} (resignature: done), "
+        f"{clones[1]} (resignature). Not begun: {clones[2]}. The same command goes on from there."
+    )
+
+
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_several_at_once_that_are_interrupted(lab, pool_command, interruptible, words):
+    """What comes of the others when the session has ended is not told: it is not known."""
+    clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
+    interrupts(lab, "Async.PBD.plug", 2)
+    ran = pool_command("attach", *clones, "--yes", *words)
+    assert ran.status == 130 and "The same command goes on from there." in ran.err
+    if words:
+        assert set(states(ran)) == set(clones) and "failed" not in {state for state, _ in states(ran).values()}
+    until(lambda: lab.pool.is_at_rest)
+    assert pool_command("attach", *clones, "--yes").status == 0
+
+
+def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command, interruptible, monkeypatch):
+    monkeypatch.setattr(jobs, "MOST", 1)
+    for name in ("Production", "Testing"):
+        pool_command("attach", lab.clone(name), "--yes", "--name", "{sr} copy", "--leave-others")
+    before = lab.pool.db.refs("SR")
+    interrupts(lab, "SR.forget", 2)
+    ran = pool_command("discard", "--all", "--yes", "--json")
+    assert ran.status == 130 and len(lab.pool.db.refs("SR")) == len(before) - 1
+    found = {name.split('"')[1]: state for name, (state, _) in states(ran).items()}
+    assert found == {"Production copy": "done", "Testing copy": "under way"}
+    assert pool_command("discard", "--all", "--yes").status == 0 and len(lab.pool.db.refs("SR")) == len(before) - 2
+
+
+@pytest.mark.parametrize("words", [["attach", "--all"], ["discard", "--all"]])
+def test_at_the_question_nothing_was_changed(lab, pool_command, monkeypatch, type_in, words):
+    pool_command("attach", lab.clone("Production"), "--yes")
+    lab.clone("Testing")
+    before = lab.summary()
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "ask", stopped)
+    type_in("")
+    ran = pool_command(*words)
+    assert ran.status == 130 and ran.err.endswith("Interrupted. Nothing was changed.\n")
+    assert lab.summary() == before
 
 
 def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, world, pool_command):

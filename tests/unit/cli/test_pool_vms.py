@@ -608,6 +608,64 @@ def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, js
     assert pool_command("restore", "copy", "web", "--yes").status == 0
 
 
+def test_clone_that_is_interrupted_says_how_far_each_vm_is(halted, pool_command):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    imports = []
+
+    def interrupt(name, _params):
+        imports.append(name)
+        if imports.count("PUT /import_metadata") == 3:  # each is tried first
+            halted.pool.api.before = None
+            os.kill(os.getpid(), signal.SIGINT)
+
+    halted.pool.api.before = interrupt
+    words = ["clone", "copy", "--all", "--yes", "--jobs", "1"]
+    try:
+        ran = pool_command(*words, "--json")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    states = {row["name"].split()[0]: (row["state"], row["what"]) for row in facts(ran)["so_far"]}
+    assert ran.status == 130 and states == {"db": ("done", "cloned"), "web": ("under way", "clone")}
+    ran = pool_command(*words, "--json")
+    assert ran.status == 0 and [vm["status"] for vm in facts(ran)["vms"]] == ["already there", "cloned"]
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "what"),
+    [
+        (["restore", "--undo", "web"], "VBD.create", "undo"),
+        (["restore", "--home", "web"], "Async.VDI.pool_migrate", "home"),
+        (["restore", "--keep", "web"], "VM.remove_from_blocked_operations", "keep"),
+        (["rescue", "copy", "data", "--vm", "helper"], "VBD.create", "lend"),
+        (["save-vms", "Production"], "Async.VDI.create", "save the records"),
+    ],
+)
+def test_a_command_on_one_thing_that_is_interrupted_says_what_was_under_way(halted, pool_command, words, method, what):
+    if words[0] == "restore":
+        pool_command("restore", "copy", "web", "--yes")
+    halted.vm("helper", halted.vdi("Testing", "data")[0])
+    if what == "keep":
+        halted.pool.db.set("VM", halted.web, "blocked_operations", dict.fromkeys(["start"], BLOCKED))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(name, _params):
+        if name == method:
+            halted.pool.api.before = None
+            os.kill(os.getpid(), signal.SIGINT)
+
+    halted.pool.api.before = interrupt
+    try:
+        ran = pool_command(*words, "--yes", "--json")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (row,) = facts(ran)["so_far"]
+    assert ran.status == 130 and (row["state"], row["what"]) == ("under way", what)
+    assert pool_command(*words, "--yes").status == 0
+
+
+BLOCKED = "relvmoiscsi has swapped some of the disks of this VM: for a test"
+
+
 def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running")
     for name in ("root disk", "data"):

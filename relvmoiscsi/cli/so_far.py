@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""How far a command on a pool has come with each LUN, VM or SR: what a person is told who stops the command."""
+
+import threading
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+from relvmoiscsi.wording import printable
+
+DONE, FAILED, UNDER_WAY, NOT_BEGUN = "done", "failed", "under way", "not begun"
+_AGAIN = "The same command goes on from there."
+_HEADS = {DONE: "Done", FAILED: "Failed", UNDER_WAY: "Under way, and the pool may still end it", NOT_BEGUN: "Not begun"}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody has stopped the command; the text says how far it came, and so do `facts`, for JSON."""
+
+    def __init__(self, text: str, facts: Dict[str, Any]) -> None:
+        super().__init__(text)
+        self.facts = facts
+
+
+class SoFar:
+    """How far each of the things is that a command works on. Threads may tell of their own at once."""
+
+    def __init__(self) -> None:
+        self._rows: Dict[str, Tuple[str, str]] = {}
+        self._lock = threading.Lock()
+        self._is_started, self._is_over = False, False
+
+    @contextmanager
+    def work(self, names: Sequence[str] = ()) -> Iterator[None]:
+        """A block in which something is changed, for these things. What comes after an interrupt counts no more: the
+        session ends then, and with it the calls of other threads.
+        """
+        self._is_started = True
+        for name in names:
+            self._rows.setdefault(name, (NOT_BEGUN, ""))
+        try:
+            yield
+        except KeyboardInterrupt:
+            with self._lock:
+                self._is_over = True
+            raise
+
+    @contextmanager
+    def one(self, name: str, what: str) -> Iterator[None]:
+        """A block that works on one thing. An error in it goes through."""
+        self.tell(name, UNDER_WAY, what)
+        try:
+            yield
+        except Exception:
+            self.tell(name, FAILED, what)
+            raise
+        self.tell(name, DONE, what)
+
+    def tell(self, name: str, state: str, what: str) -> None:
+        """`what` is the step, or what became of the thing."""
+        with self._lock:
+            if not self._is_over:
+                self._rows[name] = state, what
+
+    def interrupted(self, stop: KeyboardInterrupt) -> Interrupted:
+        """What is to be raised in place of `stop`, whose own text, if it has one, says how to go on."""
+        rows = [{"name": name, "state": state, "what": what or None} for name, (state, what) in self._rows.items()]
+        return Interrupted(" ".join(self._sentences(str(stop))), {"so_far": rows})
+
+    def _sentences(self, more: str) -> List[str]:
+        if not self._is_started:
+            return ["Nothing was changed."]
+        found = []
+        for state, head in _HEADS.items():
+            names = [
+                printable(f"{name} ({what})" if what else name)
+                for name, (now, what) in self._rows.items()
+                if now == state
+            ]
+            found += [f"{head}: {', '.join(names)}."] if names else []
+        return [*found, more or _AGAIN]
