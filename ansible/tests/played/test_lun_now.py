@@ -95,6 +95,25 @@ def test_nothing_is_turned_off_before_it_is_known_that_all_of_it_may_go(day):
     assert {vm["power_state"] for vm in day.lab.pool.db.records("VM").values()} == {"Running"}
 
 
+def test_check_mode_promises_what_a_run_then_changes(stage):
+    """A copy whose run was cut before its VDIs had their notes; and a host that is down, with nothing left to do."""
+    db = stage.lab.pool.db
+    for words in ({}, {"state": "resignatured"}):
+        assert stage.now("lun", all=True, check=True, **words)["changed"]
+    sr = stage.now("lun", all=True)["luns"][0]["sr"]["new"]
+    vdi = db.refs("VDI", SR=db.by_uuid("SR", sr))[0]
+    db.remove_from("VDI", vdi, "other_config", "relvmoiscsi:old")
+    for check in (True, False):
+        assert stage.now("lun", all=True, check=check)["changed"]
+    assert not stage.now("lun", all=True, check=True)["changed"]
+    stage.lab.pool.storage.pbd_unplug("", db.refs("PBD", SR=db.by_uuid("SR", sr))[1])
+    stage.lab.pool.go_down(stage.lab.pool.hosts[1])
+    for check in (True, False):
+        found = stage.now("lun", all=True, check=check)
+        assert found["failed"] and not found["changed"] and "(down)" in found["msg"]
+        assert [row["status"] for row in found["luns"] if row["error"]] == ["partial"]
+
+
 def test_halted_vms_stay_without_disks_only_where_that_is_said(day):
     sr = copy_of(day)["luns"][0]["sr"]["new"]
     vms_on(day, sr, state="present")
