@@ -84,7 +84,7 @@ def add_command(make: Maker) -> None:
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
         sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="say more on stderr")
-        _takes_connection(sub)
+        takes_connection(sub)
         return sub
 
     listing = command("luns", _luns, "tell what LUNs the pool sees, and what each is", _LUNS)
@@ -142,7 +142,7 @@ def _takes_copies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all copies that there are")
 
 
-def _takes_connection(parser: argparse.ArgumentParser) -> None:
+def takes_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pool", metavar="URL", help="any host of the pool, or `local` in dom0; else XENSERVER_HOST, else local"
     )
@@ -183,7 +183,7 @@ def _no_command(_arguments: argparse.Namespace) -> Answer:
 # --- where, and as whom
 
 
-def _where(arguments: argparse.Namespace) -> Where:
+def where(arguments: argparse.Namespace) -> Where:
     """Raises UsageError."""
     pool = arguments.pool or os.environ.get(_NAMES["host"]) or LOCAL
     if pool == "localhost":  # so the Ansible modules have it
@@ -213,7 +213,7 @@ class _Open(NamedTuple):
 @contextmanager
 def _opened(arguments: argparse.Namespace) -> Iterator[_Open]:
     gc.enable()  # other commands are over before it would be worth the time
-    with connect(_where(arguments)) as calls:
+    with connect(where(arguments)) as calls:
         yield _Open(calls, records.read(calls))
 
 
