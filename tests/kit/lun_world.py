@@ -330,6 +330,13 @@ class World:
 
     # -- lvmoiscsi ----------------------------------------------------------------------------------------------------
 
+    def _lvmoiscsi_sr_probe(self, members, config):
+        lun = self._behind(config, members["type"], members["host_ref"])
+        with self._lock:
+            found, size = self.sr_uuid(lun.scsi_id), lun.disk.size_bytes
+        sr = f"<SR><UUID>\n{found}\n</UUID><Devlist>{lun.scsi_id}</Devlist><size>{size}</size></SR>" if found else ""
+        return f'<?xml version="1.0" ?>\n<SRlist>{sr}</SRlist>\n'
+
     def _lvmoiscsi_sr_attach(self, members, config):
         host = members["host_ref"]
         lun = self._behind(config, members["type"], host)
@@ -372,7 +379,8 @@ class World:
                 db.set("VDI", rows[uuid], "snapshot_of", rows.get(volume["snapshot_of"], NULL))
             db.set("SR", sr, "physical_size", lun.disk.size_bytes)
 
-    _lvmohba_sr_attach, _lvmohba_sr_detach, _lvmohba_sr_scan = (
+    _lvmohba_sr_probe, _lvmohba_sr_attach, _lvmohba_sr_detach, _lvmohba_sr_scan = (
+        _lvmoiscsi_sr_probe,
         _lvmoiscsi_sr_attach,
         _lvmoiscsi_sr_detach,
         _lvmoiscsi_sr_scan,

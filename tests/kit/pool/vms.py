@@ -14,6 +14,15 @@ from .database import NULL, TABLES
 from .database import time as moment
 from .errors import XenError
 
+#: what a client has to say of a new VM. Source: datamodel_vm.ml, fields of the constructor without a default
+_NEEDED_OF_VM = {
+    "user_version", "is_a_template", "affinity", "memory_static_max", "memory_dynamic_max", "memory_dynamic_min",
+    "memory_static_min", "VCPUs_params", "VCPUs_max", "VCPUs_at_startup", "actions_after_shutdown",
+    "actions_after_reboot", "actions_after_crash", "PV_bootloader", "PV_kernel", "PV_ramdisk", "PV_args",
+    "PV_bootloader_args", "PV_legacy_args", "HVM_boot_policy", "HVM_boot_params", "platform", "PCI_bus",
+    "other_config", "recommendations",
+}  # fmt: skip
+
 
 class Vms:
     """Calls on VMs and what hangs on them.
@@ -31,6 +40,7 @@ class Vms:
 
     def methods(self):
         return {
+            "VM.create": self.vm_create,
             "VM.destroy": self.vm_destroy,
             "VM.start": self.vm_start,
             "VM.clean_shutdown": self.vm_clean_shutdown,
@@ -53,6 +63,14 @@ class Vms:
 
     # -- VM -----------------------------------------------------------------------------------------------------------
 
+    def vm_create(self, _session, record):
+        """Halted; whatever a client says of blocked_operations is dropped (xapi_vm.ml, create)."""
+        missing = sorted(_NEEDED_OF_VM - set(record))
+        if missing:
+            raise XenError("INTERNAL_ERROR", "Xmlrpc_client: the record lacks " + ", ".join(missing))
+        fields = {name: value for name, value in _known("VM", record).items() if name != "blocked_operations"}
+        return self.database.create("VM", **{**fields, "metrics": self.database.create("VM_metrics")})
+
     def vm_destroy(self, _session, vm):
         """VBDs, VIFs and vTPMs go with it; VDIs and snapshots stay. A suspended one goes as a halted one does
         (xapi_vm_lifecycle.ml, allowed_power_states)."""
@@ -66,6 +84,10 @@ class Vms:
             db.set("VM", child, "parent", parent)
         for table in ("VBD", "VIF", "VTPM", "VGPU"):
             for ref in db.refs(table, VM=vm):
+                db.destroy(table, ref)
+        for table, field in (("VM_metrics", "metrics"), ("VM_guest_metrics", "guest_metrics")):
+            ref = db.get("VM", vm, field)
+            if db.exists(table, ref) and len(db.refs("VM", **{field: ref})) == 1:
                 db.destroy(table, ref)
         db.destroy("VM", vm)
 
