@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges cinder collection sanity vm e2e long bench docs rpm pack clean
+.PHONY: help demo test check unit unit36 judges cinder collection sanity vm e2e long bench acceptance acceptance-clean docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
-	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 demo:  ## a guided tour: resignature a clone, cut the power, recover
 	@bash tools/demo.sh
@@ -47,6 +47,12 @@ long:  ## for a night: thousands of random chains become one VDI each, FIRST=0 C
 
 bench:  ## what a resignature costs, beside vgimportclone and others; as root: on loop devices
 	@bash tools/bench.sh
+
+acceptance:  ## a day on a real pool: POOL=<url> SR=<an SR that may be lost>; docs/acceptance.rst
+	@$(or $(PYTHON),python3) -m acceptance $(ARGS)
+
+acceptance-clean:  ## take away what killed runs of that have left: POOL=<url> SR=<the same>
+	@$(or $(PYTHON),python3) -m acceptance --clean $(ARGS)
 
 docs:  ## the pages of docs/ as HTML, in build/docs; warnings are errors
 	@bash tools/docs.sh

@@ -41,9 +41,9 @@ check "ruff check" "$bin/ruff" check .
 check "ruff format" "$bin/ruff" format --check .
 check "mypy, current" "$bin/mypy"
 check "mypy, Python 3.6" .venv/mypy36/bin/mypy --python-version 3.6 --warn-unused-ignores
-check "vermin, Python 3.6" "$bin/vermin" --no-tips --violations -t=3.6- relvmoiscsi tests setup.py \
+check "vermin, Python 3.6" "$bin/vermin" --no-tips --violations -t=3.6- relvmoiscsi acceptance tests setup.py \
     supp-pack drivers/ReLVMoISCSISR drivers/ReLVMoHBASR drivers/plugins/relvmoiscsi supp-pack/relvmoiscsi supp-pack/sm-whitelist
-check "byte-compile, Python 3.6" needs_python36 .venv/py36/bin/python -m compileall -q relvmoiscsi tests setup.py
+check "byte-compile, Python 3.6" needs_python36 .venv/py36/bin/python -m compileall -q relvmoiscsi acceptance tests setup.py
 check "shellcheck" shellcheck -x tools/*.sh supp-pack/*.sh .ci/run
 check "README.rst" "$bin/docutils" --strict --writer=null README.rst
 check "CONTRIBUTING.rst" "$bin/docutils" --strict --writer=null CONTRIBUTING.rst

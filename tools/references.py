@@ -22,7 +22,7 @@ from typing import Iterator, List, Match, NamedTuple, Set, Tuple
 TOP = Path(__file__).resolve().parent.parent
 
 #: what is looked through; data of tests speaks of other things
-ROOTS = ("bench", "docs", "drivers", "relvmoiscsi", "supp-pack", "tests", "tools", "udev", ".ci")
+ROOTS = ("acceptance", "bench", "docs", "drivers", "relvmoiscsi", "supp-pack", "tests", "tools", "udev", ".ci")
 SUFFIXES = ("", ".py", ".rst", ".sh", ".rules", ".conf", ".spec", ".toml", ".in", ".8", ".txt")
 #: other projects have directories of the same names, as in "QEMU docs/interop/qcow2.rst"
 UPSTREAM = ("blktap", "LVM2", "open-iscsi", "QEMU", "SM", "systemd", "xen-api")

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`make acceptance`: arguments, the command `relvmoiscsi pool` as a process, the person or the command at the array."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from acceptance import day, made, report
+from acceptance.day import Array, Day, Row, Step
+from acceptance.made import Command, Failed, Scratch
+from relvmoiscsi.cli import pool as pool_command
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
+
+TOP = Path(__file__).resolve().parent.parent
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+_PASSWORD = "XENSERVER_PASSWORD"
+
+_WHAT = """\
+Tries relvmoiscsi on a real pool, step by step, on an SR that may be lost, and writes a report. docs/acceptance.rst
+tells what it does to the pool. Every option has a variable as well: POOL, SR, SNAPSHOT, TARGET, REPORT."""
+
+_ASK = {
+    "clone": "Clone the LUN {0} on the array, map the clone to the hosts, and press Enter.",
+    "map": "Map the LUN {0} to the other hosts as well, rescan their adapters, and press Enter.",
+}
+_AGAIN = "The pool sees no clone of that LUN yet. "
+
+
+class Tools(NamedTuple):
+    """What a run needs from outside."""
+
+    command: Command
+    array: Array
+    say: Callable[[str], None]
+
+
+# --- outside
+
+
+def pool_process(connection: Sequence[str]) -> Command:
+    """`relvmoiscsi pool` as a process of its own, which ends in order before a Ctrl-C goes on."""
+
+    def run(*words: str) -> Dict[str, Any]:
+        argv = [sys.executable, "-m", "relvmoiscsi", "pool", *words, "--json", *connection]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=str(TOP), start_new_session=True
+        )
+        try:
+            out, err = process.communicate()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+            raise
+        return answer(process.returncode, out.decode("utf-8"), err.decode("utf-8"))
+
+    return run
+
+
+def answer(status: int, out: str, err: str) -> Dict[str, Any]:
+    """What a run of the command gave. Raises Failed, and KeyboardInterrupt where the run was interrupted."""
+    if status == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    try:
+        found: Dict[str, Any] = json.loads(out)
+    except ValueError:
+        raise Failed(f"The command ended with status {status}: {err.strip()}") from None
+    if status:
+        raise Failed(f"The command ended with status {status}: {' '.join(_errors(found)) or err.strip()}")
+    return found
+
+
+def _errors(found: Any) -> List[str]:
+    """The sentences of errors anywhere in an answer."""
+    if isinstance(found, list):
+        return [text for each in found for text in _errors(each)]
+    if not isinstance(found, dict):
+        return []
+    own = [str(found[key]) for key in ("error", "message") if isinstance(found.get(key), str)]
+    return own + [text for each in found.values() for text in _errors(each)]
+
+
+def ask(say: Callable[[str], None]) -> Array:
+    """A person at the array, who is asked until the pool sees the clone."""
+    asked: List[str] = []
+
+    def array(what: str, scsi_id: str) -> bool:
+        say((_AGAIN if what in asked else "") + _ASK[what].format(scsi_id))
+        asked.append(what)
+        if not sys.stdin.readline():
+            raise Failed("Nobody can be asked any more: the input has ended.")
+        return True
+
+    return array
+
+
+def by_command(text: str, wait_seconds: float) -> Array:
+    """A command of the shell at the array; for so long the pool is looked at again and again."""
+    ends: Dict[str, float] = {}
+
+    def array(what: str, scsi_id: str) -> bool:
+        if what not in ends:
+            clean = {name: value for name, value in os.environ.items() if name != _PASSWORD}
+            ended = subprocess.call(text, shell=True, env={**clean, "STEP": what, "SCSIID": scsi_id}, stdout=2)
+            if ended:
+                raise Failed(f"The command that should {what} the LUN ended with status {ended}.")
+            ends[what] = time.monotonic() + wait_seconds
+        else:
+            time.sleep(5)
+        return time.monotonic() < ends[what]
+
+    return array
+
+
+# --- a run
+
+
+def run(where: Where, tools: Tools, sr: str, target: str, directory: str) -> int:
+    """All of it; gives the exit status. Raises RelvmoiscsiError before anything is made."""
+    with connect(where) as calls:
+        scratch = made.scratch_of(calls, sr)
+        made.verify_ready(calls, scratch)
+        run_id = scratch.new_run()
+        state = Day(calls, tools.command, tools.array, scratch, run_id, target)
+        hosts = [calls.call("host.get_record", host) for host in state.hosts]
+        try:
+            rows = day.run(state, _tell(tools.say))
+        finally:
+            tools.say("The kit takes away what it has made. Another Ctrl-C leaves the rest to `make acceptance-clean`.")
+            cleaned = _cleaned(where, tools, scratch, state.refs)
+    rows += cleaned
+    notes = _notes(state, rows)
+    found = report.redacted(report.facts(run_id, scratch.record, hosts, rows, notes), _secrets(where))
+    paths = _written(found, directory, run_id)
+    for text in [*notes, f"The run has {found['result']}; the report is in {' and '.join(paths)}."]:
+        tools.say(text)
+    return {"passed": 0, "interrupted": EXIT_INTERRUPTED}.get(found["result"], EXIT_FAILED)
+
+
+def _cleaned(where: Where, tools: Tools, scratch: Scratch, refs: Dict[str, List[str]]) -> List[Row]:
+    """The rows of the steps at the end, in a session of their own: the first may have ended."""
+
+    def clean(_: object) -> str:
+        with connect(where) as calls:
+            problems = made.clean(calls, tools.command, scratch)
+        if problems:
+            raise Failed(" ".join([*problems, "`make acceptance-clean` tries again."]))
+        return "nothing of the kit is in the pool"
+
+    def compare(_: object) -> str:
+        with connect(where) as calls:
+            return day.nothing_else(refs)(calls)
+
+    steps = [
+        Step("clean", "everything that the kit has made is taken away", clean),
+        Step("nothing else", "no SR, PBD, VDI, VM, VBD, VIF, network or Secret came or went", compare),
+    ]
+    return [day.carry_out(step, None, _tell(tools.say)) for step in steps]
+
+
+def _tell(say: Callable[[str], None]) -> day.Tell:
+    def tell(step: Step, row: Optional[Row]) -> None:
+        say(f"{step.name}: {step.expected} ..." if row is None else f"  {row.status}, {row.seconds} s: {row.came}")
+
+    return tell
+
+
+def _notes(state: Day, rows: Sequence[Row]) -> List[str]:
+    """What is left to the person at the array."""
+    done = {row.name for row in rows if row.status == day.PASSED}
+    if "clean" not in done:
+        return ["Objects of the kit may be left in the pool. Run `make acceptance-clean` before you unmap a clone."]
+    if "resignature" in done:
+        return [f"The LUN {state.clone.scsi_id} is in no SR of the pool. Unmap it, and delete it on the array."]
+    if "prepare" in done:
+        return [
+            f"If the array has made a clone of the LUN {state.scsi_id}, unmap it now. The SR cannot be plugged again "
+            "on a host that sees an untouched clone."
+        ]
+    return []
+
+
+def _secrets(where: Where) -> List[str]:
+    """What no report has: the password, and where the pool is."""
+    if where.pool == LOCAL:
+        return [where.password]
+    url = url_of(where)
+    return [where.password, url, url.split("://")[1]]
+
+
+def _written(found: Dict[str, Any], directory: str, run_id: str) -> List[str]:
+    texts = {".json": json.dumps(found, indent=2) + "\n", ".rst": report.page(found)}
+    os.makedirs(directory, exist_ok=True)
+    paths = []
+    for ending, text in texts.items():
+        paths.append(os.path.join(directory, run_id + ending))
+        with open(paths[-1], "w", encoding="utf-8") as file:
+            file.write(text)
+    return paths
+
+
+def clean(where: Where, tools: Tools, sr: str) -> int:
+    """Take away what runs that were killed have left; gives the exit status. Raises RelvmoiscsiError."""
+    with connect(where) as calls:
+        scratch = made.scratch_of(calls, sr)
+        for name in made.find(calls, scratch).names():
+            tools.say(f"{name} is taken away")
+        problems = made.clean(calls, tools.command, scratch)
+    for problem in problems or ["Nothing of the kit is in the pool."]:
+        tools.say(problem)
+    return EXIT_FAILED if problems else 0
+
+
+# --- arguments
+
+
+def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None) -> int:
+    """Run the kit; gives the exit status. `command` stands for the process of `relvmoiscsi pool`."""
+    arguments = _parser().parse_args(argv)
+    say = _say
+    try:
+        where = pool_command.where(arguments)
+        if not arguments.sr:
+            raise UsageError("Name the scratch SR: SR=..., by UUID or name.")
+        if arguments.clean:
+            tools = Tools(command or pool_process(_connection(arguments)), ask(say), say)
+            return clean(where, tools, arguments.sr)
+        if not arguments.snapshot and not sys.stdin.isatty():
+            raise UsageError("Nobody can be asked to clone the LUN here: give a command, SNAPSHOT=...")
+        array = by_command(arguments.snapshot, arguments.wait) if arguments.snapshot else ask(say)
+        tools = Tools(command or pool_process(_connection(arguments)), array, say)
+        return run(where, tools, arguments.sr, arguments.target, arguments.report)
+    except (RelvmoiscsiError, Failed) as error:
+        say(f"{error} Nothing was done." if isinstance(error, (Refused, UsageError)) else str(error))
+        return getattr(error, "exit_status", EXIT_FAILED)
+    except KeyboardInterrupt:
+        say("Interrupted. `make acceptance-clean` takes away what is left, if anything is.")
+        return EXIT_INTERRUPTED
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make acceptance", description=_WHAT)
+    variable = os.environ.get
+    parser.add_argument("--sr", default=variable("SR", ""), help="the scratch SR, by UUID or name")
+    parser.add_argument("--snapshot", default=variable("SNAPSHOT", ""), help="clones the LUN SCSIID for STEP=clone")
+    parser.add_argument("--wait", type=float, default=120.0, help="seconds for the clone to appear after --snapshot")
+    parser.add_argument("--target", default=variable("TARGET", ""), help="of the clone, if not that of the SR")
+    parser.add_argument("--report", default=variable("REPORT") or "build/acceptance", help="directory of the reports")
+    parser.add_argument("--clean", action="store_true", help="take away what runs that were killed have left")
+    pool_command.takes_connection(parser)
+    parser.set_defaults(pool=variable("POOL"))
+    return parser
+
+
+def _connection(arguments: argparse.Namespace) -> List[str]:
+    """The same connection in the words of `relvmoiscsi pool`; files by their whole paths."""
+    words: List[str] = ["--insecure"] if arguments.insecure else []
+    for option, value in (("--pool", arguments.pool), ("--user", arguments.user)):
+        words += [option, value] if value else []
+    for option, path in (("--password-file", arguments.password_file), ("--ca", arguments.ca)):
+        words += [option, os.path.abspath(path)] if path else []
+    return words
+
+
+if __name__ == "__main__":
+    sys.exit(main())

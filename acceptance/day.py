@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The steps of an acceptance run, in their order. Each is a function of the Day that says what came, or raises.
+
+A step drives `relvmoiscsi pool` as a user does, and then looks by XenAPI at what a user would see with `xe`. No step
+believes what the command says of its own work.
+"""
+
+import re
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from acceptance import made
+from acceptance.made import Command, Failed, Scratch
+from relvmoiscsi import __version__
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.luns import PoolLun
+from relvmoiscsi.pool.records import HBA_TYPE, OWN_TYPES, Portal, portal_of
+from relvmoiscsi.pool.vms import transfer
+
+#: asks for something on the array, "clone" or "map", for the LUN with this SCSIid; gives whether to look once more
+Array = Callable[[str, str], bool]
+
+
+class Step(NamedTuple):
+    """A step of the day."""
+
+    name: str
+    expected: str
+    run: Callable[["Day"], str]  #: gives what came
+
+
+class Day:
+    """What the steps share. `target`: where the clone is, if not behind the target of the scratch SR."""
+
+    def __init__(
+        self, calls: Calls, command: Command, array: Array, scratch: Scratch, run: str, target: str = ""
+    ) -> None:
+        self.calls, self.command, self.array, self.scratch, self.run, self.target = (
+            calls, command, array, scratch, run, target
+        )  # fmt: skip
+        pool = records.read(calls)
+        self.hosts = pool.hosts_in_order()
+        self.host_names = {host: pool.host_name(host) for host in self.hosts}
+        self.master = pool.master
+        (self.config,) = [
+            pbd["device_config"] for host, (_, pbd) in pool.pbds_of(scratch.ref).items() if host == pool.master
+        ]
+        self.scsi_id = str(self.config.get("SCSIid", ""))
+        self.is_hba = scratch.record["type"] == HBA_TYPE
+        self.refs = made.all_refs(calls)
+        self.vms: Dict[str, str] = {}  #: references of "one", "two" and "helper"
+        self.vdis: Dict[str, str] = {}  #: references of "one" and "two", the only disks of the VMs of these names
+        self.before: Dict[str, Record] = {}  #: VDIs of the scratch SR when its LUN was cloned, by UUID
+        self.lun: Optional[PoolLun] = None  #: the clone
+        self.copy_uuid = ""  #: of the SR that the clone became
+
+    # -- what several steps ask ---------------------------------------------------------------------------------------
+
+    def name(self, what: str) -> str:
+        return f"{made.PREFIX}{self.run} {what}"
+
+    def uuid(self, kind: str, ref: str) -> str:
+        return str(self.calls.call(kind + ".get_uuid", ref))
+
+    def where(self, target: str = "") -> List[str]:
+        """Where `pool luns` and `pool attach` look; "": behind the target of the clone."""
+        if self.is_hba:
+            return ["--hba"]
+        port = ["--port", self.config["port"]] if self.config.get("port") else []
+        return ["--target", target or self.target or self.own_target, *port]
+
+    @property
+    def own_target(self) -> str:
+        """Of the scratch SR; "" where an array maps LUNs to adapters."""
+        return str(self.config.get("target", "")).split(",")[0]
+
+    def luns(self, target: str = "") -> List[Dict[str, Any]]:
+        found: List[Dict[str, Any]] = self.command("luns", *self.where(target))["luns"]
+        return found
+
+    def clones(self, target: str = "") -> List[Dict[str, Any]]:
+        """The untouched clones of the scratch SR that the pool sees."""
+        seen = self.luns(target)
+        return [row for row in seen if row["kind"] == luns.CLONE and row["copy_of"] == self.scratch.uuid]
+
+    @property
+    def clone(self) -> PoolLun:
+        if self.lun is None:
+            raise Failed("The clone is not known.")
+        return self.lun
+
+    def copy(self) -> str:
+        """Reference of the attached copy."""
+        return str(self.calls.call("SR.get_by_uuid", self.copy_uuid))
+
+    def disks(self, vm: str) -> List[Record]:
+        """The VBDs of a VM that are disks."""
+        vbds = [self.calls.call("VBD.get_record", ref) for ref in self.calls.call("VM.get_VBDs", vm)]
+        return [vbd for vbd in vbds if vbd["type"] == "Disk"]
+
+    def starts_and_stops(self, vm: str) -> None:
+        """Raises Failed, PoolFailure."""
+        self.calls.run("VM.start", vm, False, False)
+        expect("the power state after the start", self.calls.call("VM.get_power_state", vm), "Running")
+        self.calls.run("VM.hard_shutdown", vm)
+        expect("the power state after the stop", self.calls.call("VM.get_power_state", vm), "Halted")
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    """Raises Failed where they differ."""
+    if found != wanted:
+        raise Failed(f"{what}: expected {wanted!r}, found {found!r}.")
+
+
+# --- the steps
+
+
+def _drivers(day: Day) -> str:
+    types = {row["type"] for row in day.calls.records("SM").values()}
+    missing = sorted(set(OWN_TYPES.values()) - types)
+    if missing:
+        raise Failed(f"The pool knows no SRs of type {', '.join(missing)}.")
+    versions, problems = {}, []
+    for host in day.hosts:
+        try:
+            versions[day.host_names[host]] = day.calls.run("host.call_plugin", host, "relvmoiscsi", "version", {})
+        except PoolFailure as failure:
+            if failure.code == "RBAC_PERMISSION_DENIED":
+                return "Both types are registered. The hosts were not asked: that takes the role pool-admin."
+            problems.append(f"{day.host_names[host]}: {failure}")
+    if problems:
+        raise Failed(" ".join(problems))
+    expect("the versions on the hosts", sorted(set(versions.values())), [__version__])
+    return f"Both types are registered; {len(versions)} hosts have {__version__}."
+
+
+def _prepare(day: Day) -> str:
+    old = [row["scsi_id"] for row in day.clones(day.own_target)]  # the target of the clone may not answer yet
+    if old:
+        raise Failed(f"The pool sees clones of the SR already: {', '.join(old)}. Unmap them on the array.")
+    network = made.new_network(day.calls, day.scratch, day.run)
+    for name in ("one", "two", "helper"):
+        day.vms[name] = made.new_vm(day.calls, day.scratch, day.run, name)
+    for name in ("one", "two"):
+        day.vdis[name] = made.new_vdi(day.calls, day.scratch, day.run, "disk " + name, is_raw=name == "two")
+        made.new_disk(day.calls, day.vms[name], day.vdis[name])
+        transfer.import_raw(day.calls, day.vdis[name], _content(day, name))
+    made.new_vif(day.calls, day.vms["one"], network)
+    day.before = made.vdi_facts(day.calls, day.scratch.ref)
+    return "3 VMs, 2 VDIs, 1 network were made."
+
+
+def _content(day: Day, name: str) -> bytes:
+    """What is on a disk of the kit: as many bytes as it has, other ones in each run."""
+    size = int(day.calls.call("VDI.get_virtual_size", day.vdis[name]))
+    text = f"{day.run} {name} ".encode()
+    return (text * (size // len(text) + 1))[:size]
+
+
+def _clone(day: Day) -> str:
+    goes_on = True
+    while goes_on:
+        goes_on = day.array("clone", day.scsi_id)
+        found = day.clones()
+        if found:
+            expect("the number of clones", len(found), 1)
+            (row,) = found
+            portal = Portal(row["target"], row["iqn"], day.config.get("port", ""))
+            day.lun = PoolLun(row["scsi_id"], row["kind"], portal.with_chap_of(portal_of(day.config)),
+                              sr_uuid=row["sr"], of_sr=row["copy_of"], name=row["name"], is_ours=True)  # fmt: skip
+            return f"The LUN {row['scsi_id']} is a clone of the SR."
+    raise Failed(f"The pool sees no clone of the LUN {day.scsi_id}.")
+
+
+def _probe_untouched(day: Day) -> str:
+    on = luns.on_lun(day.calls, records.read(day.calls), day.clone.portal, day.clone.scsi_id)
+    expect("the SR on the clone", on.sr_uuid, day.scratch.uuid)
+    return f"state {on.state}, SR {on.sr_uuid}"
+
+
+def _resignature(day: Day) -> str:
+    wanted = attach.Wanted(run=made.NOTE[len(records.AT_WORK) :] + day.run)
+    (result,) = attach.resignature_all(day.calls, records.read(day.calls), [day.clone], wanted)
+    if result.error is not None:
+        raise result.error
+    expect("the result", result.status, attach.NEW_IDS)
+    if result.sr_uuid in ("", day.scratch.uuid):
+        raise Failed(f"The clone has no UUID of its own: {result.sr_uuid!r}.")
+    if day.is_hba and len(day.hosts) > 1:
+        day.array("map", day.clone.scsi_id)
+    day.copy_uuid = result.sr_uuid
+    return f"SR.create answered with success; the SR on the clone is {result.sr_uuid}."
+
+
+def _probe_after(day: Day) -> str:
+    config = day.clone.portal.config(day.clone.scsi_id)
+    answer = day.calls.run("SR.probe", day.master, config, day.scratch.record["type"], {})
+    expect("the SRs that the stock driver sees", _uuids(answer), [day.copy_uuid])
+    return f"one SR, {day.copy_uuid}"
+
+
+def _uuids(answer: str) -> List[str]:
+    return re.findall(r"<UUID>\s*([0-9a-f-]{36})\s*</UUID>", answer)
+
+
+def _attach(day: Day) -> str:
+    row = _attached(day)
+    expect("the result", row["status"], attach.DONE)
+    expect("the SR", row["sr"]["new"], day.copy_uuid)
+    pbds = [pbd for pbd in day.calls.records("PBD").values() if pbd["SR"] == day.copy()]
+    plugged = {pbd["host"] for pbd in pbds if pbd["currently_attached"]}
+    expect("the hosts with a plugged PBD", len(plugged), len(day.hosts))
+    return f"plugged on {len(plugged)} hosts"
+
+
+def _attached(day: Day) -> Dict[str, Any]:
+    words = ["attach", day.clone.scsi_id, "--yes", "--name", day.name("copy"), *day.where()]
+    (row,) = day.command(*words)["luns"]
+    found: Dict[str, Any] = row
+    return found
+
+
+def _attach_again(day: Day) -> str:
+    refs = made.all_refs(day.calls)
+    expect("the result", _attached(day)["status"], attach.ALREADY)
+    expect("the objects of the pool", _changes(refs, made.all_refs(day.calls)), "nothing")
+    return attach.ALREADY
+
+
+def _scan(day: Day) -> str:
+    day.calls.run("SR.scan", day.copy())
+    found = made.vdi_facts(day.calls, day.copy())
+    pairs = {pair["old"]: pair["new"] for pair in day.command("map", day.copy_uuid)["vdis"]}
+    expect("the originals of the VDIs", sorted(pairs), sorted(day.before))
+    for old, facts in day.before.items():
+        expect(f"the VDI that {old} became", found.get(pairs[old]), facts)
+    return f"{len(found)} VDIs, each as its original"
+
+
+def _data(day: Day) -> str:
+    for name in day.vdis:
+        expect(f"the bytes of the disk {name}", _copied_bytes(day, name) == _content(day, name), True)
+    return f"{len(day.vdis)} disks, byte for byte"
+
+
+def _copied_bytes(day: Day, name: str) -> bytes:
+    """What the copy has of a disk of the kit."""
+    old = day.uuid("VDI", day.vdis[name])
+    (new,) = [pair["new"] for pair in day.command("map", day.copy_uuid)["vdis"] if pair["old"] == old]
+    return transfer.export_raw(day.calls, day.calls.call("VDI.get_by_uuid", new))
+
+
+def _clone_vm(day: Day) -> str:
+    words = ["clone", day.copy_uuid, day.uuid("VM", day.vms["one"]), "--isolated", day.name("isolated")]
+    (row,) = day.command(*words, "--name", day.name("one copied"), "--yes")["vms"]
+    expect("the result", row["status"], "cloned")
+    vm = day.vms["copied"] = day.calls.call("VM.get_by_uuid", row["vm"]["new"])
+    _expect_disks_on(day, vm, day.copy())
+    macs = [day.calls.call("VIF.get_MAC", day.calls.call("VM.get_VIFs", each)[0]) for each in (day.vms["one"], vm)]
+    expect("MACs that are the same", macs[0] == macs[1], False)
+    return "a new VM with the disk of the copy, on a network of its own"
+
+
+def _expect_disks_on(day: Day, vm: str, sr: str) -> None:
+    homes = [day.calls.call("VDI.get_SR", vbd["VDI"]) for vbd in day.disks(vm)]
+    expect("the SRs of the disks of the VM", homes, [sr])
+
+
+def _start(day: Day) -> str:
+    day.starts_and_stops(day.vms["copied"])
+    return "Running, then Halted"
+
+
+def _restore(day: Day) -> str:
+    expect("the result", _said(day, "restore", day.copy_uuid, day.uuid("VM", day.vms["two"])), "restored")
+    _expect_disks_on(day, day.vms["two"], day.copy())
+    day.starts_and_stops(day.vms["two"])
+    return "The VM has the disk of the copy, started and stopped."
+
+
+def _undo(day: Day) -> str:
+    expect("the result", _said(day, "restore", "--undo", day.uuid("VM", day.vms["two"])), "undone")
+    expect("the disks of the VM", [vbd["VDI"] for vbd in day.disks(day.vms["two"])], [day.vdis["two"]])
+    expect("the name of its disk", day.calls.call("VDI.get_name_label", day.vdis["two"]), day.name("disk two"))
+    return "The VM has its own disk."
+
+
+def _said(day: Day, *words: str) -> str:
+    return str(day.command(*words, "--yes")["status"])
+
+
+def _rescue(day: Day) -> str:
+    words = ["rescue", day.copy_uuid, day.uuid("VDI", day.vdis["two"]), "--vm", day.uuid("VM", day.vms["helper"])]
+    (row,) = day.command(*words, "--yes")["disks"]
+    expect("the result", (row["status"], row["mode"]), ("lent", "RO"))
+    _expect_disks_on(day, day.vms["helper"], day.copy())
+    return "The helper VM has the disk, read-only."
+
+
+def _give_back(day: Day) -> str:
+    (row,) = day.command("rescue", day.copy_uuid, "--done", "--yes")["disks"]
+    expect("the result", row["status"], "taken back")
+    expect("the disks of the helper VM", day.disks(day.vms["helper"]), [])
+    return "The helper VM has no disk."
+
+
+def _discard(day: Day) -> str:
+    (row,) = day.command("discard", day.copy_uuid, "--with-vms", "--yes")["srs"]
+    expect("the result", row["status"], "discarded")
+    left = made.find(day.calls, day.scratch)
+    expect("copies of the SR", len(left.srs), 0)
+    expect("VMs of the kit", sorted(left.vms), sorted(day.vms[name] for name in ("one", "two", "helper")))
+    expect("networks of the kit", len(left.networks), 1)
+    expect("the VDIs of the original", made.vdi_facts(day.calls, day.scratch.ref), day.before)
+    kinds = [lun["kind"] for lun in day.luns() if lun["scsi_id"] == day.clone.scsi_id]
+    expect("what the LUN of the clone is", kinds, [luns.RESIGNATURED])
+    return "SR, VM and network are gone; the VDIs of the original are unchanged."
+
+
+STEPS = (
+    Step("drivers", "both SR types are registered, and every host has this version", _drivers),
+    Step("prepare", "the scratch SR has no clone yet; VMs and VDIs can be made", _prepare),
+    Step("clone", "the array has cloned the LUN, and the pool sees one clone", _clone),
+    Step("probe before", "our type finds the SR of the original on the clone", _probe_untouched),
+    Step("resignature", "SR.create of our type ends with success, and the clone has a UUID of its own", _resignature),
+    Step("probe after", "the stock type finds one SR on the clone: the new one", _probe_after),
+    Step("attach", "the copy is plugged on every host", _attach),
+    Step("attach again", "the same command finds it attached, and changes nothing", _attach_again),
+    Step("scan", "every VDI of the original has one on the copy, with the same fields", _scan),
+    Step("data", "what was written to the disks of the original is on those of the copy", _data),
+    Step("clone a VM", "a new VM has the disk of the copy, another MAC and an isolated network", _clone_vm),
+    Step("start", "the new VM starts and stops", _start),
+    Step("restore", "a VM of the original has the disk of the copy, starts and stops", _restore),
+    Step("undo", "the VM has its own disk again, under its own name", _undo),
+    Step("rescue", "a disk of the copy is lent to another VM, read-only", _rescue),
+    Step("give back", "the disk is taken back", _give_back),
+    Step("discard", "copy, new VM and isolated network are gone; the original is unchanged", _discard),
+)
+
+# --- run
+
+
+class Row(NamedTuple):
+    """What became of a step."""
+
+    name: str
+    expected: str
+    came: str
+    status: str
+    seconds: float
+
+
+PASSED, FAILED, INTERRUPTED, NOT_RUN = "passed", "FAILED", "interrupted", "not run"
+#: is told a step before it begins, and its row when it is over
+Tell = Callable[[Step, Optional[Row]], None]
+
+
+def carry_out(step: Step, day: Any, tell: Tell) -> Row:
+    """One step. Whatever it raises is told in its row."""
+    began, status = time.monotonic(), FAILED
+    try:
+        tell(step, None)
+        came = step.run(day)
+        status = PASSED
+    except (Failed, RelvmoiscsiError) as error:
+        came = str(error)
+    except KeyboardInterrupt:
+        came, status = "It was interrupted.", INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - a mistake of the kit; the report tells it, and the pool is cleaned
+        came = f"The kit has a mistake, or did not understand an answer: {error!r}"
+    row = Row(step.name, step.expected, came, status, round(time.monotonic() - began, 1))
+    tell(step, row)
+    return row
+
+
+def run(day: Day, tell: Tell) -> List[Row]:
+    """All steps, up to the first that does not pass."""
+    rows: List[Row] = []
+    for step in STEPS:
+        if all(row.status == PASSED for row in rows):
+            rows.append(carry_out(step, day, tell))
+        else:
+            rows.append(Row(step.name, step.expected, "", NOT_RUN, 0.0))
+    return rows
+
+
+def nothing_else(before: Dict[str, List[str]]) -> Callable[[Calls], str]:
+    """The last step: what came and went beside the kit's own objects."""
+
+    def look(calls: Calls) -> str:
+        expect("what came or went", _changes(before, made.all_refs(calls)), "nothing")
+        return "nothing came, nothing went"
+
+    return look
+
+
+def _changes(before: Dict[str, List[str]], after: Dict[str, List[str]]) -> str:
+    found = []
+    for kind, refs in after.items():
+        came, went = len(set(refs) - set(before[kind])), len(set(before[kind]) - set(refs))
+        found += [f"{kind}: {came} came, {went} went"] if came or went else []
+    return "; ".join(found) or "nothing"

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the kit makes on a pool, by what it knows its objects again, and how it takes them away.
+
+Every name begins with PREFIX and the run. The id of a run begins with that of the scratch SR, so runs on two SRs do not
+meet. VMs, VDIs and networks have the key MARK in other_config from their creation. xapi may create a VDI before it sets
+other_config, so on the scratch SR the name of a VDI is enough. The copy of a VM has MARK from the records of its
+original. A copy of the SR is known by its name and by the mark of `pool attach`.
+"""
+
+import re
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.pool import records
+from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR
+
+SCRATCH = "relvmoiscsi-scratch"  #: key of SR.other_config, with which a person gives the SR away
+MARK = "relvmoiscsi-acceptance"  #: key of other_config, whose value is the UUID of the scratch SR
+PREFIX = "relvmoiscsi acceptance "
+NOTE = AT_WORK + "acceptance-"  #: begins the key of pool.other_config that a run is known by
+NULL = "OpaqueRef:NULL"
+
+VDI_BYTES = 4 << 20
+VM_BYTES = str(256 << 20)
+_ISOLATED = "relvmoiscsi:done"  #: key of a network that `pool clone --isolated` has made
+
+#: runs `relvmoiscsi pool` with these words and gives its JSON; raises Failed
+Command = Callable[..., Dict[str, Any]]
+
+
+class Failed(Exception):
+    """What came is not what was expected."""
+
+
+class Scratch(NamedTuple):
+    """The SR that may be lost."""
+
+    ref: str
+    record: Record
+
+    @property
+    def uuid(self) -> str:
+        return str(self.record["uuid"])
+
+    def new_run(self) -> str:
+        """The id of a run."""
+        return f"{self.uuid[:8]}-{records.run_id()}"
+
+    def names(self, record: Record) -> bool:
+        """Has a run on this SR given the record its name?"""
+        run = self.uuid[:8] + r"-[0-9]{8}T[0-9]{6}Z-[0-9]+ "
+        return bool(re.match(re.escape(PREFIX) + run, record["name_label"]))
+
+    def marks(self, record: Record) -> bool:
+        """The same, and does the record have the mark?"""
+        return self.names(record) and record["other_config"].get(MARK) == self.uuid
+
+
+class Left(NamedTuple):
+    """The kit's objects in the pool: records by reference, and keys of pool.other_config."""
+
+    vms: Dict[str, Record]
+    srs: Dict[str, Record]
+    vdis: Dict[str, Record]
+    networks: Dict[str, Record]
+    notes: Tuple[str, ...]
+    pool: str
+
+    def names(self) -> List[str]:
+        """For a sentence; empty where there is nothing."""
+        kinds = (("VM", self.vms), ("SR", self.srs), ("VDI", self.vdis), ("network", self.networks))
+        named = [f"{kind} {row['name_label']!r}" for kind, rows in kinds for row in rows.values()]
+        return named + [f"the note {key} of the pool" for key in self.notes]
+
+
+def scratch_of(calls: Calls, text: str) -> Scratch:
+    """The SR that somebody named, by UUID or name. Raises Refused where it is not given away, NotFound, UsageError."""
+    pool = records.read(calls)
+    ref = records.find_sr(pool, text)
+    sr = pool.srs[ref]
+    name = sr["name_label"]
+    if sr["type"] not in records.OWN_TYPES:
+        raise Refused(f"The SR {name!r} has the type {sr['type']}; the kit needs lvmoiscsi or lvmohba.")
+    if records.is_copy(sr):
+        raise Refused(f"The SR {name!r} is a copy that `relvmoiscsi pool attach` has introduced. Name an original.")
+    if sr["other_config"].get(SCRATCH) != "true":
+        raise Refused(
+            f"The SR {name!r} is not marked as a scratch SR. If everything on its LUN may be lost, mark it: xe "
+            f"sr-param-set uuid={sr['uuid']} other-config:{SCRATCH}=true"
+        )
+    return Scratch(ref, sr)
+
+
+def verify_ready(calls: Calls, scratch: Scratch) -> None:
+    """Raises Refused where VMs have disks on the SR, a host has not plugged it, or an earlier run has left objects."""
+    left = find(calls, scratch)
+    if left.names():
+        raise Refused(f"An earlier run has left {', '.join(left.names())}. Run `make acceptance-clean` first.")
+    name, vdis = scratch.record["name_label"], calls.records("VDI")
+    here = {ref for ref, vdi in vdis.items() if vdi["SR"] == scratch.ref}
+    vms = calls.records("VM")
+    users = {vbd["VM"] for vbd in calls.records("VBD").values() if vbd["VDI"] in here}
+    users |= {ref for ref, vm in vms.items() if vm["suspend_VDI"] in here}
+    if users:
+        names = ", ".join(sorted(str(vms[ref]["name_label"]) if ref in vms else ref for ref in users))
+        raise Refused(f"VMs that the kit has not made have disks on the SR {name!r}: {names}.")
+    pool = records.read(calls)
+    plugged = {host for host, (_, pbd) in pool.pbds_of(scratch.ref).items() if pbd["currently_attached"]}
+    if set(pool.hosts) - plugged:
+        away = ", ".join(sorted(map(pool.host_name, set(pool.hosts) - plugged)))
+        raise Refused(f"The SR {name!r} is not plugged on these hosts: {away}.")
+
+
+# --- make
+
+
+#: fields of new records that are the same in each; those of a VM are all that VM.create asks of a client
+_VDI: Record = {
+    "virtual_size": str(VDI_BYTES), "type": "user", "sharable": False, "read_only": False, "xenstore_data": {},
+    "tags": [],
+}  # fmt: skip
+_VM: Record = {
+    "name_description": "No operating system. It may be destroyed.", "user_version": "1", "is_a_template": False,
+    "affinity": NULL, "memory_static_max": VM_BYTES, "memory_dynamic_max": VM_BYTES, "memory_dynamic_min": VM_BYTES,
+    "memory_static_min": VM_BYTES, "VCPUs_params": {}, "VCPUs_max": "1", "VCPUs_at_startup": "1",
+    "actions_after_shutdown": "destroy", "actions_after_reboot": "restart", "actions_after_crash": "destroy",
+    "PV_bootloader": "", "PV_kernel": "", "PV_ramdisk": "", "PV_args": "", "PV_bootloader_args": "",
+    "PV_legacy_args": "", "HVM_boot_policy": "BIOS order", "HVM_boot_params": {"order": "c"}, "PCI_bus": "",
+    "HVM_shadow_multiplier": 1.0, "platform": {"acpi": "1", "apic": "true", "pae": "true"}, "recommendations": "",
+}  # fmt: skip
+_QOS: Record = {"other_config": {}, "qos_algorithm_type": "", "qos_algorithm_params": {}}
+_VBD: Record = {
+    "userdevice": "0",
+    "bootable": True,
+    "mode": "RW",
+    "type": "Disk",
+    "unpluggable": True,
+    "empty": False,
+    **_QOS,
+}
+_VIF: Record = {"device": "0", "MAC": "", "MTU": "1500", **_QOS}
+
+
+def _named(scratch: Scratch, run: str, name: str) -> Dict[str, Any]:
+    return {"name_label": f"{PREFIX}{run} {name}", "other_config": {MARK: scratch.uuid}}
+
+
+def new_network(calls: Calls, scratch: Scratch, run: str) -> str:
+    """A network without a wire; its reference. Raises PoolFailure, as all of these."""
+    return str(
+        calls.call("network.create", {"name_description": "", "MTU": "1500", "tags": [], **_named(scratch, run, "net")})
+    )
+
+
+def new_vdi(calls: Calls, scratch: Scratch, run: str, name: str, is_raw: bool) -> str:
+    """An empty VDI on the scratch SR; its reference."""
+    more = {"name_description": f"{name} of an acceptance run", "sm_config": {"type": "raw"} if is_raw else {}}
+    return calls.run("VDI.create", {"SR": scratch.ref, **_VDI, **more, **_named(scratch, run, name)})
+
+
+def new_vm(calls: Calls, scratch: Scratch, run: str, name: str) -> str:
+    """A halted HVM without disks, network cards and an operating system; its reference."""
+    return str(calls.call("VM.create", {**_VM, **_named(scratch, run, name)}))
+
+
+def new_disk(calls: Calls, vm: str, vdi: str) -> str:
+    """The reference of the VBD."""
+    return str(calls.call("VBD.create", {"VM": vm, "VDI": vdi, **_VBD}))
+
+
+def new_vif(calls: Calls, vm: str, network: str) -> str:
+    """With a MAC of xapi's choice; its reference."""
+    return str(calls.call("VIF.create", {"VM": vm, "network": network, **_VIF}))
+
+
+# --- take away
+
+
+def find(calls: Calls, scratch: Scratch) -> Left:
+    """What kit runs on this scratch SR have made and nobody has taken away. Raises PoolFailure."""
+    pool = records.read(calls)
+    return Left(
+        {ref: vm for ref, vm in calls.records("VM").items() if scratch.marks(vm)},
+        {ref: sr for ref, sr in pool.srs.items() if scratch.names(sr) and _is_copy(sr, scratch)},
+        {ref: vdi for ref, vdi in calls.records("VDI").items() if scratch.names(vdi) and vdi["SR"] == scratch.ref},
+        {ref: net for ref, net in calls.records("network").items() if scratch.marks(net) or _is_isolated(net, scratch)},
+        tuple(key for key in sorted(pool.at_work) if key.startswith(NOTE + scratch.uuid[:8])),
+        pool.ref,
+    )
+
+
+def _is_copy(sr: Record, scratch: Scratch) -> bool:
+    """`attach` introduces an SR first and marks the SR then; one without the mark has no PBD yet."""
+    of = sr["other_config"].get(ORIGINAL_SR)
+    return bool(of == scratch.uuid or of is None and not sr["PBDs"])
+
+
+def _is_isolated(network: Record, scratch: Scratch) -> bool:
+    return scratch.names(network) and _ISOLATED in network["other_config"]
+
+
+def clean(calls: Calls, command: Command, scratch: Scratch) -> List[str]:
+    """Take away all that kit runs on this scratch SR have made. Gives what could not be taken away, a sentence each.
+
+    One object that stays keeps no other from being taken away. Raises PoolFailure where the pool cannot be read.
+    """
+    left, problems = find(calls, scratch), []  # type: Tuple[Left, List[str]]
+    ways: List[Tuple[str, Dict[str, Record], Callable[[str, Record], object]]] = [
+        ("VM", left.vms, lambda ref, vm: _take_vm(calls, ref, vm)),
+        ("SR", left.srs, lambda ref, sr: _take_sr(calls, command, ref, sr)),
+        ("VDI", left.vdis, lambda ref, _: _take_vdi(calls, ref)),
+        ("network", left.networks, lambda ref, _: calls.call("network.destroy", ref)),
+    ]
+    for kind, rows, take in ways:
+        for ref, row in rows.items():
+            try:
+                with passing("HANDLE_INVALID"):
+                    take(ref, row)
+            except (Failed, RelvmoiscsiError) as error:
+                problems.append(f"The {kind} {row['name_label']!r} ({row['uuid']}) stays: {error}")
+    for key in left.notes:
+        calls.call("pool.remove_from_other_config", left.pool, key)
+    if not problems:
+        problems = [f"{name} stays." for name in find(calls, scratch).names()]
+    return problems
+
+
+def _take_vm(calls: Calls, ref: str, vm: Record) -> None:
+    """Its disks stay. Raises PoolFailure."""
+    if vm["power_state"] != "Halted":
+        calls.run("VM.hard_shutdown", ref)
+    calls.run("VM.destroy", ref)
+
+
+def _take_vdi(calls: Calls, ref: str) -> None:
+    """Raises Refused for the disk of a VM that is still there, PoolFailure."""
+    if calls.call("VDI.get_VBDs", ref):
+        raise Refused("It is a disk of a VM that the kit has not made.")
+    calls.run("VDI.destroy", ref)
+
+
+def _take_sr(calls: Calls, command: Command, ref: str, sr: Record) -> None:
+    """Forget a copy, and never destroy it. Raises Failed, PoolFailure."""
+    if ORIGINAL_SR in sr["other_config"]:
+        command("discard", sr["uuid"], "--yes")
+    else:
+        calls.call("SR.forget", ref)
+
+
+def all_refs(calls: Calls) -> Dict[str, List[str]]:
+    """References of what a run could leave in a pool, by class. Raises PoolFailure."""
+    kinds = ("SR", "PBD", "VDI", "VM", "VBD", "VIF", "network", "secret")
+    return {kind: sorted(calls.call(kind + ".get_all")) for kind in kinds}
+
+
+def vdi_facts(calls: Calls, sr: str) -> Dict[str, Record]:
+    """By UUID, the fields of the VDIs of an SR that a run must not change. Raises PoolFailure."""
+    names = ("name_label", "name_description", "virtual_size", "type", "sharable", "read_only", "managed", "missing",
+             "is_a_snapshot")  # fmt: skip
+    found = [vdi for vdi in calls.records("VDI").values() if vdi["SR"] == sr]
+    return {str(vdi["uuid"]): {name: vdi[name] for name in names} for vdi in found}

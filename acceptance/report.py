@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The report of a run, to be attached to an issue: JSON, and the same as a page of reStructuredText. Pure.
+
+No password and no address of the pool is in it: hosts are told by number and release.
+"""
+
+import json
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
+
+from acceptance.day import FAILED, INTERRUPTED, PASSED, Row
+from relvmoiscsi import __version__
+
+#: keys of host.software_version that say what a host runs
+_RELEASE = ("product_brand", "product_version", "platform_version", "xapi", "xapi_build", "sm")
+
+
+def facts(
+    run: str, sr: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]], rows: Sequence[Row], notes: Sequence[str]
+) -> Dict[str, Any]:
+    """The report. `hosts` are records, the master's first."""
+    statuses = {row.status for row in rows}
+    result = next((status for status in (INTERRUPTED, FAILED) if status in statuses), PASSED)
+    return {
+        "run": run,
+        "relvmoiscsi": __version__,
+        "result": result.lower(),
+        "sr_type": sr["type"],
+        "hosts": [_release(host) for host in hosts],
+        "steps": [row._asdict() for row in rows],
+        "notes": list(notes),
+    }
+
+
+def _release(host: Mapping[str, Any]) -> Dict[str, str]:
+    found = {name: str(host["software_version"][name]) for name in _RELEASE if name in host["software_version"]}
+    return {**found, "multipathing": "on" if host["other_config"].get("multipathing") == "true" else "off"}
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The report as reStructuredText."""
+    title = f"Acceptance run {report['run']}: {report['result']}"
+    lines = [title, "=" * len(title), "", f"relvmoiscsi {report['relvmoiscsi']}, SR of type {report['sr_type']}.", ""]
+    for number, host in enumerate(report["hosts"], 1):
+        lines.append(f"- host {number}: " + ", ".join(f"{name} {text}" for name, text in host.items()))
+    lines += ["", ".. list-table::", "   :header-rows: 1", ""]
+    lines += _cells("step", "result", "seconds", "expected", "what came")
+    for row in report["steps"]:
+        lines += _cells(row["name"], row["status"], str(row["seconds"]), row["expected"], row["came"])
+    lines += [""] + [f"- {_plain(note)}" for note in report["notes"]]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(*texts: str) -> List[str]:
+    marks = ["   * - ", *["     - "] * (len(texts) - 1)]
+    return [(mark + _plain(text)).rstrip() for mark, text in zip(marks, texts)]
+
+
+def _plain(text: str) -> str:
+    """On one line, and without a meaning for reStructuredText."""
+    text = " ".join(text.split()).replace("\\", "\\\\")
+    for mark in "`*|_":
+        text = text.replace(mark, "\\" + mark)
+    return text
+
+
+def redacted(report: Mapping[str, Any], secrets: Iterable[str]) -> Dict[str, Any]:
+    """The same, without these words wherever they stand."""
+    text = json.dumps(report)
+    for secret in filter(None, secrets):
+        text = text.replace(json.dumps(secret)[1:-1], "(removed)")
+    found: Dict[str, Any] = json.loads(text)
+    return found

@@ -1,0 +1,528 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The acceptance kit against the simulated pool: what it does, refuses, reports, and that it leaves nothing behind."""
+
+import contextlib
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import relvmoiscsi
+from acceptance import __main__ as kit
+from acceptance import day, made
+from kit.lun_world import FABRIC, World
+from kit.pool.errors import XenError
+from kit.pool_lab import IQN, TARGET, Lab, only_reads
+from relvmoiscsi import cli
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool.connection import Where
+
+pytestmark = pytest.mark.states
+
+SCRATCH = {made.SCRATCH: "true"}
+
+
+class Acceptance(Lab):
+    """A production SR with a VM that runs, and a scratch SR; the array clones what it is told to."""
+
+    def __init__(self, world, simulated, directory, target=TARGET, **options):
+        super().__init__(world, simulated)
+        self.directory, self.clones, self.errors = directory, [], []
+        for name in ("Production", "Scratch"):
+            self.original(name, target, IQN if target else "", **options)
+        self.scratch = self.originals["Scratch"][1]
+        simulated.db.set("SR", self.scratch, "other_config", SCRATCH)
+        self.vm("web", self.vdi("Production", "data")[0], networks=[self.network("office")], state="Running")
+        versions = dict.fromkeys(simulated.hosts, relvmoiscsi.__version__)
+        simulated.api.host_plugins.functions["relvmoiscsi"] = lambda host, *_: versions[host]
+        self.versions = versions
+
+    def array(self, what, scsi_id):
+        assert (what, scsi_id) == ("clone", self.originals["Scratch"][0])
+        self.clones.append(self.clone("Scratch"))
+        return False
+
+    def run(self, *words, array=None, say=lambda _: None):
+        """(exit status, the report or None)."""
+        self.said = []
+
+        def tell(text):
+            self.said.append(text)
+            say(text)
+
+        arguments = kit._parser().parse_args(["--sr", "Scratch", "--report", str(self.directory), *words])
+        tools = kit.Tools(command, array or self.array, tell)
+        before = set(self.directory.glob("*.json"))
+        if arguments.clean:
+            return kit.clean(self.where(), tools, arguments.sr), None
+        status = kit.run(self.where(), tools, arguments.sr, arguments.target, arguments.report)
+        (written,) = set(self.directory.glob("*.json")) - before
+        return status, json.loads(written.read_text(encoding="utf-8"))
+
+    def kits(self, name, sr_uuid=None):
+        """As a run on the scratch SR would call it."""
+        uuid = sr_uuid or self.pool.db.get("SR", self.scratch, "uuid")
+        return f"{made.PREFIX}{uuid[:8]}-20261122T080000Z-1 {name}"
+
+    def everything(self):
+        """The whole database, but for sessions and tasks."""
+        tables = [table for table in self.pool.db._rows if table not in ("session", "task")]
+        return {table: self.pool.db.records(table) for table in tables}
+
+
+def command(*words):
+    """`relvmoiscsi pool` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = cli.main(["pool", *words, "--json"])
+    return kit.answer(status, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def opened(directory, monkeypatch):
+    world = World()
+    with world.pool(hosts=("xs1", "xs2")) as simulated:
+        for name, value in simulated.environment.items():
+            monkeypatch.setenv(name, value)
+        yield Acceptance(world, simulated, directory)
+
+
+@pytest.fixture
+def pool(tmp_path, monkeypatch):
+    with opened(tmp_path, monkeypatch) as ready:
+        yield ready
+
+
+def statuses(report):
+    return {row["name"]: row["status"] for row in report["steps"]}
+
+
+def test_the_whole_day(pool):
+    before = pool.everything()
+    status, report = pool.run()
+
+    assert status == 0, "\n".join(pool.said)
+    assert report["result"] == "passed" and set(statuses(report).values()) == {"passed"}
+    assert pool.everything() == before
+
+
+# --- whatever ends it
+
+ERROR = XenError("INTERNAL_ERROR", "a test")
+STEPS = [step.name for step in day.STEPS] + ["clean", "nothing else"]
+
+
+class Killed(BaseException):
+    """The process is gone: nobody catches that, and it calls no more."""
+
+
+class Ends:
+    """Has a call of a step end with an error, Killed for good: the n-th that changes something, or with 0 the first.
+
+    Counts the calls of each step that change something.
+    """
+
+    def __init__(self, pool, step=None, number=0, error=None):
+        self.wanted, self.number, self.error = step, number, error
+        self.step, self.changes, self.hit, self.methods = "", dict.fromkeys(STEPS, 0), False, []
+        pool.pool.api.before = self.before
+
+    def say(self, text):
+        if text.endswith(" ..."):
+            self.step = text.split(":")[0]
+
+    def before(self, method, _params):
+        if self.step and not only_reads(method) and not method.startswith(("task.", "GET ")):
+            self.changes[self.step] += 1
+            self.methods.append(method)
+        is_it = self.step == self.wanted and self.number == (self.changes[self.step] if self.number else 0)
+        is_it = is_it or method == self.wanted
+        if is_it and not self.hit or self.hit and self.error is Killed:
+            self.hit = True
+            raise self.error
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What was counted in a run that passes."""
+    with pytest.MonkeyPatch.context() as patch, opened(tmp_path_factory.mktemp("reports"), patch) as pool:
+        ends = Ends(pool)
+        assert pool.run(say=ends.say)[0] == 0
+    return ends
+
+
+@pytest.mark.parametrize("error", [ERROR, KeyboardInterrupt], ids=["error", "ctrl-c"])
+@pytest.mark.parametrize("step", STEPS)
+def test_whatever_ends_a_step_all_is_taken_away_and_told(pool, whole, step, error):
+    before = pool.everything()
+    ends = Ends(pool, step, whole.changes[step], error)
+    status, report = pool.run(say=ends.say)
+    assert ends.hit
+
+    pool.pool.api.before = None
+    said = "\n".join(pool.said)
+    verify_true(report, status, step, error, said)
+    if statuses(report)["clean"] != "passed":
+        assert pool.run("--clean")[0] == 0, "\n".join(pool.said)
+    assert pool.everything() == before, said
+
+
+def verify_true(report, status, step, error, said):
+    """The report names the step that was ended as such, and none but those after it as not run."""
+    found, wanted = statuses(report), "interrupted" if error is KeyboardInterrupt else "FAILED"
+    if status == 0:  # the product or the kit has done without the answer
+        assert set(found.values()) == {"passed"}, said
+        return
+    names = [name for name in STEPS if name not in ("clean", "nothing else")]
+    expected = dict.fromkeys(STEPS, "passed")
+    if step in names:
+        expected.update(dict.fromkeys(names[names.index(step) + 1 :], "not run"))
+    expected[step] = wanted
+    if step == "clean":
+        expected["nothing else"] = found["nothing else"]
+    assert found == expected, said
+    assert (status, report["result"]) == ((130, wanted) if wanted == "interrupted" else (1, "failed"))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_a_run_that_is_killed_before_any_kind_of_change_leaves_is_known_by_its_marks(whole, tmp_path, part):
+    methods = sorted(set(whole.methods))
+    assert {"VM.create", "Async.VM.hard_shutdown", "SR.set_other_config", "PUT /import_metadata"} <= set(methods)
+    for method in methods[part::4]:
+        with pytest.MonkeyPatch.context() as patch, opened(tmp_path, patch) as pool:
+            before = pool.everything()
+            with pytest.raises(Killed):
+                pool.run(say=Ends(pool, method, error=Killed).say)
+
+            pool.pool.api.before = None
+            assert pool.run("--clean")[0] == 0, (method, pool.said)
+            assert pool.everything() == before, method
+
+
+# --- what does not fit
+
+
+def set_scratch(pool, **fields):
+    for name, value in fields.items():
+        pool.pool.db.set("SR", pool.scratch, name, value)
+
+
+def vm_on_scratch(pool, state="Halted"):
+    pool.vm("a person's", pool.vdi("Scratch", "data")[0], state=state)
+
+
+def suspended_on_scratch(pool):
+    ref = pool.vm("a person's", state="Suspended")
+    pool.pool.db.set("VM", ref, "suspend_VDI", pool.vdi("Scratch", "data")[0])
+
+
+def unplugged_on_a_member(pool):
+    pool.pool.storage.pbd_unplug("", pool.pool.db.refs("PBD", SR=pool.scratch)[1])
+
+
+def left_by_a_run(pool):
+    pool.pool.db.create("VDI", SR=pool.scratch, name_label=pool.kits("disk one"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda pool: set_scratch(pool, other_config={}), "is not marked as a scratch SR"),
+        (lambda pool: set_scratch(pool, other_config={made.SCRATCH: "no"}), "is not marked as a scratch SR"),
+        (lambda pool: set_scratch(pool, type="nfs"), "the kit needs lvmoiscsi or lvmohba"),
+        (lambda pool: set_scratch(pool, other_config={**SCRATCH, "relvmoiscsi:original-sr": "x"}), "Name an original"),
+        (lambda pool: set_scratch(pool, name_label="other"), "no SR with the UUID or the name 'Scratch'"),
+        (vm_on_scratch, "VMs that the kit has not made have disks on the SR 'Scratch': a person's."),
+        (lambda pool: vm_on_scratch(pool, "Running"), "VMs that the kit has not made"),
+        (suspended_on_scratch, "VMs that the kit has not made"),
+        (left_by_a_run, "Run `make acceptance-clean` first"),
+        (unplugged_on_a_member, "is not plugged on these hosts: xs2"),
+    ],
+)  # fmt: skip
+def test_an_sr_that_is_not_given_away_is_refused_and_nothing_is_done(pool, monkeypatch, capsys, given, message):
+    given(pool)
+    before, calls = pool.everything(), len(pool.pool.api.calls)
+
+    status = kit.main(["--sr", "Scratch", "--snapshot", "exit 1", "--report", str(pool.directory)], command)
+
+    assert status in (3, 4) and message in capsys.readouterr().err
+    assert pool.everything() == before and all(map(only_reads, pool.pool.api.calls[calls:]))
+
+
+@pytest.mark.parametrize("mark", [{}, {made.SCRATCH: "yes"}])
+def test_nothing_is_taken_from_an_sr_that_is_not_marked(pool, mark):
+    left_by_a_run(pool)
+    set_scratch(pool, other_config=mark)
+    before = pool.everything()
+    with pytest.raises(Refused):
+        pool.run("--clean")
+    assert pool.everything() == before
+
+
+def test_what_a_person_or_a_run_on_another_sr_has_made_is_no_left_over(pool):
+    """Objects that resemble those of the kit: a name without a run, another SR, a mark without a name."""
+    db, kits = pool.pool.db, pool.kits("one")
+    uuid, other = (db.get("SR", pool.originals[name][1], "uuid") for name in ("Scratch", "Production"))
+    db.create("VDI", SR=pool.scratch, name_label=made.PREFIX + "notes")
+    db.create("VDI", SR=pool.originals["Production"][1], name_label=kits)
+    db.create("VM", name_label=kits)
+    db.create("VM", name_label="mine", other_config={made.MARK: uuid})
+    db.create("network", name_label=kits)
+    (copy,) = pool.attach(pool.clone("Production"))
+    db.set("SR", db.by_uuid("SR", copy.sr_uuid), "name_label", kits)
+    for table in ("VM", "network"):
+        db.create(table, name_label=pool.kits("one", other), other_config={made.MARK: other})
+    db.create("network", name_label=pool.kits("isolated", other), other_config={"relvmoiscsi:done": "true"})
+    db.add_to("pool", pool.pool.pool, "other_config", made.NOTE + other[:8] + "-20261122T080000Z-1", "3600")
+    before = pool.everything()
+
+    assert pool.run("--clean")[0] == 0
+    assert pool.everything() == before
+
+
+def test_a_vdi_that_a_persons_vm_has_stays(pool):
+    left_by_a_run(pool)
+    (vdi,) = pool.pool.db.refs("VDI", name_label=pool.kits("disk one"))
+    pool.vm("a person's", vdi)
+    before = pool.everything()
+    assert pool.run("--clean")[0] == 1 and "a disk of a VM that the kit has not made" in pool.said[-1]
+    assert pool.everything() == before
+
+
+def test_what_cannot_be_taken_away_keeps_nothing_else_from_going(pool):
+    """The hosts do not let go of the copy."""
+    before = pool.everything()
+    ends = Ends(pool)
+
+    def refuse(method, _):
+        if ends.step == "attach again" or ends.step == "clean" and method == "Async.PBD.unplug":
+            raise ERROR
+
+    pool.pool.api.before = refuse
+    status, report = pool.run(say=ends.say)
+    rows = {row["name"]: row for row in report["steps"]}
+    left = pool.everything()
+
+    assert (status, rows["clean"]["status"], rows["nothing else"]["status"]) == (1, "FAILED", "FAILED")
+    assert "copy'" in rows["clean"]["came"] and "`make acceptance-clean` tries again" in rows["clean"]["came"]
+    assert rows["nothing else"]["came"].endswith("SR: 1 came, 0 went; PBD: 2 came, 0 went; VDI: 6 came, 0 went'.")
+    assert (left["VM"], left["network"]) == (before["VM"], before["network"])
+    assert report["notes"] == [
+        "Objects of the kit may be left in the pool. Run `make acceptance-clean` before you unmap a clone."
+    ]
+    pool.pool.api.before = None
+    assert pool.run("--clean")[0] == 0 and pool.everything() == before
+
+
+def fails(pool, step, text, **options):
+    """The run fails in this step, with this text in the report, and leaves the pool as it was."""
+    before = pool.everything()
+    status, report = pool.run(**options)
+    rows = {row["name"]: row for row in report["steps"]}
+    said = "\n".join(pool.said)
+    assert (status, rows[step]["status"]) == (1, "FAILED") and text in rows[step]["came"], said
+    assert rows["clean"]["status"] == rows["nothing else"]["status"] == "passed"
+    assert pool.everything() == before
+    return report
+
+
+def test_a_host_without_the_driver(pool):
+    def missing(host, *_):
+        if host == pool.pool.hosts[1]:
+            raise XenError("XENAPI_MISSING_PLUGIN", "relvmoiscsi")
+        return relvmoiscsi.__version__
+
+    pool.pool.api.host_plugins.functions["relvmoiscsi"] = missing
+    fails(pool, "drivers", "xs2: The host has no plugin relvmoiscsi")
+
+
+def test_a_host_with_another_version(pool):
+    pool.versions[pool.pool.hosts[1]] = "0.0.9"
+    fails(pool, "drivers", "0.0.9")
+
+
+def test_a_type_that_is_not_registered(pool):
+    pool.pool.db.destroy("SM", pool.pool.db.refs("SM", type="relvmohba")[0])
+    fails(pool, "drivers", "no SRs of type relvmohba")
+
+
+def test_a_clone_that_is_there_already(pool):
+    old = pool.clone("Scratch")
+    fails(pool, "prepare", old)
+
+
+def test_an_array_that_makes_no_clone(pool):
+    report = fails(pool, "clone", "no clone of the LUN " + pool.originals["Scratch"][0], array=lambda *_: False)
+    assert "unmap it now" in report["notes"][0]
+
+
+def test_an_array_that_clones_something_else(pool):
+    fails(pool, "clone", "no clone", array=lambda *_: bool(pool.clone("Production")) and False)
+
+
+def test_two_clones_at_once(pool):
+    fails(pool, "clone", "the number of clones", array=lambda *_: bool([pool.clone("Scratch") for _ in range(2)]))
+
+
+def test_a_clone_whose_data_is_another(pool):
+    """What an array gives that has not flushed what it has told to be written."""
+
+    def array(*_):
+        record = pool.pool.db.record("VDI", pool.pool.db.refs("VDI", SR=pool.scratch)[-1])
+        scsi_id = pool.clone("Scratch")
+        pool.world._put(pool.world.lun(scsi_id).disk, "LV-" + record["uuid"], b"stale".ljust(4096))
+        return False
+
+    fails(pool, "data", "the bytes of the disk two", array=array)
+
+
+def test_what_others_do_meanwhile_is_told(pool):
+    def array(*words):
+        pool.pool.db.create("secret", value="of a person")
+        return pool.array(*words)
+
+    status, report = pool.run(array=array)
+    assert status == 1 and "secret: 1 came, 0 went" in report["steps"][-1]["came"]
+
+
+# --- who runs it, and how
+
+
+def test_a_user_without_the_right_to_ask_hosts(pool, monkeypatch):
+    pool.pool.api.users["operator"] = ("another password", "pool-operator")
+    monkeypatch.setenv("XENSERVER_USER", "operator"), monkeypatch.setenv("XENSERVER_PASSWORD", "another password")
+    monkeypatch.setattr(pool, "where", lambda: Where(pool.pool.url, "operator", "another password"))
+    status, report = pool.run()
+    assert status == 0 and "takes the role pool-admin" in report["steps"][0]["came"], "\n".join(pool.said)
+
+
+def test_no_password_is_in_a_report(pool):
+    pool.pool.api.before = lambda method, _: (
+        method == "Async.VM.start" and fail(pool.pool.api.password + " at " + pool.pool.url)
+    )
+    pool.run()
+    texts = [path.read_text(encoding="utf-8") for path in pool.directory.iterdir()]
+    assert len(texts) == 2
+    for text in texts:
+        assert pool.pool.api.password not in text and pool.pool.url not in text and "(removed)" in text
+
+
+def fail(text):
+    raise XenError("INTERNAL_ERROR", "he said " + text)
+
+
+def test_with_chap_no_secret_stays(tmp_path, monkeypatch):
+    world = World()
+    with world.pool(hosts=("xs1", "xs2")) as simulated:
+        for name, value in simulated.environment.items():
+            monkeypatch.setenv(name, value)
+        lab = Acceptance(world, simulated, tmp_path, chap=("somebody", "the CHAP secret"))
+        before = lab.everything()
+        assert lab.run()[0] == 0, "\n".join(lab.said)
+        assert lab.everything() == before
+        assert not any("the CHAP secret" in path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
+
+
+def test_a_clone_behind_another_target(pool):
+    def array(*_):
+        pool.world.add("10.0.0.6", IQN + ".clones", pool.world.lun(pool.originals["Scratch"][0]).disk.copy())
+        return False
+
+    assert pool.run("--target", "10.0.0.6", array=array)[0] == 0, "\n".join(pool.said)
+    fails(pool, "clone", "no clone", array=array)
+
+
+def test_a_person_is_asked_until_the_clone_is_there(pool, type_in):
+    type_in("\n\n")
+    said = []
+    person = kit.ask(said.append)
+
+    def array(*words):
+        again = person(*words)
+        if len(said) == 2:
+            pool.clone("Scratch")
+        return again
+
+    assert pool.run(array=array)[0] == 0
+    assert said[0].startswith("Clone the LUN 3600") and said[1].startswith("The pool sees no clone")
+
+
+def test_a_person_who_goes_away(pool, type_in):
+    type_in("")
+    fails(pool, "clone", "Nobody can be asked any more", array=kit.ask(lambda _: None))
+
+
+@pytest.mark.parametrize("words", [[], ["--sr", ""]])
+def test_nobody_there_and_no_command_is_a_usage_error(pool, monkeypatch, words, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert kit.main(["--sr", "Scratch", *words], command) == 2
+    assert "SNAPSHOT=" in capsys.readouterr().err or words
+
+
+def test_fibre_channel_clones_are_mapped_to_the_other_hosts_afterwards(tmp_path, monkeypatch):
+    world, asked = World(), []
+    with world.pool(hosts=("xs1", "xs2")) as simulated:
+        for name, value in simulated.environment.items():
+            monkeypatch.setenv(name, value)
+        lab = Acceptance(world, simulated, tmp_path, target=FABRIC)
+        version = relvmoiscsi.__version__
+        simulated.api.host_plugins.functions["relvmoiscsi"] = lambda host, function, arguments: (
+            version if function == "version" else world.plugin(host, function, arguments)
+        )
+        before = lab.everything()
+
+        def array(what, scsi_id):
+            asked.append(what)
+            if what == "clone":
+                lab.clones.append(lab.clone("Scratch"))
+                world.unmapped.add((simulated.hosts[1], lab.clones[0]))
+            else:
+                world.unmapped.clear()
+            return False
+
+        assert lab.run(array=array)[0] == 0, "\n".join(lab.said)
+        assert asked == ["clone", "map"] and lab.everything() == before
+
+
+@pytest.mark.processes
+def test_processes_and_a_real_ctrl_c(pool, tmp_path, monkeypatch):
+    """`make acceptance` as a person runs it, with a command for the array; interrupted when it clones the VM."""
+    before, asked = pool.everything(), tmp_path / "asked"
+    pool.pool.api.before = lambda *_: not pool.clones and asked.exists() and pool.array("clone", asked.read_text())
+    monkeypatch.setenv("SNAPSHOT", f'test -z "$XENSERVER_PASSWORD" && printf %s "$SCSIID" >{asked}')
+    argv = [sys.executable, "-m", "acceptance", "--sr", "Scratch", "--report", str(tmp_path / "reports")]
+    process = subprocess.Popen(argv, cwd=str(kit.TOP), stderr=subprocess.PIPE, universal_newlines=True)
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if line.startswith("clone a VM: "):
+            process.send_signal(signal.SIGINT)
+    process.stderr.close()
+
+    assert process.wait() == 130, said
+    (path,) = (tmp_path / "reports").glob("*.json")
+    found = statuses(json.loads(path.read_text(encoding="utf-8")))
+    assert found["clone a VM"] == "interrupted" and found["clean"] == found["nothing else"] == "passed", said
+    assert pool.everything() == before
+
+
+# --- the page
+
+
+def same_in_each_run(text):
+    """Without what is another one in each run."""
+    uuid = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    return re.sub(r"     - [0-9.]+\n", "     - SECONDS\n", re.sub(uuid, "UUID", text))
+
+
+def test_the_report_on_the_page_is_that_of_a_run(pool):
+    pool.run()
+    (path,) = pool.directory.glob("*.rst")
+    written = path.read_text(encoding="utf-8")
+    rows = same_in_each_run(written[written.index("   * - step\n") :])
+    page = (kit.TOP / "docs/acceptance.rst").read_text(encoding="utf-8")
+    assert rows.count("   * - ") == 1 + len(STEPS) and rows in same_in_each_run(page)
