@@ -9,7 +9,8 @@
                     All LUNs of a target come to the end of these steps before the first of them is plugged: a host
                     that logs in sees every LUN of it, and an untouched clone keeps its original from being plugged
                     again. What an array maps to adapters is seen at once, and counts as one target.
-    3 plug          on the master, then on the others; a host that is down is finished by the next run
+    3 plug          hosts with a session list their LUNs (hosts.py); then on the master, then on the others; a host that
+                    is down is finished by the next run
     4 scan, label   VDIs appear with the names that they have on the LUN; tags and other_config come from the original's
 
 What is in 2 to 4 already is left as it is; attach_plan says which steps there are. Nothing here calls SR.destroy, or
@@ -249,7 +250,7 @@ def carry_out(
     with which there is something to do. Raises PoolFailure where the pool goes away between the steps; nothing for a
     single LUN.
     """
-    originals = Originals(pool)
+    originals, sessions = Originals(pool), hosts.Sessions(pool)
 
     def new_ids(one: Calls, row: LunPlan) -> LunPlan:
         if row.refusal is not None:
@@ -269,8 +270,8 @@ def carry_out(
     def whole(one: Calls, row: LunPlan) -> Attached:
         try:
             if not row.steps:
-                return complete(one, pool, row, originals)
-            return _told(tell, row.lun, ATTACHING, lambda: complete(one, pool, row, originals))
+                return complete(one, pool, row, originals, sessions)
+            return _told(tell, row.lun, ATTACHING, lambda: complete(one, pool, row, originals, sessions))
         except RelvmoiscsiError as error:
             return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
 
@@ -449,10 +450,10 @@ def _introduced_meanwhile(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=marks), run)
 
 
-def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals) -> Attached:
+def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessions: hosts.Sessions) -> Attached:
     """The SR on the hosts, with its VDIs, as planned. Raises PoolFailure."""
     lun, sr = row.lun, row.sr
-    on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id), row.hosts)
+    on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id), row.hosts, sessions)
     if row.scans:
         calls.run("SR.scan", sr)
     copies = vdis.of_sr(calls, sr)

@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""One SR on every host of the pool: PBDs, plugged on the master first; a host that is down is passed over and told."""
+"""One SR on every host of the pool: PBDs, plugged on the master first; a host that is down is passed over and told.
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+A host with an iSCSI session to the target does not find a LUN that was mapped later: the storage manager logs in for a
+plug, and a session that is there already is not scanned. The storage manager's own list of LUNs (SR.probe without
+SCSIid, which fails with the list) does scan the session. So such a host is asked for the list before the plug. A host
+without a session of an SR is not asked: its plug logs in, and the list would end the session of somebody else there.
+Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSISR.py _LUNprint.
+"""
 
-from relvmoiscsi.pool.calls import Calls, PoolFailure
-from relvmoiscsi.pool.records import Pool
+import threading
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
+from relvmoiscsi.pool.lists import SCSI_ID_MISSING
+from relvmoiscsi.pool.records import Pool, portal_of
 
 PLUGGED, DOWN = "plugged", "down"
 MEMBER_SECONDS = 600.0  #: for a host that is not the master to plug it; a hung path may take for ever
@@ -41,8 +50,60 @@ def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
     return found
 
 
+class Sessions:
+    """The iSCSI sessions of a pool's hosts in one run of the client: which of them were scanned for new LUNs.
+
+    Every LUN of a target has its new identities before the first of them is plugged, so one scan of a session will do.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._lock = pool, threading.Lock()
+        self._scanned: Set[Tuple[str, str]] = set()  #: (host, IQN)
+
+    def scan(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str]) -> None:
+        """Have those of the hosts that have a session to the target of this device-config scan it.
+
+        A host that gives no list is left to the plug, whose error tells more. Raises PoolGone.
+        """
+        portal = portal_of(config)
+        with self._lock:  # another LUN of the target waits until the list has come
+            wanted = [host for host in hosts if (host, portal.iqn) not in self._scanned]
+            asked = [host for host in wanted if _has_session(self._pool, host, portal.iqn)]
+            tasks = [_list_begun(calls, host, portal.config(), portal.lvm_type) for host in asked]
+            for task in filter(None, tasks):
+                _list_ended(calls, task)
+            self._scanned.update((host, portal.iqn) for host in wanted)
+
+
+def _has_session(pool: Pool, host: str, iqn: str) -> bool:
+    """Has an SR of the pool a session of this host to the IQN? One with the IQN "*" may have."""
+    for pbd in pool.pbds.values():
+        theirs = portal_of(pbd["device_config"]).iqn
+        if pbd["host"] == host and pbd["currently_attached"] and theirs and (theirs == iqn or "*" in theirs):
+            return bool(iqn)
+    return False
+
+
+def _list_begun(calls: Calls, host: str, config: Mapping[str, str], lvm_type: str) -> str:
+    try:
+        return calls.start("SR.probe", host, dict(config), lvm_type, {})
+    except PoolGone:
+        raise
+    except PoolFailure:
+        return ""
+
+
+def _list_ended(calls: Calls, task: str) -> None:
+    try:
+        calls.finish("SR.probe", task, MEMBER_SECONDS)
+    except PoolGone:
+        raise
+    except PoolFailure:
+        pass  # the list itself comes as a failure
+
+
 def plug_everywhere(
-    calls: Calls, pool: Pool, sr: str, config: Mapping[str, str], plans: Sequence[HostPlan]
+    calls: Calls, pool: Pool, sr: str, config: Mapping[str, str], plans: Sequence[HostPlan], sessions: Sessions
 ) -> Dict[str, str]:
     """How an SR is on the hosts when these plans are done, by name: PLUGGED, DOWN, or why it is not plugged.
 
@@ -51,25 +112,47 @@ def plug_everywhere(
     there = pool.pbds_of(sr)
     alike = next((pbd["device_config"] for _, pbd in there.values()), config)  # as on the other hosts, if on any
     pbds = {each.host: each.pbd or _pbd(calls, sr, each.host, alike) for each in plans}
+    sessions.scan(calls, [each.host for each in plans if each.plugs], config)
     states: Dict[str, str] = {}
     waiting: List[Tuple[str, str]] = []
     for each in plans:
         states[each.name] = DOWN if each.is_down else PLUGGED
         if each.plugs and each.host == pool.master:
-            calls.run("PBD.plug", pbds[each.host])
+            _run_plug(calls, pbds[each.host], config)
         elif each.plugs:
             waiting.append((each.name, calls.start("PBD.plug", pbds[each.host])))
     for name, task in waiting:
-        states[name] = _plugged(calls, task)
+        states[name] = _plugged(calls, task, config)
     return states
 
 
-def _plugged(calls: Calls, task: str) -> str:
+def _run_plug(calls: Calls, pbd: str, config: Mapping[str, str]) -> None:
+    try:
+        calls.run("PBD.plug", pbd)
+    except PoolFailure as failure:
+        raise _explained(failure, config) from failure
+
+
+def _plugged(calls: Calls, task: str, config: Mapping[str, str]) -> str:
     try:
         calls.finish("PBD.plug", task, MEMBER_SECONDS)
     except PoolFailure as failure:
-        return DOWN if failure.code in _AWAY else str(failure)
+        return DOWN if failure.code in _AWAY else str(_explained(failure, config))
     return PLUGGED
+
+
+def _explained(failure: PoolFailure, config: Mapping[str, str]) -> PoolFailure:
+    """The storage manager's "The SCSIid parameter is missing or incorrect" in words that help."""
+    if failure.code != SCSI_ID_MISSING:
+        return failure
+    return PoolFailure(
+        "PBD.plug: the host does not see the LUN {} behind {}. Either the array does not map the LUN to this host, or "
+        "the host had an iSCSI session to the target before the LUN was mapped. Map the LUN to every host, and run "
+        "`iscsiadm -m session --rescan` on this host. Then run the same again.".format(
+            config.get("SCSIid", ""), config.get("targetIQN", "")
+        ),
+        failure.description,
+    )
 
 
 def _pbd(calls: Calls, sr: str, host: str, config: Mapping[str, str]) -> str:

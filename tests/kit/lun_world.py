@@ -2,7 +2,8 @@
 """LUNs behind targets for a simulated pool, and the two SR drivers that it has for them, in this process.
 
     relvmoiscsi, relvmohba    our own engine on the LUN's bytes, with the words of the real driver
-    lvmoiscsi, lvmohba        what the storage manager would do, as far as xapi sees it
+    lvmoiscsi, lvmohba        what the storage manager would do, as far as xapi sees it: with multipathing off, a host
+                              that has a session finds no LUN that was mapped later, before it was asked for its list
 
     world = World()
     world.add("10.0.0.5", IQN, build_sr([...]).disk)
@@ -50,8 +51,8 @@ FABRIC = ""  #: the target of a LUN that the array maps to adapters
 
 EXTENT = 4 << 20  #: bytes
 
-#: the storage manager's number for a VG that LVM sees twice
-DUPLICATE = 119
+#: the storage manager's numbers for a VG that LVM sees twice, and for a LUN that is no disk of the host
+DUPLICATE, SCSI_ID_MISSING = 119, 107
 
 
 class Lun(NamedTuple):
@@ -65,13 +66,20 @@ class Lun(NamedTuple):
     chap: tuple = ()  #: (user, password) that its target wants
 
 
+class Session:
+    """A host's, to an IQN: the LUNs (SCSIids) that it has as disks, and the SRs (UUIDs) that SM counts."""
+
+    def __init__(self):
+        self.luns, self.users = set(), set()
+
+
 class World:
     """`create_s`: seconds that a resignature takes at the least; what the engine takes is part of them."""
 
     def __init__(self, create_s=0.0):
         self.luns = []
         self.create_s = create_s
-        self.visible = {}  #: host: IQNs with a session there
+        self.sessions = {}  #: {(host, IQN): Session}
         self.unmapped = set()  #: (host, SCSIid) of LUNs on the fabric that the array does not show to a host
         self.redo_logs = []  #: (SR UUID, VDI UUID) of metadata VDIs that xapi has begun to write to
         self.log = []  #: (command, SR UUID or "", SCSIid) of each driver call, in the order in which they begin
@@ -150,9 +158,16 @@ class World:
         if lun.chap:
             config.update(chapuser=lun.chap[0], chappassword=lun.chap[1])
         for host in pool.hosts:
+            self.ask_for_list(host, lun.iqn)  # by the administrator's dialog
             storage.pbd_plug("", storage.pbd_create("", {"host": host, "SR": sr, "device_config": config}))
         storage.sr_scan("", sr)
         return sr
+
+    def ask_for_list(self, host, iqn):
+        """What the stock list does on a host: it scans a session that is there."""
+        with self._lock:
+            if (host, iqn) in self.sessions:
+                self._scan_session((host, iqn))
 
     def _on_fabric(self, host):
         return [lun for lun in self.luns if not lun.target and (host, lun.scsi_id) not in self.unmapped]
@@ -340,20 +355,68 @@ class World:
     def _lvmoiscsi_sr_attach(self, members, config):
         host = members["host_ref"]
         lun = self._behind(config, members["type"], host)
+        self._log_in(members, lun)
+        try:
+            self._verify_vg(members, lun)
+        except _Answer:
+            self._log_out(members, lun)
+            raise
+        if host == self._pool.master:  # as LVHDSR.attach notes it
+            db, sr = self._pool.db, members["sr_ref"]
+            db.set("SR", sr, "sm_config", {**db.get("SR", sr, "sm_config"), "devserial": "scsi-" + lun.scsi_id})
+        self._look_for_metadata(members, lun)
+
+    def _log_in(self, members, lun):
+        """A new session has every LUN of the target. One that is there has those of its login and of its last scan,
+        and SM, which means to scan it, looks for it in a place that does not exist; but with multipathing.
+
+        Source: SM BaseISCSI.py attach, iscsilib.py refresh_luns, mpath_dmp.py refresh.
+        """
+        if not lun.target:
+            return
+        key = members["host_ref"], lun.iqn
         with self._lock:
-            iqns = self.visible.setdefault(host, set())
-            iqns.update({lun.iqn} if lun.target else ())
-            seen = self._on_fabric(host) + [each for each in self.luns if each.target and each.iqn in iqns]
+            if key not in self.sessions or self._pool.db.get("host", key[0], "multipathing"):
+                self._scan_session(key)
+            session = self.sessions[key]
+            session.users.add(members["sr_uuid"])
+            is_there = lun.scsi_id in session.luns
+        if not is_there:
+            self._log_out(members, lun)
+            raise _Answer(SCSI_ID_MISSING, "The SCSIid parameter is missing or incorrect")
+
+    def _scan_session(self, key):
+        session = self.sessions.setdefault(key, Session())
+        session.luns = {each.scsi_id for each in self.luns if each.target and each.iqn == key[1]}
+
+    def _log_out(self, members, lun):
+        """By the last SR that SM counts. Source: SM BaseISCSI.py detach."""
+        key = members["host_ref"], lun.iqn
+        with self._lock:
+            session = self.sessions.get(key, Session())
+            session.users.discard(members["sr_uuid"])
+            if not session.users:
+                self.sessions.pop(key, None)
+
+    def _lvmoiscsi_sr_probe(self, members, config):
+        """The list, which is a failure. It scans a session that is there. Source: SM LVHDoISCSISR.py _LUNprint."""
+        if config.get("SCSIid"):
+            raise NotImplementedInBackend()
+        self.ask_for_list(members["host_ref"], config.get("targetIQN", ""))
+        self._behind(config, members["type"])
+
+    def _verify_vg(self, members, lun):
+        """Does LVM see the SR's VG on this LUN, and on no other? Raises _Answer."""
+        host = members["host_ref"]
+        with self._lock:
+            there = set().union(*(one.luns for (each, _), one in self.sessions.items() if each == host))
+            seen = self._on_fabric(host) + [each for each in self.luns if each.target and each.scsi_id in there]
             found = {each.scsi_id: self.sr_uuid(each.scsi_id) for each in seen}
         if found.get(lun.scsi_id) != members["sr_uuid"]:
             raise _Answer(47, f"The SR is not available [opterr=the LUN has {found.get(lun.scsi_id)}]")
         twins = [scsi_id for scsi_id, uuid in found.items() if uuid == members["sr_uuid"] and scsi_id != lun.scsi_id]
         if twins:
             raise _Answer(DUPLICATE, f"LVM sees the VG twice [opterr={', '.join(twins)}]")
-        if host == self._pool.master:  # as LVHDSR.attach notes it
-            db, sr = self._pool.db, members["sr_ref"]
-            db.set("SR", sr, "sm_config", {**db.get("SR", sr, "sm_config"), "devserial": "scsi-" + lun.scsi_id})
-        self._look_for_metadata(members, lun)
 
     def _look_for_metadata(self, members, lun):
         """xapi, on the master and for a shared SR, writes its redo log into a metadata VDI of this pool."""
@@ -364,7 +427,7 @@ class World:
                 self.redo_logs.append((members["sr_uuid"], record.uuid))
 
     def _lvmoiscsi_sr_detach(self, members, config):
-        self._behind(config, members["type"], members["host_ref"])
+        self._log_out(members, self._behind(config, members["type"], members["host_ref"]))
 
     def _lvmoiscsi_sr_scan(self, members, config):
         lun, db, sr = self._behind(config, members["type"], members["host_ref"]), self._pool.db, members["sr_ref"]

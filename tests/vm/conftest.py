@@ -165,8 +165,8 @@ def standin_sees(lab):
         users = ["{chapuser}", "{chappassword}"] if any(target.chap for target in targets) else []
         with open(LAB, "w", encoding="utf-8") as file:
             attach, detach = [*helper, "login", "{targetIQN}", "{portal}", *users], [*helper, "logout", "{targetIQN}"]
-            references = str(initiator.SR_REF)
-            json.dump({"luns": luns, "attach": [attach], "detach": [detach], "references": references}, file)
+            commands = {"attach": [attach], "detach": [detach], "list": [[*helper, "list", "{targetIQN}"]]}
+            json.dump({"luns": luns, "references": str(initiator.SR_REF), **commands}, file)
 
     yield tell
     os.unlink(LAB)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Logs in to a target, or out, for the stand-in for lvmoiscsi, under SM's lock on iscsiadm. Words:
 
-login IQN PORTAL [USER PASSWORD]     a session that is there is scanned
+login IQN PORTAL [USER PASSWORD]     a session that is there is left as it is, and not scanned, as SM does
+list IQN                             a session that is there is scanned, as for SM's list of LUNs
 logout IQN                           of all portals
 """
 
@@ -24,7 +25,8 @@ def reach(what, iqn, *rest):
     if what == "logout":
         if is_there:  # SM as well looks first
             initiator.logout(iqn)
-    elif is_there:
-        initiator.rescan(iqn)
-    else:
+    elif what == "list":
+        if is_there:
+            initiator.rescan(iqn)
+    elif not is_there:
         initiator.login(iqn, rest[0], Chap(*rest[1:]) if rest[1:] else None)

@@ -7,7 +7,9 @@ pool's extra_env). Its keys:
 
     luns      list of {"target", "targetIQN", "LUNid", "SCSIid", "device"} and, as wanted, "port", "vendor", "serial",
               "size", "chapuser", "chappassword". `device`: an image or block device; it may appear late
-    attach    list of commands that bring a LUN to this host, such as an iscsiadm login; none when absent
+    attach    list of commands that bring a LUN to this host, such as an iscsiadm login; none when absent. As sm's, they
+              do not scan a session that is there: a LUN that was mapped since its login does not come, fault 107
+    list      list of commands before a list of LUNs: a session that is there is scanned; none when absent
     detach    list of commands that take it away again
     references  directory where SM counts who uses an IQN: a file for each IQN, an SR UUID a line. Where it is given,
               `attach` is for a LUN that is not there, and may find the session; `detach` is for the last line.
@@ -22,7 +24,7 @@ Commands are lists of words; {target}, {port}, {portal}, {targetIQN}, {SCSIid}, 
 One whose first word is a module of the kit, "kit.lab.reach", is a call of its main() in this process.
 Faults are SM's: 95, 96, 107 with the lists of sm on stderr, 68 for wrong CHAP, 47 for another SR on the LUN.
 Source: docs/host.rst; SM LVHDoISCSISR.py print_LUNs_XML, print_entries; BaseISCSI.py
-attach, detach; util.py _incr_iscsiSR_refcount, _decr_iscsiSR_refcount (behaviour only).
+attach, detach; iscsilib.py refresh_luns; util.py _incr_iscsiSR_refcount, _decr_iscsiSR_refcount (behaviour only).
 """
 
 import fcntl
@@ -60,7 +62,7 @@ DRIVER_INFO = {
     ],
 }
 
-ISCSI_LOGIN, ISCSI_DEVICE, SR_UNAVAILABLE, SM_GENERAL, UNIMPLEMENTED = 68, 67, 47, 202, 38
+ISCSI_LOGIN, SR_UNAVAILABLE, SM_GENERAL, UNIMPLEMENTED = 68, 47, 202, 38
 TARGET_MISSING, IQN_MISSING, SCSI_ID_MISSING, ISCSI_TARGET, INVALID_SECRET = 95, 96, 107, 141, 20
 
 
@@ -186,6 +188,7 @@ class Standin:
         for lun in mine:
             if lun["SCSIid"] == self.config.get("SCSIid"):
                 return lun
+        self._run("list", mine[0])
         sys.stderr.write(_lun_list(mine))
         raise Refused(SCSI_ID_MISSING, "The SCSIid parameter is missing or incorrect")
 
@@ -237,7 +240,7 @@ class Standin:
         while not os.path.exists(device):  # no events here: this is no part of what is tested
             if time.monotonic() > deadline:
                 self._give_back(lun, owner)
-                raise Refused(ISCSI_DEVICE, f"The ISCSI device did not appear [opterr={device}]")
+                raise Refused(SCSI_ID_MISSING, "The SCSIid parameter is missing or incorrect")
             time.sleep(0.05)
         return device
 

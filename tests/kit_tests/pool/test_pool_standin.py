@@ -113,10 +113,21 @@ def test_a_probe_of_an_empty_lun_names_nothing(lab, tmp_path):
     assert ask("sr_probe", SCSIid=SCSI_ID, **WHERE) == '<?xml version="1.0" ?>\n<SRlist/>\n'
 
 
+@pytest.mark.processes
+def test_only_the_list_scans_a_session_that_is_there(lab, tmp_path, image, capsys):
+    """A LUN that was mapped since the login."""
+    device = tmp_path / "sdb"
+    lab([lun(device=str(device))], list=[["cp", image("one"), str(device)]], attach=[["true"]])
+
+    assert refused("sr_probe", SCSIid=SCSI_ID, **WHERE) == 107
+    assert refused("sr_probe", **WHERE) == 107 and SCSI_ID in capsys.readouterr().err
+    assert SCSI_ID in ask("sr_probe", SCSIid=SCSI_ID, **WHERE)
+
+
 def test_a_device_that_does_not_appear(lab):
     lab([lun()])
 
-    assert refused("sr_probe", SCSIid=SCSI_ID, **WHERE) == 67
+    assert refused("sr_probe", SCSIid=SCSI_ID, **WHERE) == 107
 
 
 def test_chap_in_clear(lab, image):

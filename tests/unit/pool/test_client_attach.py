@@ -10,8 +10,10 @@ import pytest
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import cut_before
 from kit.examples import EVERY_DEATH, EVERY_OTHER_DEATH
+from kit.lun_world import Session
 from kit.pool import server
 from kit.pool.api import GoneAway, answer
+from kit.pool.errors import XenError
 from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, Lab, only_reads, sr_disk
 from kit.reader import identities
@@ -214,6 +216,102 @@ def test_a_member_that_hangs_is_told_and_holds_up_nobody_for_ever(lab, monkeypat
     settled(lab)
 
 
+# --- hosts that have a session already
+
+
+def test_each_host_with_a_session_is_asked_for_the_list_once_for_all_luns_of_a_target(lab, world):
+    """Without it the storage manager does not find a LUN that was mapped since the login."""
+    lab.clone("Production")
+    lab.clone("Testing")
+    world.log.clear()
+    done = lab.attach(everything=True, jobs_at_once=2)
+
+    assert [result.status for result in done] == [DONE, DONE]
+    calls = [(command, scsi_id) for command, _, scsi_id in world.log]
+    lists = [index for index, call in enumerate(calls) if call == ("sr_probe", "")][1:]  # the first is our own driver's
+    assert len(lists) == len(lab.pool.hosts)
+    assert lists[-1] < min(index for index, (command, _) in enumerate(calls) if command == "sr_attach")
+
+
+def test_a_host_without_a_session_is_not_asked_for_the_list(lab, world):
+    """The list would log out of a session that no SR uses, and the plug of such a host logs in by itself."""
+    lab.clone("Production")
+    xs3 = lab.pool.hosts[2]
+    for pbd in lab.pool.db.refs("PBD", host=xs3):
+        lab.pool.storage.pbd_unplug("", pbd)
+    world.log.clear()
+    (done,) = lab.attach(everything=True)
+
+    assert done.hosts == {"xs1": "plugged", "xs2": "plugged", "xs3": "plugged"}
+    assert sum((command, scsi_id) == ("sr_probe", "") for command, _, scsi_id in world.log) == 1 + 2
+
+
+def test_the_list_leaves_no_secret_with_a_password(world):
+    with world.pool(hosts=("xs1", "xs2")) as pool:
+        lab = Lab(world, pool)
+        lab.original("Production", chap=("user", "chap password"))
+        lab.clone("Production")
+        before = len(pool.db.refs("secret"))
+        (done,) = lab.attach(everything=True)
+
+        assert done.status == DONE
+        assert len(pool.db.refs("secret")) - before == 2, "one for the new PBD of each host"
+
+
+def test_a_session_of_which_the_pool_knows_nothing_is_told_and_the_same_again_finishes_it(lab, world):
+    """An administrator has logged in by hand: the storage manager logs out when its plug fails."""
+    clone, xs3 = lab.clone("Production"), lab.pool.hosts[2]
+    for pbd in lab.pool.db.refs("PBD", host=xs3):
+        lab.pool.storage.pbd_unplug("", pbd)
+    world.sessions[xs3, IQN] = Session()
+    (done,) = lab.attach(clone)
+
+    assert done.status == PARTIAL and done.hosts["xs2"] == "plugged"
+    assert f"the host does not see the LUN {clone} behind {IQN}" in done.hosts["xs3"]
+    assert "iscsiadm -m session --rescan" in done.hosts["xs3"]
+    (again,) = lab.attach(clone)
+    assert again.status == DONE and again.hosts["xs3"] == "plugged"
+
+
+def test_what_failed_before_for_want_of_a_scan_is_finished_by_the_same_again(lab, world, monkeypatch):
+    """An SR that is introduced, and plugged on no host, is none that stays so."""
+    clone = lab.clone("Production")
+    monkeypatch.setattr(hosts.Sessions, "scan", lambda *_: None)
+    (failed,) = lab.attach(clone)
+    assert failed.status == FAILED and "Then run the same again." in str(failed.error)
+    monkeypatch.undo()
+
+    (done,) = lab.attach(clone)
+    assert done.status == DONE and set(done.hosts.values()) == {"plugged"}
+
+
+def test_with_multipathing_a_plug_scans_by_itself(lab, world, monkeypatch):
+    """The storage manager's multipath code does, before it looks for the map."""
+    monkeypatch.setattr(hosts.Sessions, "scan", lambda *_: None)
+    clone = lab.clone("Production")
+    for host in lab.pool.hosts:
+        lab.pool.db.set("host", host, "multipathing", True)
+    (done,) = lab.attach(clone)
+
+    assert done.status == DONE
+
+
+def test_a_host_that_gives_no_list_keeps_no_other_from_it(lab, world):
+    clone = lab.clone("Production")
+    probe = lab.pool.storage.sr_probe
+
+    def failing(session, host, config, type_, sm_config=None):
+        if type_ == "lvmoiscsi" and host == lab.pool.hosts[1]:
+            raise XenError("HOST_OFFLINE", host)
+        return probe(session, host, config, type_, sm_config)
+
+    lab.pool.api._methods["SR.probe"] = failing
+    (done,) = lab.attach(clone)
+
+    assert done.status == PARTIAL and "does not see the LUN" in done.hosts["xs2"]
+    assert done.hosts["xs1"] == done.hosts["xs3"] == "plugged"
+
+
 def test_a_lun_that_another_client_has_attached_meanwhile_is_attached(lab, world):
     clone = lab.clone("Production")
     with connect(lab.where()) as calls:
@@ -341,7 +439,7 @@ def test_killed_at_every_call_the_next_run_finishes_it(world, after):
             world.luns.remove(lun)
         with world.pool(hosts=("xs1", "xs2")) as pool:
             lab = Lab(world, pool)
-            world.visible.clear()
+            world.sessions.clear()
             lab.original("Production")
             clones = [lab.clone("Production")]
             reached = run_killed_at(lab, number, after) if number else True
@@ -394,6 +492,7 @@ def test_a_copy_that_was_attached_by_hand_is_not_called_the_original(lab, world)
     engine.resignature(disk, engine.prepare(disk, os.urandom, clone))
     sr = storage.sr_introduce("", world.sr_uuid(clone), "by hand", "", "lvmoiscsi", "user", True)
     config = {"target": TARGET, "targetIQN": IQN, "SCSIid": clone}
+    world.ask_for_list(lab.pool.master, IQN)
     storage.pbd_plug("", storage.pbd_create("", {"host": lab.pool.master, "SR": sr, "device_config": config}))
     found, _ = chosen(lab)
 
