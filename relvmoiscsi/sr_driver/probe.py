@@ -2,7 +2,7 @@
 """sr_probe: the state of the LUN, as XML in the form of lvmoiscsi's answer.
 
 xapi does one attach, detach or probe at a time on a host: while a probe waits, no disk is attached to a VM. So it waits
-for no lock, and has a short time for the rest; its logout alone may wait some seconds for SM.
+for no lock, and over iSCSI it has a short time for the rest; its logout alone may wait some seconds for SM.
 """
 
 import json
@@ -28,8 +28,6 @@ from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
-#: a dead path alone takes 8 of them; where something hangs, ten more go by until all is taken back
-PROBE_SECONDS = 12.0
 MOST_VDIS = 1500  #: xapi keeps an answer in its database: 64 KiB
 BUSY = "busy"  #: a state: somebody else is at work, and the LUN was not looked at
 
@@ -38,7 +36,7 @@ def sr_probe(
     call: Call, config: Wanted, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline, transport: Transport
 ) -> str:
     """What is on the LUN. Nothing is written. Raises RelvmoiscsiError."""
-    deadline = deadline.part(PROBE_SECONDS)
+    deadline = deadline.part(transport.probe_seconds)
     with in_state(lambda: NOTHING_WRITTEN if deadline.has_passed else ""):
         lun = transport.open_lun(call, config, xapi, smlog, deadline, 0.0)
         try:

@@ -128,3 +128,4 @@ class Transport(NamedTuple):
     stock_type: str  #: that attaches the result: "lvmoiscsi"
     parse_config: Callable[[Mapping[str, str]], Wanted]  #: raises UsageError
     open_lun: OpenLun  #: raises Listed when a key is missing, RelvmoiscsiError
+    probe_seconds: float = 12.0  #: of a probe; a dead path alone takes 8 of them, and the clean-up has more of its own

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 from glob import escape, glob
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
@@ -109,12 +109,12 @@ def ensure_map(
     """
     ensure_daemon(host)
     ready = _ready(before.scsi_id, disks, host)
-    the_map = ready()
+    the_map, refusals = ready(), []  # type: Optional[Map], List[str]
     if the_map is None:
-        _ask_for_map(before, disks, host)
+        refusals = _ask_for_map(before, disks, host)
         the_map = host.wait_for(ready, timeout_seconds)
     if the_map is None:
-        raise _not_made(before.scsi_id, disks, round(timeout_seconds, 1), host)
+        raise _not_made(before.scsi_id, disks, round(timeout_seconds, 1), refusals, host)
     log.info(
         "LUN %s: %s multipath map %s with paths %s",
         before.scsi_id,
@@ -190,19 +190,21 @@ def _missing(disks: Sequence[str], the_map: Map, host: Host) -> Sequence[str]:
     return [disk for disk in there if disk not in the_map.paths]
 
 
-def _ask_for_map(before: Before, disks: Sequence[str], host: Host) -> None:
-    """Have multipathd take the disks. What it and multipath say is logged; what counts is whether the map comes."""
+def _ask_for_map(before: Before, disks: Sequence[str], host: Host) -> List[str]:
+    """Have multipathd take the disks; what it has said of a disk but "ok". What counts is whether the map comes."""
     if not _is_listed(before.scsi_id, host):
         # Listed, the LUN is multipathed with one path, and whatever find_multipaths is set to.
         _run(("multipath", "-a", before.scsi_id), host)
-    for disk in disks:
-        _ask("add path " + disk, host)
+    answers = {disk: _ask("add path " + disk, host) for disk in disks}
     if find_map(before.scsi_id, host) is None:
         # The old multipathd knows a disk that it has not taken before, and leaves it at that.
         _run(("multipath", before.scsi_id), host)
+    return [f'multipathd says "{said}" of {disk}' for disk, said in answers.items() if said and said != "ok"]
 
 
-def _not_made(scsi_id: str, disks: Sequence[str], timeout_seconds: float, host: Host) -> NotFound:
+def _not_made(
+    scsi_id: str, disks: Sequence[str], timeout_seconds: float, refusals: Sequence[str], host: Host
+) -> NotFound:
     the_map = find_map(scsi_id, host)
     if the_map is None:
         problem = "LUN {} has no multipath map after {:g} seconds; its paths are {}.".format(
@@ -213,7 +215,13 @@ def _not_made(scsi_id: str, disks: Sequence[str], timeout_seconds: float, host: 
         problem = "The multipath map {} of LUN {} is not ready after {:g} seconds{}.".format(
             the_map.name, scsi_id, timeout_seconds, "; not among its paths: " + missing if missing else ""
         )
-    advice = f"Look at `multipath -v3 -d {scsi_id}`: the LUN may be in the blacklist of multipath.conf."
+    if refusals:
+        advice = "; ".join(refusals) + f". `multipath -v3 -d {scsi_id}` shows which part of multipath.conf says so."
+    else:
+        advice = (
+            "multipathd has named no reason. A slow host needs more time: run the same again. If it fails again, look "
+            f"at `multipath -v3 -d {scsi_id}`."
+        )
     return NotFound(problem + " " + advice, sm_key="MultipathGenericFailure")
 
 

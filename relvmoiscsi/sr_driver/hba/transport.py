@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """LUNs that an array maps to the adapters of a host: Fibre Channel, SAS, hardware iSCSI, FCoE."""
 
+import math
 from typing import TYPE_CHECKING
 
 from relvmoiscsi.sr_driver.hba.config import Config, parse_config
@@ -22,4 +23,6 @@ def open_lun(
     return reach.named_lun(call, config, xapi, deadline, lock_seconds)
 
 
-HBA = Transport("relvmohba", "lvmohba", parse_config, open_lun)
+# A probe has the time of the whole call: after the scan, a slow host is long in making a map of all paths. Each step
+# that may hang has a limit of its own.
+HBA = Transport("relvmohba", "lvmohba", parse_config, open_lun, probe_seconds=math.inf)

@@ -16,6 +16,7 @@ from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.sr_driver import probe
+from relvmoiscsi.sr_driver.hba.transport import HBA
 from relvmoiscsi.sr_driver.iscsi.transport import ISCSI
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun
@@ -25,7 +26,7 @@ from relvmoiscsi.sr_driver.transport import Lun
 def probing(monkeypatch):
     """A probe whose LUN cannot be reached for this reason; what it was given."""
 
-    def ends_in(error, seconds=0):
+    def ends_in(error, seconds=0, transport=ISCSI):
         found, clock = [], Clock()
 
         @contextmanager
@@ -45,7 +46,7 @@ def probing(monkeypatch):
             None,
             None,
             Deadline(50, clock),
-            ISCSI._replace(open_lun=open_lun),
+            transport._replace(open_lun=open_lun),
         )
         return answer, found[0]
 
@@ -63,6 +64,13 @@ def test_where_somebody_is_at_work_it_says_so_at_once(probing):
     }
     assert lun.lock_seconds == 0
     assert lun.deadline.left == 12, "its logout, and what hangs, may take ten more"
+
+
+def test_behind_adapters_it_has_the_time_of_the_call(probing):
+    """A slow host scanned for nine seconds and had 2.7 left for a map of all paths."""
+    _, lun = probing(Busy("The lock /var/lock/sm/x is held by process 12."), transport=HBA)
+
+    assert lun.deadline.left == 50
 
 
 def test_at_the_end_of_its_time_it_says_what_the_lun_is(probing):
