@@ -13,16 +13,21 @@ import logging
 import os
 import stat
 from contextlib import ExitStack
-from typing import ContextManager, Iterable, List, Optional
+from typing import TYPE_CHECKING, Callable, ContextManager, Iterable, List, Optional, Sequence
 
 from relvmoiscsi.cli.output import say
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
 from relvmoiscsi.host.disk.claim import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import printable
+
+if TYPE_CHECKING:
+    from relvmoiscsi.host.xapi.stale_volumes import Attachments
+
+log = logging.getLogger(__name__)
 
 HOST = THIS_HOST
 XAPI_SECONDS = 10.0  #: for each answer
@@ -82,6 +87,42 @@ def _objection(ids: List[str]) -> Optional[Refused]:
         except Refused as found:
             return found
     return None
+
+
+def way_out(ids: Sequence[str], read_sr: Callable[[], str]) -> str:
+    """What a refusal is to say of volumes that the storage manager has activated on a clone; "" where there are none.
+
+    `read_sr` gives the UUID of the SR on the LUN. A LUN that the pool has in its records may be the original.
+    """
+    from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - slow to import
+    from relvmoiscsi.host.xapi.other_hosts import use_of_lun  # noqa: PLC0415
+
+    stacked = [name for scsi_id in ids for name in use_of_lun(scsi_id, HOST).stacked]
+    if not stacked:
+        return ""
+    objection = _objection(list(ids))
+    try:
+        return objection.message if objection else stale_volumes.way_out(read_sr(), stacked, _attachments())
+    except RelvmoiscsiError as problem:
+        log.debug("which SR the LUN holds cannot be read: %s", problem)
+        return ""
+
+
+def _attachments() -> "Optional[Attachments]":
+    """What xapi says of the SRs of this host; None where it does not answer."""
+    from relvmoiscsi.doctor.host_root import inventory  # noqa: PLC0415 - slow to import
+    from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session  # noqa: PLC0415
+    from relvmoiscsi.host.xapi.stale_volumes import Attachments  # noqa: PLC0415
+
+    socket = HOST.xapi_socket
+    try:
+        with local_session(socket, XAPI_SECONDS) as session_ref:
+            xapi = Xapi(session_ref, socket, timeout=XAPI_SECONDS)
+            uuid = inventory(HOST).get("INSTALLATION_UUID", "")
+            own = [ref for ref, host in xapi.records("host").items() if uuid and host.get("uuid") == uuid]
+            return Attachments(xapi.records("PBD"), xapi.records("SR"), "".join(own))
+    except XapiFailure:
+        return None
 
 
 def _warn(sentence: str) -> None:

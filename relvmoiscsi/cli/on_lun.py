@@ -5,13 +5,14 @@ import argparse
 import os
 import stat
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Dict, Iterator, List, Tuple
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.engine import Result
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
@@ -41,8 +42,22 @@ def opened(arguments: argparse.Namespace, writable: bool) -> Iterator[Tuple[Host
             ids = guard.scsi_ids(arguments.device, getattr(arguments, "scsi_id", None))
             if writable:
                 held.enter_context(guard.lun_lock(arguments.device, ids))
-            device = held.enter_context(open_device(arguments.device, writable))
+            try:
+                device = held.enter_context(open_device(arguments.device, writable))
+            except Refused as refused:
+                if writable:
+                    refused.message = (
+                        f"{refused.message} {guard.way_out(ids, partial(_sr_on, arguments.device))}".strip()
+                    )
+                raise
         yield device, ids
+
+
+def _sr_on(path: str) -> str:
+    """The UUID of the SR on a LUN; "" where there is none that can be read. Raises RelvmoiscsiError."""
+    with open_device(path, writable=False) as device:
+        lun = engine.inspect(device).lun
+    return lun.sr_uuid if lun is not None else ""
 
 
 def answer(path: str, result: Result, headline: str) -> Answer:

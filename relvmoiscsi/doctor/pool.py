@@ -5,7 +5,9 @@ A member hands what it is asked on to the master, so all of this is the same whe
 asked through our host plugin (drivers/plugins/relvmoiscsi), which gives their own findings.
 """
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from glob import escape, glob
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi import __version__
@@ -22,9 +24,11 @@ from relvmoiscsi.doctor.finding import (
 )
 from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.doctor.settings import KEEPS_ALL, MAKES_ONE, examine_vdis
-from relvmoiscsi.host.disk import multipath
+from relvmoiscsi.host.disk import holders, multipath
 from relvmoiscsi.host.this_host import XAPI_SOCKET, Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.other_hosts import Use
+from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
 
 PLUGIN = "relvmoiscsi"
 PLUGIN_SECONDS = 120.0  #: what it runs on the other host has bounds of its own
@@ -50,6 +54,7 @@ class Pool(NamedTuple):
     types: List[str]  #: SR types that the master has registered since it started
     answers: Mapping[str, Answer]  #: of the host plugins
     leftovers: Sequence[Mapping[str, Any]] = ()  #: SR records of our types
+    attachments: Attachments = Attachments({}, {}, "")
 
     def name(self, ref: str) -> str:
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
@@ -75,6 +80,7 @@ def read_pool(here: Host) -> Pool:
 
         with ThreadPoolExecutor(HOSTS_AT_ONCE) as threads:
             answers = dict(zip(hosts, threads.map(ask, hosts)))
+        srs = xapi.records("SR")
         return Pool(
             own,
             str(pool.get("master", "")),
@@ -83,7 +89,8 @@ def read_pool(here: Host) -> Pool:
             [record for record in xapi.records("SM").values() if str(record.get("type")).lower() == TYPE],
             [str(name).lower() for name in xapi.call("SR.get_supported_types")],
             answers,
-            [record for record in xapi.records("SR").values() if str(record.get("type")).lower() in _TYPES],
+            [record for record in srs.values() if str(record.get("type")).lower() in _TYPES],
+            Attachments(xapi.records("PBD"), srs, own),
         )
 
 
@@ -114,6 +121,7 @@ def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Fin
         *examine_multipathing(here, pool),
         *examine_vdis_of_pool(here, pool),
         *examine_leftovers(pool),
+        *examine_volumes(here, pool),
     ]
 
 
@@ -226,6 +234,26 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
     )
     commands = [f"`xe sr-forget uuid={uuid}`" for uuid in uuids]
     return [warning("leftover-srs", sentence, f"If no SR.create is under way: {listed(commands)}.")]
+
+
+def examine_volumes(here: Host, pool: Pool) -> List[Finding]:
+    """Volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has how they come to be there."""
+    found = []
+    for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*"))):
+        disk = os.path.basename(path)
+        if disk.startswith("dm-"):
+            continue
+        for sr_uuid in Use((disk,), tuple(holders.stacked(disk, here))).srs:
+            if pool.attachments.is_attached_here(sr_uuid) is False:
+                sentence = (
+                    f"Volumes of the SR {sr_uuid} are active on the disk {disk}, and that SR is not attached here."
+                )
+                advice = (
+                    "A plug of that SR may have failed beside a clone of its LUN. Run "
+                    f"{vg_command(sr_uuid)} here, resignature the clone, then plug the SR."
+                )
+                found.append(warning("active-volumes", sentence, advice))
+    return found
 
 
 def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:

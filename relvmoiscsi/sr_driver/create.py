@@ -13,8 +13,10 @@ from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
 from relvmoiscsi.host.settings import OneVdiSetting, one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
-from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.host.xapi.lun_users import Pool, ids_named, read_pool, verify_unused
+from relvmoiscsi.host.xapi.other_hosts import use_of_lun
+from relvmoiscsi.host.xapi.stale_volumes import Attachments, way_out
 from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport, Wanted
@@ -55,7 +57,7 @@ def _tried(lun: Lun, call: Call, config: Wanted, asked: Optional[OneVdiSetting],
     verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
     log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
     lun.ids_of_pool = ids_named(pool)
-    with _held(lun, config.is_meant) as path:
+    with _naming_the_way_out(lun, call, xapi), _held(lun, config.is_meant) as path:
         if not config.is_meant:
             raise _not_meant(lun, path, pool)
         with _staying_if_new(lun, path):
@@ -71,6 +73,34 @@ def _held(lun: Lun, to_write: bool) -> Iterator[str]:
         with in_state(lambda: lun.deadline.disk_state if lun.deadline.has_passed else NOTHING_WRITTEN):
             path = stack.enter_context(held(lun, meanwhile=_load_engine, to_write=to_write))
         yield path
+
+
+@contextmanager
+def _naming_the_way_out(lun: Lun, call: Call, xapi: Xapi) -> Iterator[None]:
+    """A refusal tells what to do about volumes that the storage manager has activated on the clone."""
+    try:
+        yield
+    except Refused as refused:
+        refused.message = f"{refused.message} {_way_out(lun, call, xapi)}".strip()
+        raise
+
+
+def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
+    use = use_of_lun(lun.scsi_id)
+    if not use.srs:
+        return ""
+    deadline, path = lun.deadline.for_cleanup(), "/dev/" + use.disks[0]
+    try:
+        held_there = apart(lambda _begin: _held_there(path), deadline, "the LUN had been read", only_reads=True)
+    except (RelvmoiscsiError, RuntimeError) as error:
+        log.warning("which SR the LUN holds could not be read: %s", error)
+        return ""
+    try:
+        asked = xapi.until(deadline)
+        attachments = Attachments(asked.records("PBD"), asked.records("SR"), call.host_ref)
+    except XapiFailure:
+        return way_out(held_there.split(" ")[0], use.stacked, None)
+    return way_out(held_there.split(" ")[0], use.stacked, attachments)
 
 
 @contextmanager

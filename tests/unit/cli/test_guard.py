@@ -12,12 +12,13 @@ import pytest
 from kit import shell
 from kit.pool.simulator import Pool, sm_directory
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content
-from relvmoiscsi.cli import guard
+from relvmoiscsi.cli import guard, on_lun
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk.block_device import HostDevice
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.xapi import other_hosts
 
 RESIGNATURE = ("resignature", "--yes", "--scsi-id", SCSI_ID)
 
@@ -197,6 +198,78 @@ def test_what_was_cut_is_not_finished_on_a_lun_in_use(lun, command, pool, monkey
     assert (ran.status, ran.json["state"]) == (4, "unfinished")
     assert content(lun) == before
     assert command(*argv, lun, "--not-in-use").status == 0
+
+
+# --- volumes of the original on the clone
+
+ORIGINAL = shell.tree().truth.sr_uuid
+
+
+@pytest.fixture
+def taken(lun, root, monkeypatch):
+    """The storage manager has activated the MGT volume of the LUN's SR on it; nobody else may open it for writing."""
+    mgt = "VG_XenStorage--{}-MGT".format(ORIGINAL.replace("-", "--"))
+    opened = on_lun.open_device
+
+    def open_device(path, writable, **more):
+        if writable:
+            raise Refused(f"{path} is in use by device-mapper volume {mgt}.").in_state("Nothing was written.")
+        return opened(path, writable, **more)
+
+    monkeypatch.setattr(on_lun, "open_device", open_device)
+    monkeypatch.setattr(other_hosts, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
+    return lun
+
+
+def original_on(pool, root, attached):
+    """The SR with the identity that the LUN has, on a LUN of its own; this host has it attached, or not."""
+    os.makedirs(root + "/etc", exist_ok=True)
+    with open(root + "/etc/xensource-inventory", "w", encoding="ascii") as file:
+        file.write("INSTALLATION_UUID='{}'\n".format(pool.db.get("host", pool.master, "uuid")))
+    sr = pool.db.create("SR", ORIGINAL, name_label="the original", type="lvmoiscsi")
+    for host in pool.hosts:
+        is_attached = attached if host == pool.master else True
+        config = {"SCSIid": OTHER_SCSI_ID}
+        pool.db.create("PBD", SR=sr, host=host, device_config=config, currently_attached=is_attached)
+
+
+def test_a_clone_with_volumes_that_a_failed_plug_has_left_is_refused_with_the_way_out(taken, command, pool, root):
+    original_on(pool, root, attached=False)
+
+    ran = command(*RESIGNATURE, taken)
+
+    assert ran.status == 4
+    assert f"Run `vgchange -an VG_XenStorage-{ORIGINAL}` on this host" in " ".join(ran.err.split())
+    assert "Nothing was written." in ran.err
+
+
+def test_what_may_be_the_original_in_use_is_never_to_be_deactivated(taken, command, pool, root):
+    original_on(pool, root, attached=True)
+
+    said = " ".join(command(*RESIGNATURE, taken).err.split())
+
+    assert "This host has that SR attached: this LUN may be the original in use." in said and "vgchange" not in said
+
+
+def test_a_lun_that_the_pool_has_is_told_as_that(taken, command, pool):
+    sr_on(pool)
+
+    said = " ".join(command(*RESIGNATURE, taken).err.split())
+
+    assert "is in use in this pool" in said and "vgchange" not in said
+
+
+@pytest.mark.usefixtures("mute")
+def test_where_xapi_is_mute_nothing_is_to_be_deactivated(taken, command):
+    said = " ".join(command(*RESIGNATURE, taken).err.split())
+
+    assert "cannot be told" in said and "vgchange" not in said
+
+
+def test_without_xapi_it_is_said_what_to_look_at(taken, command):
+    said = " ".join(command(*RESIGNATURE, taken).err.split())
+
+    assert f"`xe pbd-list sr-uuid={ORIGINAL}`" in said and "vgchange" not in said
 
 
 # --- locks

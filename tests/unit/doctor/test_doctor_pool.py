@@ -20,6 +20,7 @@ from relvmoiscsi.doctor.pool import (
     examine_record,
     examine_registration,
     examine_vdis_of_pool,
+    examine_volumes,
     no_pool,
     read_pool,
 )
@@ -406,3 +407,25 @@ def test_a_host_that_does_not_say_is_not_guessed_at(world, pool):
     assert vdis(world, pool, "one", "") == []
     forget(pool, XS2)
     assert examine_vdis_of_pool(world.host(), read_pool(world.host())) == []
+
+
+# --- volumes of SRs that are not attached
+
+
+@pytest.mark.parametrize("is_attached", [False, True])
+def test_volumes_of_an_sr_that_is_not_attached_here_are_told_with_the_command(world, pool, is_attached):
+    """The storage manager leaves them on a clone when it fails to plug the original."""
+    original = "5d0d2b3a-7777-4a4a-9b9b-0123456789ab"
+    sr = pool.db.create("SR", original, name_label="Production", type="lvmoiscsi")
+    for host in pool.hosts:
+        pool.db.create("PBD", SR=sr, host=host, currently_attached=is_attached or host != pool.master)
+    world.put("/sys/block/dm-4/dm/name", "VG_XenStorage--{}-MGT\n".format(original.replace("-", "--")))
+    world.put("/sys/block/sdc/holders/dm-4/x", "")
+    world.put("/sys/block/sda/holders/x", "")
+
+    found = examine_volumes(world.host(), read_pool(world.host()))
+
+    assert is_attached or the_one(found).status == "warning"
+    assert is_attached or f"the SR {original} are active on the disk sdc" in the_one(found).sentence
+    assert is_attached or f"`vgchange -an VG_XenStorage-{original}`" in the_one(found).advice
+    assert not is_attached or found == []

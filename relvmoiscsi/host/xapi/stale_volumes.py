@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Volumes of an SR that are active on a clone's disk, on a host that has not attached the SR: what to do.
+
+    t0  a clone that was not resignatured is a disk of the host
+    t1  the PBD of the original is plugged. LVM sees one PV on two disks and takes the clone's for the SR. The storage
+        manager activates the volume MGT there, then ends the plug with error 119
+    t2  MGT stays active: nobody may write to the clone, and the original cannot be plugged beside it
+
+The way out is to deactivate the volume group by its name. LVM refuses that for a volume that is open. While the SR is
+attached to the host, the disk may be the original in use: then nothing is to be deactivated.
+Source: sm LVHDoISCSISR.py attach, LVHDSR.py attach, lvutil.py checkPVScsiIds.
+"""
+
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
+
+from relvmoiscsi.host.xapi.other_hosts import Use
+
+Records = Mapping[str, Mapping[str, Any]]
+
+
+class Attachments(NamedTuple):
+    """What xapi says of PBDs and SRs, by reference, and which host this is."""
+
+    pbds: Records
+    srs: Records
+    host_ref: str
+
+    def is_attached_here(self, sr_uuid: str) -> Optional[bool]:
+        """Is the SR attached to this host? None: that cannot be told, or an operation on the SR is under way."""
+        refs = [ref for ref, sr in self.srs.items() if sr.get("uuid") == sr_uuid]
+        mine = [pbd for pbd in self.pbds.values() if pbd.get("host") == self.host_ref and pbd.get("SR") in refs]
+        if any(pbd.get("currently_attached") for pbd in mine):
+            return True
+        is_busy = any(self.srs[ref].get("current_operations") for ref in refs)
+        return None if is_busy or not self.host_ref else False
+
+
+def vg_command(sr_uuid: str) -> str:
+    """The command that deactivates the volumes of an SR on this host."""
+    return f"`vgchange -an VG_XenStorage-{sr_uuid}`"
+
+
+def way_out(lun_sr: str, stacked: Sequence[str], attachments: Optional[Attachments]) -> str:
+    """Sentences for a refusal of a LUN that holds the SR `lun_sr`; `stacked` are device-mapper names on its disks.
+
+    "" where something else than volumes of that SR is stacked on the LUN. `attachments` is None where xapi is mute.
+    """
+    volumes = [Use((), (name,)).srs for name in stacked]
+    if not volumes or any(srs != [lun_sr] for srs in volumes):
+        return ""
+    is_attached = attachments.is_attached_here(lun_sr) if attachments is not None else None
+    what = f"The volumes in use belong to the SR {lun_sr}, which is the SR that this LUN holds."
+    if is_attached is None:
+        return (
+            f"{what} Whether this host has that SR attached cannot be told. Run `xe pbd-list sr-uuid={lun_sr}` when "
+            "xapi answers: if the PBD of this host is attached, this LUN may be the original in use. Deactivate no "
+            "volume before that is known. Then run the same again."
+        )
+    if is_attached:
+        return (
+            f"{what} This host has that SR attached: this LUN may be the original in use. If the LUN is a clone, shut "
+            "down the VMs that use the SR on this host, unplug the PBD of this host, then run the same again."
+        )
+    return (
+        f"{what} This host has no attached PBD of that SR: the storage manager activated the volumes on this clone "
+        f"when it failed to plug the original. Run {vg_command(lun_sr)} on this host, resignature the clone, then plug "
+        "the original."
+    )
