@@ -42,6 +42,16 @@ def lun_list(luns: Sequence[LunFacts]) -> str:
     )
 
 
+def not_there(scsi_id: str, iqn: str, seconds: float, shown: Iterable[Tuple[int, str]]) -> str:
+    """The sentence for a LUN that is not behind a target.
+
+    `shown`: number and SCSIid ("" where a LUN tells none) of each LUN that the target shows to this host.
+    """
+    there = [f"LUN {number} ({scsi or 'without a SCSIid'})" for number, scsi in sorted(set(shown))]
+    what = "the target shows {}".format(", ".join(there)) if there else "the target shows this host no LUN"
+    return f"No LUN with the SCSIid {scsi_id} appeared behind {iqn} within {seconds:g} seconds; {what}."
+
+
 def target_list(targets: Sequence[Target], asked: Portal) -> str:
     """The XML of error 96. SM ends it with an entry for all targets of the portal that it was asked for."""
     places = [(target.portal, target.iqn) for target in targets] + [(asked, ANY_IQN)]

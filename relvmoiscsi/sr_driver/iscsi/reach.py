@@ -25,13 +25,13 @@ from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.iscsi.login import Login, has_ended, verify_any_alive
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.reach import PORTAL_SECONDS, in_turn
-from relvmoiscsi.host.iscsi.sessions import Session, sessions, sessions_of
+from relvmoiscsi.host.iscsi.sessions import Session, facts_of, session_by_id, sessions, sessions_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, apart
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.sr_driver.held import LUN_SECONDS, quietly
+from relvmoiscsi.sr_driver.iscsi import listing
 from relvmoiscsi.sr_driver.iscsi.access import LOGOUT_LOCK_SECONDS, Access, end_what_waits, log_in, log_out
-from relvmoiscsi.sr_driver.iscsi.listing import luns_of
 from relvmoiscsi.sr_driver.transport import Lun
 
 log = logging.getLogger(__name__)
@@ -220,10 +220,8 @@ def _live_disks(scsi_id: str) -> List[str]:
 
 
 def _not_there(access: Access, sessions: Sequence[Session]) -> str:
-    seen = [facts.scsi_id for facts in luns_of(sessions)]
-    return "No LUN with the SCSIid {} appeared behind {} within {:g} seconds; there are {}.".format(
-        access.config.scsi_id,
-        access.config.target_iqn,
-        LUN_SECONDS,
-        ", ".join(sorted(set(filter(None, seen)))) or "none",
-    )
+    """What the sessions have now: at the login, the kernel had not found a LUN yet."""
+    luns = [lun for session in sessions for lun in (session_by_id(session.sid) or session).luns]
+    facts = {lun: facts_of(lun) for lun in luns}
+    shown = [(lun.number, found.scsi_id if found is not None else "") for lun, found in facts.items()]
+    return listing.not_there(access.config.scsi_id, access.config.target_iqn, LUN_SECONDS, shown)

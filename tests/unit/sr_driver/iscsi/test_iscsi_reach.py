@@ -7,9 +7,14 @@ import pytest
 
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG
-from relvmoiscsi.errors import Refused
+from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import udev
+from relvmoiscsi.host.iscsi.portals import Portal
+from relvmoiscsi.host.iscsi.sessions import Lun as SessionLun
+from relvmoiscsi.host.iscsi.sessions import LunFacts, Session
+from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.sr_driver.iscsi import reach
 from relvmoiscsi.sr_driver.iscsi.access import Access
 from relvmoiscsi.sr_driver.iscsi.config import parse_config
 from relvmoiscsi.sr_driver.iscsi.reach import IscsiLun
@@ -79,3 +84,21 @@ def test_that_others_cannot_be_told_is_no_failure_of_what_was_written(said, monk
     worked_on(is_new=True)
 
     assert "showing the LUN while others hide its target failed: It is locked." in caplog.text
+
+
+def test_the_luns_of_a_target_are_those_that_its_session_has_in_the_end(monkeypatch):
+    """At the login the kernel has not asked the target yet: it was said that there are none."""
+    at_login = Session(7, CONFIG.target_iqn, Portal("10.0.0.5", 3260), Portal("10.0.0.5", 3260), "LOGGED_IN", 3, ())
+    now = at_login._replace(luns=(SessionLun(4, "3:0:0:4", "sdx"), SessionLun(5, "3:0:0:5", None)))
+    monkeypatch.setattr(reach, "_rescanned", lambda *_: [at_login])
+    monkeypatch.setattr(reach, "session_by_id", lambda sid: now)
+    monkeypatch.setattr(
+        reach, "facts_of", lambda lun: LunFacts(lun, "", "", "", 0, "36001405ddd") if lun.disk else None
+    )
+    monkeypatch.setattr(reach, "verify_any_alive", lambda _: None)
+    monkeypatch.setattr(reach, "_live_disks", lambda _: [])
+    monkeypatch.setattr(reach, "THIS_HOST", Host(wait_for=lambda condition, _seconds: condition()))
+    access = Access(CONFIG, None, None, None, False, "", Deadline(50, Clock()))
+
+    with pytest.raises(NotFound, match=r"the target shows LUN 4 \(36001405ddd\), LUN 5 \(without a SCSIid\)\."):
+        IscsiLun(access, list).disks()

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from relvmoiscsi.host.iscsi.iscsiadm import Target
 from relvmoiscsi.host.iscsi.portals import Portal
 from relvmoiscsi.host.iscsi.sessions import Lun, LunFacts
-from relvmoiscsi.sr_driver.iscsi.listing import lun_list, target_list
+from relvmoiscsi.sr_driver.iscsi.listing import lun_list, not_there, target_list
 
 
 def facts(number, scsi_id, vendor="LIO-ORG", serial="993c87c3"):
@@ -76,3 +76,13 @@ def test_the_layout_is_that_of_sm():
         "\t\t\tLIO-ORG",
         "\t\t</vendor>",
     ]
+
+
+def test_a_lun_that_is_not_there_is_told_with_each_lun_that_is():
+    said = not_there("3600c", "iqn.a:1", 15.0, [(12, "3600b"), (0, "3600a"), (3, ""), (0, "3600a")])
+
+    assert said == (
+        "No LUN with the SCSIid 3600c appeared behind iqn.a:1 within 15 seconds; the target shows LUN 0 (3600a), "
+        "LUN 3 (without a SCSIid), LUN 12 (3600b)."
+    )
+    assert not_there("3600c", "iqn.a:1", 15.0, []).endswith("; the target shows this host no LUN.")
