@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands on a whole pool: luns, attach, map, discard; those on its VMs are in cli/pool_vms.py."""
+"""The commands on a whole pool: luns, attach, map, discard. Those on its VMs are in cli/pool_vms.py, the one on its
+Secrets is in cli/pool_secrets.py.
+"""
 
 import argparse
 import gc
@@ -9,7 +11,7 @@ import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli import pool_vms
+from relvmoiscsi.cli import pool_secrets, pool_vms
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
@@ -118,7 +120,9 @@ def add_command(make: Maker) -> None:
         "--leave-vms", action="store_true", help="leave other halted VMs without their disks there; with --yes"
     )
     _changes(discarding)
-    pool_vms.add_commands(pool_vms.Tools(command, _changes, _opened))
+    tools = pool_vms.Tools(command, _changes, _opened)
+    pool_vms.add_commands(tools)
+    pool_secrets.add_command(tools, _first_line)
 
 
 def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
@@ -175,8 +179,8 @@ def _changes(parser: argparse.ArgumentParser) -> None:
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
     raise UsageError(
-        "Say what to do: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms` or "
-        "`discard`; --help tells more."
+        "Say what to do: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms`, `discard` "
+        "or `secrets`; --help tells more."
     )
 
 

@@ -233,7 +233,11 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
         "an SR" if len(uuids) == 1 else f"{len(uuids)} SRs", " or ".join(_TYPES), listed(uuids)
     )
     commands = [f"`xe sr-forget uuid={uuid}`" for uuid in uuids]
-    return [warning("leftover-srs", sentence, f"If no SR.create is under way: {listed(commands)}.")]
+    advice = (
+        f"If no SR.create is under way: {listed(commands)}. Where the call had a CHAP password, a Secret stays: "
+        "`relvmoiscsi pool secrets --remove`."
+    )
+    return [warning("leftover-srs", sentence, advice)]
 
 
 def examine_volumes(here: Host, pool: Pool) -> List[Finding]:

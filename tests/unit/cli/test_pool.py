@@ -13,7 +13,7 @@ from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
-from relvmoiscsi.cli import pool
+from relvmoiscsi.cli import pool, pool_secrets
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import jobs, progress
 
@@ -577,3 +577,55 @@ def test_without_the_library_a_terminal_has_lines(monkeypatch):
         tell("a", "attach", "begun")
 
     assert stream.text == "relvmoiscsi: a is being attached\n"
+
+
+# --- secrets
+
+
+@pytest.fixture
+def orphan(lab):
+    """A Secret that a call has left, with a password that no SR has any more."""
+    return lab.pool.db.create("secret", value="of a volume")
+
+
+@pytest.fixture
+def password(tmp_path):
+    path = tmp_path / "password"
+    path.write_text("of a volume\n")
+    return "--chap-password-file", path
+
+
+def test_secrets_of_nobody_are_listed_and_left(lab, pool_command, orphan, password):
+    uuid = lab.pool.db.get("secret", orphan, "uuid")
+
+    ran = pool_command("secrets", *password)
+    assert (ran.status, ran.out.splitlines()[0]) == (0, uuid)
+    assert "1 Secrets hold a CHAP password and belong to nothing; --remove destroys them." in ran.out
+    assert facts(pool_command("secrets", "--json", *password)) == {"secrets": [uuid], "removed": False}
+    assert "No Secret" in pool_command("secrets").out
+    assert lab.pool.db.exists("secret", orphan)
+
+
+def test_secrets_are_removed_after_a_second_look(lab, pool_command, orphan, password, monkeypatch):
+    """The one of a call that was under way is gone, or named, by then."""
+    young, waits = lab.pool.db.create("secret", value="of a volume"), []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        lab.pool.db.set("pool", lab.pool.pool, "other_config", {"call": young})
+
+    monkeypatch.setattr(pool_secrets.time, "sleep", sleep)
+    ran = pool_command("secrets", "--remove", "--yes", *password)
+
+    assert (ran.status, ran.out, waits) == (0, "1 Secrets are gone.\n", [300.0])
+    assert lab.pool.db.exists("secret", young) and not lab.pool.db.exists("secret", orphan)
+
+
+def test_secrets_are_not_removed_without_a_yes(lab, pool_command, orphan, password, type_in, monkeypatch):
+    monkeypatch.setattr(pool_secrets.time, "sleep", lambda _: pytest.fail("nobody has agreed"))
+    assert pool_command("secrets", "--remove", *password).status == 2
+    type_in("no\n")
+    ran = pool_command("secrets", "--remove", *password)
+
+    assert ran.status == 4 and lab.pool.db.get("secret", orphan, "uuid") in ran.err
+    assert lab.pool.db.exists("secret", orphan)

@@ -98,6 +98,7 @@ def test_an_sr_that_a_call_has_left_is_named_with_the_command_that_removes_it(wo
     finding = the_one([each for each in examine_pool(world.host(), read_pool(world.host()), INFO) if each.advice])
 
     assert (finding.name, finding.status) == ("leftover-srs", "warning")
+    assert "a Secret stays: `relvmoiscsi pool secrets --remove`" in finding.advice
     for n in range(number):
         assert f"`xe sr-forget uuid=1c3f2ae0-{n}`" in finding.advice
     assert "5b0c" not in finding.advice
