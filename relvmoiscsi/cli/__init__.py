@@ -29,10 +29,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if words in ([], ["-h"], ["--help"]):  # needs nothing of what follows
         is_printed = print_result(overview.page())
         return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
-    from relvmoiscsi.cli.parser import make_parser  # noqa: PLC0415
+    from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 
     parser = make_parser(_named(words))
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(separated(words))
     if arguments.run is None:
         parser.print_help()
         return EXIT_USAGE

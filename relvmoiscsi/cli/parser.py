@@ -3,15 +3,28 @@
 
 import argparse
 import importlib
+import re
 from types import ModuleType
-from typing import Iterable
+from typing import Any, Iterable, List, Optional
 
 from relvmoiscsi import __version__
 from relvmoiscsi.cli import overview
 from relvmoiscsi.cli.output import Command
 
 
-class _Parser(argparse.ArgumentParser):
+def separated(words: Iterable[str]) -> List[str]:
+    """The words with -vv as -v -v. Before 3.8, a parser without abbreviations does not take it apart (bpo-26967)."""
+    return [part for word in words for part in (["-v"] * (len(word) - 1) if re.match("-v{2,}$", word) else [word])]
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes an option by its whole name alone: half of one must not mean --not-in-use. So do its commands' parsers."""
+
+    def __init__(self, prog: Optional[str] = None, **more: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, **more)
+
+
+class _TopParser(Parser):
     """Prints the page of `overview`, which is the same on every Python."""
 
     def format_help(self) -> str:
@@ -24,10 +37,10 @@ def make_parser(whole: Iterable[str] = overview.COMMANDS) -> argparse.ArgumentPa
     def plain(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100)
 
-    parser = _Parser("relvmoiscsi", formatter_class=plain)
+    parser = _TopParser("relvmoiscsi", formatter_class=plain)
     parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
     parser.set_defaults(run=None)
-    commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=argparse.ArgumentParser)
+    commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=Parser)
 
     for name, what in overview.COMMANDS.items():
         sub = commands.add_parser(name, help=what, formatter_class=plain)

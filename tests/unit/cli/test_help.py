@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the command says about itself."""
 
+import argparse
 import re
 
 import pytest
 
 from kit.shell import TOP
 from relvmoiscsi import __version__, cli, errors
-from relvmoiscsi.cli.parser import make_parser
+from relvmoiscsi.cli.parser import make_parser, separated
 
 LUN_COMMANDS = ("show", "check", "resignature", "recover", "undo")
 COMMANDS = (*LUN_COMMANDS, "map", "doctor", "settings", "direct", "pool")
@@ -105,3 +106,46 @@ def test_undo_does_not_send_people_to_an_option_that_it_does_not_have(command, i
     said = command("undo", image).err
 
     assert [option for option in re.findall(r"--[a-z-]+", said) if option not in command("undo", "--help").out] == []
+
+
+# --- options by their whole names
+
+
+def every_parser(parser):
+    """The parser and those of its commands, and of theirs."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield from every_parser(sub)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["resignature", "/nowhere", "--not"],
+        ["recover", "/nowhere", "--y"],
+        ["undo", "/nowhere", "--not-in-us"],
+        ["--vers"],
+        ["show", "/nowhere", "--js"],
+        ["direct", "list", "--jso"],
+        ["pool", "discard", "copy", "--with"],
+    ],
+)
+def test_half_an_option_is_none(command, argv):
+    ran = command(*argv)
+
+    assert ran.status == 2
+    assert f"unrecognized arguments: {argv[-1]}\n" in ran.err
+
+
+def test_no_parser_takes_half_an_option():
+    parsers = list(every_parser(make_parser()))
+
+    assert len(parsers) > 20
+    assert [parser.prog for parser in parsers if parser.allow_abbrev] == []
+
+
+@pytest.mark.parametrize("words, level", [(["-v"], 1), (["-vv"], 2), (["-vvv"], 3), (["-v", "-v"], 2)])
+def test_several_v_may_be_one_word(words, level):
+    assert make_parser().parse_args(separated(["show", *words, "x"])).verbose == level
