@@ -59,13 +59,18 @@ class RelvmoiscsiError(Exception):
 def in_state(sentence: Union[str, Callable[[], str]], *kinds: Type[RelvmoiscsiError]) -> Iterator[None]:
     """Errors of these kinds, of any kind by default, that come from within say that the disk is in this state.
 
-    As with the method, a sentence that was given further in stays. One that is not known yet is called for.
+    As with the method, a sentence that was given further in stays. One that is not known yet is called for. A
+    KeyboardInterrupt says what a DeviceError would say: the sentence is its argument.
     """
     try:
         yield
     except RelvmoiscsiError as error:
         if not kinds or isinstance(error, kinds):
             error.in_state(sentence if isinstance(sentence, str) else sentence())
+        raise
+    except KeyboardInterrupt as stop:
+        if not stop.args and (not kinds or DeviceError in kinds):
+            stop.args = (sentence if isinstance(sentence, str) else sentence(),)
         raise
 
 

@@ -121,11 +121,19 @@ def _since(settled: str, always: bool = True) -> Iterator[None]:
     try:
         yield
     except RelvmoiscsiError as error:
-        if settled and error.disk_state in ("", NOTHING_WRITTEN):
-            error.disk_state = f"{settled}; nothing else was written."
-        elif settled and always:
-            error.disk_state = f"{settled}. {error.disk_state}"
+        if settled:
+            error.disk_state = _state_since(settled, error.disk_state or NOTHING_WRITTEN, always)
         raise
+    except KeyboardInterrupt as stop:
+        if settled and stop.args:
+            stop.args = (_state_since(settled, str(stop), always),)
+        raise
+
+
+def _state_since(settled: str, state: str, always: bool) -> str:
+    if state == NOTHING_WRITTEN:
+        return f"{settled}; nothing else was written."
+    return f"{settled}. {state}" if always else state
 
 
 def _settle(

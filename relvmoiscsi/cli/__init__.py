@@ -87,7 +87,7 @@ def _say_interrupted(arguments: "Namespace", state: str, facts: Dict[str, Any]) 
     if arguments.json and not hasattr(arguments, "device"):  # a LUN may be what does not answer
         error = {"kind": "Interrupted", "exit_status": EXIT_INTERRUPTED, "message": "Interrupted.", "disk_state": state}
         print_result(_json({"error": error, **facts}))
-    say(" ".join(["Interrupted." + _how_to_tell(arguments), *([printable(state)] if state else [])]))
+    say("Interrupted." + (" " + printable(state) if state else _how_to_tell(arguments)))
     return EXIT_INTERRUPTED
 
 

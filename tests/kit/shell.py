@@ -43,10 +43,12 @@ WRITERS = ("resignature", "recover", "undo")
 #: how a message of those ends: what state the disk is in, or how to find out
 DISK_STATE = re.compile(
     r"(Nothing was written"
-    r"|The (resignature|undo) was finished"
+    r"|A write that failed may still land: detach the disk before anybody uses it"
+    r"|The (resignature|undo) was (finished|taken back)"
     r"|The resignature that was cut was taken back; nothing else was written"
     r"|(\S+ is as it was|The resignature was finished); beyond that only free space of the metadata area was written"
-    r"|run `relvmoiscsi recover \S+` once the device answers again"
+    r"|The (resignature|undo) of \S+ was begun and may be unfinished: once the device answers, `relvmoiscsi recover "
+    r"\S+` finishes it or takes it back"
     r"|`relvmoiscsi show \S+` tells what state \S+ is in)\.\Z"
 )
 

@@ -33,9 +33,10 @@ def overtaken(name: str) -> str:
 
 
 def cut_sentence(name: str, kind: int) -> str:
-    """The sentence about a device on which a later step has failed."""
+    """The sentence about a device on which a later step has failed, or was interrupted."""
     return (
-        f"{name} may hold an unfinished {KINDS[kind]}; run `relvmoiscsi recover {name}` once the device answers again."
+        f"The {KINDS[kind]} of {name} was begun and may be unfinished: once the device answers, `relvmoiscsi recover "
+        f"{name}` finishes it or takes it back."
     )
 
 

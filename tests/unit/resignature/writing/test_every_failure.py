@@ -37,7 +37,10 @@ AFTERWARDS = [(False, "torn"), (True, "half")]
 
 NOTHING_WRITTEN = "Nothing was written."
 FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
-UNFINISHED = "{0} may hold an unfinished {1}; run `relvmoiscsi recover {0}` once the device answers again."
+UNFINISHED = (
+    "The {1} of {0} was begun and may be unfinished: once the device answers, `relvmoiscsi recover {0}` finishes it or "
+    "takes it back."
+)
 FINISHED = "The {1} was finished."
 FINISHED_ONLY = "The {1} was finished; nothing else was written."
 FINISHED_AND_FREE_SPACE = "The {1} was finished; beyond that only free space of the metadata area was written."

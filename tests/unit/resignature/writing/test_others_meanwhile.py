@@ -156,7 +156,7 @@ def test_one_that_writes_behind_the_read_back_of_another_is_noticed_behind_its_m
         real(device, taken, *arguments, **more)
 
     monkeypatch.setattr(apply, "step", step)
-    with pytest.raises(Refused, match="does not hold what was written .* may hold an unfinished resignature"):
+    with pytest.raises(Refused, match="does not hold what was written .* was begun and may be unfinished"):
         engine.resignature(disk, first)
     monkeypatch.undo()
 
