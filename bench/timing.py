@@ -35,6 +35,7 @@ GOALS = {
     OURS: {1: 0.9, 6: 0.9, 50: 0.8, 500: 0.3},
 }
 MEMORY_MIB = 36
+_YES = ("--yes", "--not-in-use")  #: the loop device is our own
 _COMMAND = "import gc, sys; gc.disable(); sys.path.insert(0, '.'); from relvmoiscsi.cli import main; "
 _COMMAND += "status = main(sys.argv[1:]); sys.stderr.write(open('/proc/self/status').read()); sys.exit(status)"
 
@@ -60,7 +61,7 @@ class _Bench:
             resignature(device, os.urandom)
 
     def command(self, start: Sequence[str]) -> None:
-        subprocess.run([*start, "resignature", self.loop.device, "--yes"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*start, "resignature", self.loop.device, *_YES], check=True, stdout=subprocess.DEVNULL)
 
     def vgimportclone(self) -> None:
         self.lvm.vgimportclone("VG_XenStorage-clone")
@@ -220,7 +221,7 @@ def _memory(directory: str, unmet: List[str]) -> List[Dict[str, Any]]:
 
 
 def _peak(python: str, device: str) -> "tuple[str, int]":
-    argv = [python, "-ISB", "-c", _COMMAND, "resignature", device, "--yes"]
+    argv = [python, "-ISB", "-c", _COMMAND, "resignature", device, *_YES]
     done = subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     (line,) = [line for line in done.stderr.decode().splitlines() if line.startswith("VmHWM:")]
     return installed.version_of(python), int(line.split()[1]) * 1024

@@ -17,6 +17,11 @@ from relvmoiscsi.resignature.reading.lun import Lun, Unreadable, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import human_size, printable
 
+#: of one VDI that is made of several images
+IRREVERSIBLE = "Irreversible once committed."
+#: of one VDI that was one image, where the others only leave LVM's list
+_UNTIL_LVM_CHANGES = "`relvmoiscsi undo` brings these back until LVM next changes the volume group."
+
 
 class Branches(NamedTuple):
     """How a tree is drawn."""
@@ -158,10 +163,11 @@ def inspection_text(
     branches: Branches,
     one: Optional[OneVdiOutlook] = None,
     saved: Optional[SavedVms] = None,
+    who: Sequence[str] = (),
 ) -> str:
-    """What `show` prints."""
+    """What `show` prints; `who` are the lines that tell the device from others."""
     if found.lun is None:
-        lines = [f"{name}: {found.state}."]
+        lines = [f"{name}: {found.state}.", *who]
         if found.run is not None:
             text = f"It was to become SR {found.run.ids.new_sr} (it was {found.run.ids.sr})."
             lines.append(printable(text))
@@ -169,7 +175,7 @@ def inspection_text(
         if found.readable is not None:
             lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, branches, [])]
         return "\n".join(lines)
-    more = [_one_vdi_line(one)] if one is not None else []
+    more = [*who, *([_one_vdi_line(one)] if one is not None else [])]
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
         more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
@@ -180,7 +186,8 @@ def _one_vdi_line(found: OneVdiOutlook) -> str:
     if found.state == IS_ONE:
         return "  one VDI  yes"
     if found.state == CAN_BE_ONE and found.cost is not None:
-        return "  one VDI  can be made" + _cost_words(found.cost)
+        loss = "" if found.cost.images == 1 else " " + IRREVERSIBLE
+        return "  one VDI  can be made" + _cost_words(found.cost) + loss
     return "  one VDI  cannot be made: " + printable(str(found.problem))
 
 
@@ -380,6 +387,25 @@ def map_text(lun: Optional[Lun], ids: IdMap) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
+def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
+    """The map with every id in it, LVM's as well; for a record of what was done."""
+    facts = map_facts(lun, ids)
+    rows = [("SR", facts["sr"], "")]
+    if lun is None:
+        rows += [("UUID", {"old": old, "new": new}, "") for old, new in facts["uuids"].items() if old != ids.sr]
+        rows += [("LVM", {"old": old, "new": new}, "") for old, new in facts["lvm_ids"].items()]
+    else:
+        rows += [("VG", facts["vg_id"], ""), ("PV", facts["pv_id"], "")]
+        rows += [("VDI", vdi, vdi["name_label"]) for vdi in facts["vdis"]]
+        rows += [("LV", lv["id"], lv["name"]["new"]) for lv in facts["lvs"]]
+        rows += [("UUID", {"old": old, "new": new}, "") for old, new in facts["other_uuids"].items()]
+    width = max(len(what) for what, _, _ in rows)
+    return [
+        printable(f"  {what:<{width}}  {pair['old']}  becomes  {pair['new']}" + (f"  {label}" if label else ""))
+        for what, pair, label in rows
+    ]
+
+
 # --- plan, comparison, error
 
 
@@ -400,6 +426,7 @@ def _dropped(lun: Lun, volume: Volume) -> Dict[str, Any]:
         "lv": volume.name.text,
         "kind": volume.name.kind,
         "uuid": volume.name.uuid,
+        "is_vdi": volume.is_disk,
         "name_label": record.name_label if record else "",
         "hidden": volume.is_disk and volume.hidden,
         "is_a_snapshot": bool(record and record.is_a_snapshot),
@@ -418,9 +445,42 @@ def _cost_words(cost: Cost) -> str:
     return (
         f" from {cost.images} images: of {cost.blocks} blocks {cost.remapped} stay where they are "
         f"({cost.filled} filled up), {cost.copied} are copied: {human_size(cost.data_bytes)}. "
-        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {goes}. "
-        "Behind its commit it cannot be undone."
+        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {goes}."
     )
+
+
+class OneVdiLoss(NamedTuple):
+    """What making one VDI of several destroys, as people read it."""
+
+    lines: List[str]  #: what stays and what goes, each in a line, and whether that can be undone
+    question: str  #: "" where no VDI goes
+
+
+def one_vdi_loss(lun: Lun, is_rebuilt: bool) -> OneVdiLoss:
+    """What goes, where a LUN becomes one with one VDI; `is_rebuilt`: that VDI becomes a new image.
+
+    The counts are those of `dropped_facts`, which --json gives.
+    """
+    (kept,) = lun.settled().disks()
+    record = lun.records().get(kept)
+    label = printable(record.name_label) if record else ""
+    dropped = dropped_facts(lun)
+    lines = [f"  stays  {kept}  {label}".rstrip()]
+    lines += ["  goes   " + _dropped_line(volume) for volume in dropped]
+    count = sum(volume["is_vdi"] for volume in dropped)
+    if not count:
+        return OneVdiLoss(lines, "")
+    lines.append(IRREVERSIBLE if is_rebuilt else _UNTIL_LVM_CHANGES)
+    noun = "1 VDI" if count == 1 else f"{count} VDIs"
+    return OneVdiLoss(lines, f"Destroy {noun} and keep '{label}' ({kept})?")
+
+
+def _dropped_line(volume: Mapping[str, Any]) -> str:
+    if not volume["is_vdi"]:
+        return printable(f"{volume['lv']}  [no VDI]")
+    notes = [note for note, shown in (("hidden", volume["hidden"]), ("snapshot", volume["is_a_snapshot"])) if shown]
+    text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(notes)) if notes else "")
+    return printable(text.rstrip())
 
 
 #: of a new image, longer pieces are left out of the JSON: they would be megabytes of hexadecimal

@@ -74,7 +74,7 @@ status=0
 { python3 tools/cut_power.py "$work/second.img" 9 || status=$?; } 2>/dev/null
 printf 'killed: exit status %d\n' "$status"
 relvmoiscsi show "$work/second.img" || true
-relvmoiscsi recover "$work/second.img"
+relvmoiscsi recover "$work/second.img" --yes
 relvmoiscsi check "$work/second.img" --original "$work/original.img"
 
 heading "6. And back again"

@@ -15,6 +15,8 @@ LOG = logging.getLogger(__name__)
 
 Execute = Callable[..., Tuple[str, str]]  #: that of a driver: what was printed to stdout and to stderr
 
+_YES = ("--yes", "--not-in-use")  #: the volume was made a moment ago, is attached here alone, and is Cinder's own
+
 _DOES_NOT_RUN = "The command relvmoiscsi does not run on the host of cinder-volume, whose log says why."
 _BROKE_OFF = "The resignature broke off; the log of cinder-volume says why. "
 _AFTER = {
@@ -49,7 +51,7 @@ def give_identities(execute: Execute, path: str, sr_uuid: str, vdis: str) -> Non
     if _has(found, sr_uuid):
         return
     try:
-        command.run("resignature", "--yes", "--again", "--sr-uuid", sr_uuid, "--vdis", vdis)
+        command.run("resignature", *_YES, "--again", "--sr-uuid", sr_uuid, "--vdis", vdis)
     except _BrokeOff as problem:
         found = command.after_all()
         if not _has(found, sr_uuid):
@@ -86,7 +88,7 @@ class _Command:
         resignature takes it back itself.
         """
         try:
-            self.run("recover", "--yes")
+            self.run("recover", *_YES)
         except (Told, _BrokeOff) as problem:
             LOG.info("The resignature in the source of this volume is left to the next one: %s", problem)
 

@@ -3,6 +3,7 @@
 
 import argparse
 import sys
+from typing import Sequence
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 
@@ -18,9 +19,22 @@ def must_be_able_to_ask(arguments: argparse.Namespace) -> None:
 
 def ask(arguments: argparse.Namespace, question: str) -> None:
     """Go on only with a yes. Raises Refused."""
-    if arguments.yes:
-        return
-    sys.stderr.write(question + " [y/N] ")
+    if not arguments.yes:
+        _go_on_with(("y", "yes"), _typed(question + " [y/N] ").lower())
+
+
+def ask_for(arguments: argparse.Namespace, question: str, word: str) -> None:
+    """Go on only when the person types the word, which the question says what it is. Raises Refused."""
+    if not arguments.yes:
+        _go_on_with((word,), _typed(question + " "))
+
+
+def _typed(question: str) -> str:
+    sys.stderr.write(question)
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    return sys.stdin.readline().strip()
+
+
+def _go_on_with(wanted: Sequence[str], typed: str) -> None:
+    if typed not in wanted:
         raise Refused("Not confirmed.").in_state(NOTHING_WRITTEN)

@@ -13,18 +13,32 @@ import logging
 import os
 import stat
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Callable, ContextManager, Iterable, List, Optional, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
 
 from relvmoiscsi.cli.output import say
-from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.claim import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
+from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import printable
 
 if TYPE_CHECKING:
+    from relvmoiscsi.host.xapi.lun_users import Pool
     from relvmoiscsi.host.xapi.stale_volumes import Attachments
 
 log = logging.getLogger(__name__)
@@ -34,62 +48,155 @@ XAPI_SECONDS = 10.0  #: for each answer
 LOCK_SECONDS = 45.0  #: the SR driver is done by then
 
 
-def scsi_ids(path: str, given: Optional[str]) -> List[str]:
-    """By what names the pool may know the LUN: what was said of it, and what the device says itself.
+class ScsiIds(NamedTuple):
+    """By what SCSIids the pool may know a LUN."""
 
-    Raises NotFound or Refused when there is no device, DeviceError when it does not tell and nobody else has.
+    given: Optional[str]  #: with --scsi-id
+    own: Optional[str]  #: that the device has itself
+
+    @property
+    def names(self) -> List[str]:
+        """Those that there are, each once."""
+        return list(dict.fromkeys(filter(None, self)))
+
+    @property
+    def recorded(self) -> Optional[str]:
+        """The one by which a run is known later."""
+        return self.given or self.own
+
+
+def scsi_ids(path: str, given: Optional[str]) -> ScsiIds:
+    """What was said of the LUN, and what the device says itself.
+
+    Raises UsageError for what is no SCSIid, NotFound or Refused when there is no device, DeviceError when it does not
+    tell and nobody else has, Refused when it tells another SCSIid than was given: it is another LUN.
     """
-    own = None
-    if _is_block_device(path):
-        own = scsi_id_at(path) if given else scsi_id_of(path)
-    return list(dict.fromkeys(filter(None, [given, own])))
+    if given is not None and not is_scsi_id(given):
+        raise UsageError(f"{given!r} is no SCSIid.")
+    own = own_scsi_id(path) if given else (scsi_id_of(path) if is_block_device(path) else None)
+    if None not in (given, own) and given != own:
+        raise Refused(f"{path} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
+    return ScsiIds(given, own)
+
+
+def own_scsi_id(path: str) -> Optional[str]:
+    """The SCSIid that the device has itself; None for one that has none, or does not tell."""
+    return scsi_id_at(path) if is_block_device(path) else None
 
 
 # --- the pool
 
 
-def verify_not_in_use(arguments: argparse.Namespace, ids: Iterable[str]) -> None:
-    """Raises Refused when somebody in the pool uses the LUN, or when xapi is there and does not say.
+class PoolAnswer(NamedTuple):
+    """Whether the pool of this host was asked who uses a LUN, and what it says."""
 
-    With --not-in-use that is a warning, on stderr and in SMlog; in a dry run it is told beforehand.
-    """
-    found = _objection(list(ids))
-    if found is None:
-        return
-    if arguments.not_in_use:
-        _warn(f"--not-in-use: {arguments.device} is written to in spite of this: {found.message}")
-    elif getattr(arguments, "dry_run", False):
-        say("note: this would be refused: " + printable(found.message))
-    else:
-        found.message += " If you know better, --not-in-use overrides that."
-        raise found.in_state(NOTHING_WRITTEN)
+    sentence: str
+    uuid: Optional[str] = None  #: of the pool that has answered; None where nobody has
+    name_label: Optional[str] = None
+    objection: Optional[Refused] = None  #: why the LUN must not be written to, as far as the pool is concerned
+    is_overridden: bool = False  #: by --not-in-use
+
+    def facts(self) -> Dict[str, Any]:
+        """What --json gives as `pool`."""
+        return {
+            "asked": self.uuid is not None,
+            "uuid": self.uuid,
+            "name_label": self.name_label,
+            "overridden": self.is_overridden,
+            "sentence": self.sentence,
+        }
 
 
-def _objection(ids: List[str]) -> Optional[Refused]:
-    """Why the LUN must not be written to, as far as the pool is concerned."""
+NOBODY_NEEDED = PoolAnswer("Nobody was asked whether it is in use: there is nothing to write.")
+_IMAGE_FILE = PoolAnswer("This is an image file: no pool was asked whether it is in use.")
+_NO_XAPI = PoolAnswer("No xapi here: nobody was asked whether this LUN is in use.")
+_NO_SCSI_ID = PoolAnswer("It has no SCSIid, so xapi cannot be asked: nobody was asked whether it is in use.")
+
+
+def ask_pool(path: str, ids: ScsiIds) -> PoolAnswer:
+    """What the pool of this host, if it is in one, says of a LUN."""
     socket = HOST.xapi_socket
-    if not ids or not os.path.exists(socket):
-        return None
+    if not ids.names and not is_block_device(path):
+        return _IMAGE_FILE
+    if not os.path.exists(socket):
+        return _NO_XAPI if is_block_device(path) else _IMAGE_FILE
+    if not ids.names:
+        return _NO_SCSI_ID
     from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session  # noqa: PLC0415 - slow to import
-    from relvmoiscsi.host.xapi.lun_users import read_pool, verify_unused  # noqa: PLC0415
+    from relvmoiscsi.host.xapi.lun_users import read_pool  # noqa: PLC0415
 
     try:
         with local_session(socket, XAPI_SECONDS) as session_ref:
-            pool = read_pool(Xapi(session_ref, socket, timeout=XAPI_SECONDS))
+            xapi = Xapi(session_ref, socket, timeout=XAPI_SECONDS)
+            return _answer_of(list(xapi.records("pool").values()), ids, read_pool(xapi))
     except XapiFailure as failure:
-        return Refused(
+        problem = Refused(
             "Whether this pool uses the LUN {} cannot be told: {} See to it that xapi answers "
-            "(`xe-toolstack-restart` starts it anew), then try again.".format(" or ".join(ids), failure.message)
+            "(`xe-toolstack-restart` starts it anew), then try again.".format(" or ".join(ids.names), failure.message)
         )
-    for scsi_id in ids:
+        return PoolAnswer("xapi does not answer: it is not known whether this LUN is in use.", objection=problem)
+
+
+def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: "Pool") -> PoolAnswer:
+    """What a pool says by its records; `pools` has the one of the pool itself."""
+    from relvmoiscsi.host.xapi.lun_users import verify_unused  # noqa: PLC0415
+
+    named = pools[0] if pools else {}
+    uuid, label = str(named.get("uuid", "unknown")), str(named.get("name_label", ""))
+    called = f"{uuid} ({label!r})" if label else uuid
+    for scsi_id in ids.names:
         try:
             verify_unused(scsi_id, pool)
         except Refused as found:
-            return found
+            return PoolAnswer(f"The pool {called} was asked: this LUN is in use.", uuid, label, found)
+    return PoolAnswer(f"The pool {called} was asked: it does not use this LUN.", uuid, label)
+
+
+def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> PoolAnswer:
+    """The answer, where a command may go on. Raises Refused when somebody in the pool uses the LUN, or when xapi is
+    there and does not say; and when nobody was asked, and --yes is all that was said of a block device.
+
+    With --not-in-use an objection is a warning, on stderr and in SMlog; in a dry run all is told beforehand.
+    """
+    if arguments.not_in_use:
+        if found.objection is not None:
+            _warn(f"--not-in-use: {arguments.device} is written to in spite of this: {found.objection.message}")
+        was_needed = found.objection is not None or is_nobody_asked(arguments.device, found)
+        return found._replace(is_overridden=was_needed)
+    problem = found.objection or _unsaid(arguments, found, ids)
+    if problem is not None and getattr(arguments, "dry_run", False):
+        say("note: this would be refused: " + printable(problem.message))
+    elif problem is not None:
+        if problem is found.objection:
+            problem.message += " If you know better, --not-in-use overrides that."
+        raise problem.in_state(NOTHING_WRITTEN)
+    return found
+
+
+def is_nobody_asked(path: str, found: PoolAnswer) -> bool:
+    """Whether this is a LUN of which no pool has said anything."""
+    return is_block_device(path) and found.uuid is None and found.objection is None
+
+
+def _unsaid(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> Optional[Refused]:
+    """Why nobody has answered for a LUN of which no pool has said anything. A person is asked, if that helps."""
+    path = arguments.device
+    if not is_nobody_asked(path, found) or is_named(ids):
+        return None
+    if ids.own is None:
+        return Refused(
+            f"Nobody was asked whether {path} is in use, and no SCSIid tells it from its original. Give --not-in-use "
+            "if it is the clone and nobody uses it."
+        )
+    if arguments.yes:
+        return Refused(
+            f"Nobody was asked whether {path} is in use, and --yes alone does not tell it from its original. Give the "
+            "SCSIid of the clone with --scsi-id, or --not-in-use."
+        )
     return None
 
 
-def way_out(ids: Sequence[str], read_sr: Callable[[], str]) -> str:
+def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
     """What a refusal is to say of volumes that the storage manager has activated on a clone; "" where there are none.
 
     `read_sr` gives the UUID of the SR on the LUN. A LUN that the pool has in its records may be the original.
@@ -97,10 +204,10 @@ def way_out(ids: Sequence[str], read_sr: Callable[[], str]) -> str:
     from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - slow to import
     from relvmoiscsi.host.xapi.other_hosts import use_of_lun  # noqa: PLC0415
 
-    stacked = [name for scsi_id in ids for name in use_of_lun(scsi_id, HOST).stacked]
+    stacked = [name for scsi_id in ids.names for name in use_of_lun(scsi_id, HOST).stacked]
     if not stacked:
         return ""
-    objection = _objection(list(ids))
+    objection = ask_pool(path, ids).objection
     try:
         return objection.message if objection else stale_volumes.way_out(read_sr(), stacked, _attachments())
     except RelvmoiscsiError as problem:
@@ -125,13 +232,25 @@ def _attachments() -> "Optional[Attachments]":
         return None
 
 
+def is_named(ids: ScsiIds) -> bool:
+    """Whether --scsi-id has said which LUN is meant, and the device agrees."""
+    return ids.own is not None and ids.given == ids.own
+
+
 def _warn(sentence: str) -> None:
     """On stderr, and where SM's own log is."""
-    from relvmoiscsi.host.sm_log import SmLogHandler  # noqa: PLC0415 - slow to import, and seldom needed
-
     text = printable(sentence)
     say("warning: " + text)
-    SmLogHandler().handle(logging.makeLogRecord({"levelno": logging.WARNING, "msg": "%s", "args": (text,)}))
+    write_log([text], logging.WARNING)
+
+
+def write_log(lines: Iterable[str], level: int = logging.INFO) -> None:
+    """Lines for whoever looks a year later: in SMlog where SM is, else in syslog."""
+    from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog  # noqa: PLC0415 - slow to import
+
+    handler = SmLogHandler() if sm_locks.is_sm_here(HOST) else other_syslog()
+    for line in lines:
+        handler.handle(logging.makeLogRecord({"levelno": level, "msg": "%s", "args": (line,)}))
 
 
 # --- locks
@@ -143,7 +262,7 @@ def lun_lock(path: str, ids: Iterable[str]) -> ContextManager[object]:
     Raises Refused, at once, when one is and does not end in time; NotFound when there is no device.
     """
     held = ExitStack()
-    if _is_block_device(path):
+    if is_block_device(path):
         for scsi_id in sorted(ids):
             _take(held, sm_locks.lun_lock(scsi_id, HOST, LOCK_SECONDS))
     return held
@@ -155,14 +274,15 @@ def write_locks(path: str, vg_names: Iterable[str]) -> ContextManager[object]:
     An image file is nobody else's. Raises Refused, at once, when a lock stays taken.
     """
     held = ExitStack()
-    if _is_block_device(path):
+    if is_block_device(path):
         if sm_locks.is_sm_here(HOST):
             _take(held, sm_locks.lvm_lock(HOST, LOCK_SECONDS))
         _take(held, lvm_locks(vg_names))
     return held
 
 
-def _is_block_device(path: str) -> bool:
+def is_block_device(path: str) -> bool:
+    """Raises NotFound or Refused when there is nothing at `path`, or nothing for us."""
     return stat.S_ISBLK(stat_path(path).st_mode)
 
 

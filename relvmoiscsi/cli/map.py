@@ -1,29 +1,41 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command that tells what old ids became; it needs no device, for the new SR's UUID and the old ids say it all."""
+"""The command that tells what old ids became: of a LUN whose journal reads, all of them; else those that are asked for,
+which takes no device, for the new SR's UUID and the old ids say it all.
+"""
 
 import argparse
 
 from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.resignature.planning.mapfile import derived_ids
 
 _MAP = """\
-New ids follow from the UUID of the new SR and the old ids, unless --map chose others. OLD is the UUID of a VDI,
-or the id of a PV, VG or LV, with its dashes or without; not the old SR's UUID, which became NEW itself. What
+With --device, the whole map of a resignatured LUN, from the journal on it; LVM uses that space again one day.
+Without: new ids follow from the UUID of the new SR and the old ids, unless --map chose others. OLD is the UUID of
+a VDI, or the id of a PV, VG or LV, with its dashes or without; not the old SR's UUID, which became NEW itself. What
 --json prints is also a file for `resignature --map`.
 
 example:
-  relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b"""
+  relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b
+  relvmoiscsi map --device /dev/sdc"""
 
 
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     parser = make(_map, _MAP)
-    parser.add_argument("--sr", metavar="NEW", required=True, help="UUID of the new SR")
-    parser.add_argument("old", metavar="OLD", nargs="+", help="UUID of a VDI, or LVM id, as it was before")
+    parser.add_argument("--device", dest="lun", metavar="DEVICE", help="a resignatured LUN: print its whole map")
+    parser.add_argument("--sr", metavar="NEW", help="UUID of the new SR")
+    parser.add_argument("old", metavar="OLD", nargs="*", help="UUID of a VDI, or LVM id, as it was before")
 
 
 def _map(arguments: argparse.Namespace) -> Answer:
+    if arguments.lun is not None:
+        if arguments.sr is not None or arguments.old:
+            raise UsageError("--device gives the whole map: leave --sr and the ids away.")
+        return _map_of(arguments.lun)
+    if arguments.sr is None or not arguments.old:
+        raise UsageError("Give --sr and at least one old id, or --device.")
     found = derived_ids(arguments.sr, arguments.old)
     facts = {
         "new_sr": arguments.sr,
@@ -31,3 +43,23 @@ def _map(arguments: argparse.Namespace) -> Answer:
         "lvm_ids": {old: new for old, new in found.items() if not is_uuid(old)},
     }
     return Answer(facts, "\n".join(f"{old}  becomes  {new}" for old, new in found.items()))
+
+
+def _map_of(path: str) -> Answer:
+    """The map of a LUN. Raises NotFound where it has none, and what keeps the LUN from being read."""
+    from relvmoiscsi import engine, report  # noqa: PLC0415 - the derived ids need none of these
+    from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415
+
+    with open_device(path, writable=False) as device:
+        found = engine.inspect(device)
+    if found.problem is not None:
+        raise found.problem
+    if found.state != engine.RESIGNATURED:
+        raise NotFound(f"{path} is not resignatured: no map is on it.")
+    if found.run is None:
+        raise NotFound(
+            f"LVM has used the space of the journal on {path}, and the map was in it. Look in SMlog or syslog, or in a "
+            "file of --map-out; `relvmoiscsi map --sr NEW OLD` tells what became of an old id."
+        )
+    facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}
+    return Answer(facts, "\n".join([f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids)]))

@@ -1,24 +1,46 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the commands on a LUN share: arguments, the device, and the answer."""
+"""What the commands on a LUN share: arguments, the device, and the way of those that write.
+
+identify    what tells this LUN from its original, and who uses it: `Target.identify`
+ask         a person, unless --yes and what goes with it have said it: `Target.ask`
+lock        whoever else might write: `Target.locks`
+write       the engine
+record      the map, in syslog and in the file of --map-out: `answer`, `map_out`
+"""
 
 import argparse
 import os
+import signal
 import stat
+import sys
+import threading
+import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, ContextManager, Dict, Iterator, Optional
 
-from relvmoiscsi import engine, report
-from relvmoiscsi.cli import guard
-from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi import __version__, engine, report
+from relvmoiscsi.cli import guard, map_out
+from relvmoiscsi.cli.asking import ask, ask_for, must_be_able_to_ask
+from relvmoiscsi.cli.guard import ScsiIds
+from relvmoiscsi.cli.identification import Identification, identify
+from relvmoiscsi.cli.output import Answer, say, write_line
+from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.wording import human_size
 
 FINISHED = "{}: the {} was finished."
+
+#: between the two looks at a LUN of which nobody has said that it is not in use
+LOOK_SECONDS = 1.0
+#: the label, and the header of the first metadata area as LVM makes it: each change of the volume group changes it
+_LOOKED_AT = Range(0, 8192)
 
 
 def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -27,30 +49,99 @@ def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def writes(parser: argparse.ArgumentParser, yes: str) -> argparse.ArgumentParser:
-    """The same parser, which takes DEVICE and what a command that writes takes; `yes` is the help of --yes."""
-    parser.add_argument("--yes", action="store_true", help=yes)
-    parser.add_argument("--not-in-use", action="store_true", help="although xapi knows a user of the LUN, or is mute")
+def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, which takes DEVICE and what a command that writes takes."""
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--not-in-use", action="store_true", help="you know that nobody uses the LUN")
+    parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; refused where the device has another one")
+    parser.add_argument("--map-out", metavar="FILE", help="write what --json prints, with the old-to-new map, to FILE")
+    parser.set_defaults(run=map_out.written(parser.get_default("run")))
     return takes_device(parser)
 
 
+class Target:
+    """A LUN that a command is to write to, open for it alone."""
+
+    def __init__(self, arguments: argparse.Namespace, device: HostDevice, ids: ScsiIds) -> None:
+        self.path, self.device, self.ids = arguments.device, device, ids
+        self._arguments = arguments
+        self._looked, self._seen = 0.0, b""
+        self.identification: Optional[Identification] = None
+
+    def identify(self, lun: Optional[Lun], sr_uuid: Optional[str] = None) -> Identification:
+        """Find out what tells the LUN from its original, and say it to whoever will be asked.
+
+        `lun` is what is on it, `sr_uuid` the SR where that does not read. Raises Refused where it must not be written
+        to, UsageError where a question would be asked and nobody is there.
+        """
+        arguments = self._arguments
+        with in_state(NOTHING_WRITTEN):
+            must_be_able_to_ask(arguments)
+            self._looked, self._seen = time.monotonic(), self._look()
+            pool = guard.verify_not_in_use(arguments, guard.ask_pool(self.path, self.ids), self.ids)
+            found = self.identification = identify(self.device, self.ids.own, pool, lun, sr_uuid)
+        if not arguments.yes and not getattr(arguments, "dry_run", False):
+            say(f"{self.path} is about to be changed:")
+            write_line(sys.stderr, "\n".join(found.lines()))
+        return found
+
+    def ask(self, question: str, loss: str = "") -> None:
+        """Go on with a yes to the question; of a LUN of which no pool has said anything, with its SCSIid.
+
+        `loss` is the question where something is destroyed: it is answered by itself. Raises Refused.
+        """
+        with in_state(NOTHING_WRITTEN):
+            unknown = self._is_unknown()
+            if loss:
+                ask(self._arguments, loss)
+            if unknown and not guard.is_named(self.ids):
+                ask_for(self._arguments, question + " Type the SCSIid of the clone:", str(self.ids.own))
+            elif not loss:
+                ask(self._arguments, question)
+            if unknown:
+                self._look_again()
+
+    def locks(self, run: Run) -> ContextManager[Any]:
+        """Held while the run is carried out."""
+        with in_state(NOTHING_WRITTEN):
+            return guard.write_locks(self.path, engine.vg_names(run))
+
+    def _is_unknown(self) -> bool:
+        """Whether nobody has said that it is not in use."""
+        assert self.identification is not None
+        return not self._arguments.not_in_use and guard.is_nobody_asked(self.path, self.identification.pool)
+
+    def _look(self) -> bytes:
+        return self.device.read([Range(0, min(_LOOKED_AT.length, self.device.size_bytes))])[0]
+
+    def _look_again(self) -> None:
+        """Raises Refused when LVM, wherever it is, has changed the volume group since `identify`."""
+        time.sleep(max(0.0, self._looked + LOOK_SECONDS - time.monotonic()))
+        now = self._look()
+        if now != self._seen:
+            offset = next(at for at, pair in enumerate(zip(now, self._seen)) if pair[0] != pair[1])
+            raise Refused(
+                f"{self.path} changed at byte {offset} since it was read: something else writes to it. It is in use."
+            )
+
+
 @contextmanager
-def opened(arguments: argparse.Namespace, writable: bool) -> Iterator[Tuple[HostDevice, List[str]]]:
-    """The device, for us alone if it is to be written; and its SCSIids, the one that was given first."""
+def opened(arguments: argparse.Namespace, writable: bool = True) -> Iterator[Target]:
+    """The device; for us alone if it is to be written. Meanwhile SIGTERM does what Ctrl-C does."""
     with ExitStack() as held:
         with in_state(NOTHING_WRITTEN):
-            ids = guard.scsi_ids(arguments.device, getattr(arguments, "scsi_id", None))
+            held.enter_context(_sigterm_as_ctrl_c())
+            ids = guard.scsi_ids(arguments.device, arguments.scsi_id)
             if writable:
-                held.enter_context(guard.lun_lock(arguments.device, ids))
+                held.enter_context(guard.lun_lock(arguments.device, ids.names))
             try:
                 device = held.enter_context(open_device(arguments.device, writable))
             except Refused as refused:
                 if writable:
-                    refused.message = (
-                        f"{refused.message} {guard.way_out(ids, partial(_sr_on, arguments.device))}".strip()
-                    )
+                    more = guard.way_out(arguments.device, ids, partial(_sr_on, arguments.device))
+                    refused.message = f"{refused.message} {more}".strip()
                 raise
-        yield device, ids
+        yield Target(arguments, device, ids)
 
 
 def _sr_on(path: str) -> str:
@@ -60,16 +151,36 @@ def _sr_on(path: str) -> str:
     return lun.sr_uuid if lun is not None else ""
 
 
-def answer(path: str, result: Result, headline: str) -> Answer:
-    """What a command that has written says; LVM is told of it where it keeps what it has seen."""
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """In the main thread, which alone has signals; where SIGTERM is ignored, or somebody else's, it stays so."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def answer(target: Target, result: Result, headline: str) -> Answer:
+    """What a command that has written says; syslog has it too, and LVM is told where it keeps what it has seen."""
+    path = target.path
     if stat.S_ISBLK(os.stat(path).st_mode):
         for sentence in tell_lvm(path, command.run):
             say(sentence)
     lines = [headline]
     if result.ids is not None:
         lines.append(report.map_text(result.lun, result.ids))
+        record = [f"{headline} This is relvmoiscsi {__version__}.", *report.whole_map_lines(result.lun, result.ids)]
+        guard.write_log(record)
     lines.append(f"  {result.writes} writes, {human_size(result.bytes_written)}, {result.flushes} flushes")
-    return Answer(report.result_facts(path, result), "\n".join(lines))
+    facts = report.result_facts(path, result)
+    assert target.identification is not None  # nothing is written before
+    facts["lun"] = target.identification.facts()
+    return Answer(facts, "\n".join(lines))
 
 
 def failure_facts(path: str) -> Dict[str, Any]:

@@ -2,20 +2,21 @@
 """The command that finishes a run that was cut."""
 
 import argparse
-from typing import Optional
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli import guard
-from relvmoiscsi.cli.on_lun import FINISHED, answer, opened, writes
+from relvmoiscsi.cli.guard import NOBODY_NEEDED
+from relvmoiscsi.cli.identification import identify
+from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.device import Device
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.resignature.protocol.journal import Mark
+from relvmoiscsi.resignature.protocol.mark import KINDS
+from relvmoiscsi.wording import printable
 
 _RECOVER = """\
 After a power cut, a lost connection, a killed process: with the same new identities, on any host. Harmless where
-nothing was cut.
+nothing was cut: then it does not ask.
 
 example:
   relvmoiscsi recover /dev/sdc"""
@@ -26,31 +27,41 @@ _TAKEN_BACK = "{}: the resignature was to make one VDI and was cut before its co
 
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    parser = writes(make(_recover, _RECOVER), "accepted for scripts; recover never asks")
-    parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
+    writes(make(_recover, _RECOVER))
 
 
 def _recover(arguments: argparse.Namespace) -> Answer:
-    with opened(arguments, writable=True) as (device, ids):
-        with in_state(NOTHING_WRITTEN):
-            mark = engine.find_unfinished(device)
-        if mark is not None:
-            guard.verify_not_in_use(arguments, ids)
-            return _finished(arguments.device, device, mark, ids[0] if ids else None)
-        with in_state(NOTHING_WRITTEN):
-            found = engine.inspect(device)
-            if found.problem is not None:
-                raise found.problem
-    text = f"{arguments.device}: nothing was cut; state {found.state}. Nothing was written."
-    return Answer(report.inspection_facts(arguments.device, found), text)
+    with opened(arguments) as target:
+        mark = engine.find_unfinished(target.device)
+        if mark is None:
+            return _nothing_was_cut(target)
+        run = mark.journal.run
+        target.identify(None, run.ids.sr)
+        target.ask(_question(target, mark))
+        with target.locks(run):
+            result = engine.recover(target.device, mark, target.ids.recorded)
+    if run.rebuilt is not None and result.state == engine.CLEAN:
+        return answer(target, result, _TAKEN_BACK.format(target.path))
+    return answer(target, result, FINISHED.format(target.path, _kind(result)))
 
 
-def _finished(path: str, device: Device, mark: Mark, scsi_id: Optional[str]) -> Answer:
-    with guard.write_locks(path, engine.vg_names(mark.journal.run)):
-        result = engine.recover(device, mark, scsi_id)
-    if mark.journal.run.rebuilt is not None and result.state == engine.CLEAN:
-        return answer(path, result, _TAKEN_BACK.format(path))
-    return answer(path, result, FINISHED.format(path, _kind(result)))
+def _question(target: Target, mark: Mark) -> str:
+    """What will be done, and which SR will be on the LUN then."""
+    kind, ids = KINDS[mark.tail.kind], mark.journal.run.ids
+    with in_state(NOTHING_WRITTEN):
+        goes_back = engine.goes_back(target.device, mark)
+    what, sr_uuid = ("Take back", ids.sr) if goes_back else ("Finish", ids.new_sr)
+    return printable(f"{what} the {kind} of {target.path} that was cut, so that it is SR {sr_uuid}?")
+
+
+def _nothing_was_cut(target: Target) -> Answer:
+    with in_state(NOTHING_WRITTEN):
+        found = engine.inspect(target.device)
+        if found.problem is not None:
+            raise found.problem
+    facts = report.inspection_facts(target.path, found)
+    facts["lun"] = identify(target.device, target.ids.own, NOBODY_NEEDED, found.lun).facts()
+    return Answer(facts, f"{target.path}: nothing was cut; state {found.state}. Nothing was written.")
 
 
 def _kind(result: Result) -> str:

@@ -5,12 +5,12 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, ContextManager, Optional, Sequence
+from typing import Any, ContextManager, Optional
 
 from relvmoiscsi import engine, procedure, report
-from relvmoiscsi.cli import guard
-from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
-from relvmoiscsi.cli.on_lun import FINISHED, answer, opened, writes
+from relvmoiscsi.cli.guard import NOBODY_NEEDED
+from relvmoiscsi.cli.identification import identify
+from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker, say, write_line
 from relvmoiscsi.cli.progress import Bar
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
@@ -33,16 +33,15 @@ In dom0, a LUN that an SR or a VDI of the pool uses is refused, attached or not.
 
 example:
   relvmoiscsi resignature /dev/sdc --dry-run
-  relvmoiscsi resignature /dev/sdc --yes --json >map.json"""
+  relvmoiscsi resignature /dev/sdc --yes --scsi-id 36001405aaaa --map-out map.json"""
 
 
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    parser = writes(make(_resignature, _RESIGNATURE), "do not ask")
+    parser = writes(make(_resignature, _RESIGNATURE))
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--sr-uuid", metavar="UUID", help="the new SR UUID; a random one otherwise")
     parser.add_argument("--map", metavar="FILE", help="old-to-new map (JSON, as --json prints it) to take ids from")
-    parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; read from the device where it has one")
     parser.add_argument(
         "--vdis",
         choices=VDIS,
@@ -60,31 +59,27 @@ def add_command(make: Maker) -> None:
 def _resignature(arguments: argparse.Namespace) -> Answer:
     path = arguments.device
     with in_state(NOTHING_WRITTEN):
-        must_be_able_to_ask(arguments)
         chosen, one = _chosen(arguments), _one(arguments)
     finished = None if arguments.again or arguments.dry_run else _finished_before(arguments, chosen, one)
     if finished is not None:
         return finished
-    with opened(arguments, not arguments.dry_run) as (device, ids):
-        scsi_id = ids[0] if ids else None
-        voice = _Terminal(arguments, ids, chosen)
+    with opened(arguments, writable=not arguments.dry_run) as target:
         done = procedure.resignature(
-            device,
+            target.device,
             os.urandom,
-            voice,
-            scsi_id,
+            _Terminal(arguments, target, chosen),
+            target.ids.recorded,
             chosen,
             arguments.again,
             arguments.sr_uuid,
             one,
             arguments.clear_metadata_vdi,
         )
-        lun = engine.inspect(device).lun if isinstance(done, AlreadyDone) else None
-    if isinstance(done, AlreadyDone):
-        return _already_done(arguments, chosen, done, lun, scsi_id)
+        if isinstance(done, AlreadyDone):
+            return _already_done(arguments, chosen, done, target, engine.inspect(target.device).lun)
     if isinstance(done, Prepared):
-        return _planned(path, done, scsi_id)
-    return answer(path, done.result, FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path))
+        return _planned(target, done)
+    return answer(target, done.result, FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path))
 
 
 def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[Request]) -> Optional[Answer]:
@@ -93,45 +88,47 @@ def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional
     The LUN may be in use by now, so it is opened for reading: for writing it would be refused, and udev would look at
     it anew when it is closed.
     """
-    with opened(arguments, False) as (device, ids):
-        scsi_id = ids[0] if ids else None
-        with in_state(NOTHING_WRITTEN):
-            done = engine.find_done(device, scsi_id)
-            if done is None:
-                return None
-            lun = engine.inspect(device).lun
-            if lun is not None:
-                engine.refuse_other_vdis(device, lun, done.run, one)
-        return _already_done(arguments, chosen, done, lun, scsi_id)
+    with opened(arguments, writable=False) as target, in_state(NOTHING_WRITTEN):
+        done = engine.find_done(target.device, target.ids.recorded)
+        if done is None:
+            return None
+        lun = engine.inspect(target.device).lun
+        if lun is not None:
+            engine.refuse_other_vdis(target.device, lun, done.run, one)
+        return _already_done(arguments, chosen, done, target, lun)
 
 
 def _already_done(
-    arguments: argparse.Namespace, chosen: IdMap, done: AlreadyDone, lun: Optional[Lun], scsi_id: Optional[str]
+    arguments: argparse.Namespace, chosen: IdMap, done: AlreadyDone, target: Target, lun: Optional[Lun]
 ) -> Answer:
     """`lun` is what is on it, as far as that reads now: it may be in use.
 
     Raises Refused where other ids were chosen than it has.
     """
-    path, ids = arguments.device, done.run.ids if done.run else None
-    known = ids or IdMap("", {"": done.sr_uuid}, {})
+    path, new_ids = arguments.device, done.run.ids if done.run else None
+    known = new_ids or IdMap("", {"": done.sr_uuid}, {})
     _refuse_contradictions(arguments, chosen, known, "With --again it is resignatured once more.")
-    result = Result(engine.RESIGNATURED, lun, ids, scsi_id, already_done=True)
+    result = Result(engine.RESIGNATURED, lun, new_ids, target.ids.recorded, already_done=True)
     text = f"{path} was resignatured already, as SR {done.sr_uuid}. Nothing was written."
     facts = report.result_facts(path, result)
     facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
+    facts["lun"] = identify(target.device, target.ids.own, NOBODY_NEEDED, lun, done.sr_uuid).facts()
     return Answer(facts, text)
 
 
-def _planned(path: str, prepared: Prepared, scsi_id: Optional[str]) -> Answer:
-    result = Result(prepared.state, prepared.lun, prepared.plan.run.ids, scsi_id)
-    facts = report.result_facts(path, result)
+def _planned(target: Target, prepared: Prepared) -> Answer:
+    path, lun, run, found = target.path, prepared.lun, prepared.plan.run, target.identification
+    assert found is not None  # the plan was agreed to, or not
+    facts = report.result_facts(path, Result(prepared.state, lun, run.ids, target.ids.recorded))
+    facts["lun"] = found.facts()
     facts["plan"] = report.plan_facts(prepared.plan)
-    lines = [f"{path}: this would be written; nothing was."]
+    lines = [f"{path}: this would be written; nothing was.", *found.lines()]
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
-        facts["dropped"] = report.dropped_facts(prepared.lun)
-        lines.append(report.cost_text(prepared.cost))
-    lines += [report.map_text(prepared.lun, prepared.plan.run.ids), "", report.plan_text(prepared.plan)]
+        facts["dropped"] = report.dropped_facts(lun)
+        loss = report.one_vdi_loss(lun, run.rebuilt is not None)
+        lines += [report.cost_text(prepared.cost), *loss.lines]
+    lines += [report.map_text(lun, run.ids), "", report.plan_text(prepared.plan)]
     return Answer(facts, "\n".join(lines + report.note_lines(facts["notes"])))
 
 
@@ -153,8 +150,8 @@ _WHY = {
 class _Terminal(procedure.Voice):
     """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
 
-    def __init__(self, arguments: argparse.Namespace, ids: Sequence[str], chosen: IdMap) -> None:
-        self._arguments, self._ids, self._chosen = arguments, ids, chosen
+    def __init__(self, arguments: argparse.Namespace, target: Target, chosen: IdMap) -> None:
+        self._arguments, self._target, self._chosen = arguments, target, chosen
         self._bar = Bar()
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
@@ -165,27 +162,41 @@ class _Terminal(procedure.Voice):
             what = "takes it back first, and makes a new run" if take_back else "finishes it"
             problem.message += f" The same call without --dry-run {what}."
             raise problem
-        guard.verify_not_in_use(self._arguments, self._ids)
+        self._target.identify(None, mark.journal.run.ids.sr)
         path = self._arguments.device
         if take_back:
             say(_WHY[take_back].format(path, printable(str(mark.journal.run.scsi_id))))
-            ask(self._arguments, "Take it back?")
+            self._target.ask("Take it back?")
         else:
             instead = f"`relvmoiscsi recover {path}` finishes that, `relvmoiscsi undo {path}` takes it back."
             _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
             say(f"{path} holds a resignature that was cut; it is finished with the ids it had chosen.")
-            ask(self._arguments, "Finish it?")
+            self._target.ask("Finish it?")
 
     def agrees_to(self, prepared: Prepared) -> bool:
-        guard.verify_not_in_use(self._arguments, self._ids)
+        self._target.identify(prepared.lun)
         if self._arguments.dry_run:
             return False
-        _say_plan(self._arguments, prepared)
-        ask(self._arguments, f"Give {self._arguments.device} these new identities?")
+        self._target.ask(f"Give {self._target.path} these new identities?", self._say_plan(prepared))
         return True
 
+    def _say_plan(self, prepared: Prepared) -> str:
+        """Gives the question about what will be lost; none where nothing will."""
+        asks, loss = not self._arguments.yes, ""
+        if asks:
+            write_line(sys.stderr, report.map_text(prepared.lun, prepared.plan.run.ids))
+        for sentence in notes(prepared.lun):
+            say("note: " + printable(sentence))
+        if prepared.cost is not None:
+            say(report.cost_text(prepared.cost))
+            lost = report.one_vdi_loss(prepared.lun, prepared.plan.run.rebuilt is not None)
+            loss = lost.question
+            if asks:
+                write_line(sys.stderr, "\n".join(lost.lines))
+        return loss
+
     def locks(self, run: Run) -> ContextManager[Any]:
-        return guard.write_locks(self._arguments.device, engine.vg_names(run))
+        return self._target.locks(run)
 
     def copying(self, done: int, total: int) -> None:
         """A bar on a terminal."""
@@ -197,17 +208,6 @@ class _Terminal(procedure.Voice):
 
     def has_settled(self, mark: Mark, result: Result) -> None:
         """What is finished is the result; what was taken back is as the message before had it."""
-
-
-def _say_plan(arguments: argparse.Namespace, prepared: Prepared) -> None:
-    if not arguments.yes:
-        lun, run = prepared.lun, prepared.plan.run
-        say(f"{arguments.device}: {len(lun.disks())} VDIs, {len(lun.volumes)} volumes")
-        write_line(sys.stderr, report.map_text(lun, run.ids))
-    for sentence in notes(prepared.lun):
-        say("note: " + printable(sentence))
-    if prepared.cost is not None:
-        say(report.cost_text(prepared.cost))
 
 
 # --- chosen ids

@@ -5,13 +5,15 @@ import argparse
 import sys
 
 from relvmoiscsi import engine, report
+from relvmoiscsi.cli.guard import ScsiIds, ask_pool, own_scsi_id
+from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import takes_device
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.resignature.reading.saved import saved as saved_vms
 
 _SHOW = """\
-Nothing is written, and the device may be in use.
+Nothing is written, and the device may be in use. In dom0, xapi is asked who uses the LUN.
 
 example:
   relvmoiscsi show /dev/sdc"""
@@ -27,11 +29,15 @@ def _show(arguments: argparse.Namespace) -> Answer:
         found = engine.inspect(device)
         one = engine.one_vdi(device, found.lun) if found.lun is not None else None
         saved = saved_vms(device, found.lun) if found.lun is not None else None
+        ids = ScsiIds(None, own_scsi_id(arguments.device))
+        told = identify(device, ids.own, ask_pool(arguments.device, ids), found.lun, found.run and found.run.ids.sr)
     facts = report.inspection_facts(arguments.device, found)
+    facts["lun"] = told.facts()
     if one is not None:
         facts["one_vdi"] = report.one_vdi_facts(one)
         facts["saved_vms"] = report.saved_vms_facts(saved)
-    return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one, saved))
+    who = [told.device_line(), told.pool_line()]
+    return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one, saved, who))
 
 
 def _branches() -> report.Branches:

@@ -5,8 +5,6 @@ import argparse
 import os
 
 from relvmoiscsi import engine
-from relvmoiscsi.cli import guard
-from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.on_lun import answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
@@ -23,18 +21,18 @@ example:
 
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
-    writes(make(_undo, _UNDO), "do not ask")
+    writes(make(_undo, _UNDO))
 
 
 def _undo(arguments: argparse.Namespace) -> Answer:
-    with in_state(NOTHING_WRITTEN):
-        must_be_able_to_ask(arguments)
-    with opened(arguments, writable=True) as (device, ids):
-        mark = engine.read_undoable(device)
-        guard.verify_not_in_use(arguments, ids)
+    with opened(arguments) as target:
+        mark = engine.read_undoable(target.device)
         run = mark.journal.run
-        old = run.ids.sr if mark.tail.kind == RESIGNATURE else run.ids.new_sr
-        ask(arguments, printable(f"Give {arguments.device} back the identities of SR {old}?"))
-        with guard.write_locks(arguments.device, engine.vg_names(run)):
-            result = engine.undo(device, os.urandom)
-    return answer(arguments.device, result, f"{arguments.device} has its old identities back.")
+        old, now = (run.ids.sr, run.ids.new_sr) if mark.tail.kind == RESIGNATURE else (run.ids.new_sr, run.ids.sr)
+        with in_state(NOTHING_WRITTEN):
+            lun = engine.inspect(target.device).lun
+        target.identify(lun, now)
+        target.ask(printable(f"Give {target.path} back the identities of SR {old}?"))
+        with target.locks(run):
+            result = engine.undo(target.device, os.urandom)
+    return answer(target, result, f"{target.path} has its old identities back.")

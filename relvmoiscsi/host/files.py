@@ -61,7 +61,7 @@ def replace(path: str, content: bytes, new: str) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            _take_over(path, descriptor)
+            take_over(path, descriptor)
             file.write(content)
             file.flush()
             os.fsync(descriptor)
@@ -97,8 +97,8 @@ def append(descriptor: int, line: bytes) -> None:
         raise
 
 
-def _take_over(path: str, descriptor: int) -> None:
-    """Owner and mode of the file that is there."""
+def take_over(path: str, descriptor: int) -> None:
+    """Give a new file the owner and mode of the one at `path` that it is to replace; a first one has mode 0644."""
     try:
         old = os.stat(path)
     except FileNotFoundError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SMlog: where SM and its plugins write, through syslog's local2, as `SM: [pid] text`."""
+"""SMlog: where SM and its plugins write, through syslog's local2, as `SM: [pid] text`; and syslog where SM is not."""
 
 import logging
 import os
@@ -18,13 +18,13 @@ _OPAQUE_REF = re.compile(r"OpaqueRef:[0-9A-Za-z-]+")
 class SmLogHandler(logging.Handler):
     """Writes each record as one line; secrets, and references that could be a session's, never get there."""
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, secrets: Iterable[str] = (), ident: str = "SM", facility: int = syslog.LOG_LOCAL2) -> None:
         super().__init__(logging.INFO)
         self._pid = os.getpid()  # of the call, whichever of its processes says something
         self._secrets: List[str] = []
         for secret in secrets:
             self.hide(secret)
-        syslog.openlog("SM", 0, syslog.LOG_LOCAL2)
+        syslog.openlog(ident, 0, facility)
 
     def hide(self, secret: str) -> None:
         """From now on the text of `secret` is masked."""
@@ -50,6 +50,11 @@ class SmLogHandler(logging.Handler):
                 syslog.syslog(_priority(record.levelno), self.line_of(record))
         except Exception:  # noqa: BLE001
             pass  # a log that cannot be written must not end a run; nor be told on stderr, which xapi hands on
+
+
+def other_syslog() -> SmLogHandler:
+    """The same lines for a host that has no SM, under our own name."""
+    return SmLogHandler(ident="relvmoiscsi", facility=syslog.LOG_USER)
 
 
 def _priority(level: int) -> int:

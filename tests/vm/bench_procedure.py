@@ -33,7 +33,7 @@ def in_process(path):
 
 
 def command(path):
-    run(sys.executable, "-m", "relvmoiscsi", "resignature", "--yes", path, env={"PYTHONPATH": TOP})
+    run(sys.executable, "-m", "relvmoiscsi", "resignature", "--yes", "--not-in-use", path, env={"PYTHONPATH": TOP})
 
 
 @pytest.mark.parametrize("vdis", [6, 50])

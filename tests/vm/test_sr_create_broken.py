@@ -99,7 +99,7 @@ def test_a_person_finishes_a_killed_call_with_the_command(lab_of_kills, lab, poo
     device = initiator.device_of(slow_clone.scsi_id)
     first = planned(slow_clone)
 
-    argv = (sys.executable, "-m", "relvmoiscsi", "recover", device)
+    argv = (sys.executable, "-m", "relvmoiscsi", "recover", "--yes", device)
     recovered = run(*argv, env={"PYTHONPATH": TOP}, check=False)
 
     assert recovered.status == 0, recovered

@@ -25,6 +25,7 @@ import logging
 import os
 import re
 import stat
+from glob import escape, glob
 from typing import Iterator, NamedTuple, Optional
 
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
@@ -79,6 +80,12 @@ def scsi_id_of(path: str, host: Host = THIS_HOST) -> Optional[str]:
 
     Raises NotFound when there is nothing at `path`.
     """
+    name = _kernel_name(path, host)
+    return None if name is None else scsi_id_of_disk(name, host)
+
+
+def _kernel_name(path: str, host: Host) -> Optional[str]:
+    """The kernel's name for the block device at `path`; None for what is no block device. Raises NotFound."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -86,7 +93,7 @@ def scsi_id_of(path: str, host: Host = THIS_HOST) -> Optional[str]:
     if not stat.S_ISBLK(status.st_mode):
         return None
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    return scsi_id_of_disk(os.path.basename(os.path.realpath(os.path.join(host.sysfs, "dev/block", number))), host)
+    return os.path.basename(os.path.realpath(os.path.join(host.sysfs, "dev/block", number)))
 
 
 def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:
@@ -96,6 +103,33 @@ def scsi_id_at(path: str, host: Host = THIS_HOST) -> Optional[str]:
     except (NotFound, DeviceError, OSError) as error:
         log.debug("%s: no SCSIid: %s", path, error)
         return None
+
+
+class Hardware(NamedTuple):
+    """What a disk calls itself; each is empty where it does not say."""
+
+    vendor: str = ""
+    model: str = ""
+    serial: str = ""
+
+
+def hardware_of(path: str, host: Host = THIS_HOST) -> Hardware:
+    """Vendor, model and unit serial number of the disk at `path`, or of a path of the multipath map; as sysfs has them.
+
+    All are empty for what is no disk. Raises NotFound.
+    """
+    name = _kernel_name(path, host)
+    if name is None:
+        return Hardware()
+    slaves = glob(os.path.join(escape(os.path.join(host.sysfs, "block", name)), "slaves/*"))
+    disk = os.path.basename(min(slaves)) if slaves else name
+    device = os.path.join(host.sysfs, "block", disk, "device")
+    try:
+        vendor, model = (_attribute(device, key).decode("ascii", "replace").strip() for key in ("vendor", "model"))
+    except DeviceError as error:
+        log.debug("%s: no vendor and model: %s", path, error)
+        return Hardware()
+    return Hardware(vendor, model, unit_serial(os.path.join(device, "vpd_pg80")))
 
 
 class _SgIoHdr(ctypes.Structure):

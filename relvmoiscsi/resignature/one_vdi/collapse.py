@@ -19,7 +19,7 @@ class Cost(NamedTuple):
     """What it takes."""
 
     images: int  #: of the chain
-    dropped: int  #: volumes that go
+    dropped: int  #: volumes that go, those of SM's unfinished work among them
     blocks: int  #: of the disk, that some image has
     remapped: int  #: of them, that stay where they are
     filled: int  #: of them, that get sectors from further down
@@ -54,7 +54,7 @@ def make_one(device: Device, lun: Lun, request: Request, lot: int = 0) -> OneVdi
     settled = lun.settled()
     chain = choose_chain(settled, request)
     if len(chain.members) == 1:
-        made = OneVdi(lun, _cost(chain, Counts(0, 0, 0, 0, 0, 0, 0)), chain.leaf)
+        made = OneVdi(lun, _cost(lun, chain, Counts(0, 0, 0, 0, 0, 0, 0)), chain.leaf)
         return made._replace(lun=_with_work(lun, settled, chain, chain.leaf, frozenset()))
     if lun.vg.extent_size != EXTENT_BYTES:
         raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
@@ -68,7 +68,7 @@ def _best(device: Device, lun: Lun, chain: Chain, request: Request, lot: int) ->
     problem: Optional[Refused] = None
     least: Optional[int] = None
     for way in _ways(device, lun, chain, lot):
-        cost = _cost(chain, way.counts)
+        cost = _cost(lun, chain, way.counts)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             least = cost.data_bytes if least is None else min(least, cost.data_bytes)
             continue
@@ -98,8 +98,9 @@ def _ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
     return vhd_ways.ways(device, lun, chain, lot)
 
 
-def _cost(chain: Chain, counts: Counts) -> Cost:
-    return Cost(len(chain.members), len(chain.dropped) + len(chain.members) - 1, *counts)
+def _cost(lun: Lun, chain: Chain, counts: Counts) -> Cost:
+    settled = len(lun.volumes) - len(lun.settled().volumes)
+    return Cost(len(chain.members), settled + len(chain.dropped) + len(chain.members) - 1, *counts)
 
 
 # --- the LUN that it leads to

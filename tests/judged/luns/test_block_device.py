@@ -3,6 +3,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import stat
 import subprocess
@@ -368,3 +369,21 @@ def test_a_mount_in_another_namespace_is_named(attach, image, tmp_path):
         with pytest.raises(Refused, match=f"in use by the file system mounted at {mount}"):
             open_device(loop, writable=True, lock_timeout=0.5)
         other.stdin.close()
+
+
+def test_a_device_of_which_nobody_was_asked_takes_more_than_a_yes(attach, tmp_path):
+    lun = tmp_path / "lun"
+    one_vhd().disk.to_file(str(lun))
+    loop, before = attach(lun), lun.read_bytes()
+
+    def run(*words):
+        argv = [sys.executable, "-m", "relvmoiscsi", "resignature", loop, "--yes", *words]
+        return subprocess.run(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, check=False)
+
+    refused, untouched = run(), lun.read_bytes() == before
+    done = run("--not-in-use", "--json")
+
+    assert refused.returncode == 4 and b"no SCSIid tells it from its original" in refused.stderr
+    assert untouched and done.returncode == 0
+    found = json.loads(done.stdout.decode())["lun"]
+    assert (found["kind"], found["scsi_id"], found["pool"]["overridden"]) == ("block device", None, True)

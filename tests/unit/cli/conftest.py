@@ -3,13 +3,19 @@
 
 import io
 import os
+import shutil
 import sys
+import tempfile
+from contextlib import ExitStack
 
 import pytest
 
 from kit import shell
+from kit.pool.simulator import Pool, sm_directory
+from kit.shell import SCSI_ID
 from relvmoiscsi import cli
-from relvmoiscsi.cli import guard
+from relvmoiscsi.cli import guard, on_lun
+from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.this_host import Host
 
 
@@ -30,6 +36,14 @@ def no_waiting_for_the_disk(monkeypatch):
 def no_pool_and_no_sm(monkeypatch, tmp_path):
     """Whatever else this machine is: a host without xapi and SM, unless a test makes it one."""
     monkeypatch.setattr(guard, "HOST", Host(str(tmp_path / "no host")))
+
+
+@pytest.fixture(autouse=True)
+def smlines(monkeypatch):
+    """What goes to syslog, SMlog or not; nothing goes to this machine's."""
+    lines = []
+    monkeypatch.setattr(sm_log.syslog, "syslog", lambda _priority, line: lines.append(line))
+    return lines
 
 
 @pytest.fixture
@@ -102,4 +116,33 @@ def unfinished(image, command, monkeypatch):
 def finished(image, command):
     """The LUN after a resignature to shell.SR."""
     assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == 0
+    return image
+
+
+@pytest.fixture
+def root(monkeypatch):
+    """The root directory of a host; its path is short, for it is to hold a socket."""
+    path = tempfile.mkdtemp(prefix="host", dir="/tmp")
+    os.makedirs(path + "/var/lib/xcp")
+    monkeypatch.setattr(guard, "HOST", Host(path))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def pool(root, tmp_path):
+    """The host is one of a pool."""
+    with Pool(sm_directory(tmp_path / "sm"), Host(root).xapi_socket) as pool:
+        yield pool
+
+
+@pytest.fixture
+def lun(image, root, monkeypatch):
+    """The image, taken for a disk with the SCSIid SCSI_ID: what the kernel says of a path comes from here."""
+    monkeypatch.setattr(guard, "is_block_device", lambda _path: True)
+    monkeypatch.setattr(guard, "scsi_id_of", lambda _path: SCSI_ID)
+    monkeypatch.setattr(guard, "scsi_id_at", lambda _path: SCSI_ID)
+    monkeypatch.setattr(guard, "lvm_locks", lambda _names: ExitStack())
+    monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(on_lun, "LOOK_SECONDS", 0)
     return image

@@ -31,7 +31,7 @@ def test_a_sound_lun_is_0_and_says_its_state(image, command):
     assert ran.status == facts.status == 0
     assert ran.out == f"{image}: every structure checks; state clean.\n"
     shown = command("show", image, "--json").json
-    assert {**facts.json, "one_vdi": shown["one_vdi"], "saved_vms": None} == shown
+    assert {**facts.json, "one_vdi": shown["one_vdi"], "saved_vms": None, "lun": shown["lun"]} == shown
 
 
 def test_a_damaged_lun_is_5_and_every_defect_is_told(image, command):

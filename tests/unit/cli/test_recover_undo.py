@@ -76,13 +76,13 @@ def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_finishes_with_t
         old, planned = re.findall(r"[0-9a-f-]{36}", out.decode("utf-8"))
         assert old == pair().truth.sr_uuid
         shown = command("show", path, "--json").json
-        ran = command("recover", path, "--json")
+        ran = command("recover", path, "--yes", "--json")
         assert ran.status == 0
         if cut_state == "unfinished":
             assert shown["run"]["sr"] == {"old": old, "new": planned}
             assert ran.json["sr"] == {"old": old, "new": planned}
         else:
-            assert {**ran.json, "one_vdi": shown["one_vdi"], "saved_vms": None} == shown
+            assert {**ran.json, "one_vdi": shown["one_vdi"], "saved_vms": None, "lun": shown["lun"]} == shown
         now = command("show", path, "--json").json
         assert now["sr"]["uuid"] == (old if cut_state == "clean" else planned)
         assert command("check", path, "--original", small_original).status == (4 if cut_state == "clean" else 0)
@@ -101,7 +101,7 @@ def test_a_run_cut_anywhere_is_finished_by_recover_which_may_be_cut_as_well(smal
         for second in range(total):
             with monkeypatch.context() as patch:
                 shell.cut(patch, second)
-                if command("recover", small).status == 0:
+                if command("recover", small, "--yes").status == 0:
                     break
             assert state(small, command) == "unfinished"
         assert state(small, command) == "resignatured"
@@ -130,7 +130,7 @@ def test_an_undo_cut_anywhere_is_finished_by_recover_or_by_undo(small, command, 
     command("resignature", small, "--yes", "--sr-uuid", SR)
     before = content(small)[0]
     for writes in range(20):
-        for finish in (["recover"], ["undo", "--yes"]):
+        for finish in (["recover", "--yes"], ["undo", "--yes"]):
             before.to_file(str(small))
             with monkeypatch.context() as patch:
                 shell.cut(patch, writes)
@@ -154,7 +154,7 @@ def test_an_undo_cut_anywhere_is_finished_by_recover_or_by_undo(small, command, 
 
 
 def test_recover_says_what_it_finished(unfinished, command):
-    ran = command("recover", unfinished)
+    ran = command("recover", unfinished, "--yes")
 
     lines = ran.out.splitlines()
     assert ran.status == 0 and not ran.err
@@ -165,7 +165,7 @@ def test_recover_says_what_it_finished(unfinished, command):
 
 
 def test_recover_json_has_the_map_of_the_run(unfinished, command):
-    found = command("recover", unfinished, "--json").json
+    found = command("recover", unfinished, "--yes", "--json").json
 
     assert (found["state"], found["already_done"]) == ("resignatured", False)
     assert found["sr"] == {"old": tree().truth.sr_uuid, "new": SR}
@@ -180,7 +180,7 @@ def test_recover_says_that_it_finished_an_undo(finished, command, monkeypatch):
         shell.cut(patch, 5)
         command("undo", finished, "--yes")
 
-    assert command("recover", finished).out.startswith(f"{finished}: the undo was finished.\n")
+    assert command("recover", finished, "--yes").out.startswith(f"{finished}: the undo was finished.\n")
 
 
 @pytest.mark.parametrize("lun", ["image", "finished"])
@@ -199,17 +199,17 @@ def test_recover_where_nothing_was_cut_writes_nothing(request, command, lun):
 def test_recover_says_that_it_finished_even_where_something_else_is_damaged(unfinished, command):
     flipped(unfinished, tree().truth.device_ranges("disk", 64, 1)[0].offset)
 
-    ran = command("recover", unfinished, "--json")
+    ran = command("recover", unfinished, "--yes", "--json")
 
     assert (ran.status, ran.json["state"]) == (5, "damaged")
     assert ran.json["error"]["disk_state"] == "The resignature was finished."
 
 
 def test_recover_twice_is_once(unfinished, command):
-    command("recover", unfinished)
+    command("recover", unfinished, "--yes")
     before = content(unfinished)
 
-    assert command("recover", unfinished).status == 0
+    assert command("recover", unfinished, "--yes").status == 0
 
     assert content(unfinished) == before
 
@@ -220,7 +220,7 @@ def test_a_copy_of_a_cut_lun_is_not_finished_but_undone(image, command, monkeypa
         command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
     before = content(image)
 
-    ran = command("recover", image, "--json", "--scsi-id", OTHER_SCSI_ID)
+    ran = command("recover", image, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID)
 
     assert ran.status == 4
     assert ran.json["state"] == "unfinished"
@@ -235,7 +235,7 @@ def test_recover_finds_the_journal_behind_a_torn_label(unfinished, command):
 
     assert state(unfinished, command) == "unfinished"
     assert command("resignature", unfinished, "--dry-run").status == 8
-    assert command("recover", unfinished, "--json").json["sr"]["new"] == SR
+    assert command("recover", unfinished, "--yes", "--json").json["sr"]["new"] == SR
 
 
 def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, command):
@@ -244,7 +244,7 @@ def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, command):
     flipped(unfinished, at + 100)
     before = content(unfinished)
 
-    for argv in (["recover"], ["undo", "--yes"], ["resignature", "--yes"]):
+    for argv in (["recover", "--yes"], ["undo", "--yes"], ["resignature", "--yes"]):
         ran = command(argv[0], unfinished, "--json", *argv[1:])
         assert ran.status == 5
         assert ran.json["error"]["disk_state"] == "Nothing was written."
@@ -318,7 +318,7 @@ def test_undo_asks(finished, command, type_in, answer, status):
 
     assert ran.status == status
     question = f"Give {finished} back the identities of SR {tree().truth.sr_uuid}? [y/N] "
-    assert ran.err.startswith(question)
+    assert question in ran.err
     assert state(finished, command) == ("resignatured" if status else "clean")
 
 

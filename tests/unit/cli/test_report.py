@@ -223,7 +223,7 @@ COST = Cost(3, 4, 10, 8, 2, 2, 4 << 20, 3, 40)
         (
             COST,
             "One VDI from 3 images: of 10 blocks 8 stay where they are (2 filled up), 2 are copied: 4 MiB. "
-            "3 of 40 free extents are used before the commit; 4 volumes go. Behind its commit it cannot be undone.",
+            "3 of 40 free extents are used before the commit; 4 volumes go.",
         ),
         (COST._replace(images=1, dropped=1), "One VDI: it is one image; 1 volume goes, and nothing is copied."),
         (COST._replace(images=1, dropped=0), "One VDI: it is one image; nothing goes, and nothing is copied."),

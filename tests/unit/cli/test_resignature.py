@@ -121,7 +121,7 @@ def test_json_is_as_documented(image, command):
 
     truth, now = tree().truth, command("show", image, "--json").json
     assert set(found) == {"state", "device", "scsi_id", "already_done", "writes", "bytes_written", "flushes",
-                          "sr", "vg_id", "pv_id", "vdis", "lvs", "other_uuids", "notes"}  # fmt: skip
+                          "sr", "vg_id", "pv_id", "vdis", "lvs", "other_uuids", "notes", "lun"}  # fmt: skip
     assert (found["state"], found["device"], found["scsi_id"]) == ("resignatured", str(image), None)
     assert found["flushes"] == 6 and found["writes"] > 6 and found["bytes_written"] % 512 == 0
     assert found["sr"] == {"old": truth.sr_uuid, "new": now["sr"]["uuid"]}
@@ -201,11 +201,22 @@ def test_where_nobody_can_be_asked_yes_must_be_said(image, command, monkeypatch,
         monkeypatch.setattr(sys, "stdin", None)
     before = content(image)
 
-    for name in ("resignature", "undo"):
-        ran = command(name, image)
-        assert ran.status == 2 and not ran.out
-        assert "say --yes" in ran.err
+    ran = command("resignature", image)
+
+    assert ran.status == 2 and not ran.out
+    assert "say --yes, or --dry-run to see the plan. Nothing was written." in ran.err
     assert content(image) == before
+
+
+@pytest.mark.parametrize("lun, name", [("finished", "undo"), ("unfinished", "undo"), ("unfinished", "recover")])
+def test_what_would_be_changed_needs_a_yes_too(request, command, lun, name):
+    path = request.getfixturevalue(lun)
+    before = content(path)
+
+    ran = command(name, path)
+
+    assert ran.status == 2 and ran.err == "relvmoiscsi: Nobody can be asked here; say --yes. Nothing was written.\n"
+    assert content(path) == before
 
 
 def test_with_json_nobody_is_asked(image, command, type_in):
@@ -281,7 +292,7 @@ def test_a_map_of_the_journal_alone_is_a_map_too(image, original, command, tmp_p
     with monkeypatch.context() as patch:
         shell.cut(patch, 4)
         command("resignature", image, "--yes")
-    first = command("recover", image, "--json")
+    first = command("recover", image, "--yes", "--json")
 
     second = command("resignature", original, "--yes", "--json", "--map", map_file(tmp_path, first.out)).json
 
@@ -539,7 +550,7 @@ def test_a_cut_undo_is_not_finished_by_a_resignature(finished, command, monkeypa
 # --- images that somebody else has, or that are to stay as they are
 
 
-@pytest.mark.parametrize("argv", [("resignature", "--yes", "--again"), ("recover",), ("undo", "--yes")])
+@pytest.mark.parametrize("argv", [("resignature", "--yes", "--again"), ("recover", "--yes"), ("undo", "--yes")])
 def test_a_read_only_image_is_4(finished, command, argv):
     finished.chmod(0o444)
     before = content(finished)
@@ -591,7 +602,7 @@ def test_a_dry_run_needs_no_right_to_write_and_nobody_to_stay_away(image, comman
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("argv", [("resignature", "--yes", "--again"), ("recover",), ("undo", "--yes")])
+@pytest.mark.parametrize("argv", [("resignature", "--yes", "--again"), ("recover", "--yes"), ("undo", "--yes")])
 def test_an_image_that_another_process_has_open_is_4_and_the_process_is_named(finished, command, argv):
     before = content(finished)
     with open(str(finished), "rb") as image:
@@ -667,7 +678,7 @@ def test_a_device_that_fails_for_good_is_7_and_the_message_says_what_to_do(image
     assert ran.status == 7
     assert ran.json["state"] == "unfinished"
     assert f"`relvmoiscsi recover {image}` finishes it" in ran.json["error"]["disk_state"]
-    assert command("recover", image).status == 0
+    assert command("recover", image, "--yes").status == 0
 
 
 def test_a_write_that_fails_after_the_commit_is_7_and_recover_finishes(image, command, monkeypatch):
@@ -679,14 +690,14 @@ def test_a_write_that_fails_after_the_commit_is_7_and_recover_finishes(image, co
     assert ran.status == 7
     assert ran.json["state"] == "unfinished"
     assert f"`relvmoiscsi recover {image}`" in ran.json["error"]["disk_state"]
-    assert command("recover", image, "--json").json["sr"]["new"] == SR
+    assert command("recover", image, "--yes", "--json").json["sr"]["new"] == SR
 
 
 @pytest.mark.parametrize("name", ["show", "check", "resignature", "recover", "undo"])
 def test_a_read_that_fails_is_7(finished, command, monkeypatch, name):
     failing(monkeypatch, 1, action="_read_some")
 
-    ran = command(name, finished, "--json", *(["--yes"] if name in ("resignature", "undo") else []))
+    ran = command(name, finished, "--json", *(["--yes"] if name in ("resignature", "recover", "undo") else []))
 
     assert ran.status == 7
     assert ran.json["state"] is None
@@ -708,19 +719,6 @@ def test_a_bug_is_70_with_its_traceback(finished, command, monkeypatch, name, fu
     assert ran.status == 70 and not ran.out
     assert "Traceback (most recent call last)" in ran.err and "RuntimeError: cannot happen" in ran.err
     assert ran.err.endswith(f"`relvmoiscsi show {finished}` tells what state {finished} is in.\n")
-
-
-@pytest.mark.parametrize("writes", [0, 5])
-def test_ctrl_c_is_130_and_tells_what_was_begun(image, command, monkeypatch, writes):
-    with monkeypatch.context() as patch:
-        shell.cut(patch, writes)
-        ran = command("resignature", image, "--yes")
-
-    assert ran.status == 130 and not ran.out
-    free_space = f"{image} is as it was; beyond that only free space of the metadata area was written."
-    begun = f"once the device answers, `relvmoiscsi recover {image}` finishes it or takes it back."
-    assert ran.err.startswith("relvmoiscsi: Interrupted. ") and ran.err.endswith((begun if writes else free_space) + "\n")
-    assert command("show", image, "--json").json["state"] == ("unfinished" if writes else "clean")
 
 
 def test_a_name_of_an_image_may_be_anything(tmp_path, command):

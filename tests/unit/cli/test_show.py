@@ -28,7 +28,7 @@ from relvmoiscsi.device import align_down
 from relvmoiscsi.errors import DeviceError
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 
-SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes", "one_vdi", "saved_vms"}
+SR_KEYS = {"state", "device", "size_bytes", "sr", "vg", "pv", "vdis", "lvs", "notes", "one_vdi", "saved_vms", "lun"}
 VDI_KEYS = {"uuid", "name_label", "name_description", "kind", "virtual_size_bytes", "size_bytes", "parent", "hidden",
             "read_only", "is_a_snapshot", "snapshot_of", "cbt", "lv", "problem"}  # fmt: skip
 
@@ -50,15 +50,17 @@ def test_vdis_are_drawn_under_their_parents_with_label_size_kind_hidden_and_cbt(
     assert ran.status == 0 and not ran.err
     assert lines[0] == '{}: SR {} "test SR"'.format(image, uuids["sr"])
     assert lines[1].split() == ["state", "clean"]
-    assert lines[4].startswith(f"  one VDI  cannot be made: {image} has 2 live VDIs, and one is wanted: ")
-    assert lines[6].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
-    assert lines[7:11] == [
+    assert lines[4] == "  device   image file, 57.5 MiB"
+    assert lines[5] == "  pool     This is an image file: no pool was asked whether it is in use."
+    assert lines[6].startswith(f"  one VDI  cannot be made: {image} has 2 live VDIs, and one is wanted: ")
+    assert lines[8].split() == ["VDI", "size", "on", "LUN", "kind", "label"]
+    assert lines[9:13] == [
         "{}     64 MiB   4 MiB  vhd   base copy [hidden]".format(uuids["base"]),
         "├─ {}  64 MiB   4 MiB  vhd   Größe <é> [CBT]".format(uuids["disk"]),
         "└─ {}  64 MiB   4 MiB  vhd   at noon [snapshot of {}]".format(uuids["snapshot"], uuids["disk"][:8]),
         "{}      4 MiB   4 MiB  raw   data".format(uuids["data"]),
     ]
-    assert lines[12] == "Other volumes: MGT, {}.cbtlog".format(uuids["disk"])
+    assert lines[14] == "Other volumes: MGT, {}.cbtlog".format(uuids["disk"])
 
 
 def test_json_has_the_sr_its_group_and_every_vdi(image, command):
@@ -128,7 +130,7 @@ def test_it_says_whether_the_lun_is_one_vdi_or_can_be(tmp_path, command, name):
 
     ran, found = command("show", path), command("show", path, "--json").json["one_vdi"]
 
-    line = ran.out.splitlines()[4]
+    line = ran.out.splitlines()[6]
     assert line.startswith("  one VDI  " + words.format(name=path))
     assert set(found) == {"state", "cost", "problem"}
     assert found["state"] == state
@@ -167,7 +169,7 @@ def test_an_unfinished_lun_says_what_it_becomes_and_which_command_finishes_it(un
     assert ran.out.startswith(f"{unfinished}: unfinished.\n")
     assert f"It was to become SR {SR} (it was {tree().truth.sr_uuid})." in ran.out
     assert f"`relvmoiscsi recover {unfinished}`" in ran.out
-    assert set(facts) == {"state", "device", "problem", "run"}
+    assert set(facts) == {"state", "device", "problem", "run", "lun"}
     assert facts["state"] == "unfinished" and facts["run"]["sr"]["new"] == SR
 
 
@@ -249,7 +251,7 @@ def test_whatever_is_on_a_lun_show_answers_with_0_and_the_others_refuse(image, c
 
     assert (text.status, facts.status) == (0, 0)
     assert text.out.startswith(f"{image}: {state}.\n")
-    keys = {"state", "device", "problem"} | ({"defects"} if state == "damaged" else set())
+    keys = {"state", "device", "problem", "lun"} | ({"defects"} if state == "damaged" else set())
     assert set(facts.json) in (keys, keys | SR_KEYS - {"one_vdi", "saved_vms"})
     assert facts.json["state"] == state
     assert facts.json["problem"] in text.out
@@ -270,10 +272,10 @@ def test_one_bad_header_hides_nothing_else(image, command):
 
     text, facts = command("show", image).out.splitlines(), command("show", image, "--json").json
 
-    assert text[0] == f"{image}: damaged."
-    assert [defect["message"] for defect in facts["defects"]] == text[1:3]
-    assert text[3:5] == ["", "What can be read:"]
-    assert text[5:7] == ["{}: SR {}".format(image, uuids["sr"]), "  state    damaged"]
+    assert text[0] == f"{image}: damaged." and text[1].startswith("  device   image file, ")
+    assert [defect["message"] for defect in facts["defects"]] == text[3:5]
+    assert text[5:7] == ["", "What can be read:"]
+    assert text[7:9] == ["{}: SR {}".format(image, uuids["sr"]), "  state    damaged"]
     assert [line for line in text if line[:36] in uuids.values() or line[3:39] in uuids.values()] == [
         "{}     64 MiB   4 MiB  vhd   [hidden]".format(uuids["base"]),
         "└─ {}  64 MiB   4 MiB  vhd".format(uuids["snapshot"]),

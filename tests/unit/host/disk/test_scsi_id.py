@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from relvmoiscsi.errors import DeviceError, NotFound
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.scsi_id import (
+    Hardware,
     Inquiry,
+    hardware_of,
     id_from_page_80,
     id_from_page_83,
     live_scsi_id,
@@ -22,6 +24,7 @@ from relvmoiscsi.host.disk.scsi_id import (
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id, luns_named, names_lun
 from relvmoiscsi.host.this_host import Host
 
+REAL_STAT = os.stat
 LIO = Inquiry(b"LIO-ORG ", b"clone           ")
 
 NAA_6 = bytes.fromhex("01 03 00 10  60 01 40 5a b1 c2 d3 e4 f5 06 17 28 39 4a 5b 6c".replace(" ", ""))
@@ -182,6 +185,48 @@ def test_a_device_without_pages_has_no_id(host):
 
     assert scsi_id_of_disk("loop0", host) is None
     assert scsi_id_of_disk("sda1", host) is None
+
+
+def node(host, monkeypatch, name, number=(8, 32)):
+    """Lets a path lead to the disk `name` of the host, and gives the path."""
+    os.makedirs(os.path.join(host.sysfs, "dev/block"))
+    os.symlink("../../block/" + name, os.path.join(host.sysfs, "dev/block/{}:{}".format(*number)))
+    status = os.stat_result((stat.S_IFBLK, *[0] * 9), {"st_rdev": os.makedev(*number)})
+    monkeypatch.setattr(os, "stat", lambda path, *_more, **_others: status if path == "/dev/it" else REAL_STAT(path))
+    return "/dev/it"
+
+
+def put_disk(host, name):
+    put(host.sysfs, f"block/{name}/device/vendor", b"LIO-ORG \n")
+    put(host.sysfs, f"block/{name}/device/model", b"clone           \n")
+    put(host.sysfs, f"block/{name}/device/vpd_pg80", b"\x00\x80\x00\x04x42 ")
+
+
+def test_a_disk_says_what_it_calls_itself(host, monkeypatch):
+    put_disk(host, "sdc")
+
+    assert hardware_of(node(host, monkeypatch, "sdc"), host) == Hardware("LIO-ORG", "clone", "x42")
+
+
+def test_a_multipath_map_is_what_its_paths_are(host, monkeypatch):
+    put_disk(host, "sdd")
+    os.makedirs(os.path.join(host.sysfs, "block/dm-3/slaves/sdd"))
+
+    assert hardware_of(node(host, monkeypatch, "dm-3"), host) == Hardware("LIO-ORG", "clone", "x42")
+
+
+def test_what_is_no_disk_calls_itself_nothing(host, monkeypatch, tmp_path):
+    os.makedirs(os.path.join(host.sysfs, "block/loop0"))
+    (tmp_path / "image").write_bytes(b"")
+
+    assert hardware_of(str(tmp_path / "image"), host) == Hardware()
+    assert hardware_of(node(host, monkeypatch, "loop0"), host) == Hardware()
+
+
+def test_a_disk_whose_attributes_do_not_read_calls_itself_nothing(host, monkeypatch):
+    os.makedirs(os.path.join(host.sysfs, "block/sdc/device/vendor"))
+
+    assert hardware_of(node(host, monkeypatch, "sdc"), host) == Hardware()
 
 
 def test_an_unreadable_page_is_another_answer_than_none(host):

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What tells a clone from its original: the LUN's own SCSIid and hardware, the SR on it, and whether a pool was asked.
+
+Computed here alone. Prompts, the dry run and `show` print the same lines; --json has the same facts as `lun`.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from relvmoiscsi.cli import guard
+from relvmoiscsi.cli.guard import PoolAnswer
+from relvmoiscsi.formats import naming
+from relvmoiscsi.host.disk.block_device import HostDevice
+from relvmoiscsi.host.disk.scsi_id import Hardware, hardware_of
+from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.wording import human_size, printable
+
+_AT_WORK = "The storage manager was at work on it when the copy was taken, or is at work now."
+
+
+class Identification(NamedTuple):
+    """A device, and what is on it before a command changes it."""
+
+    is_image_file: bool
+    scsi_id: Optional[str]  #: that the device has itself
+    hardware: Hardware
+    size_bytes: int
+    sr_uuid: Optional[str]
+    sr_name_label: Optional[str]  #: None, as `vdis`, where the SR on it does not read
+    vdis: Optional[int]
+    is_sm_at_work: bool
+    pool: PoolAnswer
+
+    def facts(self) -> Dict[str, Any]:
+        """What --json gives as `lun`."""
+        return {
+            "kind": "image file" if self.is_image_file else "block device",
+            "scsi_id": self.scsi_id,
+            "vendor": self.hardware.vendor or None,
+            "model": self.hardware.model or None,
+            "serial": self.hardware.serial or None,
+            "size_bytes": self.size_bytes,
+            "sr": {"uuid": self.sr_uuid, "name_label": self.sr_name_label},
+            "vdis": self.vdis,
+            "storage_manager_at_work": self.is_sm_at_work,
+            "pool": self.pool.facts(),
+        }
+
+    def lines(self) -> List[str]:
+        """The same, as people read it."""
+        found = [self.device_line(), *([self._sr_line()] if self.sr_uuid else []), self.pool_line()]
+        return [*found, *([f"  note     {_AT_WORK}"] if self.is_sm_at_work else [])]
+
+    def device_line(self) -> str:
+        """What kind of device it is, what it calls itself, and its size."""
+        size = human_size(self.size_bytes)
+        if self.is_image_file:
+            return f"  device   image file, {size}"
+        name = " ".join(filter(None, [self.hardware.vendor, self.hardware.model]))
+        serial = f"serial {self.hardware.serial}" if self.hardware.serial else ""
+        scsi_id = f"SCSIid {self.scsi_id}" if self.scsi_id else "no SCSIid"
+        return printable("  device   " + ", ".join(filter(None, [scsi_id, name, serial, size])))
+
+    def pool_line(self) -> str:
+        """Whether a pool was asked, and what it says."""
+        return printable(f"  pool     {self.pool.sentence}")
+
+    def _sr_line(self) -> str:
+        label = f' "{self.sr_name_label}"' if self.sr_name_label else ""
+        count = {None: "", 1: ", 1 VDI"}.get(self.vdis, f", {self.vdis} VDIs")
+        return printable(f"  SR       {self.sr_uuid}{label}{count}")
+
+
+def identify(
+    device: HostDevice, own_scsi_id: Optional[str], pool: PoolAnswer, lun: Optional[Lun], sr_uuid: Optional[str] = None
+) -> Identification:
+    """The identification of an open device; `lun` is what is on it, `sr_uuid` the SR where that does not read."""
+    return Identification(
+        is_image_file=not guard.is_block_device(device.name),
+        scsi_id=own_scsi_id,
+        hardware=hardware_of(device.name, guard.HOST),
+        size_bytes=device.size_bytes,
+        sr_uuid=lun.sr_uuid if lun else sr_uuid,
+        sr_name_label=(lun.mgt.name_label if lun.mgt else "") if lun else None,
+        vdis=len(lun.disks()) if lun else None,
+        is_sm_at_work=any(volume.name.kind == naming.JOURNAL for volume in lun.volumes) if lun else False,
+        pool=pool,
+    )

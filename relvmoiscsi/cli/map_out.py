@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The file of --map-out: what --json prints, for whoever looks a year later.
+
+It is opened before the LUN is: a file that cannot be written is an error while nothing has happened. It gets its name
+when it is whole and durable; a command that fails leaves what was there before.
+"""
+
+import argparse
+import json
+import os
+import stat
+from typing import Any, BinaryIO, Dict, Optional
+
+from relvmoiscsi.cli.output import Answer, Command, say
+from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
+from relvmoiscsi.host.disk.block_device import same_device
+from relvmoiscsi.host.files import sync_directory, take_over
+
+EXIT_NOT_PRINTED = 74  #: it is done, and the file could not be written
+
+
+def written(run: Command) -> Command:
+    """The same command, which writes what it answers to the file of --map-out."""
+
+    def command(arguments: argparse.Namespace) -> Answer:
+        if arguments.map_out is None:
+            return run(arguments)
+        with in_state(NOTHING_WRITTEN):
+            file = _MapFile(arguments.map_out, arguments.device)
+        try:
+            answer = run(arguments)
+            return answer if file.finish(answer.facts) else answer._replace(status=EXIT_NOT_PRINTED)
+        finally:
+            file.give_up()
+
+    return command
+
+
+class _MapFile:
+    """A new file beside the one that it is to replace."""
+
+    def __init__(self, path: str, device: str) -> None:
+        """Raises UsageError when it cannot be made, or is the LUN itself."""
+        self._path, self._device = os.path.realpath(path), device
+        self._file: Optional[BinaryIO] = None
+        directory, name = os.path.split(self._path)
+        self._new = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
+        try:
+            if os.path.exists(self._path) and not stat.S_ISREG(os.stat(self._path).st_mode):
+                raise UsageError(f"{path} is no file that --map-out can replace.")
+            if os.path.exists(self._path) and os.path.exists(device) and same_device(self._path, device):
+                raise UsageError(f"{path} is DEVICE itself: --map-out would put a map in its place.")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._file = os.fdopen(os.open(self._new, flags, 0o600), "wb")
+            take_over(self._path, self._file.fileno())
+        except OSError as error:
+            self.give_up()
+            raise UsageError(f"{path}: {error.strerror}.") from error
+
+    def finish(self, facts: Dict[str, Any]) -> bool:
+        """Give it its content and its name. False, with a sentence on stderr, when that fails."""
+        assert self._file is not None
+        try:
+            self._file.write(json.dumps(facts, indent=2).encode("ascii") + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.rename(self._new, self._path)
+            sync_directory(os.path.dirname(self._path))
+        except OSError as error:
+            look = f"`relvmoiscsi show {self._device}` tells what state {self._device} is in."
+            say(f"It is done, but the map cannot be written to {self._path}: {error.strerror}. " + look)
+            return False
+        return True
+
+    def give_up(self) -> None:
+        """Close it, and take it away unless it has its name."""
+        if self._file is None:
+            return
+        try:
+            self._file.close()
+        except OSError:
+            pass  # what could not be written is told by then
+        try:
+            os.unlink(self._new)
+        except FileNotFoundError:
+            pass

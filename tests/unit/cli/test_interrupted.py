@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Ctrl-C at every operation of a command that writes: what is said then is true of the LUN."""
+
+import os
+import signal
+
+import pytest
+
+from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, vhd
+from kit.shell import SR, content, pair
+from relvmoiscsi import cli
+from relvmoiscsi.cli import asking, on_lun
+from relvmoiscsi.host.disk.block_device import HostDevice
+
+SAYS = "relvmoiscsi: Interrupted. "
+NOTHING = "Nothing was written."
+FREE_SPACE = "{} is as it was; beyond that only free space of the metadata area was written."
+BEGUN = (
+    "The {1} of {0} was begun and may be unfinished: once the device answers, `relvmoiscsi recover {0}` finishes it or "
+    "takes it back."
+)
+UNSEEN = "Every VDI on {0} reads as before: "
+OVER = "The {1} was finished."
+LOOK = "`relvmoiscsi show {0}` tells what state {0} is in."
+
+
+class Keys:
+    """Ctrl-C at one operation of the device: before it, or when it is done."""
+
+    def __init__(self, patch, number, is_done):
+        self._left, self._is_done = number, is_done
+        self.pressed = False
+        for name in ("read", "write", "flush"):
+            patch.setattr(HostDevice, name, self._instead_of(getattr(HostDevice, name)))
+
+    def _instead_of(self, real):
+        def operation(device, *what):
+            self._left -= 1
+            if self._left:
+                return real(device, *what)
+            self.pressed = True
+            if self._is_done:
+                real(device, *what)
+            raise KeyboardInterrupt
+
+        return operation
+
+
+def one_disk():
+    """A disk over its base copy, with room for one image of both."""
+    volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
+    return build_sr(volumes, area=AREA_DEFAULT, free_extents=20)
+
+
+WHOLE, CUT = "whole", "cut"  #: a resignature that came before
+RUNS = {
+    "resignature": (pair, [], ("resignature", "--sr-uuid", SR), "resignature"),
+    "one VDI": (one_disk, [], ("resignature", "--sr-uuid", SR, "--vdis", "one"), "resignature"),
+    "undo": (pair, [WHOLE], ("undo",), "undo"),
+    "recover": (pair, [CUT], ("recover",), "resignature"),
+    "undo of a run that was cut": (pair, [CUT], ("undo",), "resignature"),
+}
+
+
+@pytest.fixture
+def before(tmp_path, command, monkeypatch):
+    """Makes the image before a run, and gives its content."""
+
+    def make(path, run):
+        built, steps, _, _ = RUNS[run]
+        built().disk.to_file(str(path))
+        for step in steps:
+            with monkeypatch.context() as patch:
+                if step == CUT:
+                    Keys(patch, 13, is_done=True)  # behind the label "in progress"
+                command("resignature", path, "--yes", "--sr-uuid", SR)
+        return content(path)
+
+    return make
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "done"])
+@pytest.mark.parametrize("run", RUNS)
+def test_what_is_said_is_true_of_the_lun(before, command, monkeypatch, tmp_path, run, is_done):
+    _, _, argv, kind = RUNS[run]
+    path, said = tmp_path / "clone.img", set()
+    was = before(path, run)
+    state = command("show", path, "--json").json["state"]
+
+    for number in range(1, 200):
+        was[0].to_file(str(path))
+        with monkeypatch.context() as patch:
+            keys = Keys(patch, number, is_done)
+            ran = command(argv[0], path, "--yes", *argv[1:])
+        if not keys.pressed:
+            break
+        assert ran.status == cli.EXIT_INTERRUPTED and SAYS in ran.err and not ran.out
+        sentence = ran.err.split(SAYS)[1].rstrip("\n")
+        is_true(command, path, was[0], state, sentence, kind)
+        said.add(sentence.replace(str(path), "{0}").replace(kind, "{1}").split("only free extents")[0])
+
+    assert number > 15 and ran.status == 0
+    wanted = {NOTHING, BEGUN} | {"undo": {LOOK}, "recover": {OVER}}.get(argv[0], set())
+    assert {BEGUN, NOTHING} <= said, said
+    assert said <= wanted | {FREE_SPACE.format("{0}"), UNSEEN.format("{0}"), LOOK, OVER, "The {1} was taken back."}
+
+
+def is_true(command, path, was, state, sentence, kind):
+    """Of a LUN that held `was` before, in this state."""
+    now = command("show", path, "--json").json
+    if sentence == NOTHING:
+        assert content(path)[0].differences(was) == []
+    elif sentence.startswith((FREE_SPACE.format(path), UNSEEN.format(path))):
+        assert now["state"] == state
+    elif sentence == BEGUN.format(path, kind):
+        assert command("recover", path, "--yes").status == 0
+        assert command("show", path, "--json").json["state"] in ("clean", "resignatured")
+    else:
+        assert now["state"] in ("clean", "resignatured"), "an unfinished run is always said"
+
+
+# --- the question
+
+
+@pytest.mark.parametrize("name", ["resignature", "undo", "recover"])
+def test_at_the_question_nothing_was_written(request, command, monkeypatch, type_in, name):
+    path = request.getfixturevalue({"resignature": "image", "undo": "finished", "recover": "unfinished"}[name])
+    was = content(path)
+
+    def pressed(_question):
+        raise KeyboardInterrupt
+
+    type_in("")
+    monkeypatch.setattr(asking, "_typed", pressed)
+    ran = command(name, path)
+
+    assert ran.status == cli.EXIT_INTERRUPTED
+    assert ran.err.endswith("relvmoiscsi: Interrupted. Nothing was written.\n")
+    assert content(path) == was
+
+
+# --- SIGTERM
+
+
+def test_sigterm_is_a_ctrl_c_while_the_lun_is_open(image, command, monkeypatch):
+    real = HostDevice.write
+
+    def write(device, chunks):
+        real(device, chunks)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(HostDevice, "write", write)
+    ran = command("resignature", image, "--yes")
+
+    assert ran.status == cli.EXIT_INTERRUPTED
+    assert ran.err == SAYS + FREE_SPACE.format(image) + "\n"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_who_has_a_handler_of_his_own_keeps_it(image, command, monkeypatch):
+    heard = []
+    real = HostDevice.write
+
+    def write(device, chunks):
+        real(device, chunks)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
+    try:
+        monkeypatch.setattr(HostDevice, "write", write)
+        assert command("resignature", image, "--yes").status == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert set(heard) == {signal.SIGTERM} and len(heard) > 1
+
+
+def test_the_looks_before_the_first_write_are_a_second_apart():
+    assert on_lun.LOOK_SECONDS >= 1

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""`--vdis one` destroys VDIs: what stays and what goes is said by label and UUID, and a person says yes to that."""
+
+import re
+
+import pytest
+
+from kit import golden
+from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, cbtlog, raw, vhd
+from kit.live import STATES
+from kit.shell import SCSI_ID, content
+
+KEPT = "7d2d9e72-1839-4ea5-85bd-6cecf8841738"
+ONE = ("--vdis", "one", "--vdi", KEPT)
+IRREVERSIBLE = "Irreversible once committed."
+
+
+@pytest.fixture
+def image(tmp_path):
+    """A LUN with four live disks, two of them with snapshots: 8 VDIs in 10 volumes."""
+    path = tmp_path / "clone.img"
+    golden.load("chain").disk.to_file(str(path))
+    return path
+
+
+def listed(said, what):
+    return re.findall(f"^  {what} +(.*)$", said, re.MULTILINE)
+
+
+def of(path, *volumes):
+    build_sr(volumes, area=AREA_DEFAULT, free_extents=40).disk.to_file(str(path))
+    return path
+
+
+def test_the_prompt_lists_what_stays_and_what_goes_and_asks_for_that(image, command, type_in):
+    vdis = {vdi["uuid"]: vdi for vdi in command("show", image, "--json").json["vdis"]}
+    type_in("n\n")
+    before = content(image)
+
+    ran = command("resignature", image, *ONE)
+
+    goes = listed(ran.err, "goes")
+    assert listed(ran.err, "stays") == [f"{KEPT}  {vdis[KEPT]['name_label']}"]
+    assert {line.split()[0] for line in goes if "[no VDI]" not in line} == set(vdis) - {KEPT}
+    for line in goes:
+        uuid, _, text = line.partition("  ")
+        if uuid in vdis:
+            assert text.startswith(vdis[uuid]["name_label"])
+            assert ("[hidden]" in text, "[snapshot]" in text) == (vdis[uuid]["hidden"], vdis[uuid]["is_a_snapshot"])
+    question = f"Destroy 7 VDIs and keep '{vdis[KEPT]['name_label']}' ({KEPT})? [y/N] "
+    assert ran.err.splitlines()[-2:] == [IRREVERSIBLE, question + "relvmoiscsi: Not confirmed. Nothing was written."]
+    assert ran.status == 4 and content(image) == before
+
+
+def test_yes_to_that_is_enough(image, command, type_in):
+    type_in("y\n")
+
+    ran = command("resignature", image, *ONE)
+
+    assert ran.status == 0 and ran.err.count("[y/N]") == 1
+    assert [vdi["name_label"] for vdi in command("show", image, "--json").json["vdis"]] == ["disk one é <x>"]
+
+
+def test_where_no_pool_was_asked_the_lun_is_named_as_well(lun, command, type_in):
+    type_in("y\n" + SCSI_ID + "\n")
+
+    ran = command("resignature", lun, *ONE)
+
+    assert ran.status == 0
+    assert "Destroy 7 VDIs" in ran.err and "Type the SCSIid of the clone: " in ran.err
+
+
+def states():
+    """LUNs of which SM has left work, and which can become one VDI."""
+    return [name for name in STATES if name.startswith(("clone: after_first_snap", "leaf: one_renamed"))][:3]
+
+
+@pytest.mark.parametrize("name", ["golden", *states()])
+def test_prompt_dry_run_and_json_count_alike(tmp_path, command, type_in, name):
+    path = tmp_path / "lun.img"
+    disk = golden.load("chain").disk if name == "golden" else STATES[name]().built.disk
+    disk.to_file(str(path))
+    shown = command("show", path, "--json").json["vdis"]
+    live = [vdi["uuid"] for vdi in shown if not vdi["hidden"] and not vdi["is_a_snapshot"]]
+    one = ONE if name == "golden" else ("--vdis", "one", "--vdi", live[0])
+
+    planned = command("resignature", path, *one, "--dry-run")
+    facts = command("resignature", path, *one, "--dry-run", "--json").json
+    type_in("n\n")
+    asked = command("resignature", path, *one).err
+
+    dropped = [volume for volume in facts["dropped"] if volume["is_vdi"]]
+    assert len(dropped) == len(shown) - 1 and facts["lun"]["vdis"] == len(shown)
+    assert listed(planned.out, "goes") == listed(asked, "goes")
+    assert len(listed(asked, "goes")) == len(facts["dropped"]) == facts["cost"]["dropped"]
+    assert f"Destroy {len(dropped)} VDI" in asked
+    for said in (planned.out, asked):
+        assert f"; {len(facts['dropped'])} volume" in said
+        assert IRREVERSIBLE in said.splitlines()
+
+
+def test_one_image_that_only_loses_its_neighbours_can_be_undone(tmp_path, command):
+    path = of(tmp_path / "clone.img", raw("disk"), vhd("then", snapshot_of="disk", bat_entries=SMALL_BAT))
+
+    said = command("resignature", path, "--vdis", "one", "--dry-run").out
+
+    assert IRREVERSIBLE not in said
+    assert "`relvmoiscsi undo` brings these back until LVM next changes the volume group." in said.splitlines()
+    assert command("resignature", path, "--vdis", "one", "--yes").status == 0
+    assert command("undo", path, "--yes").status == 0
+    assert len(command("show", path, "--json").json["vdis"]) == 2
+
+
+def test_where_no_vdi_goes_nothing_is_destroyed(tmp_path, command, type_in):
+    path = of(tmp_path / "clone.img", vhd("disk", bat_entries=SMALL_BAT), cbtlog("disk"))
+    type_in("y\n")
+
+    ran = command("resignature", path, "--vdis", "one")
+
+    assert ran.status == 0 and "Destroy" not in ran.err and "[no VDI]" in ran.err
+    assert f"Give {path} these new identities? [y/N] " in ran.err
