@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""xapi's own data model, as tests/data/xapi/datamodel.tsv has it: what calls and fields there are, and for whom.
+
+The simulated pool asks here before it answers: what the real xapi would not know is a mistake of who asked.
+"""
+
+import xmlrpc.client
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+DATA = Path(__file__).resolve().parents[2] / "data/xapi"
+
+#: from the least to the most; each has the rights of those before it. Beyond them is root on a host, "local-root"
+ROLES = ("read-only", "vm-operator", "vm-admin", "vm-power-admin", "pool-operator", "pool-admin")
+LOCAL_ROOT = "local-root"
+
+
+class Field(NamedTuple):
+    """A field of a class."""
+
+    db_name: str  #: in the language of get_all_records_where
+    type: str
+    kind: str  #: rw; static: set when it is made; ro
+    getter: str  #: least roles
+    setter: str
+    adder: str
+    keys: tuple  #: (pattern of a key, least role) of a map
+
+
+class Param(NamedTuple):
+    """What a call takes, besides the session."""
+
+    type: str
+    name: str
+    is_optional: bool
+
+
+class Call(NamedTuple):
+    """A call."""
+
+    role: str  #: the least that may make it; "none": no session is needed
+    is_async: bool
+    params: tuple
+    errors: tuple  #: those that the model names: there may be others
+    keys: tuple = ()
+
+    def role_for(self, arguments):
+        """The least role for these arguments: a key of a map may take more than the map, or less."""
+        for pattern, role in self.keys:
+            if len(arguments) > 1 and fnmatchcase(str(arguments[1]), pattern):
+                return role
+        return self.role
+
+
+def _keys(text):
+    return tuple(tuple(pair.split("=")) for pair in text.split(",") if pair)
+
+
+def _param(text):
+    type_, _, name = text.rpartition(" ")
+    return Param(type_.rstrip("?"), name, type_.endswith("?"))
+
+
+def _read():
+    fields, calls, http, errors = {}, {}, {}, set()
+    for line in (DATA / "datamodel.tsv").read_text(encoding="utf-8").splitlines():
+        kind, *words = line.split("\t")
+        if kind == "field":
+            fields.setdefault(words[0], {})[words[1]] = Field(*words[2:8], _keys(words[8]))
+        elif kind == "call":
+            params = tuple(_param(text) for text in words[4].split(";") if text)
+            named = tuple(filter(None, words[5].split(",")))
+            calls[f"{words[0]}.{words[1]}"] = Call(words[2], words[3] == "async", params, named, _keys(words[6]))
+        elif kind == "http":
+            method = words[0].partition("_")[0].upper()
+            http[method, words[1]] = words[2]
+        elif kind == "error":
+            errors.add(words[0])
+    return fields, calls, http, errors
+
+
+#: {class: {name: Field}}, {"VM.start": Call}, {("GET", path): least role}, codes
+FIELDS, CALLS, HTTP, ERRORS = _read()
+
+
+@lru_cache(maxsize=None)
+def find(name) -> Optional[Call]:
+    """The call of this name, also one that xapi makes for each field; None where there is none."""
+    if name in CALLS:
+        return CALLS[name]
+    table, _, operation = name.partition(".")
+    if table not in FIELDS:
+        return None
+    for prefix in ("get_", "set_", "add_to_", "remove_from_", "add_", "remove_"):
+        field = FIELDS[table].get(operation[len(prefix) :]) if operation.startswith(prefix) else None
+        made = field and _of_field(prefix, field, table)
+        if made:
+            return made
+    return None
+
+
+def _of_field(prefix, field, table):
+    self = Param("ref " + table, "self", False)
+    if prefix == "get_":
+        return Call(field.getter, False, (self,), ())
+    if field.kind != "rw":
+        return None
+    if prefix == "set_":
+        return Call(field.setter, False, (self, Param(field.type, "value", False)), ())
+    is_map, is_set = field.type.startswith("map("), field.type.startswith("set(")
+    key = Param("string", "key", False)
+    if is_map and prefix == "add_to_":
+        return Call(field.adder, False, (self, key, Param("string", "value", False)), (), field.keys)
+    if is_map and prefix == "remove_from_" or is_set and prefix in ("add_", "remove_"):
+        return Call(field.adder, False, (self, key), (), field.keys)
+    return None
+
+
+def fits(type_, value):
+    """Would xapi take this value, as XML-RPC has brought it, for one of this type?"""
+    if type_.startswith("set("):
+        return isinstance(value, list) and all(fits(type_[4:-1], each) for each in value)
+    if type_.startswith("map("):
+        inside = type_[4:-1].partition(",")[2]
+        return isinstance(value, dict) and all(fits(inside, each) for each in value.values())
+    if type_.startswith("record "):
+        return isinstance(value, dict)
+    if type_ == "bool":
+        return isinstance(value, bool)
+    if type_ == "int":  # 64 bits: a string; xapi's reader takes XML-RPC's own as well
+        return str(value).lstrip("-").isdigit() and not isinstance(value, bool)
+    if type_ == "float":
+        return isinstance(value, float)
+    if type_ == "time":
+        return isinstance(value, xmlrpc.client.DateTime)
+    if type_.startswith("ref "):
+        return isinstance(value, str) and (value == "" or value.startswith(("OpaqueRef:", "DummyRef:")))
+    return isinstance(value, str)
