@@ -11,7 +11,7 @@ import ssl
 import time
 import xmlrpc.client
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 from xml.parsers import expat
 
 from relvmoiscsi.errors import RelvmoiscsiError
@@ -23,6 +23,15 @@ GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.
 
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
+
+#: the fields that we ask for by value, by class: in xapi's expressions a field has the database's name, which joins the
+#: parts of a name by two underscores. Source: xen-api ocaml/database/db_names.ml
+DATABASE_NAMES = {
+    "task": {"name_label": "name__label"},
+    "VBD": {"VM": "VM", "userdevice": "userdevice"},
+    "VDI": {"SR": "SR"},
+    "VIF": {"VM": "VM"},
+}
 
 
 class PoolFailure(RelvmoiscsiError):
@@ -94,12 +103,12 @@ class Calls:
             self._disconnect()  # it waits for an answer; what is to be cleaned up takes a new connection
             raise
 
-    def records(self, kind: str, where: str = "") -> Records:
-        """All records of a class, or those for which xapi's expression `where` is true. Raises PoolFailure."""
-        if where:
-            found: Records = self.call(kind + ".get_all_records_where", where)
+    def records(self, kind: str, **equal: str) -> Records:
+        """All records of a class, or those whose fields have these values. Raises PoolFailure."""
+        if not equal:
+            found: Records = self.call(kind + ".get_all_records")
         else:
-            found = self.call(kind + ".get_all_records")
+            found = self.call(kind + ".get_all_records_where", expression(kind, equal))
         return found
 
     def run(self, method: str, *arguments: Any) -> str:
@@ -166,6 +175,12 @@ class Calls:
         self._proxy("close")()
 
 
+def expression(kind: str, equal: Mapping[str, str]) -> str:
+    """What get_all_records_where takes, for records of this class whose fields have these values."""
+    names = DATABASE_NAMES[kind]
+    return " and ".join(f'field "{names[name]}" = "{value}"' for name, value in equal.items())
+
+
 def result_text(value: str) -> str:
     """The text in a task's result, which is XML-RPC's `<value>`; a result that is none is given as it stands."""
     try:
@@ -181,6 +196,8 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     description: List[str] = [str(detail) for detail in details]
     code, parameters = (description or [""])[0], [text for text in description[1:] if text]
     sentence = _SENTENCES.get(code)
+    if code == "RBAC_PERMISSION_DENIED" and not description[-1].startswith("No permission"):
+        sentence = None  # a handler of HTTP has failed, and xapi has put its error there
     if sentence is not None:
         return PoolFailure(sentence.format(method, *(parameters + ["", ""])), description)
     if code.startswith("SR_BACKEND_FAILURE") and parameters:
@@ -198,6 +215,12 @@ _SENTENCES = {
     "SESSION_AUTHENTICATION_FAILED": "The pool does not accept this user and password.",
     "SR_UNKNOWN_DRIVER": "The pool knows no SRs of type {1}: relvmoiscsi is not installed on its master, or its "
     "toolstack has not been restarted since.",
+    "VM_LACKS_FEATURE": "The guest has no tools (PV drivers) by which the pool could shut it down. Shut the guest down "
+    "from inside, or with `xe vm-shutdown force=true`, and run the same again.",
+    "VM_MISSING_PV_DRIVERS": "The guest has no PV drivers: the pool can plug and unplug its disks only while the VM is "
+    "shut down. Shut the VM down, and run the same again.",
+    "DISK_VBD_MUST_BE_READWRITE_FOR_HVM": "An HVM VM that runs takes no read-only disk. Shut the VM down and run the "
+    "same again, or say --rw: that writes to the copy alone.",
     "XENAPI_MISSING_PLUGIN": "The host has no plugin {1}: relvmoiscsi is not installed there.",
 }
 

@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
 def of_sr(calls: Calls, sr: str) -> Records:
     """The VDIs of an SR, by reference. Raises PoolFailure."""
-    return calls.records("VDI", f'field "SR" = "{sr}"')
+    return calls.records("VDI", SR=sr)
 
 
 def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:

@@ -442,11 +442,16 @@ class World:
                 db.set("VDI", rows[uuid], "snapshot_of", rows.get(volume["snapshot_of"], NULL))
             db.set("SR", sr, "physical_size", lun.disk.size_bytes)
 
-    _lvmohba_sr_probe, _lvmohba_sr_attach, _lvmohba_sr_detach, _lvmohba_sr_scan = (
+    def _lvmoiscsi_vdi_update(self, members, config):
+        """The real one writes the name into the volume MGT. `log` has the call; no test here reads it from the LUN."""
+        self._behind(config, members["type"], members["host_ref"])
+
+    _lvmohba_sr_probe, _lvmohba_sr_attach, _lvmohba_sr_detach, _lvmohba_sr_scan, _lvmohba_vdi_update = (
         _lvmoiscsi_sr_probe,
         _lvmoiscsi_sr_attach,
         _lvmoiscsi_sr_detach,
         _lvmoiscsi_sr_scan,
+        _lvmoiscsi_vdi_update,
     )
 
 

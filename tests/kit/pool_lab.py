@@ -74,12 +74,18 @@ class Lab:
             db.create("PIF", network=ref, host=self.pool.master, device="eth0")
         return ref
 
-    def vm(self, name, *disks, networks=(), state="Halted", **fields):
-        """A VM with these VDIs (references), as an administrator has it; gives its reference."""
+    def vm(self, name, *disks, networks=(), state="Halted", tools=True, **fields):
+        """A VM with these VDIs (references), as an administrator has it; gives its reference. `tools`: its guest has
+        PV drivers and obeys.
+        """
         db = self.pool.db
+        if tools:
+            drivers = {"major": "9", "minor": "3", "micro": "2", "build": "1"}
+            fields = {"guest_metrics": db.create("VM_guest_metrics", PV_drivers_version=drivers), **fields}
+        fields.setdefault("domain_type", "hvm")
         attached = state == "Running"
         vm = db.create(
-            "VM", name_label=name, power_state=state, domain_type="hvm", NVRAM={"EFI-variables": "QUJD"},
+            "VM", name_label=name, power_state=state, NVRAM={"EFI-variables": "QUJD"},
             platform={"secureboot": "true"}, HVM_boot_policy="BIOS order", generation_id="a generation",
             metrics=db.create("VM_metrics"), **fields
         )  # fmt: skip
@@ -94,7 +100,10 @@ class Lab:
     def snapshot(self, vm, name, *disks):
         """A snapshot of a VM, which has these VDIs."""
         db = self.pool.db
-        ref = db.create("VM", name_label=name, is_a_snapshot=True, snapshot_of=vm, parent=db.get("VM", vm, "parent"))
+        parent = db.get("VM", vm, "parent")
+        ref = db.create(
+            "VM", name_label=name, is_a_snapshot=True, is_a_template=True, snapshot_of=vm, parent=parent
+        )  # fmt: skip
         db.set("VM", vm, "parent", ref)
         for number, vdi in enumerate(disks):
             db.create("VBD", VM=ref, VDI=vdi, userdevice=str(number))

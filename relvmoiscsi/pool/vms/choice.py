@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Which VMs are to have copies, and what is to become of them: names, networks, MACs, and the edit of their records."""
 
+import random
 import string
 import unicodedata
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
@@ -199,6 +200,7 @@ def edit_of(found: Inventory, copy: Copy, source: Source, name: str, wanted: Wan
         TAGS,
         wanted.snapshots,
         wanted.without,
+        f"{random.getrandbits(63)}:{random.getrandbits(63)}",
     )
 
 

@@ -4,15 +4,15 @@
     1 export     the records of the VM, as they are now, or as `save-vms` has kept them
     2 edit       pool/vms/ova.py: every disk is one of the copy, or the VM is refused
     3 dry run    xapi looks whether it would find everything
-    4 import     the VM is born halted, with our marks
+    4 import     it is born with our marks, and as a template: nobody can start it
     5 verify     each disk that it has is compared with the map; a VM with another one is destroyed: an error
     6 MACs       of the original, where they are asked for
     7 others     nobody else has one of its disks, and no other run has made a copy: else it is destroyed (twins)
-    8 done       the last mark, and 7 once more
+    8 done       the template becomes a VM and gets the last mark; and 7 once more
 
-A run that was cut leaves a VM without the last mark: the next one verifies and finishes it, or leaves it and tells what
-to do. One with the mark is found, and no second one is made. A run destroys what it has made itself, and nothing else,
-also no task: an import of another that is silent may come to an end all the same, and then gives way.
+A run that was cut leaves a template, or a VM without the last mark: the next run verifies and finishes it, or leaves it
+and tells what to do. One with the mark is found, and no second one is made. A run destroys what it has made itself, and
+nothing else, also no task: an import of another that is silent may come to an end all the same, and then gives way.
 Nothing here starts a VM, and nothing changes an original.
 """
 
@@ -260,16 +260,18 @@ class _Clone:
         return self._finish(made[0], record, edited)
 
     def _finish(self, vm: str, record: Record, edited: ova.Edited) -> Record:
-        """MACs, and the last mark: the snapshots have it first, as VM.revert would take it away from the VM. Where
-        another copy is done already, that one.
+        """MACs, and the last mark: the snapshots have it first, as VM.revert would take it away from the VM. What is
+        right by then may be started. Where another copy is done already, that one.
         """
         if self.wanted.keep_mac:
             self._restore_macs(record, edited.nics)
         other = self._done_meanwhile(vm, edited)
         if other is not None:
             return other
-        for each in [*record["snapshots"], vm]:
-            self._mark_done(each, record["uuid"])
+        for snapshot in record["snapshots"]:
+            self._mark_done(snapshot, record["uuid"])
+        self.calls.call("VM.set_is_a_template", vm, False)
+        self._mark_done(vm, record["uuid"])
         return record
 
     def _taken(self, vm: str, edited: ova.Edited) -> str:
@@ -314,7 +316,7 @@ class _Clone:
             vms[snapshot] = self.calls.call("VM.get_record", snapshot)
         vbds: Records = {}
         for each, its in vms.items():
-            vbds.update(self.calls.records("VBD", f'field "VM" = "{each}"'))
+            vbds.update(self.calls.records("VBD", VM=each))
             if its["power_state"] != "Halted" or its["ha_always_run"]:
                 return "it is not halted, or HA is on"
         away = [vbd for vbd in vbds.values() if not self._is_allowed(vbd)]
@@ -324,7 +326,7 @@ class _Clone:
         has = sorted((vbd["userdevice"], self.copy.vdis[vbd["VDI"]]["uuid"]) for vbd in disks)
         if has != [(disk.userdevice, disk.new) for disk in edited.disks]:
             return "it has other disks than its original"
-        vifs = self.calls.records("VIF", f'field "VM" = "{vm}"')
+        vifs = self.calls.records("VIF", VM=vm)
         if {vif["device"]: vif["network"] for vif in vifs.values()} != {
             device: nic.network for device, nic in edited.nics.items()
         }:

@@ -30,7 +30,7 @@ def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None, bo
         raise Refused(f"The VM {record['name_label']!r} was not made by this run.")
     if copy is not None and started(calls, record) != born:
         raise Refused(f"The VM {record['name_label']!r} was started meanwhile.")
-    vbds = calls.records("VBD", f'field "VM" = "{vm}"') if copy is not None else {}
+    vbds = calls.records("VBD", VM=vm) if copy is not None else {}
     if copy is not None and any(vbd["type"] == "Disk" and vbd["VDI"] not in copy.vdis for vbd in vbds.values()):
         raise Refused(f"The VM {record['name_label']!r} has got another disk meanwhile.")
     destroy(calls, vms, vm)

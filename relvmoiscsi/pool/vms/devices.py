@@ -21,14 +21,18 @@ class Device(NamedTuple):
 
 def read(calls: Calls, vm: str, number: str) -> Device:
     """Raises PoolFailure."""
-    rows = calls.records("VBD", f'field "VM" = "{vm}" and field "userdevice" = "{number}"')
+    rows = calls.records("VBD", VM=vm, userdevice=number)
     if not rows:
         return Device(number, "", {}, "", "", "")
     ((vbd, record),) = list(rows.items())[:1]
     ref = record["VDI"]
     if ref == NULL:
         return Device(number, vbd, record, NULL, NULL, "")
-    vdi = calls.call("VDI.get_record", ref)
+    vdi: Record = {}
+    with passing("HANDLE_INVALID"):  # of an SR that was forgotten just now
+        vdi = calls.call("VDI.get_record", ref)
+    if not vdi:
+        return Device(number, vbd, record, NULL, NULL, "")
     return Device(number, vbd, record, str(vdi["uuid"]), ref, str(calls.call("SR.get_uuid", vdi["SR"])))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """VMs of the pool and what hangs on them, each class read once, and our marks on them.
 
-The marks are keys of VM.other_config. A copy of a VM is born with COPY_OF, ON_SR and the id of its run, and has DONE as
-soon as every disk of it was found where it should be; one without DONE is what a run that was cut has left. xapi copies
-these keys with a VM, so DONE has the copy's UUID: in a VM that somebody has cloned from a copy it is that of another.
+The marks are keys of VM.other_config. A copy of a VM is born as a template, which xapi does not start, with COPY_OF,
+ON_SR and the id of its run. The template becomes a VM and gets DONE as soon as every disk of it was found where it
+should be; a copy without DONE is what a run that was cut has left. xapi copies these keys with a VM, so DONE has the
+copy's UUID: in a VM that somebody has cloned from a copy it is that of another.
 """
 
 import re
@@ -97,7 +98,7 @@ def is_own(vm: Record) -> bool:
 
 def is_half(vm: Record) -> bool:
     """Has a run been cut before it was done?"""
-    return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and is_ordinary(vm)
+    return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
 
 
 def is_restored(vm: Record) -> bool:

@@ -20,11 +20,10 @@ def keep(calls: Calls, vm: str) -> Restored:
         record = turn.read()
         swaps = _readable(record)
         notes = _notes(calls, vm, record, swaps)
-        for swap in swaps:
-            if devices.read(calls, vm, swap.userdevice).vdi == swap.old:
-                swapping.name(calls, swap.old, swap.old_name)
-        restore_journal.forget_all(turn)
+        back = {swap.old: swap.old_name for swap in swaps if devices.read(calls, vm, swap.userdevice).vdi == swap.old}
         standstill.end(turn)
+        notes += swapping.rename(calls, back)
+        restore_journal.forget_all(turn)
     return Restored(record["uuid"], record["name_label"], KEPT, notes=notes)
 
 

@@ -9,6 +9,7 @@ what is no disk of the copy is taken out, and the result is parsed again and mus
 Source: xen-api ocaml/xapi/{export,import}.ml.
 """
 
+import re
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
@@ -31,6 +32,18 @@ _STAY_ALL = ("xo:backup:", "relvmoiscsi:")
 
 #: keys of VDI.other_config that an import gives to the VDI that it finds
 _SYNCED = ("config-drive",)
+
+#: fields whose references are those of the file. An export gives a number to every one that it meets, also to NULL, and
+#: an import keeps one that leads to no object, as it stands
+REFERENCES = {
+    "VM": ("snapshot_of", "parent", "resident_on", "affinity", "metrics", "guest_metrics", "suspend_VDI"),
+    "VBD": ("VM", "VDI"),
+    "VIF": ("VM", "network"),
+    "VDI": ("SR",),
+    "VGPU": ("VM", "type", "GPU_group"),
+    "VTPM": ("VM",),
+}
+_IN_FILE = re.compile(r"Ref:[0-9]+\Z")
 
 #: of an iso SR whose drive is of a host
 _PHYSICAL = "udev"
@@ -56,6 +69,7 @@ class Edit(NamedTuple):
     tags: Sequence[str] = ()
     snapshots: bool = False
     without: Sequence[str] = ()  #: classes that are left out: VGPU, VTPM
+    generation_id: str = ""  #: of the copy, where its original has one: of a template xapi makes no new one
 
 
 class Disk(NamedTuple):
@@ -100,8 +114,12 @@ def edited(document: bytes, edit: Edit) -> Edited:
     disks = _move_disks(ova, main, edit, notes)
     nics = _move_vifs(ova, main, edit)
     notes += _quieten(ova, main, edit)
+    main.set_truth("is_a_template", True)  # xapi starts none: so it stays until all of the copy was looked at
+    if main.text("generation_id"):
+        main.set_text("generation_id", edit.generation_id)
     main.set_text("name_label", edit.name)
     main.set_text("name_description", _joined(main.text("name_description"), edit.description))
+    _end_references(ova)
     snapshots = [vm.text("name_label") for vm in ova.of("VM") if vm is not main]
     result = Edited(ova.document(), disks, nics, snapshots, notes)
     verify(result.document, edit)
@@ -287,6 +305,23 @@ def _quieten_one(vm: Thing, edit: Edit) -> None:
         vm.fields["tags"].set_list(edit.tags)
 
 
+def _end_references(ova: Ova) -> None:
+    """What leads to no object of the file leads nowhere."""
+    for thing, name in _references(ova):
+        thing.set_text(name, NULL)
+
+
+def _references(ova: Ova) -> List[Tuple[Thing, str]]:
+    """The fields that have a reference of the file to no object of it."""
+    there = {thing.id for thing in ova.things}
+    return [
+        (thing, name)
+        for thing in ova.things
+        for name in REFERENCES.get(thing.cls, ())
+        if _IN_FILE.match(thing.text(name)) and thing.text(name) not in there
+    ]
+
+
 def networks(document: bytes) -> List[Tuple[str, str]]:
     """(UUID, name) of the networks on which the VM of these records is. Raises Refused."""
     ova = Ova(document)
@@ -320,7 +355,11 @@ def verify(document: bytes, edit: Edit) -> None:
     for vbd in ova.of("VBD"):
         if vbd.truth("currently_attached") or (_is_disk(vbd) and vbd.text("VDI") not in vdis):
             raise _leads_away(vbd)
+    for thing, _ in _references(ova):
+        raise _leads_away(thing)
     for vm in ova.of("VM"):
+        if not vm.truth("is_a_template"):
+            raise _leads_away(vm)
         if vm.text("power_state") != "Halted" or vm.truth("ha_always_run") or vm.text("suspend_VDI") not in ("", NULL):
             raise _leads_away(vm)
 

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import OLD_VDI
 from relvmoiscsi.pool.vms import devices, inventory
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -69,7 +69,7 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
     if there is None:
         _verify_still_free(calls, found, vdi)
     vbd = there or str(calls.call("VBD.create", _vbd(found, copy, vdi, vm, mode)))
-    plugged = to["power_state"] == "Running" and _plug(calls, vbd)
+    plugged = to["power_state"] == "Running" and _plug(calls, vbd, to["name_label"])
     device = str(calls.call("VBD.get_userdevice", vbd))
     return told._replace(status=DONE if plugged or there is None else ALREADY, userdevice=device)
 
@@ -152,11 +152,20 @@ def _ancestors(by_uuid: Dict[str, Record], vdi: Record) -> Set[str]:
     return found
 
 
-def _plug(calls: Calls, vbd: str) -> bool:
-    """Gives whether it was not plugged in. Raises PoolFailure."""
+def _plug(calls: Calls, vbd: str, name: str) -> bool:
+    """Gives whether it was not plugged in. A VM that does not take the disk now does not get it at its next boot: the
+    VBD goes. Raises PoolFailure.
+    """
     if calls.call("VBD.get_currently_attached", vbd):
         return False
-    calls.run("VBD.plug", vbd)
+    try:
+        calls.run("VBD.plug", vbd)
+    except PoolGone:
+        raise
+    except PoolFailure as failure:
+        with passing("HANDLE_INVALID"):
+            calls.call("VBD.destroy", vbd)
+        raise failure.in_state(f"The disk was taken off the VM {name!r} again.") from failure
     return True
 
 

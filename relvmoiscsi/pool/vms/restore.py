@@ -3,8 +3,10 @@
 
     1 journal    for each disk a key in VM.other_config: which VDI it was, which it becomes, how its VBD was; all of
                  them before the first disk is touched
-    2 swap       VBD.destroy, VBD.create with the same device, mode and the rest: no VDI is written or destroyed
-    3 rename     the VDI that it was says in its name that it waits: others take a VDI without VM for an orphan
+    2 swap       VBD.destroy, VBD.create with the same device, mode and the rest: no disk is written or destroyed
+    3 free       the VM may be started
+    4 rename     the VDI that it was says in its name that it waits: others take a VDI without VM for an orphan. The
+                 storage manager writes that name to the LUN of the VDI, if a host has it: the rest does not wait for it
 
 A run that was cut is done again, forward (`restore`) or back (`undo`): the journal says what a disk was even where its
 VBD is gone at that moment. The VM is shut down all the while, and one run at a time works on it (owner). The steps are
@@ -154,12 +156,11 @@ def _restore(turn: Turn, swaps: Sequence[Swap], shutdown: bool) -> Restored:
         swapping.stand_still(turn, swaps, lambda now: _look(calls, vm, now, swaps), shutdown)
         for swap in swaps:
             swapping.hang(turn, swap, swap.new, (swap.old, swap.new, ""))
-    for swap in swaps:
-        if not devices.users_of(calls, swap.old, vm):
-            swapping.name(calls, swap.old, swap.waiting_name)
     swapping.verify_all(turn, [(swap, swap.new) for swap in swaps])
     standstill.end(turn)
     notes = notes_of(calls, vm, record, swaps)
+    waiting = {swap.old: swap.waiting_name for swap in swaps if not devices.users_of(calls, swap.old, vm)}
+    notes += swapping.rename(calls, waiting)
     return Restored(record["uuid"], record["name_label"], DONE, swaps, notes=notes, shuts_down=shuts_down)
 
 
@@ -314,15 +315,14 @@ def _undo(turn: Turn, shutdown: bool) -> Restored:
         moved = restore_journal.all_arrived(turn.read())
         for swap in swaps:
             swapping.hang(turn, swap, swap.old, (swap.old, swap.new, "", *moved))
-    for swap in swaps:
-        swapping.name(calls, swap.old, swap.old_name)
     swapping.verify_all(turn, [(swap, swap.old) for swap in swaps])
     moved = restore_journal.all_arrived(turn.read())
     left = [uuid for uuid in moved if devices.find(calls, uuid) is not None and not devices.users_of(calls, uuid, "")]
     standstill.end(turn)
+    notes = swapping.rename(calls, {swap.old: swap.old_name for swap in swaps})
     restore_journal.forget(turn, swaps)
     shuts_down = is_swapped and record["power_state"] == "Running"
-    return Restored(record["uuid"], record["name_label"], UNDONE, swaps, left, shuts_down=shuts_down)
+    return Restored(record["uuid"], record["name_label"], UNDONE, swaps, left, notes, shuts_down=shuts_down)
 
 
 def would_undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:

@@ -182,7 +182,7 @@ def _vdi(sr: str, mark: str, size: int) -> Dict[str, Any]:
 
 
 def _of_sr(calls: Calls, sr: str) -> Records:
-    return calls.records("VDI", f'field "SR" = "{sr}"')
+    return calls.records("VDI", SR=sr)
 
 
 def _is_ours(vdi: Record) -> bool:

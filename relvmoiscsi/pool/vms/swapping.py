@@ -6,7 +6,7 @@ no VBD any more, and a VBD.create finds one at the device.
 """
 
 from contextlib import contextmanager
-from typing import Callable, Iterator, Sequence, Tuple
+from typing import Callable, Iterator, List, Mapping, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
@@ -15,6 +15,7 @@ from relvmoiscsi.pool.vms.owner import Turn
 from relvmoiscsi.pool.vms.restore_journal import Swap
 
 AS_IT_WAS = "Nothing was changed."
+NAME_SECONDS = 30.0  #: for one name to be written to the LUN of an SR
 _DOWN = "The VM was shut down for this and is down; nothing else was changed."
 
 
@@ -119,8 +120,24 @@ def verify_all(turn: Turn, wanted: Sequence[Tuple[Swap, str]]) -> None:
             raise Refused(f"The journal of the VM {record['name_label']!r} has lost the disk {swap.userdevice}.")
 
 
-def name(calls: Calls, uuid: str, text: str) -> None:
-    """Give a VDI this name, unless it has it; one that is gone has none."""
-    vdi = devices.find(calls, uuid)
-    if vdi is not None and calls.call("VDI.get_name_label", vdi) != text:
-        calls.call("VDI.set_name_label", vdi, text)
+def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
+    """Give VDIs (by UUID) these names, as far as that can be done; what could not is told in sentences.
+
+    The pool has the driver of the SR write a name to its LUN, and the SR may be away: nothing may wait for it. Raises
+    PoolGone.
+    """
+    notes = []
+    for uuid, text in names.items():
+        vdi = devices.find(calls, uuid)
+        if vdi is None or calls.call("VDI.get_name_label", vdi) == text:
+            continue
+        try:
+            calls.finish("VDI.set_name_label", calls.start("VDI.set_name_label", vdi, text), NAME_SECONDS)
+        except PoolGone:
+            raise
+        except PoolFailure as failure:
+            notes.append(
+                f"The VDI {uuid} keeps its name ({failure}). When its SR is attached: `xe vdi-param-set uuid={uuid} "
+                f"name-label={text!r}`."
+            )
+    return notes

@@ -1,33 +1,52 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Records of VMs out of the pool and into it, and bytes into a raw VDI: by HTTP, beside the calls.
 
-Each goes with a task, and the task is the verdict: xapi may hang up before the last byte was sent. A request and its
+Each goes with a task, and the task is the verdict: xapi may hang up before the last byte was sent. A handler that fails
+before it takes the task leaves that task pending for ever: then its HTTP answer is all there is. A request and its
 headers must fit into 1024 bytes, so session and task are cookies and nothing else is said there; xapi takes a blank
 between the two for a part of the name.
 Source: xen-api ocaml/xapi/{export,import,xapi_http}.ml, ocaml/libs/http-lib/http.ml.
 """
 
+import html
 import http.client
 import re
 import urllib.parse
-from contextlib import contextmanager
-from typing import Iterator, List, Mapping
+from typing import List, Mapping, NamedTuple, Tuple
 
-from relvmoiscsi.pool.calls import GONE, Calls, PoolFailure, PoolGone, reason
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool.calls import GONE, Calls, PoolFailure, PoolGone, passing, reason
 from relvmoiscsi.pool.vms import ova_file
 
 _PENDING = ("pending", "cancelling")
-_TOLD_BY_THE_TASK = (http.client.OK, http.client.BAD_REQUEST, http.client.INTERNAL_SERVER_ERROR)
+
+#: how long a task may stay silent after an answer that is an error, until it is one that no handler has taken
+VERDICT_SECONDS = 10.0
+_MOST_SAID = 300  #: characters of an answer that are shown
+
+
+class _Request(NamedTuple):
+    name: str  #: as which errors tell of it
+    label: str  #: of the task
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes = b""
 
 
 def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
     """ova.xml of a VM, in whatever state it is. Raises PoolFailure, Refused."""
     query = {"ref": vm, "export_snapshots": "true" if snapshots else "false"}
-    task = _task(calls, "relvmoiscsi: records of a VM")
-    with _sent(calls, "GET", "/export_metadata", query, task, b"") as response:
-        _verify_accepted(calls, response)
-        archive = response.read() if response.status == http.client.OK else b""
-    calls.finish("VM.export_metadata", task)
+    request = _Request("VM.export_metadata", "relvmoiscsi: records of a VM", "GET", "/export_metadata", query)
+    try:
+        archive, _ = _transferred(calls, request)
+    except PoolFailure as failure:
+        if failure.code == "HANDLE_INVALID" and "VDI" in failure.description:
+            raise Refused(
+                "The VM has a disk whose SR was forgotten. xapi takes such a disk off the VM within a minute; run the "
+                "same again then."
+            ) from failure
+        raise
     return ova_file.unpack(archive)
 
 
@@ -36,34 +55,28 @@ def import_vm(calls: Calls, document: bytes, label: str, dry_run: bool = False) 
 
     Raises PoolFailure.
     """
-    task = _task(calls, label + (" (dry run)" if dry_run else ""))
-    query = {"dry_run": "true"} if dry_run else {}
-    with _sent(calls, "PUT", "/import_metadata", query, task, ova_file.pack(document)) as response:
-        _verify_accepted(calls, response)
-    return re.findall(r"OpaqueRef:[-0-9a-zA-Z]+", calls.finish("VM.import_metadata", task))
+    label, query = label + (" (dry run)" if dry_run else ""), {"dry_run": "true"} if dry_run else {}
+    body = ova_file.pack(document)
+    _, result = _transferred(calls, _Request("VM.import_metadata", label, "PUT", "/import_metadata", query, body))
+    return re.findall(r"OpaqueRef:[-0-9a-zA-Z]+", result)
 
 
 def import_raw(calls: Calls, vdi: str, content: bytes) -> None:
     """Put bytes at the start of a VDI. Raises PoolFailure."""
-    task = _task(calls, "relvmoiscsi: records of VMs onto a VDI")
-    with _sent(calls, "PUT", "/import_raw_vdi", {"vdi": vdi, "format": "raw"}, task, content) as response:
-        _verify_accepted(calls, response)
-    calls.finish("VDI.import_raw", task)
+    label, query = "relvmoiscsi: records of VMs onto a VDI", {"vdi": vdi, "format": "raw"}
+    _transferred(calls, _Request("VDI.import_raw", label, "PUT", "/import_raw_vdi", query, content))
 
 
 def export_raw(calls: Calls, vdi: str) -> bytes:
     """All of a small VDI. Raises PoolFailure."""
-    task = _task(calls, "relvmoiscsi: records of VMs from a VDI")
-    with _sent(calls, "GET", "/export_raw_vdi", {"vdi": vdi, "format": "raw"}, task, b"") as response:
-        _verify_accepted(calls, response)
-        content = response.read()
-    calls.finish("VDI.export_raw", task)
+    label, query = "relvmoiscsi: records of VMs from a VDI", {"vdi": vdi, "format": "raw"}
+    content, _ = _transferred(calls, _Request("VDI.export_raw", label, "GET", "/export_raw_vdi", query))
     return content
 
 
 def under_way(calls: Calls, label: str) -> List[str]:
     """Tasks of this name that have not ended. Raises PoolFailure."""
-    found = calls.records("task", f'field "name_label" = "{label}"')
+    found = calls.records("task", name_label=label)
     return [ref for ref, task in found.items() if task["status"] in _PENDING]
 
 
@@ -88,32 +101,41 @@ def wait_for(calls: Calls, tasks: List[str], seconds: float) -> None:
         token = batch["token"]
 
 
-def _task(calls: Calls, label: str) -> str:
-    return str(calls.call("task.create", label, ""))
+def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:
+    """(what was answered, the text of the task's result). Raises PoolFailure."""
+    task = str(calls.call("task.create", request.label, ""))
+    status, content = _answered(calls, request, task)
+    if status == http.client.OK:
+        return content, calls.finish(request.name, task)
+    try:
+        calls.finish(request.name, task, VERDICT_SECONDS)
+    except PoolFailure as failure:
+        if failure.code or isinstance(failure, PoolGone):
+            raise
+    with passing("HANDLE_INVALID"):
+        calls.call("task.destroy", task)  # nobody else ends it
+    raise PoolFailure(f"The pool at {calls.url} answered {status} to {request.method} {request.path}{_said(content)}.")
 
 
-@contextmanager
-def _sent(
-    calls: Calls, method: str, path: str, query: Mapping[str, str], task: str, body: bytes
-) -> Iterator[http.client.HTTPResponse]:
-    """The answer to a request, to be read within the block. Raises PoolGone."""
+def _said(page: bytes) -> str:
+    """The text of an error page, to come after a sentence."""
+    text = " ".join(html.unescape(re.sub("<[^>]*>", " ", page.decode("utf-8", "replace"))).split())
+    return f": {text[:_MOST_SAID]}".rstrip(".") if text else ""
+
+
+def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
+    """(HTTP status, content). Raises PoolGone."""
     connection = calls.http()
-    target = path + ("?" + urllib.parse.urlencode(query) if query else "")
+    target = request.path + ("?" + urllib.parse.urlencode(request.query) if request.query else "")
     headers = {"Cookie": f"session_id={calls.session};task_id={task}"}
     try:
         try:
-            connection.request(method, target, body or None, headers)
+            connection.request(request.method, target, request.body or None, headers)
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has all that it wanted, or the answer says what it did not want
         with connection.getresponse() as response:
-            yield response
+            return response.status, response.read()
     except GONE as error:
-        raise PoolGone(f"The pool at {calls.url} went away during {path}: {reason(error)}.") from error
+        raise PoolGone(f"The pool at {calls.url} went away during {request.path}: {reason(error)}.") from error
     finally:
         connection.close()
-
-
-def _verify_accepted(calls: Calls, response: http.client.HTTPResponse) -> None:
-    """Raises PoolFailure for a request that no task will tell of: one that is sent elsewhere, or not understood."""
-    if response.status not in _TOLD_BY_THE_TASK:
-        raise PoolFailure(f"The pool at {calls.url} answers {response.status} where VMs are exported and imported.")

@@ -1,50 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A XenAPI call: who may make it, which function answers it; sessions, tasks and events.
 
-Source: xen-api ocaml/xapi/{xapi_session,xapi_event}.ml; the roles: ocaml/idl/datamodel.ml, datamodel_host.ml.
+What there is to be called, with what and by whom, is in datamodel.py; to ask for something else is a mistake.
+Source: xen-api ocaml/xapi/{xapi_session,xapi_event,rbac,taskHelper}.ml.
 """
 
-import inspect
 import threading
 import time
 import xmlrpc.client
-from functools import lru_cache, partial
+from functools import partial
 
-from . import wire
+from . import datamodel, wire
 from .database import Generic
-from .errors import XenError
+from .datamodel import LOCAL_ROOT, ROLES
+from .errors import Mistake, XenError
 from .host_plugins import HostPlugins
 from .transfer import Transfer
 from .vms import Vms
-
-#: from the least to the most; each has the rights of those before it
-ROLES = ("read-only", "vm-operator", "vm-admin", "vm-power-admin", "pool-operator", "pool-admin")
-
-#: the least role for a call, or for all of a class that change something; a session may always end itself
-_NEEDED = {
-    "SR": "pool-operator",
-    "SR.scan": "vm-power-admin",
-    "PBD": "pool-operator",
-    "secret": "pool-operator",
-    "VDI": "vm-admin",
-    "VBD": "vm-admin",
-    "VM": "vm-admin",
-    "VM.start": "vm-operator",
-    "VM.resume": "vm-operator",
-    "VM.unpause": "vm-operator",
-    "VM.clean_shutdown": "vm-operator",
-    "VM.hard_shutdown": "vm-operator",
-    "VM.set_ha_restart_priority": "pool-operator",
-    "VIF": "vm-admin",
-    "VDI.pool_migrate": "vm-power-admin",
-    "network": "pool-operator",
-    "host": "pool-operator",
-    "host.call_plugin": "pool-admin",
-    "pool": "pool-operator",
-    "task": "read-only",
-    "event": "read-only",
-    "session": "read-only",
-}
 
 
 class Api:
@@ -64,13 +36,15 @@ class Api:
         self.before = None
         self.host_plugins = HostPlugins(database, storage.offline)
         self.calls = []  #: names of the calls that clients and drivers have made, in order
-        self.vms = Vms(database)
+        self.mistakes = []  #: descriptions of what clients have asked for that no real xapi knows
+        self._owners = {}  #: names of users by task
+        self.vms = Vms(database, storage)
         self.transfer = Transfer(database, self.vms, self._require_role)
         self._generic = Generic(database, storage.is_driver_of)
         self._methods = {
             "session.logout": self._logout,
             "task.create": self._task_create,
-            "task.destroy": lambda session, task: database.destroy("task", task),
+            "task.destroy": self._task_destroy,
             "event.from": self._event_from,
             "secret.create": storage.secret_create,
             "secret.destroy": storage.secret_destroy,
@@ -91,6 +65,8 @@ class Api:
             "VDI.db_introduce": storage.vdi_db_introduce,
             "VDI.db_forget": storage.vdi_db_forget,
             "VDI.forget": storage.vdi_forget,
+            "VDI.set_name_label": partial(storage.vdi_set_name, "name_label"),
+            "VDI.set_name_description": partial(storage.vdi_set_name, "name_description"),
             **self.vms.methods(),
         }
 
@@ -101,17 +77,28 @@ class Api:
             self.before(method, params)
         if self.latency_s:
             time.sleep(self.latency_s)
-        if method == "session.login_with_password":
-            return self._login(local, *_fitting(method, self._login, params, 1))
+        try:
+            return self._answered(method, params, local)
+        except Mistake as mistake:
+            self.mistakes.append(mistake.description)
+            raise
+
+    def _answered(self, method, params, local):
         asynchronous = method.startswith("Async.")
         name = method[len("Async.") :] if asynchronous else method
-        function = self._methods.get(name) or (None if asynchronous else self._generic.find(name))
-        if function is None:
-            raise XenError("MESSAGE_METHOD_UNKNOWN", method)
-        params = _fitting(method, function, params, 0)
+        described = datamodel.find(name)
+        if described is None or asynchronous and not described.is_async:
+            raise Mistake("MESSAGE_METHOD_UNKNOWN", method)
+        if name == "session.login_with_password":
+            _verify(method, described, params, 0)
+            return self._login(local, *params)
+        _verify(method, described, params, 1)
         if not self.database.exists("session", params[0]):
             raise XenError("SESSION_INVALID", params[0])
-        self._require_role(params[0], name)
+        self._require_role(params[0], name, described.role_for(params[1:]))
+        function = self._methods.get(name) or self._generic.find(name)
+        if function is None:
+            raise Mistake("INTERNAL_ERROR", f"xapi has {name}, and this simulator has not")
         if asynchronous:
             return self._start(method, function, params)
         return function(*params)
@@ -129,23 +116,20 @@ class Api:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _login(self, local, user, password, version="1.0", originator=""):
-        known = {**self.users, self.user: (self.password, ROLES[-1])}
+        known = {**self.users, self.user: (self.password, LOCAL_ROOT)}
         expected, role = known.get(user, (None, ""))
         if not local and (expected is None or password != expected):
             raise XenError("SESSION_AUTHENTICATION_FAILED", user, "Authentication failure")
+        is_root = local or role == LOCAL_ROOT
         return self.database.create(
-            "session", this_host=self.storage.master(), is_local_superuser=local or user == self.user,
-            originator=originator, auth_user_name=user, rbac_permissions=[] if local else [role],
+            "session", this_host=self.storage.master(), is_local_superuser=is_root,
+            originator=originator, auth_user_name=user, rbac_permissions=[] if is_root else [role],
         )  # fmt: skip
 
-    def _require_role(self, session, name, needed=None):
-        """Whoever may read may read everything. Sessions of drivers, and root's by the socket, may do everything."""
+    def _require_role(self, session, name, needed):
+        """Root on a host may do everything, and so may the sessions of drivers."""
         held = self.database.get("session", session, "rbac_permissions")
-        table, _, operation = name.partition(".")
-        if not held or operation.startswith("get_"):
-            return
-        needed = needed or _NEEDED.get(name, _NEEDED.get(table, "pool-admin"))
-        if ROLES.index(held[0]) < ROLES.index(needed):
+        if held and (needed not in ROLES or ROLES.index(held[0]) < ROLES.index(needed)):
             raise XenError("RBAC_PERMISSION_DENIED", name.lower(), "No permission in user session")
 
     def _logout(self, session):
@@ -172,7 +156,16 @@ class Api:
     # -- tasks --------------------------------------------------------------------------------------------------------
 
     def _task_create(self, session, label, description):
-        return self.database.create("task", name_label=label, name_description=description)
+        task = self.database.create("task", name_label=label, name_description=description)
+        self._owners[task] = self.database.get("session", session, "auth_user_name")
+        return task
+
+    def _task_destroy(self, session, task):
+        """One's own; those of others take more."""
+        self.database.get("task", task, "uuid")
+        if self._owners.get(task) != self.database.get("session", session, "auth_user_name"):
+            self._require_role(session, "task.destroy/any", "pool-operator")
+        self.database.destroy("task", task)
 
     def _start(self, method, function, params):
         task = self._task_create(params[0], method, "")
@@ -183,6 +176,8 @@ class Api:
         try:
             result = function(*params)
         except XenError as error:
+            if isinstance(error, Mistake):
+                self.mistakes.append(error.description)
             outcome = {"error_info": error.description, "status": "failure"}
         else:
             outcome = {"result": wire.from_python(result), "progress": 1.0, "status": "success"}
@@ -191,29 +186,14 @@ class Api:
                 self.database.set("task", task, name, value)
 
 
-def _fitting(method, function, params, own):
-    """The parameters, if they are as many as the function takes besides its first `own` ones."""
-    needed, most = _parameters(function)
-    if not needed - own <= len(params) <= most - own:
-        raise XenError("MESSAGE_PARAMETER_COUNT_MISMATCH", method, needed - own, len(params))
-    return params
-
-
-def _parameters(function):
-    """How many parameters a function, a method or a partial one takes: (at least, at most)."""
-    if isinstance(function, partial):
-        needed, most = _parameters(function.func)
-        return needed - len(function.args), most - len(function.args)
-    if inspect.ismethod(function):
-        needed, most = _parameters(function.__func__)
-        return needed - 1, most - 1
-    return _parameters_of_plain(function)
-
-
-@lru_cache(maxsize=None)
-def _parameters_of_plain(function):
-    accepted = inspect.signature(function).parameters.values()
-    return sum(1 for parameter in accepted if parameter.default is inspect.Parameter.empty), len(accepted)
+def _verify(method, described, params, own):
+    """Raises Mistake for what is not as the data model has it; the session is one parameter more."""
+    needed = own + sum(not param.is_optional for param in described.params)
+    if not needed <= len(params) <= own + len(described.params):
+        raise Mistake("MESSAGE_PARAMETER_COUNT_MISMATCH", method, needed, len(params))
+    for param, value in zip(described.params, params[own:]):
+        if not datamodel.fits(param.type, value):
+            raise Mistake("FIELD_TYPE_ERROR", param.name)
 
 
 class GoneAway(Exception):

@@ -16,7 +16,8 @@ import xmlrpc.client
 from functools import partial
 from typing import NamedTuple
 
-from .errors import XenError
+from . import datamodel
+from .errors import Mistake, XenError
 
 NULL = "OpaqueRef:NULL"
 
@@ -74,7 +75,9 @@ _TABLES = {
     "VM_metrics": """
         VCPUs_number int ro 1; current_domain_type string ro unspecified; other_config map rw; start_time time ro
     """,
-    "VM_guest_metrics": "os_version map ro; PV_drivers_version map ro; other_config map rw",
+    "VM_guest_metrics": """
+        os_version map ro; PV_drivers_version map ro; PV_drivers_detected bool ro; other map ro; other_config map rw
+    """,
     "VBD": """
         VM ref ro; VDI ref ro; userdevice string rw 0; device string ro; bootable bool rw; mode string rw RW
         type string rw Disk; currently_attached bool ro; empty bool ro; other_config map rw; unpluggable bool rw true
@@ -318,7 +321,83 @@ def _copy(value):
 
 # -- what clients ask for by name -------------------------------------------------------------------------------------
 
-_EXPRESSION = re.compile(r'field "(\w+)" = "([^"]*)"\Z')
+_TOKEN = re.compile(r'\s*(?:(=|true|false|field|and|or|not|[()])|"([^"]*)")')
+
+
+class Expression:
+    """What get_all_records_where takes: `test(lookup)` says whether it is true, where `lookup(name)` gives a field's
+    text. Fields have the names of the database here. Raises Mistake for what cannot be read.
+
+    Source: xen-api ocaml/database/db_filter_{lex.mll,parse.mly}.
+    """
+
+    def __init__(self, text):
+        self._text, self._tokens, end = text, [], 0
+        self.fields = set()  #: that it names
+        while text[end:].strip():
+            match = _TOKEN.match(text, end)
+            if match is None:
+                raise self._unreadable()
+            self._tokens.append(match.groups())
+            end = match.end()
+        self.test = self._either()
+        if self._tokens:
+            raise self._unreadable()
+
+    def _unreadable(self):
+        return Mistake("INTERNAL_ERROR", f"Db_filter.Expression_error({self._text})")
+
+    def _word(self, *wanted):
+        if self._tokens and self._tokens[0][0] in wanted and self._tokens[0][0]:
+            return self._tokens.pop(0)[0]
+        return None
+
+    def _either(self):
+        left = self._one()
+        word = self._word("and", "or")
+        while word:
+            left = _joined(word, left, self._one())
+            word = self._word("and", "or")
+        return left
+
+    def _one(self):
+        word = self._word("true", "false", "not", "(")
+        if word in ("true", "false"):
+            return lambda lookup: word == "true"
+        if word == "not":
+            inside = self._one()
+            return lambda lookup: not inside(lookup)
+        if word == "(":
+            inside = self._either()
+            if not self._word(")"):
+                raise self._unreadable()
+            return inside
+        left = self._value()
+        if not self._word("="):
+            raise self._unreadable()
+        right = self._value()
+        return lambda lookup: left(lookup) == right(lookup)
+
+    def _value(self):
+        is_field = self._word("field")
+        if not self._tokens or self._tokens[0][1] is None:
+            raise self._unreadable()
+        text = self._tokens.pop(0)[1]
+        if not is_field:
+            return lambda lookup: text
+        self.fields.add(text)
+        return lambda lookup: lookup(text)
+
+
+def _joined(word, left, right):
+    if word == "and":
+        return lambda lookup: left(lookup) and right(lookup)
+    return lambda lookup: left(lookup) or right(lookup)
+
+
+def _text(value):
+    """A field's value as the database keeps it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Generic:
@@ -366,15 +445,16 @@ class Generic:
         return self._database.records(table)
 
     def _get_all_records_where(self, table, _session, expression):
-        """Knows `true` and `field "a" = "b"`, joined by `and`."""
-        equal = {}
-        for part in [] if expression.strip() == "true" else expression.split(" and "):
-            match = _EXPRESSION.match(part.strip())
-            if match is None or match.group(1) not in TABLES[table]:
-                raise XenError("INTERNAL_ERROR", "the simulator cannot read the expression " + expression)
-            name = match.group(1)
-            equal[name] = _coerce(name, TABLES[table][name].kind, match.group(2))
-        return self._database.records(table, **equal)
+        """A field that there is not is an error of a real xapi as soon as there is a row to look at; here always."""
+        wanted = Expression(expression)
+        names = {field.db_name: name for name, field in datamodel.FIELDS[table].items() if name in TABLES[table]}
+        for unknown in sorted(wanted.fields - set(names)):
+            raise Mistake("INTERNAL_ERROR", f"Db_exn.DBCache_NotFound(missing field, {table}, {unknown})")
+
+        def holds(row):
+            return wanted.test(lambda db_name: _text(row[names[db_name]]))
+
+        return {ref: row for ref, row in self._database.records(table).items() if holds(row)}
 
     def _get_record(self, table, _session, ref):
         return self._database.record(table, ref)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The one exception of the simulator: an error as a XenAPI client gets it."""
+"""The exceptions of the simulator: an error as a XenAPI client gets it, and one that is also the client's mistake."""
 
 
 class XenError(Exception):
@@ -8,3 +8,10 @@ class XenError(Exception):
     def __init__(self, code, *params):
         super().__init__(code, *params)
         self.description = [code] + [str(param) for param in params]
+
+
+class Mistake(XenError):
+    """The same, of what no client of a real xapi may ask for: an unknown call, field or role, or the wrong arguments.
+
+    `Pool.stop` raises it once more, so that no test passes by it.
+    """

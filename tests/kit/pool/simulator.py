@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import plugins
 from .api import Api, Member
-from .database import Database
+from .database import NULL, Database
 from .near import near
 from .runner import CallLog, Runner
 from .server import TcpServer, UnixServer
@@ -104,6 +104,7 @@ class Pool:
             server.stop()
         errors = [error for server in servers for error in server.errors]
         assert not errors, errors
+        assert not self.api.mistakes, f"no real xapi knows what was asked for: {self.api.mistakes}"
 
     @property
     def is_at_rest(self):
@@ -130,6 +131,24 @@ class Pool:
     def come_back(self, host):
         self.storage.offline.discard(host)
         self.db.set("host_metrics", self.db.get("host", host, "metrics"), "live", True)
+
+    def collect_garbage(self):
+        """What xapi does every half minute: VBDs and VIFs go that lead to nothing; a CD drive becomes empty.
+        Source: ocaml/xapi/db_gc_util.ml.
+        """
+        db = self.db
+        for ref, vbd in db.records("VBD").items():
+            has_vm = db.exists("VM", vbd["VM"])
+            if has_vm and (vbd["empty"] or db.exists("VDI", vbd["VDI"])):
+                continue
+            if has_vm and vbd["type"] == "CD":
+                db.set("VBD", ref, "VDI", NULL)
+                db.set("VBD", ref, "empty", True)
+            else:
+                db.destroy("VBD", ref)
+        for ref, vif in db.records("VIF").items():
+            if not (db.exists("VM", vif["VM"]) and db.exists("network", vif["network"])):
+                db.destroy("VIF", ref)
 
     def restart_toolstack(self):
         """Look for drivers, as xapi does when it starts."""

@@ -55,7 +55,7 @@ DRIVER_INFO = {
     "copyright": "LGPL-2.1-only",
     "driver_version": "1.0",
     "required_api_version": "1.0",
-    "capabilities": ["SR_PROBE", "SR_UPDATE"],
+    "capabilities": ["SR_PROBE", "SR_UPDATE", "VDI_UPDATE"],
     "configuration": [
         {"key": key, "description": "as of lvmoiscsi"}
         for key in ("SCSIid", "target", "targetIQN", "chapuser", "chappassword", "port")
@@ -102,6 +102,7 @@ def answer(params):
         "sr_detach": driver.detach,
         "sr_scan": driver.scan,
         "sr_update": lambda: None,
+        "vdi_update": lambda: None,
     }
     if command not in commands:
         raise Refused(UNIMPLEMENTED, "Not implemented")

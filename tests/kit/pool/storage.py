@@ -115,7 +115,7 @@ class Storage:
             raise XenError("SR_INDESTRUCTIBLE", sr)
         self._require_unplugged(sr)
         if not db.refs("PBD", SR=sr):
-            raise XenError("SR_NO_PBDS", sr)
+            raise XenError("SR_HAS_NO_PBDS", sr)
         if db.refs("VDI", SR=sr, managed=True):
             raise XenError("SR_NOT_EMPTY")
         pbd = self._pbds(sr)[0]
@@ -136,6 +136,7 @@ class Storage:
             raise XenError("SR_HAS_PBD", sr)
 
     def _forget(self, sr):
+        """VBDs of its VDIs lead to nothing from now on, until the database is collected (`Pool.collect_garbage`)."""
         for pbd in self.database.refs("PBD", SR=sr):
             self._destroy_pbd(pbd)
         for vdi in self.database.refs("VDI", SR=sr):
@@ -218,13 +219,14 @@ class Storage:
         return sorted(db.refs("PBD", SR=sr), key=lambda pbd: db.get("PBD", pbd, "host") != self.master())
 
     def _plugged(self, sr):
-        """(host, device_config) where calls on an attached SR run."""
+        """(host, device_config) where calls on an attached SR run; a shared one must be plugged on the master."""
         db = self.database
-        db.get("SR", sr, "uuid")
+        is_shared = db.get("SR", sr, "shared")
         for pbd in self._pbds(sr):
-            if db.get("PBD", pbd, "currently_attached"):
+            is_there = not is_shared or db.get("PBD", pbd, "host") == self.master()
+            if db.get("PBD", pbd, "currently_attached") and is_there:
                 return db.get("PBD", pbd, "host"), db.get("PBD", pbd, "device_config")
-        raise XenError("SR_NO_PBDS", sr)
+        raise XenError("SR_HAS_NO_PBDS", sr)
 
     # -- VDI ----------------------------------------------------------------------------------------------------------
 
@@ -250,6 +252,18 @@ class Storage:
                 is_a_snapshot=is_a_snapshot, snapshot_time=snapshot_time, snapshot_of=snapshot_of,
                 cbt_enabled=cbt_enabled,
             )  # fmt: skip
+
+    def vdi_set_name(self, field, _session, vdi, value):
+        """No mere field: the driver of the SR writes the name to the LUN, where a host has the SR."""
+        db = self.database
+        sr = db.get("VDI", vdi, "SR")
+        host, config = self._plugged(sr)
+        db.set("VDI", vdi, field, value)
+        self._unit(self._driver_of(sr), "vdi_update", host, sr, config, vdi=vdi)
+
+    def require_plugged(self, sr):
+        """Raises XenError where no host could make a driver call for this SR."""
+        self._plugged(sr)
 
     def vdi_db_forget(self, session, vdi):
         self.require_driver(session, self.database.get("VDI", vdi, "SR"))
@@ -306,10 +320,10 @@ class Storage:
     def _driver_of(self, sr):
         return self._driver(self.database.get("SR", sr, "type"))
 
-    def _unit(self, driver, command, host, sr, config, args=()):
-        _read(wire.as_nil, self._call(driver, command, host, sr, config, args))
+    def _unit(self, driver, command, host, sr, config, args=(), vdi=None):
+        _read(wire.as_nil, self._call(driver, command, host, sr, config, args, vdi=vdi))
 
-    def _call(self, driver, command, host, sr, config, args=(), sr_sm_config=None):
+    def _call(self, driver, command, host, sr, config, args=(), sr_sm_config=None, vdi=None):
         """A driver call with a session of its own, which may change this SR and goes when the call ends."""
         db = self.database
         if host in self.offline:
@@ -333,6 +347,9 @@ class Storage:
             "sr_sm_config": sr_sm_config,
             "sr_ref": sr,
             "sr_uuid": db.get("SR", sr, "uuid") if sr else None,
+            "vdi_ref": vdi,
+            "vdi_location": db.get("VDI", vdi, "location") if vdi else None,
+            "vdi_uuid": db.get("VDI", vdi, "uuid") if vdi else None,
             "subtask_of": "DummyRef:|{}|{}".format(uuid.uuid4(), command.replace("sr_", "SR.")),
             "local_cache_sr": self._local_cache(host),
         }

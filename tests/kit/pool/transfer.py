@@ -17,21 +17,20 @@ restore=true is refused.
 Source: xen-api ocaml/xapi/{export,import,importexport,xapi_http}.ml.
 """
 
+import html
 import io
 import tarfile
 import urllib.parse
 import uuid
 import xmlrpc.client
 
-from . import wire
-from .database import NULL, TABLES
+from . import datamodel, wire
+from .database import NULL
 from .errors import XenError
 from .vms import _known
 
 MOST_HEADER_BYTES = 1024  #: of a request line and its headers: http.ml, read_http_request_header
 VSN = (2, 21)
-
-_NEEDED = "vm-admin"  #: for each of them
 
 #: classes in the order in which an import takes them
 _ORDER = (
@@ -47,6 +46,7 @@ class Transfer:
         self.database, self.vms, self._require_role = database, vms, require_role
         self.imports = []  #: (query, objects) of each import that was begun, dry runs among them
         self.fail_import = None  #: called with the objects when VMs have been made; raises XenError
+        self.refuse = None  #: called with (method, path) before a handler takes its task; what it raises is answered
 
     def answer(self, method, target, headers, body, local):
         path, query, given = _request(target, headers)
@@ -59,13 +59,36 @@ class Transfer:
         work = handlers.get((method, path))
         if work is None:
             return 404, b""
-        session = given.get("session_id", "")
+        session, task = given.get("session_id", ""), given.get("task_id")
         if not local and not self.database.exists("session", session):
             return 401, b""
-        task = given.get("task_id")
         try:
             if session:
-                self._require_role(session, path.strip("/"), _NEEDED)
+                action = f"http/{method.lower()}_{path.strip('/')}"
+                self._require_role(session, action, datamodel.HTTP[method, path])
+        except XenError as error:
+            if task:  # its reason is nowhere else
+                self._end(task, error_info=error.description, status="failure")
+            return 403, _page(403, "forbidden", "")
+        try:  # of what goes wrong before the handler has taken the task, the task hears nothing
+            if self.refuse is not None:
+                self.refuse(method, path)
+            taken = self._taken(path, query)
+        except XenError as error:
+            return 500, _page(500, "internal server error", ", ".join(error.description))
+        return self._worked(task, work, method, taken, body)
+
+    def _taken(self, path, query):
+        """The query of a request whose task the handler takes. Raises XenError."""
+        if path in ("/export_raw_vdi", "/import_raw_vdi"):
+            vdi = query["vdi"]
+            vdi = vdi if self.database.exists("VDI", vdi) else self.database.by_uuid("VDI", vdi)
+            self.vms.storage.require_plugged(self.database.get("VDI", vdi, "SR"))
+            query = {**query, "vdi": vdi}
+        return query
+
+    def _worked(self, task, work, method, query, body):
+        try:
             reply, result = work(query, body)
         except XenError as error:
             if task:
@@ -115,8 +138,13 @@ class Transfer:
     def _plain_vdi(self, query):
         if query.get("format", "raw") != "raw":
             raise XenError("INTERNAL_ERROR", "Unknown format " + query["format"])
-        vdi = query["vdi"]
-        return vdi if self.database.exists("VDI", vdi) else self.database.by_uuid("VDI", vdi)
+        return query["vdi"]
+
+
+def _page(status, name, more):
+    """What xapi's HTTP server says of an error. Source: ocaml/libs/http-lib/http_svr.ml."""
+    extra = f"<h1> Additional information </h1>{html.escape(more)}" if more else ""
+    return f"<html><body><h1>HTTP {status} {name}</h1>An unexpected error occurred.{extra}</body></html>".encode()
 
 
 def _request(target, headers):
@@ -158,11 +186,13 @@ def untar(body):
 
 def export(db, vm, snapshots=True, excluded=()):
     """ova.xml of a VM."""
-    found = {}
+    found, numbers = {}, {}
 
     def add(table, ref):
-        if ref != NULL and db.exists(table, ref):
-            found.setdefault((table, ref), f"Ref:{len(found)}")
+        """NULL gets a number like any other, and no object has it."""
+        numbers.setdefault(ref, f"Ref:{len(numbers)}")
+        if db.exists(table, ref):
+            found.setdefault((table, ref), numbers[ref])
 
     def walk(vm, with_snapshots):
         if vm == NULL or not db.exists("VM", vm) or ("VM", vm) in found:
@@ -184,7 +214,7 @@ def export(db, vm, snapshots=True, excluded=()):
             add("VTPM", vtpm)
         for snapshot in record["snapshots"] if with_snapshots else ():
             walk(snapshot, False)
-        if record["power_state"] == "Suspended":
+        if record["power_state"] == "Suspended" and db.exists("VDI", record["suspend_VDI"]):
             add_vdi(record["suspend_VDI"])
         for table, name in (("VM_metrics", "metrics"), ("VM_guest_metrics", "guest_metrics"), ("host", "resident_on"),
                             ("host", "affinity")):  # fmt: skip
@@ -193,12 +223,13 @@ def export(db, vm, snapshots=True, excluded=()):
             walk(record["parent"], False)
 
     def add_vdi(vdi):
-        if vdi != NULL and db.exists("VDI", vdi):
-            add("VDI", vdi)
-            add("SR", db.get("VDI", vdi, "SR"))
+        add("VDI", vdi)
+        add("SR", db.get("VDI", vdi, "SR"))  # HANDLE_INVALID of a VBD whose VDI went with its SR
 
     walk(vm, snapshots)
-    objects = [_object(db, table, ref, found, snapshots) for table in _ORDER for (each, ref) in found if each == table]
+    objects = [
+        _object(db, table, ref, found, numbers, snapshots) for table in _ORDER for (each, ref) in found if each == table
+    ]
     version = {
         "hostname": "xs1", "date": "2026-11-22", "product_version": "8.4.0", "product_brand": "simulated",
         "build_number": "1", "xapi_major": str(VSN[0]), "xapi_minor": str(VSN[1]), "export_vsn": "2",
@@ -213,21 +244,23 @@ _LEFT_OUT = {
     "SR": {"PBDs": []},
     "network": {"PIFs": []},
 }
-#: fields that keep the reference of this pool
-_AS_THEY_ARE = {"VM": ("suspend_SR", "appliance", "snapshots", "children")}
+#: fields whose references become those of the file, where it has a number for them; others keep that of this pool
+_TRANSLATED = {
+    "VM": ("snapshot_of", "parent", "resident_on", "affinity", "metrics", "guest_metrics", "suspend_VDI",
+           "VBDs", "VIFs", "VTPMs", "VGPUs"),
+    "VBD": ("VM", "VDI"), "VIF": ("VM", "network"), "VDI": ("SR", "VBDs"), "SR": ("VDIs",), "network": ("VIFs",),
+    "VGPU": ("VM", "type", "GPU_group"), "VTPM": ("VM",),
+}  # fmt: skip
 
 
-def _object(db, table, ref, found, with_snapshots):
-    names = {real: outside for (_, real), outside in found.items()}
+def _object(db, table, ref, found, numbers, with_snapshots):
     row = db.record(table, ref)
-    for name, value in row.items():
-        kind = TABLES[table][name].kind
-        if name in _AS_THEY_ARE.get(table, ()):
-            continue
-        if kind == "ref":
-            row[name] = names.get(value, NULL)
-        elif "." in kind:
-            row[name] = [names[each] for each in value if each in names]
+    for name in _TRANSLATED.get(table, ()):
+        value = row[name]
+        if isinstance(value, list):
+            row[name] = [numbers[each] for each in value if each in numbers]
+        else:
+            row[name] = numbers.get(value, NULL)
     row.update(_LEFT_OUT.get(table, {}))
     if table == "VM" and not with_snapshots:
         row.update(is_a_snapshot=False, snapshot_of=NULL, snapshots=[], parent=NULL)
@@ -331,7 +364,7 @@ class _Import:
             ref for ref in self.db.refs("GPU_group") if self.db.get("GPU_group", ref, "GPU_types") == row["GPU_types"]
         ]
         if not found:
-            raise XenError("IMPORT_ERROR_GENERIC", "No GPU group")
+            raise XenError("IMPORT_ERROR", "No GPU group")
         self.table[outside] = found[0]
 
     def _vgpu_type(self, outside, row):
@@ -351,18 +384,25 @@ class _Import:
 
     def _vm(self, outside, row):
         """Always a new one. What is blocked is dropped, and so are appliance and policy."""
-        other_config = {key: value for key, value in row["other_config"].items() if key != "grant_guest_api_access"}
+        other_config = {key: value for key, value in row["other_config"].items() if key != "grant_api_access"}
         other_config.pop("default_template", None)
         other_config["mac_seed"] = str(uuid.uuid4())
         is_suspended = row["power_state"] == "Suspended"
+        if not self.dry_run:
+            other_config["import_task"] = "OpaqueRef:" + str(uuid.uuid4())
+        platform = dict(row["platform"])
+        if row["domain_type"] == "hvm" and not row["is_a_template"]:
+            platform.setdefault("device-model", "qemu-upstream-compat")
         known = {
-            "other_config": other_config, "appliance": NULL, "protection_policy": NULL, "blocked_operations": {},
+            "other_config": other_config, "platform": platform, "appliance": NULL, "protection_policy": NULL,
+            "blocked_operations": {},
             "version": 0, "is_default_template": False, "power_state": "Suspended" if is_suspended else "Halted",
             "suspend_VDI": self._lookup(row["suspend_VDI"]) if is_suspended else NULL,
             "current_operations": {"an import": "import"}, "snapshot_metadata": "",
         }  # fmt: skip
-        for name in ("resident_on", "affinity", "metrics", "guest_metrics"):
+        for name in ("resident_on", "affinity", "guest_metrics"):
             known[name] = self.table.get(row[name], NULL)
+        known["metrics"] = self.table.get(row["metrics"]) or (NULL if self.dry_run else self.db.create("VM_metrics"))
         if not row["is_a_template"]:
             known["generation_id"] = str(uuid.uuid4()) if row["generation_id"] else ""
         if not self.db.exists("SR", row["suspend_SR"]):

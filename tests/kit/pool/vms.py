@@ -3,7 +3,7 @@
 
 A start leaves its time in VM_metrics, which an import takes from the file; last_booted_record is of a suspend alone.
 Simpler than the real one: a VM runs nowhere; a VDI that is made or migrated is the world's, or a row alone.
-Source: xen-api ocaml/xapi/{xapi_vm_lifecycle,xapi_vm_helpers,xapi_vbd,xapi_vbd_helpers,xapi_vif_helpers}.ml.
+Source: xen-api ocaml/xapi/{xapi_vm_lifecycle,xapi_vm_helpers,xapi_vbd,xapi_vbd_helpers,xapi_vif_helpers,xapi_vdi}.ml.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ class Vms:
     What is done with the bytes of VDIs is the world's, which sets `make_vdi`, `write_vdi`, `read_vdi`, `drop_vdi`.
     """
 
-    def __init__(self, database):
-        self.database = database
+    def __init__(self, database, storage):
+        self.database, self.storage = database, storage
         self.make_vdi = None  #: make_vdi(sr reference, record): UUID, and the fields of the row that differ
         self.write_vdi = None  #: write_vdi(vdi reference, bytes)
         self.read_vdi = None  #: read_vdi(vdi reference): bytes
@@ -45,8 +45,8 @@ class Vms:
             "VM.start": self.vm_start,
             "VM.clean_shutdown": self.vm_clean_shutdown,
             "VM.hard_shutdown": self.vm_hard_shutdown,
-            "VM.resume": lambda _session, vm, _paused=False, _force=False: self._go_on(vm, "Suspended"),
-            "VM.unpause": lambda _session, vm: self._go_on(vm, "Paused"),
+            "VM.resume": lambda _session, vm, _paused=False, _force=False: self._go_on(vm, "resume", "Suspended"),
+            "VM.unpause": lambda _session, vm: self._go_on(vm, "unpause", "Paused"),
             "VM.set_is_a_template": self.vm_set_is_a_template,
             "VBD.create": self.vbd_create,
             "VBD.destroy": self.vbd_destroy,
@@ -72,34 +72,26 @@ class Vms:
         return self.database.create("VM", **{**fields, "metrics": self.database.create("VM_metrics")})
 
     def vm_destroy(self, _session, vm):
-        """VBDs, VIFs and vTPMs go with it; VDIs and snapshots stay. A suspended one goes as a halted one does
-        (xapi_vm_lifecycle.ml, allowed_power_states)."""
+        """VBDs, VIFs and vTPMs go with it; VDIs and snapshots stay."""
         db = self.database
-        if "destroy" in db.get("VM", vm, "blocked_operations"):
-            raise XenError("OPERATION_BLOCKED", vm, db.get("VM", vm, "blocked_operations")["destroy"])
-        if db.get("VM", vm, "power_state") != "Suspended":
-            self._require_state(vm, "Halted")
-        parent = db.get("VM", vm, "parent")
+        self._verify_allowed(vm, "destroy", "Halted", "Suspended")
+        record = db.record("VM", vm)
         for child in db.refs("VM", parent=vm):
-            db.set("VM", child, "parent", parent)
+            db.set("VM", child, "parent", record["parent"])
         for table in ("VBD", "VIF", "VTPM", "VGPU"):
             for ref in db.refs(table, VM=vm):
                 db.destroy(table, ref)
-        for table, field in (("VM_metrics", "metrics"), ("VM_guest_metrics", "guest_metrics")):
-            ref = db.get("VM", vm, field)
-            if db.exists(table, ref) and len(db.refs("VM", **{field: ref})) == 1:
-                db.destroy(table, ref)
+        for table, name in (("VM_metrics", "metrics"), ("VM_guest_metrics", "guest_metrics")):
+            if db.exists(table, record[name]):
+                db.destroy(table, record[name])
         db.destroy("VM", vm)
 
     def vm_start(self, _session, vm, _paused=False, _force=False):
         db = self.database
-        self._require_state(vm, "Halted")
-        if db.get("VM", vm, "is_a_template"):
-            raise XenError("VM_IS_TEMPLATE", vm)
-        if "start" in db.get("VM", vm, "blocked_operations"):
-            raise XenError("OPERATION_BLOCKED", vm, "start")
+        self._verify_allowed(vm, "start", "Halted")
         vbds = [ref for ref in db.refs("VBD", VM=vm) if not db.get("VBD", ref, "empty")]
         for vbd in vbds:
+            db.get("VDI", db.get("VBD", vbd, "VDI"), "uuid")
             self._require_free(vbd)
         for vbd in vbds:
             db.set("VBD", vbd, "currently_attached", True)
@@ -111,26 +103,47 @@ class Vms:
             db.set("VM_metrics", metrics, "start_time", moment(time.strftime("%Y%m%dT%H:%M:%SZ", time.gmtime())))
 
     def vm_clean_shutdown(self, session, vm):
+        """It takes a program in the guest that obeys."""
+        self._verify_allowed(vm, "clean_shutdown", "Running")
+        if not self._has_pv_drivers(vm):
+            raise XenError("VM_LACKS_FEATURE", vm)
         if vm in self.refuses_shutdown:
             raise XenError("VM_SHUTDOWN_TIMEOUT", vm, "1200.")
-        self.vm_hard_shutdown(session, vm)
+        self._halt(vm)
 
-    def _go_on(self, vm, state):
-        self._require_state(vm, state)
+    def _go_on(self, vm, operation, state):
+        self._verify_allowed(vm, operation, state)
         self.database.set("VM", vm, "power_state", "Running")
 
     def vm_hard_shutdown(self, _session, vm):
-        self._require_state(vm, "Running", "Suspended", "Paused")
+        self._verify_allowed(vm, "hard_shutdown", "Paused", "Suspended", "Running")
+        self._halt(vm)
+
+    def _halt(self, vm):
         for table in ("VBD", "VIF"):
             for ref in self.database.refs(table, VM=vm):
                 self.database.set(table, ref, "currently_attached", False)
         self.database.set("VM", vm, "power_state", "Halted")
 
     def vm_set_is_a_template(self, _session, vm, value):
+        """A VM that becomes a template loses its metrics."""
+        db = self.database
+        metrics = db.get("VM", vm, "metrics")
         if value:
-            self.database.set("VM", vm, "ha_always_run", False)
-            self.database.set("VM", vm, "ha_restart_priority", "")
-        self.database.set("VM", vm, "is_a_template", value)
+            self._verify_allowed(vm, "make_into_template", "Halted")
+            db.set("VM", vm, "ha_always_run", False)
+            db.set("VM", vm, "metrics", NULL)
+            if db.exists("VM_metrics", metrics):
+                db.destroy("VM_metrics", metrics)
+        db.set("VM", vm, "is_a_template", value)
+
+    def _has_pv_drivers(self, vm):
+        """As its guest has said. Source: xapi_pv_driver_version.ml."""
+        metrics = self.database.get("VM", vm, "guest_metrics")
+        if not self.database.exists("VM_guest_metrics", metrics):
+            return False
+        found = self.database.record("VM_guest_metrics", metrics)
+        return found["PV_drivers_detected"] or bool(found["PV_drivers_version"])
 
     def that_ha_would_start(self):
         """Halted VMs that HA takes for its own."""
@@ -144,48 +157,73 @@ class Vms:
         halted = self.database.records("VM", power_state="Halted", is_a_template=False, is_a_snapshot=False)
         return [ref for ref, vm in halted.items() if vm["other_config"].get("auto_poweron") == "true"]
 
-    def _require_state(self, vm, *wanted):
-        found = self.database.get("VM", vm, "power_state")
-        if found not in wanted:
-            raise XenError("VM_BAD_POWER_STATE", vm, wanted[0], found)
+    def _verify_allowed(self, vm, operation, *states):
+        """What check_operation_error looks at, in its order."""
+        record = self.database.record("VM", vm)
+        if operation in record["blocked_operations"]:
+            raise XenError("OPERATION_BLOCKED", vm, record["blocked_operations"][operation])
+        if record["power_state"] not in states:
+            wanted = ", ".join(state.lower() for state in states)
+            raise XenError("VM_BAD_POWER_STATE", vm, wanted, record["power_state"].lower())
+        if record["current_operations"]:
+            ((task, busy), *_) = record["current_operations"].items()
+            raise XenError("OTHER_OPERATION_IN_PROGRESS", "VM", vm, busy, task)
+        if record["is_a_snapshot"] and operation not in ("destroy", "hard_shutdown"):
+            raise XenError("VM_IS_SNAPSHOT", vm, operation)
+        if record["is_a_template"] and not record["is_a_snapshot"] and operation != "destroy":
+            raise XenError("VM_IS_TEMPLATE", vm, operation)
 
     # -- VBD ----------------------------------------------------------------------------------------------------------
 
     def vbd_create(self, _session, record):
         db = self.database
-        vm, vdi = record["VM"], record.get("VDI", NULL)
+        vm, vdi, type_ = record["VM"], record.get("VDI", NULL), record.get("type", "Disk")
+        db.get("VM", vm, "uuid")
         if not record.get("empty"):
             db.get("VDI", vdi, "uuid")
+        if type_ == "CD" and record["mode"] != "RO":
+            raise XenError("VBD_CDS_MUST_BE_READONLY")
+        if type_ != "CD" and record.get("empty"):
+            raise XenError("VBD_NOT_REMOVABLE_MEDIA", "in constructor")
+        if record["mode"] == "RW" and db.get("VDI", vdi, "read_only"):
+            raise XenError("VDI_READONLY", vdi)
         taken = {db.get("VBD", ref, "userdevice") for ref in db.refs("VBD", VM=vm)}
         device = record["userdevice"]
         if device == "autodetect":
             device = next(str(number) for number in range(256) if str(number) not in taken | {"3"})
         if device in taken:
             raise XenError("DEVICE_ALREADY_EXISTS", device)
-        if (
-            db.get("VM", vm, "is_control_domain") is False
-            and db.get("VDI", vdi, "read_only")
-            and record["mode"] == "RW"
-        ):
-            raise XenError("VDI_READONLY", vdi)
         return db.create("VBD", **{**_known("VBD", record), "userdevice": device, "currently_attached": False})
 
     def vbd_destroy(self, _session, vbd):
         record = self.database.record("VBD", vbd)
-        if record["currently_attached"] and self.database.get("VM", record["VM"], "power_state") != "Halted":
-            raise XenError("DEVICE_ALREADY_ATTACHED", vbd)
+        if record["currently_attached"]:
+            raise XenError("OPERATION_NOT_ALLOWED", f"VBD '{record['uuid']}' still attached to a VM")
         self.database.destroy("VBD", vbd)
 
     def vbd_plug(self, _session, vbd):
-        self._require_state(self.database.get("VBD", vbd, "VM"), "Running")
-        if self.database.get("VBD", vbd, "currently_attached"):
+        """What stays plugged out stays as a VBD: it is in the VM at its next boot."""
+        record = self.database.record("VBD", vbd)
+        vm = self.database.record("VM", record["VM"])
+        if vm["power_state"] != "Running":
+            raise XenError("VM_BAD_POWER_STATE", record["VM"], "running", vm["power_state"].lower())
+        if record["currently_attached"]:
             raise XenError("DEVICE_ALREADY_ATTACHED", vbd)
+        self._verify_can_hotplug(vm["domain_type"], record["VM"])
         self._require_free(vbd)
+        if vm["domain_type"] == "hvm" and record["type"] != "CD" and record["mode"] == "RO":
+            raise XenError("DISK_VBD_MUST_BE_READWRITE_FOR_HVM", vbd)
         self.database.set("VBD", vbd, "currently_attached", True)
 
+    def _verify_can_hotplug(self, domain_type, vm):
+        if domain_type == "hvm" and not self._has_pv_drivers(vm):
+            raise XenError("VM_MISSING_PV_DRIVERS", vm)
+
     def vbd_unplug(self, _session, vbd):
-        if not self.database.get("VBD", vbd, "currently_attached"):
+        record = self.database.record("VBD", vbd)
+        if not record["currently_attached"]:
             raise XenError("DEVICE_ALREADY_DETACHED", vbd)
+        self._verify_can_hotplug(self.database.get("VM", record["VM"], "domain_type"), record["VM"])
         self.database.set("VBD", vbd, "currently_attached", False)
 
     def _require_free(self, vbd):
@@ -194,7 +232,7 @@ class Vms:
         record = db.record("VBD", vbd)
         for other in db.refs("VBD", VDI=record["VDI"], currently_attached=True):
             if other != vbd and "RW" in (record["mode"], db.get("VBD", other, "mode")):
-                raise XenError("VDI_IN_USE", record["VDI"], "VBD.plug")
+                raise XenError("VDI_IN_USE", record["VDI"])
 
     # -- VIF and network ----------------------------------------------------------------------------------------------
 
@@ -223,6 +261,7 @@ class Vms:
 
     def vdi_create(self, _session, record):
         db = self.database
+        self.storage.require_plugged(record["SR"])
         made = str(uuid.uuid4())
         fields = _known("VDI", record)
         if self.make_vdi is not None:
@@ -232,6 +271,9 @@ class Vms:
 
     def vdi_destroy(self, _session, vdi):
         record = self.database.record("VDI", vdi)
+        self.storage.require_plugged(record["SR"])
+        if not record["managed"]:
+            raise XenError("VDI_NOT_MANAGED", vdi)
         for vbd in record["VBDs"]:
             if self.database.get("VBD", vbd, "currently_attached"):
                 raise XenError("VDI_IN_USE", vdi, "destroy")
@@ -247,8 +289,8 @@ class Vms:
         record = db.record("VDI", vdi)
         if not record["VBDs"]:
             raise XenError("VDI_NEEDS_VM_FOR_MIGRATE", vdi)
-        if not db.refs("PBD", SR=sr, currently_attached=True):
-            raise XenError("SR_NO_PBDS", sr)
+        self.storage.require_plugged(sr)
+        self.storage.require_plugged(record["SR"])
         row = {name: value for name, value in _known("VDI", record).items() if name not in ("SR", "location")}
         made = str(uuid.uuid4())
         new = db.create("VDI", made, SR=sr, location=made, **{**row, "snapshot_of": NULL})

@@ -57,18 +57,35 @@ def test_a_session_ends_with_logout(pool, connect):
     assert reply == {"Status": "Failure", "ErrorDescription": ["SESSION_INVALID", handle]}
 
 
-def test_sessions_cannot_be_listed(api, errors):
-    assert errors(api.session.get_all_records)[0] == "MESSAGE_METHOD_UNKNOWN"
+def test_sessions_cannot_be_listed(pool, api, mistakes):
+    assert mistakes(pool, api.session.get_all_records)[0] == "MESSAGE_METHOD_UNKNOWN"
 
 
-@pytest.mark.parametrize("method", ["SR.destroy_all", "VM.recover", "SR.set_type", "SR.add_to_name_label", "nonsense"])
-def test_an_unknown_method(api, errors, method):
-    assert errors(getattr(api, method), "OpaqueRef:1") == ["MESSAGE_METHOD_UNKNOWN", method]
+@pytest.mark.parametrize(
+    "method", ["SR.destroy_all", "SR.set_type", "SR.add_to_name_label", "Async.SR.get_record", "nonsense"]
+)
+def test_an_unknown_method(pool, api, mistakes, method):
+    assert mistakes(pool, getattr(api, method), "OpaqueRef:1") == ["MESSAGE_METHOD_UNKNOWN", method]
 
 
-def test_a_wrong_number_of_parameters(api, errors):
-    assert errors(api.SR.get_record) == ["MESSAGE_PARAMETER_COUNT_MISMATCH", "SR.get_record", "2", "1"]
-    assert errors(api.SR.scan, "a", "b")[0] == "MESSAGE_PARAMETER_COUNT_MISMATCH"
+def test_a_wrong_number_of_parameters(pool, api, mistakes):
+    assert mistakes(pool, api.SR.get_record) == ["MESSAGE_PARAMETER_COUNT_MISMATCH", "SR.get_record", "2", "1"]
+    assert mistakes(pool, api.SR.scan, "a", "b")[0] == "MESSAGE_PARAMETER_COUNT_MISMATCH"
+
+
+def test_a_call_that_xapi_has_and_the_simulator_not(pool, api, mistakes):
+    assert (
+        mistakes(pool, api.VM.checkpoint, "OpaqueRef:1", "x")[1] == "xapi has VM.checkpoint, and this simulator has not"
+    )
+
+
+def test_whoever_asks_for_what_there_is_not_fails_at_the_end(start, connect):
+    pool = start()
+    with pytest.raises(XenAPI.Failure):
+        connect(pool).xenapi.task.get_all_records_where('field "name_label" = "x"')
+    with pytest.raises(AssertionError, match="missing field, task, name_label"):
+        pool.stop()
+    pool.api.mistakes.clear()
 
 
 def test_a_handle_of_nothing(api, errors):
@@ -114,8 +131,8 @@ def test_a_key_that_is_there_cannot_be_added_and_one_that_is_not_can_be_removed(
     api.host.remove_from_other_config(pool.master, "nothing")
 
 
-def test_a_value_of_another_type(pool, api, errors):
-    assert errors(api.host.set_multipathing, pool.master, "maybe") == ["FIELD_TYPE_ERROR", "multipathing"]
+def test_a_value_of_another_type(pool, api, mistakes):
+    assert mistakes(pool, api.host.set_multipathing, pool.master, "maybe") == ["FIELD_TYPE_ERROR", "value"]
 
 
 def test_secrets_come_and_go(pool, api, errors):
@@ -127,12 +144,25 @@ def test_secrets_come_and_go(pool, api, errors):
     assert errors(api.secret.get_value, secret) == ["HANDLE_INVALID", "secret", secret]
 
 
-def test_records_by_an_expression(pool, api, errors):
-    assert list(api.host.get_all_records_where('field "name_label" = "xs2" and field "enabled" = "true"')) == [
-        pool.hosts[1]
-    ]
-    assert len(api.host.get_all_records_where("true")) == 2
-    assert errors(api.host.get_all_records_where, 'not field "name_label" = "xs2"')[0] == "INTERNAL_ERROR"
+@pytest.mark.parametrize("expression, names", [
+    ('field "name__label" = "xs2" and field "enabled" = "true"', ["xs2"]),
+    ('(field "name__label"="xs1")or"xs2"=field "name__label"', ["xs1", "xs2"]),
+    ('not field "name__label" = "xs2"', ["xs1"]),
+    ("true", ["xs1", "xs2"]),
+    ("false", []),
+])  # fmt: skip
+def test_records_by_an_expression(api, expression, names):
+    found = api.host.get_all_records_where(expression)
+    assert sorted(host["name_label"] for host in found.values()) == names
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ['field "name_label" = "xs2"', 'true or field "x" = ""', 'field "uuid"', "uuid = 1", "(true", "true true"],
+)
+def test_an_expression_that_a_database_cannot_read(pool, api, mistakes, expression):
+    """Fields have its names: a part of a name is joined to the next by two underscores."""
+    assert mistakes(pool, api.host.get_all_records_where, expression)[0] == "INTERNAL_ERROR"
 
 
 def test_a_driver_alone_may_write_some_fields(pool, api, errors):

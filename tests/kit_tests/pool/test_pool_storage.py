@@ -201,7 +201,7 @@ def test_an_sr_is_introduced_plugged_scanned_unplugged_and_forgotten(start, conn
     pool.restart_toolstack()
     api = connect(pool).xenapi
     sr = api.SR.introduce("", "label", "", "fake", "user", True, {})
-    assert errors(api.SR.scan, sr) == ["SR_NO_PBDS", sr]
+    assert errors(api.SR.scan, sr) == ["SR_HAS_NO_PBDS", sr]
     pbds = [api.PBD.create({"SR": sr, "host": host, "device_config": {"target": "a"}}) for host in pool.hosts]
 
     for pbd in pbds:
@@ -258,7 +258,7 @@ def test_destroying_attaches_and_deletes(start, connect, errors):
     pool = start({"FakeSR": pool_fakes.shell({"sr_attach": DONE, "sr_delete": DONE})})
     api = connect(pool).xenapi
     sr = api.SR.introduce("", "label", "", "fake", "user", True, {})
-    assert errors(api.SR.destroy, sr) == ["SR_NO_PBDS", sr]
+    assert errors(api.SR.destroy, sr) == ["SR_HAS_NO_PBDS", sr]
     api.PBD.create({"SR": sr, "host": pool.master, "device_config": {}})
 
     api.SR.destroy(sr)

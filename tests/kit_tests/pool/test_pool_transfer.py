@@ -8,6 +8,7 @@ import pytest
 from kit.pool import transfer
 from kit.pool.database import NULL, Database
 from kit.pool.errors import XenError
+from kit.pool.storage import Storage
 from kit.pool.vms import Vms
 
 
@@ -16,9 +17,12 @@ class Small:
 
     def __init__(self):
         self.db = Database()
-        self.vms = Vms(self.db)
+        self.vms = Vms(self.db, Storage(self.db, None))
         db = self.db
+        master = db.create("host")
+        db.create("pool", master=master)
         self.sr = db.create("SR", type="lvmoiscsi", content_type="user")
+        db.create("PBD", SR=self.sr, host=master, currently_attached=True)
         self.disk = db.create("VDI", SR=self.sr, location="here")
         self.isos = db.create("SR", type="iso", content_type="iso")
         self.iso = db.create("VDI", SR=self.isos, location="tools.iso")
@@ -26,7 +30,7 @@ class Small:
         more = {"ha_always_run": True, "ha_restart_priority": "restart", "other_config": {"a": "b", "mac_seed": "s"}}
         self.vm = db.create("VM", name_label="web", power_state="Running", blocked_operations={"start": ""}, **more)
         db.create("VBD", VM=self.vm, VDI=self.disk, currently_attached=True)
-        db.create("VBD", VM=self.vm, VDI=self.iso, userdevice="3", type="CD", currently_attached=True)
+        db.create("VBD", VM=self.vm, VDI=self.iso, userdevice="3", type="CD", mode="RO", currently_attached=True)
         db.create("VIF", VM=self.vm, network=self.net, MAC="02:00:00:00:00:01")
 
     def exported(self):
@@ -133,7 +137,8 @@ def test_what_a_client_may_not_do_with_a_vm(small):
     (vbd, _) = db.refs("VBD", VM=small.vm)
     for words, call, parameters in (
         ("VM_BAD_POWER_STATE", vms.vm_destroy, (small.vm,)),
-        ("DEVICE_ALREADY_ATTACHED", vms.vbd_destroy, (vbd,)),
+        ("OPERATION_NOT_ALLOWED", vms.vbd_destroy, (vbd,)),
+        ("VM_LACKS_FEATURE", vms.vm_clean_shutdown, (small.vm,)),
         ("DEVICE_ALREADY_ATTACHED", vms.vbd_plug, (vbd,)),
         (
             "DEVICE_ALREADY_EXISTS",
@@ -145,7 +150,53 @@ def test_what_a_client_may_not_do_with_a_vm(small):
     ):
         with pytest.raises(XenError, match=words):
             call("", *parameters)
-    other = db.create("VM", power_state="Running")
+    tools = db.create("VM_guest_metrics", PV_drivers_detected=True)
+    other = db.create("VM", power_state="Running", guest_metrics=tools)
+    plain = db.create("VM", power_state="Running")
     record = {"VM": other, "VDI": small.disk, "userdevice": "autodetect", "mode": "RO"}
-    with pytest.raises(XenError, match="VDI_IN_USE"):
-        vms.vbd_plug("", vms.vbd_create("", record))
+    for words, more in (
+        ("VDI_IN_USE", {}),
+        ("DISK_VBD_MUST_BE_READWRITE_FOR_HVM", {"VDI": db.create("VDI", SR=small.sr, location="free")}),
+        ("VM_MISSING_PV_DRIVERS", {"VM": plain}),
+    ):
+        made = vms.vbd_create("", {**record, **more})
+        with pytest.raises(XenError, match=words):
+            vms.vbd_plug("", made)
+        assert db.exists("VBD", made), "it stays"
+
+
+def test_an_export_gives_a_number_to_null_and_no_object_has_it(small):
+    objects = {each["class"]: each for each in small.exported()}
+    ids = {each["id"] for each in small.exported()}
+    vm = objects["VM"]["snapshot"]
+    assert vm["parent"] == vm["snapshot_of"] == vm["affinity"] and vm["parent"].startswith("Ref:")
+    assert vm["parent"] not in ids
+    (new,) = small.imported(small.exported())
+    assert small.db.get("VM", new, "parent") == vm["parent"], "and there it stays"
+
+
+def test_a_disk_whose_sr_was_forgotten_keeps_its_vm_from_being_exported(small):
+    small.vms.storage._forget(small.sr)
+    assert small.db.refs("VBD", VDI=small.disk)
+    with pytest.raises(XenError, match="HANDLE_INVALID"):
+        small.exported()
+
+
+def test_what_an_import_leaves_behind(small):
+    small.db.set("VM", small.vm, "domain_type", "hvm")
+    for is_a_template in (False, True):
+        small.db.set("VM", small.vm, "is_a_template", is_a_template)
+        (new,) = small.imported(small.exported())
+        vm = small.db.record("VM", new)
+        assert "import_task" in vm["other_config"] and vm["is_a_template"] == is_a_template
+        assert ("device-model" in vm["platform"]) == (not is_a_template)
+
+
+def test_a_template_is_not_started(small):
+    small.vms.vm_hard_shutdown("", small.vm)
+    small.db.set("VM", small.vm, "blocked_operations", {})
+    small.vms.vm_set_is_a_template("", small.vm, True)
+    with pytest.raises(XenError, match="VM_IS_TEMPLATE"):
+        small.vms.vm_start("", small.vm)
+    small.vms.vm_set_is_a_template("", small.vm, False)
+    small.vms.vm_start("", small.vm)

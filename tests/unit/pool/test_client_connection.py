@@ -250,4 +250,6 @@ def test_the_result_of_a_task(value, text):
 
 
 def test_a_right_that_is_missing_is_said():
-    assert "may not call SR.create" in str(failure("SR.create", ["RBAC_PERMISSION_DENIED", "sr.create", "no"]))
+    assert "may not call SR.create" in str(
+        failure("SR.create", ["RBAC_PERMISSION_DENIED", "sr.create", "No permission in user session"])
+    )

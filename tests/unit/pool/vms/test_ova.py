@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from kit.pool import transfer
+from kit.pool.datamodel import FIELDS
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool.vms import ova, ova_file
 
@@ -56,6 +57,24 @@ def test_what_nobody_knows_here_stays_as_it_was(document, edit):
     for part in strange.replace("<nil/>", "<nil />").split("<member>")[1:]:
         assert kept.count(part.replace("<name>", "<name>")) == count, part
     assert things(done.document, "VM")[0].text("name_label") == "a copy"
+
+
+def test_what_leads_to_nothing_in_the_file_leads_nowhere(document, edit, day):
+    """An export gives a number also to the reference of nothing; an import would keep it."""
+    before, after = ova_file.Ova(document), ova_file.Ova(ova.edited(document, edit).document)
+    assert re.match("Ref:[0-9]+", before.main().text("parent"))
+    there = {thing.id for thing in after.things}
+    for thing in after.things:
+        for name, field in FIELDS[thing.cls].items():
+            if field.type.startswith("ref ") and thing.text(name).startswith("Ref:"):
+                assert thing.text(name) in there, (thing.cls, name)
+    assert after.main().text("parent") == after.main().text("affinity") == "OpaqueRef:NULL"
+
+
+@pytest.mark.parametrize("cls", sorted(ova.REFERENCES))
+def test_the_references_of_a_file_are_those_that_an_export_makes(cls):
+    made = [name for name in transfer._TRANSLATED[cls] if FIELDS[cls][name].type.startswith("ref ")]
+    assert sorted(ova.REFERENCES[cls]) == sorted(made)
 
 
 def test_it_leads_to_the_new_sr_and_to_nothing_of_the_old(document, edit, day):

@@ -3,13 +3,16 @@
 
 import pytest
 
+from kit.examples import EVERY_OTHER_DEATH
 from kit.pool import transfer
+from kit.pool.api import GoneAway
 from kit.pool.database import NULL
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.vms import ova_file
+from relvmoiscsi.pool.vms import transfer as pool_transfer
 from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE
 
 pytestmark = pytest.mark.states
@@ -144,7 +147,7 @@ def test_nothing_is_called_that_could_harm_an_original(day):
 
     made = {call for call in day.lab.pool.api.calls if any(word in call.split(".")[-1] for word in CHANGING)}
     allowed = {"task.create", "task.destroy", "network.create", "VIF.create", "VIF.destroy", "VM.add_to_other_config"}
-    assert made <= allowed
+    assert made <= {*allowed, "VM.set_is_a_template"}
 
 
 # --- what a copy has
@@ -181,7 +184,10 @@ def test_what_the_facts_say_of_each_field(day):
     assert new["tags"] == ["relvmoiscsi", "xo:no-bak=relvmoiscsi clone"]
     ours = {key for key in new["other_config"] if key.startswith("relvmoiscsi:")}
     assert ours == {"relvmoiscsi:" + key for key in ("clone-of", "sr", "run", "done")}
-    assert set(new["other_config"]) - ours == {"pcix", "mac_seed"} and new["other_config"]["mac_seed"] != "seed"
+    assert (
+        set(new["other_config"]) - ours == {"pcix", "mac_seed", "import_task"}
+        and new["other_config"]["mac_seed"] != "seed"
+    )
     assert (new["resident_on"], new["suspend_VDI"], new["appliance"]) == (NULL, NULL, NULL)
     assert new["NVRAM"] == {"EFI-variables": "QUJD"} and new["platform"] == {"secureboot": "true"}
     assert new["bios_strings"] == {"bios-vendor": "x"} and new["xenstore_data"] == {"vm-data/a": "1"}
@@ -401,10 +407,70 @@ def test_an_sr_without_vms_is_not_found(day):
         day.lab.clone_vms(other.sr_uuid, everything=True)
 
 
-def test_a_role_that_may_not_is_told(day):
-    day.lab.pool.api.users["eve"] = ("x", "vm-operator")
-    (done,) = day.clone("web", where=day.lab.where()._replace(user="eve", password="x"))
-    assert isinstance(done.error, PoolFailure) and done.error.code == "RBAC_PERMISSION_DENIED"
+@pytest.mark.parametrize("role, may", [("vm-operator", False), ("vm-admin", True), ("pool-operator", True)])
+def test_a_role_that_may_not_is_told(day, role, may):
+    """The answer is 403; why stands in the task alone. Whoever may change VMs may clone, and make a network."""
+    day.lab.pool.api.users["eve"] = ("x", role)
+    eve = day.lab.where()._replace(user="eve", password="x")
+    (done,) = day.clone("web", where=eve, **({"isolated": "nowhere", "keep_mac": True} if may else {}))
+    assert (done.status == MADE) == may
+    if not may:
+        assert isinstance(done.error, PoolFailure) and done.error.code == "RBAC_PERMISSION_DENIED"
+        assert "The user of this session may not call VM.export_metadata" in str(done.error)
+
+
+# --- a copy that is not done
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_it_is_started_by_nobody_until_it_is_right(day, dies, snapshots):
+    """At whatever call the run dies: a VM that can be started has every disk and every network card it should have."""
+    day.lab.snapshot(day.web, "before the update", day.lab.vdi("Production", "before")[0])
+    expected, number, templates = day.expected(day.web), 0, 0
+    while True:
+        death = dies(lambda: day.clone("web", keep_mac=True, isolated="nowhere", snapshots=snapshots), number)
+        for ref, vm in list(day.db.records("VM").items()):
+            if "relvmoiscsi:clone-of" not in vm["other_config"] or vm["is_a_snapshot"]:
+                continue
+            try:
+                day.lab.pool.api.vms.vm_start("", ref)
+            except XenError as error:
+                assert error.description[0] == "VM_IS_TEMPLATE"
+                templates += 1
+            else:
+                macs = {vif["MAC"] for vif in day.db.records("VIF", VM=ref).values()}
+                assert day.lab.disks_of(ref) == expected
+                assert macs == {vif["MAC"] for vif in day.db.records("VIF", VM=day.web).values()}
+                day.lab.pool.api.vms.vm_hard_shutdown("", ref)
+            day.lab.pool.api.vms.vm_destroy("", ref)
+        for ref, vm in list(day.db.records("VM").items()):
+            if "relvmoiscsi:clone-of" in vm["other_config"]:
+                day.lab.pool.api.vms.vm_destroy("", ref)
+        number += EVERY_OTHER_DEATH
+        if not death.came:
+            break
+    assert templates
+
+
+def test_a_template_that_a_run_has_left_is_finished_and_is_a_vm(day):
+    """Its generation id is another than that of its original, of which xapi makes none for a template."""
+
+    def cut(name, _parameters):
+        if name == "VM.set_is_a_template":
+            raise GoneAway()
+
+    day.lab.pool.api.before = cut
+    (cut_off,) = day.clone("web")
+    day.lab.pool.api.before = None
+    ((ref, half),) = [row for row in day.db.records("VM").items() if row[1]["is_a_template"]]
+    (done,) = day.clone("web")
+    vm = day.vm(done.uuid)
+
+    assert (cut_off.status, done.status, done.uuid) == (FAILED, MADE, half["uuid"])
+    assert (half["is_a_template"], vm["is_a_template"]) == (True, False)
+    low, high = map(int, vm["generation_id"].split(":"))
+    assert vm["generation_id"] == half["generation_id"] and 0 <= low < 2**63 and 0 <= high < 2**63
+    assert day.clone("web")[0].status == ALREADY
 
 
 def test_records_of_a_newer_release_are_refused_by_the_pool(day, monkeypatch):
@@ -440,11 +506,49 @@ def test_ten_at_once(day):
     assert [each.vm_name for each in done] == [f"vm {number:02d}" for number in range(12)] + ["web"]
 
 
-@pytest.mark.parametrize("status", [302, 401, 403, 404, 503])
-def test_an_answer_after_which_no_task_ends_is_told_at_once(day, monkeypatch, status):
-    monkeypatch.setattr(day.lab.pool.api.transfer, "answer", lambda *_: (status, b""))
+@pytest.fixture
+def impatient(monkeypatch):
+    """Who waits for a task that no handler has taken does not wait long."""
+    monkeypatch.setattr(pool_transfer, "VERDICT_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 500, 503])
+def test_an_answer_after_which_no_task_ends_ends_the_wait(day, monkeypatch, impatient, status):
+    page = b"<html><body><h1>HTTP</h1>No room &lt;here&gt;.</body></html>"
+    monkeypatch.setattr(day.lab.pool.api.transfer, "answer", lambda *_: (status, page))
     (done,) = day.clone("web")
-    assert done.status == FAILED and f"answers {status}" in str(done.error)
+    assert done.status == FAILED
+    assert f"answered {status} to GET /export_metadata: HTTP No room <here>." in str(done.error)
+    assert not day.db.refs("task"), "nobody else would end it"
+
+
+@pytest.mark.parametrize("path", ["/export_metadata", "/import_metadata"])
+def test_a_handler_that_fails_before_it_takes_the_task_is_told(day, impatient, path):
+    def refuse(_method, its):
+        if its == path:
+            raise XenError("INTERNAL_ERROR", "Unix.Unix_error(Unix.ENOSPC)")
+
+    day.lab.pool.api.transfer.refuse = refuse
+    (done,) = day.clone("web")
+    assert done.status == FAILED and "Unix.Unix_error(Unix.ENOSPC)" in str(done.error)
+    assert not day.db.refs("task") and not day.copies()
+
+
+def test_a_disk_whose_sr_was_forgotten_is_told_in_words(day):
+    day.lab.pool.api.vms.vm_hard_shutdown("", day.web)
+    sr = day.db.get("VDI", day.root, "SR")
+
+    def gone(method, path):
+        for pbd in day.db.refs("PBD", SR=sr):
+            day.db.set("PBD", pbd, "currently_attached", False)
+        day.lab.pool.storage.sr_forget("", sr)
+
+    day.lab.pool.api.transfer.refuse = gone
+    (done,) = day.clone("web")
+    assert "xapi takes such a disk off the VM within a minute" in str(done.error)
+    assert day.lab.pool.db.refs("VBD", VM=day.web)
+    day.lab.pool.collect_garbage()
+    assert not day.lab.pool.db.refs("VBD", VM=day.web)
 
 
 # --- disks that are lent, names

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """One disk of a copy for a VM that looks into it, and back."""
 
+import re
+
 import pytest
 
+from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import records
@@ -31,7 +34,8 @@ def take_back(day, vdi=None, vm=None):
 
 @pytest.fixture
 def helper(day):
-    return day.lab.vm("helper", day.lab.vdi("Testing", "data")[0], state="Running")
+    """A VM that takes disks while it runs, also to read alone: it is no HVM."""
+    return day.lab.vm("helper", day.lab.vdi("Testing", "data")[0], state="Running", domain_type="pv_in_pvh")
 
 
 def test_a_running_vm_sees_it_at_once_read_only(day, helper):
@@ -69,17 +73,40 @@ def test_to_write_and_to_a_halted_vm(day, helper):
 
 
 def test_a_run_that_was_cut_before_the_plug_is_finished(day, helper):
-    vms = day.lab.pool.api.vms
-    plug = vms.vbd_plug
+    def dies(name, _params):
+        if name == "Async.VBD.plug":
+            raise GoneAway()
 
-    def fails(_session, _vbd):
-        raise XenError("DEVICE_ATTACH_TIMEOUT", "VBD", "x")
-
-    day.lab.pool.api._methods["VBD.plug"] = fails
-    with pytest.raises(PoolFailure, match="DEVICE_ATTACH_TIMEOUT"):
+    day.lab.pool.api.before = dies
+    with pytest.raises(PoolFailure, match="went away"):
         lend(day, "data", helper)
-    day.lab.pool.api._methods["VBD.plug"] = plug
+    day.lab.pool.api.before = None
     assert lend(day, "data", helper).status == "lent" and len(day.db.refs("VBD", VDI=day.new(day.data))) == 1
+
+
+@pytest.mark.parametrize("tools, rw, words", [
+    (False, True, "has no PV drivers: the pool can plug and unplug its disks only while the VM is shut down."),
+    (True, False, "An HVM VM that runs takes no read-only disk. Shut the VM down and run the same again, or say --rw"),
+])  # fmt: skip
+def test_what_a_running_vm_does_not_take_it_has_not_at_its_next_boot(day, tools, rw, words):
+    vm = day.lab.vm("windows", day.lab.vdi("Testing", "data")[0], state="Running", tools=tools)
+    before = day.db.records("VBD")
+    with pytest.raises(PoolFailure, match=re.escape(words)) as refused:
+        lend(day, "root disk", vm, rw=rw)
+    assert "The disk was taken off the VM 'windows' again." in str(refused.value) and day.db.records("VBD") == before
+    day.lab.pool.api.vms.vm_hard_shutdown("", vm)
+    assert lend(day, "root disk", vm, rw=rw).status == "lent"
+
+
+def test_a_guest_without_drivers_gives_it_back_when_it_is_shut_down(day):
+    vm = day.lab.vm("windows", day.lab.vdi("Testing", "data")[0], tools=False)
+    lend(day, "data", vm)
+    vms = day.lab.pool.api.vms
+    vms.vm_start("", vm)
+    with pytest.raises(PoolFailure, match="only while the VM is shut down. Shut the VM down"):
+        take_back(day)
+    vms.vm_hard_shutdown("", vm)
+    assert [each.status for each in take_back(day)] == ["taken back"]
 
 
 def test_never_two_writers(day, helper):

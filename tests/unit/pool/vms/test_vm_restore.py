@@ -7,12 +7,14 @@ import pytest
 
 from kit.examples import EVERY_OTHER_DEATH
 from kit.pool.api import GoneAway
+from kit.pool.database import NULL
 from kit.pool.errors import XenError
+from kit.pool_fakes import until
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.pool import discard, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import home, inventory, restore, restore_journal
+from relvmoiscsi.pool.vms import home, inventory, keep, restore, restore_journal, swapping
 
 
 def run(day, work):
@@ -195,6 +197,73 @@ def test_a_guest_that_does_not_shut_down_keeps_its_disks(day):
     with pytest.raises(PoolFailure, match="VM_SHUTDOWN_TIMEOUT"):
         bring_back(day, shutdown=True)
     assert seen(day) == before
+
+
+def test_a_guest_without_tools_keeps_its_disks_and_is_told_how_to_shut_it_down(day):
+    day.db.set("VM", day.web, "guest_metrics", NULL)
+    before = seen(day)
+    with pytest.raises(PoolFailure, match="no tools .* Shut the guest down from inside") as refused:
+        bring_back(day, shutdown=True)
+    assert "Nothing was changed." in str(refused.value) and seen(day) == before
+    assert day.db.get("VM", day.web, "power_state") == "Running" and not left_of(day)
+
+
+# --- while the SR of the original is away, which is when somebody restores
+
+
+def away(day):
+    """No host has the SR of the original any more."""
+    original = day.db.get("VDI", day.root, "SR")
+    for pbd in day.db.refs("PBD", SR=original):
+        day.db.set("PBD", pbd, "currently_attached", False)
+
+
+def keep_as_it_is(day):
+    return run(day, lambda calls, *_: keep.keep(calls, day.web))
+
+
+@pytest.mark.parametrize("back, status", [(undo, "undone"), (keep_as_it_is, "kept as it is")], ids=["undo", "keep"])
+def test_without_the_sr_of_the_original_all_is_done_but_the_names(halted, back, status):
+    away(halted)
+    done = bring_back(halted)
+    on_copy = halted.lab.disks_of(halted.web)
+
+    assert done.status == "restored" and names(halted) == ["root disk", "data"]
+    assert {sr for sr, _ in on_copy.values()} == {halted.sr} and not halted.db.get(
+        "VM", halted.web, "blocked_operations"
+    )
+    assert [note.split(" (")[0] for note in done.notes] == [
+        f"The VDI {uuid(halted, vdi)} keeps its name" for vdi in (halted.root, halted.data)
+    ]
+    said = f"`xe vdi-param-set uuid={uuid(halted, halted.root)} name-label='root disk before restore 2026-11-22'`"
+    assert said in done.notes[0]
+
+    for vdi in (halted.root, halted.data):  # an earlier restore has named them when the SR was there
+        halted.db.set("VDI", vdi, "name_label", "waits")
+    if back is keep_as_it_is:
+        halted.db.set("VBD", vbd(halted, "0"), "VDI", halted.root)
+    ended = back(halted)
+    assert ended.status == status and not left_of(halted) and not halted.db.get("VM", halted.web, "blocked_operations")
+    assert any(f"{uuid(halted, halted.root)} keeps its name" in note for note in ended.notes)
+    assert names(halted) == ["waits", "waits"]
+
+
+def test_a_name_is_written_when_the_vm_may_be_started(halted):
+    """It is a call to the driver of an SR, and that may hang."""
+    bring_back(halted)
+    calls = halted.lab.pool.api.calls
+    last = max(number for number, call in enumerate(calls) if call == "VM.remove_from_blocked_operations")
+    assert "Async.VDI.set_name_label" not in calls[:last] and calls.count("Async.VDI.set_name_label") == 2
+    original = halted.db.get("SR", halted.db.get("VDI", halted.root, "SR"), "uuid")
+    assert [entry[1] for entry in halted.lab.world.log if entry[0] == "vdi_update"] == [original] * 2
+
+
+def test_a_name_that_takes_too_long_is_not_waited_for(halted, monkeypatch):
+    monkeypatch.setattr(swapping, "NAME_SECONDS", 0.05)
+    halted.lab.pool.storage.slow[halted.lab.pool.master] = 0.5
+    done = bring_back(halted)
+    assert done.status == "restored" and "has not ended within 0 seconds" in done.notes[0]
+    until(lambda: halted.lab.pool.is_at_rest)
 
 
 def test_a_suspended_vm_is_refused(day):
@@ -572,6 +641,7 @@ def test_killed_at_every_call_it_comes_home(halted, dies):
     while True:
         bring_back(halted, date="x")
         death = dies(lambda: take_home(halted), number)
+        until(lambda: halted.lab.pool.is_at_rest)
         if left_of(halted):
             take_home(halted)
         disks = halted.lab.disks_of(halted.web)

@@ -18,6 +18,7 @@ from relvmoiscsi.pool import luns, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import choice, clone, inventory, ova_file, saved
+from relvmoiscsi.pool.vms import transfer as transfer_of_client
 from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE
 from relvmoiscsi.resignature.reading.saved import saved as on_disk
 from relvmoiscsi.sr_driver import probe
@@ -38,6 +39,16 @@ def on_lun(lab, scsi_id):
 
 def vdis(lab):
     return lab.pool.db.refs("VDI", name_label=NAME_LABEL, SR=lab.originals["Production"][1])
+
+
+def test_a_copy_that_no_host_has_is_told_without_end(lab, monkeypatch):
+    """xapi's handler fails before it takes the task, which then stays pending for ever."""
+    monkeypatch.setattr(transfer_of_client, "VERDICT_SECONDS", 0.05)
+    office = Office(lab).attach()
+    for pbd in office.db.refs("PBD", SR=office.sr):
+        office.db.set("PBD", pbd, "currently_attached", False)
+    with pytest.raises(PoolFailure, match="answered 500 to GET /export_raw_vdi: .*SR_HAS_NO_PBDS"):
+        office.sources("web")
 
 
 class Office:

@@ -391,7 +391,7 @@ def test_an_import_that_fails_leaves_nothing(day):
     before = day.originals()
 
     def fail(_objects):
-        raise XenError("IMPORT_ERROR_GENERIC", "the disk is full")
+        raise XenError("IMPORT_ERROR", "the disk is full")
 
     day.lab.pool.api.transfer.fail_import = fail
     (done,) = day.clone("web")
