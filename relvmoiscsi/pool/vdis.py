@@ -95,9 +95,10 @@ def unlabelled(new_sr: str, copies: Records, originals: Records) -> List[str]:
 
 
 def _carry(calls: Calls, ref: str, copy: Record, old_uuid: str, original: Record) -> None:
-    for field in ("name_label", "name_description"):
+    names = {"name_label": "VDI.set_name_label", "name_description": "VDI.set_name_description"}
+    for field, method in names.items():
         if original[field] and not copy[field]:  # what the LUN has is of the moment of the snapshot, and stays
-            calls.call("VDI.set_" + field, ref, original[field])
+            calls.call(method, ref, original[field])
     if original["tags"] and sorted(original["tags"]) != sorted(copy["tags"]):
         calls.call("VDI.set_tags", ref, original["tags"])
     other_config = {**copy["other_config"], **_carried(original["other_config"]), OLD_VDI: old_uuid}

@@ -186,7 +186,7 @@ def test_one_whole_day(lab, make_pool, standin_sees, say):
     assert disks_of(pool, db) == own and array.content(own["0"]).startswith(TODAY)
 
     # one file from one disk
-    helper = new_vm(pool, "helper", power_state="Running")
+    helper = new_vm(pool, "helper", power_state="Running", domain_type="pv_in_pvh")
     (lent,) = say(pool, "rescue", "copy (2)", "mail", "--vm", "helper", "--yes")["disks"]
     assert second.content(disks_of(pool, helper)[lent["userdevice"]]) == then["mail"] and lent["mode"] == "RO"
     say(pool, "rescue", "copy (2)", "--done", "--yes")

@@ -229,5 +229,5 @@ def day(stage):
     lab = stage.lab
     disks = [lab.vdi("Production", label)[0] for label in ("root disk", "data")]
     stage.web = lab.vm("web", *disks, networks=[lab.network("office")], state="Running")
-    stage.helper = lab.vm("helper", state="Running")
+    stage.helper = lab.vm("helper", state="Running", domain_type="pv_in_pvh")
     return stage

@@ -24,12 +24,12 @@ def begin(turn: Turn, record: Record) -> None:
         key = record["other_config"].get(_HA)
         if key is not None:  # of the VM that it was copied from
             turn.call("VM.remove_from_other_config", _HA)
-        _add(turn, "other_config", _HA, f"{uuid} {priority}")
+        _add(turn, "VM.add_to_other_config", _HA, f"{uuid} {priority}")
         turn.call("VM.set_ha_restart_priority", "")  # takes more rights than the rest, so it comes first
     for operation in _OPERATIONS:
         if operation not in record["blocked_operations"]:
             text = f"{_REASON} `relvmoiscsi pool restore --undo {uuid}`, or the same restore again, ends it."
-            _add(turn, "blocked_operations", operation, text)
+            _add(turn, "VM.add_to_blocked_operations", operation, text)
 
 
 def end(turn: Turn) -> None:
@@ -60,6 +60,6 @@ def is_begun(record: Record) -> bool:
     return bool(ours(record)) or record["other_config"].get(_HA, "").startswith(record["uuid"])
 
 
-def _add(turn: Turn, field: str, key: str, text: str) -> None:
+def _add(turn: Turn, method: str, key: str, text: str) -> None:
     with passing("MAP_DUPLICATE_KEY"):
-        turn.call(f"VM.add_to_{field}", key, text)
+        turn.call(method, key, text)

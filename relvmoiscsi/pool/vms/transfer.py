@@ -26,7 +26,6 @@ _MOST_SAID = 300  #: characters of an answer that are shown
 
 
 class _Request(NamedTuple):
-    name: str  #: as which errors tell of it
     label: str  #: of the task
     method: str
     path: str
@@ -37,7 +36,7 @@ class _Request(NamedTuple):
 def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
     """ova.xml of a VM, in whatever state it is. Raises PoolFailure, Refused."""
     query = {"ref": vm, "export_snapshots": "true" if snapshots else "false"}
-    request = _Request("VM.export_metadata", "relvmoiscsi: records of a VM", "GET", "/export_metadata", query)
+    request = _Request("relvmoiscsi: records of a VM", "GET", "/export_metadata", query)
     try:
         archive, _ = _transferred(calls, request)
     except PoolFailure as failure:
@@ -57,20 +56,20 @@ def import_vm(calls: Calls, document: bytes, label: str, dry_run: bool = False) 
     """
     label, query = label + (" (dry run)" if dry_run else ""), {"dry_run": "true"} if dry_run else {}
     body = ova_file.pack(document)
-    _, result = _transferred(calls, _Request("VM.import_metadata", label, "PUT", "/import_metadata", query, body))
+    _, result = _transferred(calls, _Request(label, "PUT", "/import_metadata", query, body))
     return re.findall(r"OpaqueRef:[-0-9a-zA-Z]+", result)
 
 
 def import_raw(calls: Calls, vdi: str, content: bytes) -> None:
     """Put bytes at the start of a VDI. Raises PoolFailure."""
     label, query = "relvmoiscsi: records of VMs onto a VDI", {"vdi": vdi, "format": "raw"}
-    _transferred(calls, _Request("VDI.import_raw", label, "PUT", "/import_raw_vdi", query, content))
+    _transferred(calls, _Request(label, "PUT", "/import_raw_vdi", query, content))
 
 
 def export_raw(calls: Calls, vdi: str) -> bytes:
     """All of a small VDI. Raises PoolFailure."""
     label, query = "relvmoiscsi: records of VMs from a VDI", {"vdi": vdi, "format": "raw"}
-    content, _ = _transferred(calls, _Request("VDI.export_raw", label, "GET", "/export_raw_vdi", query))
+    content, _ = _transferred(calls, _Request(label, "GET", "/export_raw_vdi", query))
     return content
 
 
@@ -103,18 +102,18 @@ def wait_for(calls: Calls, tasks: List[str], seconds: float) -> None:
 
 def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:
     """(what was answered, the text of the task's result). Raises PoolFailure."""
-    task = str(calls.call("task.create", request.label, ""))
+    task, name = str(calls.call("task.create", request.label, "")), f"{request.method} {request.path}"
     status, content = _answered(calls, request, task)
     if status == http.client.OK:
-        return content, calls.finish(request.name, task)
+        return content, calls.finish(name, task)
     try:
-        calls.finish(request.name, task, VERDICT_SECONDS)
+        calls.finish(name, task, VERDICT_SECONDS)
     except PoolFailure as failure:
         if failure.code or isinstance(failure, PoolGone):
             raise
     with passing("HANDLE_INVALID"):
         calls.call("task.destroy", task)  # nobody else ends it
-    raise PoolFailure(f"The pool at {calls.url} answered {status} to {request.method} {request.path}{_said(content)}.")
+    raise PoolFailure(f"The pool at {calls.url} answered {status} to {name}{_said(content)}.")
 
 
 def _said(page: bytes) -> str:

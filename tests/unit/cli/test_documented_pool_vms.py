@@ -28,7 +28,7 @@ def lab(name_pool):
         root, data = (made.vdi("Production", label)[0] for label in ("root disk", "data"))
         made.vm("web", root, networks=[net], state="Running", ha_always_run=True, ha_restart_priority="restart")
         made.vm("db", data, networks=[net])
-        made.vm("helper", made.vdi("Testing", "data")[0], state="Running")
+        made.vm("helper", made.vdi("Testing", "data")[0])
         name_pool(pool)
         yield made
 

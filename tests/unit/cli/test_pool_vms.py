@@ -512,7 +512,7 @@ def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_a
 
 
 def test_rescue(office, pool_command):
-    helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running")
+    helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running", domain_type="pv_in_pvh")
     assert "would be lent, helper" in pool_command("rescue", "copy", "root disk", "--vm", "helper", "--dry-run").out
     ran = pool_command("rescue", "copy", "root disk", "--vm", "helper", "--yes")
     assert ran.status == 0 and ": lent, helper, device 1" in ran.out and "--rw writes to the copy alone" in ran.out
@@ -667,7 +667,7 @@ BLOCKED = "relvmoiscsi has swapped some of the disks of this VM: for a test"
 
 
 def test_of_several_that_are_taken_back_one_fails(office, pool_command):
-    helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running")
+    helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running", domain_type="pv_in_pvh")
     for name in ("root disk", "data"):
         assert pool_command("rescue", "copy", name, "--vm", "helper", "--yes").status == 0
     held = office.pool.db.refs("VBD", VM=helper, userdevice="1")[0]

@@ -8,6 +8,7 @@ import xmlrpc.client
 import pytest
 
 from kit.doctor_world import DRIVER, DRIVER_INFO, PLUGIN, UUID
+from kit.pool.errors import XenError
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import examine
@@ -127,8 +128,11 @@ def test_without_xapi_the_pool_is_unknown(world):
 
 
 def test_a_xapi_that_refuses_leaves_the_pool_unknown(world, pool):
-    del pool.api._methods["SR.get_supported_types"]
+    def refuse(name, _parameters):
+        if name == "SR.get_supported_types":
+            raise XenError("MESSAGE_METHOD_UNKNOWN", name)
 
+    pool.api.before = refuse
     finding = examine(world.host())[-1]
 
     assert finding.name == "pool" and finding.status == "unknown"

@@ -118,8 +118,9 @@ def test_calls_in_a_row(pool, xapi):
         ("SR.get_record", [], "MESSAGE_PARAMETER_COUNT_MISMATCH"),
     ],
 )
-def test_an_error_of_xapi(xapi, method, arguments, code):
+def test_an_error_of_xapi(pool, xapi, method, arguments, code):
     failure = failure_of(xapi.call, method, *arguments)
+    pool.api.mistakes.clear()  # of which the pool would tell at its end
 
     assert (failure.method, failure.code) == (method, code)
     assert all(argument in str(failure) for argument in [code, *arguments])

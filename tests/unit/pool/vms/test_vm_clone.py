@@ -416,7 +416,7 @@ def test_a_role_that_may_not_is_told(day, role, may):
     assert (done.status == MADE) == may
     if not may:
         assert isinstance(done.error, PoolFailure) and done.error.code == "RBAC_PERMISSION_DENIED"
-        assert "The user of this session may not call VM.export_metadata" in str(done.error)
+        assert "The user of this session may not call GET /export_metadata" in str(done.error)
 
 
 # --- a copy that is not done

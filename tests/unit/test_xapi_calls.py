@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Each call that we make of xapi was compared with its sources: tests/data/xapi/calls.tsv has what was found.
+
+A call that is made and not there is to be looked up first: who may make it, where it runs, whether it is a call to a
+driver and needs a plugged PBD, what errors it has.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from kit.pool import datamodel
+from relvmoiscsi.pool.calls import DATABASE_NAMES
+
+TOP = Path(__file__).resolve().parents[2]
+CALLERS = [
+    *TOP.glob("relvmoiscsi/**/*.py"),
+    *(path for path in TOP.glob("drivers/**/*") if path.is_file()),
+    *TOP.glob("ansible/plugins/**/*.py"),
+    TOP / "tests/kit/pool/cloudstack.py",
+]
+NAME = re.compile(r"(?:Async\.)?([A-Za-z_]+)\.([A-Za-z_]+)\Z")
+ALL = "get_all_records"
+PROXIES = ("_api", "xenapi")  #: names of what has a call for each attribute
+
+
+def rows():
+    """{name: (role, where it runs, driver call, PBD, errors, source)}."""
+    lines = (datamodel.DATA / "calls.tsv").read_text(encoding="utf-8").splitlines()
+    found = {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            name, *words = line.split("\t")
+            assert len(words) == 6 and name not in found, line
+            found[name] = words
+    return found
+
+
+def made_by(text):
+    """The calls in a program: by name in a string, by `records`, `_add`, as attributes of a proxy; and HTTP paths."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            match = NAME.match(node.value)
+            if match and match.group(1) in datamodel.FIELDS:
+                yield f"{match.group(1)}.{match.group(2)}"
+            if any(path == node.value != "/" for _, path in datamodel.HTTP):
+                yield node.value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "records" and node.args and isinstance(node.args[0], ast.Constant):
+                yield f"{node.args[0].value}.{ALL}" + ("_where" if node.keywords else "")
+            proxy = node.func.value.value if isinstance(node.func.value, ast.Attribute) else None
+            if getattr(proxy, "attr", getattr(proxy, "id", "")) in PROXIES:
+                yield f"{node.func.value.attr}.{node.func.attr}"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_add":
+            kind = getattr(node.args[1], "value", "")
+            yield from [f"{kind}.add_to_other_config"] if kind in datamodel.FIELDS else []
+
+
+def built_by(text):
+    """Beginnings of names that a program puts together: nobody sees there what is called."""
+    for node in ast.walk(ast.parse(text)):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node.left] if isinstance(node, ast.BinOp) else []
+        for part in parts[:1]:
+            found = re.match(r"([A-Za-z_]+)\.\w*\Z", str(getattr(part, "value", "")))
+            if found and found.group(1) in datamodel.FIELDS:
+                yield found.group()
+
+
+def programs():
+    return [path for path in CALLERS if path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/python")]
+
+
+@pytest.mark.parametrize("path", programs(), ids=lambda path: str(path.relative_to(TOP)))
+def test_each_call_was_compared_with_the_sources(path):
+    text = path.read_text(encoding="utf-8")
+    assert sorted(set(made_by(text)) - set(rows())) == []
+    assert list(built_by(text)) == [], "its name is nowhere"
+
+
+def test_each_row_is_of_a_call_that_is_made():
+    made = {name for path in programs() for name in made_by(path.read_text(encoding="utf-8"))}
+    assert len(made) > 60 and sorted(set(rows()) - made) == []
+
+
+@pytest.mark.parametrize("name", sorted(rows()))
+def test_a_row_says_what_the_data_model_says(name):
+    role, _, _, _, errors, _ = rows()[name]
+    if name.startswith("/"):
+        assert role in [least for (_, path), least in datamodel.HTTP.items() if path == name]
+    else:
+        assert role == datamodel.find(name).role
+    assert set(filter(None, errors.split(","))) <= datamodel.ERRORS
+
+
+@pytest.mark.parametrize("kind", sorted(DATABASE_NAMES))
+def test_fields_that_are_asked_for_have_the_name_of_the_database(kind):
+    known = datamodel.FIELDS[kind]
+    assert {name: known[name].db_name for name in DATABASE_NAMES[kind]} == DATABASE_NAMES[kind]
+
+
+def test_what_is_called_is_found():
+    for text, name in (
+        ("calls.run('SR.scan', sr)", "SR.scan"),
+        ("calls.start('Async.SR.scan', sr)", "SR.scan"),
+        ("x.records('VBD', VM=vm)", "VBD.get_all_records_where"),
+        ("x.records('SR')", "SR.get_all_records"),
+        ("session.xenapi.VDI.get_uuid(v)", "VDI.get_uuid"),
+        ("send('PUT', '/import_metadata')", "/import_metadata"),
+        ("_add(calls, 'SR', ref, key, value)", "SR.add_to_other_config"),
+    ):
+        assert list(made_by(text)) == [name]
+    assert list(built_by("f'VM.add_to_{field}'\n'VDI.set_' + field")) == ["VM.add_to_", "VDI.set_"]
