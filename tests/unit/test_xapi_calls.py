@@ -38,23 +38,30 @@ def rows():
     return found
 
 
+def literal(node):
+    """The text of a string in a program; None of anything else. Python 3.6 has a node of its own for it."""
+    value = getattr(node, "s" if type(node).__name__ == "Str" else "value", None)
+    return value if isinstance(value, str) else None
+
+
 def made_by(text):
     """The calls in a program: by name in a string, by `records`, `_add`, as attributes of a proxy; and HTTP paths."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            match = NAME.match(node.value)
+        word = literal(node)
+        if word is not None:
+            match = NAME.match(word)
             if match and match.group(1) in datamodel.FIELDS:
                 yield f"{match.group(1)}.{match.group(2)}"
-            if any(path == node.value != "/" for _, path in datamodel.HTTP):
-                yield node.value
+            if any(path == word != "/" for _, path in datamodel.HTTP):
+                yield word
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "records" and node.args and isinstance(node.args[0], ast.Constant):
-                yield f"{node.args[0].value}.{ALL}" + ("_where" if node.keywords else "")
+            if node.func.attr == "records" and node.args and literal(node.args[0]):
+                yield f"{literal(node.args[0])}.{ALL}" + ("_where" if node.keywords else "")
             proxy = node.func.value.value if isinstance(node.func.value, ast.Attribute) else None
             if getattr(proxy, "attr", getattr(proxy, "id", "")) in PROXIES:
                 yield f"{node.func.value.attr}.{node.func.attr}"
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_add":
-            kind = getattr(node.args[1], "value", "")
+            kind = literal(node.args[1])
             yield from [f"{kind}.add_to_other_config"] if kind in datamodel.FIELDS else []
 
 
@@ -63,7 +70,7 @@ def built_by(text):
     for node in ast.walk(ast.parse(text)):
         parts = node.values if isinstance(node, ast.JoinedStr) else [node.left] if isinstance(node, ast.BinOp) else []
         for part in parts[:1]:
-            found = re.match(r"([A-Za-z_]+)\.\w*\Z", str(getattr(part, "value", "")))
+            found = re.match(r"([A-Za-z_]+)\.\w*\Z", literal(part) or "")
             if found and found.group(1) in datamodel.FIELDS:
                 yield found.group()
 

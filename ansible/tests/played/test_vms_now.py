@@ -116,7 +116,7 @@ def test_one_of_two_copies_goes_and_the_other_runs_on(day):
 
 def test_a_restore_that_was_cut_has_changed_the_vm(day):
     wish = {"sr": "A copy", "vm": "web", "shutdown": True}
-    refuses(day, "VDI.set_name_label")
+    refuses(day, "VBD.create")
     cut = day.now("vm_restore", **wish)
     assert cut["failed"] and cut["changed"] and cut["diff"]["before"] != cut["diff"]["after"]
     assert day.lab.pool.db.get("VM", day.web, "power_state") == "Halted"

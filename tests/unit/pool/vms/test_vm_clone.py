@@ -3,7 +3,6 @@
 
 import pytest
 
-from kit.examples import EVERY_OTHER_DEATH
 from kit.pool import transfer
 from kit.pool.api import GoneAway
 from kit.pool.database import NULL
@@ -446,7 +445,7 @@ def test_it_is_started_by_nobody_until_it_is_right(day, dies, snapshots):
         for ref, vm in list(day.db.records("VM").items()):
             if "relvmoiscsi:clone-of" in vm["other_config"]:
                 day.lab.pool.api.vms.vm_destroy("", ref)
-        number += EVERY_OTHER_DEATH
+        number += 2
         if not death.came:
             break
     assert templates
