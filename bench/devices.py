@@ -4,8 +4,7 @@
 import time
 from typing import List, NamedTuple, Sequence
 
-from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.host.disk.batch import pieces_of, runs_of, spans_of
+from relvmoiscsi.device import Chunk, Device, Range, pieces_of, runs_of, spans_of
 
 
 class Cost(NamedTuple):

@@ -3,12 +3,17 @@
 
 A batch is a set of operations that do not depend on each other. A device may carry them out in any order or all at
 once, so the time of a run is counted in batches, however many volumes there are. Nothing is durable before `flush`.
+
+A round trip to an array costs far more than the bytes it carries: `spans_of` and `runs_of` make one operation of those
+that touch, or nearly do.
 """
 
 from abc import ABC, abstractmethod
 from typing import Iterable, Iterator, List, NamedTuple, Sequence
 
 SECTOR = 512
+NEAR = 4096  #: bytes; reading a gap of this size costs less than a second request
+PIECE = 1024 * 1024  #: bytes; the largest single request, as large as block devices usually take whole
 
 
 class Range(NamedTuple):
@@ -90,6 +95,44 @@ def align_down(offset: int, alignment: int) -> int:
 
 def align_up(offset: int, alignment: int) -> int:
     return offset + -offset % alignment
+
+
+def spans_of(ranges: Sequence[Range], block_size: int, size_bytes: int) -> List[Range]:
+    """The fewest stretches that hold all ranges, in ascending order, begun and ended on block bounds.
+
+    Ranges of no length need no bytes and have no span. Where the device ends within a block, so does the span.
+    """
+    spans: List[Range] = []
+    for wanted in sorted(item for item in ranges if item.length):
+        start = align_down(wanted.offset, block_size)
+        end = min(align_up(wanted.end, block_size), size_bytes)
+        if spans and start - spans[-1].end <= NEAR:
+            first = spans.pop()
+            start, end = first.offset, max(first.end, end)
+        spans.append(Range(start, end - start))
+    return spans
+
+
+def runs_of(chunks: Sequence[Chunk]) -> List[List[Chunk]]:
+    """Chunks grouped where one ends exactly where the next begins, in ascending order.
+
+    Raises ValueError when two overlap: which of them would be on the device afterwards is anybody's guess.
+    """
+    runs: List[List[Chunk]] = []
+    for chunk in sorted((item for item in chunks if item.data), key=lambda item: item.offset):
+        end = runs[-1][-1].end if runs else 0
+        if chunk.offset < end:
+            raise ValueError(f"two chunks of one batch overlap at byte {chunk.offset}")
+        if runs and chunk.offset == end:
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+    return runs
+
+
+def pieces_of(length: int) -> List[Range]:
+    """[0, length) cut into requests of at most PIECE bytes."""
+    return [Range(start, min(PIECE, length - start)) for start in range(0, length, PIECE)]
 
 
 class CountingDevice(Device):

@@ -31,9 +31,19 @@ from itertools import accumulate
 from types import TracebackType
 from typing import Callable, List, NamedTuple, Optional, Sequence, Type, TypeVar
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
+from relvmoiscsi.device import (
+    SECTOR,
+    Chunk,
+    Device,
+    Range,
+    align_down,
+    align_up,
+    pieces_of,
+    runs_of,
+    spans_of,
+)
 from relvmoiscsi.errors import DeviceError, NotFound, Place, Refused, Truncated, UsageError
-from relvmoiscsi.host.disk.batch import Workers, pieces_of, runs_of, spans_of
+from relvmoiscsi.host.disk.batch import Workers
 from relvmoiscsi.host.disk.claim import (
     NOT_WRITTEN,
     check_alone,

@@ -1,21 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The SCSIid of a LUN, the one rule: what `scsi_id -g` prints, and with it device-config:SCSIid and multipath's WWID.
+"""The SCSIid of a LUN: what `scsi_id -g` prints, and with it device-config:SCSIid and multipath's WWID.
 
     of a disk                  from the pages that the kernel has read          scsi_id_of_disk, scsi_id_of
     of a multipath map         its uuid without "mpath-"                        the same
     of the LUN at this moment  from the pages that it gives now                 live_scsi_id
     in a text, or given        what it can be, what SM and udev make of it      host.disk.scsi_id_text
 
-Page 0x83 of a disk is a list of designators; each says what it names (the LUN, the target port) and how:
-
-    byte 0, low nibble   code set: 1 binary, 2 ASCII
-    byte 1               bits 4-5 association: 0 the LUN; low nibble: type of the designator
-    byte 3               length n of the designator
-    bytes 4 .. 4+n       the designator; a NAA has its kind in the high nibble of the first byte
-
-The SCSIid is the type as one hex digit, then the designator, binary ones in hex. Which of several is taken must never
-change, or a LUN would not be found again; so the order is scsi_id's, with its peculiarities.
-Source: SPC-4 7.8.6; systemd src/udev/scsi_id/scsi_serial.c (behaviour only).
+The rule itself, what pages 0x83 and 0x80 come to, is `vpd`.
 """
 
 import ctypes
@@ -23,56 +14,32 @@ import errno
 import fcntl
 import logging
 import os
-import re
 import stat
 from glob import escape, glob
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from relvmoiscsi.errors import DeviceError, NotFound, Refused
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.vpd import (
+    INQUIRY_BYTES,
+    PAGE_80,
+    PAGE_83,
+    VENDOR_SPECIFIC,
+    Inquiry,
+    id_from_page_80,
+    id_from_page_83,
+    inquiry_of,
+    serial_from_page_80,
+)
 
 log = logging.getLogger(__name__)
 
-PAGE_83 = 0x83
-PAGE_80 = 0x80
-BINARY, ASCII = 1, 2
-VENDOR_SPECIFIC, T10_VENDOR, EUI_64, NAA = 0, 1, 2, 3
-NAA_REGISTERED, NAA_REGISTERED_EXTENDED = 5, 6
-
-#: What is looked for, in this order: (type, kind of NAA or None for any); binary before ASCII for each.
-_PREFERENCE = (
-    (NAA, NAA_REGISTERED_EXTENDED),
-    (NAA, NAA_REGISTERED),
-    (NAA, None),
-    (EUI_64, None),
-    (T10_VENDOR, None),
-    (VENDOR_SPECIFIC, None),
-)
-
-_MAX_SERIAL = 256  #: characters, the NUL included; scsi_id passes over a designator that would be longer
-_MAX_OLD_DESIGNATOR = 126  #: bytes; where scsi_id cuts a page of the old kind
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENODATA, errno.ENXIO, errno.ENODEV)
 _MAX_PAGE = 0xFFFF + 4  #: bytes; what the length field of a page can say
 _LIVE_PAGE = 0x1000  #: bytes; enough for dozens of designators, and no device gives less because it is asked for it
-_INQUIRY_BYTES = 36  #: as all devices have them, vendor and model among them
 _LIVE_MILLISECONDS = 10000
 _ATTENTIONS = 3  #: unit attentions that may wait at a time: mapping, size, power-on
 _SG_IO = 0x2285  #: scsi/sg.h, as are the values in _SgIoHdr
-
-
-class Designator(NamedTuple):
-    """One entry of page 0x83 that names the LUN."""
-
-    code_set: int
-    kind: int
-    data: bytes
-
-
-class Inquiry(NamedTuple):
-    """The standard inquiry data that some ids contain: 8 and 16 characters, padded with blanks."""
-
-    vendor: bytes
-    model: bytes
 
 
 def scsi_id_of(path: str, host: Host = THIS_HOST) -> Optional[str]:
@@ -174,26 +141,11 @@ def live_scsi_id(path: str) -> Optional[str]:
     found = id_from_page_83(page, Inquiry(b"", b""))
     if found is not None and not found.startswith(f"{VENDOR_SPECIFIC:x}"):
         return found
-    inquiry = _live_inquiry(path)  # of the others, vendor and model are a part
+    # Of the others, vendor and model are a part.
+    inquiry = inquiry_of(scsi_command(path, bytes([0x12, 0, 0, 0, INQUIRY_BYTES, 0]), INQUIRY_BYTES) or b"")
     if inquiry is None:
         return None
     return id_from_page_83(page, inquiry) or id_from_page_80(live_page(path, PAGE_80) or b"", inquiry)
-
-
-def _live_inquiry(path: str) -> Optional[Inquiry]:
-    """What the LUN says of itself now, as the kernel has it in sysfs; None where no LUN is mapped any more.
-
-    Source: SPC-4 6.6.2; Linux drivers/scsi/scsi_scan.c, scsi_sanitize_inquiry_string (behaviour only).
-    """
-    answer = scsi_command(path, bytes([0x12, 0, 0, 0, _INQUIRY_BYTES, 0]), _INQUIRY_BYTES)
-    if answer is None or len(answer) < _INQUIRY_BYTES or answer[0] >> 5:
-        return None
-    return Inquiry(_sanitized(answer[8:16]), _sanitized(answer[16:32]))
-
-
-def _sanitized(text: bytes) -> bytes:
-    """Blanks in the place of a NUL and what is behind it, and of what cannot be printed."""
-    return re.sub(rb"[^ -~]", b" ", text.split(b"\0")[0]).ljust(len(text))
 
 
 def live_page(path: str, number: int) -> Optional[bytes]:
@@ -206,8 +158,7 @@ def live_page(path: str, number: int) -> Optional[bytes]:
 
 def live_serial(path: str) -> str:
     """The unit serial number that the LUN gives now, from page 0x80; "" if it gives none. Raises DeviceError."""
-    page = live_page(path, PAGE_80) or b""
-    return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
+    return serial_from_page_80(live_page(path, PAGE_80) or b"")
 
 
 def live_size(path: str) -> Optional[int]:
@@ -271,72 +222,13 @@ def _id_of_device(device: str) -> Optional[str]:
     return found or id_from_page_80(_content(os.path.join(device, "vpd_pg80")), inquiry)
 
 
-def id_from_page_83(page: bytes, inquiry: Inquiry) -> Optional[str]:
-    """The id that page 0x83, header included, gives; None if it has none that can be used."""
-    if len(page) < 8 or page[1] != PAGE_83:
-        return None
-    if page[6]:
-        # A reserved byte, 0 since SPC-2. Old Symmetrix arrays put a bare NAA there, without a designator header.
-        return _printable(b"3" + page[4 : 4 + min(page[3], _MAX_OLD_DESIGNATOR)].hex().encode("ascii"))
-    designators = list(_designators(page))
-    for kind, naa in _PREFERENCE:
-        for code_set in (BINARY, ASCII):
-            for designator in designators:
-                if _is_wanted(designator, kind, naa, code_set):
-                    return _id_of_designator(designator, inquiry)
-    return None
-
-
-def id_from_page_80(page: bytes, inquiry: Inquiry) -> Optional[str]:
-    """The id made from vendor, model and unit serial number, for disks without a usable page 0x83."""
-    if len(page) < 4 or page[1] != PAGE_80:
-        return None
-    return _printable(b"S" + inquiry.vendor + inquiry.model + page[4 : 4 + page[3]])
-
-
 def unit_serial(path: str) -> str:
-    """The unit serial number, page 0x80 in sysfs: a header of 4 bytes, whose last is the length, and the text."""
+    """The unit serial number, page 0x80 in sysfs."""
     try:
         with open(path, "rb") as file:
-            page = file.read()
+            return serial_from_page_80(file.read())
     except OSError:
         return ""  # the LUN has no such page, or is going
-    return page[4 : 4 + page[3]].decode("ascii", "replace").strip("\0 ") if len(page) > 4 else ""
-
-
-def _designators(page: bytes) -> Iterator[Designator]:
-    """Those that name the LUN and lie wholly within the page, in the order of the page."""
-    end = min(len(page), 4 + int.from_bytes(page[2:4], "big"))
-    start = 4
-    while start + 4 <= end:
-        code_set, flags, _, length = page[start : start + 4]
-        data = page[start + 4 : start + 4 + length]
-        start += 4 + length
-        if start <= end and not flags & 0x30:
-            yield Designator(code_set & 0x0F, flags & 0x0F, data)
-
-
-def _is_wanted(designator: Designator, kind: int, naa: Optional[int], code_set: int) -> bool:
-    """Is it of this type and code set, and short enough to be an id?"""
-    if (designator.kind, designator.code_set) != (kind, code_set) or not designator.data:
-        return False
-    if naa is not None and designator.data[0] >> 4 != naa:
-        return False
-    length = len(designator.data) * (1 if code_set == ASCII else 2) + (24 if kind == VENDOR_SPECIFIC else 0)
-    return 1 + length + 1 <= _MAX_SERIAL
-
-
-def _id_of_designator(designator: Designator, inquiry: Inquiry) -> Optional[str]:
-    # A vendor's own id is unique within its models only. The T10 one begins with the vendor by itself.
-    origin = inquiry.vendor + inquiry.model if designator.kind == VENDOR_SPECIFIC else b""
-    data = designator.data if designator.code_set == ASCII else designator.data.hex().encode("ascii")
-    return _printable(b"%x" % designator.kind + origin + data)
-
-
-def _printable(raw: bytes) -> Optional[str]:
-    """As SM keeps it: up to the first NUL, stripped, each run of white space an underscore. None if nothing is left."""
-    text = re.sub(rb"\s+", b"_", raw.split(b"\0")[0].strip())
-    return re.sub(rb"[^!-~]", b"_", text).decode("ascii") if len(text) > 1 else None
 
 
 def _id_of_map(path: str) -> Optional[str]:
