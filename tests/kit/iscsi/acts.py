@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What quirks do. Each is called as act(connection, subject, **how), under the target's lock; True: it has dealt with
+this point, and nothing else is to happen there.
+
+    point       subject                         kind
+    connected   None
+    login       login request                   its stage
+    negotiate   keys to be answered, a list     stage
+    session     None, the session has begun
+    arrived     task, before data are asked for operation code
+    r2t         (task, R2T)                     operation code
+    command     task, before it is carried out  operation code
+    result      task with its result            operation code
+    answer      (task, PDUs)                    operation code
+    done        task, answered                  operation code
+    sends       any PDU, numbered               opcode
+    task, nop, text, logout   request           (function)
+"""
+
+from . import scsi
+from .connection import FIN, RST
+from .full_feature import UNDERFLOW
+from .wire import NO_LUN, NO_TAG, Pdu
+
+_WORDS = {f"w{number}": number for number in range(7)}
+
+
+# -- connections ----------------------------------------------------------------------------------------------------
+
+
+def close(connection, _subject):
+    connection.hang_up(FIN)
+    return True
+
+
+def reset(connection, _subject):
+    connection.hang_up(RST)
+    return True
+
+
+def silence(connection, _subject):
+    """Reads on, and says nothing more."""
+    connection.silent = True
+    return True
+
+
+def deafness(connection, _subject):
+    """Neither reads nor says anything more, as a stopped process."""
+    connection.silent = connection.deaf = True
+    return True
+
+
+def babble(connection, _subject, data):
+    connection.send_bytes(data)
+    return True
+
+
+def half(connection, subject, size=48, then=RST):
+    """The first `size` bytes of an answer, and the end: RST, FIN, or "" for silence."""
+    _, pdus = subject
+    for pdu in pdus:
+        pdu.words[1:4] = connection.stat_sn, connection.exp_cmd_sn, connection.max_cmd_sn
+    connection.send_bytes(b"".join(pdu.encoded(*connection.digests) for pdu in pdus)[:size])
+    return silence(connection, subject) if not then else connection.hang_up(then) or True
+
+
+# -- logins ---------------------------------------------------------------------------------------------------------
+
+
+def refuse(connection, request, status):
+    connection.phase.refuse(request, int(status, 16))
+    return True
+
+
+def redirect(connection, request, status="0101", address="{portal}"):
+    """To the last portal. Where there are several, the last one redirects nobody."""
+    target = connection.target
+    last = len(target.portals) - 1
+    if last and connection.portal_number == last:
+        return None
+    host, port = target.portals[last].rsplit(":", 1)
+    target.expect_isid(connection.phase, request.lun[:6])
+    text = address.format(portal=target.portals[last], host=host, port=port, tpgt=last + 1)
+    connection.phase.refuse(request, int(status, 16), text)
+    return True
+
+
+def put_key(_connection, answers, name, value):
+    """A key that nobody has asked for in this stage."""
+    answers.append((name, value))
+
+
+def change(_connection, pdu, add=(), **fields):
+    """Other values in a PDU: attributes by name, words as w0 to w6; `add` are differences."""
+    for name, value in fields.items():
+        if name in _WORDS:
+            pdu.words[_WORDS[name]] = value
+        else:
+            setattr(pdu, name, value)
+    for name, value in dict(add).items():
+        if name in _WORDS:
+            pdu.words[_WORDS[name]] += value
+        else:
+            setattr(pdu, name, getattr(pdu, name) + value)
+
+
+def older_window(_connection, pdu, by=20):
+    """A MaxCmdSN that was passed long ago; ExpCmdSN stays true."""
+    pdu.words[3] -= by
+
+
+# -- commands -------------------------------------------------------------------------------------------------------
+
+
+def status(_connection, task, code):
+    task.result = scsi.Result(code)
+
+
+def sense(connection, task, key, asc, ascq=0):
+    task.result = scsi.check(key, asc, ascq, descriptor=connection.options.descriptor_sense)
+
+
+def fail_response(_connection, task, code=0x01):
+    """iSCSI's own response code: 01 is "target failure"."""
+    task.result, task.response = scsi.good(), code
+
+
+def fewer_data(_connection, task, missing=512, residual=True):
+    """GOOD, and data missing at the end; said as a residual, or not."""
+    task.result = task.result._replace(data=task.result.data[: max(0, len(task.result.data) - missing)])
+    task.residual = (UNDERFLOW, min(missing, task.wanted)) if residual else (0, 0)
+
+
+def says_residual(_connection, task, count=512):
+    """GOOD and all data, with a residual."""
+    task.residual = (UNDERFLOW, count)
+
+
+def ping(connection, subject, lun=NO_LUN, data=b"", times=1):
+    for _ in range(times):
+        connection.phase.ping(getattr(subject, "address", NO_LUN) if lun == "of the command" else lun, data)
+
+
+def bare_nop_in(connection, _subject):
+    connection.send(Pdu(0x20, words=[NO_TAG]))
+
+
+def tell(connection, _subject, event, parameters=(0, 1, 0), then=""):
+    connection.phase.tell(event, parameters)
+    if then:
+        connection.hang_up(then)
+
+
+def reject(connection, task, reason=0x04):
+    """Refuses the whole PDU; the task never was."""
+    connection.phase.tasks.pop(task.tag, None)
+    header = Pdu(0x01, task.flags, lun=task.address, tag=task.tag, words=[task.wanted, task.cmd_sn]).header()
+    connection.phase.reject(header, reason)
+    return True
+
+
+def never_answer(connection, task):
+    """This one command is never answered; the others are."""
+    return True
+
+
+def shut_window(connection, _subject):
+    connection.closed_window = True
+
+
+# -- answers --------------------------------------------------------------------------------------------------------
+
+
+def _data_in(pdus):
+    return [pdu for pdu in pdus if pdu.opcode == 0x25]
+
+
+def change_data_in(connection, subject, which=0, **how):
+    pieces = _data_in(subject[1])
+    if pieces:
+        change(connection, pieces[which], **how)
+
+
+def swap_data_in(_connection, subject):
+    pdus = subject[1]
+    if len(_data_in(pdus)) > 1:
+        pdus[0], pdus[1] = pdus[1], pdus[0]
+        pdus[0].flags, pdus[1].flags = pdus[1].flags, pdus[0].flags
+
+
+def drop_data_in(_connection, subject, which=0):
+    pdus = subject[1]
+    if len(_data_in(pdus)) > 1:
+        del pdus[which]
+
+
+def repeat_data_in(_connection, subject):
+    pdus = subject[1]
+    first = pdus[0]
+    pdus.insert(0, Pdu(first.opcode, 0, lun=first.lun, tag=first.tag, words=first.words, data=first.data))
+
+
+def more_data_in(_connection, subject, size=512):
+    """Data beyond what was asked for, at the end of the last piece."""
+    pieces = _data_in(subject[1])
+    if pieces:
+        pieces[-1].data = bytes(pieces[-1].data) + bytes(size)
+
+
+def one_segment(_connection, subject):
+    """All data in one PDU, longer than the initiator takes."""
+    task, pdus = subject
+    pieces = _data_in(pdus)
+    if len(pieces) > 1:
+        pieces[-1].data, pieces[-1].words[4], pieces[-1].words[5] = bytes(task.result.data), 0, 0
+        del pdus[: len(pieces) - 1]
+
+
+def answer_twice(connection, subject):
+    for pdu in subject[1]:
+        connection.send(pdu)
+    again = Pdu(0x21, tag=subject[0].tag)
+    connection.send(again)
+    return True
+
+
+def data_for_write(connection, subject):
+    task, pdus = subject
+    pdus.insert(0, Pdu(0x25, tag=task.tag, words=[NO_TAG], data=bytes(512)))
+
+
+def r2t_for_read(connection, task):
+    connection.send(Pdu(0x31, lun=task.address, tag=task.tag, words=[0x77, 0, 0, 0, 0, 0, 512]))
+    return True
+
+
+def spoil(_connection, subject, part):
+    subject[1][0].spoil = part
+
+
+def garbage(connection, _task):
+    connection.send_bytes(bytes(range(256)))
+    return True
+
+
+def change_r2t(connection, subject, **how):
+    change(connection, subject[1], **how)
+
+
+def r2t_beyond_burst(connection, subject):
+    """Asks for more at once than MaxBurstLength."""
+    task, r2t = subject
+    r2t.words[6] = connection.session.keys.number("MaxBurstLength") + 512
+    task.asked[2] = task.asked[1] + r2t.words[6]
+
+
+def r2t_beyond_data(_connection, subject):
+    task, r2t = subject
+    r2t.words[6] = task.wanted - r2t.words[5] + 512
+    task.asked[2] = task.wanted + 512
+
+
+def r2t_again(connection, subject):
+    """Asks a second time for what was already asked for, before it has come."""
+    r2t = subject[1]
+    connection.send(r2t)
+    connection.send(Pdu(r2t.opcode, lun=r2t.lun, tag=r2t.tag, words=list(r2t.words)))
+    return True
+
+
+# -- LUNs and sessions ----------------------------------------------------------------------------------------------
+
+
+def other_lun(connection, task, how=RST):
+    """Another LUN comes in its place, and the connection goes."""
+    old = task.lun
+    connection.target.replace(old.number, naa="6001405fffffffff" + old.naa[:15] + "f", serial="ANOTHER")
+    return reset(connection, task) if how == RST else None
+
+
+def other_lun_with_attention(connection, task):
+    """As other_lun, and the session goes on."""
+    other_lun(connection, task, how="")
+    task.lun = connection.target.lun(task.lun.number)
+    sense(connection, task, scsi.ATTENTION, 0x3F, 0x0E)
+
+
+def other_size(connection, task, factor=2, how=RST):
+    connection.target.resize(task.lun.number, int(task.lun.size_bytes * factor))
+    return reset(connection, task) if how == RST else None
+
+
+def unmap(connection, task, how=RST):
+    connection.target.luns.remove(task.lun)
+    return reset(connection, task) if how == RST else None
+
+
+def power_cut(connection, _subject, keeps=None):
+    connection.target.power_cut(keeps)
+    return True
+
+
+def keep_write(connection, task):
+    """The connection goes with a write under way, which is carried out later unless its session is ended before."""
+    if task.lun is None:
+        return None
+    offset = scsi.blocks_of(task.cdb)[0] * task.lun.block_size
+    connection.session.late.append((task.lun, offset, bytes(task.data)))
+    connection.target.note("kept a write", offset)
+    return reset(connection, task)
+
+
+def land_late(connection, _subject):
+    connection.target.late_writes_land(besides=connection.session)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A proxy on loopback that forwards to a target, and cuts, falls silent or delays.
+
+    with CuttingProxy(target.portal, [Cut("out", 1234)]) as proxy:      proxy.portal is what the initiator is given
+        ...
+    proxy.passed("in"), proxy.passed("out")         bytes of the whole run: what a sweep goes over
+    for cut in sweep(lengths, step=97): ...          Cut("out", 0), Cut("in", 0), Cut("out", 97) ...
+
+"out" is what the initiator sends, "in" is what it gets. A cut counts the bytes of one direction over all connections,
+so a further Cut strikes the connection that came after. The bytes before the cut have arrived; no byte after it has.
+"""
+
+import fcntl
+import select
+import socket
+import struct
+import termios
+import threading
+import time
+from typing import Dict, Iterator, NamedTuple
+
+RST, FIN, SILENCE = "RST", "FIN", "silence"
+_PIECE = 1 << 16
+
+
+class Cut(NamedTuple):
+    """After `after` bytes in a direction, "out" or "in": RST, FIN, or silence of both sides."""
+
+    way: str
+    after: int
+    how: str = RST
+
+
+def sweep(lengths: Dict[str, int], step: int = 1, how: str = RST, first: int = 0) -> Iterator[Cut]:
+    """Cuts at each so many'th byte of {"out": bytes, "in": bytes}, in turn."""
+    for after in range(first, max(lengths.values()), step):
+        for way in ("out", "in"):
+            if after < lengths[way]:
+                yield Cut(way, after, how)
+
+
+class CuttingProxy:
+    """See the module. `delay` is what a round trip takes longer, in seconds."""
+
+    def __init__(self, portal, cuts=(), delay=0.0):
+        self._to = _address(portal)
+        self._cuts = list(cuts)
+        self._delay = delay / 2
+        self._lock = threading.Condition()
+        self._passed = {"out": 0, "in": 0}
+        self._links, self._threads = [], []
+        self.connections = self.cut = 0
+
+    @property
+    def portal(self):
+        return "{}:{}".format(*self._listener.getsockname()[:2])
+
+    @property
+    def port(self):
+        return self._listener.getsockname()[1]
+
+    def __enter__(self):
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(64)
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(10)
+        self._listener.close()
+        for link in list(self._links):
+            link.stop()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive(), "a thread of the proxy did not end"
+
+    def passed(self, way):
+        """How many bytes went through, over all connections."""
+        with self._lock:
+            return self._passed[way]
+
+    def lengths(self):
+        with self._lock:
+            return dict(self._passed)
+
+    def wait_for_cut(self, count=1, timeout=10.0):
+        with self._lock:
+            assert self._lock.wait_for(lambda: self.cut >= count, timeout), f"there was no cut in {timeout} s"
+
+    # -- threads ----------------------------------------------------------------------------------------------------
+
+    def _start(self, function, *args):
+        thread = threading.Thread(target=function, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            try:
+                far = socket.create_connection(self._to, 10)
+            except OSError:
+                _reset(near)
+                continue
+            link = _Link(near, far)
+            self._links.append(link)
+            self._start(self._forward, link)
+
+    def _forward(self, link):
+        """Both directions of a connection, until it ends or is cut."""
+        try:
+            while True:
+                for source in select.select([link.near, link.far, link.waker], [], [])[0]:
+                    if source is link.waker or not self._pass_on(link, source):
+                        return
+        except OSError:
+            pass  # one side has reset; the other one hears of it now
+        finally:
+            link.close()
+            self._links.remove(link)
+
+    def _pass_on(self, link, source):
+        way = "out" if source is link.near else "in"
+        data = source.recv(_PIECE)
+        if not data:
+            return False
+        if self._delay:
+            time.sleep(self._delay)
+        data, cut = self._until_cut(way, data)
+        sink = link.far if source is link.near else link.near
+        sink.sendall(data)
+        if cut is None:
+            return True
+        link.end(cut.how, sink)
+        with self._lock:
+            self.cut += 1
+            self._lock.notify_all()
+        return False
+
+    def _until_cut(self, way, data):
+        with self._lock:
+            before = self._passed[way]
+            reached = [cut for cut in self._cuts[:1] if cut.way == way and cut.after <= before + len(data)]
+            if reached:
+                data = data[: max(0, reached[0].after - before)]
+                del self._cuts[0]
+            self._passed[way] = before + len(data)
+        return data, reached[0] if reached else None
+
+
+class _Link:
+    """A connection from the initiator, `near`, and the one to the target, `far`."""
+
+    def __init__(self, near, far):
+        self.near, self.far = near, far
+        self.waker, self._wake = socket.socketpair()
+        for sock in (near, far):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(30)
+
+    def end(self, how, sink):
+        """Bytes sent before a RST are taken by a receiver that reads at once; a FIN is behind them for sure."""
+        if how == SILENCE:
+            select.select([self.waker], [], [])
+        elif how == RST:
+            _await_taken(sink)
+            _linger(self.near)
+            _linger(self.far)
+
+    def stop(self):
+        try:
+            self._wake.send(b"x")
+        except OSError:
+            pass  # it has ended by itself
+
+    def close(self):
+        for sock in (self.near, self.far, self.waker, self._wake):
+            sock.close()
+
+
+def _await_taken(sock):
+    """Wait, a second at most, until the other side's kernel has acknowledged all that was sent."""
+    for _ in range(1000):
+        if not struct.unpack("i", _unsent(sock))[0]:
+            return
+        time.sleep(0.001)
+
+
+def _unsent(sock):
+    return fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4))
+
+
+def _linger(sock):
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _reset(sock):
+    _linger(sock)
+    sock.close()
+
+
+def _address(portal):
+    host, port = portal.rsplit(":", 1)
+    return host.strip("[]"), int(port)
