@@ -14,8 +14,8 @@ DEFAULTS = {
     "MaxOutstandingR2T": "1", "ErrorRecoveryLevel": "0", "DefaultTime2Wait": "2", "DefaultTime2Retain": "20",
     "DataPDUInOrder": "Yes", "DataSequenceInOrder": "Yes",
 }  # fmt: skip
-#: what this target would like; each is a value that lets the initiator's own decide
-WISHES = dict(DEFAULTS, InitialR2T="No", ImmediateData="Yes", MaxBurstLength="16776192", FirstBurstLength="262144",
+#: what this target would like: the initiator's own values decide, but no unsolicited data, which it cannot take
+WISHES = dict(DEFAULTS, ImmediateData="Yes", MaxBurstLength="16776192", FirstBurstLength="262144",
               MaxConnections="8", MaxOutstandingR2T="8", ErrorRecoveryLevel="2", DefaultTime2Wait="2",
               DataPDUInOrder="No", DataSequenceInOrder="No")  # fmt: skip
 _MIN = ("MaxBurstLength", "FirstBurstLength", "MaxConnections", "MaxOutstandingR2T", "ErrorRecoveryLevel",

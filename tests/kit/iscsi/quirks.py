@@ -206,7 +206,7 @@ FLOW = {
                               times=None),
     "answers_in_reverse": _like("commands that come together are answered last first", answers_late=True),
     "no_immediate_data": _like("ImmediateData=No", keys={"ImmediateData": "No"}),
-    "wants_unsolicited": _like("InitialR2T=No; the result is Yes all the same", keys={"InitialR2T": "No"}),
+    "wants_unsolicited": _like("answers InitialR2T=No, where the result is Yes", answers={"InitialR2T": "No"}),
     "small_bursts": _like("bursts of 1024", keys={"MaxBurstLength": 1024, "FirstBurstLength": 512}),
     "small_first_burst": _like("first bursts of 512", keys={"FirstBurstLength": 512}),
     "small_segments": _like("takes 512 bytes at once", max_recv=512),

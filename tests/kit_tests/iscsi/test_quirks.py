@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Each quirk does something: a plain initiator meets it, and it fires or changes what is told."""
+
+import pytest
+from plain import OPERATIONAL, Plain
+
+from kit.iscsi.hostile import HostileTarget
+from kit.iscsi.options import Chap, Options
+from kit.iscsi.quirks import FAMILIES, QUIRKS, quirk
+from kit.iscsi.wire import Broken, Gone, Pdu
+
+ACTING = sorted(name for name, item in QUIRKS.items() if item.act)
+#: what the plain initiator does not look at
+UNCHECKED = ["isid kept", "nop", "statsn", "data-out", "window", "cmdsn", "identity", "tag", "key", "keys", "logout"]
+#: these need a portal that this machine may not have
+_IPV6 = [name for name in ACTING if "ipv6" in name]
+
+
+def meet(target, portal=0):
+    """A whole session, as far as it goes: discovery, then login, questions, a write, a flush, a read, logout."""
+    for session in (discover, work):
+        with Plain(target, portal) as plain:
+            plain.sock.settimeout(0.15)
+            try:
+                session(plain)
+            except (OSError, Gone, AssertionError, Broken, ValueError, IndexError, KeyError):
+                pass  # what an initiator would make of it is not asked here
+
+
+def discover(plain):
+    if plain.login(discovery=True) == 0:
+        plain.send(plain.numbered(Pdu(0x04, tag=3, words=[0xFFFFFFFF], data=b"SendTargets=All\0")))
+        plain.receive()
+        plain.logout()
+
+
+def work(plain):
+    options = plain.target.options
+    status = plain.chap(*options.chap, challenge=b"c" * 16)[0] if options.chap else None
+    if (plain.operational() if status == 0 else plain.login()) != 0:
+        return
+    for _ in range(2):
+        plain.inquiry()
+        plain.inquiry(0x83)
+        plain.capacity()
+        plain.command(bytes(6))
+        plain.write(0, b"w" * 4096, immediate=4096 if plain.keys.get("ImmediateData") == "Yes" else 0)
+        plain.read(0, 8)
+        plain.flush()
+    plain.logout()
+
+
+@pytest.mark.parametrize("name", [name for name in ACTING if name not in _IPV6])
+def test_a_quirk_acts(name):
+    early = quirk(name, skip=min(QUIRKS[name].skip, 3))
+    with HostileTarget(quirks=[early], ignore=UNCHECKED) as target:
+        meet(target)
+
+        assert target.count("quirk", name), target.events
+
+
+@pytest.mark.parametrize("name", sorted(name for name, item in QUIRKS.items() if not item.act))
+def test_a_quirk_is_another_target(name):
+    item = QUIRKS[name]
+
+    assert bool(item.options) or item.luns is not None
+    for option, value in item.options.items():
+        assert getattr(Options(), option) != value, f"{option} is as it is without the quirk"
+    if item.luns:
+        assert HostileTarget(quirks=[name]).luns != HostileTarget().luns
+
+
+def test_families_have_all_and_each_says_what_it_is():
+    assert sum(map(len, FAMILIES.values())) == len(QUIRKS) > 150
+    assert all(item.about for item in QUIRKS.values())
+
+
+def test_a_quirk_acts_when_and_as_often_as_it_was_told():
+    with HostileTarget(quirks=[quirk("busy", skip=1, times=2, code=0x28)]) as target, Plain(target) as plain:
+        plain.login()
+
+        assert [plain.command(bytes(6))[0] for _ in range(5)] == [0, 0x28, 0x28, 0, 0]
+        plain.logout()
+
+
+def test_a_power_cut_forgets_what_was_not_flushed():
+    with HostileTarget(ignore=["isid kept"]) as target:
+        with Plain(target) as plain:
+            plain.login()
+            plain.known().write(0, b"1" * 512)
+            plain.flush()
+            plain.write(0, b"2" * 1024)
+
+            target.power_cut()
+
+            with pytest.raises((OSError, Gone)):
+                plain.inquiry()
+        assert target.lun(0).disk.peek(0, 1024) == b"1" * 512 + bytes(512)
+        with Plain(target) as plain:
+            plain.login()
+            assert plain.command(bytes(6))[2][2:13:10] == b"\x06\x29"
+            plain.logout()
+
+
+def test_some_writes_may_survive_a_power_cut():
+    with HostileTarget() as target, Plain(target) as plain:
+        plain.login()
+        plain.known()
+        for block in range(4):
+            plain.write(block, bytes([block + 1]) * 512)
+
+        target.power_cut(keeps=lambda number: number % 2)
+
+        assert [target.lun(0).disk.peek(512 * block, 1) for block in range(4)] == [b"\0", b"\2", b"\0", b"\4"]
+
+
+@pytest.mark.parametrize("successor", ["the same ISID", "another ISID", "another portal", "a reset"])
+def test_a_late_write_is_fenced_by_reinstatement_or_a_reset_alone(successor):
+    elsewhere = successor in ("another portal", "a reset")
+    with HostileTarget(quirks=["late_write_elsewhere"], ignore=["isid kept"]) as target:
+        with Plain(target) as plain:
+            plain.login()
+            plain.known()
+            with pytest.raises((OSError, Gone)):
+                plain.write(0, b"late" * 128)
+        isid = b"\x80\0\0\0\0\7" if successor == "another ISID" else None
+        with Plain(target, int(elsewhere), **({"isid": isid} if isid else {})) as plain:
+            plain.login()
+            if successor == "a reset":
+                plain.send(plain.numbered(Pdu(0x02, 0x85, lun=plain.lun, tag=0x99), immediate=True))
+                assert plain.receive().byte2 == 0
+            plain.known().write(0, b"next" * 128)
+            plain.flush()
+            plain.logout()
+        target.wait_for("gone", count=2)
+        target.late_writes_land()
+
+        fenced = successor in ("the same ISID", "a reset")
+        assert target.lun(0).disk.peek(0, 4) == (b"next" if fenced else b"late")
+
+
+def test_a_closed_window_is_opened_after_a_while():
+    with HostileTarget(quirks=[quirk("closed_window", skip=0)]) as target, Plain(target) as plain:
+        plain.login()
+        plain.command(bytes(6))
+        plain.command(bytes(6))
+        assert plain.max_cmd_sn == plain.cmd_sn - 1
+
+        assert plain.receive().opcode == 0x20
+
+        assert plain.max_cmd_sn == plain.cmd_sn
+        assert plain.command(bytes(6))[0] == 0
+        plain.logout()
+
+
+BREAKS = {
+    "cmdsn": lambda plain: setattr(plain, "cmd_sn", plain.cmd_sn + 1),
+    "window": lambda plain: setattr(plain, "cmd_sn", plain.cmd_sn + 100),
+    "statsn": lambda plain: setattr(plain, "exp_stat_sn", plain.exp_stat_sn + 1),
+    "length": lambda plain: plain.command(bytes(6), 512),
+    "flags": lambda plain: plain.command(bytes(6), 0, way="in"),
+    "identity": lambda plain: plain.write(0, bytes(512)),
+    "immediate data": lambda plain: plain.known().write(0, bytes(1024), immediate=700),
+    "logout": lambda plain: plain.send(plain.numbered(Pdu(0x06, 0x80, tag=0x5000))),
+    "nop": lambda plain: plain.send(plain.numbered(Pdu(0x00, words=[0x55]), immediate=True)),
+    "text": lambda plain: plain.send(plain.numbered(Pdu(0x04, tag=3, words=[0xFFFFFFFF], data=b"A=b\0"))),
+    "segment": lambda plain: plain.send(plain.numbered(Pdu(0x01, 0xA0, tag=4, data=bytes(5000)))),
+    "opcode": lambda plain: plain.send(plain.numbered(Pdu(0x3E, tag=4))),
+    "session": lambda plain: plain.send(plain.numbered(Pdu(0x03, tag=4), immediate=True)),
+}
+
+
+@pytest.mark.parametrize("rule", sorted(BREAKS))
+def test_a_broken_rule_is_told(rule):
+    target = HostileTarget(keys={"FirstBurstLength": 512}, max_recv=4096)
+    with pytest.raises(AssertionError) as told, target, Plain(target) as plain:
+        plain.login()
+        BREAKS[rule](plain)
+        plain.sock.settimeout(0.15)
+        try:
+            plain.command(bytes(6))
+        except (OSError, Gone):
+            pass  # it was broken badly enough
+
+    assert rule in [violated for violated, _ in target.violations], told.value
+
+
+LOGIN_BREAKS = {
+    "isid": lambda plain: (setattr(plain, "isid", b"\0\2\x3d\0\0\1"), plain.login()),
+    "keys": lambda plain: plain.login(InitiatorName="iqn.2026-01.test:again"),
+    "key": lambda plain: plain.login(MaxBurstLength="none"),
+    "irrelevant": lambda plain: plain.operational() if plain.stage(0, 1, dict(plain.naming(True), AuthMethod="None"))[0]
+    else plain.until(1, 3, OPERATIONAL),
+    "login": lambda plain: plain.stage(2, 3, plain.naming()),
+    "reserved": lambda plain: plain.send(Pdu(0x43, 0x31, lun=plain.isid + bytes(2), tag=9)),
+    "chap": lambda plain: plain.chap("user", "secret", challenge=b"short"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", sorted(LOGIN_BREAKS))
+def test_a_broken_rule_of_the_login_is_told(rule):
+    user = Chap("user", "secret") if rule == "chap" else None
+    target = HostileTarget(chap=user, mutual=user)
+    with pytest.raises(AssertionError), target, Plain(target) as plain:
+        LOGIN_BREAKS[rule](plain)
+        plain.sock.close()
+        target.wait_for("gone")
+
+    assert rule in [violated for violated, _ in target.violations]
+
+
+def test_another_isid_after_a_loss_is_told_unless_it_is_another_call():
+    target = HostileTarget()
+    with pytest.raises(AssertionError, match="isid kept"), target:
+        for isid in (b"\x80\0\0\0\0\1", b"\x80\0\0\0\0\2"):
+            with Plain(target, isid=isid) as plain:
+                plain.login()
+                target.drop()
+            target.wait_for("gone")
+    with HostileTarget() as target:
+        for count, isid in enumerate((b"\x80\0\0\0\0\1", b"\x80\0\0\0\0\2")):
+            with Plain(target, isid=isid) as plain:
+                plain.login()
+                target.drop()
+            target.wait_for("gone", count=count + 1)
+            target.new_call()
