@@ -22,6 +22,11 @@ NEEDED=(
     isoinfo:genisoimage
     gpg:gnupg
     dnf:dnf
+    setpriv:util-linux
+    tgtd:tgt
+    istgt:istgt
+    iscsi-inq:libiscsi-bin
+    tshark:tshark
 )
 
 # The VM of the end-to-end tests, and what runs inside it; only for `tools/need-packages.sh e2e`
@@ -48,6 +53,7 @@ if [ "${1:-}" = e2e ]; then
     if [ -n "$busybox" ] && ldd "$busybox" >/dev/null 2>&1; then missing+=(busybox-static); fi
     compgen -G "/boot/vmlinuz-*-amd64" >/dev/null || missing+=(linux-image-amd64)
 fi
+compgen -G "/usr/lib/*/qemu/block-iscsi.so" >/dev/null || missing+=(qemu-block-extra)
 for pair in "${NEEDED[@]}"; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
 done
