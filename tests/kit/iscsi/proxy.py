@@ -31,6 +31,24 @@ class Cut(NamedTuple):
     how: str = RST
 
 
+def write_pcap(pieces, path):
+    """What went through a proxy as a capture file, for programs that take it apart; the target's port is 3260."""
+    reached = {}
+    with open(path, "wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 18, 101))  # raw IP
+        for index, (number, way, whole) in enumerate(pieces):
+            for start in range(0, len(whole), 32000):
+                data = whole[start : start + 32000]
+                ports = (40000 + number, 3260) if way == "out" else (3260, 40000 + number)
+                here, there = reached.get((number, way), 1), reached.get((number, "in" if way == "out" else "out"), 1)
+                tcp = struct.pack(">HHIIBBHHH", *ports, here, there, 0x50, 0x18, 65535, 0, 0)
+                length = 40 + len(data)
+                ends = b"\x7f\0\0\1\x7f\0\0\2" if way == "out" else b"\x7f\0\0\2\x7f\0\0\1"
+                packet = struct.pack(">BBHHHBBH", 0x45, 0, length, 0, 0, 64, 6, 0) + ends + tcp + data
+                file.write(struct.pack("<IIII", index, 0, length, length) + packet)
+                reached[number, way] = here + len(data)
+
+
 def sweep(lengths: Dict[str, int], step: int = 1, how: str = RST, first: int = 0) -> Iterator[Cut]:
     """Cuts at each so many'th byte of {"out": bytes, "in": bytes}, in turn."""
     for after in range(first, max(lengths.values()), step):
@@ -49,6 +67,7 @@ class CuttingProxy:
         self._lock = threading.Condition()
         self._passed = {"out": 0, "in": 0}
         self._links, self._threads = [], []
+        self.pieces = []  #: [(number of the connection, way, bytes)], as they went through
         self.connections = self.cut = 0
 
     @property
@@ -108,7 +127,7 @@ class CuttingProxy:
             except OSError:
                 _reset(near)
                 continue
-            link = _Link(near, far)
+            link = _Link(near, far, self.connections)
             self._links.append(link)
             self._start(self._forward, link)
 
@@ -135,6 +154,7 @@ class CuttingProxy:
         data, cut = self._until_cut(way, data)
         sink = link.far if source is link.near else link.near
         sink.sendall(data)
+        self.pieces.append((link.number, way, data))
         if cut is None:
             return True
         link.end(cut.how, sink)
@@ -157,8 +177,8 @@ class CuttingProxy:
 class _Link:
     """A connection from the initiator, `near`, and the one to the target, `far`."""
 
-    def __init__(self, near, far):
-        self.near, self.far = near, far
+    def __init__(self, near, far, number):
+        self.near, self.far, self.number = near, far, number
         self.waker, self._wake = socket.socketpair()
         for sock in (near, far):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
