@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""CHAP, one way and mutual, as a part of a login. Source: RFC 7143 12.1, RFC 1994.
+
+The response to a challenge is the hash of the identifier, the secret and the challenge.
+"""
+
+import hashlib
+import hmac
+from typing import Callable, Dict, Generator, Tuple
+
+from relvmoiscsi.iscsi.faults import AUTHENTICATION_FAILED, Closed, LoginRefused, NoCommonAlgorithm, Unproven, Violation
+from relvmoiscsi.iscsi.keys import NO_ANSWER, Keys, binary, number
+from relvmoiscsi.iscsi.names import Credentials
+from relvmoiscsi.iscsi.steps import SECURITY, Answer, Request
+
+Entropy = Callable[[int], bytes]
+
+#: number of an algorithm in CHAP_A -> its name in hashlib
+_ALGORITHMS = {5: "md5", 6: "sha1", 7: "sha256", 8: "sha3_256"}
+#: first what each target knows; some refuse any list that is not MD5 alone
+FIRST, FALLBACK = (5,), (7, 8, 6)
+_CHALLENGE_BYTES = 16
+
+
+def available(offered: Tuple[int, ...]) -> Tuple[int, ...]:
+    """Those that this Python has; MD5 is not among them where the kernel is in FIPS mode."""
+    return tuple(algorithm for algorithm in offered if _has(algorithm))
+
+
+def _has(algorithm: int) -> bool:
+    try:
+        hashlib.new(_ALGORITHMS[algorithm])
+    except ValueError:
+        return False
+    return True
+
+
+def authenticate(
+    target: str, credentials: Credentials, offered: Tuple[int, ...], entropy: Entropy
+) -> Generator[Request, Answer, Answer]:
+    """The part of a login from CHAP_A on; gives the last answer of the target.
+
+    Raises NoCommonAlgorithm, Violation, and Unproven when the target does not prove that it knows its own secret.
+    """
+    own_identifier, own_challenge = entropy(1), entropy(_CHALLENGE_BYTES)
+    offer = ",".join(map(str, offered))
+    try:
+        answer = yield Request(SECURITY, False, [("CHAP_A", offer)])
+    except (LoginRefused, Closed) as refused:
+        if isinstance(refused, LoginRefused) and refused.status == AUTHENTICATION_FAILED:
+            raise
+        raise NoCommonAlgorithm(target) from refused
+    found = _only_once(answer.keys)
+    chosen = found.get("CHAP_A", "Reject")
+    if chosen in NO_ANSWER:
+        raise NoCommonAlgorithm(target)
+    algorithm = number("CHAP_A", chosen, 0, 255)
+    if algorithm not in offered:
+        raise Violation(f"The target chose the CHAP algorithm {algorithm}, and {offer} was offered.")
+    identifier = number("CHAP_I", found.get("CHAP_I", ""), 0, 255)
+    challenge = binary("CHAP_C", found.get("CHAP_C", ""))
+    response = _response(algorithm, bytes([identifier]), credentials.secret, challenge)
+    keys = [("CHAP_N", credentials.user), ("CHAP_R", "0x" + response.hex())]
+    if not credentials.incoming_user:
+        return (yield Request(SECURITY, True, keys))
+    if challenge == own_challenge:
+        raise Unproven(target)
+    keys += [("CHAP_I", str(own_identifier[0])), ("CHAP_C", "0x" + own_challenge.hex())]
+    answer = yield Request(SECURITY, True, keys)
+    expected = _response(algorithm, own_identifier, credentials.incoming_secret, own_challenge)
+    found = _only_once(answer.keys)
+    proof = binary("CHAP_R", found["CHAP_R"]) if "CHAP_R" in found else b""
+    is_proven = hmac.compare_digest(proof, expected) and found.get("CHAP_N") == credentials.incoming_user
+    if not is_proven or "CHAP_C" in found:
+        raise Unproven(target)
+    return answer
+
+
+def _response(algorithm: int, identifier: bytes, secret: str, challenge: bytes) -> bytes:
+    return hashlib.new(_ALGORITHMS[algorithm], identifier + secret.encode("utf-8") + challenge).digest()
+
+
+def _only_once(keys: Keys) -> Dict[str, str]:
+    found = dict(keys)
+    if len(found) != len(keys):
+        raise Violation("The target sent a key twice.")
+    return found

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A TCP connection to a portal, in bounded time: the name resolved, the interface chosen, each failure told apart."""
+
+import errno
+import ipaddress
+import select
+import socket
+import threading
+from typing import Any, Callable, List, NamedTuple, Tuple
+
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.iscsi.faults import Lost
+from relvmoiscsi.iscsi.names import Portal
+
+CONNECT_SECONDS = 5.0  #: for each address, as SM has it
+RESOLVE_SECONDS = 10.0
+
+_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+
+Lookup = Callable[..., List[Any]]
+
+
+class Address(NamedTuple):
+    """Of a portal, as the socket module has it."""
+
+    family: int
+    place: Tuple[Any, ...]
+
+
+class Unreachable(Lost):
+    """No TCP connection came about."""
+
+
+def resolve(portal: Portal, seconds: float, lookup: Lookup = socket.getaddrinfo) -> List[Address]:
+    """The addresses of a portal, as the resolver orders them.
+
+    Raises NotFound (DNSError) when the name is unknown, or nothing is known of it in time.
+    """
+    answers: List[Any] = []
+    failures: List[Exception] = []
+
+    def ask(flags: int = 0) -> None:
+        try:
+            answers.extend(lookup(portal.host, portal.port, 0, socket.SOCK_STREAM, 0, flags))
+        except (OSError, UnicodeError) as error:  # UnicodeError: no host name at all, such as one with an empty label
+            failures.append(error)
+
+    ask(socket.AI_NUMERICHOST)
+    if failures:
+        failures.clear()
+        # The resolver has time-outs of its own, of minutes in all, and cannot be told to stop; the thread ends with us.
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
+            raise _no_address(portal, f"no name server answered within {seconds:g} seconds")
+    if failures or not answers:
+        reason = (getattr(failures[0], "strerror", None) or str(failures[0])) if failures else "it has no address"
+        raise _no_address(portal, reason) from (failures[0] if failures else None)
+    return list(dict.fromkeys(Address(answer[0], answer[4]) for answer in answers))
+
+
+def connect(portal: Portal, interface: str, deadline: Deadline, lookup: Lookup = socket.getaddrinfo) -> socket.socket:
+    """A connection that does not block. Raises NotFound (DNSError), Unreachable, Refused, OutOfTime."""
+    failures: List[str] = []
+    for address in resolve(portal, deadline.within(RESOLVE_SECONDS), lookup):
+        deadline.check(f"{portal} was tried")
+        seconds = deadline.within(CONNECT_SECONDS)
+        candidate = Portal(str(address.place[0]), portal.port)
+        connection = socket.socket(address.family, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _leave_by(connection, interface)
+            number = _connect(connection, address, seconds)
+        except OSError as error:
+            connection.close()
+            number = error.errno or errno.EIO
+        except BaseException:
+            connection.close()
+            raise
+        if not number:
+            return connection
+        connection.close()
+        failures.append(_why_not(candidate, number, seconds))
+    raise Unreachable(" ".join(failures))
+
+
+def _connect(connection: socket.socket, address: Address, seconds: float) -> int:
+    """0, or the errno of why there is no connection."""
+    number = connection.connect_ex(address.place)
+    if number != errno.EINPROGRESS:
+        return number
+    poll = select.poll()
+    poll.register(connection, select.POLLOUT)
+    if not poll.poll(int(seconds * 1000)):
+        return errno.ETIMEDOUT
+    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def _leave_by(connection: socket.socket, interface: str) -> None:
+    """Have the connection leave from an address of this host, or through a network interface."""
+    if not interface:
+        return
+    try:
+        if _is_address(interface):
+            connection.bind((interface, 0))
+        else:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+    except OSError as error:
+        raise Refused(
+            f"No connection can leave through {interface}: {error.strerror}. Check the iface of open-iscsi that names "
+            "it; only root may choose a network interface.",
+            "ISCSIInitiator",
+        ) from error
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _why_not(portal: Portal, number: int, seconds: float) -> str:
+    if number == errno.ETIMEDOUT:
+        return (
+            f"The portal {portal} does not answer: no TCP connection within {seconds:g} seconds. Check the address, "
+            "the network and any firewall in between."
+        )
+    if number == errno.ECONNREFUSED:
+        return (
+            f"Nothing listens at the portal {portal}. Check the port, and whether the target runs; a portal for iSER "
+            "alone takes no TCP connection."
+        )
+    if number in _NO_ROUTE:
+        return (
+            f"This host has no route to the portal {portal}: {errno.errorcode[number]}. Check its storage network; a "
+            "host that reaches the target through an iSCSI card uses type=relvmohba."
+        )
+    return f"The portal {portal} takes no TCP connection: {errno.errorcode.get(number, number)}."
+
+
+def _no_address(portal: Portal, reason: str) -> NotFound:
+    problem = "The target {} has no address: {}. Check the name, or give an IP address."
+    return NotFound(problem.format(portal.host, reason), "DNSError")

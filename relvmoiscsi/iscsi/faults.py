@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What ends a connection, and what each login status asks of a person."""
+
+from typing import Dict, Tuple
+
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+
+AUTHENTICATION_FAILED = 0x0201
+NOT_ALLOWED = 0x0202
+NOT_FOUND = 0x0203
+REMOVED = 0x0204
+TOO_MANY = 0x0206
+UNAVAILABLE = 0x0301
+NO_RESOURCES = 0x0302
+
+#: status class and detail of a login response: what happened, what to do. Source: RFC 7143 11.13.5
+_MEANINGS: Dict[int, Tuple[str, str]] = {
+    0x0200: ("it found a fault in the request", "Look at the log of the target."),
+    AUTHENTICATION_FAILED: (
+        "the CHAP user or secret is wrong, or the target wants CHAP",
+        "Check the CHAP user and secret on both sides.",
+    ),
+    NOT_ALLOWED: ("it does not allow this initiator name", "Allow the initiator name at the array."),
+    NOT_FOUND: ("it has no target of this name", "Check the IQN, and whether the array shows it to this initiator."),
+    REMOVED: ("the target was removed", "Check the IQN at the array."),
+    0x0205: ("it does not speak this version of iSCSI", "Update the software of the target."),
+    TOO_MANY: (
+        "it has as many sessions as it allows",
+        "Allow one more session for this initiator at the array (a session of the kernel may count as well), or log "
+        "in with iscsiadm and give the block device to the command.",
+    ),
+    0x0207: ("it misses a parameter", "Look at the log of the target."),
+    0x0208: ("it cannot add this connection to a session", "Look at the log of the target."),
+    0x0209: ("it does not offer this type of session", "Look at the log of the target."),
+    0x020A: ("the session does not exist", "Try again."),
+    0x020B: ("the request came at the wrong time", "Look at the log of the target."),
+    0x0300: ("the target has an error of its own", "Look at the log of the target."),
+    UNAVAILABLE: ("the target is not in service now", "Wait until the array has failed over, then try again."),
+    NO_RESOURCES: (
+        "the target has no resources for one more session",
+        "End sessions that nobody needs at the array, or raise its limit of sessions.",
+    ),
+}
+
+
+class Lost(NotFound):
+    """A connection is over. What was under way on it can be repeated on a new one."""
+
+    sm_key = "ISCSITarget"
+
+
+class Violation(Lost):
+    """The target broke the protocol, so nothing else that it says is believed."""
+
+
+class Closed(Lost):
+    """The target closed the connection before the login was done."""
+
+    sm_key = "ISCSILogin"
+
+
+class LoginRefused(Refused):
+    """The target answered a login with a status other than success."""
+
+    sm_key = "ISCSILogin"
+
+    def __init__(self, target: str, status: int, reason: str = "") -> None:
+        known, advice = _MEANINGS.get(status, ("it gives a reason that RFC 7143 does not know", ""))
+        message = f"{target} refused the login (status {status:04x}): {reason or known}. {advice}".strip()
+        super().__init__(message, "ISCSIDiscovery" if status in (NOT_FOUND, REMOVED) else None)
+        self.status = status
+
+    @property
+    def passes(self) -> bool:
+        """Is it a status of an array that fails over or starts?"""
+        return self.status >> 8 == 3
+
+
+class NoCommonAlgorithm(LoginRefused):
+    """The target knows none of the CHAP algorithms that were offered."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target, AUTHENTICATION_FAILED, "it knows none of the CHAP algorithms that were offered")
+
+
+class Unproven(Refused):
+    """The target did not prove that it knows its own CHAP secret."""
+
+    sm_key = "ISCSILogin"
+
+    def __init__(self, target: str) -> None:
+        super().__init__(
+            f"{target} could not prove itself: it does not know the secret of its incoming CHAP user. Check the "
+            "incoming CHAP user and secret on both sides, and that this is the target you mean."
+        )
+
+
+class Redirected(RelvmoiscsiError):
+    """The target is elsewhere; `address` as it came: "10.0.0.2:3260,1", "[fd00::2]"."""
+
+    sm_key = "ISCSILogin"
+
+    def __init__(self, target: str, address: str) -> None:
+        super().__init__(f"{target} redirects the login.")
+        self.address = address

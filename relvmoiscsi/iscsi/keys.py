@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Text keys of logins and discovery: `Key=value`, each ended by a NUL. Source: RFC 7143 6.1, 6.2."""
+
+import re
+from typing import List, Sequence, Tuple
+
+from relvmoiscsi.iscsi.crc32c import Bytes
+from relvmoiscsi.iscsi.faults import Violation
+
+Keys = Sequence[Tuple[str, str]]
+
+MAX_TEXT = 4 * 1024 * 1024  #: bytes of one answer to SendTargets; 900 targets take 100 KiB
+MAX_LOGIN_TEXT = 65536
+_MAX_BINARY = 1024  #: bytes of a value such as a CHAP challenge
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9.+@_#-]{0,254}\Z")
+_NUMBER = re.compile(r"(?:[0-9]{1,10}|0[xX][0-9a-fA-F]{1,8})\Z")
+
+#: values that say that the key is not negotiated
+NO_ANSWER = ("NotUnderstood", "Irrelevant", "Reject")
+
+
+def pack(keys: Keys) -> bytes:
+    return b"".join(f"{name}={value}\0".encode() for name, value in keys)
+
+
+def unpack(text: bytes) -> List[Tuple[str, str]]:
+    """The keys in the order they came; a name may come more than once. Raises Violation."""
+    found = []
+    for part in text.split(b"\0"):
+        name, equals, value = part.decode("utf-8", "replace").partition("=")
+        if not part:
+            continue  # the end, or padding that a target counts as data
+        if not equals or not _NAME.match(name):
+            raise Violation("The target sent text that is no `key=value`.")
+        found.append((name, value))
+    return found
+
+
+def number(name: str, value: str, least: int, most: int) -> int:
+    """A decimal or hexadecimal number between bounds, both included. Raises Violation."""
+    found = int(value, 16 if value[1:2] in ("x", "X") else 10) if _NUMBER.match(value) else -1
+    if not least <= found <= most:
+        raise Violation(f"The target sent {name}={value[:40]!r}, which is no number from {least} to {most}.")
+    return found
+
+
+def binary(name: str, value: str) -> bytes:
+    """Bytes in hexadecimal ("0x...") or base64 ("0b..."), 1 to 1024 of them. Raises Violation."""
+    import base64  # noqa: PLC0415 - CHAP alone has such values
+
+    kind, digits = value[:2].lower(), value[2:]
+    try:
+        if kind == "0x":
+            found = bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
+        elif kind == "0b":
+            found = base64.b64decode(digits.encode("ascii"), validate=True)
+        else:
+            found = b""
+    except ValueError:  # binascii.Error and UnicodeEncodeError are such
+        found = b""
+    if not 0 < len(found) <= _MAX_BINARY:
+        raise Violation(f"The target sent a {name} that is no binary value of 1 to {_MAX_BINARY} bytes.")
+    return found
+
+
+class Collector:
+    """Text that comes in parts, cut anywhere, also within a name."""
+
+    def __init__(self, most: int) -> None:
+        self._text, self._most = bytearray(), most
+
+    def add(self, part: Bytes) -> None:
+        """Raises Violation when it is too much."""
+        self._text += bytes(part)
+        if len(self._text) > self._most:
+            raise Violation(f"The target sent more than {self._most} bytes of text.")
+
+    def take(self) -> bytes:
+        """All of it; the next part begins a new text."""
+        text, self._text = bytes(self._text), bytearray()
+        return text

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A login: security, then operational, then full feature.
+
+`login` is a generator: it yields what to send, is sent what came, and returns what both agreed on. A `Handshake` turns
+that into PDUs. Source: RFC 7143 6, 11.12, 11.13, 13.
+
+    security      AuthMethod=None: one request, which goes on; CHAP: see `chap`; then empty ones till the target goes on
+    operational   one request with all keys, which goes on; then answers to what the target brings up
+"""
+
+from typing import Dict, Generator, List, NamedTuple, Optional, Tuple
+
+from relvmoiscsi.iscsi import pdu
+from relvmoiscsi.iscsi.chap import Entropy, authenticate
+from relvmoiscsi.iscsi.faults import AUTHENTICATION_FAILED, Closed, LoginRefused, Redirected, Unproven, Violation
+from relvmoiscsi.iscsi.keys import MAX_LOGIN_TEXT, NO_ANSWER, Collector, Keys, number, pack, unpack
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials
+from relvmoiscsi.iscsi.pdu import MAX_DATA_BYTES, Header, Pdu, Wire
+from relvmoiscsi.iscsi.steps import NEXT, OPERATIONAL, SECURITY, Answer, Request
+
+MAX_ROUNDS = 20
+_LEAST_BYTES, _MOST_BYTES = 512, 2**24 - 1  #: of each length that is negotiated
+_FIRST_BURST, _MAX_BURST = 262144, 16776192  #: offered
+
+_OF_EACH_SESSION = [
+    ("HeaderDigest", "None,CRC32C"),
+    ("DataDigest", "None,CRC32C"),
+    ("MaxRecvDataSegmentLength", str(MAX_DATA_BYTES)),
+    ("DefaultTime2Wait", "2"),
+    ("DefaultTime2Retain", "0"),  # a target drops the tasks of a dead connection at once
+    ("ErrorRecoveryLevel", "0"),
+]
+_OF_A_NORMAL_SESSION = [
+    ("InitialR2T", "Yes"),
+    ("ImmediateData", "Yes"),
+    ("FirstBurstLength", str(_FIRST_BURST)),
+    ("MaxBurstLength", str(_MAX_BURST)),
+    ("MaxConnections", "1"),
+    ("MaxOutstandingR2T", "1"),
+    ("DataPDUInOrder", "Yes"),
+    ("DataSequenceInOrder", "Yes"),
+]
+#: what a target tells and wants no answer to
+_DECLARED = ("TargetAlias", "TargetAddress", "TargetPortalGroupTag", "MaxRecvDataSegmentLength")
+_DECLARED_AT_ONCE = ("TargetPortalGroupTag",)  #: with the first answer; lengths count in the operational stage alone
+#: what a target may bring up, and the answer where the key was not offered
+_ANSWERS = {"IFMarker": "No", "OFMarker": "No", **{name: "Irrelevant" for name, _ in _OF_A_NORMAL_SESSION}}
+
+
+class Wanted(NamedTuple):
+    """A login that is asked for."""
+
+    where: str  #: how messages call the target
+    initiator: str
+    target: str  #: IQN; "" for a discovery
+    credentials: Credentials = NO_CREDENTIALS
+    algorithms: Tuple[int, ...] = (5,)  #: of CHAP, to be offered
+
+
+class Parameters(NamedTuple):
+    """What both sides agreed on."""
+
+    header_digest: bool = False
+    data_digest: bool = False
+    max_send_bytes: int = pdu.DEFAULT_DATA_BYTES  #: of data in one PDU to the target
+    max_burst_bytes: int = 262144  #: of data for one R2T
+    first_burst_bytes: int = 65536  #: of data before the first R2T
+    immediate_data: bool = True
+    portal_group: Optional[int] = None
+
+
+Exchange = Generator[Request, Answer, Parameters]
+
+
+def login(wanted: Wanted, entropy: Entropy) -> Exchange:
+    """What both sides agree on. Raises Violation, LoginRefused, NoCommonAlgorithm, Unproven."""
+    told: Dict[str, str] = {}
+    answer = yield from _security(wanted, entropy, told)
+    while not answer.went_on:
+        answer = yield Request(SECURITY, True, [])
+    told = {name: value for name, value in told.items() if name in _DECLARED_AT_ONCE}
+    offer = _OF_EACH_SESSION + (_OF_A_NORMAL_SESSION if wanted.target else [])
+    reply: Keys = offer
+    while True:
+        answer = yield Request(OPERATIONAL, True, reply)
+        reply = _reply([item for item in answer.keys if item[0] not in told], [name for name, _ in offer])
+        told.update(answer.keys)
+        if answer.went_on:
+            return _agreed(told)
+
+
+def _security(wanted: Wanted, entropy: Entropy, told: Dict[str, str]) -> Generator[Request, Answer, Answer]:
+    credentials = wanted.credentials
+    methods = "None"
+    if credentials.user:  # a target that may take None would not have to prove itself
+        methods = "CHAP" if credentials.incoming_user else "CHAP,None"
+    keys = [("InitiatorName", wanted.initiator), ("SessionType", "Normal" if wanted.target else "Discovery")]
+    keys += [("TargetName", wanted.target)] if wanted.target else []
+    keys += [("AuthMethod", methods)]
+    answer = yield Request(SECURITY, methods == "None", keys)
+    told.update(answer.keys)
+    method = told.get("AuthMethod", "None")
+    if method == "CHAP" and credentials.user:
+        answer = yield from authenticate(wanted.where, credentials, wanted.algorithms, entropy)
+    elif method == "None" and not credentials.incoming_user:
+        pass
+    elif method == "None":
+        raise Unproven(wanted.where)
+    elif method in (*NO_ANSWER, "CHAP"):
+        raise LoginRefused(wanted.where, AUTHENTICATION_FAILED, f"it does not take AuthMethod={methods}")
+    else:
+        raise LoginRefused(wanted.where, AUTHENTICATION_FAILED, f"it wants {method[:40]!r}; CHAP is supported")
+    return answer
+
+
+def _reply(brought_up: Keys, offered: List[str]) -> Keys:
+    """Answers to what a target brings up by itself."""
+    return [
+        (name, _ANSWERS.get(name, "NotUnderstood"))
+        for name, value in brought_up
+        if name not in offered and name not in _DECLARED and value not in NO_ANSWER
+    ]
+
+
+def _agreed(told: Dict[str, str]) -> Parameters:
+    answers = {name: value for name, value in told.items() if value not in NO_ANSWER}
+    default = Parameters()
+    max_burst = min(_MAX_BURST, _length("MaxBurstLength", answers, default.max_burst_bytes))
+    first_burst = min(_FIRST_BURST, _length("FirstBurstLength", answers, default.first_burst_bytes))
+    group = answers.get("TargetPortalGroupTag")
+    return Parameters(
+        header_digest=_choice("HeaderDigest", answers, "None", "CRC32C") == "CRC32C",
+        data_digest=_choice("DataDigest", answers, "None", "CRC32C") == "CRC32C",
+        max_send_bytes=_length("MaxRecvDataSegmentLength", answers, default.max_send_bytes),
+        max_burst_bytes=max_burst,
+        first_burst_bytes=min(first_burst, max_burst),
+        immediate_data=_choice("ImmediateData", answers, "Yes", "No") == "Yes",
+        portal_group=None if group is None else number("TargetPortalGroupTag", group, 0, 65535),
+    )
+
+
+def _length(name: str, answers: Dict[str, str], default: int) -> int:
+    return number(name, answers.get(name, str(default)), _LEAST_BYTES, _MOST_BYTES)
+
+
+def _choice(name: str, answers: Dict[str, str], default: str, other: str) -> str:
+    found = answers.get(name, default)
+    if found not in (default, other):
+        raise Violation(f"The target sent {name}={found[:40]!r}, which was not offered.")
+    return found
+
+
+class Handshake:
+    """The PDUs of a login."""
+
+    def __init__(self, wire: Wire, wanted: Wanted, isid: bytes, entropy: Entropy) -> None:
+        self.parameters: Optional[Parameters] = None  #: once the login is done
+        self.last = Header(pdu.LOGIN_RESPONSE)  #: the last response: StatSN and the window
+        self._wire, self._wanted, self._isid = wire, wanted, isid
+        self._exchange = login(wanted, entropy)
+        self._text = Collector(MAX_LOGIN_TEXT)
+        self._rounds, self._is_answered = 0, False
+        self._request = next(self._exchange)
+        self._send(self._request)
+
+    def handle(self, answer: Pdu) -> None:
+        """Raises Redirected, and what `login` raises."""
+        header = answer.header
+        if header.opcode != pdu.LOGIN_RESPONSE or header.task_tag != 0 or header.byte3 != 0:
+            raise Violation("The target answered a login with something else.")
+        self.last, self._is_answered = header, True
+        self._text.add(answer.data)
+        status = header.word36 >> 16
+        if status >> 8 == 1:
+            raise self._redirected()
+        if status:
+            self._exchange.throw(LoginRefused(self._wanted.where, status))
+        if header.flags & 0x40:  # more of this text follows
+            if header.flags & pdu.FINAL or not answer.data:
+                raise Violation("The target sent a part of a text that is empty, or went on in the middle of it.")
+            self._send(Request(self._request.stage, False, []))
+            return
+        self._rounds += 1
+        if self._rounds > MAX_ROUNDS:
+            raise Violation(f"The login did not end within {MAX_ROUNDS} requests.")
+        self._go_on(header)
+
+    def closed(self, message: str) -> None:
+        """The target has closed the connection instead of an answer. Raises Closed, or what the login makes of it."""
+        self._exchange.throw(Closed(message))
+
+    def _go_on(self, header: Header) -> None:
+        asked, went_on = self._request, bool(header.flags & pdu.FINAL)
+        stages = (header.flags >> 2 & 3, header.flags & 3 if went_on else NEXT[asked.stage])
+        if stages != (asked.stage, NEXT[asked.stage]) or went_on and not asked.goes_on:
+            raise Violation("The target is at another stage of the login than was asked for.")
+        try:
+            self._request = self._exchange.send(Answer(went_on, unpack(self._text.take())))
+        except StopIteration as end:
+            self.parameters = end.value
+            return
+        self._send(self._request)
+
+    def _redirected(self) -> Redirected:
+        keys = dict(unpack(self._text.take()))
+        if keys.get("TargetName", self._wanted.target) != self._wanted.target:
+            raise Violation("The target redirects the login to another target, which RFC 7143 does not know.")
+        if "TargetAddress" not in keys:
+            raise Violation("The target redirects the login and does not say where.")
+        return Redirected(self._wanted.where, keys["TargetAddress"])
+
+    def _send(self, request: Request) -> None:
+        going_on = pdu.FINAL | NEXT[request.stage] if request.goes_on else 0
+        header = Header(
+            opcode=pdu.LOGIN | pdu.IMMEDIATE,
+            flags=going_on | request.stage << 2,
+            lun=self._isid + bytes(2),  # ISID, TSIH 0: a new session, or one in the place of the one with this ISID
+            task_tag=0,
+            word20=0,  # connection 0
+            word24=FIRST_CMD_SN,
+            word28=(self.last.word24 + 1) & 0xFFFFFFFF if self._is_answered else 0,
+        )
+        self._wire.send(header, pack(request.keys))
+
+
+FIRST_CMD_SN = 1

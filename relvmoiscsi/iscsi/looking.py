@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What LUNs are behind a target, and what each says of itself: asked of thousands at once."""
+
+from typing import Callable, List, NamedTuple, Optional, Sequence
+
+from relvmoiscsi.iscsi import scsi
+from relvmoiscsi.iscsi.carrier import Carrier
+from relvmoiscsi.iscsi.faults import Violation
+from relvmoiscsi.iscsi.names import LunInfo
+from relvmoiscsi.iscsi.pdu import NO_LUN
+from relvmoiscsi.iscsi.scsi import Capacity, Verdict
+from relvmoiscsi.iscsi.session import Command, Task
+from relvmoiscsi.vpd import INQUIRY_BYTES, PAGE_80, PAGE_83, id_from_page_80, id_from_page_83, inquiry_of
+from relvmoiscsi.vpd import serial_from_page_80 as serial_of
+
+TRIES = 8  #: unit attentions that may wait, one behind the other
+PAUSE_SECONDS = 0.1
+_PAGE_BYTES = 0x1000  #: enough for dozens of designators, and no device gives less because it is asked for it
+_LIST_BYTES = 8192
+_DISK = 0  #: peripheral device type
+_BLOCK_SIZES = (512, 4096)
+_WRITE_PROTECTED = 0x80
+
+
+class Look(NamedTuple):
+    """What a LUN is, and whether it can be used now."""
+
+    info: LunInfo
+    is_disk: bool
+    verdict: Verdict = Verdict.DONE  #: on its capacity
+    is_read_only: bool = False
+
+
+def read(carrier: Carrier, commands: Sequence[Command], what: str) -> List[Task]:
+    """Carry out commands of which each may fail."""
+    tasks = carrier.session.start(commands)
+    carrier.wait(lambda: carrier.session.is_idle, what)
+    return tasks
+
+
+def asking(lun: bytes, cdb: bytes, size: int) -> Command:
+    """A command that reads at most so many bytes; an answer may be shorter, or none."""
+    return Command(lun, cdb, into=memoryview(bytearray(size)), may_fail=True)
+
+
+def answer_of(task: Task) -> bytes:
+    """What came; nothing where the LUN refused."""
+    return bytes(task.command.into[: task.moved]) if _verdict(task) == Verdict.DONE else b""
+
+
+def _verdict(task: Task) -> Verdict:
+    verdict = scsi.judge(task.status, task.sense)
+    if verdict == Verdict.FAILED and task.status == scsi.CHECK_CONDITION:
+        is_refused = scsi.parse_sense(task.sense).key == scsi.ILLEGAL_REQUEST
+        return Verdict.UNSUPPORTED if is_refused else verdict  # the command is known, and not this page or kind of it
+    return verdict
+
+
+def list_luns(carrier: Carrier) -> List[bytes]:
+    """The LUNs that the target has for this initiator, in its order. Raises Lost, OutOfTime."""
+    size, tries = _LIST_BYTES, 0
+    while tries < TRIES:
+        tries += 1
+        (task,) = read(carrier, [asking(NO_LUN, scsi.report_luns(size), size)], "the list of LUNs")
+        answer = answer_of(task)
+        if answer and scsi.luns_bytes(answer) > size:
+            size = scsi.luns_bytes(answer)
+        elif answer:
+            return scsi.luns_in(answer)
+        elif _verdict(task) in (Verdict.LATER, Verdict.LOOK_AGAIN):
+            carrier.pause(PAUSE_SECONDS if _verdict(task) == Verdict.LATER else 0.0)
+        else:
+            break
+    raise Violation(f"The target does not list its LUNs: {scsi.reason(task.status, task.sense)}.")
+
+
+def look(carrier: Carrier, luns: Sequence[bytes]) -> List[Look]:
+    """What each LUN says of itself now, in one round trip unless some are not ready. Raises Lost, OutOfTime."""
+    return _patiently(carrier, luns, _look_once)
+
+
+def names(carrier: Carrier, luns: Sequence[bytes]) -> List[LunInfo]:
+    """What each LUN is called, and no more: a look at a thousand LUNs takes half as long. Raises Lost, OutOfTime."""
+    return [one.info for one in _patiently(carrier, luns, _names_once)]
+
+
+def _patiently(
+    carrier: Carrier, luns: Sequence[bytes], once: Callable[[Carrier, Sequence[bytes]], List[Look]]
+) -> List[Look]:
+    """A look that is repeated at the LUNs that were busy, or whose news came in between."""
+    found = once(carrier, luns)
+    for _ in range(TRIES - 1):
+        again = [number for number, one in enumerate(found) if one.verdict in (Verdict.LATER, Verdict.LOOK_AGAIN)]
+        if not again:
+            break
+        if any(found[number].verdict == Verdict.LATER for number in again):
+            carrier.pause(PAUSE_SECONDS)
+        for number, one in zip(again, once(carrier, [luns[number] for number in again])):
+            found[number] = one
+    return found
+
+
+def _look_once(carrier: Carrier, luns: Sequence[bytes]) -> List[Look]:
+    commands = [command for lun in luns for command in _questions(lun)]
+    tasks = read(carrier, commands, "a look at the LUNs")
+    each = len(commands) // max(1, len(luns))
+    found = [_look_of(lun, tasks[number * each : (number + 1) * each]) for number, lun in enumerate(luns)]
+    old = [number for number, one in enumerate(found) if one.is_disk and one.verdict == Verdict.UNSUPPORTED]
+    sizes = read(carrier, [asking(luns[number], scsi.read_capacity_10(), 8) for number in old], "a look at old LUNs")
+    for number, task in zip(old, sizes):
+        found[number] = _with_capacity(found[number], task, scsi.capacity_10)
+    return found
+
+
+def _names_once(carrier: Carrier, luns: Sequence[bytes]) -> List[Look]:
+    tasks = read(carrier, [command for lun in luns for command in _asking_names(lun)], "a look at the names of LUNs")
+    return [_name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
+
+
+def _asking_names(lun: bytes) -> List[Command]:
+    return [
+        asking(lun, scsi.inquiry(INQUIRY_BYTES), INQUIRY_BYTES),
+        asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_83), _PAGE_BYTES),
+        asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_80), _PAGE_BYTES),
+    ]
+
+
+def _questions(lun: bytes) -> List[Command]:
+    """A unit attention, if one waits, comes with the first, so that the others need not be repeated for it."""
+    sizes = [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
+    return [asking(lun, scsi.test_unit_ready(), 0), *_asking_names(lun), *sizes]
+
+
+def _name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
+    """What it is called. A page that it refuses is absent; one that it did not give for another reason is not."""
+    unread = [task for task in tasks if _verdict(task) not in (Verdict.DONE, Verdict.UNSUPPORTED, Verdict.UNMAPPED)]
+    if unread:
+        problem = f"it does not tell what it is: {scsi.reason(unread[0].status, unread[0].sense)}"
+        return Look(LunInfo(lun, problem=problem), is_disk=True, verdict=_verdict(unread[0]))
+    standard, page_83, page_80 = map(answer_of, tasks)
+    inquiry = inquiry_of(standard)
+    if inquiry is None or standard[0] & 0x1F != _DISK:
+        return Look(LunInfo(lun), is_disk=False)
+    info = LunInfo(
+        lun,
+        id_from_page_83(page_83, inquiry) or id_from_page_80(page_80, inquiry),
+        inquiry.vendor.decode("ascii").strip(),
+        inquiry.model.decode("ascii").strip(),
+        serial_of(page_80),
+    )
+    return Look(info, is_disk=True)
+
+
+def _look_of(lun: bytes, tasks: Sequence[Task]) -> Look:
+    one = _name_of(lun, tasks[1:4])
+    if not one.is_disk or one.verdict != Verdict.DONE:
+        return one
+    mode = answer_of(tasks[5])
+    is_read_only = len(mode) > 2 and bool(mode[2] & _WRITE_PROTECTED)
+    return _with_capacity(one._replace(is_read_only=is_read_only), tasks[4], scsi.capacity_16)
+
+
+def _with_capacity(one: Look, task: Task, parse: Callable[[bytes], Optional[Capacity]]) -> Look:
+    verdict = _verdict(task)
+    if verdict != Verdict.DONE:
+        problem = f"its size is not known: {scsi.reason(task.status, task.sense)}"
+        return one._replace(info=one.info._replace(problem=problem), verdict=verdict)
+    found = parse(answer_of(task))
+    if found is None or found.block_size not in _BLOCK_SIZES:
+        problem = f"it has blocks of {found.block_size} bytes" if found else "it does not tell its size"
+        return one._replace(info=one.info._replace(problem=problem), verdict=Verdict.FAILED)
+    info = one.info._replace(
+        size_bytes=found.size_bytes,
+        block_size=found.block_size,
+        physical_block_size=found.physical_block_size,
+        problem="",
+    )
+    return one._replace(info=info, verdict=Verdict.DONE)

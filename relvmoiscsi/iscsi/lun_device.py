@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A LUN over iSCSI as a device of the engine."""
+
+from bisect import bisect_right
+from typing import List, Optional, Sequence
+
+from relvmoiscsi.device import Chunk, Device, Range, pieces_of, runs_of, spans_of
+from relvmoiscsi.errors import Place, Truncated
+from relvmoiscsi.iscsi import scsi
+from relvmoiscsi.iscsi.lun import READ, WRITE, Lun, Operation
+from relvmoiscsi.iscsi.names import LunInfo
+from relvmoiscsi.iscsi.session import Command
+
+
+class LunDevice(Device):
+    """Reads and writes in blocks, each batch at once.
+
+    Errors are DeviceError, and Refused where the LUN is another one now, is reserved or read-only: after a write each
+    of them comes as the engine expects it.
+    """
+
+    def __init__(self, lun: Lun, writable: bool, copy_limit_bytes: Optional[int] = None) -> None:
+        self.name, self.writable = lun.name, writable
+        self.size_bytes, self.block_size = lun.info.size_bytes, lun.info.block_size
+        self.physical_block_size = lun.info.physical_block_size
+        #: more than this should not be copied: the target demands digests, and the kernel has no CRC32C to lend
+        self.copy_limit_bytes = copy_limit_bytes
+        self._lun = lun
+
+    @property
+    def info(self) -> LunInfo:
+        return self._lun.info
+
+    @property
+    def last_group(self) -> Optional[int]:
+        """The portal group of the session that wrote, for `open_lun` of the next call; None where none did."""
+        return self._lun.last_group
+
+    def pump(self) -> None:
+        """Answer what the target has asked meanwhile; call it about each second while waiting for something else."""
+        self._lun.pump()
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        for wanted in ranges:
+            self._check_readable(wanted)
+        spans = spans_of(ranges, self.block_size, self.size_bytes)
+        buffers = [memoryview(bytearray(span.length)) for span in spans]
+        operations = []
+        for span, buffer in zip(spans, buffers):
+            for piece in pieces_of(span.length):
+                place, into = Range(span.offset + piece.offset, piece.length), buffer[piece.offset : piece.end]
+                command = Command(self._lun.info.lun, scsi.read(*self._blocks(place)), into=into)
+                operations.append(Operation(READ, place.offset, place.length, command))
+        self._lun.read(operations)
+        starts = [span.offset for span in spans]
+        return [_cut(wanted, starts, buffers) for wanted in ranges]
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self._check_writable(chunk)
+        operations = []
+        for run in runs_of(chunks):
+            data = memoryview(b"".join([chunk.data for chunk in run]))
+            for piece in pieces_of(len(data)):
+                place = Range(run[0].offset + piece.offset, piece.length)
+                cdb = scsi.write(*self._blocks(place))
+                command = Command(self._lun.info.lun, cdb, data=data[piece.offset : piece.end])
+                operations.append(Operation(WRITE, place.offset, place.length, command))
+        self._lun.write(operations)
+
+    def flush(self) -> None:
+        self._lun.flush()
+
+    def _blocks(self, place: Range) -> Sequence[int]:
+        return place.offset // self.block_size, place.length // self.block_size
+
+    def _check_readable(self, wanted: Range) -> None:
+        if wanted.offset < 0 or wanted.length < 0:
+            raise ValueError(f"{wanted} is no range of a device")
+        if wanted.end > self.size_bytes:
+            available = self.size_bytes - wanted.offset
+            raise Truncated("the range to read", Place(self.name, wanted.offset), wanted.length, available)
+
+    def _check_writable(self, chunk: Chunk) -> None:
+        """Every refusal here is a bug of the caller, found before anything is written."""
+        if not self.writable:
+            raise ValueError(f"{self.name} is open for reading only")
+        is_in_blocks = chunk.offset % self.block_size == 0 == len(chunk.data) % self.block_size
+        if not is_in_blocks or chunk.offset < 0 or chunk.end > self.size_bytes:
+            what = f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset}"
+            raise ValueError(f"{what} does not fit the {self.size_bytes} bytes of {self.name}")
+
+
+def _cut(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview]) -> bytes:
+    """The bytes of a range, out of the buffer of the span that holds it; `starts` are the offsets of the spans."""
+    if not wanted.length:
+        return b""
+    index = bisect_right(starts, wanted.offset) - 1
+    start = wanted.offset - starts[index]
+    return bytes(buffers[index][start : start + wanted.length])

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""LUNs behind a target, listed and opened."""
+
+import logging
+from contextlib import contextmanager
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Union
+
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.iscsi import looking
+from relvmoiscsi.iscsi.carrier import Carrier
+from relvmoiscsi.iscsi.faults import Lost
+from relvmoiscsi.iscsi.kernel_crc import kernel_crc32c
+from relvmoiscsi.iscsi.looking import Look
+from relvmoiscsi.iscsi.lun import Lun, no_way, read_only, reserved
+from relvmoiscsi.iscsi.lun_device import LunDevice
+from relvmoiscsi.iscsi.names import NO_CREDENTIALS, Credentials, Initiator, LunInfo, Portal
+from relvmoiscsi.iscsi.scsi import Verdict
+from relvmoiscsi.iscsi.target import TargetWay, isid_of_reader, isid_of_writer
+
+log = logging.getLogger(__name__)
+
+_SLOW_COPY_BYTES = 64 * 1024 * 1024  #: that digests in Python are done with in a quarter of a minute
+_MANY = 100  #: LUNs; of more, only the one that is wanted is asked for its size
+
+LunName = Union[str, int]
+
+
+class _Open(NamedTuple):
+    carrier: Carrier
+    look: Look
+
+
+def list_luns(
+    portals: Sequence[Portal],
+    iqn: str,
+    initiator: Initiator,
+    deadline: Deadline,
+    credentials: Credentials = NO_CREDENTIALS,
+) -> List[LunInfo]:
+    """The disks behind a target, as a session sees them that only reads. Raises NotFound, Refused, OutOfTime."""
+    way = TargetWay(portals, iqn, initiator, credentials, deadline, isid_of_reader())
+    carrier = way.first()
+    try:
+        return [one.info for one in looking.look(carrier, looking.list_luns(carrier)) if one.is_disk]
+    finally:
+        carrier.close(politely=True)
+
+
+@contextmanager
+def open_lun(
+    portals: Sequence[Portal],
+    iqn: str,
+    initiator: Initiator,
+    lun: LunName,
+    writable: bool,
+    deadline: Deadline,
+    credentials: Credentials = NO_CREDENTIALS,
+    last_group: Optional[int] = None,
+) -> Iterator[LunDevice]:
+    """A LUN as a device, by its SCSIid or (an int) its number, for the block.
+
+    Who opens it for writing has the lock of the LUN: the session ends every other one of this host that was opened to
+    write to it. `last_group` is what `LunDevice.last_group` was in the call before, where that is known.
+
+    Raises NotFound (DNSError, ISCSITarget, ISCSIDiscovery, ISCSIDevice), Refused (ISCSILogin, SRInUse), OutOfTime.
+    """
+    way = TargetWay(portals, iqn, initiator, credentials, deadline, isid_of_reader())
+    if writable and isinstance(lun, str):
+        way.isid = isid_of_writer(initiator.host_uuid, iqn, lun)
+    opened = _find(way, lun)
+    if writable and isinstance(lun, int):  # whose SCSIid has to be read before a session can be the one that writes
+        opened.carrier.close(politely=True)
+        scsi_id = opened.look.info.scsi_id
+        if scsi_id is None:
+            raise Refused(f"The LUN {lun} behind {iqn} has no SCSIid, so nothing is written to it.", "ISCSIDevice")
+        way.isid = isid_of_writer(initiator.host_uuid, iqn, scsi_id)
+        opened = _find(way, scsi_id)
+    info, name = opened.look.info, f"iscsi://{portals[0]}/{iqn}/{opened.look.info.number}"
+    found = Lun(way, opened.carrier, info, name, writable, last_group, len(portals) > 1)
+    try:
+        if writable and opened.look.is_read_only:
+            raise read_only(name)
+        log.info("opened %s (%s): %d bytes in blocks of %d", name, info.scsi_id, info.size_bytes, info.block_size)
+        yield LunDevice(found, writable, _copy_limit(opened.carrier))
+    finally:
+        found.close()
+
+
+def _copy_limit(carrier: Carrier) -> Optional[int]:
+    parameters = carrier.session.parameters
+    has_digests = parameters.header_digest or parameters.data_digest
+    return _SLOW_COPY_BYTES if has_digests and kernel_crc32c() is None else None
+
+
+def _find(way: TargetWay, lun: LunName) -> _Open:
+    """A session over which the LUN can be used. A session that is lost on the way is made once more."""
+    is_second = False
+    while True:
+        carrier = way.first()
+        try:
+            one = _usable(way, carrier, lun)
+        except Lost as lost:
+            carrier.close(politely=False)
+            if is_second:
+                raise
+            log.info("%s", lost)
+            is_second = True
+            continue
+        except BaseException:
+            carrier.close(politely=True)
+            raise
+        if one is not None:
+            return _Open(carrier, one)
+        carrier.close(politely=True)
+
+
+def _usable(way: TargetWay, carrier: Carrier, lun: LunName) -> Optional[Look]:
+    """The LUN; None where another portal is to be tried. Raises NotFound, Refused."""
+    luns = looking.list_luns(carrier)
+    if isinstance(lun, int):
+        luns = [address for address in luns if LunInfo(address).number == lun] or luns
+    elif len(luns) > _MANY:
+        luns = [info.lun for info in looking.names(carrier, luns) if info.scsi_id == lun] or luns[:_MANY]
+    disks = [one for one in looking.look(carrier, luns) if one.is_disk]
+    found = [one for one in disks if lun == (one.info.scsi_id if isinstance(lun, str) else one.info.number)]
+    if not found:
+        there = ", ".join(sorted({_called(one.info, lun) for one in disks})) or "none"
+        raise NotFound(
+            f"No LUN {lun} is behind {way.iqn}; there are {there}. Map it to {way.initiator.name} at the array.",
+            "ISCSIDevice",
+        )
+    one, name = found[0], f"the LUN {lun} behind {way.iqn}"
+    while one.verdict == Verdict.LATER:  # until the deadline
+        carrier.pause(looking.PAUSE_SECONDS)
+        (one,) = looking.look(carrier, [one.info.lun])
+    if one.verdict == Verdict.ELSEWHERE:
+        if not way.move():
+            raise no_way(name, one.info.problem)
+        return None
+    if one.verdict == Verdict.RESERVED:
+        raise reserved(name)
+    if one.verdict != Verdict.DONE or one.info.size_bytes == 0:
+        raise Refused(f"{name} cannot be used: {one.info.problem or 'it has no size'}.", "ISCSIDevice")
+    return one
+
+
+def _called(info: LunInfo, lun: LunName) -> str:
+    return str(info.number) if isinstance(lun, int) else info.scsi_id or f"LUN {info.number} without a SCSIid"

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""PDUs: a header of 48 bytes, a digest perhaps, data padded to 4 bytes, a digest perhaps.
+
+    byte 0      opcode; bit 6: immediate          byte 16   initiator task tag
+    byte 1      flags                             byte 20   target transfer tag, or bytes that a command expects
+    bytes 2, 3  by opcode                         byte 24   StatSN of a target, CmdSN of an initiator
+    byte 4      length of further headers, words  byte 28   ExpCmdSN of a target, ExpStatSN of an initiator
+    byte 5      length of the data, bytes         byte 32   MaxCmdSN, then by opcode; the command of a SCSI Command
+    byte 8      LUN
+
+A `Wire` has both directions of a connection. The reader asks it where the next bytes belong, so that data go straight
+into the memory of whoever waits for them. Source: RFC 7143 11.2.
+"""
+
+import struct
+from collections import deque
+from itertools import islice
+from typing import Callable, Deque, Iterator, List, NamedTuple, Optional
+
+from relvmoiscsi.iscsi.crc32c import Bytes, Checksum, crc32c
+from relvmoiscsi.iscsi.faults import Violation
+
+NOP_OUT, SCSI_COMMAND, TASK_MANAGEMENT, LOGIN, TEXT, DATA_OUT, LOGOUT = 0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06
+NOP_IN, SCSI_RESPONSE, TASK_MANAGEMENT_RESPONSE, LOGIN_RESPONSE = 0x20, 0x21, 0x22, 0x23
+TEXT_RESPONSE, DATA_IN, LOGOUT_RESPONSE, R2T, ASYNC, REJECT = 0x24, 0x25, 0x26, 0x31, 0x32, 0x3F
+_FROM_TARGET = frozenset((*range(NOP_IN, LOGOUT_RESPONSE + 1), R2T, ASYNC, REJECT))
+
+IMMEDIATE = 0x40
+FINAL = 0x80
+NO_TAG = 0xFFFFFFFF
+NO_LUN = bytes(8)
+HEADER_BYTES = 48
+DEFAULT_DATA_BYTES = 8192  #: of a PDU, until a side has declared what it takes
+MAX_DATA_BYTES = 262144  #: what this side declares
+_STAGE_BYTES = 65536
+_MAX_QUEUED = 200000  #: pieces; the data of one R2T in the smallest PDUs are 100 000
+_BUFFERS = 64  #: for one call of sendmsg
+
+_LAYOUT = struct.Struct(">BBBBI8s8I")
+
+
+class Header(NamedTuple):
+    """The basic header; words are called by the byte at which they begin."""
+
+    opcode: int
+    flags: int = FINAL
+    byte2: int = 0
+    byte3: int = 0
+    lengths: int = 0  #: the upper byte counts words of further headers, the rest bytes of data
+    lun: bytes = NO_LUN
+    task_tag: int = NO_TAG
+    word20: int = NO_TAG
+    word24: int = 0
+    word28: int = 0
+    word32: int = 0
+    word36: int = 0
+    word40: int = 0
+    word44: int = 0
+
+
+class Pdu(NamedTuple):
+    """What has come: `data` is where the destination of its header was."""
+
+    header: Header
+    data: memoryview
+
+
+#: where the data of a PDU go: exactly as many bytes as the header says
+Destination = Callable[[Header], memoryview]
+
+_NOTHING = memoryview(b"")
+
+
+class Wire:
+    """Bytes in and PDUs out, PDUs in and bytes out."""
+
+    def __init__(self, checksum: Checksum = crc32c) -> None:
+        self.header_digest = self.data_digest = False
+        self.max_data_bytes = DEFAULT_DATA_BYTES
+        self.destination: Destination = _own_memory
+        self._checksum = checksum
+        self._outgoing: Deque[memoryview] = deque()
+        self._stage = memoryview(bytearray(_STAGE_BYTES))
+        self._start = self._end = 0  # of what is in the stage and not yet parsed
+        self._header: Optional[Header] = None  # of the PDU whose data are coming
+        self._place = _NOTHING
+        self._filled = 0
+
+    # --- out
+
+    def send(self, header: Header, data: Bytes = b"") -> None:
+        """Queue a PDU. `data` must not change until they are sent."""
+        view = memoryview(data)
+        raw = _LAYOUT.pack(*header._replace(lengths=len(view)))
+        self._queue(raw + (self._checksum([raw]) if self.header_digest else b""))
+        if view:
+            padding = bytes(-len(view) % 4)
+            self._queue(view)
+            self._queue(padding + (self._checksum([view, padding]) if self.data_digest else b""))
+
+    def outgoing(self) -> List[memoryview]:
+        """What is to be sent next, in order; empty when nothing is."""
+        return list(islice(self._outgoing, _BUFFERS))
+
+    def sent(self, count: int) -> None:
+        """So many bytes of it went out."""
+        while count:
+            first = self._outgoing.popleft()
+            if count < len(first):
+                self._outgoing.appendleft(first[count:])
+                return
+            count -= len(first)
+
+    def _queue(self, data: Bytes) -> None:
+        if data:
+            self._outgoing.append(memoryview(data))
+            if len(self._outgoing) > _MAX_QUEUED:
+                raise Violation("The target does not take the answers that it asks for.")
+
+    # --- in
+
+    def buffers(self) -> List[memoryview]:
+        """Where the next bytes belong: the data that are coming, then the stage."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._stage):
+            left = bytes(self._stage[self._start :])
+            self._stage[: len(left)] = left
+            self._start, self._end = 0, len(left)
+        stage = self._stage[self._end :]
+        return [self._place[self._filled :], stage] if self._filled < len(self._place) else [stage]
+
+    def received(self, count: int) -> Iterator[Pdu]:
+        """So many bytes were put there: the PDUs that are complete now.
+
+        Each has to be handled before the next is asked for: it may change how that one reads. Raises Violation.
+        """
+        direct = min(count, len(self._place) - self._filled)
+        self._filled += direct
+        self._end += count - direct
+        while True:
+            pdu = self._next()
+            if pdu is None:
+                return
+            yield pdu
+
+    def _next(self) -> Optional[Pdu]:
+        if self._header is None and not self._begin():
+            return None
+        header = self._header
+        assert header is not None
+        step = min(len(self._place) - self._filled, self._end - self._start)
+        if step:
+            self._place[self._filled : self._filled + step] = self._stage[self._start : self._start + step]
+            self._filled += step
+            self._start += step
+        if self._filled < len(self._place):
+            return None
+        if self._place:
+            padding = -len(self._place) % 4
+            trailer = self._take(padding + 4 * self.data_digest)
+            if trailer is None:
+                return None
+            if self.data_digest and self._checksum([self._place, trailer[:padding]]) != trailer[padding:]:
+                raise Violation("A data digest of the target is wrong.")
+        data, self._header, self._place, self._filled = self._place, None, _NOTHING, 0
+        return Pdu(header, data)
+
+    def _begin(self) -> bool:
+        """Parse the next header, if it is there."""
+        raw = self._take(HEADER_BYTES + 4 * self.header_digest)
+        if raw is None:
+            return False
+        if self.header_digest and self._checksum([raw[:HEADER_BYTES]]) != raw[HEADER_BYTES:]:
+            raise Violation("A header digest of the target is wrong.")
+        header = Header(*_LAYOUT.unpack_from(raw))
+        header = header._replace(opcode=header.opcode & 0x3F)
+        if header.opcode not in _FROM_TARGET:
+            raise Violation(f"The target sent a PDU with the opcode 0x{header.opcode:02x}, which no target sends.")
+        if header.lengths > self.max_data_bytes:
+            raise Violation(f"The target sent more in one PDU than the {self.max_data_bytes} bytes that it may.")
+        if header.lengths:
+            self._place, self._filled = self.destination(header), 0
+        self._header = header
+        return True
+
+    def _take(self, count: int) -> Optional[bytes]:
+        """So many bytes of the stage, when they are there."""
+        if self._end - self._start < count:
+            return None
+        self._start += count
+        return bytes(self._stage[self._start - count : self._start])
+
+
+def _own_memory(header: Header) -> memoryview:
+    return memoryview(bytearray(header.lengths))

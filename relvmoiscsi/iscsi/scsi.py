@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""SCSI commands, their answers, and what to do about a status. Source: SPC-4, SBC-3."""
+
+from enum import Enum
+from typing import List, NamedTuple, Optional
+
+from relvmoiscsi.iscsi.faults import Violation
+
+GOOD, CHECK_CONDITION, CONDITION_MET, BUSY = 0x00, 0x02, 0x04, 0x08
+RESERVATION_CONFLICT, TASK_SET_FULL, ACA_ACTIVE, TASK_ABORTED = 0x18, 0x28, 0x30, 0x40
+
+NO_SENSE, RECOVERED, NOT_READY, MEDIUM_ERROR, HARDWARE_ERROR, ILLEGAL_REQUEST = range(6)
+UNIT_ATTENTION, DATA_PROTECT, ABORTED_COMMAND = 0x06, 0x07, 0x0B
+_KEYS = {
+    NOT_READY: "not ready",
+    MEDIUM_ERROR: "medium error",
+    HARDWARE_ERROR: "hardware error",
+    ILLEGAL_REQUEST: "illegal request",
+    DATA_PROTECT: "write protected",
+}
+_STATUSES = {
+    BUSY: "busy",
+    TASK_SET_FULL: "too many commands at once",
+    ACA_ACTIVE: "busy",
+    TASK_ABORTED: "ended by the target",
+    RESERVATION_CONFLICT: "reserved by another host",
+}
+_NO_SPACE = (0x27, 0x07)  #: a thin LUN whose pool is full
+_MAX_LUNS_BYTES = 16 + 8 * 65536
+
+
+def test_unit_ready() -> bytes:
+    return bytes(6)
+
+
+def inquiry(size: int, page: Optional[int] = None) -> bytes:
+    """Standard inquiry data, or a page of vital product data."""
+    return bytes([0x12, page is not None, page or 0, *size.to_bytes(2, "big"), 0])
+
+
+def report_luns(size: int) -> bytes:
+    return bytes([0xA0, 0, 0, 0, 0, 0, *size.to_bytes(4, "big"), 0, 0])
+
+
+def read_capacity_16() -> bytes:
+    return bytes([0x9E, 0x10, *bytes(8), 0, 0, 0, 32, 0, 0])
+
+
+def read_capacity_10() -> bytes:
+    return bytes([0x25, *bytes(9)])
+
+
+def mode_sense() -> bytes:
+    """MODE SENSE(6) of all pages without block descriptors, of which the header is wanted."""
+    return bytes([0x1A, 0x08, 0x3F, 0, 4, 0])
+
+
+def read(block: int, blocks: int) -> bytes:
+    return _transfer(0x28, 0x88, block, blocks)
+
+
+def write(block: int, blocks: int) -> bytes:
+    return _transfer(0x2A, 0x8A, block, blocks)
+
+
+def _transfer(short: int, long: int, block: int, blocks: int) -> bytes:
+    """The form of 10 bytes, which every disk knows, as far as it reaches; else that of 16."""
+    if block < 2**32 and blocks < 2**16:
+        return bytes([short, 0, *block.to_bytes(4, "big"), 0, *blocks.to_bytes(2, "big"), 0])
+    return bytes([long, 0, *block.to_bytes(8, "big"), *blocks.to_bytes(4, "big"), 0, 0])
+
+
+def synchronize_cache() -> bytes:
+    """SYNCHRONIZE CACHE(10) with zeros, which is all of the LUN whatever its size."""
+    return bytes([0x35, *bytes(9)])
+
+
+def luns_in(answer: bytes) -> List[bytes]:
+    """The LUNs of REPORT LUNS that came, 8 bytes each, none of them twice. Raises Violation."""
+    if len(answer) < 8:
+        raise Violation("The target sent a list of LUNs that is too short.")
+    end = min(len(answer), luns_bytes(answer))
+    return list(dict.fromkeys(answer[at : at + 8] for at in range(8, end - 7, 8)))
+
+
+def luns_bytes(answer: bytes) -> int:
+    """How long the whole answer to REPORT LUNS is. Raises Violation."""
+    size = 8 + int.from_bytes(answer[:4], "big")
+    if size > _MAX_LUNS_BYTES:
+        raise Violation(f"The target says that it has {size // 8} LUNs.")
+    return size
+
+
+class Capacity(NamedTuple):
+    """Of a LUN, in bytes."""
+
+    size_bytes: int
+    block_size: int
+    physical_block_size: int
+
+
+def capacity_16(answer: bytes) -> Optional[Capacity]:
+    """None where the answer is too short."""
+    if len(answer) < 16:
+        return None
+    last, block_size = int.from_bytes(answer[:8], "big"), int.from_bytes(answer[8:12], "big")
+    return Capacity((last + 1) * block_size, block_size, block_size << (answer[13] & 0x0F))
+
+
+def capacity_10(answer: bytes) -> Optional[Capacity]:
+    """None where the answer is too short, or the LUN too large for it."""
+    last, block_size = int.from_bytes(answer[:4], "big"), int.from_bytes(answer[4:8], "big")
+    if len(answer) < 8 or last == 0xFFFFFFFF:
+        return None
+    return Capacity((last + 1) * block_size, block_size, block_size)
+
+
+class Sense(NamedTuple):
+    """Why a command was not carried out."""
+
+    key: int
+    code: int
+    qualifier: int
+    is_deferred: bool = False  #: it speaks of an earlier command
+
+    def __str__(self) -> str:
+        name = _KEYS.get(self.key, "")
+        return f"sense {self.key:x}/{self.code:02x}/{self.qualifier:02x}" + (f" ({name})" if name else "")
+
+
+def parse_sense(data: bytes) -> Sense:
+    """Both formats; whatever cannot be read is a hardware error without a code. Source: SPC-4 4.5."""
+    kind = data[0] & 0x7F if data else 0
+    if kind in (0x72, 0x73) and len(data) >= 4:
+        return Sense(data[1] & 0x0F, data[2], data[3], kind == 0x73)
+    if kind in (0x70, 0x71) and len(data) >= 3:
+        whole = data.ljust(14, b"\0")
+        return Sense(whole[2] & 0x0F, whole[12], whole[13], kind == 0x71)
+    return Sense(HARDWARE_ERROR, 0, 0)
+
+
+class Verdict(Enum):
+    """What to do about a command that has ended. The later one counts where several of a batch have different ones."""
+
+    DONE = 0
+    LATER = 1  #: again, after a moment, with fewer at once
+    LOOK_AGAIN = 2  #: something about the LUN has changed: look what it is, then again
+    ELSEWHERE = 3  #: again, through another portal
+    RESERVED = 4
+    READ_ONLY = 5
+    UNMAPPED = 6
+    UNSUPPORTED = 7  #: the LUN does not know the command
+    FAILED = 8
+
+
+def judge(status: int, sense: bytes) -> Verdict:
+    """The verdict on a command by its status; whether all data have come is another question."""
+    simple = {
+        GOOD: Verdict.DONE,
+        CONDITION_MET: Verdict.DONE,
+        BUSY: Verdict.LATER,
+        TASK_SET_FULL: Verdict.LATER,
+        ACA_ACTIVE: Verdict.LATER,
+        TASK_ABORTED: Verdict.LOOK_AGAIN,
+        RESERVATION_CONFLICT: Verdict.RESERVED,
+    }
+    return _judge_sense(parse_sense(sense)) if status == CHECK_CONDITION else simple.get(status, Verdict.FAILED)
+
+
+def _judge_sense(sense: Sense) -> Verdict:
+    if sense.is_deferred:
+        return Verdict.FAILED
+    if sense.key in (NO_SENSE, RECOVERED):
+        return Verdict.DONE
+    if sense.key in (UNIT_ATTENTION, ABORTED_COMMAND):
+        return Verdict.LOOK_AGAIN
+    if sense.key == NOT_READY and sense.code == 0x04:
+        by_qualifier = {0x01: Verdict.LATER, 0x0A: Verdict.LATER, 0x0B: Verdict.ELSEWHERE, 0x0C: Verdict.ELSEWHERE}
+        return by_qualifier.get(sense.qualifier, Verdict.FAILED)
+    if sense.key == DATA_PROTECT and (sense.code, sense.qualifier) != _NO_SPACE:
+        return Verdict.READ_ONLY
+    if sense.key == ILLEGAL_REQUEST:
+        return {0x25: Verdict.UNMAPPED, 0x20: Verdict.UNSUPPORTED}.get(sense.code, Verdict.FAILED)
+    return Verdict.FAILED
+
+
+def reason(status: int, sense: bytes) -> str:
+    """The same for people: "sense 3/11/00 (medium error)", "status 18 (reserved by another host)"."""
+    if status == CHECK_CONDITION:
+        found = parse_sense(sense)
+        return f"{found}, of an earlier command" if found.is_deferred else str(found)
+    return f"status {status:02x} ({_STATUSES.get(status, 'unknown')})"

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A session in its full feature phase: commands, the window, data both ways, pings, text, logout. No I/O.
+
+    start(commands)      queue them; as many as the window and `depth` allow are on their way at once
+    is_idle              every command that was begun has ended
+    wire                 where bytes go in and out
+    handle(pdu)          what a PDU of the target leads to; raises Violation and Lost
+
+Error recovery level 0: whatever goes wrong ends the session. Source: RFC 7143 4.2, 11.
+"""
+
+from collections import deque
+from typing import Deque, Dict, Iterable, List, NamedTuple, Optional
+
+from relvmoiscsi.iscsi import pdu
+from relvmoiscsi.iscsi.crc32c import Bytes
+from relvmoiscsi.iscsi.faults import Lost, Violation
+from relvmoiscsi.iscsi.keys import MAX_TEXT, Collector
+from relvmoiscsi.iscsi.login import FIRST_CMD_SN, Parameters
+from relvmoiscsi.iscsi.pdu import FINAL, IMMEDIATE, NO_TAG, Header, Pdu, Wire
+
+DEPTH = 32  #: commands on their way at once, the usual queue depth of an iSCSI session
+
+_READ, _WRITE, _SIMPLE = 0x40, 0x20, 0x01
+_HAS_STATUS, _UNDERFLOW, _OVERFLOW = 0x01, 0x02, 0x04
+_CONTINUES = 0x40
+_LOGICAL_UNIT_RESET = 5
+_LOGOUT_REQUEST, _CONNECTION_GOES, _SESSION_GOES, _RENEGOTIATION = 1, 2, 3, 4
+
+_EMPTY = memoryview(b"")
+
+
+class Command(NamedTuple):
+    """A SCSI command for a LUN, and the memory that it reads into or writes from."""
+
+    lun: bytes
+    cdb: bytes
+    into: memoryview = _EMPTY
+    data: memoryview = _EMPTY
+    may_fail: bool = False  #: the commands behind it do not depend on it
+
+    @property
+    def expected(self) -> int:
+        """Bytes to be moved."""
+        return len(self.into) or len(self.data)
+
+
+class Task:
+    """A command, and what became of it."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.is_done = False
+        self.status = 0
+        self.sense = b""
+        self.moved = 0  #: bytes that came, or that were asked for and sent; a residual is taken off
+        self.is_short = False  #: fewer or more bytes than were expected
+
+
+class Session:
+    """One session over one connection."""
+
+    def __init__(self, wire: Wire, parameters: Parameters, last: Header) -> None:
+        """`last` is the last response of the login, which the window comes with."""
+        self.wire, self.parameters = wire, parameters
+        self.depth = DEPTH
+        self.steps = 0  #: grows with each answer that brings a command further
+        self.wants_end = False  #: the target asked for a logout
+        self.is_logged_out = False
+        self.ping_is_out = False
+        self._active: Dict[int, Task] = {}
+        self._waiting: Deque[Task] = deque()
+        self._cmd_sn = FIRST_CMD_SN
+        self._max_cmd_sn = last.word32
+        self._exp_stat_sn = _next(last.word24)
+        self._tag = 0
+        self._ping_tag = self._logout_tag = self._text_tag = self._reset_tag = NO_TAG
+        self._text = Collector(MAX_TEXT)
+        self._text_is_done = True
+        self._reset_response: Optional[int] = None
+        wire.header_digest, wire.data_digest = parameters.header_digest, parameters.data_digest
+        wire.max_data_bytes = pdu.MAX_DATA_BYTES
+        wire.destination = self._destination
+
+    # --- commands
+
+    def start(self, commands: Iterable[Command]) -> List[Task]:
+        """Queue commands. Once one has failed that must not, those that were not begun never are."""
+        tasks = [Task(command) for command in commands]
+        self._waiting.extend(tasks)
+        self._begin_waiting()
+        return tasks
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing that was begun is under way."""
+        return not self._active and not self._waiting
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and len(self._active) < self.depth and self._window_is_open():
+            task = self._waiting.popleft()
+            self._active[self._begin(task)] = task
+
+    def _window_is_open(self) -> bool:
+        return _distance(self._cmd_sn, self._max_cmd_sn) >= 0
+
+    def _begin(self, task: Task) -> int:
+        command, parameters = task.command, self.parameters
+        at_once = _EMPTY
+        if parameters.immediate_data:
+            at_once = command.data[: min(parameters.first_burst_bytes, parameters.max_send_bytes)]
+        direction = (_READ if command.into else 0) | (_WRITE if command.data else 0)
+        words = [int.from_bytes(command.cdb.ljust(16, b"\0")[at : at + 4], "big") for at in (0, 4, 8, 12)]
+        tag = self._new_tag()
+        flags = FINAL | direction | _SIMPLE
+        self._send(Header(pdu.SCSI_COMMAND, flags, 0, 0, 0, command.lun, tag, command.expected, 0, 0, *words), at_once)
+        task.moved = len(at_once)
+        return tag
+
+    # --- everything else that is asked for
+
+    def ping(self) -> None:
+        """Ask for a sign of life, unless one is awaited already."""
+        if not self.ping_is_out:
+            self.ping_is_out, self._ping_tag = True, self._new_tag()
+            self._send(Header(pdu.NOP_OUT | IMMEDIATE, task_tag=self._ping_tag))
+
+    def log_out(self) -> None:
+        """Ask for the end of the session; it has come when `is_logged_out`."""
+        self._logout_tag = self._new_tag()
+        self._send(Header(pdu.LOGOUT | IMMEDIATE, FINAL, task_tag=self._logout_tag, word20=0))
+
+    def ask(self, text: bytes) -> None:
+        """Send text, and collect the answer until `text_is_done`."""
+        self._text_tag, self._text_is_done = self._new_tag(), False
+        self._send(Header(pdu.TEXT, task_tag=self._text_tag), text)
+
+    @property
+    def text_is_done(self) -> bool:
+        return self._text_is_done
+
+    def take_text(self) -> bytes:
+        return self._text.take()
+
+    def reset_lun(self, lun: bytes) -> None:
+        """End every task of the LUN, of whatever session; it was done when there is a `reset_response`."""
+        self._reset_tag, self._reset_response = self._new_tag(), None
+        function = FINAL | _LOGICAL_UNIT_RESET
+        self._send(Header(pdu.TASK_MANAGEMENT | IMMEDIATE, function, lun=lun, task_tag=self._reset_tag))
+
+    @property
+    def reset_response(self) -> Optional[int]:
+        """0: done; 5: the target does not support it; None: no answer yet. Source: RFC 7143 11.6.1."""
+        return self._reset_response
+
+    def _send(self, header: Header, data: Bytes = _EMPTY) -> None:
+        """Number a request and queue it; those that are not immediate take a place in the window."""
+        self.wire.send(header._replace(word24=self._cmd_sn, word28=self._exp_stat_sn), data)
+        if not header.opcode & IMMEDIATE:
+            self._cmd_sn = _next(self._cmd_sn)
+
+    def _new_tag(self) -> int:
+        while True:
+            self._tag = _next(self._tag)
+            if self._tag != NO_TAG and self._tag not in self._active:
+                return self._tag
+
+    # --- what comes
+
+    def handle(self, answer: Pdu) -> None:
+        """Raises Violation, and Lost when the target ends the connection."""
+        header = answer.header
+        self._heed_numbers(header)
+        handler = {
+            pdu.SCSI_RESPONSE: self._on_response,
+            pdu.DATA_IN: self._on_data,
+            pdu.R2T: self._on_r2t,
+            pdu.NOP_IN: self._on_nop,
+            pdu.TEXT_RESPONSE: self._on_text,
+            pdu.LOGOUT_RESPONSE: self._on_logout,
+            pdu.TASK_MANAGEMENT_RESPONSE: self._on_reset,
+            pdu.ASYNC: self._on_async,
+            pdu.REJECT: self._on_reject,
+        }.get(header.opcode)
+        if handler is None:
+            raise Violation("The target answered a login that was over.")
+        handler(answer)
+        self._begin_waiting()
+
+    def _heed_numbers(self, header: Header) -> None:
+        takes_number = (
+            header.opcode not in (pdu.R2T, pdu.DATA_IN, pdu.NOP_IN)
+            or header.opcode == pdu.DATA_IN
+            and header.flags & _HAS_STATUS
+            or header.opcode == pdu.NOP_IN
+            and header.task_tag != NO_TAG
+        )
+        if takes_number:
+            self._exp_stat_sn = _next(header.word24)
+        if _distance(header.word28, header.word32) >= -1 and _distance(self._max_cmd_sn, header.word32) > 0:
+            self._max_cmd_sn = header.word32
+
+    def _destination(self, header: Header) -> memoryview:
+        """Where the data of a PDU go: those of a read into the memory of its command, in order and nowhere else."""
+        if header.opcode != pdu.DATA_IN:
+            return memoryview(bytearray(header.lengths))
+        task, end = self._task_of(header), header.word40 + header.lengths
+        if header.word40 != task.moved or end > len(task.command.into):
+            raise Violation("The target sent data of a read that was not asked for, or not in order.")
+        return task.command.into[header.word40 : end]
+
+    def _task_of(self, header: Header) -> Task:
+        task = self._active.get(header.task_tag)
+        if task is None:
+            raise Violation(f"The target spoke of a command {header.task_tag:#x} that is not under way.")
+        return task
+
+    def _on_data(self, answer: Pdu) -> None:
+        header, task = answer.header, self._task_of(answer.header)
+        if not task.command.into:
+            raise Violation("The target sent data for a command that reads none.")
+        task.moved += len(answer.data)
+        self.steps += 1
+        if header.flags & _HAS_STATUS:
+            self._end(header, b"")
+
+    def _on_response(self, answer: Pdu) -> None:
+        header = answer.header
+        self._task_of(header)
+        if header.byte2:
+            raise Lost(f"The target failed to carry out a command (response {header.byte2:#04x}).")
+        length = int.from_bytes(answer.data[:2], "big")
+        self._end(header, bytes(answer.data[2 : 2 + length]))
+
+    def _end(self, header: Header, sense: bytes) -> None:
+        task = self._active.pop(header.task_tag)
+        task.is_done, task.status, task.sense = True, header.byte3, sense
+        if header.flags & _UNDERFLOW:
+            task.moved = min(task.moved, max(0, task.command.expected - header.word44))
+        task.is_short = task.moved != task.command.expected or bool(header.flags & _OVERFLOW)
+        self.steps += 1
+        if task.status and not task.command.may_fail:
+            self._waiting.clear()
+
+    def _on_r2t(self, answer: Pdu) -> None:
+        header, task = answer.header, self._task_of(answer.header)
+        offset, length = header.word40, header.word44
+        is_next = offset == task.moved and offset + length <= len(task.command.data)
+        if not is_next or not 0 < length <= self.parameters.max_burst_bytes or header.lengths:
+            raise Violation("The target asked for data of a write that are not there, or not in order.")
+        self.steps += 1
+        task.moved = offset + length
+        for number, start in enumerate(range(offset, task.moved, self.parameters.max_send_bytes)):
+            end = min(start + self.parameters.max_send_bytes, task.moved)
+            out = Header(
+                opcode=pdu.DATA_OUT,
+                flags=FINAL if end == task.moved else 0,
+                lun=header.lun,
+                task_tag=header.task_tag,
+                word20=header.word20,
+                word28=self._exp_stat_sn,
+                word36=number,
+                word40=start,
+            )
+            self.wire.send(out, task.command.data[start:end])
+
+    def _on_nop(self, answer: Pdu) -> None:
+        header = answer.header
+        if header.task_tag == self._ping_tag and self.ping_is_out:
+            self.ping_is_out = False
+        if header.word20 != NO_TAG:  # the target's own ping: back go its LUN and its tag
+            self._send(Header(pdu.NOP_OUT | IMMEDIATE, lun=header.lun, word20=header.word20))
+
+    def _on_text(self, answer: Pdu) -> None:
+        header = answer.header
+        if header.task_tag != self._text_tag or self._text_is_done:
+            raise Violation("The target sent text that was not asked for.")
+        if header.flags & _CONTINUES and header.flags & FINAL:
+            raise Violation("The target ended its text in the middle.")
+        if not answer.data and not header.flags & FINAL:
+            raise Violation("The target sent a part of a text that is empty.")
+        self._text.add(answer.data)
+        self.steps += 1
+        if header.flags & FINAL:
+            self._text_is_done = True
+        else:
+            self._send(Header(pdu.TEXT, lun=header.lun, task_tag=self._text_tag, word20=header.word20))
+
+    def _on_logout(self, answer: Pdu) -> None:
+        if answer.header.task_tag != self._logout_tag:
+            raise Violation("The target answered a logout that was not asked for.")
+        self.is_logged_out = True
+
+    def _on_reset(self, answer: Pdu) -> None:
+        if answer.header.task_tag != self._reset_tag or self._reset_response is not None:
+            raise Violation("The target answered a reset that was not asked for.")
+        self._reset_response = answer.header.byte2
+        self.steps += 1
+
+    def _on_async(self, answer: Pdu) -> None:
+        event = answer.header.word36 >> 24
+        if event in (_LOGOUT_REQUEST, _RENEGOTIATION):
+            self.wants_end = True
+        elif event in (_CONNECTION_GOES, _SESSION_GOES):
+            raise Lost("The target ends the session.")
+
+    def _on_reject(self, answer: Pdu) -> None:
+        raise Violation(f"The target rejected a request (reason {answer.header.byte2:#04x}).")
+
+
+def _next(serial: int) -> int:
+    return (serial + 1) & 0xFFFFFFFF
+
+
+def _distance(first: int, second: int) -> int:
+    """How far `second` is behind `first` in serial arithmetic (RFC 1982); negative when it lies before."""
+    return ((second - first + 0x80000000) & 0xFFFFFFFF) - 0x80000000

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Names and portals: resolved and connected in bounded time, each failure with its own sentence; and how it is said."""
+
+import errno
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.iscsi import Credentials, Initiator, Portal
+from relvmoiscsi.iscsi.connect import _why_not, connect, resolve
+from relvmoiscsi.iscsi.names import parse_address
+from relvmoiscsi.iscsi.target import TargetWay, isid_of_reader, isid_of_writer
+
+
+@pytest.fixture
+def listener():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(4)
+        yield sock
+
+
+def never(*_):
+    raise AssertionError("no name server is asked for an address")
+
+
+def only_numbers(host, port, family, kind, protocol, flags):
+    if flags & socket.AI_NUMERICHOST:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return [(socket.AF_INET, kind, 0, "", ("127.0.0.1", port)), (socket.AF_INET6, kind, 0, "", ("::1", port, 0, 0))]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_an_address_is_asked_of_nobody(host, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", never)
+
+    (found,) = resolve(Portal(host, 3260), 1)
+
+    assert found.place[:2] == (host, 3260)
+
+
+def test_a_name_may_have_several_addresses():
+    assert [found.place[0] for found in resolve(Portal("san", 3260), 1, only_numbers)] == ["127.0.0.1", "::1"]
+
+
+def test_a_name_server_that_does_not_answer_is_given_up():
+    release = threading.Event()
+
+    def silent(*arguments):
+        if arguments[-1] & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "no address")
+        release.wait(20)
+        return []
+
+    started = time.monotonic()
+    with pytest.raises(NotFound, match="no name server answered within 0.1 seconds") as caught:
+        resolve(Portal("san", 3260), 0.1, silent)
+    release.set()
+
+    assert caught.value.sm_key == "DNSError"
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "bad..name", "a" * 300])
+def test_a_name_that_nobody_knows_is_said(host):
+    def lookup(name, *_):
+        if len(name) > 60 or ".." in name:
+            raise UnicodeError("label empty or too long")
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with pytest.raises(NotFound, match="has no address: .*Check the name") as caught:
+        resolve(Portal(host, 3260), 5, lookup)
+
+    assert caught.value.sm_key == "DNSError"
+
+
+def test_a_portal_takes_a_connection_that_does_not_block(listener):
+    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "", Deadline(5)) as connection:
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
+
+
+def test_nothing_listens():
+    with pytest.raises(NotFound, match="Nothing listens at the portal 127.0.0.1:1") as caught:
+        connect(Portal("127.0.0.1", 1), "", Deadline(5))
+
+    assert caught.value.sm_key == "ISCSITarget"
+
+
+def test_a_portal_that_does_not_answer_ends_with_the_deadline():
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        with pytest.raises(NotFound, match="does not answer: no TCP connection within") as caught:
+            connect(Portal("127.0.0.1", port), "", Deadline(0.3))
+        for one in waiting:
+            one.close()
+
+    assert caught.value.sm_key == "ISCSITarget"
+
+
+@pytest.mark.parametrize(
+    "number, words",
+    [
+        (errno.EHOSTUNREACH, "no route to the portal .*relvmohba"),
+        (errno.ECONNREFUSED, "iSER"),
+        (errno.EACCES, "takes no TCP connection: EACCES"),
+    ],
+)
+def test_each_reason_says_what_to_do(number, words):
+    import re  # noqa: PLC0415
+
+    assert re.search(words, _why_not(Portal("10.0.0.1", 3260), number, 5))
+
+
+def test_a_connection_leaves_from_an_address(listener):
+    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "127.0.0.5", Deadline(5)) as connection:
+        assert connection.getsockname()[0] == "127.0.0.5"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may choose a network interface")
+def test_a_connection_leaves_through_an_interface(listener):
+    with connect(Portal("127.0.0.1", listener.getsockname()[1]), "lo", Deadline(5)) as connection:
+        option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+        assert option.rstrip(b"\0") == b"lo"
+
+
+@pytest.mark.parametrize("interface", ["no-such-nic", "192.0.2.77"])
+def test_an_interface_that_is_not_there_is_named(interface, listener):
+    with pytest.raises(Refused, match=f"through {interface}") as caught:
+        connect(Portal("127.0.0.1", listener.getsockname()[1]), interface, Deadline(5))
+
+    assert caught.value.sm_key == "ISCSIInitiator"
+
+
+@pytest.mark.parametrize(
+    "text, portal",
+    [
+        ("10.0.0.1:3261,1", Portal("10.0.0.1", 3261)),
+        ("10.0.0.1", Portal("10.0.0.1", 3260)),
+        ("[fd00::1]:3261,2", Portal("fd00::1", 3261)),
+        ("[fd00::1]", Portal("fd00::1", 3260)),
+        ("san.example:3260", Portal("san.example", 3260)),
+    ],
+)
+def test_an_address_of_a_target(text, portal):
+    assert parse_address(text) == portal
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1:0", "10.0.0.1:65536", "[::1", "a b", "fd00::1:3260:", ",1"])
+def test_what_is_no_address_of_a_target(text):
+    with pytest.raises(ValueError):
+        parse_address(text)
+
+
+def test_portals_and_credentials_are_shown_as_they_may_be():
+    assert (str(Portal("fd00::1", 3260)), str(Portal("10.0.0.1"))) == ("[fd00::1]:3260", "10.0.0.1:3260")
+    assert "hidden" not in repr(Credentials("user", "hidden", "target", "hidden")) + str(Credentials("u", "hidden"))
+
+
+def test_isids_are_of_the_random_kind_and_of_host_target_and_lun():
+    one = isid_of_writer("host", "iqn.a", "3600")
+
+    assert one == isid_of_writer("host", "iqn.a", "3600")
+    others = [
+        ("host2", "iqn.a", "3600"),
+        ("host", "iqn.b", "3600"),
+        ("host", "iqn.a", "3601"),
+        ("hos", "tiqn.a", "3600"),
+    ]
+    assert one not in [isid_of_writer(*other) for other in others]
+    assert isid_of_reader() != isid_of_reader()
+    assert {(isid[0], len(isid)) for isid in (one, isid_of_reader())} == {(0x80, 6)}
+    with pytest.raises(UsageError, match="UUID of this host"):
+        isid_of_writer("", "iqn.a", "3600")
+
+
+def test_without_an_initiator_name_nothing_begins():
+    with pytest.raises(UsageError) as caught:
+        TargetWay([Portal("h")], "iqn.a", Initiator(""), Credentials(), Deadline(1), isid_of_reader())
+
+    assert caught.value.sm_key == "ConfigISCSIIQNMissing"

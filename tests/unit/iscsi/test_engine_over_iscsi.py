@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A resignature over a session gives the very bytes of one on an image, in few round trips, whatever is lost."""
+
+import random
+
+import pytest
+
+from kit import golden
+from kit.iscsi.hostile import HostileTarget
+from kit.iscsi.lun import Lun
+from kit.iscsi.proxy import Cut, CuttingProxy
+from relvmoiscsi import engine
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.iscsi import Initiator, Portal, open_lun
+from relvmoiscsi.iscsi.link import Link
+
+ME = Initiator("iqn.2026-01.test:me", "0a0b0c0d-0000-4000-8000-000000000001")
+SCSI_ID = Lun(0).scsi_id
+
+
+def entropy(name):
+    dice = random.Random(f"seed of {name}")
+    return lambda count: bytes(dice.getrandbits(8) for _ in range(count))
+
+
+def load(name):
+    return (golden.load if name in golden.NAMES else golden.load_live)(name).disk
+
+
+def resignatured(device, name):
+    prepared = engine.prepare(device, entropy(name), SCSI_ID)
+    return engine.resignature(device, prepared)
+
+
+def over_iscsi(target, name, port=None, seconds=30):
+    where = [Portal("127.0.0.1", port or target.port)]
+    with open_lun(where, target.iqn, ME, SCSI_ID, True, Deadline(seconds)) as device:
+        return resignatured(device, name)
+
+
+@pytest.mark.parametrize("name", golden.NAMES + golden.LIVE_NAMES)
+def test_the_same_bytes_as_on_an_image(name):
+    image, disk = load(name), load(name)
+    expected = resignatured(image, name)
+
+    with HostileTarget([Lun(0, disk=disk)]) as target:
+        found = over_iscsi(target, name)
+
+        assert target.lun(0).disk == image
+        assert not target.lun(0).unflushed
+    assert found._replace(lun=None) == expected._replace(lun=None)
+
+
+def test_round_trips_are_few(monkeypatch):
+    """1 for the connection, 2 for the login, 2 to find the LUN, 22 of the engine, 1 for the logout."""
+    waits, wait = [], Link.wait
+
+    def counted(link, is_done, what):
+        waits.append(what.split(" of ")[0]) if not is_done() else None
+        wait(link, is_done, what)
+
+    monkeypatch.setattr(Link, "wait", counted)
+    with HostileTarget([Lun(0, disk=load("chain"))]) as target:
+        over_iscsi(target, "chain")
+
+    assert waits[:3] == [f"the login at 127.0.0.1:{target.port}", "the list", "a look at the LUNs"]
+    assert waits[-1] == "the logout"
+    assert len(waits) <= 26
+
+
+def lengths():
+    with HostileTarget([Lun(0, disk=load("chain"))]) as target, CuttingProxy(target.portal) as proxy:
+        over_iscsi(target, "chain", proxy.port)
+        return proxy.lengths()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_resignature_over_a_connection_that_is_cut_gives_the_same_bytes(seed):
+    image = load("chain")
+    resignatured(image, "chain")
+    dice, whole = random.Random(f"cuts {seed}"), lengths()
+    for _ in range(3):
+        ways = [dice.choice(["out", "in"]) for _ in range(dice.choice([1, 2]))]
+        cuts = [Cut(way, dice.randrange(3000, whole[way])) for way in sorted(ways)]
+        with HostileTarget([Lun(0, disk=load("chain"))]) as target, CuttingProxy(target.portal, cuts) as proxy:
+            over_iscsi(target, "chain", proxy.port)
+
+            assert target.lun(0).disk == image, cuts
+            assert not target.lun(0).unflushed
+
+
+@pytest.mark.parametrize("number", range(0, 26, 5))
+def test_a_target_that_loses_its_power_ends_with_the_same_bytes(number):
+    image = load("chain")
+    resignatured(image, "chain")
+    with HostileTarget([Lun(0, disk=load("chain"))]) as target:
+        writes, real = [], Lun.write
+
+        def write(lun, offset, data):
+            real(lun, offset, data)
+            writes.append(offset)
+            if len(writes) == number + 1:
+                target.power_cut(lambda at: at % 2)
+
+        target.lun(0).write = lambda offset, data: write(target.lun(0), offset, data)
+        over_iscsi(target, "chain")
+
+        assert target.count("power cut") == (1 if len(writes) > number else 0)
+        assert target.lun(0).disk == image

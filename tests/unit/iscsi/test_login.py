@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A login without a socket: stages, keys, CHAP both ways, text in parts; and what a target may not say."""
+
+import hashlib
+
+import pytest
+from memory import pairs_of, pdus_in, put, take
+
+from kit.iscsi.wire import Pdu, text_of
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.iscsi.chap import FALLBACK, available
+from relvmoiscsi.iscsi.faults import Closed, LoginRefused, NoCommonAlgorithm, Redirected, Unproven, Violation
+from relvmoiscsi.iscsi.login import Handshake, Parameters, Wanted
+from relvmoiscsi.iscsi.names import Credentials
+from relvmoiscsi.iscsi.pdu import Wire
+
+ISID = bytes.fromhex("80 01 02 03 04 05".replace(" ", ""))
+WANTED = Wanted("10.0.0.1:3260", "iqn.2026-01.test:me", "iqn.2026-01.test:array")
+ONE_WAY = WANTED._replace(credentials=Credentials("user", "secret"))
+MUTUAL = WANTED._replace(credentials=Credentials("user", "secret", "target", "its secret"))
+TO_OPERATIONAL, TO_FULL = 0x81, 0x87
+
+
+def entropy(count):
+    return bytes(range(1, count + 1))
+
+
+class Play:
+    """The target's lines, and what the initiator said last."""
+
+    def __init__(self, wanted=WANTED, piece=1 << 20):
+        self.wire, self.piece = Wire(), piece
+        self.handshake = Handshake(self.wire, wanted, ISID, entropy)
+        self.stat_sn = 41
+        self.hear()
+
+    def hear(self):
+        sent = pdus_in(take(self.wire))
+        self.last = sent[-1] if sent else None
+        self.keys = dict(pairs_of(self.last.data)) if sent else {}
+
+    def say(self, flags, *keys, status=0, text=None, **more):
+        self.stat_sn += 1
+        words = [0, self.stat_sn, 1, 32, status << 16]
+        data = text_of(keys) if text is None else text
+        pdu = Pdu(0x23, flags, lun=ISID + b"\0\7", tag=0, words=words, data=data)
+        for name, value in more.items():
+            setattr(pdu, name, value)
+        put(self.wire, pdu.encoded(False, False), self.piece, self.handshake.handle)
+        self.hear()
+        return self
+
+    @property
+    def parameters(self):
+        return self.handshake.parameters
+
+
+@pytest.mark.parametrize("piece", [1, 7, 48, 1 << 20])
+def test_without_chap_it_takes_two_requests(piece):
+    play = Play(piece=piece)
+
+    assert play.keys == {
+        "InitiatorName": "iqn.2026-01.test:me",
+        "SessionType": "Normal",
+        "TargetName": "iqn.2026-01.test:array",
+        "AuthMethod": "None",
+    }
+    assert (play.last.opcode, play.last.immediate, play.last.flags, play.last.lun) == (3, True, 0x81, ISID + b"\0\0")
+
+    play.say(TO_OPERATIONAL, ("AuthMethod", "None"), ("TargetPortalGroupTag", "3"))
+    assert play.keys["HeaderDigest"] == "None,CRC32C" and play.keys["InitialR2T"] == "Yes"
+    assert (play.last.flags, play.last.words[1:3]) == (0x87, [1, 43])
+
+    play.say(TO_FULL, ("DataDigest", "CRC32C"), ("MaxBurstLength", "8192"), ("MaxRecvDataSegmentLength", "65536"))
+    assert play.parameters == Parameters(False, True, 65536, 8192, 8192, True, 3)
+    assert play.last is None
+
+
+def test_a_discovery_names_no_target_and_leaves_out_what_is_irrelevant_there():
+    play = Play(WANTED._replace(target=""))
+
+    assert (play.keys["SessionType"], "TargetName" in play.keys) == ("Discovery", False)
+    play.say(TO_OPERATIONAL)
+    assert "ImmediateData" not in play.keys and "MaxRecvDataSegmentLength" in play.keys
+
+
+def test_what_is_not_answered_has_the_default_of_the_rfc():
+    play = Play().say(TO_OPERATIONAL).say(TO_FULL, ("ImmediateData", "Reject"), ("FirstBurstLength", "NotUnderstood"))
+
+    assert play.parameters == Parameters(max_send_bytes=8192, max_burst_bytes=262144, first_burst_bytes=65536)
+
+
+def test_what_the_target_brings_up_is_answered_unless_it_is_a_declaration():
+    play = Play().say(TO_OPERATIONAL)
+
+    play.say(0x04, ("IFMarker", "Yes"), ("X-com.test", "1"), ("TargetAlias", "a"), ("HeaderDigest", "None"))
+    assert play.keys == {"IFMarker": "No", "X-com.test": "NotUnderstood"}
+    assert play.last.flags == 0x87
+
+    assert play.say(TO_FULL).parameters is not None
+
+
+def test_a_target_that_hesitates_is_asked_again():
+    play = Play().say(0x00)
+
+    assert (play.last.flags, play.keys) == (0x81, {})
+    assert play.say(TO_OPERATIONAL).say(0x04).say(TO_FULL).parameters is not None
+
+
+def test_text_is_cut_anywhere():
+    play = Play().say(TO_OPERATIONAL)
+    text = text_of([("MaxBurstLength", "8192"), ("ImmediateData", "No")])
+
+    for byte in text[:-1]:
+        play.say(0x44, text=bytes([byte]))
+        assert (play.last.flags, play.keys) == (0x04, {})
+    play.say(TO_FULL, text=text[-1:])
+
+    assert (play.parameters.max_burst_bytes, play.parameters.immediate_data) == (8192, False)
+
+
+@pytest.mark.parametrize("number, name", [("5", "md5"), ("6", "sha1"), ("7", "sha256"), ("8", "sha3_256")])
+@pytest.mark.parametrize(
+    "identifier, challenge", [("0xc8", "0x" + "ab" * 24), ("200", "0Bq6urq6urq6urq6urq6urq6urq6urq6ur")]
+)
+def test_chap_answers_the_challenge(number, name, identifier, challenge):
+    play = Play(ONE_WAY._replace(algorithms=(5, 6, 7, 8)))
+    assert (play.keys["AuthMethod"], play.last.flags) == ("CHAP,None", 0x00)
+
+    play.say(0x00, ("AuthMethod", "CHAP"))
+    assert play.keys == {"CHAP_A": "5,6,7,8"}
+
+    play.say(0x00, ("CHAP_A", number), ("CHAP_I", identifier), ("CHAP_C", challenge))
+    expected = hashlib.new(name, b"\xc8" + b"secret" + b"\xab" * 24).hexdigest()
+    assert (play.keys, play.last.flags) == ({"CHAP_N": "user", "CHAP_R": "0x" + expected}, 0x81)
+
+    assert play.say(TO_OPERATIONAL).say(TO_FULL).parameters is not None
+
+
+def mutual(wanted=MUTUAL):
+    play = Play(wanted)
+    play.say(0x00, ("AuthMethod", "CHAP"))
+    return play.say(0x00, ("CHAP_A", "5"), ("CHAP_I", "9"), ("CHAP_C", "0x1122"))
+
+
+def proof(play, secret=b"its secret"):
+    challenge = bytes.fromhex(play.keys["CHAP_C"][2:])
+    return "0x" + hashlib.md5(bytes([int(play.keys["CHAP_I"])]) + secret + challenge).hexdigest()
+
+
+def test_the_target_proves_itself():
+    play = mutual()
+    assert len(play.keys["CHAP_C"]) >= 2 + 32
+
+    play.say(TO_OPERATIONAL, ("CHAP_N", "target"), ("CHAP_R", proof(play)))
+
+    assert play.say(TO_FULL).parameters is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda play: [],
+        lambda play: [("CHAP_N", "target")],
+        lambda play: [("CHAP_R", proof(play))],
+        lambda play: [("CHAP_N", "other"), ("CHAP_R", proof(play))],
+        lambda play: [("CHAP_N", "target"), ("CHAP_R", proof(play, b"secret"))],
+        lambda play: [("CHAP_N", "target"), ("CHAP_R", proof(play)), ("CHAP_C", play.keys["CHAP_C"])],
+    ],
+    ids=["nothing", "no response", "no name", "another name", "our own secret", "our challenge sent back"],
+)
+def test_a_target_that_does_not_prove_itself_hears_nothing_more(answer):
+    play = mutual()
+
+    with pytest.raises(Unproven, match="could not prove itself"):
+        play.say(TO_OPERATIONAL, *answer(play))
+
+    assert play.wire.outgoing() == []
+
+
+def test_our_own_challenge_is_answered_to_nobody():
+    own = "0x" + entropy(16).hex()
+    play = Play(MUTUAL)
+    play.say(0x00, ("AuthMethod", "CHAP"))
+
+    with pytest.raises(Unproven):
+        play.say(0x00, ("CHAP_A", "5"), ("CHAP_I", "9"), ("CHAP_C", own))
+
+    assert play.wire.outgoing() == []
+
+
+def test_where_a_proof_is_wanted_none_at_all_is_refused():
+    play = Play(MUTUAL)
+    assert play.keys["AuthMethod"] == "CHAP"
+
+    with pytest.raises(Unproven):
+        play.say(0x00, ("AuthMethod", "None"))
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda play: play.say(0x00, ("CHAP_A", "Reject")),
+        lambda play: play.say(0x00),
+        lambda play: play.say(0x00, status=0x0200),
+        lambda play: play.handshake.closed("closed"),
+    ],
+    ids=["Reject", "no answer", "0200", "closed"],
+)
+def test_a_target_without_these_algorithms_is_told_apart(say):
+    play = Play(ONE_WAY).say(0x00, ("AuthMethod", "CHAP"))
+
+    with pytest.raises(NoCommonAlgorithm):
+        say(play)
+
+
+def test_a_wrong_secret_is_not_taken_for_a_missing_algorithm():
+    play = Play(ONE_WAY).say(0x00, ("AuthMethod", "CHAP"))
+
+    with pytest.raises(LoginRefused) as caught:
+        play.say(0x00, status=0x0201)
+
+    assert not isinstance(caught.value, NoCommonAlgorithm) and caught.value.status == 0x0201
+
+
+def test_an_algorithm_that_this_python_does_not_have_is_not_offered(monkeypatch):
+    def new(name, *data):
+        if name == "md5":
+            raise ValueError("disabled for FIPS")
+        return real(name, *data)
+
+    real = hashlib.new
+    monkeypatch.setattr(hashlib, "new", new)
+
+    assert (available((5,)), available(FALLBACK)) == ((), FALLBACK)
+
+
+def test_a_closed_connection_is_told_apart_from_a_refusal():
+    with pytest.raises(Closed, match="the sentence"):
+        Play().handshake.closed("the sentence")
+
+
+@pytest.mark.parametrize("status", [0x0100, 0x0101, 0x0102])
+def test_a_redirection_says_where_to(status):
+    with pytest.raises(Redirected) as caught:
+        Play().say(0x00, ("TargetAddress", "10.0.0.2:3260,1"), status=status)
+
+    assert caught.value.address == "10.0.0.2:3260,1"
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ([], "does not say where"),
+        ([("TargetAddress", "10.0.0.2"), ("TargetName", "iqn.2026-01.test:b")], "another target"),
+    ],
+)
+def test_a_redirection_that_the_rfc_does_not_know_is_refused(keys, words):
+    with pytest.raises(Violation, match=words):
+        Play().say(0x00, *keys, status=0x0101)
+
+
+@pytest.mark.parametrize(
+    "status, sm_key, words",
+    [
+        (0x0201, "ISCSILogin", "CHAP user or secret"),
+        (0x0202, "ISCSILogin", "does not allow this initiator name"),
+        (0x0203, "ISCSIDiscovery", "no target of this name"),
+        (0x0204, "ISCSIDiscovery", "removed"),
+        (0x0206, "ISCSILogin", "iscsiadm"),
+        (0x0301, "ISCSILogin", "not in service"),
+        (0x0302, "ISCSILogin", "End sessions"),
+        (0x0999, "ISCSILogin", "does not know"),
+    ],
+)
+def test_each_refusal_has_its_sentence_and_key(status, sm_key, words):
+    with pytest.raises(LoginRefused, match=words) as caught:
+        Play().say(0x00, status=status)
+
+    assert (caught.value.sm_key, caught.value.status) == (sm_key, status)
+    assert "10.0.0.1:3260" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "method, words", [("Reject", "AuthMethod"), ("CHAP", "AuthMethod"), ("KRB5", "'KRB5'; CHAP is")]
+)
+def test_a_method_that_cannot_be_is_named(method, words):
+    with pytest.raises(LoginRefused, match=words):
+        Play().say(0x00, ("AuthMethod", method))
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda play: play.say(TO_FULL),
+        lambda play: play.say(0x83),
+        lambda play: play.say(TO_OPERATIONAL).say(TO_OPERATIONAL),
+        lambda play: play.say(0x00, tag=1),
+        lambda play: play.say(0x00, byte3=1),
+        lambda play: play.say(0x00, opcode=0x24),
+        lambda play: play.say(0xC1, ("AuthMethod", "None")),
+        lambda play: play.say(0x40),
+        lambda play: play.say(0x00, text=b"nonsense\0"),
+        lambda play: play.say(TO_OPERATIONAL).say(TO_FULL, ("MaxBurstLength", "511")),
+        lambda play: play.say(TO_OPERATIONAL).say(TO_FULL, ("MaxBurstLength", "16777216")),
+        lambda play: play.say(TO_OPERATIONAL).say(TO_FULL, ("MaxBurstLength", "9" * 5000)),
+        lambda play: play.say(TO_OPERATIONAL).say(TO_FULL, ("DataDigest", "CRC64")),
+        lambda play: play.say(TO_OPERATIONAL).say(TO_FULL, ("ImmediateData", "Maybe")),
+        lambda play: play.say(TO_OPERATIONAL, ("TargetPortalGroupTag", "-1")).say(TO_FULL),
+        lambda play: [play.say(0x00) for _ in range(21)],
+        lambda play: [play.say(0x40, text=b"x" * 8000) for _ in range(9)],
+    ],
+)
+def test_what_a_target_may_not_say_ends_the_login(say):
+    with pytest.raises(Violation):
+        say(Play())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [("CHAP_A", "7"), ("CHAP_I", "1"), ("CHAP_C", "0x11")],
+        [("CHAP_A", "5"), ("CHAP_I", "256"), ("CHAP_C", "0x11")],
+        [("CHAP_A", "5"), ("CHAP_C", "0x11")],
+        [("CHAP_A", "5"), ("CHAP_I", "1")],
+        [("CHAP_A", "5"), ("CHAP_I", "1"), ("CHAP_C", "11")],
+        [("CHAP_A", "5"), ("CHAP_I", "1"), ("CHAP_C", "0xzz")],
+        [("CHAP_A", "5"), ("CHAP_I", "1"), ("CHAP_C", "0b%%")],
+        [("CHAP_A", "5"), ("CHAP_I", "1"), ("CHAP_C", "0x" + "11" * 1025)],
+        [("CHAP_A", "5"), ("CHAP_I", "1"), ("CHAP_I", "2"), ("CHAP_C", "0x11")],
+    ],
+)
+def test_a_malformed_challenge_is_refused(keys):
+    play = Play(ONE_WAY).say(0x00, ("AuthMethod", "CHAP"))
+
+    with pytest.raises(Violation):
+        play.say(0x00, *keys)
+
+
+def test_no_secret_is_in_any_text():
+    shown = [repr(MUTUAL), str(MUTUAL.credentials), f"{MUTUAL.credentials}"]
+    for say in (lambda: mutual().say(TO_OPERATIONAL), lambda: Play(MUTUAL).say(0, status=0x0201)):
+        with pytest.raises(RelvmoiscsiError) as caught:
+            say()
+        shown.append(str(caught.value))
+
+    assert not [text for text in shown if "secret'" in text or "its secret" in text]
+    assert "Credentials(user='user', incoming_user='target')" in shown

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A LUN survives its sessions: what is repeated, what is looked at before, what ends it. No socket."""
+
+import errno
+import random
+
+import pytest
+from memory import ANSWER_LOST, LOST, MemoryTarget, MemoryWay
+
+from kit.iscsi import scsi
+from kit.iscsi.lun import Lun as TargetLun
+from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError, Truncated
+from relvmoiscsi.iscsi import lun as lun_module
+from relvmoiscsi.iscsi.faults import Violation
+from relvmoiscsi.iscsi.looking import look
+from relvmoiscsi.iscsi.lun import Lun
+from relvmoiscsi.iscsi.lun_device import LunDevice
+
+MIB = 1 << 20
+READ, WRITE, FLUSH = scsi.READ_10, scsi.WRITE_10, scsi.SYNCHRONIZE_CACHE_10
+LOOK = 6  #: commands of a look
+ATTENTION = scsi.check(6, 0x29)
+
+
+def opened(target=None, groups=(1,), last_group=None, several=False, **more):
+    """A LUN that was looked at, which the script of the target does not count."""
+    target = target or MemoryTarget(TargetLun(0, MIB), **more)
+    way = MemoryWay(target, groups)
+    carrier = way.first()
+    script, target.script = target.script, {}
+    (one,) = look(carrier, [target.lun.address])
+    target.script, target.commands, target.events = script, [], []
+    lun = Lun(way, carrier, one.info, "the LUN", True, last_group, several)
+    return target, way, lun, LunDevice(lun, writable=True)
+
+
+def block(number, count=1):
+    return bytes([number]) * 512 * count
+
+
+def test_ranges_and_chunks_go_out_merged_and_in_blocks():
+    target, _, _, device = opened()
+
+    device.write([Chunk(512, block(1)), Chunk(1024, block(2)), Chunk(65536, block(3))])
+    found = device.read([Range(700, 600), Range(0, 512), Range(65540, 4), Range(9, 0)])
+    device.flush()
+
+    assert target.events == [WRITE, WRITE, READ, READ, FLUSH]
+    assert found == [block(1)[:324] + block(2)[:276], bytes(512), b"\3\3\3\3", b""]
+    assert target.lun.disk.peek(512, 1024) == block(1) + block(2)
+
+
+def test_what_is_not_on_the_lun_is_a_bug_or_truncated_and_asked_of_nobody():
+    target, _, _, device = opened()
+
+    with pytest.raises(Truncated):
+        device.read([Range(MIB - 4, 8)])
+    for chunk in (Chunk(3, block(1)), Chunk(0, b"short"), Chunk(MIB, block(1)), Chunk(-512, block(1))):
+        with pytest.raises(ValueError):
+            device.write([chunk])
+    with pytest.raises(ValueError):
+        device.read([Range(-1, 4)])
+    with pytest.raises(ValueError):
+        LunDevice(device._lun, writable=False).write([Chunk(0, block(1))])
+
+    assert target.commands == []
+
+
+@pytest.mark.parametrize("cut", [LOST, ANSWER_LOST])
+@pytest.mark.parametrize("number", range(5))
+def test_a_batch_goes_on_over_a_new_session(cut, number):
+    target, _, _, device = opened(script={number: cut})
+
+    device.write([Chunk(0, block(1)), Chunk(4096, block(2)), Chunk(8192, block(3))])
+    device.flush()
+    found = device.read([Range(0, 512), Range(8192, 512)])
+
+    assert target.sessions == 2
+    assert found == [block(1), block(3)]
+    assert not target.lun.unflushed
+
+
+def test_all_since_the_last_flush_is_written_again_batch_by_batch():
+    """A target that has lost its power has lost what it had acknowledged."""
+
+    def power_cut(target):
+        target.lun.lose_unflushed()
+        return LOST
+
+    target, _, _, device = opened(script={5: power_cut})
+    device.write([Chunk(0, block(1))])
+    device.flush()
+    device.write([Chunk(0, block(2)), Chunk(4096, block(3))])
+    device.write([Chunk(0, block(4))])
+
+    device.flush()
+
+    assert target.lun.disk.peek(0, 512) + target.lun.disk.peek(4096, 512) == block(4) + block(3)
+    assert target.events == [WRITE, FLUSH, WRITE, WRITE, WRITE, "session", WRITE, WRITE, WRITE, FLUSH]
+
+
+def test_writes_of_a_batch_that_were_answered_are_written_again():
+    def power_cut(target):
+        target.lun.lose_unflushed()
+        return LOST
+
+    target, _, _, device = opened(script={2: power_cut})
+
+    device.write([Chunk(4096 * n, block(n + 1)) for n in range(3)])
+
+    assert [target.lun.disk.peek(4096 * n, 512) for n in range(3)] == [block(1), block(2), block(3)]
+
+
+def test_reads_that_were_answered_stay():
+    target, _, _, device = opened(script={2: LOST})
+    target.lun.disk.poke(0, block(7))
+
+    found = device.read([Range(65536 * n, 512) for n in range(4)])
+
+    assert found == [block(7), bytes(512), bytes(512), bytes(512)]
+    assert target.events == [READ, READ, "session", READ, READ]
+
+
+def test_a_new_session_is_looked_at_before_anything_is_asked_of_it():
+    target, _, _, device = opened(script={0: LOST})
+
+    device.write([Chunk(0, block(1))])
+
+    assert target.commands == [WRITE, 0x00, 0x12, 0x12, 0x12, 0x9E, 0x1A, WRITE]
+
+
+def other_identity(target):
+    target.lun.naa = "6001405ffffffffff000000000000000"
+
+
+def other_size(target):
+    target.lun.disk = target.lun.disk.grown(2 * MIB)
+    target.lun.size_bytes = 2 * MIB
+
+
+@pytest.mark.parametrize("how", [LOST, ATTENTION], ids=["a new session", "a unit attention"])
+@pytest.mark.parametrize(
+    "change, words", [(other_identity, "is 36001405fffff.* now"), (other_size, "has 2097152 bytes")]
+)
+def test_another_lun_in_its_place_is_not_touched(how, change, words):
+    def happen(target):
+        change(target)
+        return how
+
+    target, _, _, device = opened(script={0: happen})
+
+    with pytest.raises(Refused, match=words) as caught:
+        device.write([Chunk(0, block(1))])
+
+    assert caught.value.sm_key == "ISCSIDevice"
+    assert target.lun.writes == 0
+
+
+def test_of_a_batch_of_writes_none_reaches_another_lun_in_its_place():
+    def happen(target):
+        other_identity(target)
+        return scsi.check(6, 0x3F, 0x0E)
+
+    target, _, _, device = opened(script={0: happen})
+
+    with pytest.raises(Refused, match="mapped another one in its place"):
+        device.write([Chunk(4096 * number, block(1)) for number in range(8)])
+
+    assert target.lun.writes == 0
+
+
+def test_a_lun_that_is_gone_is_said_to_be():
+    target, _, _, device = opened(script={0: scsi.check(5, 0x25)})
+
+    with pytest.raises(Refused, match="any more") as caught:
+        device.read([Range(0, 512)])
+
+    assert caught.value.sm_key == "ISCSIDevice"
+
+
+def test_behind_a_unit_attention_is_looked_and_all_is_written_again():
+    """The target may have lost its cache."""
+    target, _, _, device = opened(script={1: ATTENTION})
+    device.write([Chunk(0, block(1))])
+
+    device.write([Chunk(4096, block(2))])
+
+    assert target.commands == [WRITE, WRITE, 0x00, 0x12, 0x12, 0x12, 0x9E, 0x1A, WRITE, WRITE]
+    assert target.sessions == 1
+
+
+def test_unit_attentions_without_end_are_an_error():
+    target, _, _, device = opened(script={number: ATTENTION for number in range(1000) if number % (LOOK + 1) == 0})
+
+    with pytest.raises(DeviceError, match="sense 6/29/00"):
+        device.read([Range(0, 512)])
+
+    assert target.commands.count(READ) == 9
+
+
+def test_a_busy_target_is_asked_later_and_for_less():
+    target, _, lun, device = opened(script={0: scsi.Result(0x08), 1: scsi.Result(0x28)})
+
+    device.read([Range(0, 512)])
+
+    assert target.events == ["pause 0.1", "pause 0.1", READ]
+    assert lun._carrier.session.depth == 8
+
+
+def test_a_standby_portal_is_left_for_another():
+    target, way, _, device = opened(script={1: scsi.check(2, 4, 0x0B)})
+    device.write([Chunk(0, block(1))])
+
+    device.write([Chunk(4096, block(2))])
+
+    assert way.moves == 1
+    assert target.events == [WRITE, "logout", "session", WRITE, WRITE]
+
+
+def test_where_all_portals_are_standby_it_says_so():
+    _, _, _, device = opened(script={0: scsi.check(2, 4, 0x0B), 1 + LOOK: scsi.check(2, 4, 0x0C)})
+
+    with pytest.raises(Refused, match="No portal of the target has a way"):
+        device.read([Range(0, 512)])
+
+
+@pytest.mark.parametrize(
+    "result, kind, sm_key, words",
+    [
+        (scsi.check(3, 0x11), DeviceError, "EIO", r"read of 512 bytes at byte 0 failed: sense 3/11/00"),
+        (scsi.check(4, 0x44), DeviceError, "EIO", "hardware error"),
+        (scsi.Result(0x18), Refused, "SRInUse", "reserved by another host"),
+        (scsi.check(7, 0x27), Refused, "SRInUse", "read-only"),
+        (scsi.good(bytes(100)), DeviceError, "EIO", "moved 100 of 512 bytes"),
+        (scsi.good(), DeviceError, "EIO", "moved 0 of 512 bytes"),
+    ],
+)
+def test_each_failure_has_its_error(result, kind, sm_key, words):
+    _, _, _, device = opened(script={0: result})
+
+    with pytest.raises(RelvmoiscsiError, match=words) as caught:
+        device.read([Range(0, 512)])
+
+    assert (type(caught.value), caught.value.sm_key) == (kind, sm_key)
+    if kind is DeviceError:
+        assert caught.value.errno == (errno.ENODATA if "3/11" in words else errno.EIO)
+
+
+def test_a_lun_that_does_not_know_flushes_writes_through():
+    _, _, _, device = opened(script={0: scsi.check(5, 0x20)})
+
+    device.flush()
+
+
+def test_a_flush_that_fails_is_an_error():
+    target, _, _, device = opened(script={1: scsi.check(3, 0x0C)})
+    device.write([Chunk(0, block(1))])
+
+    with pytest.raises(DeviceError, match="flush failed: sense 3/0c/00"):
+        device.flush()
+
+
+def test_three_violations_in_a_row_end_it_and_cuts_do_not():
+    def violate(_target):
+        raise Violation("The target rejected a request (reason 0x04).")
+
+    step = LOOK + 1
+    target, _, _, device = opened(script={0: LOST, **{step * n: violate for n in (1, 2)}, 3 * step: LOST})
+    device.read([Range(0, 512)])
+    assert target.sessions == 5
+
+    target, _, _, device = opened(script={step * n: violate for n in range(3)})
+    with pytest.raises(DeviceError, match="3 times in a row. The target rejected a request"):
+        device.read([Range(0, 512)])
+    assert target.sessions == 3
+
+
+def test_where_no_new_session_comes_the_error_is_one_of_the_device():
+    target = MemoryTarget(TargetLun(0, MIB), script={0: LOST})
+    _, way, _, device = opened(target)
+    way._most = 1
+
+    with pytest.raises(DeviceError, match="write of 512 bytes at byte 0 failed: The 50 seconds") as caught:
+        device.write([Chunk(0, block(1))])
+
+    assert (caught.value.sm_key, caught.value.disk_state) == ("SRUnavailable", "")
+
+
+def test_a_target_that_asks_for_a_logout_gets_one_between_batches():
+    target, _, lun, device = opened()
+    lun._carrier.session.wants_end = True
+
+    device.read([Range(0, 512)])
+
+    assert target.events == ["logout", "session", READ]
+
+
+def test_no_more_is_kept_than_can_be_and_a_flush_comes_between(monkeypatch):
+    monkeypatch.setattr(lun_module, "KEPT_BYTES", 2048)
+    target, _, _, device = opened(script={5: LOST})
+
+    for number in range(3):
+        device.write([Chunk(4096 * number, block(number + 1, 2))])
+    device.write([Chunk(65536, block(8, 2)), Chunk(131072, block(9, 2)), Chunk(196608, block(10, 2))])
+    device.flush()
+
+    assert target.events[:3] == [WRITE, WRITE, FLUSH]
+    kept = 0
+    for event in target.events:
+        kept = 0 if event in (FLUSH, "session") else kept + 1024
+        assert kept <= 3072
+    assert [target.lun.disk.peek(4096 * n, 512) for n in range(3)] == [block(1), block(2), block(3)]
+    assert target.lun.disk.peek(196608, 1024) == block(10, 2)
+
+
+@pytest.mark.parametrize(
+    "groups, last_group, several, resets",
+    [
+        ((1,), None, False, 0),
+        ((1,), 1, True, 0),
+        ((1,), 2, False, 1),
+        ((1,), None, True, 1),
+    ],
+    ids=["one portal", "the group of the last call", "another group than in the last call", "several portals"],
+)
+def test_a_late_write_of_another_portal_group_is_fenced_before_the_first_write(groups, last_group, several, resets):
+    target, _, _, device = opened(groups=groups, last_group=last_group, several=several)
+
+    device.read([Range(0, 512)])
+    assert "reset" not in target.events
+    device.write([Chunk(0, block(1))])
+    device.write([Chunk(512, block(1))])
+
+    assert target.events.count("reset") == resets
+    assert device.last_group == 1
+    if resets:
+        assert target.events.index("reset") < target.events.index(WRITE)
+
+
+def test_a_new_session_in_another_portal_group_is_fenced_before_anything_is_repeated():
+    target, _, _, device = opened(groups=(1, 2), script={1: LOST})
+    device.write([Chunk(0, block(1))])
+
+    device.flush()
+
+    assert target.events == [WRITE, "session", "reset", WRITE, FLUSH]
+    assert device.last_group == 2
+
+
+def test_a_redirected_session_is_fenced():
+    target, _, lun, device = opened()
+    lun._carrier.is_redirected = True
+
+    device.write([Chunk(0, block(1))])
+
+    assert target.events == ["reset", WRITE]
+
+
+def test_the_link_is_pumped_and_closed_with_a_logout():
+    target, _, lun, device = opened()
+
+    device.pump()
+    lun.close()
+    lun.close()
+
+    assert target.events == ["pump", "logout"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_lost_the_lun_holds_what_was_written(seed):
+    """Cuts, attentions, power cuts at random commands: after a flush all is there, and no read is wrong."""
+    dice = random.Random(f"lost {seed}")
+
+    def power_cut(target):
+        target.lun.lose_unflushed(lambda _: dice.random() < 0.5)
+        return LOST
+
+    happenings = [LOST, ANSWER_LOST, ATTENTION, power_cut, scsi.Result(0x08), scsi.Result(0x28)]
+    script = {number: dice.choice(happenings) for number in range(400) if dice.random() < 0.06}
+    target, _, _, device = opened(script=script, piece=dice.choice([1 << 20, 48, 7]))
+    expected = bytearray(MIB)
+    for number in range(12):
+        starts = sorted(dice.sample(range(0, 200), 4))
+        chunks = [Chunk(512 * start, block(dice.randrange(256))) for start in starts]
+        device.write(chunks)
+        for chunk in chunks:
+            expected[chunk.offset : chunk.end] = chunk.data
+        if dice.random() < 0.4:
+            device.flush()
+            assert not target.lun.unflushed
+        ranges = [Range(dice.randrange(100000), dice.randrange(3000)) for _ in range(3)]
+        assert device.read(ranges) == [bytes(expected[part.offset : part.end]) for part in ranges], number
+    device.flush()
+
+    assert target.lun.disk.peek(0, MIB) == bytes(expected)
