@@ -42,7 +42,6 @@ def kernel_crc32c() -> Optional[Checksum]:
             done = 0
             while done < len(view):
                 done += operation.send(view[done:], socket.MSG_MORE)
-        operation.send(b"")
-        return operation.recv(4)
+        return operation.recv(4)  # which ends the message
 
     return checksum

@@ -56,12 +56,11 @@ class Lun:
         carrier: Carrier,
         info: LunInfo,
         name: str,
-        writes: bool,
         last_group: Optional[int],
         has_several_portals: bool,
     ) -> None:
         """`last_group` is the portal group of the last session of this host that wrote, None where it is not known."""
-        self.info, self.name, self._writes = info, name, writes
+        self.info, self.name = info, name
         self._way = way
         self._carrier: Optional[Carrier] = carrier
         self._is_known = True  # looked at, and nothing has happened since

@@ -77,7 +77,7 @@ def open_lun(
         way.isid = isid_of_writer(initiator.host_uuid, iqn, scsi_id)
         opened = _find(way, scsi_id)
     info, name = opened.look.info, f"iscsi://{portals[0]}/{iqn}/{opened.look.info.number}"
-    found = Lun(way, opened.carrier, info, name, writable, last_group, len(portals) > 1)
+    found = Lun(way, opened.carrier, info, name, last_group, len(portals) > 1)
     try:
         if writable and opened.look.is_read_only:
             raise read_only(name)

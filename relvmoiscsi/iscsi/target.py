@@ -13,7 +13,7 @@ import os
 import time
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.iscsi import chap
 from relvmoiscsi.iscsi.carrier import Way
@@ -76,6 +76,7 @@ class TargetWay(Way):
         self.portals, self.iqn, self.initiator = tuple(portals), iqn, initiator
         self.credentials, self.deadline, self.isid = credentials, deadline, isid
         self._sleep = sleep
+        self._last = self.portals[0]  # which gave the last session
         self._skipped: List[Portal] = []  # whose paths to the LUN are standby
         self._offered: Optional[List[Portal]] = None  # by the target itself, once asked
         self._algorithms = chap.available(chap.FIRST) or chap.available(chap.FALLBACK)
@@ -85,6 +86,11 @@ class TargetWay(Way):
         for portal, seconds in _in_turn(self._open_portals(), self.deadline):
             try:
                 return self._log_in_patiently(portal, self.deadline.part(seconds))
+            except OutOfTime as over:
+                if self.deadline.has_passed:
+                    raise
+                failures.append(Lost(f"{portal} did not take the login within {seconds:.1f} seconds."))
+                log.info("%s: %s", portal, over.message)
             except (NotFound, Refused) as failure:
                 log.info("%s: %s", portal, failure)
                 failures.append(failure)
@@ -93,6 +99,7 @@ class TargetWay(Way):
         raise (refusals or failures)[0]
 
     def again(self, attempt: int) -> Link:
+        failure = ""
         pause = 0.0 if attempt < 2 else min(_MAX_PAUSE_SECONDS, 0.05 * 2**attempt)
         while True:
             self._sleep(self.deadline.within(pause))
@@ -105,18 +112,18 @@ class TargetWay(Way):
                 except LoginRefused as refused:
                     if refused.status in (AUTHENTICATION_FAILED, NOT_ALLOWED):
                         raise
-                    failure: RelvmoiscsiError = refused
+                    failure = refused.message
+                except OutOfTime:
+                    failure = failure or f"{portal} did not answer in time."
                 except (NotFound, Refused) as problem:
-                    failure = problem
+                    failure = problem.message
                 log.info("%s: %s", portal, failure)
             if self.deadline.has_passed:
-                raise self.deadline.over("a new session could be made. " + failure.message)
+                raise self.deadline.over("a new session could be made. " + failure)
 
     def move(self) -> bool:
-        portals = self._open_portals()
-        if portals:
-            self._skipped.append(portals[0])
-        if len(portals) < 2 and self._offered is None:  # the target knows more of itself than the caller
+        self._skipped.append(self._last)
+        if not self._open_portals() and self._offered is None:  # the target knows more of itself than the caller
             self._offered = self._portals_offered()
         return bool(self._open_portals())
 
@@ -166,7 +173,7 @@ class TargetWay(Way):
 
     def _log_in(self, portal: Portal, deadline: Deadline) -> Link:
         link = self._with_any_algorithm(portal, deadline)
-        link.deadline = self.deadline
+        link.deadline, self._last = self.deadline, portal
         group = link.portal_group
         log.info("logged in to %s at %s, portal group %s", self.iqn, link.portal, "?" if group is None else group)
         return link

@@ -31,7 +31,7 @@ def opened(target=None, groups=(1,), last_group=None, several=False, **more):
     script, target.script = target.script, {}
     (one,) = look(carrier, [target.lun.address])
     target.script, target.commands, target.events = script, [], []
-    lun = Lun(way, carrier, one.info, "the LUN", True, last_group, several)
+    lun = Lun(way, carrier, one.info, "the LUN", last_group, several)
     return target, way, lun, LunDevice(lun, writable=True)
 
 
