@@ -54,10 +54,11 @@ class Connection:
     # -- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self):
+        why = None
         try:
             self._serve()
         except Gone as error:
-            self.target.note("gone", str(error))
+            why = str(error)
         except Broken as error:
             self.complain(*error.args)
         except Exception:  # noqa: BLE001  a mistake of this kit, told at the end of the test
@@ -65,6 +66,8 @@ class Connection:
         finally:
             self._close()
             self.target.ended(self)
+            if why is not None:  # told last: a test that waited for it finds the session ended
+                self.target.note("gone", why)
 
     def _serve(self):
         with self.target.lock:
