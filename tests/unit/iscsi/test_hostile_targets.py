@@ -5,6 +5,7 @@ The target watches the initiator at the same time, and fails the test for each r
 """
 
 import re
+import time
 
 import pytest
 
@@ -458,6 +459,15 @@ def test_pings_are_answered_while_something_else_is_waited_for():
         device.pump()
 
         target.wait_for("ping answered")
+
+
+def test_a_target_that_is_quiet_is_pinged_and_one_that_answers_pings_is_waited_for_longer():
+    with HostileTarget(quirks=["one_never_answered"]) as target:
+        started = time.monotonic()
+        work(target)
+
+        assert target.count("pinged") >= 2
+        assert time.monotonic() - started > 1.0  # and not lost after 0.6 s of silence
 
 
 def test_a_connection_that_is_lost_while_nobody_looks_is_made_anew():
