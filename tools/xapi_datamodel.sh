@@ -94,10 +94,13 @@ let call o m =
 
 let () =
   let api = Datamodel_utils.add_implicit_messages ~document_order:false Datamodel.all_api in
-  List.iter (fun o -> if List.mem o.name classes then begin
-      List.iter (field o) (List.concat_map fields o.contents);
-      List.iter (call o) (List.filter (fun m -> is_custom m && not m.msg_db_only) o.messages)
-    end) (Dm_api.objects_of_api api);
+  List.iter (fun o ->
+      let calls = List.filter (fun m -> is_custom m && not m.msg_db_only) o.messages in
+      if List.mem o.name classes then begin
+        List.iter (field o) (List.concat_map fields o.contents);
+        List.iter (call o) calls
+      end else List.iter (call o) (List.filter (fun m -> m.msg_name = "get_all_records") calls)
+    ) (Dm_api.objects_of_api api);
   List.iter (fun (name, (_, uri, _, _, roles, _)) -> say ["http"; name; uri; least roles]) Datamodel.http_actions;
   List.iter (fun name -> say ["error"; name]) (List.sort_uniq compare !Api_errors.errors)
 ML

@@ -27,7 +27,7 @@ from relvmoiscsi.pool.records import Pool
 
 CALL_SECONDS = 300.0  #: longer than a probe or SR.create takes
 
-#: all classes that have get_all_records, but Secrets, roles and what exists for the length of a call
+#: all classes that have get_all_records, but Secrets and roles
 CLASSES = (
     *("host", "host_metrics", "host_cpu", "host_crashdump", "host_patch", "SR", "VM", "VM_metrics", "VM_guest_metrics"),
     *("network", "VIF", "VIF_metrics", "PIF", "PIF_metrics", "PBD", "VDI", "VBD", "VBD_metrics", "crashdump", "pool"),
@@ -35,6 +35,7 @@ CLASSES = (
     *("VM_group", "PCI", "PGPU", "GPU_group", "VGPU", "VGPU_type", "DR_task", "PVS_site", "PVS_server", "PVS_proxy"),
     *("PVS_cache_storage", "Feature", "SDN_controller", "network_sriov", "PUSB", "USB_group", "VUSB", "Cluster"),
     *("Cluster_host", "Certificate", "Repository", "VTPM", "Observer", "Host_driver", "Driver_variant", "task"),
+    *("message", "console", "Caller", "Rate_limit"),
 )
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

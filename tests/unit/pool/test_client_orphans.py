@@ -3,6 +3,7 @@
 
 import pytest
 
+from kit.pool import datamodel
 from kit.pool.errors import XenError
 from kit.pool_lab import sr_disk
 from relvmoiscsi.errors import Refused
@@ -139,6 +140,22 @@ def test_where_a_class_cannot_be_read_nothing_is_found(lab, clone):
     lab.pool.api.before = before
     with pytest.raises(Exception, match="it is broken"):
         found(lab)
+
+
+def test_every_class_of_xapi_is_read():
+    known = {name.partition(".")[0] for name in datamodel.CALLS if name.endswith(".get_all_records")}
+    assert set(orphans.CLASSES) == known - {"secret", "role"}
+
+
+def test_a_class_that_an_older_xapi_does_not_have_is_passed_over(lab, clone):
+    ref = lab.pool.db.create("secret", value=WORD)
+
+    def before(method, _params):
+        if method in ("Rate_limit.get_all_records", "Driver_variant.get_all_records"):
+            raise XenError("MESSAGE_METHOD_UNKNOWN", method)
+
+    lab.pool.api.before = before
+    assert found(lab) == {ref}
 
 
 def test_one_that_is_gone_meanwhile_is_not_counted(lab, clone):
