@@ -19,6 +19,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
+from uuid import uuid4
 
 from kit.builder import build_sr, raw
 from kit.pool import plugins, wire
@@ -345,13 +346,6 @@ class World:
 
     # -- lvmoiscsi ----------------------------------------------------------------------------------------------------
 
-    def _lvmoiscsi_sr_probe(self, members, config):
-        lun = self._behind(config, members["type"], members["host_ref"])
-        with self._lock:
-            found, size = self.sr_uuid(lun.scsi_id), lun.disk.size_bytes
-        sr = f"<SR><UUID>\n{found}\n</UUID><Devlist>{lun.scsi_id}</Devlist><size>{size}</size></SR>" if found else ""
-        return f'<?xml version="1.0" ?>\n<SRlist>{sr}</SRlist>\n'
-
     def _lvmoiscsi_sr_attach(self, members, config):
         host = members["host_ref"]
         lun = self._behind(config, members["type"], host)
@@ -399,11 +393,24 @@ class World:
                 self.sessions.pop(key, None)
 
     def _lvmoiscsi_sr_probe(self, members, config):
-        """The list, which is a failure. It scans a session that is there. Source: SM LVHDoISCSISR.py _LUNprint."""
-        if config.get("SCSIid"):
-            raise NotImplementedInBackend()
-        self.ask_for_list(members["host_ref"], config.get("targetIQN", ""))
-        self._behind(config, members["type"])
+        """Without a SCSIid the list, which is a failure, after a scan of a session that is there. With a SCSIid the SR
+        on the LUN; the driver attaches the LUN for that as for a plug.
+
+        Source: SM LVHDoISCSISR.py _LUNprint and probe.
+        """
+        host = members["host_ref"]
+        if not config.get("SCSIid"):
+            self.ask_for_list(host, config.get("targetIQN", ""))
+        lun = self._behind(config, members["type"], host)
+        probing = {**members, "sr_uuid": str(uuid4())}
+        self._log_in(probing, lun)
+        try:
+            with self._lock:
+                found, size = self.sr_uuid(lun.scsi_id), lun.disk.size_bytes
+        finally:
+            self._log_out(probing, lun)
+        sr = f"<SR><UUID>\n{found}\n</UUID><Devlist>{lun.scsi_id}</Devlist><size>{size}</size></SR>" if found else ""
+        return f'<?xml version="1.0" ?>\n<SRlist>{sr}</SRlist>\n'
 
     def _verify_vg(self, members, lun):
         """Does LVM see the SR's VG on this LUN, and on no other? Raises _Answer."""
