@@ -358,7 +358,7 @@ def verify(document: bytes, edit: Edit) -> None:
     for thing, _ in _references(ova):
         raise _leads_away(thing)
     for vm in ova.of("VM"):
-        if not vm.truth("is_a_template"):
+        if not (vm.truth("is_a_template") or vm.truth("is_a_snapshot")):  # xapi starts neither
             raise _leads_away(vm)
         if vm.text("power_state") != "Halted" or vm.truth("ha_always_run") or vm.text("suspend_VDI") not in ("", NULL):
             raise _leads_away(vm)

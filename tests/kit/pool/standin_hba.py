@@ -67,7 +67,7 @@ def answer(params):
         return probe(scsi_id)
     if command in ("sr_attach", "sr_detach"):
         return plug(scsi_id, "VG_XenStorage-" + params["sr_uuid"], command == "sr_attach")
-    if command in ("sr_scan", "sr_update"):
+    if command in ("sr_scan", "sr_update", "vdi_update"):
         return None
     raise Refused(UNIMPLEMENTED, "Not implemented")
 
