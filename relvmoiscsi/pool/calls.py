@@ -215,6 +215,7 @@ _SENTENCES = {
     "SESSION_AUTHENTICATION_FAILED": "The pool does not accept this user and password.",
     "SR_UNKNOWN_DRIVER": "The pool knows no SRs of type {1}: relvmoiscsi is not installed on its master, or its "
     "toolstack has not been restarted since.",
+    "SR_HAS_NO_PBDS": "No host that could do it has the SR attached ({0}).",
     "VM_LACKS_FEATURE": "The guest has no tools (PV drivers) by which the pool could shut it down. Shut the guest down "
     "from inside, or with `xe vm-shutdown force=true`, and run the same again.",
     "VM_MISSING_PV_DRIVERS": "The guest has no PV drivers: the pool can plug and unplug its disks only while the VM is "

@@ -5,6 +5,7 @@ Where the run before was cut, each disk is hung anew, also one that is right: a 
 no VBD any more, and a VBD.create finds one at the device.
 """
 
+import shlex
 from contextlib import contextmanager
 from typing import Callable, Iterator, List, Mapping, Sequence, Tuple
 
@@ -137,7 +138,7 @@ def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
             raise
         except PoolFailure as failure:
             notes.append(
-                f"The VDI {uuid} keeps its name ({failure}). When its SR is attached: `xe vdi-param-set uuid={uuid} "
-                f"name-label={text!r}`."
+                f"The VDI {uuid} keeps its name: {failure} Rename the VDI when its SR is attached: `xe vdi-param-set "
+                f"uuid={uuid} name-label={shlex.quote(text)}`."
             )
     return notes

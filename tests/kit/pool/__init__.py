@@ -4,7 +4,7 @@
 It judges the driver and imports nothing of relvmoiscsi; kit/lun_world.py, which puts the engine behind it, does. What
 it knows comes from docs/host.rst and the sources named there; a module says where it is simpler than the real thing.
 
-    datamodel.py   xapi's own data model, from a table: classes, fields, calls, roles, errors; what is not there is refused
+    datamodel.py   xapi's own data model, from a table: classes, fields, calls, roles, errors; all else is refused
     wire.py        the XML that xapi writes to a driver, and how strictly it reads the answer
     database.py    records: pool, host, SR, PBD, VDI, secret, SM, task; generic get, set, add_to, remove_from
     plugins.py     the directory of drivers: names, white list, sr_get_driver_info, `xe sm-list`

@@ -232,8 +232,9 @@ def test_without_the_sr_of_the_original_all_is_done_but_the_names(halted, back, 
     assert {sr for sr, _ in on_copy.values()} == {halted.sr} and not halted.db.get(
         "VM", halted.web, "blocked_operations"
     )
-    assert [note.split(" (")[0] for note in done.notes] == [
-        f"The VDI {uuid(halted, vdi)} keeps its name" for vdi in (halted.root, halted.data)
+    why = "No host that could do it has the SR attached (VDI.set_name_label)."
+    assert [note.split(" Rename")[0] for note in done.notes] == [
+        f"The VDI {uuid(halted, vdi)} keeps its name: {why}" for vdi in (halted.root, halted.data)
     ]
     said = f"`xe vdi-param-set uuid={uuid(halted, halted.root)} name-label='root disk before restore 2026-11-22'`"
     assert said in done.notes[0]
