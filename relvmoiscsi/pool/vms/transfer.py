@@ -133,6 +133,8 @@ def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has all that it wanted, or the answer says what it did not want
         with connection.getresponse() as response:
+            if request.method == "PUT" and response.status == http.client.OK:
+                return response.status, b""  # said when it begins; the connection ends with the work
             return response.status, response.read()
     except GONE as error:
         raise PoolGone(f"The pool at {calls.url} went away during {request.path}: {reason(error)}.") from error

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Copies of VMs: never a way to the original's disks, nothing of the original changed."""
 
+import http.client
+
 import pytest
 
 from kit.pool import transfer
@@ -485,6 +487,18 @@ def test_records_of_a_newer_release_are_refused_by_the_pool(day, monkeypatch):
 
 def test_the_head_of_a_request_is_short_enough_for_xapi(day, monkeypatch):
     monkeypatch.setattr(transfer, "MOST_HEADER_BYTES", 400)
+    assert day.clone("web")[0].status == MADE
+
+
+def test_an_import_is_awaited_by_its_task_and_not_at_its_connection(day, monkeypatch):
+    """xapi says 200 when it begins, and ends the connection when it is done: perhaps later than a read may last."""
+    real = http.client.HTTPResponse.read
+
+    def read(self, *words):
+        assert self._method != "PUT"
+        return real(self, *words)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", read)
     assert day.clone("web")[0].status == MADE
 
 
