@@ -640,7 +640,7 @@ def test_what_runs_is_compiled_already_and_leaves_nothing(dom0_of_any_python, pa
     dom0 = dom0_of_any_python
     stock(dom0, packages)
     dom0.rpm("-i", packages.ours())
-    dom0.write("/tmp/lun", "\0" * 65536)
+    dom0.write("/tmp/lun", "\0" * 1048576)
     installed = dom0.tree()
 
     version = dom0.run(["relvmoiscsi", "--version"]).stdout

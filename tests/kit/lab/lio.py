@@ -3,6 +3,7 @@
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from .command import read, run, settle, until, write
@@ -72,6 +73,8 @@ class Lun:
             return
         self.mend()
         self.directory.rmdir()
+        with suppress(OSError):  # as long as another LUN lies there
+            self.directory.parent.rmdir()  # rtslib counts backstores from 0, and takes none that is there
         if self.breakable:
             run("dmsetup", "remove", "--retry", "--noudevsync", PREFIX + self.name)
             settle()  # lest udev removes the node of the next one of that name
