@@ -205,6 +205,10 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
     return PoolFailure("xapi answered {} to {}.".format(", ".join([code, *parameters]), method), description)
 
 
+NO_READ_ONLY_DISK = (
+    "An HVM VM that runs takes no read-only disk. Shut the VM down and run the same again, or say --rw: that writes to "
+    "the copy alone."
+)
 _SENTENCES = {
     "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. The role pool-operator may do "
     "all but --hba, which takes pool-admin.",
@@ -220,8 +224,7 @@ _SENTENCES = {
     "from inside, or with `xe vm-shutdown force=true`, and run the same again.",
     "VM_MISSING_PV_DRIVERS": "The guest has no PV drivers: the pool can plug and unplug its disks only while the VM is "
     "shut down. Shut the VM down, and run the same again.",
-    "DISK_VBD_MUST_BE_READWRITE_FOR_HVM": "An HVM VM that runs takes no read-only disk. Shut the VM down and run the "
-    "same again, or say --rw: that writes to the copy alone.",
+    "DISK_VBD_MUST_BE_READWRITE_FOR_HVM": NO_READ_ONLY_DISK,
     "XENAPI_MISSING_PLUGIN": "The host has no plugin {1}: relvmoiscsi is not installed there.",
 }
 

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, passing
+from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import OLD_VDI
 from relvmoiscsi.pool.vms import devices, inventory
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
@@ -63,13 +63,16 @@ def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable
     if there is not None and found.vbds[there]["mode"] != mode:
         raise Refused(f"The VM {to['name_label']!r} has this disk already, otherwise: take it back first (--done).")
     told = Lent(record["uuid"], record["name_label"], to["name_label"], WOULD, mode)
+    is_running = to["power_state"] == "Running"
+    is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
+    if is_running and not is_whole and not writable and to.get("domain_type") == "hvm":  # xapi_vbd.ml plug
+        raise Refused(NO_READ_ONLY_DISK)
     if dry_run:
-        is_whole = there is not None and (to["power_state"] != "Running" or found.vbds[there]["currently_attached"])
         return told._replace(status=ALREADY) if is_whole else told
     if there is None:
         _verify_still_free(calls, found, vdi)
     vbd = there or str(calls.call("VBD.create", _vbd(found, copy, vdi, vm, mode)))
-    plugged = to["power_state"] == "Running" and _plug(calls, vbd, to["name_label"])
+    plugged = is_running and _plug(calls, vbd, to["name_label"])
     device = str(calls.call("VBD.get_userdevice", vbd))
     return told._replace(status=DONE if plugged or there is None else ALREADY, userdevice=device)
 

@@ -246,7 +246,8 @@ def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives
     office, pool_command, command, state, words
 ):
     helper = office.vm("helper", office.vdi("Testing", "data")[0], state=state)
-    pool_command("rescue", "copy", "data", "--vm", "helper", "--yes")
+    mode = ["--rw"] if state == "Running" else []  # a running HVM VM takes no read-only disk
+    assert pool_command("rescue", "copy", "data", "--vm", "helper", "--yes", *mode).status == 0
     before = office.state(), office.pool.db.records("PBD")
     ran = pool_command("discard", "copy", *words)
     assert ran.status == 4 and "Disks of the SR 'copy' are lent to VMs: helper. Nothing was changed." in ran.err
@@ -437,8 +438,8 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
 def test_nobody_is_asked_to_restore_or_lend_what_is(office, pool_command, type_in):
     pool_command("restore", "copy", "web", "--shutdown", "--yes")
     helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running")
-    lending = ["rescue", "copy", "data", "--vm", "helper"]
-    pool_command(*lending, "--yes")
+    lending = ["rescue", "copy", "data", "--vm", "helper", "--rw"]  # a running HVM VM takes no read-only disk
+    assert pool_command(*lending, "--yes").status == 0
     for words, said in ((["restore", "copy", "web"], "web: already restored"), (lending, "already lent, helper")):
         assert said in pool_command(*words, "--dry-run").out
         type_in("")

@@ -84,18 +84,43 @@ def test_a_run_that_was_cut_before_the_plug_is_finished(day, helper):
     assert lend(day, "data", helper).status == "lent" and len(day.db.refs("VBD", VDI=day.new(day.data))) == 1
 
 
-@pytest.mark.parametrize("tools, rw, words", [
-    (False, True, "has no PV drivers: the pool can plug and unplug its disks only while the VM is shut down."),
-    (True, False, "An HVM VM that runs takes no read-only disk. Shut the VM down and run the same again, or say --rw"),
-])  # fmt: skip
-def test_what_a_running_vm_does_not_take_it_has_not_at_its_next_boot(day, tools, rw, words):
-    vm = day.lab.vm("windows", day.lab.vdi("Testing", "data")[0], state="Running", tools=tools)
+def test_what_a_running_vm_does_not_take_it_has_not_at_its_next_boot(day):
+    vm = day.lab.vm("windows", day.lab.vdi("Testing", "data")[0], state="Running", tools=False)
     before = day.db.records("VBD")
+    words = "has no PV drivers: the pool can plug and unplug its disks only while the VM is shut down."
     with pytest.raises(PoolFailure, match=re.escape(words)) as refused:
-        lend(day, "root disk", vm, rw=rw)
+        lend(day, "root disk", vm, rw=True)
     assert "The disk was taken off the VM 'windows' again." in str(refused.value) and day.db.records("VBD") == before
     day.lab.pool.api.vms.vm_hard_shutdown("", vm)
-    assert lend(day, "root disk", vm, rw=rw).status == "lent"
+    assert lend(day, "root disk", vm, rw=True).status == "lent"
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_running_hvm_vm_is_offered_no_read_only_disk(day, dry_run):
+    vm = day.lab.vm("windows", day.lab.vdi("Testing", "data")[0], state="Running")
+    with pytest.raises(Refused, match="An HVM VM that runs takes no read-only disk. Shut the VM down"):
+        lend(day, "root disk", vm, dry_run=dry_run)
+    assert "VBD.create" not in day.lab.pool.api.calls
+
+    vms = day.lab.pool.api.vms
+    vms.vm_hard_shutdown("", vm)
+    assert lend(day, "root disk", vm).status == "lent"
+    vms.vm_start("", vm)
+    assert lend(day, "root disk", vm, dry_run=dry_run).status == "already lent"
+
+
+def test_a_vm_that_is_started_meanwhile_does_not_keep_a_read_only_disk(day):
+    vm = day.lab.vm("windows", day.lab.vdi("Testing", "data")[0], state="Running", domain_type="pv")
+    before = day.db.records("VBD")
+
+    def now_hvm(name, _params):
+        if name == "VBD.create":
+            day.db.set("VM", vm, "domain_type", "hvm")
+
+    day.lab.pool.api.before = now_hvm
+    with pytest.raises(PoolFailure, match="takes no read-only disk.* The disk was taken off the VM 'windows' again."):
+        lend(day, "root disk", vm)
+    assert day.db.records("VBD") == before
 
 
 def test_a_guest_without_drivers_gives_it_back_when_it_is_shut_down(day):
