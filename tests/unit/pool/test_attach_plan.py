@@ -22,10 +22,13 @@ class Watch:
 
     def __init__(self, lab):
         self.db, self.found, self.introduced = lab.pool.db, [], {}
+        self.listed = set()  #: names of hosts that the stock driver asked for their LUNs, which scans a session there
         lab.pool.api.before = self
 
     def __call__(self, method, params):
         name, parameters = method.replace("Async.", ""), params[1:]
+        if name == "SR.probe" and parameters[2] in records.OWN_TYPES:
+            self.listed.add(self.db.get("host", parameters[0], "name_label"))
         if only_reads(name) or name in ("SR.probe", "task.destroy") or name.startswith(("pool.", "VDI.db_")):
             return
         step = self._step(name, *parameters)
@@ -73,10 +76,11 @@ def planned(lab, *scsi_ids, is_run, everything=False):
         wanted = attach.Wanted(date="2026-11-22", run="a later run", jobs=1)
         watch = Watch(lab)
         rows = attach.plan(calls, pool, chosen, wanted)
-        assert watch.found == [], "nothing is done for a plan"
+        assert watch.found == [] and not watch.listed, "nothing is done for a plan"
         promised = sorted((row.lun.scsi_id, step.what, step.on) for row in rows for step in row.steps)
         results = attach.carry_out(calls, pool, rows, wanted) if is_run else []
         lab.pool.api.before = None
+    assert watch.listed <= {on for _, what, on in promised if what == attach_plan.PLUG}, "before a plug alone"
     return rows, promised, watch.steps(), results
 
 
