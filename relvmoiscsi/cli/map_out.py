@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The file of --map-out: what --json prints, for whoever looks a year later.
 
-It is opened before the LUN is: a file that cannot be written is an error while nothing has happened. It gets its name
-when it is whole and durable; a command that fails leaves what was there before.
+The new file is opened before the LUN is: a file that cannot be written is an error while nothing has happened. The new
+file gets its name when it is whole and durable. No content is ever replaced: the name may be that of an image, of the
+file behind a loop device, or of the only record of an earlier run.
 """
 
 import argparse
+import errno
 import json
 import os
 import stat
@@ -13,7 +15,6 @@ from typing import Any, BinaryIO, Dict, Optional
 
 from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
-from relvmoiscsi.host.disk.block_device import same_device
 from relvmoiscsi.host.files import sync_directory, take_over
 
 EXIT_NOT_PRINTED = 74  #: it is done, and the file could not be written
@@ -37,19 +38,19 @@ def written(run: Command) -> Command:
 
 
 class _MapFile:
-    """A new file beside the one that it is to replace."""
+    """A new file beside the name that it will have."""
 
     def __init__(self, path: str, device: str) -> None:
-        """Raises UsageError when it cannot be made, or is the LUN itself."""
+        """Raises UsageError when the file cannot be made, or when something is there already."""
         self._path, self._device = os.path.realpath(path), device
         self._file: Optional[BinaryIO] = None
         directory, name = os.path.split(self._path)
         self._new = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
         try:
-            if os.path.exists(self._path) and not stat.S_ISREG(os.stat(self._path).st_mode):
-                raise UsageError(f"{path} is no file that --map-out can replace.")
-            if os.path.exists(self._path) and os.path.exists(device) and same_device(self._path, device):
-                raise UsageError(f"{path} is DEVICE itself: --map-out would put a map in its place.")
+            if not _is_free(self._path):
+                raise UsageError(
+                    f"{path} is there already, and --map-out replaces nothing. Name a file that is not there yet."
+                )
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
             self._file = os.fdopen(os.open(self._new, flags, 0o600), "wb")
             take_over(self._path, self._file.fileno())
@@ -64,6 +65,8 @@ class _MapFile:
             self._file.write(json.dumps(facts, indent=2).encode("ascii") + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
+            if not _is_free(self._path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             os.rename(self._new, self._path)
             sync_directory(os.path.dirname(self._path))
         except OSError as error:
@@ -84,3 +87,12 @@ class _MapFile:
             os.unlink(self._new)
         except FileNotFoundError:
             pass
+
+
+def _is_free(path: str) -> bool:
+    """Whether nothing is lost where a file gets this name: no file is there, or an empty one, as mktemp makes it."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(status.st_mode) and status.st_size == 0

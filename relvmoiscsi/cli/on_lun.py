@@ -54,7 +54,9 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--not-in-use", action="store_true", help="you know that nobody uses the LUN")
     parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; refused where the device has another one")
-    parser.add_argument("--map-out", metavar="FILE", help="write what --json prints, with the old-to-new map, to FILE")
+    parser.add_argument(
+        "--map-out", metavar="FILE", help="write what --json prints, with the old-to-new map, to a new FILE"
+    )
     parser.set_defaults(run=map_out.written(parser.get_default("run")))
     return takes_device(parser)
 

@@ -66,8 +66,7 @@ def test_it_is_smlog_where_sm_is(image, command, root, monkeypatch, is_sm_here, 
 def test_the_file_has_what_json_prints(request, command, tmp_path, name):
     path = request.getfixturevalue({"resignature": "image", "undo": "finished", "recover": "unfinished"}[name])
     file = tmp_path / "map.json"
-    file.write_text("of before")
-    file.chmod(0o600)
+    file.touch(0o600)  # as mktemp makes it
 
     ran = command(name, path, "--yes", "--json", "--map-out", file)
 
@@ -85,14 +84,24 @@ def test_the_file_is_a_map_for_another_clone(image, original, command, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["resignature", "undo", "recover"])
-@pytest.mark.parametrize("what", ["no directory", "a directory", "the LUN", "a link to the LUN", "no right"])
+@pytest.mark.parametrize(
+    "what", ["no directory", "a directory", "the LUN", "a link to the LUN", "another image", "no right"]
+)
 def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
     request, command, tmp_path, monkeypatch, name, what
 ):
     path = request.getfixturevalue({"resignature": "image", "undo": "finished", "recover": "unfinished"}[name])
     (tmp_path / "link").symlink_to(path)
     (tmp_path / "directory").mkdir()
-    names = {"no directory": "missing/map", "a directory": "directory", "a link to the LUN": "link", "no right": "map"}
+    other = tmp_path / "other.img"
+    other.write_bytes(b"of an original")
+    names = {
+        "no directory": "missing/map",
+        "a directory": "directory",
+        "a link to the LUN": "link",
+        "another image": other.name,
+        "no right": "map",
+    }
     before = content(path)
     with monkeypatch.context() as patch:
         if what == "no right":
@@ -100,8 +109,8 @@ def test_a_file_that_cannot_be_written_is_told_while_nothing_has_happened(
         ran = command(name, path, "--yes", "--map-out", path if what == "the LUN" else tmp_path / names[what])
 
     assert ran.status == 2 and ran.err.endswith(" Nothing was written.\n")
-    assert content(path) == before
-    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([path.name, "link", "directory"])
+    assert content(path) == before and other.read_bytes() == b"of an original"
+    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([path.name, "link", "directory", other.name])
 
 
 def no_new_file(real):
@@ -115,11 +124,37 @@ def no_new_file(real):
 
 def test_a_command_that_fails_leaves_the_file_as_it_was(image, command, tmp_path):
     file = tmp_path / "map.json"
-    file.write_text("of before")
+    file.touch()
 
     assert command("undo", image, "--yes", "--map-out", file).status == 4
 
-    assert file.read_text() == "of before"
+    assert file.read_text() == ""
+    assert sorted(item.name for item in tmp_path.iterdir()) == [image.name, "map.json"]
+
+
+@pytest.mark.parametrize("words", [("resignature", "--yes"), ("resignature", "--again", "--dry-run"), ("recover",)])
+def test_the_record_of_an_earlier_run_stays(image, command, tmp_path, words):
+    file = tmp_path / "map.json"
+    command("resignature", image, "--yes", "--map-out", file)
+    record = file.read_text()
+
+    ran = command(words[0], image, *words[1:], "--map-out", file)
+
+    assert ran.status == 2 and "is there already, and --map-out replaces nothing" in ran.err
+    assert file.read_text() == record
+
+
+def test_a_file_that_comes_during_the_run_stays(image, command, tmp_path, monkeypatch):
+    file = tmp_path / "map.json"
+
+    def fsync(_descriptor):
+        file.write_text("of another run")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ran = command("resignature", image, "--yes", "--map-out", file)
+
+    assert ran.status == 74 and f"the map cannot be written to {file}: File exists." in ran.err
+    assert file.read_text() == "of another run"
     assert sorted(item.name for item in tmp_path.iterdir()) == [image.name, "map.json"]
 
 
