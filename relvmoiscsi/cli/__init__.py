@@ -60,7 +60,7 @@ def _run(arguments: "Namespace") -> int:
     except Exception:  # noqa: BLE001 - a bug: say so with its traceback, under an exit status of its own
         import traceback  # noqa: PLC0415
 
-        traceback.print_exc()
+        say(traceback.format_exc().rstrip())
         say("This is a bug." + _how_to_tell(arguments))
         return EXIT_BUG
     is_printed = print_result(_json(answer.facts) if arguments.json else answer.text)

@@ -5,6 +5,7 @@ import argparse
 import sys
 from typing import Sequence
 
+from relvmoiscsi.cli.output import write_text
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, UsageError
 
 
@@ -12,7 +13,7 @@ def must_be_able_to_ask(arguments: argparse.Namespace) -> None:
     """Raises UsageError where a question would be asked and nobody is there."""
     if arguments.yes or getattr(arguments, "dry_run", False):
         return
-    if arguments.json or sys.stdin is None or not sys.stdin.isatty():
+    if arguments.json or sys.stdin is None or sys.stderr is None or not sys.stdin.isatty():
         see_plan = ", or --dry-run to see the plan" if hasattr(arguments, "dry_run") else ""
         raise UsageError(f"Nobody can be asked here; say --yes{see_plan}.")
 
@@ -29,9 +30,16 @@ def ask_for(arguments: argparse.Namespace, question: str, word: str) -> None:
         _go_on_with((word,), _typed(question + " "))
 
 
+def tell(text: str, end: str = "\n") -> None:
+    """Say what a person must have read who is asked. Raises UsageError where stderr takes nothing."""
+    try:
+        write_text(sys.stderr, text + end)
+    except OSError as error:
+        raise UsageError(f"The question cannot be shown: {error.strerror}; say --yes.") from error
+
+
 def _typed(question: str) -> str:
-    sys.stderr.write(question)
-    sys.stderr.flush()
+    tell(question, end="")
     return sys.stdin.readline().strip()
 
 

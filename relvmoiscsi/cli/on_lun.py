@@ -12,7 +12,6 @@ import argparse
 import os
 import signal
 import stat
-import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -21,10 +20,10 @@ from typing import Any, ContextManager, Dict, Iterator, Optional
 
 from relvmoiscsi import __version__, engine, report
 from relvmoiscsi.cli import guard, map_out
-from relvmoiscsi.cli.asking import ask, ask_for, must_be_able_to_ask
+from relvmoiscsi.cli.asking import ask, ask_for, must_be_able_to_ask, tell
 from relvmoiscsi.cli.guard import ScsiIds
 from relvmoiscsi.cli.identification import Identification, identify
-from relvmoiscsi.cli.output import Answer, say, write_line
+from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
@@ -84,7 +83,7 @@ class Target:
             found = self.identification = identify(self.device, self.ids.own, pool, lun, sr_uuid)
         if not arguments.yes and not getattr(arguments, "dry_run", False):
             say(f"{self.path} is about to be changed:")
-            write_line(sys.stderr, "\n".join(found.lines()))
+            tell("\n".join(found.lines()))
         return found
 
     def ask(self, question: str, loss: str = "") -> None:

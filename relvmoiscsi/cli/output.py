@@ -51,9 +51,14 @@ def _give_up_stdout() -> None:
 
 
 def write_line(stream: Any, text: str) -> None:
+    """The text and the end of its line: see `write_text`."""
+    write_text(stream, text + "\n")
+
+
+def write_text(stream: Any, text: str) -> None:
     """Labels may be in any language, and dom0's locale may know ASCII only. A daemon may have no streams."""
     if stream is None:
         return
     encoding = getattr(stream, "encoding", None) or "ascii"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()

@@ -49,8 +49,7 @@ class Bar:
         self._done, self._drawn = done, now
         filled = "#" * (BAR * done // total)
         text = f"  [{filled:{BAR}}] {human_size(done)} of {human_size(total)}{self._left(done, total)}"
-        self._stream.write("\r" + text.ljust(self._length))
-        self._stream.flush()
+        self._write("\r" + text.ljust(self._length))
         self._length = len(text)
         if done >= total:
             self._end_line()
@@ -64,8 +63,15 @@ class Bar:
     def _end_line(self) -> None:
         if self._length:
             self._length = self._done = 0
-            self._stream.write("\n")
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        """A terminal that has gone away is no reason to stop the work."""
+        try:
+            self._stream.write(text)
             self._stream.flush()
+        except OSError:
+            self._shows = False
 
 
 def human_time(seconds: float) -> str:

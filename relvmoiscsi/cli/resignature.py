@@ -4,14 +4,14 @@
 import argparse
 import json
 import os
-import sys
 from typing import Any, ContextManager, Optional
 
 from relvmoiscsi import engine, procedure, report
+from relvmoiscsi.cli.asking import tell
 from relvmoiscsi.cli.guard import NOBODY_NEEDED
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
-from relvmoiscsi.cli.output import Answer, Maker, say, write_line
+from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.progress import Bar
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
@@ -184,7 +184,7 @@ class _Terminal(procedure.Voice):
         """Gives the question about what will be lost; none where nothing will."""
         asks, loss = not self._arguments.yes, ""
         if asks:
-            write_line(sys.stderr, report.map_text(prepared.lun, prepared.plan.run.ids))
+            tell(report.map_text(prepared.lun, prepared.plan.run.ids))
         for sentence in notes(prepared.lun):
             say("note: " + printable(sentence))
         if prepared.cost is not None:
@@ -192,7 +192,7 @@ class _Terminal(procedure.Voice):
             lost = report.one_vdi_loss(prepared.lun, prepared.plan.run.rebuilt is not None)
             loss = lost.question
             if asks:
-                write_line(sys.stderr, "\n".join(lost.lines))
+                tell("\n".join(lost.lines))
         return loss
 
     def locks(self, run: Run) -> ContextManager[Any]:

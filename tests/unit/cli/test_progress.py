@@ -38,6 +38,21 @@ def last(terminal):
     return terminal.getvalue().split("\r")[-1]
 
 
+def test_a_terminal_that_goes_away_does_not_stop_the_work(terminal, clock):
+    bar = Bar(terminal, clock)
+    bar(0, 8 * GIB)
+
+    terminal.write = gone
+    clock.now += 60
+    with bar:
+        bar(2 * GIB, 8 * GIB)
+        bar(8 * GIB, 8 * GIB)
+
+
+def gone(_text):
+    raise OSError(5, "Input/output error")
+
+
 def test_it_shows_what_is_done_and_how_long_the_rest_takes(terminal, clock):
     bar = Bar(terminal, clock)
 

@@ -2,6 +2,7 @@
 """`resignature`: plan, question, choice of ids, what is refused, and that a second run has nothing to do."""
 
 import errno
+import io
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from kit.shell import (
     tree,
 )
 from kit.sparse import SparseDisk
-from relvmoiscsi import engine
+from relvmoiscsi import cli, engine
 from relvmoiscsi.engine import read_mark
 from relvmoiscsi.host.disk.block_device import ImageFile, open_device
 
@@ -217,6 +218,35 @@ def test_what_would_be_changed_needs_a_yes_too(request, command, lun, name):
 
     assert ran.status == 2 and ran.err == "relvmoiscsi: Nobody can be asked here; say --yes. Nothing was written.\n"
     assert content(path) == before
+
+
+class FullDisk(io.StringIO):
+    """stderr that goes to a disk without room."""
+
+    def write(self, _text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("stderr", [None, FullDisk()], ids=["closed", "full"])
+@pytest.mark.parametrize("lun, name", [("image", "resignature"), ("finished", "undo"), ("unfinished", "recover")])
+def test_a_question_that_nobody_sees_is_not_asked(request, command, type_in, monkeypatch, stderr, lun, name):
+    path = request.getfixturevalue(lun)
+    before = content(path)
+    type_in("y\n")
+    monkeypatch.setattr(sys, "stderr", stderr)
+
+    assert cli.main([name, str(path)]) == 2
+    assert content(path) == before
+
+
+def test_a_bug_is_70_also_where_stderr_takes_nothing(image, monkeypatch):
+    def inspect(_device):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine, "inspect", inspect)
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+
+    assert cli.main(["show", str(image)]) == 70
 
 
 def test_with_json_nobody_is_asked(image, command, type_in):
