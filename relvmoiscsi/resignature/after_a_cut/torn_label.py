@@ -59,6 +59,8 @@ def find_mark(device: Device) -> Optional[Mark]:
 
     Raises Refused when several journals fit: guessing is not for labels.
     """
+    if device.size_bytes < survey.MIN_DEVICE_BYTES:
+        return None
     for span in spans(device):
         found = _without_older([mark for journal in journals_in(device, span) for mark in _fits(device, journal)])
         if found:

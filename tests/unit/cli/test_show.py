@@ -294,7 +294,12 @@ def test_what_is_too_small_to_be_a_lun_is_told_so(tmp_path, command, size):
     path = tmp_path / "small"
     path.write_bytes(b"abc"[:size].ljust(size, b"\0"))
 
-    ran, facts = command("show", path), command("check", path, "--json")
+    ran, facts, undo, recover = (
+        command("show", path),
+        command("check", path, "--json"),
+        command("undo", path, "--yes"),
+        command("recover", path, "--yes"),
+    )
 
     assert facts.json["state"] == ("foreign" if size else "empty")
     words = (
@@ -303,6 +308,8 @@ def test_what_is_too_small_to_be_a_lun_is_told_so(tmp_path, command, size):
         else f"{path} is empty: it has 0 bytes."
     )
     assert words in ran.out and words in facts.err
+    assert (undo.status, recover.status) == ((4, 4) if size else (3, 3))
+    assert words in undo.err and words in recover.err
 
 
 @pytest.mark.parametrize(
