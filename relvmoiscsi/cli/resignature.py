@@ -171,7 +171,7 @@ class _Terminal(procedure.Voice):
             instead = f"`relvmoiscsi recover {path}` finishes that, `relvmoiscsi undo {path}` takes it back."
             _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
             say(f"{path} holds a resignature that was cut; it is finished with the ids it had chosen.")
-            self._target.ask("Finish it?")
+            self._target.ask(f"Finish it, so that it is SR {mark.journal.run.ids.new_sr}?")
 
     def agrees_to(self, prepared: Prepared) -> bool:
         self._target.identify(prepared.lun)

@@ -516,7 +516,7 @@ def test_before_a_cut_run_is_finished_there_is_a_question(unfinished, command, t
     ran = command("resignature", unfinished)
 
     assert ran.status == status
-    assert "Finish it? [y/N] " in ran.err
+    assert f"Finish it, so that it is SR {SR}? [y/N] " in ran.err
     assert command("show", unfinished, "--json").json["state"] == ("unfinished" if status else "resignatured")
 
 
