@@ -171,7 +171,7 @@ def differences(before: Lun, after: Lun, ids: IdMap, generations: int = 1) -> Li
     found += _expect("seqno", after.vg.seqno, before.vg.seqno + generations)
     found += _left_over(before, after, ids)
     if len(before.volumes) != len(after.volumes):
-        return found + [f"It has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
+        return found + [f"{after.name} has {len(after.volumes)} volumes, expected {len(before.volumes)}."]
     for volume, other in zip(before.volumes, after.volumes):
         found += _volume_differences(volume, other, ids)
     return found + _mgt_differences(before, after, ids)

@@ -70,6 +70,18 @@ def test_an_old_identity_in_the_metadata_text_is_found_wherever_it_stands(kind, 
     assert f"The old identity {old} is still in the metadata text." in told
 
 
+def test_another_number_of_volumes_is_told_with_the_name_of_the_lun():
+    disk = builder.many_vdis(3).disk
+    prepared = engine.prepare(disk, entropy_of(1))
+    lun, count = prepared.lun, len(prepared.lun.volumes)
+    engine.resignature(disk, prepared)
+    new = engine.inspect(disk).lun
+
+    told = differences(lun, new._replace(name="/dev/clone", volumes=new.volumes[1:]), prepared.plan.run.ids)
+
+    assert told[-1] == f"/dev/clone has {count - 1} volumes, expected {count}."
+
+
 def test_an_end_that_is_another_lun_than_the_commit_is_refused():
     disk, lun, plan = planned(lambda: builder.many_vdis(3))
     moves = tuple(move._replace(final_header=move.old_header) for move in plan.run.mdas)
