@@ -113,8 +113,8 @@ _NO_XAPI = PoolAnswer("No xapi here: nobody was asked whether this LUN is in use
 _NO_SCSI_ID = PoolAnswer("It has no SCSIid, so xapi cannot be asked: nobody was asked whether it is in use.")
 
 
-def ask_pool(path: str, ids: ScsiIds) -> PoolAnswer:
-    """What the pool of this host, if it is in one, says of a LUN."""
+def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
+    """What the pool of this host, if it is in one, says of a LUN, and of the UUID that its SR is to have."""
     socket = HOST.xapi_socket
     if not ids.names and not is_block_device(path):
         return _IMAGE_FILE
@@ -128,7 +128,7 @@ def ask_pool(path: str, ids: ScsiIds) -> PoolAnswer:
     try:
         with local_session(socket, XAPI_SECONDS) as session_ref:
             xapi = Xapi(session_ref, socket, timeout=XAPI_SECONDS)
-            return _answer_of(list(xapi.records("pool").values()), ids, read_pool(xapi))
+            return _answer_of(list(xapi.records("pool").values()), ids, read_pool(xapi), new_sr)
     except XapiFailure as failure:
         problem = Refused(
             "Whether this pool uses the LUN {} cannot be told: {} See to it that xapi answers "
@@ -137,7 +137,7 @@ def ask_pool(path: str, ids: ScsiIds) -> PoolAnswer:
         return PoolAnswer("xapi does not answer: it is not known whether this LUN is in use.", objection=problem)
 
 
-def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: "Pool") -> PoolAnswer:
+def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: "Pool", new_sr: str) -> PoolAnswer:
     """What a pool says by its records; `pools` has the one of the pool itself."""
     from relvmoiscsi.host.xapi.lun_users import verify_unused  # noqa: PLC0415
 
@@ -149,7 +149,12 @@ def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: "Pool") -
             verify_unused(scsi_id, pool)
         except Refused as found:
             return PoolAnswer(f"The pool {called} was asked: this LUN is in use.", uuid, label, found)
-    return PoolAnswer(f"The pool {called} was asked: it does not use this LUN.", uuid, label)
+    twin = None
+    if any(sr.get("uuid") == new_sr for sr in pool.srs.values()):
+        twin = Refused(
+            f"This pool has an SR {new_sr} already: two LUNs with one --sr-uuid share every identity. Give another one."
+        )
+    return PoolAnswer(f"The pool {called} was asked: it does not use this LUN.", uuid, label, twin)
 
 
 def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> PoolAnswer:

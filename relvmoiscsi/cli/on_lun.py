@@ -69,17 +69,18 @@ class Target:
         self._looked, self._seen = 0.0, b""
         self.identification: Optional[Identification] = None
 
-    def identify(self, lun: Optional[Lun], sr_uuid: Optional[str] = None) -> Identification:
+    def identify(self, lun: Optional[Lun], sr_uuid: Optional[str] = None, new_sr: str = "") -> Identification:
         """Find out what tells the LUN from its original, and say it to whoever will be asked.
 
-        `lun` is what is on it, `sr_uuid` the SR where that does not read. Raises Refused where it must not be written
-        to, UsageError where a question would be asked and nobody is there.
+        `lun` is what is on it, `sr_uuid` the SR where that does not read, `new_sr` what a new run makes of it.
+
+        Raises Refused where it must not be written to, UsageError where a question would be asked and nobody is there.
         """
         arguments = self._arguments
         with in_state(NOTHING_WRITTEN):
             must_be_able_to_ask(arguments)
             self._looked, self._seen = time.monotonic(), self._look()
-            pool = guard.verify_not_in_use(arguments, guard.ask_pool(self.path, self.ids), self.ids)
+            pool = guard.verify_not_in_use(arguments, guard.ask_pool(self.path, self.ids, new_sr), self.ids)
             found = self.identification = identify(self.device, self.ids.own, pool, lun, sr_uuid)
         if not arguments.yes and not getattr(arguments, "dry_run", False):
             say(f"{self.path} is about to be changed:")

@@ -40,7 +40,9 @@ def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     parser = writes(make(_resignature, _RESIGNATURE))
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument("--sr-uuid", metavar="UUID", help="the new SR UUID; a random one otherwise")
+    parser.add_argument(
+        "--sr-uuid", metavar="UUID", help="the new SR UUID, another one for each clone; else a random one"
+    )
     parser.add_argument("--map", metavar="FILE", help="old-to-new map (JSON, as --json prints it) to take ids from")
     parser.add_argument(
         "--vdis",
@@ -174,7 +176,7 @@ class _Terminal(procedure.Voice):
             self._target.ask(f"Finish it, so that it is SR {mark.journal.run.ids.new_sr}?")
 
     def agrees_to(self, prepared: Prepared) -> bool:
-        self._target.identify(prepared.lun)
+        self._target.identify(prepared.lun, new_sr=prepared.plan.run.ids.new_sr)
         if self._arguments.dry_run:
             return False
         self._target.ask(f"Give {self._target.path} these new identities?", self._say_plan(prepared))

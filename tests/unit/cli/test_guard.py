@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Before a command writes: who in the pool uses the LUN, and the locks of whoever else might write to it."""
 
+import json
 import os
 import socket
 
@@ -48,6 +49,21 @@ def test_a_lun_that_an_sr_uses_is_4_and_nothing_is_written(image, command, pool)
     assert ran.status == 4
     assert f"The detached SR {uuid} ('the original')" in ran.err
     assert "--not-in-use overrides that. Nothing was written." in ran.err
+    assert content(image) == before
+
+
+@pytest.mark.parametrize("by", ["--sr-uuid", "--map"])
+def test_a_second_clone_with_the_sr_uuid_of_the_first_is_4_and_nothing_is_written(image, command, pool, tmp_path, by):
+    uuid = sr_on(pool, OTHER_SCSI_ID, name="the first clone")
+    file = tmp_path / "map.json"
+    vdi = command("show", image, "--json").json["vdis"][0]["uuid"]
+    file.write_text(json.dumps(command("map", "--sr", uuid, vdi, "--json").json))
+    before = content(image)
+
+    ran = command(*RESIGNATURE, image, by, uuid if by == "--sr-uuid" else file)
+
+    assert ran.status == 4
+    assert f"This pool has an SR {uuid} already: two LUNs with one --sr-uuid share every identity." in ran.err
     assert content(image) == before
 
 
