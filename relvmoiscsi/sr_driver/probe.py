@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """sr_probe: the state of the LUN, as XML in the form of lvmoiscsi's answer.
 
-xapi does one attach, detach or probe at a time on a host: while a probe waits, no disk is attached to a VM. So it waits
-for no lock, and over iSCSI it has a short time for the rest; its logout alone may wait some seconds for SM.
+xapi does one sr_attach, sr_detach or sr_probe at a time on a host: while a probe waits, no PBD is plugged or unplugged
+there. Disks of VMs are attached all the same. So a probe waits for no lock, and over iSCSI it has a short time for the
+rest; its logout alone may wait some seconds for SM. Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
 """
 
 import json

@@ -47,7 +47,7 @@ OTHERS_SECONDS = 8.0  #: until udev has seen the other LUNs that a scan has brou
 NODE_SECONDS = 3.0  #: for the kernel, to have their nodes after the scan
 LIST_SECONDS = 4.0  #: for all disks of a list to answer
 USER_SECONDS = 3.0  #: for whoever only looks at a disk
-BUSY_SECONDS = 3.0  #: for SM's LVM lock, where a list is asked for; a probe keeps xapi from attaching disks meanwhile
+BUSY_SECONDS = 3.0  #: for SM's LVM lock, where a list is asked for; a probe keeps PBDs from being plugged
 _NEW = "new"
 
 

@@ -24,5 +24,5 @@ def open_lun(
 
 
 # A probe has the time of the whole call: after the scan, a slow host is long in making a map of all paths. Each step
-# that may hang has a limit of its own.
+# that may hang has a limit of its own. Meanwhile xapi plugs no PBD of this host; VMs go on, and start.
 HBA = Transport("relvmohba", "lvmohba", parse_config, open_lun, probe_seconds=math.inf)
