@@ -95,6 +95,7 @@ class Lab:
         for number, network in enumerate(networks):
             mac = f"02:00:00:00:{len(db.refs('VIF')):02x}:{number:02x}"
             db.create("VIF", VM=vm, network=network, device=str(number), MAC=mac, currently_attached=attached)
+        self.pool.api.vms.update_allowed(vm)
         return vm
 
     def snapshot(self, vm, name, *disks):

@@ -271,6 +271,8 @@ class _Clone:
         for snapshot in record["snapshots"]:
             self._mark_done(snapshot, record["uuid"])
         self.calls.call("VM.set_is_a_template", vm, False)
+        # This renews allowed_operations, which that leaves those of a template: XenCenter would offer no start.
+        self.calls.call("VM.remove_from_blocked_operations", vm, "make_into_template")
         self._mark_done(vm, record["uuid"])
         return record
 

@@ -70,7 +70,7 @@ _TABLES = {
         order int rw; start_delay int rw; platform map rw; HVM_boot_policy string rw; HVM_boot_params map rw
         NVRAM map rw; bios_strings map ro; generation_id string ro; xenstore_data map rw; PCI_bus string rw
         appliance ref ro; protection_policy ref ro; blocked_operations map rw; current_operations map ro
-        metrics ref ro; guest_metrics ref ro; domain_type string rw hvm
+        allowed_operations set ro; metrics ref ro; guest_metrics ref ro; domain_type string rw hvm
     """,
     "VM_metrics": """
         VCPUs_number int ro 1; current_domain_type string ro unspecified; other_config map rw; start_time time ro

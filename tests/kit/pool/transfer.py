@@ -239,7 +239,7 @@ def export(db, vm, snapshots=True, excluded=()):
 
 #: fields of a class that an export empties
 _LEFT_OUT = {
-    "VM": {"current_operations": {}, "protection_policy": NULL},
+    "VM": {"current_operations": {}, "allowed_operations": [], "protection_policy": NULL},
     "host": {"other_config": {}, "software_version": {}, "PBDs": [], "metrics": NULL, "tags": []},
     "SR": {"PBDs": []},
     "network": {"PIFs": []},
@@ -297,6 +297,7 @@ class _Import:
         whole = [vm for vm in self.made if not self.db.get("VM", vm, "is_a_snapshot")]
         for vm in self.made:
             self.db.set("VM", vm, "current_operations", {})
+            self.vms.update_allowed(vm)
         return whole or self.made
 
     def _lookup(self, outside):

@@ -14,6 +14,13 @@ from .database import NULL, TABLES
 from .database import time as moment
 from .errors import XenError
 
+#: the states of a VM in which an operation is allowed. Source: xapi_vm_lifecycle.ml, allowed_power_states
+_STATES = {
+    "start": ("Halted",), "clean_shutdown": ("Running",), "hard_shutdown": ("Paused", "Suspended", "Running"),
+    "resume": ("Suspended",), "unpause": ("Paused",), "destroy": ("Halted", "Suspended"),
+    "make_into_template": ("Halted",),
+}  # fmt: skip
+
 #: what a client has to say of a new VM. Source: datamodel_vm.ml, fields of the constructor without a default
 _NEEDED_OF_VM = {
     "user_version", "is_a_template", "affinity", "memory_static_max", "memory_dynamic_max", "memory_dynamic_min",
@@ -45,9 +52,11 @@ class Vms:
             "VM.start": self.vm_start,
             "VM.clean_shutdown": self.vm_clean_shutdown,
             "VM.hard_shutdown": self.vm_hard_shutdown,
-            "VM.resume": lambda _session, vm, _paused=False, _force=False: self._go_on(vm, "resume", "Suspended"),
-            "VM.unpause": lambda _session, vm: self._go_on(vm, "unpause", "Paused"),
+            "VM.resume": lambda _session, vm, _paused=False, _force=False: self._go_on(vm, "resume"),
+            "VM.unpause": lambda _session, vm: self._go_on(vm, "unpause"),
             "VM.set_is_a_template": self.vm_set_is_a_template,
+            "VM.add_to_blocked_operations": self.vm_block,
+            "VM.remove_from_blocked_operations": self.vm_unblock,
             "VBD.create": self.vbd_create,
             "VBD.destroy": self.vbd_destroy,
             "VBD.plug": self.vbd_plug,
@@ -69,12 +78,14 @@ class Vms:
         if missing:
             raise XenError("INTERNAL_ERROR", "Xmlrpc_client: the record lacks " + ", ".join(missing))
         fields = {name: value for name, value in _known("VM", record).items() if name != "blocked_operations"}
-        return self.database.create("VM", **{**fields, "metrics": self.database.create("VM_metrics")})
+        vm = self.database.create("VM", **{**fields, "metrics": self.database.create("VM_metrics")})
+        self.update_allowed(vm)
+        return vm
 
     def vm_destroy(self, _session, vm):
         """VBDs, VIFs and vTPMs go with it; VDIs and snapshots stay."""
         db = self.database
-        self._verify_allowed(vm, "destroy", "Halted", "Suspended")
+        self._verify_allowed(vm, "destroy")
         record = db.record("VM", vm)
         for child in db.refs("VM", parent=vm):
             db.set("VM", child, "parent", record["parent"])
@@ -88,7 +99,7 @@ class Vms:
 
     def vm_start(self, _session, vm, _paused=False, _force=False):
         db = self.database
-        self._verify_allowed(vm, "start", "Halted")
+        self._verify_allowed(vm, "start")
         vbds = [ref for ref in db.refs("VBD", VM=vm) if not db.get("VBD", ref, "empty")]
         for vbd in vbds:
             db.get("VDI", db.get("VBD", vbd, "VDI"), "uuid")
@@ -98,25 +109,27 @@ class Vms:
         for vif in db.refs("VIF", VM=vm):
             db.set("VIF", vif, "currently_attached", True)
         db.set("VM", vm, "power_state", "Running")
+        self.update_allowed(vm)
         metrics = db.get("VM", vm, "metrics")
         if metrics != NULL and db.exists("VM_metrics", metrics):
             db.set("VM_metrics", metrics, "start_time", moment(time.strftime("%Y%m%dT%H:%M:%SZ", time.gmtime())))
 
     def vm_clean_shutdown(self, session, vm):
         """It takes a program in the guest that obeys."""
-        self._verify_allowed(vm, "clean_shutdown", "Running")
+        self._verify_allowed(vm, "clean_shutdown")
         if not self._has_pv_drivers(vm):
             raise XenError("VM_LACKS_FEATURE", vm)
         if vm in self.refuses_shutdown:
             raise XenError("VM_SHUTDOWN_TIMEOUT", vm, "1200.")
         self._halt(vm)
 
-    def _go_on(self, vm, operation, state):
-        self._verify_allowed(vm, operation, state)
+    def _go_on(self, vm, operation):
+        self._verify_allowed(vm, operation)
         self.database.set("VM", vm, "power_state", "Running")
+        self.update_allowed(vm)
 
     def vm_hard_shutdown(self, _session, vm):
-        self._verify_allowed(vm, "hard_shutdown", "Paused", "Suspended", "Running")
+        self._verify_allowed(vm, "hard_shutdown")
         self._halt(vm)
 
     def _halt(self, vm):
@@ -124,18 +137,43 @@ class Vms:
             for ref in self.database.refs(table, VM=vm):
                 self.database.set(table, ref, "currently_attached", False)
         self.database.set("VM", vm, "power_state", "Halted")
+        self.update_allowed(vm)
 
     def vm_set_is_a_template(self, _session, vm, value):
-        """A VM that becomes a template loses its metrics."""
+        """A VM that becomes a template loses its metrics. One that becomes a VM keeps allowed_operations of a template
+        until another call looks at them (message_forwarding.ml).
+        """
         db = self.database
         metrics = db.get("VM", vm, "metrics")
         if value:
-            self._verify_allowed(vm, "make_into_template", "Halted")
+            self._verify_allowed(vm, "make_into_template")
             db.set("VM", vm, "ha_always_run", False)
             db.set("VM", vm, "metrics", NULL)
             if db.exists("VM_metrics", metrics):
                 db.destroy("VM_metrics", metrics)
         db.set("VM", vm, "is_a_template", value)
+        if value:
+            self.update_allowed(vm)
+
+    def vm_block(self, _session, vm, operation, why):
+        self.database.add_to("VM", vm, "blocked_operations", operation, why)
+        self.update_allowed(vm)
+
+    def vm_unblock(self, _session, vm, operation):
+        """Of one that is not blocked: no error, and allowed_operations are looked at all the same."""
+        self.database.remove_from("VM", vm, "blocked_operations", operation)
+        self.update_allowed(vm)
+
+    def update_allowed(self, vm):
+        """What clients such as XenCenter look at before they offer an operation; no call looks at it."""
+        self.database.set("VM", vm, "allowed_operations", [each for each in _STATES if self._is_allowed(vm, each)])
+
+    def _is_allowed(self, vm, operation):
+        try:
+            self._verify_allowed(vm, operation)
+        except XenError:
+            return False
+        return True
 
     def _has_pv_drivers(self, vm):
         """As its guest has said. Source: xapi_pv_driver_version.ml."""
@@ -157,9 +195,9 @@ class Vms:
         halted = self.database.records("VM", power_state="Halted", is_a_template=False, is_a_snapshot=False)
         return [ref for ref, vm in halted.items() if vm["other_config"].get("auto_poweron") == "true"]
 
-    def _verify_allowed(self, vm, operation, *states):
+    def _verify_allowed(self, vm, operation):
         """What check_operation_error looks at, in its order."""
-        record = self.database.record("VM", vm)
+        record, states = self.database.record("VM", vm), _STATES[operation]
         if operation in record["blocked_operations"]:
             raise XenError("OPERATION_BLOCKED", vm, record["blocked_operations"][operation])
         if record["power_state"] not in states:

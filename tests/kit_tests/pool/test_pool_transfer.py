@@ -200,3 +200,17 @@ def test_a_template_is_not_started(small):
         small.vms.vm_start("", small.vm)
     small.vms.vm_set_is_a_template("", small.vm, False)
     small.vms.vm_start("", small.vm)
+
+
+def test_a_template_that_becomes_a_vm_is_looked_at_by_the_next_call_alone(small):
+    """message_forwarding.ml: VM.set_is_a_template renews allowed_operations for true, not for false."""
+    small.vms.vm_hard_shutdown("", small.vm)
+    small.db.set("VM", small.vm, "blocked_operations", {})
+    small.vms.vm_set_is_a_template("", small.vm, True)
+    small.vms.vm_set_is_a_template("", small.vm, False)
+    assert small.db.get("VM", small.vm, "allowed_operations") == ["destroy"]
+
+    small.vms.vm_unblock("", small.vm, "clone")
+    assert small.db.get("VM", small.vm, "allowed_operations") == ["start", "destroy", "make_into_template"]
+    small.vms.vm_block("", small.vm, "start", "no")
+    assert "start" not in small.db.get("VM", small.vm, "allowed_operations")

@@ -148,7 +148,7 @@ def test_nothing_is_called_that_could_harm_an_original(day):
 
     made = {call for call in day.lab.pool.api.calls if any(word in call.split(".")[-1] for word in CHANGING)}
     allowed = {"task.create", "task.destroy", "network.create", "VIF.create", "VIF.destroy", "VM.add_to_other_config"}
-    assert made <= {*allowed, "VM.set_is_a_template"}
+    assert made <= {*allowed, "VM.set_is_a_template", "VM.remove_from_blocked_operations"}
 
 
 # --- what a copy has
@@ -472,6 +472,27 @@ def test_a_template_that_a_run_has_left_is_finished_and_is_a_vm(day):
     low, high = map(int, vm["generation_id"].split(":"))
     assert vm["generation_id"] == half["generation_id"] and 0 <= low < 2**63 and 0 <= high < 2**63
     assert day.clone("web")[0].status == ALREADY
+
+
+def test_a_copy_that_is_done_says_that_it_can_be_started(day):
+    """XenCenter offers what allowed_operations has. xapi renews it at few calls, and VM.set_is_a_template is none."""
+    (done,) = day.clone("web")
+    assert "start" in day.vm(done.uuid)["allowed_operations"]
+
+
+@pytest.mark.parametrize("call", ["VM.remove_from_blocked_operations", "VM.add_to_other_config"])
+def test_so_does_one_that_another_run_has_begun(day, call):
+    def cut(name, _parameters):
+        if name == call:
+            raise GoneAway()
+
+    day.lab.pool.api.before = cut
+    (cut_off,) = day.clone("web")
+    day.lab.pool.api.before = None
+    (done,) = day.clone("web")
+
+    assert (cut_off.status, done.status) == (FAILED, MADE)
+    assert "start" in day.vm(done.uuid)["allowed_operations"]
 
 
 def test_records_of_a_newer_release_are_refused_by_the_pool(day, monkeypatch):
