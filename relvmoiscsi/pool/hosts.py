@@ -5,7 +5,7 @@ A host with an iSCSI session to the target does not find a LUN that was mapped l
 plug, and a session that is there already is not scanned. The storage manager's own list of LUNs (SR.probe without
 SCSIid, which fails with the list) does scan the session. So such a host is asked for the list before the plug. A host
 without a session of an SR is not asked: its plug logs in, and the list would end the session of somebody else there.
-Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSISR.py _LUNprint.
+Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSISR.py _LUNprint, create_iscsi_sessions.
 """
 
 import threading
@@ -76,12 +76,22 @@ class Sessions:
 
 
 def _has_session(pool: Pool, host: str, iqn: str) -> bool:
-    """Has an SR of the pool a session of this host to the IQN? One with the IQN "*" may have."""
-    for pbd in pool.pbds.values():
-        theirs = portal_of(pbd["device_config"]).iqn
-        if pbd["host"] == host and pbd["currently_attached"] and theirs and (theirs == iqn or "*" in theirs):
-            return bool(iqn)
-    return False
+    """Has an SR of the pool a session of this host to the IQN?"""
+    attached = (pbd for pbd in pool.pbds.values() if pbd["host"] == host and pbd["currently_attached"])
+    return any(iqn in _iqns(pbd["device_config"]) for pbd in attached)
+
+
+def _iqns(config: Mapping[str, str]) -> Set[str]:
+    """The IQNs to which the storage manager has logged in for a PBD with this device-config.
+
+    For the IQN "*" it notes them there at the first plug: "address,port,IQN|...". One that it has not noted may be of
+    another array, where this host has a session of somebody else.
+    """
+    iqn = portal_of(config).iqn
+    if "*" not in iqn:
+        return {iqn} - {""}
+    noted = (session.split(",") for session in config.get("multiSession", "").split("|"))
+    return {words[2] for words in noted if len(words) > 2}
 
 
 def _list_begun(calls: Calls, host: str, config: Mapping[str, str], lvm_type: str) -> str:

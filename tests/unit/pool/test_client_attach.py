@@ -246,6 +246,30 @@ def test_a_host_without_a_session_is_not_asked_for_the_list(lab, world):
     assert sum((command, scsi_id) == ("sr_probe", "") for command, _, scsi_id in world.log) == 1 + 2
 
 
+@pytest.mark.parametrize("iqns, lists", [((IQN, "iqn.2026-01.test:b"), 1), (("iqn.2026-01.test:b",), 0)])
+def test_an_sr_with_the_wildcard_for_iqn_has_the_sessions_that_the_storage_manager_has_noted(lab, world, iqns, lists):
+    """On the target of another array it has none: somebody's own session to this IQN would end with the list."""
+    lab.clone("Production")
+    db, xs3 = lab.pool.db, lab.pool.hosts[2]
+    first, *others = db.refs("PBD", host=xs3)
+    for pbd in others:
+        lab.pool.storage.pbd_unplug("", pbd)
+    noted = "".join(f"10.0.0.{number},3260,{iqn}|" for number, iqn in enumerate(iqns))
+    db.set("PBD", first, "device_config", {
+        **db.get("PBD", first, "device_config"), "targetIQN": "*", "multiSession": noted,
+    })  # fmt: skip
+    asked, probe = [], lab.pool.api._methods["SR.probe"]
+
+    def listening(session, host, config, type_, sm_config=None):
+        if type_ == "lvmoiscsi" and "SCSIid" not in config:
+            asked.append(host)
+        return probe(session, host, config, type_, sm_config)
+
+    lab.pool.api._methods["SR.probe"] = listening
+    lab.attach(everything=True)
+    assert asked.count(xs3) == lists
+
+
 def test_the_list_leaves_no_secret_with_a_password(world):
     with world.pool(hosts=("xs1", "xs2")) as pool:
         lab = Lab(world, pool)
