@@ -37,7 +37,7 @@ from relvmoiscsi.pool.vms.choice import (
     whole,
 )  # fmt: skip
 from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE, WOULD, Cloned
-from relvmoiscsi.pool.vms.destroying import destroy_own, destroyed_again, started
+from relvmoiscsi.pool.vms.destroying import BY_HAND, destroy_own, destroyed_again, started
 from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, Copy, Inventory
 
 #: what every copy has in common with its original, and a person has to know before it is started
@@ -236,8 +236,7 @@ class _Clone:
         if problem:
             raise Refused(
                 f"Another run has left the copy {record['name_label']!r} ({record['uuid']}) half: {problem}. It was "
-                "not changed. If nobody uses it and no run is at work, destroy it without its disks (xe vm-destroy, "
-                "never vm-uninstall), then run this again."
+                f"not changed. If nobody uses it and no run is at work, {BY_HAND}, then run this again."
             )
 
     def _add_missing_vifs(self, vm: str, record: Record, nics: Mapping[str, ova.Nic]) -> None:
@@ -291,8 +290,7 @@ class _Clone:
         except Refused as error:
             raise Refused(
                 f"Another run has made the copy {other['name_label']!r} ({other['uuid']}) meanwhile, and that of this "
-                f"run stays beside it, half: {error} Destroy the one that nobody uses without its disks (xe "
-                "vm-destroy, never vm-uninstall)."
+                f"run stays beside it, half: {error} Of the one that nobody uses: {BY_HAND}."
             ) from error
         self.instead = str(other["uuid"])
         return other
@@ -307,7 +305,7 @@ class _Clone:
         except RelvmoiscsiError as error:
             raise Refused(
                 f"The copy {self.name!r} is not what it should be: {problem}. It could not be destroyed: {error} Do "
-                "not start it; destroy it without its disks (xe vm-destroy, never vm-uninstall)."
+                f"not start it; {BY_HAND}."
             ) from error
         raise destroyed_again(self.source.name, problem)
 

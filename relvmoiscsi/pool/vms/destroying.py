@@ -8,6 +8,9 @@ from relvmoiscsi.pool.calls import Calls, Record, Records, passing
 from relvmoiscsi.pool.records import RUN
 from relvmoiscsi.pool.vms.inventory import COPY_OF, NULL, Copy
 
+#: what is half made is a template, and both of the latter destroy the disks as well
+BY_HAND = "destroy it without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
+
 
 def started(calls: Calls, vm: Record) -> str:
     """When a VM was started last, as xapi says it; "" where it says nothing. An import takes this from the file."""

@@ -16,7 +16,7 @@ from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
 from relvmoiscsi.pool.records import RUN
 from relvmoiscsi.pool.vms import inventory, ova
 from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE, Cloned
-from relvmoiscsi.pool.vms.destroying import destroy_own, destroyed_again
+from relvmoiscsi.pool.vms.destroying import BY_HAND, destroy_own, destroyed_again
 from relvmoiscsi.pool.vms.inventory import COPY_OF, ON_SR, Copy
 
 
@@ -115,8 +115,8 @@ def _twin_notes(others: Sequence[Record]) -> List[str]:
     return [
         f"another run has made a copy too, {vm['name_label']!r} ({vm['uuid']})"
         if inventory.is_own(vm)
-        else f"another run has left a copy half beside it, {vm['name_label']!r} ({vm['uuid']}): destroy it without its "
-        "disks if no run is at work and nobody uses it (xe vm-destroy, never vm-uninstall)"
+        else f"another run has left a copy half beside it, {vm['name_label']!r} ({vm['uuid']}): if no run is at work "
+        f"and nobody uses it, {BY_HAND}"
         for vm in others
     ]
 

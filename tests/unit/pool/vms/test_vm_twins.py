@@ -319,6 +319,7 @@ def test_a_half_copy_that_has_another_disk_stays_and_is_told(day):
     (again,) = day.clone("web")
     assert again.status == FAILED and "half: its disk 7 is not on the copy. It was not changed." in str(again.error)
     assert before["uuid"] in str(again.error) and day.db.record("VM", vm) == before
+    assert "xe vm-destroy, never vm-uninstall or template-uninstall" in str(again.error)
 
 
 def test_what_was_done_while_somebody_was_asked_is_there(day):
