@@ -6,7 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from .command import PATH, read, run, until
+from .command import PATH, read, run, settle, until
 
 LOGS = Path("/run/e2e/logs")
 
@@ -78,6 +78,22 @@ class Multipathd(Daemon):
     socket = "/org/kernel/linux/storage/multipathd"
 
     def stop(self):
-        """End the daemon and take away the maps that nobody uses."""
+        """End the daemon and take away the maps that nobody uses.
+
+        A path that has come back brings an event of its map. While udev handles that, the map is in use.
+        """
         super().stop()
-        run("multipath", "-F", check=False)
+        until(_are_flushed, "the maps that nobody uses are gone", 120)
+
+
+def _are_flushed():
+    settle()
+    if _unused_maps():
+        run("multipath", "-F", check=False, timeout=120)
+    return not _unused_maps()
+
+
+def _unused_maps():
+    """Those that are below no other device."""
+    maps = [block for block in Path("/sys/block").glob("dm-*") if read(block / "dm" / "uuid").startswith("mpath-")]
+    return [block for block in maps if not list(block.glob("holders/*"))]
