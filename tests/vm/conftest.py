@@ -7,6 +7,7 @@ taken away by the lab, everything else must have been taken away by what was tes
 
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from kit.lab import initiator, xapi
 from kit.lab.bench import Lab
 from kit.lab.guest import INITIATOR, Guest
+from kit.lab.restore import restore
 from kit.lab.world import World, assert_untouched
 from kit.pool.simulator import DRIVERS, XAPI_SOCKET, Pool, sm_directory
 from kit.pool.standin import LAB
@@ -61,13 +63,18 @@ def lab(guest):
     before = World.now()
     bench = Lab(guest)
     yield bench
-    bench.clear()
-    assert_untouched(before, except_for=[f"processes:{guest.iscsid.pid}"] + gone_iscsid(before))
+    try:
+        bench.clear()
+        assert_untouched(before, except_for=iscsids(guest, before))
+    except BaseException:  # the next test shall fail for itself alone
+        restore(before, except_for=iscsids(guest, before))
+        raise
 
 
-def gone_iscsid(before):
+def iscsids(guest, before):
     """The iscsid of before may have been killed, and started again by the lab."""
-    return ["processes:" + pid for pid, command in before["processes"].items() if command.startswith("/sbin/iscsid")]
+    gone = ["processes:" + pid for pid, command in before["processes"].items() if command.startswith("/sbin/iscsid")]
+    return [f"processes:{guest.iscsid.pid}", *gone]
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +108,19 @@ def known_drivers():
 
 
 @pytest.fixture
-def make_pool(host_with_sm, sm_dir, known_drivers):
+def make_pool(lab, host_with_sm, sm_dir, known_drivers):
     """Makes a pool of hosts; `drivers` is another directory of drivers, `options` are those of Pool.
 
     `ask_again`: its drivers are asked what they are, as those of the first pool were.
     """
-    pools = []
+    pools, ends = [], ExitStack()
 
     def make(multipathing="false", drivers=None, ask_again=None, **options):
         os.makedirs(os.path.dirname(XAPI_SOCKET), exist_ok=True)
         directory = drivers or sm_dir
         ask_again = bool(drivers) if ask_again is None else ask_again
         pool = Pool(directory, XAPI_SOCKET, drivers=None if ask_again else known_drivers.get(directory), **options)
+        ends.callback(pool.stop)
         pool.__enter__()
         pools.append(pool)
         known_drivers[directory] = pool.storage.drivers
@@ -120,9 +128,11 @@ def make_pool(host_with_sm, sm_dir, known_drivers):
             pool.db.set("host", host, "other_config", {"iscsi_iqn": INITIATOR, "multipathing": multipathing})
         return pool
 
-    yield make
-    for pool in pools:
-        pool.stop()
+    with ends:
+        yield make
+        for pool in pools:
+            pool.runner.continue_all()
+        lab.end_calls()
 
 
 @pytest.fixture

@@ -422,7 +422,7 @@ def test_two_at_once_both_get_in(lab, pool, config):
     threads = [threading.Thread(target=added, args=(f"disk{number}x", lun)) for number, lun in enumerate(luns)]
 
     for thread in threads:
-        thread.start()
+        lab.begin(thread)
     for thread in threads:
         thread.join()
 

@@ -115,7 +115,7 @@ class Call(threading.Thread):
         super().__init__(daemon=True)
         self.lab, self._mark, self.answer = lab, lab.syslog.mark(), None
         self._work = lambda: created(pool, named, **more)
-        self.start()
+        lab.begin(self)
 
     def run(self):
         self.answer = self._work()

@@ -6,6 +6,7 @@ import logging.handlers
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from kit.lab import initiator
 from kit.lab.command import read, run, settle, until
 from kit.lab.lio import Chap
 from kit.lab.prober import probe_device
+from kit.lab.restore import restore
 from kit.lab.secrets import Watcher
 from kit.lab.world import World
 from relvmoiscsi.host.disk.scsi_id import live_scsi_id
@@ -358,31 +360,45 @@ LEFTOVERS = {
 LEFTOVERS.update(("files:" + os.path.realpath(path), leave_file(path)) for path in FILES)
 
 
-def take_all_away(before):
-    """Files, and the directories that were not there before."""
-    initiator.logout_all()
-    run("dmsetup", "remove", "left-behind", "--noudevsync")
-    leave_process.child.kill()
-    leave_process.child.wait()
-    run("umount", "/mnt")
-    for path in filter(os.path.exists, map(os.path.realpath, ("/tmp/left",) + FILES)):
-        os.unlink(path)
-        if os.path.dirname(path) + "/" not in before["files"] and path.count("/") > 2:
-            os.rmdir(os.path.dirname(path))
-
-
-def test_every_kind_of_leftover_is_noticed(lab):
+def test_every_kind_of_leftover_is_noticed_and_can_be_taken_away(lab):
     before = lab.world()
 
     for leave in dict.fromkeys(LEFTOVERS.values()):
         leave(lab)
     after = lab.world()
-    take_all_away(before)
+    restore(before)
+    leave_process.child.wait()
 
     every = before.diff(after)
     unnoticed = [pattern for pattern in LEFTOVERS if before.diff(after, except_for=[pattern]) == every]
     assert unnoticed == [], "\n".join(every)
     assert all(line.startswith("+") for line in every), every
+    assert before.diff(lab.world()) == []
+
+
+def test_what_was_changed_or_removed_is_put_back(lab):
+    before, changed, removed = lab.world(), Path("/etc/multipath/wwids"), Path("/etc/lvm/master/lvm.conf")
+    contents = changed.read_bytes(), removed.read_bytes()
+
+    changed.write_text("something else\n")
+    removed.unlink()
+    restore(before)
+
+    assert (changed.read_bytes(), removed.read_bytes()) == contents
+
+
+def test_what_a_test_has_begun_ends_before_its_things_are_taken_away(lab):
+    lun = lab.lun(lab.blank("blank.img"), breakable=True)
+    target = lab.target(lun)
+    initiator.login(target.iqn, target.portal)
+    device, done = only_device(lun), []
+    lun.freeze()
+
+    lab.begin(threading.Thread(target=lambda: done.append(read_directly(device, 300)[0]), daemon=True))
+    assert done == []
+    lab.clear()
+
+    assert done == [0] and initiator.sessions() == []
 
 
 def test_a_session_that_was_replaced_is_noticed(lab):

@@ -26,15 +26,17 @@ def patience():
 class Agent(threading.Thread):
     """What an agent of CloudStack does: one call after the other."""
 
-    def __init__(self, pool, array, luns):
+    def __init__(self, lab, pool, array, luns):
         super().__init__(daemon=True)
+        self._lab = lab
         self._calls = [(pool, array, lun) for lun in luns]
         self.answers = []
-        self.start()
+        lab.begin(self)
 
     def run(self):
         for call in self._calls:
-            self.answers.append(created(*call))
+            if not self._lab.is_over.is_set():
+                self.answers.append(created(*call))
 
 
 def is_at_work(lab, lun):
@@ -50,7 +52,7 @@ def test_two_agents_at_the_same_time_on_one_target_and_sm_detaches_in_between(la
         clone.slow(milliseconds)
 
     with lab.untouched():
-        agents = [Agent(pool, array, clones[:2]), Agent(pool, array, clones[2:])]
+        agents = [Agent(lab, pool, array, clones[:2]), Agent(lab, pool, array, clones[2:])]
         for clone in clones[::2]:
             until(lambda lun=clone: is_at_work(lab, lun), "two calls are at work on their LUNs", 120)
         clones[2].slow(5000)  # it reads for half a minute before it asks for SM's lock, and is there when SM detaches

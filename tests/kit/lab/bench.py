@@ -2,6 +2,7 @@
 """What a test holds in its hands: the fixture `lab`."""
 
 import contextlib
+import threading
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,11 @@ class Lab:
         self.guest = guest
         self.iscsid = guest.iscsid
         self.syslog = guest.syslog
+        self.is_over = threading.Event()  #: the test has ended: whoever makes calls makes no further one
         self._targets = []
+        self._luns = []
+        self._threads = []
+        self._srs = []
         self._mark = guest.syslog.mark()
         self._number = 0
 
@@ -68,7 +73,8 @@ class Lab:
 
     def lun(self, image, **options):
         """A LUN on an image; `options`: see lio.Lun."""
-        return Lun(image.path, **options)
+        self._luns.append(Lun(image.path, **options))
+        return self._luns[-1]
 
     def digest(self, lun):
         """Stands for what a LUN holds."""
@@ -78,7 +84,8 @@ class Lab:
 
     def attached(self, target, lun, uuid):
         """Context: the SR on `lun` is in use on this host."""
-        return initiator.attached(target, lun, uuid)
+        self._srs.append(initiator.AttachedSr(target, lun, uuid))
+        return initiator.attached(self._srs[-1])
 
     def probe(self, target, lun):
         """What stock lvmoiscsi would say of the LUN."""
@@ -120,17 +127,33 @@ class Lab:
             self.guest.multipathd.stop()
             write(WWIDS, wwids + "\n")
 
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def begin(self, thread):
+        """Start a thread of the test. It has ended before anything that it may use is taken away."""
+        self._threads.append(thread)
+        thread.start()
+
     # -- the end ----------------------------------------------------------------------------------------------------
 
+    def end_calls(self, seconds=300):
+        """Mend the LUNs, and wait until the threads of the test have ended, whatever became of the test."""
+        self.is_over.set()
+        for lun in self._luns:
+            lun.mend()
+        for thread in self._threads:
+            thread.join(seconds)
+            assert not thread.is_alive(), f"a call of this test has not ended {seconds} seconds after it"
+
     def clear(self):
-        """Take away what this test made through the lab."""
-        for target in self._targets:
-            for lun in target.luns:
-                if target.directory.exists():
-                    lun.mend()
-        if self.iscsid.pid is None:
-            self.iscsid.start()
-        initiator.logout_all()
-        for target in self._targets:
-            target.remove()
-        luns.remove_all()
+        """Take away what this test made through the lab, all of it even if some of it cannot be."""
+        with contextlib.ExitStack() as ends:  # the last of them is the first
+            ends.callback(luns.remove_all)
+            for target in self._targets:
+                ends.callback(target.remove)
+            ends.callback(initiator.logout_all)
+            for sr in self._srs:
+                ends.callback(sr.detach)
+            if self.iscsid.pid is None:
+                self.iscsid.start()
+            self.end_calls()

@@ -122,7 +122,7 @@ def lvm(*words, device=None, check=True):
     words = list(words)
     if device:
         words += ["--config", f'devices {{ global_filter = [ "a|^{device}$|", "r|.*|" ] }}']
-    return run("lvm", *words, env=MASTER, check=check)
+    return run("lvm", *words, env=MASTER, check=check, timeout=300)  # a lock of LVM may be held for long
 
 
 def active_lvs(vg):
@@ -165,6 +165,9 @@ class AttachedSr:
         return active_lvs(self.vg)
 
     def detach(self):
+        """Does nothing where it is not attached, or no more."""
+        if not self.device:
+            return
         lvm("vgchange", "-an", self.vg, device=self.device)
         reference = SR_REF / self.target.iqn
         lines = [line for line in reference.read_text().split() if line != self.uuid]
@@ -172,12 +175,13 @@ class AttachedSr:
         if not lines:
             reference.unlink()
             logout(self.target.iqn)
+        self.device = ""
 
 
 @contextlib.contextmanager
-def attached(target, lun, uuid):
-    """The SR `uuid` on `lun` is in use within."""
-    sr = AttachedSr(target, lun, uuid).attach()
+def attached(sr):
+    """The AttachedSr is in use within."""
+    sr.attach()
     try:
         yield sr
     finally:

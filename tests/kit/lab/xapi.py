@@ -95,7 +95,7 @@ class Call(threading.Thread):
         self.answer = None
         self._call = lambda: created(pool, array, lun, **more)
         self._mark = lab.syslog.mark()
-        self.start()
+        lab.begin(self)
 
     def run(self):
         self.answer = self._call()

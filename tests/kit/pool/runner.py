@@ -235,10 +235,17 @@ class Runner:
         self.log._started(Running(process.pid, members["command"], dict(members)))
         return process.pid, process.wait()
 
+    def continue_all(self):
+        """Let every driver go on that somebody has stopped."""
+        self._signal_all(signal.SIGCONT)
+
     def kill_all(self):
         """End every driver that still runs, and what it started in its process group."""
+        self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number):
         for running in self.log.running():
             try:
-                os.killpg(running.pid, signal.SIGKILL)
+                os.killpg(running.pid, number)
             except ProcessLookupError:
                 pass  # it has just ended by itself
