@@ -282,6 +282,19 @@ def test_two_paths_become_one_map(lab):
     assert both == one == (0, 0)
 
 
+def test_a_map_that_is_open_when_multipathd_ends_goes_once_it_is_closed(lab):
+    lun = lab.lun(lab.blank("blank.img"))
+    target = lab.target(lun, groups=[["127.0.0.1:3260"], ["127.0.0.2:3260"]])
+    for portal in target.portals:
+        initiator.login(target.iqn, portal)
+
+    with lab.multipathing(lun.scsi_id):
+        descriptor = os.open("/dev/mapper/" + lun.scsi_id, os.O_RDONLY)
+        lab.begin(threading.Timer(1, os.close, [descriptor]))
+
+    assert initiator.multipath_map(lun.scsi_id) is None
+
+
 def test_sessions_outlive_a_killed_iscsid(lab):
     lun = lab.lun(lab.blank("blank.img"))
     target = lab.target(lun)
