@@ -57,8 +57,11 @@ def open_lun(
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
     last_group: Optional[int] = None,
+    scsi_id: Optional[str] = None,
 ) -> Iterator[LunDevice]:
     """A LUN as a device, by its SCSIid or (an int) its number, for the block.
+
+    A LUN that is named by its number is refused where it has another SCSIid than `scsi_id`, if that is given.
 
     Who opens it for writing has the lock of the LUN: the session ends every other one of this host that was opened to
     write to it. `last_group` is what `LunDevice.last_group` was in the call before, where that is known.
@@ -66,16 +69,16 @@ def open_lun(
     Raises NotFound (DNSError, ISCSITarget, ISCSIDiscovery, ISCSIDevice), Refused (ISCSILogin, SRInUse), OutOfTime.
     """
     way = TargetWay(portals, iqn, initiator, credentials, deadline, isid_of_reader())
-    if writable and isinstance(lun, str):
-        way.isid = isid_of_writer(initiator.host_uuid, iqn, lun)
-    opened = _find(way, lun)
-    if writable and isinstance(lun, int):  # whose SCSIid has to be read before a session can be the one that writes
+    expected = lun if isinstance(lun, str) else scsi_id
+    if writable and expected is None:  # the SCSIid has to be read before a session can be the one that writes
+        opened = _find(way, lun, None)
         opened.carrier.close(politely=True)
-        scsi_id = opened.look.info.scsi_id
-        if scsi_id is None:
+        expected = opened.look.info.scsi_id
+        if expected is None:
             raise Refused(f"The LUN {lun} behind {iqn} has no SCSIid, so nothing is written to it.", "ISCSIDevice")
-        way.isid = isid_of_writer(initiator.host_uuid, iqn, scsi_id)
-        opened = _find(way, scsi_id)
+    if writable and expected is not None:
+        way.isid = isid_of_writer(initiator.host_uuid, iqn, expected)
+    opened = _find(way, lun, expected)
     info, name = opened.look.info, f"iscsi://{portals[0]}/{iqn}/{opened.look.info.number}"
     found = Lun(way, opened.carrier, info, name, last_group, len(portals) > 1)
     try:
@@ -93,13 +96,13 @@ def _copy_limit(carrier: Carrier) -> Optional[int]:
     return _SLOW_COPY_BYTES if has_digests and kernel_crc32c() is None else None
 
 
-def _find(way: TargetWay, lun: LunName) -> _Open:
+def _find(way: TargetWay, lun: LunName, scsi_id: Optional[str]) -> _Open:
     """A session over which the LUN can be used. A session that is lost on the way is made once more."""
     is_second = False
     while True:
         carrier = way.first()
         try:
-            one = _usable(way, carrier, lun)
+            one = _usable(way, carrier, lun, scsi_id)
         except Lost as lost:
             carrier.close(politely=False)
             if is_second:
@@ -115,7 +118,7 @@ def _find(way: TargetWay, lun: LunName) -> _Open:
         carrier.close(politely=True)
 
 
-def _usable(way: TargetWay, carrier: Carrier, lun: LunName) -> Optional[Look]:
+def _usable(way: TargetWay, carrier: Carrier, lun: LunName, scsi_id: Optional[str]) -> Optional[Look]:
     """The LUN; None where another portal is to be tried. Raises NotFound, Refused."""
     luns = looking.list_luns(carrier)
     if isinstance(lun, int):
@@ -131,6 +134,8 @@ def _usable(way: TargetWay, carrier: Carrier, lun: LunName) -> Optional[Look]:
             "ISCSIDevice",
         )
     one, name = found[0], f"the LUN {lun} behind {way.iqn}"
+    if len(found) > 1:
+        raise _several(way.iqn, scsi_id, found)
     while one.verdict == Verdict.LATER:  # until the deadline
         carrier.pause(looking.PAUSE_SECONDS)
         (one,) = looking.look(carrier, [one.info.lun])
@@ -142,7 +147,25 @@ def _usable(way: TargetWay, carrier: Carrier, lun: LunName) -> Optional[Look]:
         raise reserved(name)
     if one.verdict != Verdict.DONE or one.info.size_bytes == 0:
         raise Refused(f"{name} cannot be used: {one.info.problem or 'it has no size'}.", "ISCSIDevice")
+    if scsi_id is not None and one.info.scsi_id != scsi_id:
+        raise _another(name, one.info.scsi_id, scsi_id)
     return one
+
+
+def _another(name: str, found: Optional[str], expected: str) -> Refused:
+    return Refused(
+        f"{name} has the SCSIid {found}, expected {expected}: it is another LUN now. Check the mapping at the array.",
+        "ISCSIDevice",
+    )
+
+
+def _several(iqn: str, scsi_id: Optional[str], found: Sequence[Look]) -> Refused:
+    numbers = ", ".join(str(one.info.number) for one in found)
+    return Refused(
+        f"The LUNs {numbers} behind {iqn} have one SCSIid, {scsi_id}: it does not tell the clone from its original. "
+        "Name the LUN by its number in a URL, or have the array give the clone a SCSIid of its own.",
+        "ISCSIDevice",
+    )
 
 
 def _called(info: LunInfo, lun: LunName) -> str:
