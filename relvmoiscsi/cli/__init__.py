@@ -75,7 +75,7 @@ def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
         if hasattr(arguments, "device"):
             from relvmoiscsi.cli.on_lun import failure_facts  # noqa: PLC0415
 
-            facts = failure_facts(arguments.device)
+            facts = failure_facts(arguments, error)
         print_result(_json(dict(facts, **error_facts(error))))
     say(printable(str(error)))
     return error.exit_status

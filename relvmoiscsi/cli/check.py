@@ -2,17 +2,20 @@
 """The command that verifies a LUN, alone or against its original."""
 
 import argparse
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.on_lun import takes_device
+from relvmoiscsi.cli.device_word import device_word, takes_device
+from relvmoiscsi.cli.opening import is_same, opened_to_read, ranges_with_data
 from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.progress import Bar
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Inspection
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.disk.block_device import HostDevice, data_ranges, open_device, same_device
 from relvmoiscsi.wording import error_facts, human_size, printable
+
+if TYPE_CHECKING:
+    from relvmoiscsi.cli.opening import Opened
 
 _CHECK = """\
 Nothing is written. Of a damaged LUN every defect is told, with its place; the exit status is 5.
@@ -26,14 +29,15 @@ example:
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     check = takes_device(make(_check, _CHECK))
-    check.add_argument("--original", metavar="DEVICE", help="prove that the two share no identity and all data")
+    what = "prove that the two share no identity and all data"
+    check.add_argument("--original", metavar="DEVICE", type=device_word, help=what)
     check.add_argument("--identities-only", action="store_true", help="with --original: do not compare guest data")
 
 
 def _check(arguments: argparse.Namespace) -> Answer:
     if arguments.identities_only and not arguments.original:
         raise UsageError("--identities-only goes with --original.")
-    with open_device(arguments.device, writable=False) as device:
+    with opened_to_read(arguments, arguments.device) as device:
         found = engine.inspect(device)
         facts = report.inspection_facts(arguments.device, found)
         if found.defects:
@@ -55,13 +59,13 @@ def _damaged(
     return Answer({**facts, **error_facts(first)}, report.defects_text(arguments.device, found), first.exit_status)
 
 
-def _compare(arguments: argparse.Namespace, clone: HostDevice, facts: Dict[str, Any]) -> Answer:
-    if same_device(arguments.original, arguments.device):
+def _compare(arguments: argparse.Namespace, clone: "Opened", facts: Dict[str, Any]) -> Answer:
+    if is_same(arguments.original, arguments.device):
         raise UsageError(f"{arguments.original} and {arguments.device} are the same device.")
-    with open_device(arguments.original, writable=False) as original:
+    with opened_to_read(arguments, arguments.original) as original:
         data: Optional[List[Range]] = None
         if not arguments.identities_only:
-            data = _joined(data_ranges(original) + data_ranges(clone))
+            data = _joined(ranges_with_data(original) + ranges_with_data(clone))
         with Bar() as bar:
             found = engine.compare(original, clone, data, bar)
     facts.update(report.comparison_facts(arguments.device, arguments.original, found))

@@ -27,6 +27,7 @@ from typing import (
     Sequence,
 )
 
+from relvmoiscsi.cli.device_word import is_url
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.claim import stat_path
@@ -71,9 +72,19 @@ def scsi_ids(path: str, given: Optional[str]) -> ScsiIds:
     Raises UsageError for what is no SCSIid, NotFound or Refused when there is no device, DeviceError when it does not
     tell and nobody else has, Refused when it tells another SCSIid than was given: it is another LUN.
     """
+    check_given(given)
+    own = own_scsi_id(path) if given else (scsi_id_of(path) if is_block_device(path) else None)
+    return agreed(path, given, own)
+
+
+def check_given(given: Optional[str]) -> None:
+    """Raises UsageError for what is no SCSIid."""
     if given is not None and not is_scsi_id(given):
         raise UsageError(f"{given!r} is no SCSIid.")
-    own = own_scsi_id(path) if given else (scsi_id_of(path) if is_block_device(path) else None)
+
+
+def agreed(path: str, given: Optional[str], own: Optional[str]) -> ScsiIds:
+    """Both. Raises Refused when they differ."""
     if None not in (given, own) and given != own:
         raise Refused(f"{path} has the SCSIid {own}, and --scsi-id says {given}: it is another LUN.")
     return ScsiIds(given, own)
@@ -116,10 +127,10 @@ _NO_SCSI_ID = PoolAnswer("It has no SCSIid, so xapi cannot be asked: nobody was 
 def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
     """What the pool of this host, if it is in one, says of a LUN, and of the UUID that its SR is to have."""
     socket = HOST.xapi_socket
-    if not ids.names and not is_block_device(path):
+    if not ids.names and not is_lun(path):
         return _IMAGE_FILE
     if not os.path.exists(socket):
-        return _NO_XAPI if is_block_device(path) else _IMAGE_FILE
+        return _NO_XAPI if is_lun(path) else _IMAGE_FILE
     if not ids.names:
         return _NO_SCSI_ID
     from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session  # noqa: PLC0415 - slow to import
@@ -180,7 +191,7 @@ def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: Scs
 
 def is_nobody_asked(path: str, found: PoolAnswer) -> bool:
     """Whether this is a LUN of which no pool has said anything."""
-    return is_block_device(path) and found.uuid is None and found.objection is None
+    return is_lun(path) and found.uuid is None and found.objection is None
 
 
 def _unsaid(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> Optional[Refused]:
@@ -269,21 +280,27 @@ def lun_lock(path: str, ids: Iterable[str]) -> ContextManager[object]:
     held = ExitStack()
     if is_block_device(path):
         for scsi_id in sorted(ids):
-            _take(held, sm_locks.lun_lock(scsi_id, HOST, LOCK_SECONDS))
+            take(held, sm_locks.lun_lock(scsi_id, HOST, LOCK_SECONDS))
     return held
 
 
 def write_locks(path: str, vg_names: Iterable[str]) -> ContextManager[object]:
     """Held while a run is carried out: SM's LVM lock where SM is, and LVM's own on the names of the volume group.
 
-    An image file is nobody else's. Raises Refused, at once, when a lock stays taken.
+    An image file is nobody else's, and LVM does not see what is behind a URL. Raises Refused, at once, when a lock
+    stays taken.
     """
     held = ExitStack()
-    if is_block_device(path):
+    if not is_url(path) and is_block_device(path):
         if sm_locks.is_sm_here(HOST):
-            _take(held, sm_locks.lvm_lock(HOST, LOCK_SECONDS))
-        _take(held, lvm_locks(vg_names))
+            take(held, sm_locks.lvm_lock(HOST, LOCK_SECONDS))
+        take(held, lvm_locks(vg_names))
     return held
+
+
+def is_lun(path: str) -> bool:
+    """Whether somebody elsewhere may use it: no image file. Raises as `is_block_device`."""
+    return is_url(path) or is_block_device(path)
 
 
 def is_block_device(path: str) -> bool:
@@ -291,7 +308,8 @@ def is_block_device(path: str) -> bool:
     return stat.S_ISBLK(stat_path(path).st_mode)
 
 
-def _take(held: ExitStack, lock: ContextManager[object]) -> None:
+def take(held: ExitStack, lock: ContextManager[object]) -> None:
+    """Hold one more lock. Raises Refused, with nothing held, where it stays taken."""
     try:
         held.enter_context(lock)
     except Refused as error:

@@ -4,15 +4,17 @@
 Computed here alone. Prompts, the dry run and `show` print the same lines; --json has the same facts as `lun`.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
 
-from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.guard import PoolAnswer
+from relvmoiscsi.cli.opening import IMAGE_FILE, hardware_of, kind_of
 from relvmoiscsi.formats import naming
-from relvmoiscsi.host.disk.block_device import HostDevice
-from relvmoiscsi.host.disk.scsi_id import Hardware, hardware_of
+from relvmoiscsi.host.disk.scsi_id import Hardware
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.wording import human_size, printable
+
+if TYPE_CHECKING:
+    from relvmoiscsi.cli.opening import Opened
 
 _AT_WORK = "The storage manager was at work on it when the copy was taken, or is at work now."
 
@@ -20,7 +22,7 @@ _AT_WORK = "The storage manager was at work on it when the copy was taken, or is
 class Identification(NamedTuple):
     """A device, and what is on it before a command changes it."""
 
-    is_image_file: bool
+    kind: str  #: as `opening.kind_of` has it
     scsi_id: Optional[str]  #: that the device has itself
     hardware: Hardware
     size_bytes: int
@@ -33,7 +35,7 @@ class Identification(NamedTuple):
     def facts(self) -> Dict[str, Any]:
         """What --json gives as `lun`."""
         return {
-            "kind": "image file" if self.is_image_file else "block device",
+            "kind": self.kind,
             "scsi_id": self.scsi_id,
             "vendor": self.hardware.vendor or None,
             "model": self.hardware.model or None,
@@ -53,7 +55,7 @@ class Identification(NamedTuple):
     def device_line(self) -> str:
         """What kind of device it is, what it calls itself, and its size."""
         size = human_size(self.size_bytes)
-        if self.is_image_file:
+        if self.kind == IMAGE_FILE:
             return f"  device   image file, {size}"
         name = " ".join(filter(None, [self.hardware.vendor, self.hardware.model]))
         serial = f"serial {self.hardware.serial}" if self.hardware.serial else ""
@@ -71,13 +73,13 @@ class Identification(NamedTuple):
 
 
 def identify(
-    device: HostDevice, own_scsi_id: Optional[str], pool: PoolAnswer, lun: Optional[Lun], sr_uuid: Optional[str] = None
+    device: "Opened", own_scsi_id: Optional[str], pool: PoolAnswer, lun: Optional[Lun], sr_uuid: Optional[str] = None
 ) -> Identification:
     """The identification of an open device; `lun` is what is on it, `sr_uuid` the SR where that does not read."""
     return Identification(
-        is_image_file=not guard.is_block_device(device.name),
+        kind=kind_of(device),
         scsi_id=own_scsi_id,
-        hardware=hardware_of(device.name, guard.HOST),
+        hardware=hardware_of(device),
         size_bytes=device.size_bytes,
         sr_uuid=lun.sr_uuid if lun else sr_uuid,
         sr_name_label=(lun.mgt.name_label if lun.mgt else "") if lun else None,

@@ -5,6 +5,7 @@ which takes no device, for the new SR's UUID and the old ids say it all.
 
 import argparse
 
+from relvmoiscsi.cli.device_word import device_word, takes_login
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -24,7 +25,9 @@ example:
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     parser = make(_map, _MAP)
-    parser.add_argument("--device", dest="lun", metavar="DEVICE", help="a resignatured LUN: print its whole map")
+    what = "a resignatured LUN: print its whole map"
+    parser.add_argument("--device", dest="lun", metavar="DEVICE", type=device_word, help=what)
+    takes_login(parser)
     parser.add_argument("--sr", metavar="NEW", help="UUID of the new SR")
     parser.add_argument("old", metavar="OLD", nargs="*", help="UUID of a VDI, or LVM id, as it was before")
 
@@ -33,7 +36,7 @@ def _map(arguments: argparse.Namespace) -> Answer:
     if arguments.lun is not None:
         if arguments.sr is not None or arguments.old:
             raise UsageError("--device gives the whole map: leave --sr and the ids away.")
-        return _map_of(arguments.lun)
+        return _map_of(arguments)
     if arguments.sr is None or not arguments.old:
         raise UsageError("Give --sr and at least one old id, or --device.")
     found = derived_ids(arguments.sr, arguments.old)
@@ -45,12 +48,13 @@ def _map(arguments: argparse.Namespace) -> Answer:
     return Answer(facts, "\n".join(f"{old}  becomes  {new}" for old, new in found.items()))
 
 
-def _map_of(path: str) -> Answer:
+def _map_of(arguments: argparse.Namespace) -> Answer:
     """The map of a LUN. Raises NotFound where it has none, and what keeps the LUN from being read."""
     from relvmoiscsi import engine, report  # noqa: PLC0415 - the derived ids need none of these
-    from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415
+    from relvmoiscsi.cli.opening import opened_to_read  # noqa: PLC0415
 
-    with open_device(path, writable=False) as device:
+    path = arguments.lun
+    with opened_to_read(arguments, path) as device:
         found = engine.inspect(device)
     if found.problem is not None:
         raise found.problem

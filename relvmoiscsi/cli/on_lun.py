@@ -16,23 +16,28 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, ContextManager, Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, Optional, Tuple
 
 from relvmoiscsi import __version__, engine, report
 from relvmoiscsi.cli import guard, map_out
 from relvmoiscsi.cli.asking import ask, ask_for, must_be_able_to_ask, tell
+from relvmoiscsi.cli.device_word import is_url, takes_device
 from relvmoiscsi.cli.guard import ScsiIds
 from relvmoiscsi.cli.identification import Identification, identify
+from relvmoiscsi.cli.opening import opened_to_read
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import command
-from relvmoiscsi.host.disk.block_device import HostDevice, open_device
+from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.wording import human_size
+
+if TYPE_CHECKING:
+    from relvmoiscsi.cli.opening import Opened
 
 FINISHED = "{}: the {} was finished."
 
@@ -40,12 +45,6 @@ FINISHED = "{}: the {} was finished."
 LOOK_SECONDS = 1.0
 #: the label, and the header of the first metadata area as LVM makes it: each change of the volume group changes it
 _LOOKED_AT = Range(0, 8192)
-
-
-def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The same parser, which takes DEVICE."""
-    parser.add_argument("device", metavar="DEVICE", help="block device or image file")
-    return parser
 
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -63,7 +62,7 @@ def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 class Target:
     """A LUN that a command is to write to, open for it alone."""
 
-    def __init__(self, arguments: argparse.Namespace, device: HostDevice, ids: ScsiIds) -> None:
+    def __init__(self, arguments: argparse.Namespace, device: "Opened", ids: ScsiIds) -> None:
         self.path, self.device, self.ids = arguments.device, device, ids
         self._arguments = arguments
         self._looked, self._seen = 0.0, b""
@@ -108,6 +107,16 @@ class Target:
         with in_state(NOTHING_WRITTEN):
             return guard.write_locks(self.path, engine.vg_names(run))
 
+    def check_copy(self, size_bytes: int) -> None:
+        """Raises Refused when so many bytes of guest data would take hours to copy."""
+        limit = getattr(self.device, "copy_limit_bytes", None)
+        if limit is not None and size_bytes > limit:
+            raise Refused(
+                f"The target demands digests, and the kernel of this machine has no CRC32C for them: copying "
+                f"{human_size(size_bytes)} of guest data would take very long. Allow a login without digests at the "
+                "array, or load the kernel module algif_hash."
+            ).in_state(NOTHING_WRITTEN)
+
     def _is_unknown(self) -> bool:
         """Whether nobody has said that it is not in use."""
         assert self.identification is not None
@@ -133,17 +142,40 @@ def opened(arguments: argparse.Namespace, writable: bool = True) -> Iterator[Tar
     with ExitStack() as held:
         with in_state(NOTHING_WRITTEN):
             held.enter_context(_sigterm_as_ctrl_c())
-            ids = guard.scsi_ids(arguments.device, arguments.scsi_id)
-            if writable:
-                held.enter_context(guard.lun_lock(arguments.device, ids.names))
-            try:
-                device = held.enter_context(open_device(arguments.device, writable))
-            except Refused as refused:
-                if writable:
-                    more = guard.way_out(arguments.device, ids, partial(_sr_on, arguments.device))
-                    refused.message = f"{refused.message} {more}".strip()
-                raise
+            open_word = _opened_url if is_url(arguments.device) else _opened_path
+            device, ids = open_word(arguments, writable, held)
         yield Target(arguments, device, ids)
+
+
+def _opened_path(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, ScsiIds]":
+    ids = guard.scsi_ids(arguments.device, arguments.scsi_id)
+    if writable:
+        held.enter_context(guard.lun_lock(arguments.device, ids.names))
+    try:
+        return held.enter_context(open_device(arguments.device, writable)), ids
+    except Refused as refused:
+        if writable:
+            more = guard.way_out(arguments.device, ids, partial(_sr_on, arguments.device))
+            refused.message = f"{refused.message} {more}".strip()
+        raise
+
+
+def _opened_url(arguments: argparse.Namespace, writable: bool, held: ExitStack) -> "Tuple[Opened, ScsiIds]":
+    """The session that writes ends any other of this machine that writes to the LUN: the lock of the LUN comes first,
+    and so the SCSIid. Where it was not given, a session that only reads tells it. The one that writes compares.
+    """
+    from relvmoiscsi.cli import over_iscsi  # noqa: PLC0415 - a path needs no initiator
+
+    url, given = arguments.device, arguments.scsi_id
+    guard.check_given(given)
+    if not writable:
+        device = held.enter_context(over_iscsi.opened_url(arguments, url, writable))
+        return device, guard.agreed(url, given, device.info.scsi_id)
+    own = given or over_iscsi.own_scsi_id(arguments, url)
+    ids = ScsiIds(given, own)
+    held.enter_context(over_iscsi.lun_lock(ids.own))
+    over_iscsi.refuse_where_seen(url, ids.own)
+    return held.enter_context(over_iscsi.opened_url(arguments, url, writable, ids.own)), ids
 
 
 def _sr_on(path: str) -> str:
@@ -170,7 +202,11 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 def answer(target: Target, result: Result, headline: str) -> Answer:
     """What a command that has written says; syslog has it too, and LVM is told where it keeps what it has seen."""
     path = target.path
-    if stat.S_ISBLK(os.stat(path).st_mode):
+    if is_url(path):
+        from relvmoiscsi.cli.over_iscsi import say_where_seen  # noqa: PLC0415
+
+        say_where_seen(target.ids.own)
+    elif stat.S_ISBLK(os.stat(path).st_mode):
         for sentence in tell_lvm(path, command.run):
             say(sentence)
     lines = [headline]
@@ -185,10 +221,16 @@ def answer(target: Target, result: Result, headline: str) -> Answer:
     return Answer(facts, "\n".join(lines))
 
 
-def failure_facts(path: str) -> Dict[str, Any]:
+def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:
     """What --json gives beside the error: the device, and its state unless it does not even open."""
+    path = arguments.device
     try:
-        with open_device(path, writable=False) as device:
+        if is_url(path):
+            from relvmoiscsi.cli.over_iscsi import may_open  # noqa: PLC0415
+
+            if not may_open(problem):
+                return {"state": None, "device": path}
+        with opened_to_read(arguments, path) as device:
             return {"state": engine.inspect(device).state, "device": path}
     except RelvmoiscsiError:
         return {"state": None, "device": path}

@@ -19,7 +19,7 @@ _PAGE = """\
 usage: relvmoiscsi [-h] [--version] COMMAND ...
 
 Give an array clone of a XenServer or XCP-ng SR (lvmoiscsi, lvmohba, lvm) new identities, so that it can be used
-beside its original. DEVICE is a block device or an image file; it must be the clone.
+beside its original. DEVICE is a block device, an image file or iscsi://host/iqn/lun; it must be the clone.
 
 options:
   -h, --help     show this help message and exit

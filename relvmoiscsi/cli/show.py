@@ -5,18 +5,21 @@ import argparse
 import sys
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.guard import ScsiIds, ask_pool, own_scsi_id
+from relvmoiscsi.cli.device_word import is_url, takes_device
+from relvmoiscsi.cli.guard import ScsiIds, ask_pool
 from relvmoiscsi.cli.identification import identify
-from relvmoiscsi.cli.on_lun import takes_device
+from relvmoiscsi.cli.opening import opened_to_read, scsi_id_of
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.resignature.reading.saved import saved as saved_vms
 
 _SHOW = """\
 Nothing is written, and the device may be in use. In dom0, xapi is asked who uses the LUN.
+A URL without a LUN lists the LUNs behind the target, and one without an IQN the targets.
 
 example:
-  relvmoiscsi show /dev/sdc"""
+  relvmoiscsi show /dev/sdc
+  relvmoiscsi show iscsi://10.0.0.1
+  relvmoiscsi show iscsi://10.0.0.1/iqn.2026-01.example:array"""
 
 
 def add_command(make: Maker) -> None:
@@ -25,11 +28,17 @@ def add_command(make: Maker) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> Answer:
-    with open_device(arguments.device, writable=False) as device:
+    if is_url(arguments.device):
+        from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
+
+        found_there = listed(arguments)
+        if found_there is not None:
+            return found_there
+    with opened_to_read(arguments, arguments.device) as device:
         found = engine.inspect(device)
         one = engine.one_vdi(device, found.lun) if found.lun is not None else None
         saved = saved_vms(device, found.lun) if found.lun is not None else None
-        ids = ScsiIds(None, own_scsi_id(arguments.device))
+        ids = ScsiIds(None, scsi_id_of(device))
         told = identify(device, ids.own, ask_pool(arguments.device, ids), found.lun, found.run and found.run.ids.sr)
     facts = report.inspection_facts(arguments.device, found)
     facts["lun"] = told.facts()

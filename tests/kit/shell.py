@@ -84,7 +84,7 @@ def verify(argv, ran):
 def verify_object(ran, on_device):
     found = ran.json
     assert ran.out == json.dumps(found, indent=2) + "\n"
-    if on_device:
+    if on_device and not {"targets", "luns"} & set(found):  # a list of what is behind a URL has no state
         assert found["state"] in STATES or (found["state"] is None and "error" in found)
         assert "device" in found
     if "error" in found:

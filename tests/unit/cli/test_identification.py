@@ -10,7 +10,7 @@ import pytest
 from kit import shell
 from kit.live import STATES
 from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content, patched, tree
-from relvmoiscsi.cli import identification, on_lun
+from relvmoiscsi.cli import guard, identification, on_lun
 from relvmoiscsi.host.disk.scsi_id import Hardware
 
 NO_XAPI = "No xapi here: nobody was asked whether this LUN is in use."
@@ -21,7 +21,7 @@ COMMANDS = ("resignature", "recover", "undo")
 @pytest.fixture
 def disk(lun, monkeypatch):
     """The LUN, of an array that says what it is."""
-    monkeypatch.setattr(identification, "hardware_of", lambda _path, _host: Hardware("ACME", "Rocket", "x42"))
+    monkeypatch.setattr(identification, "hardware_of", lambda _device: Hardware("ACME", "Rocket", "x42"))
     return lun
 
 
@@ -29,7 +29,7 @@ def disk(lun, monkeypatch):
 def nameless(lun, monkeypatch):
     """A block device without a SCSIid, as a loop device is."""
     for name in ("scsi_id_of", "scsi_id_at"):
-        monkeypatch.setattr(identification.guard, name, lambda _path: None)
+        monkeypatch.setattr(guard, name, lambda _path: None)
     return lun
 
 

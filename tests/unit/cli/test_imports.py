@@ -82,6 +82,12 @@ def test_a_command_on_a_lun_imports_nothing_that_is_seldom_needed(words):
     assert [name for name in everything_imported(*words) if name in SELDOM] == []
 
 
+def test_a_path_needs_no_initiator():
+    modules = imported("show", "/nowhere")
+
+    assert [name for name in modules if name.startswith(("relvmoiscsi.iscsi", "relvmoiscsi.cli.over_iscsi"))] == []
+
+
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ()])
 def test_the_overview_comes_without_parser_and_commands(words):
     assert imported(*words) == ["relvmoiscsi.cli", "relvmoiscsi.cli.output", "relvmoiscsi.cli.overview"]

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The word DEVICE: a block device, an image file, or the URL of a LUN behind iSCSI."""
+
+import argparse
+
+_SCHEME = "iscsi://"
+
+
+def is_url(word: str) -> bool:
+    """Whether the word is a URL, and no path."""
+    return word[: len(_SCHEME)].lower() == _SCHEME
+
+
+def device_word(word: str) -> str:
+    """The same word, for a parser; a URL that does not parse is an error of usage, and is not repeated."""
+    if is_url(word):
+        from relvmoiscsi.errors import UsageError  # noqa: PLC0415 - a path needs none of these
+        from relvmoiscsi.iscsi.url import parse_url  # noqa: PLC0415
+
+        try:
+            parse_url(word)
+        except UsageError as problem:
+            raise argparse.ArgumentTypeError(problem.message) from None
+    return word
+
+
+def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, which takes DEVICE, and what goes with a URL."""
+    what = "block device, image file, or iscsi://[user@]host[:port]/iqn/lun"
+    parser.add_argument("device", metavar="DEVICE", type=device_word, help=what)
+    takes_login(parser)
+    return parser
+
+
+def takes_login(parser: argparse.ArgumentParser) -> None:
+    """Have the parser take who logs in to the target of a URL."""
+    parser.add_argument("--initiator-name", metavar="IQN", help="with a URL: who logs in; by default this machine")
+    parser.add_argument("--chap-file", metavar="FILE", help="with a URL: CHAP users and passwords, NAME=VALUE a line")

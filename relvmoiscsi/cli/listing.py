@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is behind a portal: targets; what is behind a target: LUNs, and the SR that each holds."""
+
+import argparse
+from functools import partial
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from relvmoiscsi import engine
+from relvmoiscsi.cli import over_iscsi
+from relvmoiscsi.cli.output import Answer
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.iscsi import LunInfo, Target
+from relvmoiscsi.iscsi.url import Url, parse_url
+from relvmoiscsi.wording import human_size, printable
+
+
+class Listed(NamedTuple):
+    """A LUN, and what is on it."""
+
+    info: LunInfo
+    state: Optional[str] = None  #: of the engine; None where the LUN could not be read
+    sr_uuid: Optional[str] = None
+    sr_name_label: Optional[str] = None
+    vdis: Optional[int] = None
+    problem: Optional[str] = None  #: why there is no state, or no SR
+
+    def facts(self) -> Dict[str, Any]:
+        """What --json gives of it."""
+        info = self.info
+        return {
+            "lun": info.number,
+            "scsi_id": info.scsi_id,
+            "vendor": info.vendor or None,
+            "model": info.model or None,
+            "serial": info.serial or None,
+            "size_bytes": info.size_bytes or None,
+            "state": self.state,
+            "sr": {"uuid": self.sr_uuid, "name_label": self.sr_name_label},
+            "vdis": self.vdis,
+            "problem": self.problem,
+        }
+
+
+def listed(arguments: argparse.Namespace) -> Optional[Answer]:
+    """What a URL lists; None for the URL of one LUN. Raises UsageError, NotFound, Refused."""
+    text, url = arguments.device, parse_url(arguments.device)
+    if url.lun is not None:
+        return None
+    if not url.iqn:
+        targets = over_iscsi.targets(arguments, text)
+        return Answer(_target_facts(text, targets), "\n".join(_target_lines(text, targets)))
+    infos = over_iscsi.luns(arguments, text)
+    luns = over_iscsi.each_at_once([partial(_read, arguments, url, info) for info in infos])
+    facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
+    return Answer(facts, "\n".join(_lun_lines(text, luns)))
+
+
+def _read(arguments: argparse.Namespace, url: Url, info: LunInfo) -> Listed:
+    """What is on a LUN. One that cannot be read is listed with the reason."""
+    if info.problem:
+        return Listed(info, problem=info.problem)
+    text = arguments.device.rstrip("/") + f"/{info.number}"
+    try:
+        with over_iscsi.opened_url(arguments, text, False, info.scsi_id, over_iscsi.LIST_SECONDS) as device:
+            found = engine.inspect(device)
+    except RelvmoiscsiError as problem:
+        return Listed(info, problem=problem.message)
+    lun, reason = found.lun, found.problem.message if found.problem is not None else None
+    if lun is None:
+        return Listed(info, found.state, found.run.ids.sr if found.run else None, problem=reason)
+    label = lun.mgt.name_label if lun.mgt else ""
+    return Listed(info, found.state, lun.sr_uuid, label, len(lun.disks()), reason)
+
+
+# --- text
+
+
+def _target_facts(text: str, targets: Sequence[Target]) -> Dict[str, Any]:
+    rows = [{"iqn": target.iqn, "portals": [str(portal) for portal in target.portals]} for target in targets]
+    return {"device": text, "targets": rows}
+
+
+def _target_lines(text: str, targets: Sequence[Target]) -> List[str]:
+    if not targets:
+        return [f"{text}: the portal shows no target to this machine. Map a LUN to its initiator name at the array."]
+    rows = [["target", "portals"]]
+    rows += [[target.iqn, ", ".join(str(portal) for portal in target.portals)] for target in targets]
+    return [f"{text}: targets of the portal", *_table(rows)]
+
+
+def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
+    if not luns:
+        return [f"{text}: the target shows no LUN to this machine. Map one to its initiator name at the array."]
+    rows = [["LUN", "SCSIid", "size", "device", "state", "SR"]]
+    for lun in luns:
+        info = lun.info
+        label = f' "{lun.sr_name_label}"' if lun.sr_name_label else ""
+        size = human_size(info.size_bytes) if info.size_bytes else "-"
+        name = " ".join(filter(None, [info.vendor, info.model])) or "-"
+        sr = f"{lun.sr_uuid}{label}" if lun.sr_uuid else "-"
+        rows.append([str(info.number), info.scsi_id or "-", size, name, lun.state or "not read", sr])
+    told = [lun for lun in luns if lun.problem and lun.state in (None, engine.DAMAGED)]
+    problems = [f"LUN {lun.info.number}: {lun.problem}" for lun in told]
+    return [f"{text}: LUNs behind the target", *_table(rows), *map(printable, problems)]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> List[str]:
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in shown]

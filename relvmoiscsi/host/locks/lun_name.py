@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The lock of a LUN for whoever may write no file where all users look: an ordinary user, a container.
+
+The lock is an abstract Unix socket with the SCSIid in its name (unix(7)). One process of a network namespace can have
+the name, whatever its user; the kernel frees the name when the process ends, however it ends. There is no file.
+"""
+
+import errno
+import hashlib
+import logging
+import socket
+import struct
+import time
+from contextlib import contextmanager
+from typing import Iterator
+
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.disk.holders import named_process
+from relvmoiscsi.host.flock import POLL_SECONDS
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+
+log = logging.getLogger(__name__)
+
+_UCRED = "3i"  # struct ucred: pid, uid, gid
+
+
+@contextmanager
+def lun_name(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> Iterator[None]:
+    """Only one process of this machine is in the block for the LUN. Raises Refused when another one stays in it."""
+    # a name has 107 bytes, a SCSIid up to 255; a host in a directory has locks of its own
+    digest = hashlib.sha256(f"{host.root} {scsi_id}".encode()).hexdigest()[:32]
+    name = f"\0relvmoiscsi-lun-{digest}"
+    deadline = time.monotonic() + seconds
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+        while not _bind(taken, name):
+            if time.monotonic() >= deadline:
+                raise Refused(
+                    f"Another relvmoiscsi is at work on the LUN {scsi_id}: {_holder(name, host)}. Try again when that "
+                    "process has ended."
+                )
+            time.sleep(POLL_SECONDS)
+        taken.listen(8)  # who connects is told by the kernel which process listens
+        log.debug("took the name of the LUN %s", scsi_id)
+        yield
+
+
+def _bind(taken: socket.socket, name: str) -> bool:
+    try:
+        taken.bind(name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise Refused(f"The lock of the LUN cannot be taken: {error.strerror}.") from error
+        return False
+    return True
+
+
+def _holder(name: str, host: Host) -> str:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.setblocking(False)
+            asking.connect(name)
+            answer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_UCRED))
+        pid = struct.unpack(_UCRED, answer)[0]
+        return named_process(str(pid), host)
+    except OSError:
+        return "a process that could not be found out"

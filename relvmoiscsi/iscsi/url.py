@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A target, or a LUN behind it, as a URL in the form of libiscsi and QEMU.
+
+    iscsi://[user@]host[:port][/iqn[/lun]]
+
+An IPv6 address stands in brackets, %xx stands for a byte, the LUN is its number. A secret has no place in a URL: every
+user of a machine can read the words of a command. No message repeats any part of a URL that does not parse.
+"""
+
+import re
+from typing import NamedTuple, Optional
+from urllib.parse import unquote
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.iscsi.names import Portal, parse_address
+
+SCHEME = "iscsi://"
+FORM = "iscsi://[user@]host[:port]/iqn/lun"
+
+_IQN = re.compile(r"[!-~]{1,223}\Z")
+_MAX_LUN = 0xFFFFFF  # what extended flat addressing can say, SAM-5 4.7.7
+
+
+class Url(NamedTuple):
+    """What a URL names; a part that it does not have is empty."""
+
+    portal: Portal
+    user: str = ""  #: of CHAP
+    iqn: str = ""
+    lun: Optional[int] = None
+
+
+def parse_url(text: str) -> Url:
+    """The parts of a URL. Raises UsageError."""
+    rest = text[len(SCHEME) :]
+    if text[: len(SCHEME)].lower() != SCHEME:
+        raise UsageError(f"A URL of a LUN begins with {SCHEME}.")
+    account, at, place = rest.rpartition("@")
+    if at and re.search("[%:/]", account):
+        raise UsageError(
+            "The URL holds more than a user before the `@`: a password must not stand in a command. Every user of this "
+            "machine can read it in the list of processes, and the shell may have saved it: change the password. Give "
+            "it with LIBISCSI_CHAP_PASSWORD or --chap-file."
+        )
+    if "?" in place:
+        raise UsageError("The URL has options behind a `?`, which are not taken. Leave them away.")
+    parts = place.split("/")
+    if parts[-1] == "" and len(parts) > 1:  # iscsi://host/, iscsi://host/iqn/
+        del parts[-1]
+    if len(parts) > 3 or (at and not account):
+        raise UsageError(f"The URL has parts that mean nothing, expected {FORM}.")
+    return Url(
+        _portal(unquote(parts[0])),
+        account,
+        _iqn(unquote(parts[1])) if len(parts) > 1 else "",
+        _lun(parts[2]) if len(parts) > 2 else None,
+    )
+
+
+def _portal(text: str) -> Portal:
+    try:
+        if "%" not in text or text.startswith("["):  # else a user and a password, whose `@` is missing
+            return parse_address(text)
+    except ValueError:
+        pass
+    raise UsageError(
+        f"The URL names no portal, expected {FORM}. An IPv6 address stands in brackets, a port is from 1 to 65535."
+    )
+
+
+def _iqn(text: str) -> str:
+    if not _IQN.match(text):
+        raise UsageError(f"The URL names no target, expected {FORM}.")
+    return text
+
+
+def _lun(text: str) -> int:
+    if not re.match("[0-9]{1,8}\\Z", text) or int(text) > _MAX_LUN:
+        raise UsageError(f"The URL names no LUN, expected {FORM}: a LUN is its decimal number.")
+    return int(text)

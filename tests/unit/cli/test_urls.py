@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The commands on a LUN, given the URL of one: in this process, against the scripted target on loopback."""
+
+import os
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from kit import shell
+from kit.iscsi.hostile import HostileTarget
+from kit.iscsi.lun import Lun
+from kit.iscsi.options import Chap
+from kit.shell import OTHER_SCSI_ID, SR
+from kit.sparse import SparseDisk
+from relvmoiscsi.cli import asking, guard, on_lun, over_iscsi, resignature
+from relvmoiscsi.cli.over_iscsi import SECRET, TARGET_SECRET, TARGET_USER, USER, UrlDevice
+from relvmoiscsi.host.locks.lun_name import lun_name
+from relvmoiscsi.host.this_host import Host
+
+ALICE, ARRAY = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
+NAME = "iqn.2026-01.test:me"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path, monkeypatch):
+    """A machine without xapi, whose user may write to its lock directory."""
+    root = tmp_path / "machine"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    monkeypatch.setattr(guard, "HOST", Host(str(root)))
+    monkeypatch.setattr(guard, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(on_lun, "LOOK_SECONDS", 0)
+    for name in (USER, SECRET, TARGET_USER, TARGET_SECRET):
+        monkeypatch.delenv(name, raising=False)
+    return root
+
+
+def serving(*disks, **options):
+    """A target with these disks as LUNs 0, 1, ..; two calls have two names of sessions."""
+    luns = [Lun(number, disk=disk) for number, disk in enumerate(disks)]
+    return HostileTarget(luns, ignore=("isid kept",), **options)
+
+
+def url(target, number=None, user=""):
+    return f"iscsi://{user + '@' if user else ''}{target.portal}/{target.iqn}" + (
+        "" if number is None else f"/{number}"
+    )
+
+
+@pytest.fixture
+def clone():
+    return shell.tree().disk.copy()
+
+
+# --- what a run does
+
+
+def test_a_resignature_writes_what_it_writes_to_an_image_file(command, clone, tmp_path, monkeypatch):
+    words = ("--yes", "--sr-uuid", SR, "--scsi-id", Lun(0).scsi_id)
+    monkeypatch.setattr(resignature, "os", SimpleNamespace(urandom=bytes))  # of which the number of the run is made
+    path = tmp_path / "same.img"
+    clone.to_file(str(path))
+    assert command("resignature", path, *words).status == 0
+    with serving(clone) as target:
+        ran = command("resignature", url(target, 0), *words, "--json")
+
+    assert ran.status == 0, ran.err
+    assert ran.json["lun"]["kind"] == "iSCSI LUN" and ran.json["lun"]["vendor"] == "HOSTILE"
+    assert clone == SparseDisk.from_file(str(path))
+    assert not target.lun(0).unflushed
+
+
+def test_undo_gives_back_what_the_url_had(command, clone):
+    with serving(clone) as target:
+        words = (url(target, 0), "--yes", "--scsi-id", target.lun(0).scsi_id)
+        assert command("resignature", *words, "--sr-uuid", SR).status == 0
+        assert command("show", url(target, 0), "--json").json["state"] == "resignatured"
+        assert command("check", url(target, 0)).status == 0
+        assert command("undo", *words).status == 0
+        assert command("show", url(target, 0), "--json").json["sr"]["uuid"] == shell.tree().truth.sr_uuid
+
+
+def test_a_run_that_was_cut_is_recovered_over_the_url(command, clone, monkeypatch):
+    with serving(clone) as target:
+        words = (url(target, 0), "--yes", "--scsi-id", target.lun(0).scsi_id)
+        with monkeypatch.context() as patch:
+            cut(patch, 4)
+            ran = command("resignature", *words, "--sr-uuid", SR)
+        assert ran.status == 130 and f"`relvmoiscsi recover {url(target, 0)}` finishes" in ran.err
+        assert command("show", url(target, 0), "--json").json["state"] == "unfinished"
+        target.new_call()
+        assert command("recover", *words).status == 0
+        assert command("show", url(target, 0), "--json").json["state"] == "resignatured"
+
+
+def cut(monkeypatch, writes):
+    real, left = UrlDevice.write, [writes]
+
+    def write(device, chunks):
+        for chunk in chunks:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            real(device, [chunk])
+
+    monkeypatch.setattr(UrlDevice, "write", write)
+
+
+def test_check_compares_a_url_with_its_original_behind_another(command, clone):
+    with serving(clone, clone.copy()) as target:
+        ran = command("resignature", url(target, 0), "--yes", "--not-in-use", "--sr-uuid", SR)
+        assert ran.status == 0, ran.err
+        ran = command("check", url(target, 0), "--original", url(target, 1))
+        assert ran.status == 0 and "shares no identity" in ran.out
+        assert command("check", url(target, 0), "--original", url(target, 0)).status == 2
+
+
+def test_map_reads_the_whole_map_behind_a_url(command, clone):
+    with serving(clone) as target:
+        command("resignature", url(target, 0), "--yes", "--not-in-use", "--sr-uuid", SR)
+        assert SR in command("map", "--device", url(target, 0)).out
+
+
+# --- whom it asks
+
+
+@pytest.mark.parametrize("name", ["resignature", "undo", "recover"])
+def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, name, monkeypatch):
+    with serving(clone) as target:
+        if name == "undo":
+            command("resignature", url(target, 0), "--yes", "--not-in-use")
+        elif name == "recover":
+            with monkeypatch.context() as patch:
+                cut(patch, 4)
+                command("resignature", url(target, 0), "--yes", "--not-in-use")
+            target.new_call()
+        before = clone.copy()
+        ran = command(name, url(target, 0), "--yes")
+
+    assert ran.status == 4 and "Nobody was asked whether" in ran.err and "--scsi-id" in ran.err
+    assert clone == before
+
+
+def test_another_scsi_id_than_was_given_is_another_lun(command, clone):
+    before = clone.copy()
+    with serving(clone) as target:
+        ran = command("resignature", url(target, 0), "--yes", "--scsi-id", OTHER_SCSI_ID)
+
+    assert ran.status == 4 and "it is another LUN" in ran.err
+    assert clone == before
+
+
+def test_a_person_types_the_scsi_id(command, clone, type_in):
+    with serving(clone) as target:
+        type_in("y\n")
+        ran = command("resignature", url(target, 0))
+        assert ran.status == 4 and "No xapi here: nobody was asked" in ran.err
+        type_in(target.lun(0).scsi_id + "\n")
+        assert command("resignature", url(target, 0)).status == 0
+
+
+@pytest.mark.parametrize("name", ["resignature", "recover", "undo"])
+def test_the_session_that_writes_compares_the_scsi_id(command, clone, name, monkeypatch):
+    """Between the look and the session, the array may put another LUN under the number."""
+    before = clone.copy()
+    monkeypatch.setattr(over_iscsi, "own_scsi_id", lambda *_: OTHER_SCSI_ID)
+    with serving(clone) as target:
+        ran = command(name, url(target, 0), "--yes", "--not-in-use")
+
+    assert ran.status == 4 and "it is another LUN now" in ran.err and "Nothing was written." in ran.err
+    assert clone == before
+
+
+def test_a_session_that_ends_while_a_person_thinks_is_made_again(command, clone, monkeypatch):
+    with serving(clone) as target:
+
+        def typed(_question):
+            target.drop()
+            return target.lun(0).scsi_id
+
+        monkeypatch.setattr(asking, "_typed", typed)
+        monkeypatch.setattr(asking, "must_be_able_to_ask", lambda _arguments: None)
+        monkeypatch.setattr(on_lun, "must_be_able_to_ask", lambda _arguments: None)
+        assert command("resignature", url(target, 0)).status == 0
+        assert command("show", url(target, 0), "--json").json["state"] == "resignatured"
+
+
+def test_a_lun_that_changes_between_two_looks_is_in_use(command, clone, monkeypatch):
+    with serving(clone) as target:
+        monkeypatch.setattr(on_lun.time, "sleep", lambda _seconds: clone.poke(4096 + 100, b"x"))
+        ran = command("resignature", url(target, 0), "--yes", "--scsi-id", target.lun(0).scsi_id)
+
+    assert ran.status == 4 and "changed at byte 4196" in ran.err
+
+
+# --- others at work on it
+
+
+def test_a_lun_that_this_machine_sees_as_a_disk_is_not_written_to(command, clone, machine):
+    device = machine / "sys/block/sdq/device"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("HOSTILE \n")
+    (device / "model").write_text("SCRIPTED        \n")
+    with serving(clone) as target:
+        (device / "vpd_pg83").write_bytes(target.lun(0).page(0x83))
+        ran = command("resignature", url(target, 0), "--yes", "--not-in-use")
+        assert ran.status == 4 and "as /dev/sdq already. Give the command that device instead" in ran.err
+        assert "Nothing was written." in ran.err and not target.lun(0).writes
+        assert command("show", url(target, 0)).status == 0
+
+
+def test_a_disk_that_comes_meanwhile_is_told(command, clone, machine, monkeypatch):
+    seen = iter([[], ["sdq"]])
+    monkeypatch.setattr(over_iscsi, "_seen_as", lambda _scsi_id: next(seen))
+    with serving(clone) as target:
+        ran = command("resignature", url(target, 0), "--yes", "--not-in-use")
+
+    assert ran.status == 0 and "found the LUN as /dev/sdq" in ran.err
+
+
+def test_two_commands_do_not_work_on_one_lun(command, clone):
+    with serving(clone) as target, lun_name(target.lun(0).scsi_id, 0, guard.HOST):
+        ran = command("resignature", url(target, 0), "--yes", "--not-in-use")
+        assert ran.status == 4 and "Another relvmoiscsi is at work on the LUN" in ran.err
+        assert "Nothing was written." in ran.err
+        assert command("show", url(target, 0)).status == 0
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_the_driver_at_work_on_the_lun_keeps_root_and_users_off(command, clone, uid, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    with serving(clone) as target, guard.sm_locks.lun_lock(target.lun(0).scsi_id, guard.HOST, 0):
+        ran = command("resignature", url(target, 0), "--yes", "--not-in-use")
+
+        assert ran.status == 4 and "Nothing was written." in ran.err
+        assert not target.lun(0).writes
+
+
+# --- who logs in
+
+
+def test_chap_comes_from_the_environment(command, clone, monkeypatch):
+    with serving(clone, chap=ALICE, mutual=ARRAY) as target:
+        assert command("show", url(target, 0)).status == 4
+        monkeypatch.setenv(USER, ALICE.user)
+        ran = command("show", url(target, 0))
+        assert ran.status == 2 and "'alice' has no password: give LIBISCSI_CHAP_PASSWORD" in ran.err
+        monkeypatch.setenv(SECRET, ALICE.secret)
+        assert command("show", url(target, 0)).status == 0
+        monkeypatch.setenv(TARGET_USER, ARRAY.user)
+        monkeypatch.setenv(TARGET_SECRET, ARRAY.secret)
+        assert command("show", url(target, 0), "-vv").status == 0
+        monkeypatch.setenv(TARGET_SECRET, "wrongwrongwrong")
+        ran = command("show", url(target, 0))
+        assert ran.status == 4 and "could not prove itself" in ran.err
+
+
+def test_the_user_of_the_url_comes_before_that_of_the_environment(command, clone, monkeypatch):
+    with serving(clone, chap=ALICE) as target:
+        monkeypatch.setenv(USER, "bob")
+        monkeypatch.setenv(SECRET, ALICE.secret)
+        assert command("show", url(target, 0, "alice")).status == 0
+        assert command("show", url(target, 0)).status == 4
+
+
+@pytest.fixture
+def chap_file(tmp_path):
+    path = tmp_path / "chap"
+    path.write_text(f"# of the lab\n{USER}=alice\n\n{SECRET} = {ALICE.secret}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_chap_comes_from_a_file_that_its_owner_alone_may_read(command, clone, chap_file):
+    with serving(clone, chap=ALICE) as target:
+        assert command("show", url(target, 0), "--chap-file", chap_file).status == 0
+        chap_file.chmod(0o640)
+        ran = command("show", url(target, 0), "--chap-file", chap_file)
+
+    assert ran.status == 2 and f"Run `chmod 600 {chap_file}`" in ran.err
+
+
+@pytest.mark.parametrize("text", ["sesamesesame\n", "PASSWORD=sesamesesame\n", f"{SECRET}:sesamesesame\n"])
+def test_a_line_of_the_file_that_means_nothing_is_not_repeated(command, chap_file, text):
+    chap_file.write_text(text)
+    ran = command("show", "iscsi://127.0.0.1:1/iqn.a/0", "--chap-file", chap_file)
+
+    assert ran.status == 2 and "Line 1 of" in ran.err and "sesame" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({SECRET: "sesamesesame"}, "is a password without a user"),
+        ({TARGET_USER: "array", TARGET_SECRET: "emasesemases"}, "proves itself to a CHAP user alone"),
+    ],
+)
+def test_half_of_chap_is_an_error_of_usage(command, monkeypatch, values, words):
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    ran = command("show", "iscsi://127.0.0.1:1/iqn.a/0")
+
+    assert ran.status == 2 and words in ran.err and "emas" not in ran.err
+
+
+def test_a_password_in_the_url_is_nowhere_in_what_is_said(command, smlines):
+    for argv in (("show", "-vv"), ("check",), ("resignature", "--yes"), ("recover",), ("undo",)):
+        ran = command(argv[0], "iscsi://alice%sesamesesame@127.0.0.1:1/iqn.a/0", *argv[1:])
+        assert ran.status == 2 and "list of processes" in ran.err
+        assert "sesame" not in ran.out + ran.err + "".join(smlines)
+    ran = command("check", "iscsi://127.0.0.1:1/iqn.a/0", "--original", "iscsi://a%sesame@h/iqn.a/1")
+    assert ran.status == 2 and "sesame" not in ran.err
+
+
+def test_no_secret_is_said_or_logged(command, clone, monkeypatch, smlines, caplog):
+    caplog.set_level(0)
+    monkeypatch.setenv(USER, ALICE.user)
+    with serving(clone, chap=ALICE) as target:
+        said = []
+        for secret in ("wrongwrongwrong", ALICE.secret):
+            monkeypatch.setenv(SECRET, secret)
+            said += command("resignature", url(target, 0), "--yes", "--not-in-use", "-vv")
+    text = "".join(map(str, said)) + "".join(smlines) + caplog.text
+
+    assert "was resignatured" in text
+    assert "sesame" not in text and "wrongwrong" not in text
+
+
+@pytest.mark.parametrize("name", ["me", "iqn.a", "iqn.2026-01.test:a b", "eui.12"])
+def test_what_is_no_initiator_name_is_an_error_of_usage(command, name):
+    ran = command("show", "iscsi://127.0.0.1:1", "--initiator-name", name)
+
+    assert ran.status == 2 and "is no initiator name" in ran.err
+
+
+def test_the_initiator_is_named_by_the_option_the_host_or_the_machine(machine, monkeypatch):
+    own = over_iscsi.initiator_name(None)
+    assert re.match(r"iqn\.2007-10\.com\.github:relvmoiscsi:[0-9a-f]{16}\Z", own)
+    assert over_iscsi.initiator_name(None) == own
+    (machine / "etc/machine-id").write_text("f" * 32)
+    assert over_iscsi.initiator_name(None) != own
+    (machine / "etc/iscsi").mkdir()
+    (machine / "etc/iscsi/initiatorname.iscsi").write_text("# of xapi\nInitiatorName=iqn.2026-01.test:host\n")
+    assert over_iscsi.initiator_name(None) == "iqn.2026-01.test:host"
+    assert over_iscsi.initiator_name(NAME) == NAME
+
+
+def test_the_host_is_told_apart_by_the_id_of_its_installation_or_machine(machine):
+    assert over_iscsi.host_uuid() == "0123456789abcdef" * 2
+    (machine / "etc/xensource-inventory").write_text("INSTALLATION_UUID='5d2d9e72-1839-4ea5-85bd-6cecf8841738'\n")
+    assert over_iscsi.host_uuid() == "5d2d9e72-1839-4ea5-85bd-6cecf8841738"
+    for name in ("machine-id", "xensource-inventory"):
+        (machine / "etc" / name).unlink()
+    (machine / "proc/sys/kernel/random").mkdir(parents=True)
+    (machine / "proc/sys/kernel/random/boot_id").write_text("of this boot\n")
+    assert over_iscsi.host_uuid() == "of this boot"
+
+
+# --- what is there
+
+
+def test_a_url_without_an_iqn_lists_targets(command, clone):
+    with serving(clone) as target:
+        where = f"iscsi://{target.portal}"
+        assert command("show", where, "--json").json == {
+            "device": where,
+            "targets": [{"iqn": target.iqn, "portals": [target.portal]}],
+        }
+        assert target.iqn in command("show", where).out
+
+
+def test_a_url_without_a_lun_lists_luns_with_their_srs(command, clone):
+    with serving(clone, SparseDisk(1 << 20)) as target:
+        ran = command("show", url(target), "--json")
+        first, second = ran.json["luns"]
+        assert first == {
+            "lun": 0,
+            "scsi_id": target.lun(0).scsi_id,
+            "vendor": "HOSTILE",
+            "model": "SCRIPTED",
+            "serial": "HOSTILE000000",
+            "size_bytes": clone.size_bytes,
+            "state": "clean",
+            "sr": {"uuid": shell.tree().truth.sr_uuid, "name_label": first["sr"]["name_label"]},
+            "vdis": first["vdis"],
+            "problem": None,
+        }
+        assert first["vdis"] > 0
+        assert (second["lun"], second["state"], second["sr"]["uuid"]) == (1, "empty", None)
+        text = command("show", url(target)).out
+        assert re.search(rf"^  0 +{target.lun(0).scsi_id} .* clean +{first['sr']['uuid']}", text, re.MULTILINE)
+
+
+def test_a_lun_that_cannot_be_read_hides_no_other(command, clone, monkeypatch):
+    real = over_iscsi.open_lun
+
+    def open_lun_but_one(*where, **more):
+        if where[3] == 1:
+            raise guard.Refused("It is reserved by another host.")
+        return real(*where, **more)
+
+    monkeypatch.setattr(over_iscsi, "open_lun", open_lun_but_one)
+    with serving(clone, SparseDisk(1 << 20), clone.copy()) as target:
+        ran = command("show", url(target))
+        luns = command("show", url(target), "--json").json["luns"]
+
+    assert ran.status == 0
+    assert [lun["state"] for lun in luns] == ["clean", None, "clean"]
+    assert "LUN 1: It is reserved by another host." in ran.out
+
+
+def test_luns_are_read_a_few_at_a_time(command, clone):
+    with serving(*[clone] * 9) as target:
+        assert len(command("show", url(target), "--json").json["luns"]) == 9
+
+        assert 1 < most_at_once(target) <= over_iscsi.LISTED_AT_ONCE
+
+
+def most_at_once(target):
+    now = most = 0
+    for event in target.events:
+        now += {"session": 1, "logout": -1}.get(event.name, 0)
+        most = max(most, now)
+    return most
+
+
+def test_a_writer_wants_a_whole_url(command):
+    for name in ("check", "resignature", "recover", "undo"):
+        ran = command(name, "iscsi://127.0.0.1:1/iqn.a", *(["--yes"] if name != "check" else []))
+        assert ran.status == 2 and "names no LUN, expected iscsi://" in ran.err
+
+
+# --- what refuses
+
+
+@pytest.mark.parametrize(
+    "quirk, words",
+    [
+        ("status_0202", "Allow the initiator name"),
+        ("status_0206", "Allow one more session.*iscsiadm"),
+        ("status_0302", "End sessions"),
+        ("reserved", "reserved by another host"),
+        ("data_protect", "is read-only"),
+        ("alua_standby", "No portal of the target has a way"),
+    ],
+)
+def test_what_refuses_us_says_what_to_do_and_that_nothing_was_written(command, quirk, words, monkeypatch):
+    monkeypatch.setattr("relvmoiscsi.iscsi.target._TRY_SECONDS", 0.01)
+    with HostileTarget(quirks=[quirk], ignore=("isid kept",)) as target:
+        ran = command("resignature", url(target, 0), "--yes", "--not-in-use", "--initiator-name", NAME)
+
+        assert ran.status == 4 and re.search(words, ran.err), ran.err
+        assert "Nothing was written." in ran.err
+        assert quirk != "status_0202" or f"This machine is {NAME} to the array." in ran.err
+        assert not target.luns[0].writes
+
+
+def test_a_portal_that_is_not_there_is_told_once(command):
+    ran = command("show", "iscsi://127.0.0.1:1/iqn.a/0", "--json")
+
+    assert ran.status == 3 and ran.json["state"] is None
+    assert "Nothing listens at the portal 127.0.0.1:1" in ran.json["error"]["message"]
+
+
+def test_where_digests_are_slow_large_copies_are_refused():
+    target = on_lun.Target(SimpleNamespace(device="iscsi://"), SimpleNamespace(copy_limit_bytes=100), None)
+    target.check_copy(100)
+    with pytest.raises(guard.Refused, match="demands digests"):
+        target.check_copy(101)
