@@ -8,18 +8,63 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools/need-packages.sh >&2
 work=$(mktemp -d "${TMPDIR:-/tmp}/relvmoiscsi-demo.XXXXXX")
 loops=()
+tgtd_pid=
 detach() {
     local loop
     for loop in "${loops[@]}"; do losetup -d "$loop"; done
     loops=()
 }
-trap 'detach; rm -rf "$work"' EXIT
+trap 'stop_target; detach; rm -rf "$work"' EXIT
 
 # The command as anyone would type it; the directory of the demo is left out of what is shown.
+as_user=()
+python=python3
 relvmoiscsi() {
     printf '\n$ relvmoiscsi %s\n' "${*//$work\//}"
-    PYTHONPATH=$PWD PYTHONIOENCODING=utf-8 python3 -m relvmoiscsi "$@" 2>&1 | sed "s|$work/||g"
+    PYTHONPATH=$PWD PYTHONIOENCODING=utf-8 "${as_user[@]}" "$python" -m relvmoiscsi "$@" 2>&1 | sed "s|$work/||g"
     return "${PIPESTATUS[0]}"
+}
+
+# An iSCSI target on loopback with both images, tgt of the distribution: an ordinary process, and no kernel in it.
+portal=
+iqn=iqn.2026-01.example:array
+start_target() {
+    command -v tgtd >/dev/null && command -v tgtadm >/dev/null || return 1
+    portal=127.0.0.1:$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    TGT_IPC_SOCKET=$work/tgt tgtd -f -D --iscsi "portal=$portal" -C 0 >"$work/tgtd.log" 2>&1 &
+    tgtd_pid=$!
+    local try
+    for try in $(seq 50); do
+        admin --op new -m target -t 1 -T $iqn 2>/dev/null && break
+        kill -0 "$tgtd_pid" 2>/dev/null && [ "$try" -lt 50 ] || return 1
+        sleep 0.1
+    done
+    admin --op new -m logicalunit -t 1 -l 1 -b "$work/original.img" &&
+        admin --op new -m logicalunit -t 1 -l 2 -b "$work/third.img" && admin --op bind -m target -t 1 -I ALL
+}
+admin() {
+    TGT_IPC_SOCKET=$work/tgt tgtadm -C 0 --lld iscsi "$@"
+}
+stop_target() {
+    if [ -n "$tgtd_pid" ]; then
+        kill -KILL "$tgtd_pid" 2>/dev/null || true
+        wait "$tgtd_pid" 2>/dev/null || true
+    fi
+    tgtd_pid=
+}
+
+# Whoever this is, the rest is run by somebody who is not root, where that user can read the code.
+become_user() {
+    local candidate nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+    [ "$(id -u)" -eq 0 ] || return 0
+    for candidate in python3 /usr/bin/python3; do
+        if PYTHONPATH=$PWD "${nobody[@]}" $candidate -m relvmoiscsi --version >/dev/null 2>&1; then
+            python=$candidate as_user=("${nobody[@]}")
+            echo "The user nobody runs what follows."
+            return
+        fi
+    done
+    echo "The user nobody cannot read this directory, so root runs what follows."
 }
 
 copy() {
@@ -80,5 +125,19 @@ relvmoiscsi check "$work/second.img" --original "$work/original.img"
 heading "6. And back again"
 relvmoiscsi undo "$work/second.img" --yes
 relvmoiscsi show "$work/second.img" | sed -n 1,4p
+
+heading "7. The same over iSCSI, as an ordinary user: no disk of the clone on this machine, no open-iscsi, no root"
+copy original.img third.img
+if start_target 2>>"$work/tgtd.log"; then
+    become_user
+    url=iscsi://$portal/$iqn
+    relvmoiscsi show "$url" | tee "$work/listed"
+    relvmoiscsi resignature "$url/2" --yes --scsi-id "$(awk '$1 == 2 { print $2 }' "$work/listed")"
+    relvmoiscsi show "$url"
+    relvmoiscsi check "$url/2" --original "$url/1"
+    stop_target
+else
+    not_run "the run over iSCSI: tgt cannot be started here (tools/need-packages.sh installs it)"
+fi
 
 heading "Now yours: relvmoiscsi resignature /dev/YOUR_CLONE --dry-run"
