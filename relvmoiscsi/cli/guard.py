@@ -5,7 +5,7 @@ of whoever else might write to it.
     the LUN's lock           one of us at a time: the SR driver takes it as well
     xapi, where it is        who in the pool uses the SCSIid; before the first write, and after what is only told
     SM's LVM lock            where SM is: it runs LVM commands and writes to volumes under it
-    LVM's own locks          where the device is one that LVM can see
+    LVM's own locks          where the device is one that LVM can see: for its old group, its new one and orphans
 """
 
 import argparse

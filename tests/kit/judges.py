@@ -126,18 +126,33 @@ class Lvm:
     def __init__(self, directory, devices=()):
         self.directory = str(directory)
         self.devices = devices
-        os.makedirs(os.path.join(self.directory, "lock"), exist_ok=True)
+        os.makedirs(self.lock_directory, exist_ok=True)
         with open(os.path.join(self.directory, "lvm.conf"), "w") as config:
             config.write(_CONFIG % {"directory": self.directory})
 
     def over(self, *devices):
         return Lvm(self.directory, devices)
 
+    @property
+    def lock_directory(self):
+        return os.path.join(self.directory, "lock")
+
     def attempt(self, command, *arguments):
+        return attempt(*self._argv(command, arguments), **self._environment())
+
+    def begin(self, command, *arguments):
+        """A command under way, as a Popen; what it says goes to its stdout, its questions are asked on stdin."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        env = {**os.environ, "LC_ALL": "C", **self._environment()}
+        return subprocess.Popen(self._argv(command, arguments), env=env, **pipes)
+
+    def _argv(self, command, arguments):
         accepted = [f'"a|^{device}$|"' for device in self.devices]
         config = "devices/filter=[{}]".format(",".join(accepted + ['"r|.*|"']))
-        argv = ("lvm", command, "--config", config) + arguments
-        return attempt(*argv, LVM_SYSTEM_DIR=self.directory, LVM_SUPPRESS_FD_WARNINGS="1")
+        return ("lvm", command, "--config", config) + arguments
+
+    def _environment(self):
+        return {"LVM_SYSTEM_DIR": self.directory, "LVM_SUPPRESS_FD_WARNINGS": "1"}
 
     def __call__(self, command, *arguments, warnings=()):
         """Run a command that must succeed and say nothing on stderr but what is in `warnings`; gives its stdout."""

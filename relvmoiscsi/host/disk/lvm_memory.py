@@ -28,7 +28,7 @@ _LVMDEVICES = ("lvm", "lvmdevices", "--yes")
 def tell_lvm(path: str, runner: Runner, root: str = "/") -> List[str]:
     """Make LVM forget what it knew of the device `path`. To be called once the new identity is durable.
 
-    Give back the LVM locks first: `pvscan` of the releases that have lvmetad waits for P_global.
+    Give back the LVM locks first: the LVM commands here would wait for those of the group.
     A failure changes nothing on the LUN, so it comes back as a sentence for the user, and is no error.
     """
     warnings: List[str] = []

@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The lock files of LVM.
 
-LVM guards a volume group by flock on `<dir>/V_<name of the group>` and its scan of all devices by `<dir>/P_global`.
-The holder unlinks the file when it lets go (flock.py has the loop that this takes).
+LVM guards a volume group by flock on `<dir>/V_<name of the group>`. The holder unlinks the file when it lets go
+(flock.py has the loop that this takes).
 
-P_global comes before V_, and the V_ files in the order of their names, as LVM takes them: so nobody waits in a circle.
-An LVM command that waited while the groups were rewritten reads them anew and does not write what it read before.
-Locks of this host only; other hosts know nothing of them.
-Source: LVM2 lib/misc/lvm-flock.c, _do_flock and _undo_flock.
+    P_orphans         up to 2.02.188: `pvcreate`, `vgcreate` and `vgextend` look under it for the groups of all disks. A
+                      `pvcreate` that waited for V_<old name> alone would find no group, and make a new PV of the clone
+    V_<old name>      a command that changes the old group reads and writes under it, or finds no such group then
+    V_<new name>      the same for the new group, which LVM sees from the commit on
+
+P_global is not taken: it would keep no old bytes away, and commands on other groups and disks wait for it. What makes
+or wipes a PV needs the device for itself (O_EXCL), as a run has it. docs/formats/lvm.rst ("LVM's writes and locks") has
+the commands.
+
+P_orphans comes first, then the V_ files by name. A command that holds V_<old name> and waits for P_orphans, such as
+`vgremove`, makes the run wait in vain: the run is refused in time, and the command goes on. Other hosts know nothing of
+these locks.
+Source: LVM2 lib/misc/lvm-flock.c, _do_flock and _undo_flock; lib/locking/locking.c.
 """
 
 import logging
@@ -15,7 +24,7 @@ import os
 import re
 import time
 from contextlib import contextmanager
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host import flock
@@ -25,8 +34,8 @@ from relvmoiscsi.host.locks import copies
 log = logging.getLogger(__name__)
 
 LOCK_DIRECTORIES = ("/run/lock/lvm", "/var/lock/lvm")
-GLOBAL_LOCK = "P_global"
-WAIT_SECONDS = 30.0  #: an LVM command on a host with many LUNs scans for that long
+ORPHANS_LOCK = "P_orphans"
+WAIT_SECONDS = 30.0  #: an LVM command on a group of slow disks takes that long
 
 _VG_NAME = re.compile(r"[A-Za-z0-9+_.-]{1,127}\Z")
 
@@ -36,7 +45,6 @@ class _Held(NamedTuple):
 
     path: str
     descriptor: int
-    goes: bool  #: it goes with the lock: it was not there before, or nobody held it, as after a kill
 
 
 class LvmLocks:
@@ -52,21 +60,14 @@ class LvmLocks:
 
     def take(self, path: str, deadline: float) -> None:
         """Hold the lock file `path`. Raises Refused when it is not free until `deadline` (time.monotonic())."""
-        goes = False
-
-        def opened() -> int:
-            nonlocal goes
-            descriptor, goes = _open(path)
-            return descriptor
-
-        descriptor = flock.take_file(path, opened, deadline)
+        descriptor = flock.take_file(path, lambda: _open(path), deadline)
         if descriptor is None:
             raise Refused(
                 f"The LVM lock {path} is held by {_owner(path)} and did not become free in time. "
-                "Let the LVM commands on this host end, then try again."
+                "Let the LVM commands on that volume group end, then try again."
             ).in_state("Nothing was written.")
         copies.note(descriptor)
-        self._held.append(_Held(path, descriptor, goes))
+        self._held.append(_Held(path, descriptor))
         log.debug("took the LVM lock %s", path)
 
     def release(self) -> None:
@@ -87,7 +88,7 @@ def lvm_locks(
     Raises Refused, before the block, when a lock stays taken or a name cannot be one of a volume group; NotFound when
     the directory given does not exist.
     """
-    lock_names = [GLOBAL_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
+    lock_names = [ORPHANS_LOCK] + ["V_" + _checked(name) for name in sorted(set(names))]
     locks = LvmLocks()
     try:
         _take_all(locks, lock_names, directory or _default_directory(), time.monotonic() + timeout)
@@ -117,15 +118,9 @@ def _checked(name: str) -> str:
     return name
 
 
-def _open(path: str) -> Tuple[int, bool]:
-    """The descriptor of a lock file, and whether the file goes with the lock."""
-    flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+def _open(path: str) -> int:
     try:
-        try:
-            return os.open(path, flags | os.O_EXCL, 0o600), True
-        except FileExistsError:
-            # LVM removes a V_ file with every lock it gives back; one that is there without a holder was left behind.
-            return os.open(path, flags, 0o600), os.path.basename(path) != GLOBAL_LOCK
+        return os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError as error:
         raise NotFound(f"The directory of the LVM lock {path} does not exist.") from error
     except OSError as error:
@@ -143,7 +138,7 @@ def _owner(path: str) -> str:
 def _let_go(held: _Held) -> None:
     try:
         # While the lock is held nobody else may unlink the file, so what the path leads to cannot change in between.
-        if held.goes and flock.is_current(held.path, held.descriptor):
+        if flock.is_current(held.path, held.descriptor):
             os.unlink(held.path)
     except OSError as error:
         log.warning("The LVM lock file %s could not be removed: %s.", held.path, error.strerror)

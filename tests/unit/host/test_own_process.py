@@ -20,6 +20,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as apart_module
 from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.host.disk.udev import hidden, is_switch_on
+from relvmoiscsi.host.flock import take
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import (
     FAIRLOCK,
@@ -245,14 +246,15 @@ def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
 
 def test_who_was_given_up_keeps_no_lock_of_lvm(tmp_path, stuck):
     (tmp_path / "lvm").mkdir()
-    (tmp_path / "lvm/P_global").touch()
-    with lvm_lock(Host(str(tmp_path)), 1), lvm_locks([], str(tmp_path / "lvm"), 1):
+    with lvm_lock(Host(str(tmp_path)), 1), lvm_locks(["VG_XenStorage-old"], str(tmp_path / "lvm"), 1):
         give_one_up()
         assert not is_free("lockf", tmp_path / LVM_LOCK)
-        assert not is_free("flock", tmp_path / "lvm/P_global")
+        copy = os.open(str(tmp_path / "lvm/V_VG_XenStorage-old"), os.O_RDWR)  # its name goes with the lock
+        assert not take(copy)
 
     assert is_free("lockf", tmp_path / LVM_LOCK)
-    assert is_free("flock", tmp_path / "lvm/P_global")
+    assert take(copy)
+    os.close(copy)
 
 
 # As misc/fairlock: who is greeted has the lock until the connection ends.
@@ -288,7 +290,7 @@ def fairlock(tmp_path):
 def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, fairlock, stuck):
     (tmp_path / "lvm").mkdir()
     files = [("lockf", tmp_path / LVM_LOCK)]
-    files += [("flock", tmp_path / "lvm" / name) for name in ("P_global", "V_VG_XenStorage-old")]
+    files += [("flock", tmp_path / "lvm/V_VG_XenStorage-old")]
     hear, tell = os.pipe()
 
     def work(_begin):
@@ -389,7 +391,7 @@ def test_the_locks_of_a_call_that_was_killed_are_free_whatever_hangs(killed, tmp
     assert fairlock.readline() == b"free\n"
     files = [("lockf", LVM_LOCK), ("lockf", os.path.join(LUN_LOCKS, CLONE))]
     files += [(how, ISCSIADM_LOCKS[0]) for how in ("lockf", "flock")]
-    files += [("flock", "lvm/P_global"), ("flock", "lvm/V_VG_XenStorage-old")]
+    files += [("flock", "lvm/V_VG_XenStorage-old")]
     assert all(is_free(how, tmp_path / name) for how, name in files)
     assert not is_switch_on(CLONE, killed)
     with hidden(CLONE, host=killed):
@@ -423,7 +425,7 @@ def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_al
     kill_during(call)
 
     assert fairlock.readline() == b"free\n"
-    files = [("lockf", LVM_LOCK), ("flock", "lvm/P_global"), ("flock", "lvm/V_VG_XenStorage-old")]
+    files = [("lockf", LVM_LOCK), ("flock", "lvm/V_VG_XenStorage-old")]
     assert all(is_free(how, tmp_path / name) for how, name in files)
     assert not is_free("lockf", tmp_path / LUN_LOCKS / CLONE)
     switch = tmp_path / "run/relvmoiscsi/hide" / CLONE
@@ -437,9 +439,9 @@ def test_locks_that_were_lent_are_free_when_the_work_is_done_with_them_and_their
         begin()
         for _ in range(2):  # an unfinished run is settled first
             with lent_locks(tmp_path):
-                files = [("lockf", LVM_LOCK), ("flock", "lvm/P_global"), ("flock", "lvm/V_VG_XenStorage-old")]
+                files = [("lockf", LVM_LOCK), ("flock", "lvm/V_VG_XenStorage-old")]
                 assert not any(is_free(how, tmp_path / name) for how, name in files)
-            assert is_free("lockf", tmp_path / LVM_LOCK) and is_free("flock", tmp_path / "lvm/P_global")
+            assert is_free("lockf", tmp_path / LVM_LOCK)
             assert not (tmp_path / "lvm/V_VG_XenStorage-old").exists()
             shutil.rmtree(str((tmp_path / FAIRLOCK).parent), ignore_errors=True)  # its server serves one
         return "done"

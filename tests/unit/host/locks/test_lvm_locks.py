@@ -58,36 +58,37 @@ class Other:
             self.release(name)
 
 
-def test_the_global_lock_comes_first_then_the_groups_by_name(directory):
+def test_the_lock_of_orphans_comes_first_then_the_groups_by_name_and_no_other(directory):
     with lvm_locks([OLD, NEW, OLD], directory) as locks:
         taken = paths_of(locks)
+        files = sorted(os.listdir(directory))
 
-    assert taken == [os.path.join(directory, name) for name in ("P_global", "V_" + NEW, "V_" + OLD)]
+    assert taken == [os.path.join(directory, name) for name in ("P_orphans", "V_" + NEW, "V_" + OLD)]
+    assert files == ["P_orphans", "V_" + NEW, "V_" + OLD]
+
+
+def test_commands_that_hold_or_want_locks_of_other_groups_and_the_global_lock_wait_for_nothing(directory, other):
+    other.take("P_global")
+    other.take("V_elsewhere")
+
+    with lvm_locks([OLD, NEW], directory, timeout=0):
+        for name in ("P_global", "V_elsewhere"):
+            other.release(name)
+            other.take(name)
 
 
 def test_while_a_lock_is_held_nobody_else_gets_it(directory, other):
-    with lvm_locks([OLD], directory):
-        for name in ("P_global", "V_" + OLD):
+    with lvm_locks([OLD, NEW], directory):
+        for name in ("P_orphans", "V_" + NEW, "V_" + OLD):
             with pytest.raises(BlockingIOError):
                 other.take(name)
-            os.close(os.open(os.path.join(directory, name), os.O_RDWR))
 
 
 def test_lock_files_that_were_made_go_with_the_locks(directory):
     with lvm_locks([OLD], directory):
-        assert sorted(os.listdir(directory)) == ["P_global", "V_" + OLD]
+        assert sorted(os.listdir(directory)) == ["P_orphans", "V_" + OLD]
 
     assert os.listdir(directory) == []
-
-
-def test_lock_files_that_were_there_stay(directory):
-    with open(os.path.join(directory, "P_global"), "w", encoding="ascii"):
-        pass
-
-    with lvm_locks([OLD], directory):
-        pass
-
-    assert os.listdir(directory) == ["P_global"]
 
 
 def test_locks_are_released_after_a_failure_too(directory):
@@ -128,8 +129,8 @@ def test_a_lock_that_is_released_in_time_is_taken_on_the_new_file(directory, oth
 def test_a_lock_file_that_is_replaced_all_the_time_is_given_up(directory, monkeypatch):
     monkeypatch.setattr(flock, "is_current", lambda _path, _descriptor: False)
 
-    with pytest.raises(Refused, match="P_global"):
-        LvmLocks().take(os.path.join(directory, "P_global"), time.monotonic() + 0.05)
+    with pytest.raises(Refused, match="V_" + OLD):
+        LvmLocks().take(os.path.join(directory, "V_" + OLD), time.monotonic() + 0.05)
 
 
 def test_an_interrupted_wait_leaves_no_descriptor_open(directory, monkeypatch):
@@ -165,7 +166,7 @@ def test_a_name_that_no_volume_group_can_have_is_refused_before_any_lock_is_take
 
 
 def test_a_link_in_the_place_of_a_lock_file_is_not_followed(directory, tmp_path):
-    os.symlink(str(tmp_path / "victim"), os.path.join(directory, "P_global"))
+    os.symlink(str(tmp_path / "victim"), os.path.join(directory, "V_" + OLD))
 
     with pytest.raises(Refused, match="cannot be opened"), ExitStack() as block:
         block.enter_context(lvm_locks([OLD], directory))
@@ -196,11 +197,11 @@ def test_where_lvm_never_ran_no_lock_is_needed(monkeypatch, tmp_path, caplog):
 
 
 def test_a_lock_file_that_somebody_removed_or_replaced_is_not_ours_to_remove(directory):
-    with lvm_locks([OLD], directory) as locks:
-        of_all, of_group = paths_of(locks)
-        os.unlink(of_all)
-        os.unlink(of_group)
-        with open(of_group, "w", encoding="ascii"):
+    with lvm_locks([OLD, NEW], directory) as locks:
+        _, removed, replaced = paths_of(locks)
+        os.unlink(removed)
+        os.unlink(replaced)
+        with open(replaced, "w", encoding="ascii"):
             pass
 
     assert os.listdir(directory) == ["V_" + OLD]
@@ -216,16 +217,16 @@ def test_a_failing_release_is_logged_and_hides_nothing(directory, monkeypatch, c
         raise KeyError("the first error")
 
     assert f"V_{OLD} could not be removed: Permission denied" in caplog.text
-    assert "P_global could not be removed: Bad file descriptor" in caplog.text
-    assert "P_global could not be closed: Bad file descriptor" in caplog.text
+    assert "P_orphans could not be removed: Bad file descriptor" in caplog.text
+    assert "P_orphans could not be closed: Bad file descriptor" in caplog.text
 
 
 def test_lock_files_of_a_process_that_was_killed_go_with_the_lock(directory):
-    for name in ("P_global", "V_" + OLD):
+    for name in ("P_orphans", "V_" + OLD):
         with open(os.path.join(directory, name), "w"):
             pass
 
     with lvm_locks([OLD, NEW], directory):
         pass
 
-    assert os.listdir(directory) == ["P_global"]
+    assert os.listdir(directory) == []

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Real LVM2 beside a run: what the run holds keeps every LVM command from the clone, and no command from other groups.
+
+A run holds the device for itself (O_EXCL) and LVM's locks on the old and the new name of the volume group. `P_global`
+stays free. Each LVM command of the tables starts while the run stands still behind one of its flushes.
+"""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from kit import builder, golden
+from kit.judges import dice, expected, vg_of, with_new_ids
+from kit.reader import read_vg
+from relvmoiscsi import engine
+from relvmoiscsi.device import Device
+from relvmoiscsi.errors import DeviceError, Refused
+from relvmoiscsi.host.locks.lvm_locks import lvm_locks
+
+SECONDS = 60  #: no test takes that long, unless a process waits for ever
+
+JOURNAL, CONTENTS, HEADERS = 1, 3, 5  #: flushes of a run; the fourth is the commit
+IN_THE_MIDDLE = (JOURNAL, CONTENTS, HEADERS)
+
+#: each waits for the lock of the group: OLD is its name, LV a volume of it, DEVICE its disk
+OF_THE_GROUP = {
+    "lvcreate": "-an -Zn -Wn -l 1 -n new OLD",
+    "lvremove": "-y OLD/LV",
+    "lvrename": "OLD LV new",
+    "lvchange": "--addtag new OLD/LV",
+    "vgchange": "--addtag new OLD",
+    "vgrename": "OLD new",
+    "vgexport": "OLD",
+    "vgck": "--updatemetadata OLD",
+    "vgchange -u": "OLD",
+    "vgremove": "-ff -y OLD",
+    "vgcfgrestore": "--force -f BACKUP OLD",
+}
+#: the same, but they look which group the disk is in: after the commit that is the new one
+OF_THE_DISK = {
+    "vgs": "",
+    "pvs": "",
+    "vgscan": "",
+    "pvchange": "--addtag new DEVICE",
+    "pvchange -u": "DEVICE",
+    "pvresize": "DEVICE",
+    "vgimportclone": "DEVICE",
+}
+#: each needs the disk for itself
+OF_A_FREE_DISK = {
+    "pvcreate": "-ff -y DEVICE",
+    "pvremove": "-ff -y DEVICE",
+    "vgcreate": "-y new DEVICE",
+    "vgextend": "-y OTHER DEVICE",
+}
+#: each works on another group, or another disk
+ELSEWHERE = {
+    "vgchange -an": "OTHER",
+    "vgchange": "--addtag new OTHER",
+    "lvcreate": "-an -Zn -Wn -l 1 -n new OTHER",
+    "pvcreate": "-y BLANK",
+    "vgcreate": "new BLANK",
+    "vgextend": "-y OTHER BLANK",
+    "vgremove": "-ff -y OTHER",
+    "pvscan": "--cache BLANK",
+}
+
+
+class Standing(Device):
+    """A device on which a run stands still behind flush number `behind`, until it is told to `go_on`."""
+
+    def __init__(self, device, behind):
+        self.name, self.size_bytes = device.name, device.size_bytes
+        self.block_size, self.physical_block_size = device.block_size, device.physical_block_size
+        self._device, self._left = device, behind
+        self.stands, self.go_on = threading.Event(), threading.Event()
+
+    def read(self, ranges):
+        return self._device.read(ranges)
+
+    def write(self, chunks):
+        self._device.write(chunks)
+
+    def flush(self):
+        self._device.flush()
+        self._left -= 1
+        if not self._left:
+            self.stands.set()
+            assert self.go_on.wait(SECONDS)
+
+
+class World:
+    """A clone, another group and a blank disk, which one LVM sees; and what a run would make of the clone."""
+
+    def __init__(self, lvm, loops, tmp_path):
+        self.before = golden.load("one").disk
+        self.loop, other, blank = loops(self.before), loops(builder.one_vhd().disk), loops(_blank(self.before))
+        self.lvm = lvm.over(self.loop.path, other.path, blank.path)
+        self.names = {"OLD": vg_of(self.before).name, "LV": vg_of(self.before).lvs[0].name, "DEVICE": self.loop.path,
+                      "OTHER": vg_of(builder.one_vhd().disk).name, "BLANK": blank.path, "new": "new",
+                      "BACKUP": str(tmp_path / "backup")}  # fmt: skip
+        self.lvm("vgcfgbackup", "-f", self.names["BACKUP"], self.names["OLD"])
+        self.after = self.before.copy()
+        self.ids = engine.resignature(self.after, engine.prepare(self.after, dice("new ids"))).ids
+
+    def words(self, command, table):
+        given = [f"{self.names['OLD']}/{self.names['LV']}" if word == "OLD/LV" else self.names.get(word, word)
+                 for word in table[command].split()]  # fmt: skip
+        return [*command.split(), *given]
+
+    def locked(self, prepared, timeout=SECONDS):
+        return lvm_locks(engine.vg_names(prepared.plan.run), self.lvm.lock_directory, timeout)
+
+    @contextlib.contextmanager
+    def run_under_way(self, behind, with_locks=True):
+        """The run stands behind a flush within the block, and then goes on to its end. Gives its errors."""
+        errors = []
+        with self.loop.open() as device, contextlib.ExitStack() as held:
+            prepared = engine.prepare(device, dice("new ids"))
+            if with_locks:
+                held.enter_context(self.locked(prepared))
+            standing = Standing(device, behind)
+            run = threading.Thread(target=self._run, args=(standing, prepared, errors), daemon=True)
+            run.start()
+            assert standing.stands.wait(SECONDS)
+            try:
+                yield errors
+            finally:
+                standing.go_on.set()
+                run.join(SECONDS)
+
+    @staticmethod
+    def _run(device, prepared, errors):
+        try:
+            engine.resignature(device, prepared)
+        except (Refused, DeviceError) as error:
+            errors.append(error)
+
+    def assert_new_identity(self):
+        """LVM finds the new group where the engine has put it, and nothing to complain of."""
+        own = self.lvm.over(self.loop.path)
+        (seen,) = own.seen()
+        new = expected(with_new_ids(vg_of(self.before), self.ids), self.loop.path)
+        assert seen.lvs == new.lvs and own("vgck") == ""
+        return seen, new
+
+
+def _blank(disk):
+    blank = disk.copy()
+    blank.poke(0, bytes(8192))
+    return blank
+
+
+@pytest.fixture
+def world(lvm, loops, tmp_path):
+    return World(lvm, loops, tmp_path)
+
+
+def waits_or_has_ended(command):
+    """Once a command waits for an flock (True) or has ended (False)."""
+    until = time.monotonic() + SECONDS
+    while command.poll() is None:
+        with open("/proc/locks", encoding="ascii") as locks:
+            if any(line.split()[1:3] == ["->", "FLOCK"] and line.split()[5] == str(command.pid) for line in locks):
+                return True
+        assert time.monotonic() < until, "the command neither waits nor ends"
+        time.sleep(0.01)  # the kernel tells nobody that a process begins to wait
+    return False
+
+
+@pytest.mark.parametrize("behind", IN_THE_MIDDLE)
+@pytest.mark.parametrize("command", OF_THE_GROUP)
+def test_a_command_on_the_old_group_waits_and_then_finds_no_such_group(command, behind, world):
+    with world.run_under_way(behind) as errors:
+        process = world.lvm.begin(*world.words(command, OF_THE_GROUP))
+        assert waits_or_has_ended(process)
+    said = process.communicate(timeout=SECONDS)[0].decode()
+
+    assert errors == [] and process.returncode != 0, said
+    assert world.loop.disk() == world.after, said
+
+
+@pytest.mark.parametrize("behind", [JOURNAL, CONTENTS])
+@pytest.mark.parametrize("command", OF_THE_DISK)
+def test_a_command_that_has_read_the_old_group_waits_and_writes_nothing(command, behind, world):
+    with world.run_under_way(behind) as errors:
+        process = world.lvm.begin(*world.words(command, OF_THE_DISK))
+        assert waits_or_has_ended(process)
+    said = process.communicate(timeout=SECONDS)[0].decode()
+
+    assert errors == [] and world.loop.disk() == world.after, said
+
+
+@pytest.mark.parametrize("command", OF_THE_DISK)
+def test_a_command_that_has_read_the_new_group_before_the_end_leaves_volumes_and_group_whole(command, world):
+    with world.run_under_way(HEADERS) as errors:
+        process = world.lvm.begin(*world.words(command, OF_THE_DISK))
+        assert waits_or_has_ended(process)
+    said = process.communicate(timeout=SECONDS)[0].decode()
+
+    seen, new = world.assert_new_identity()
+    assert errors == [] and process.returncode == 0, said
+    if command not in ("pvchange -u", "vgimportclone"):  # which are asked for other ids
+        assert (seen.name, seen.vg[1], seen.pvs[0][1]) == (new.name, new.vg[1], new.pvs[0][1]), said
+
+
+@pytest.mark.parametrize("behind", IN_THE_MIDDLE)
+@pytest.mark.parametrize("command", OF_A_FREE_DISK)
+def test_a_command_that_makes_or_wipes_a_pv_does_not_get_the_disk(command, behind, world):
+    with world.run_under_way(behind) as errors:
+        process = world.lvm.begin(*world.words(command, OF_A_FREE_DISK))
+        assert not waits_or_has_ended(process)
+    said = process.communicate(timeout=SECONDS)[0].decode()
+
+    assert errors == [] and process.returncode != 0, said
+    assert world.loop.disk() == world.after, said
+
+
+@pytest.mark.parametrize("command", OF_THE_GROUP)
+def test_twin_without_the_locks_the_command_does_harm(command, world):
+    with world.run_under_way(CONTENTS, with_locks=False) as errors:
+        process = world.lvm.begin(*world.words(command, OF_THE_GROUP))
+        assert not waits_or_has_ended(process)
+        said = process.communicate(timeout=SECONDS)[0].decode()
+
+    assert process.returncode == 0, said
+    assert errors or world.loop.disk() != world.after
+
+
+@pytest.mark.parametrize("command", ["pvcreate", "pvremove"])
+def test_twin_without_the_claim_the_command_wipes_the_disk(command, world):
+    process = world.lvm.begin(*world.words(command, OF_A_FREE_DISK))
+    said = process.communicate(timeout=SECONDS)[0].decode()
+
+    assert process.returncode == 0 and vg_is_gone(world), said
+
+
+def vg_is_gone(world):
+    return world.lvm.over(world.loop.path).attempt("vgs", world.names["OLD"]).status != 0
+
+
+@contextlib.contextmanager
+def asking(world):
+    """An LVM command that has read the group, asks whether to go on, and holds the lock of the group meanwhile."""
+    process = world.lvm.begin("pvresize", "--setphysicalvolumesize", "900M", world.loop.path)
+    said = b""
+    while b"Proceed?" not in said:
+        piece = process.stdout.read1(4096)
+        assert piece, said
+        said += piece
+    yield process
+    process.communicate(b"y\n", timeout=SECONDS)
+    assert process.returncode == 0
+
+
+def test_a_command_that_read_before_the_run_keeps_the_run_from_beginning(world):
+    with world.loop.open() as device:
+        prepared = engine.prepare(device, dice("new ids"))
+        with asking(world), pytest.raises(Refused, match="did not become free in time"), world.locked(prepared, 0.2):
+            pytest.fail("the lock is held twice")
+        assert world.lvm.over(world.loop.path).seen()[0].name == world.names["OLD"]
+
+
+def test_twin_without_the_locks_a_command_that_read_before_the_run_restores_old_bytes(world):
+    with world.loop.open() as device:
+        prepared = engine.prepare(device, dice("new ids"))
+        with asking(world):
+            engine.resignature(device, prepared)
+            assert world.loop.disk() == world.after
+
+    assert read_vg(world.loop.disk()).name == world.names["OLD"]
+
+
+@pytest.mark.parametrize("behind", IN_THE_MIDDLE)
+@pytest.mark.parametrize("command", ELSEWHERE)
+def test_a_command_on_another_group_ends_while_the_run_stands_still(command, behind, world):
+    with world.run_under_way(behind) as errors:
+        process = world.lvm.begin(*world.words(command, ELSEWHERE))
+        has_waited = waits_or_has_ended(process)
+        if has_waited:
+            process.kill()
+        said = process.communicate(timeout=SECONDS)[0].decode()
+
+    assert not has_waited and process.returncode == 0, said
+    assert errors == [] and world.loop.disk() == world.after
