@@ -2,6 +2,7 @@
 """Several calls at the same time on one host: one target or many, and SM beside them."""
 
 import os
+import signal
 import threading
 
 import pytest
@@ -18,7 +19,7 @@ CONFIG = "/etc/relvmoiscsi.conf"
 def patience():
     """One emulated processor for all calls; their deadlines have a file of tests of their own."""
     with open(CONFIG, "w", encoding="utf-8") as file:
-        file.write("[driver]\ndeadline = 600\n")
+        file.write("[driver]\ndeadline = 1200\n")
     yield
     os.unlink(CONFIG)
 
@@ -39,9 +40,12 @@ class Agent(threading.Thread):
                 self.answers.append(created(*call))
 
 
-def is_at_work(lab, lun):
-    """Has a call reached its LUN, to read or to write? SM's lock for LVM lets one write at a time."""
-    return any(f" the LUN {lun.scsi_id} is sd" in line for line in lab.smlog())
+def at_work(lab, lun):
+    """The process group of the call that has reached this LUN and has no lock of LVM yet, once there is one."""
+    for line in lab.smlog():
+        if f" the LUN {lun.scsi_id} is sd" in line:
+            return os.getpgid(int(line.partition("[")[2].partition("]")[0]))
+    return None
 
 
 def test_two_agents_at_the_same_time_on_one_target_and_sm_detaches_in_between(lab, pool, image, original):
@@ -53,19 +57,19 @@ def test_two_agents_at_the_same_time_on_one_target_and_sm_detaches_in_between(la
 
     with lab.untouched():
         agents = [Agent(lab, pool, array, clones[:2]), Agent(lab, pool, array, clones[2:])]
-        for clone in clones[::2]:
-            until(lambda lun=clone: is_at_work(lab, lun), "two calls are at work on their LUNs", 120)
-        clones[2].slow(5000)  # it reads for half a minute before it asks for SM's lock, and is there when SM detaches
+        second = until(lambda: at_work(lab, clones[2]), "the second agent's call is at work", 300)
+        os.killpg(second, signal.SIGSTOP)  # it is there when SM detaches
+        until(lambda: at_work(lab, clones[0]), "the first agent's call is at work", 300)
         assert [agent.answers for agent in agents] == [[], []]
         with lab.attached(array, original, image.sr.uuid) as sr:
             clones[0].heal()
-            until(lambda: agents[0].answers, "the first call has ended", 120)
+            until(lambda: agents[0].answers, "the first call has ended", 300)
             assert "MGT" in sr.active
         assert agents[1].answers == [] and initiator.references(), "SM has detached while calls are under way"
-        for clone in clones[1:]:
-            clone.heal()
+        os.killpg(second, signal.SIGCONT)
+        lab.mend_luns()
         for agent in agents:
-            agent.join(240)
+            agent.join(600)
 
     assert [agent.answers for agent in agents] == [[SUCCESS, SUCCESS], [SUCCESS, SUCCESS]]
     assert len(chosen(lab)) == 4
@@ -78,7 +82,7 @@ def test_ten_calls_at_the_same_time_on_ten_targets(lab, pool):
 
     with lab.untouched():
         calls = [Call(lab, pool, array, lun) for array, lun in zip(arrays, luns)]
-        answers = [call.end(300) for call in calls]
+        answers = [call.end(600) for call in calls]
 
     assert answers == [SUCCESS] * 10
     assert len(chosen(lab)) == 10

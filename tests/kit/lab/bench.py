@@ -127,6 +127,10 @@ class Lab:
             self.guest.multipathd.stop()
             write(WWIDS, wwids + "\n")
 
+    def mend_luns(self):
+        for lun in self._luns:
+            lun.mend()
+
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def begin(self, thread):
@@ -139,8 +143,7 @@ class Lab:
     def end_calls(self, seconds=300):
         """Mend the LUNs, and wait until the threads of the test have ended, whatever became of the test."""
         self.is_over.set()
-        for lun in self._luns:
-            lun.mend()
+        self.mend_luns()
         for thread in self._threads:
             thread.join(seconds)
             assert not thread.is_alive(), f"a call of this test has not ended {seconds} seconds after it"
