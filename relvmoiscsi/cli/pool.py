@@ -101,7 +101,9 @@ def add_command(make: Maker) -> None:
         help="LUNs named, with SRs that this pool does not know, are clones that no other pool uses",
     )
     attaching.add_argument(
-        "--leave-others", action="store_true", help="although hosts will see clones that are not named"
+        "--leave-others",
+        action="store_true",
+        help="although hosts will see untouched clones; a host with a session to the target sees them at once",
     )
     attaching.add_argument(
         "--name", metavar="TEXT", default=attach.NAME, help="of the new SRs, with {sr}, {date}, {scsi_id}; {sr} {date}"
@@ -349,7 +351,7 @@ def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Por
         say(printable(f"{lun.scsi_id} is left out: {_words(pool, lun)}. It may be in use elsewhere."))
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
-    wanted = Wanted(arguments.name, records.today(), records.run_id(), arguments.jobs)
+    wanted = Wanted(arguments.name, records.today(), records.run_id(), arguments.jobs, arguments.leave_others)
     planned = attach.plan(calls, pool, chosen, wanted)
     passed_over = [attach.passed_over(lun) for lun in left]
     if arguments.dry_run:

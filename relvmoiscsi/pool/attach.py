@@ -7,8 +7,9 @@
                     gc=false keeps the storage manager's coalescing away, indestructible=true SR.destroy, which wipes a
                     LUN. No host has it yet.
                     All LUNs of a target come to the end of these steps before the first of them is plugged: a host
-                    that logs in sees every LUN of it, and an untouched clone keeps its original from being plugged
-                    again. What an array maps to adapters is seen at once, and counts as one target.
+                    that logs in or scans sees every LUN of it, and an untouched clone keeps its original from being
+                    plugged again. Where a clone does not get its new identities, no LUN of the target is plugged.
+                    What an array maps to adapters is seen at once, and counts as one target.
     3 plug          hosts with a session list their LUNs (hosts.py); then on the master, then on the others; a host that
                     is down is finished by the next run
     4 scan, label   VDIs appear with the names that they have on the LUN; tags and other_config come from the original's
@@ -18,7 +19,7 @@ SR.create of another type.
 """
 
 import string
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, TypeVar, Union
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, luns, secrets, vdis
@@ -68,6 +69,7 @@ class Wanted(NamedTuple):
     date: str = ""
     run: str = ""  #: identifies the run in the marks
     jobs: int = jobs.MOST
+    leave_others: bool = False  #: hosts may see untouched clones of this pool
 
 
 class Attached(NamedTuple):
@@ -180,12 +182,7 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
 def left_untouched(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
     """The untouched clones that nobody has named, behind a target that is about to be used."""
     iqns = {lun.portal.iqn for lun in chosen}
-    return [lun for lun in found if _is_untouched(lun) and lun.portal.iqn in iqns and lun not in chosen]
-
-
-def _is_untouched(lun: PoolLun) -> bool:
-    """Is it a twin of something in this pool?"""
-    return lun.kind in UNTOUCHED and lun.is_ours
+    return [lun for lun in found if lun.is_untouched and lun.portal.iqn in iqns and lun not in chosen]
 
 
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
@@ -233,7 +230,8 @@ def verify_template(template: str) -> None:
 
 def plan(calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> List[LunPlan]:
     """What there is to do with the chosen LUNs, in their order. Nothing is changed. Raises UsageError, PoolFailure."""
-    return attach_plan.plan(calls, pool, chosen, names(pool, chosen, wanted), wanted.run)
+    planned = attach_plan.plan(calls, pool, chosen, names(pool, chosen, wanted), wanted.run)
+    return planned if wanted.leave_others else attach_plan.with_neighbours(planned)
 
 
 def attach(
@@ -251,6 +249,7 @@ def carry_out(
     single LUN.
     """
     originals, sessions = Originals(pool), hosts.Sessions(pool)
+    own_ids: Set[str] = set()  #: SCSIids of the LUNs that are seen to have identities of their own
 
     def new_ids(one: Calls, row: LunPlan) -> LunPlan:
         if row.refusal is not None:
@@ -260,24 +259,27 @@ def carry_out(
         return row._replace(lun=_told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun)))
 
     def ids(one: Calls, row: LunPlan) -> LunPlan:
-        if row.lun.kind == ATTACHED:
-            return row
-        return row._replace(lun=_identified(one, pool, row.lun))  # the LUN tells its database, and its SR
+        if row.lun.kind != ATTACHED:
+            row = row._replace(lun=_identified(one, pool, row.lun))  # the LUN tells its database, and its SR
+        own_ids.add(row.lun.scsi_id)
+        return row
 
     def sr(one: Calls, row: LunPlan) -> LunPlan:
         return _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run)) if row.steps else row
 
+    def plugged(one: Calls, row: LunPlan) -> Attached:
+        attach_plan.verify_neighbours(row, own_ids)  # all of them have come so far, or have ended
+        return complete(one, pool, row, originals, sessions)
+
     def whole(one: Calls, row: LunPlan) -> Attached:
         try:
-            if not row.steps:
-                return complete(one, pool, row, originals, sessions)
-            return _told(tell, row.lun, ATTACHING, lambda: complete(one, pool, row, originals, sessions))
+            return _told(tell, row.lun, ATTACHING, lambda: plugged(one, row)) if row.steps else plugged(one, row)
         except RelvmoiscsiError as error:
             return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
 
     steps: List[Callable[[Calls, Any], Any]] = [new_ids, ids, sr, whole]
     chosen = [row.lun for row in planned]
-    group = _seen_together(chosen)
+    group = attach_plan.seen_together(chosen)
     together = jobs.Together(steps.index(whole), lambda row: group(row.lun))
     new = [row.lun.scsi_id for row in planned if row.introduces]
     key = _begin(calls, pool, new, wanted.run)
@@ -335,12 +337,6 @@ def _end(calls: Calls, pool: Pool, key: str, new: Iterable[str], results: Sequen
                 calls.call("pool.remove_from_other_config", pool.ref, name)
             except PoolFailure:
                 return  # the pool went away; the next run does it
-
-
-def _seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
-    """Gives what all LUNs have in common which a host sees when it sees one of them: a target, or all there are."""
-    is_plain = all(lun.portal.iqn and not set("*,") & set(lun.portal.iqn) for lun in chosen)
-    return lambda lun: lun.portal.iqn if is_plain else ""
 
 
 def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) -> Found:

@@ -6,7 +6,7 @@ step of `attach`, and `attach` takes no other step.
 """
 
 import threading
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -46,6 +46,8 @@ class LunPlan(NamedTuple):
     scans: bool = False
     labels: bool = False
     refusal: Optional[RelvmoiscsiError] = None  #: why nothing can be done
+    neighbours: Sequence[str] = ()  #: SCSIids of the clones that must have new identities before a host plugs the SR
+    unplugged: Optional[RelvmoiscsiError] = None  #: why no host will plug the SR: a neighbour is refused
 
     @property
     def introduces(self) -> bool:
@@ -73,6 +75,15 @@ class LunPlan(NamedTuple):
             yield Step(LABEL)
 
     @property
+    def plugs(self) -> bool:
+        return any(host.plugs for host in self.hosts)
+
+    @property
+    def error(self) -> Optional[RelvmoiscsiError]:
+        """Why the LUN will not be attached."""
+        return self.refusal or self.unplugged
+
+    @property
     def down(self) -> List[str]:
         """Names of the hosts that are down, and are left for a later run."""
         return [host.name for host in self.hosts if host.is_down] if self.refusal is None else []
@@ -83,7 +94,7 @@ class LunPlan(NamedTuple):
             "scsi_id": self.lun.scsi_id,
             "steps": [step.facts() for step in self.steps],
             "hosts_down": self.down,
-            "error": None if self.refusal is None else str(self.refusal),
+            "error": None if self.error is None else str(self.error),
         }
 
     def text(self) -> str:
@@ -95,6 +106,8 @@ class LunPlan(NamedTuple):
             parts.setdefault(step.what, []).append(f'"{step.on}"' if step.what == INTRODUCE else step.on)
         found = [" ".join([what + _JOINED.get(what, ""), ", ".join(on)]).strip() for what, on in parts.items()]
         found += [f"host {name} is down: left for a later run" for name in self.down]
+        if self.unplugged is not None:
+            return "; ".join([*found, str(self.unplugged)])
         return "; ".join(found if self.steps else ["already attached: nothing to do", *found])
 
 
@@ -131,6 +144,43 @@ def _planned(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, origin
         scans=not copies or any(host.creates or host.plugs for host in on),
         labels=not copies or _is_to_be_labelled(calls, lun, copies, originals),
     )
+
+
+def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
+    """Gives what all LUNs have in common which a host sees when it sees one of them: a target, or all there are."""
+    is_plain = all(lun.portal.iqn and not set("*,") & set(lun.portal.iqn) for lun in chosen)
+    return lambda lun: lun.portal.iqn if is_plain else ""
+
+
+def with_neighbours(planned: Sequence[LunPlan]) -> List[LunPlan]:
+    """The same plans, where each SR that is to be plugged waits for the untouched clones that a plug shows to a host.
+
+    An SR beside a clone that is refused is introduced, and not plugged. Pure.
+    """
+    group = seen_together([row.lun for row in planned])
+
+    def beside(row: LunPlan) -> LunPlan:
+        untouched = [other for other in planned if other.lun.is_untouched and group(other.lun) == group(row.lun)]
+        row = row._replace(neighbours=tuple(other.lun.scsi_id for other in untouched))
+        try:
+            verify_neighbours(row, {other.lun.scsi_id for other in untouched if other.refusal is None})
+        except Refused as unplugged:
+            return row._replace(hosts=(), scans=False, labels=False, unplugged=unplugged)
+        return row
+
+    return [beside(row) if row.plugs else row for row in planned]
+
+
+def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
+    """Raises Refused where a neighbour is not one of those with identities of their own (SCSIids)."""
+    left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
+    if left:
+        raise Refused(
+            "The SR on the LUN {} is introduced and not plugged. Behind the same target, clones may still have the "
+            "identities of their originals: {}. Run the same again, or give --leave-others.".format(
+                row.lun.scsi_id, ", ".join(left)
+            )
+        )
 
 
 def sr_of(pool: Pool, lun: PoolLun) -> Optional[str]:

@@ -53,7 +53,8 @@ def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
 class Sessions:
     """The iSCSI sessions of a pool's hosts in one run of the client: which of them were scanned for new LUNs.
 
-    Every LUN of a target has its new identities before the first of them is plugged, so one scan of a session will do.
+    Every LUN of a target that this run attaches has its new identities before the first of them is plugged, so one scan
+    of a session will do.
     """
 
     def __init__(self, pool: Pool) -> None:

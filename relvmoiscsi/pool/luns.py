@@ -56,6 +56,11 @@ class PoolLun(NamedTuple):
     vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has put on it
     vms_saved: str = ""  #: of when those are
 
+    @property
+    def is_untouched(self) -> bool:
+        """Has it the identities of something in this pool?"""
+        return self.kind in UNTOUCHED and self.is_ours
+
     def facts(self, pool: Pool) -> Dict[str, Any]:
         """For JSON."""
         return {

@@ -92,7 +92,8 @@ def _tell_doubtful(module, found, chosen, names):
 
 def _forward_rows(module, calls, pool, chosen):
     params = module.params
-    wanted = client.attach.Wanted(params["name"], client.records.today(), client.run_of(params), params["jobs"])
+    names = params["name"], client.records.today(), client.run_of(params)
+    wanted = client.attach.Wanted(*names, params["jobs"], params["leave_others"])
     is_attach, written = params["state"] == "attached", set()
     if module.check_mode and not is_attach:
         return [would_resignature(pool, lun) for lun in chosen]
@@ -149,6 +150,12 @@ def would_attach(pool, row):
     lun, old = row.lun, before(pool, row.lun)
     if row.refusal is not None:
         return _row(lun, client.attach.FAILED, False, old, old, {"error": str(row.refusal)})
+    if row.unplugged is not None:
+        kind = old["kind"] if old["sr"] else client.luns.RESIGNATURED
+        new = {**old, "kind": kind, "sr": old["sr"] or "(new)", "name": row.name}
+        return _row(
+            lun, client.attach.FAILED, bool(row.steps), old, new, {"name": row.name, "error": str(row.unplugged)}
+        )
     hosts = {host.name: "down" if host.is_down else "plugged" for host in row.hosts}
     new = {**old, "kind": client.luns.ATTACHED, "sr": old["sr"] or "(new)", "name": row.name, "hosts": hosts}
     idle = client.attach.PARTIAL if row.down else client.attach.ALREADY

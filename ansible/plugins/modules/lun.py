@@ -11,8 +11,8 @@ short_description: Bring array clones of SRs of XenServer or XCP-ng to a state
 version_added: 0.1.0
 description:
   - Gives clones identities of their own, attaches them on all hosts of a pool, detaches and forgets them again.
-  - It takes a list, and works on up to O(jobs) LUNs at a time. One that fails, or whose SR is in use, stops no other; then
-    the task fails when all have ended, and RV(luns) says what became of each.
+  - It takes a list, and works on up to O(jobs) LUNs at a time. One that fails stops no LUN behind another target, and
+    one whose SR is in use stops no other; the task fails when all have ended, and RV(luns) says what became of each.
   - What cannot be meant is refused before anything is done, such as a SCSIid that the pool does not see, or an original.
   - No state destroys an SR or what is on a LUN. To unmap or delete a LUN is the array's.
 extends_documentation_fragment:
@@ -70,7 +70,8 @@ options:
     default: false
   leave_others:
     description:
-      - Attach although hosts will see clones that are not named.
+      - Attach although hosts will see clones behind the same target that are not named, or that did not get new
+        identities. A host with an iSCSI session to the target sees them at once, the others when they log in.
     type: bool
     default: false
   with_vms:

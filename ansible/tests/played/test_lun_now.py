@@ -212,6 +212,18 @@ def test_check_mode_knows_of_a_clone_that_the_array_has_overwritten(stage, leave
     assert same(check, real) == (True, False) and "overwritten" in check["msg"]
 
 
+def test_check_mode_knows_of_a_lun_that_is_not_plugged_beside_such_a_clone(stage):
+    copy_of(stage)
+    unplug(stage)
+    overwrite(stage)
+    both_luns = [stage.clone, stage.other]
+    check, real = both(stage, scsi_ids=both_luns)
+    assert same(check, real) == (True, True) and "is introduced and not plugged" in check["msg"]
+    assert [row["error"] for row in check["luns"]] == [row["error"] for row in real["luns"]]
+    assert [row["sr"]["new"] for row in check["luns"]] == [stage.world.sr_uuid(stage.clone), "(new)"]
+    assert same(*both(stage, scsi_ids=both_luns)) == (True, False)
+
+
 # --- what was changed by what failed
 
 

@@ -102,9 +102,12 @@ def test_a_host_that_is_down_fails_the_task_and_the_next_run_does_the_rest(stage
     assert last["changed"] and last["luns"][0]["status"] == "attached"
 
 
-def test_one_lun_that_fails_stops_no_other(stage):
+def test_one_lun_that_fails_stops_no_other_where_hosts_may_see_it(stage):
     stage.world.fail["sr_create", stage.clone] = UsageError("The array is on fire.")
-    found = stage.now("lun", all=True)
+    held = stage.now("lun", all=True)
+    assert held["failed"] and held["changed"] and {row["status"] for row in held["luns"]} == {"failed"}
+    assert "is introduced and not plugged" in held["msg"] and "give leave_others" in held["msg"]
+    found = stage.now("lun", all=True, leave_others=True)
     rows = {row["scsi_id"]: row for row in found["luns"]}
     assert found["failed"] and found["changed"] and "The array is on fire." in found["msg"]
     assert (rows[stage.clone]["status"], rows[stage.other]["status"]) == ("failed", "attached")

@@ -319,8 +319,13 @@ def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, wor
     lab.clone("Testing")
     ran = pool_command("attach", "--all", "--yes", "--json")
     assert ran.status == 9
-    assert [lun["status"] for lun in facts(ran)["luns"]] == ["failed", "attached"]
+    assert [lun["status"] for lun in facts(ran)["luns"]] == ["failed", "failed"]
     assert "did not appear" in facts(ran)["luns"][0]["error"]
+    assert "is introduced and not plugged" in facts(ran)["luns"][1]["error"]
+
+    ran = pool_command("attach", "--all", "--yes", "--json", "--leave-others")
+    assert ran.status == 9
+    assert [lun["status"] for lun in facts(ran)["luns"]] == ["failed", "attached"]
 
 
 def test_somebody_is_asked(lab, pool_command, type_in):

@@ -90,8 +90,9 @@ def holds(lab, *scsi_ids, everything=False):
     assert done == promised
     assert [json.loads(json.dumps(row.facts()))["scsi_id"] for row in rows] == [each.scsi_id for each in results]
     for row, result in zip(rows, results):
-        assert (result.status == attach.ALREADY) == (not row.steps and not row.down and row.refusal is None)
-        assert (result.status == attach.FAILED) == (row.refusal is not None)
+        assert (result.status == attach.ALREADY) == (not row.steps and not row.down and row.error is None)
+        assert (result.status == attach.FAILED) == (row.error is not None)
+        assert str(result.error) == str(row.error)
         assert (result.status == attach.PARTIAL) == bool(row.down)
     return done
 
@@ -236,7 +237,11 @@ def test_of_one_that_the_array_has_overwritten_and_one_beside_it(lab, world):
     fresh = lab.clone("Testing")
     rows, _, _, _ = planned(lab, clone, fresh, is_run=False)
     assert rows[0].text().startswith("refused: ") and "overwritten" in rows[0].facts()["error"]
-    assert {scsi_id for scsi_id, _, _ in holds(lab, clone, fresh)} == {fresh}
+    assert rows[1].facts()["error"] == str(rows[1].unplugged) and clone in rows[1].text()
+    assert holds(lab, clone, fresh) == [(fresh, "introduce", "Testing 2026-11-22"), (fresh, "resignature", "")]
+    rows, promised, _, _ = planned(lab, clone, fresh, is_run=False)
+    assert promised == [] and rows[1].text() == str(rows[1].unplugged), "nothing is left to do beside that clone"
+    assert holds(lab, clone, fresh) == []
 
 
 def test_two_that_are_introduced_have_the_names_of_the_plan(lab):

@@ -155,7 +155,8 @@ def test_what_somebody_changed_since_stays(lab):
 
 
 def test_one_that_fails_stops_no_other(lab, world):
-    bad, good = lab.clone("Production"), lab.clone("Testing")
+    lab.original("Elsewhere", iqn="iqn.2026-01.test:elsewhere")
+    bad, good = lab.clone("Production"), lab.clone("Elsewhere")
     world.fail["sr_create", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
     done = {result.scsi_id: result for result in lab.attach(bad, good, jobs_at_once=2)}
 

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A clone that kept the identities of its original, behind the target of LUNs that are attached: a host that lists or
+plugs one LUN of a target sees every LUN of it.
+"""
+
+import pytest
+
+from kit.lun_world import FABRIC
+from kit.pool.api import GoneAway
+from kit.pool.errors import XenError
+from kit.pool_lab import only_reads
+from kit.reader import identities
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
+from relvmoiscsi.pool.connection import connect
+
+ELSEWHERE = "iqn.2026-01.test:elsewhere"
+
+
+@pytest.fixture
+def shown(lab):
+    """The SCSIids of the plugs, and "" for each list of the storage manager: what makes a host see LUNs."""
+    seen = []
+
+    def before(method, params):
+        name, parameters = method.replace("Async.", ""), params[1:]
+        if name == "SR.probe" and parameters[2] in records.OWN_TYPES:
+            seen.append("")
+        if name == "PBD.plug":
+            seen.append(lab.pool.db.get("PBD", parameters[0], "device_config")["SCSIid"])
+
+    lab.pool.api.before = before
+    return seen
+
+
+def fails(world, scsi_id):
+    world.fail["sr_create", scsi_id] = NotFound("The LUN did not appear.", "ISCSIDevice")
+
+
+def of(lab, world, scsi_id, name="Production"):
+    """Whether a LUN has the identities of this original."""
+    return identities(world.lun(scsi_id).disk) == identities(world.lun(lab.originals[name][0]).disk)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_no_host_is_made_to_see_a_clone_that_kept_the_identities_of_its_original(lab, world, shown, place, at_once):
+    clones = [lab.clone("Production") for _ in range(3)]
+    bad = clones[place]
+    good = [clone for clone in clones if clone != bad]
+    fails(world, bad)
+    done = {result.scsi_id: result for result in lab.attach(everything=True, jobs_at_once=at_once)}
+
+    assert shown == [] and of(lab, world, bad)
+    assert {result.status for result in done.values()} == {FAILED}
+    for scsi_id in good:
+        assert str(done[scsi_id].error) == (
+            f"The SR on the LUN {scsi_id} is introduced and not plugged. Behind the same target, clones may still have "
+            f"the identities of their originals: {bad}. Run the same again, or give --leave-others."
+        )
+        assert lab.sr(done[scsi_id].sr_uuid)[1]["PBDs"] == [] and not of(lab, world, scsi_id)
+
+    world.fail.clear()
+    again = {result.scsi_id: result for result in lab.attach(everything=True, jobs_at_once=at_once)}
+    assert {result.status for result in again.values()} == {DONE} and set(again) == set(clones)
+    assert all(again[scsi_id].sr_uuid == done[scsi_id].sr_uuid for scsi_id in good), "the SR there was is taken"
+    assert all(result.vdis and set(result.hosts.values()) == {"plugged"} for result in again.values())
+
+
+def test_the_same_again_changes_nothing_while_the_clone_fails(lab, world, shown):
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    fails(world, bad)
+    first = lab.attach(bad, good)
+    before = lab.summary()
+    second = lab.attach(bad, good)
+
+    assert [str(result.error) for result in second] == [str(result.error) for result in first]
+    assert lab.summary() == before and shown == []
+
+
+def test_a_list_that_names_the_other_lun_alone_is_refused_as_at_first(lab, world):
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    fails(world, bad)
+    lab.attach(bad, good)
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+        found = luns.find(calls, pool, pool.portals())
+    with pytest.raises(Refused, match=bad):
+        attach.verify_none_left(found, attach.choose(found, [good], []))
+
+
+def test_the_luns_of_another_target_are_plugged(lab, world, shown):
+    lab.original("Elsewhere", iqn=ELSEWHERE)
+    bad, beside, away = lab.clone("Production"), lab.clone("Testing"), lab.clone("Elsewhere")
+    fails(world, bad)
+    done = {result.scsi_id: result.status for result in lab.attach(everything=True, jobs_at_once=2)}
+
+    assert done == {bad: FAILED, beside: FAILED, away: DONE}
+    assert set(shown) == {"", away}
+
+
+def test_whoever_leaves_others_has_the_rest_plugged(lab, world, shown):
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    fails(world, bad)
+    done = lab.attach(bad, good, leave_others=True)
+
+    assert [result.status for result in done] == [FAILED, DONE] and good in shown
+
+
+def test_what_is_attached_already_is_left_so(lab, world, shown):
+    there, bad = lab.clone("Production"), lab.clone("Testing")
+    lab.attach(there)
+    fails(world, bad)
+    del shown[:]
+    done = {result.scsi_id: result.status for result in lab.attach(there, bad)}
+
+    assert done == {there: ALREADY, bad: FAILED} and shown == []
+
+
+def test_a_host_that_was_down_is_not_plugged_beside_it(lab, world, shown):
+    there, bad = lab.clone("Production"), lab.clone("Testing")
+    lab.pool.go_down(lab.pool.hosts[2])
+    lab.attach(there)
+    lab.pool.come_back(lab.pool.hosts[2])
+    fails(world, bad)
+    del shown[:]
+    done = {result.scsi_id: result for result in lab.attach(there, bad)}
+    assert done[there].status == FAILED and bad in str(done[there].error) and shown == []
+
+    world.fail.clear()
+    assert {result.status for result in lab.attach(there, bad)} == {DONE}
+
+
+def test_a_lun_that_fails_with_identities_of_its_own_holds_up_no_other(lab, world, shown):
+    """Its SR cannot be introduced; no host takes it for its original."""
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    introduce = lab.pool.api._methods["SR.introduce"]
+
+    def failing(session, uuid, *words):
+        if uuid == world.sr_uuid(bad):
+            raise XenError("SR_INTRODUCE_FAILED")
+        return introduce(session, uuid, *words)
+
+    lab.pool.api._methods["SR.introduce"] = failing
+    done = {result.scsi_id: result.status for result in lab.attach(bad, good)}
+
+    assert done == {bad: FAILED, good: DONE} and not of(lab, world, bad)
+
+
+def test_a_clone_of_an_sr_that_the_pool_does_not_know_holds_up_no_other(lab, world, shown):
+    """It has the identities of nothing here: so it is left, unnamed, as well."""
+    lab.original("Foreign")
+    foreign, good = lab.clone("Foreign"), lab.clone("Production")
+    original = lab.originals["Foreign"][1]
+    for pbd in lab.pool.db.refs("PBD", SR=original):
+        lab.pool.storage.pbd_unplug("", pbd)
+    lab.pool.storage.sr_forget("", original)
+    world.luns[:] = [lun for lun in world.luns if lun.scsi_id != lab.originals["Foreign"][0]]
+    fails(world, foreign)
+    done = {result.scsi_id: result.status for result in lab.attach(foreign, good, are_clones=True)}
+
+    assert done == {foreign: FAILED, good: DONE}
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_killed_at_each_call_while_a_clone_fails(lab, world, shown, is_over):
+    """The run after shows no host the clone; the one in which the clone gets its identities finishes all."""
+    watch, number = lab.pool.api.before, 0
+    while True:
+        bad, good = lab.clone("Production"), lab.clone("Production")
+        fails(world, bad)
+        count = [-1]
+
+        def before(method, params, count=count, number=number):
+            watch(method, params)
+            count[0] += not only_reads(method)
+            if count[0] >= number:
+                raise GoneAway()
+
+        del shown[:]
+        lab.pool.api.before = before
+        try:
+            lab.attach(bad, good)
+        except RelvmoiscsiError:
+            pass
+        lab.pool.api.before = watch
+        if not is_over:
+            assert {result.status for result in lab.attach(bad, good)} == {FAILED}
+        assert shown == [], number
+        world.fail.clear()
+        assert {result.status for result in lab.attach(bad, good)} == {DONE}, number
+        if count[0] < number:
+            break
+        number += 1
+    assert number > 5
+
+
+# --- Fibre Channel
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_what_adapters_see_is_one_target(lab, world, shown, at_once):
+    lab.original("Fabric", target=FABRIC)
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
+    bad, good = lab.clone("Fabric"), lab.clone("Fabric")
+
+    def attached():
+        with connect(lab.where()) as calls:
+            pool = records.read(calls)
+            chosen = attach.choose(luns.find_on_master(calls, pool), [bad, good], [])
+            results = attach.attach(calls, pool, chosen, attach.Wanted(run="a run", jobs=at_once))
+        return {result.scsi_id: result.status for result in results}
+
+    fails(world, bad)
+    assert attached() == {bad: FAILED, good: FAILED}
+    assert shown == [] and of(lab, world, bad, "Fabric")
+    world.fail.clear()
+    assert attached() == {bad: DONE, good: DONE}
