@@ -352,7 +352,7 @@ def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Por
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
     wanted = Wanted(arguments.name, records.today(), records.run_id(), arguments.jobs, arguments.leave_others)
-    planned = attach.plan(calls, pool, chosen, wanted)
+    planned = attach.plan(calls, pool, chosen, wanted, seen)
     passed_over = [attach.passed_over(lun) for lun in left]
     if arguments.dry_run:
         return _would_attach(planned, passed_over)

@@ -5,7 +5,8 @@
         pool = records.read(calls)
         found = luns.find(calls, pool, pool.portals())
         chosen = attach.choose(found, [], [], everything=True)
-        done = attach.attach(calls, pool, chosen, attach.Wanted(date="2026-11-22", run="nightly"))
+        wanted = attach.Wanted(date="2026-11-22", run="nightly")
+        done = attach.attach(calls, pool, chosen, wanted, found=found)
 
     connection   log in, on the master wherever the login was sent; TLS; what went wrong, in sentences
     calls        a session: calls, tasks that are waited for by events, another connection for another thread

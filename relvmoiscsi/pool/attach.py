@@ -228,17 +228,27 @@ def verify_template(template: str) -> None:
 # --- attach
 
 
-def plan(calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> List[LunPlan]:
-    """What there is to do with the chosen LUNs, in their order. Nothing is changed. Raises UsageError, PoolFailure."""
+def plan(
+    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, found: Sequence[PoolLun] = ()
+) -> List[LunPlan]:
+    """What there is to do with the chosen LUNs of those found, in their order. Nothing is changed.
+
+    Raises UsageError, PoolFailure.
+    """
     planned = attach_plan.plan(calls, pool, chosen, names(pool, chosen, wanted), wanted.run)
-    return planned if wanted.leave_others else attach_plan.with_neighbours(planned)
+    return planned if wanted.leave_others else attach_plan.with_neighbours(planned, found)
 
 
 def attach(
-    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, tell: Progress = lambda *_: None
+    calls: Calls,
+    pool: Pool,
+    chosen: Sequence[PoolLun],
+    wanted: Wanted,
+    tell: Progress = lambda *_: None,
+    found: Sequence[PoolLun] = (),
 ) -> List[Attached]:
     """Plan, and carry it out at once. Raises what both do."""
-    return carry_out(calls, pool, plan(calls, pool, chosen, wanted), wanted, tell)
+    return carry_out(calls, pool, plan(calls, pool, chosen, wanted, found), wanted, tell)
 
 
 def carry_out(

@@ -152,18 +152,20 @@ def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
     return lambda lun: lun.portal.iqn if is_plain else ""
 
 
-def with_neighbours(planned: Sequence[LunPlan]) -> List[LunPlan]:
+def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> List[LunPlan]:
     """The same plans, where each SR that is to be plugged waits for the untouched clones that a plug shows to a host.
 
-    An SR beside a clone that is refused is introduced, and not plugged. Pure.
+    An SR beside a clone that is refused is introduced, and not plugged. So is one beside a clone, of those found, with
+    which a run has begun and which cannot be looked at: the master may be at work on it. Pure.
     """
     group = seen_together([row.lun for row in planned])
+    clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
+    resignatured = {row.lun.scsi_id for row in planned if row.refusal is None}
 
     def beside(row: LunPlan) -> LunPlan:
-        untouched = [other for other in planned if other.lun.is_untouched and group(other.lun) == group(row.lun)]
-        row = row._replace(neighbours=tuple(other.lun.scsi_id for other in untouched))
+        row = row._replace(neighbours=tuple(lun.scsi_id for lun in clones if group(lun) == group(row.lun)))
         try:
-            verify_neighbours(row, {other.lun.scsi_id for other in untouched if other.refusal is None})
+            verify_neighbours(row, resignatured)
         except Refused as unplugged:
             return row._replace(hosts=(), scans=False, labels=False, unplugged=unplugged)
         return row

@@ -61,6 +61,11 @@ class PoolLun(NamedTuple):
         """Has it the identities of something in this pool?"""
         return self.kind in UNTOUCHED and self.is_ours
 
+    @property
+    def may_be_untouched(self) -> bool:
+        """Was it a clone when a run of this pool began with it, and cannot be looked at now?"""
+        return self.kind in UNSEEN and self.is_ours
+
     def facts(self, pool: Pool) -> Dict[str, Any]:
         """For JSON."""
         return {
@@ -100,7 +105,7 @@ def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = job
         raise failures[0][1]
     items = list(found.values())
     outcomes = jobs.at_once(calls, items, lambda one, item: look(one, pool, *item), at_once)
-    seen = twins_named([_lun_or_why(item, outcome) for item, outcome in zip(items, outcomes)])
+    seen = twins_named([_lun_or_why(pool, item, outcome) for item, outcome in zip(items, outcomes)])
     return seen + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
 
 
@@ -139,7 +144,7 @@ def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
         config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]
         return _in_use(pool, sr, portal_of(config), lun)
     if row["state"] is None:
-        return PoolLun(lun.scsi_id, UNREACHABLE, HBA, problem=row["problem"] or "")
+        return _unreachable(pool, HBA, lun, row["problem"] or "")
     texts: Dict[str, Any] = {name: row.get(key) or "" for name, key in _ROW.items()}
     databases, is_copied = tuple(row.get("metadata_of") or ()), bool(row.get("copied"))
     return named(pool, HBA, lun, OnLun(row["state"], is_copied=is_copied, metadata_of=databases, **texts))
@@ -242,7 +247,7 @@ def _original(pool: Pool, ref: Optional[str], on: OnLun) -> str:
 def _is_ours(pool: Pool, ref: Optional[str], kind: str, scsi_id: str, of_sr: str) -> bool:
     if kind == RESIGNATURED:
         return ref is not None or pool.is_begun(scsi_id)
-    if kind == UNFINISHED:
+    if kind in (UNFINISHED, BUSY):
         return pool.sr_by_uuid(of_sr) is not None or pool.is_begun(scsi_id)
     return kind == CLONE
 
@@ -256,14 +261,18 @@ def _name(pool: Pool, of_sr: str, on: OnLun) -> str:
     return on.name_label
 
 
-def _lun_or_why(item: Tuple[Portal, Seen], outcome: Union[PoolLun, RelvmoiscsiError]) -> PoolLun:
+def _unreachable(pool: Pool, portal: Portal, lun: Seen, problem: str) -> PoolLun:
+    is_ours = pool.is_begun(lun.scsi_id)
+    return PoolLun(lun.scsi_id, UNREACHABLE, portal, lun.size_bytes, problem=problem, is_ours=is_ours)
+
+
+def _lun_or_why(pool: Pool, item: Tuple[Portal, Seen], outcome: Union[PoolLun, RelvmoiscsiError]) -> PoolLun:
     """Raises PoolGone: nothing more is to be had."""
     if isinstance(outcome, PoolGone):
         raise outcome
     if isinstance(outcome, PoolLun):
         return outcome
-    portal, lun = item
-    return PoolLun(lun.scsi_id, UNREACHABLE, portal, lun.size_bytes, problem=str(outcome))
+    return _unreachable(pool, *item, str(outcome))
 
 
 def _each_iqn(

@@ -144,7 +144,7 @@ class Lab:
             of = [pool.srs[records.find_sr(pool, name)]["uuid"] for name in clones_of]
             chosen = attach.choose(found, scsi_ids, of, everything, are_clones)
             wanted = attach.Wanted(date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others)
-            return attach.attach(calls, pool, chosen, wanted, tell)
+            return attach.attach(calls, pool, chosen, wanted, tell, found)
 
     def sr(self, uuid):
         """(reference, record) of an SR."""

@@ -32,7 +32,7 @@ def forward(module, calls, pool):
         _tell_doubtful(module, mine, chosen, names)
         if not params["leave_others"] and params["state"] == "attached":
             client.attach.verify_none_left(found, chosen)
-        rows = _forward_rows(module, calls, pool, chosen)
+        rows = _forward_rows(module, calls, pool, chosen, found)
     rows += [_failed_row(client.attach.passed_over(lun), {"scsi_id": lun.scsi_id}) for lun in passed]
     return ended(rows)
 
@@ -90,14 +90,14 @@ def _tell_doubtful(module, found, chosen, names):
         module.warn(f"The LUN {lun.scsi_id} is left out: it is {lun.kind}, and may be in use elsewhere.")
 
 
-def _forward_rows(module, calls, pool, chosen):
+def _forward_rows(module, calls, pool, chosen, found):
     params = module.params
     names = params["name"], client.records.today(), client.run_of(params)
     wanted = client.attach.Wanted(*names, params["jobs"], params["leave_others"])
     is_attach, written = params["state"] == "attached", set()
     if module.check_mode and not is_attach:
         return [would_resignature(pool, lun) for lun in chosen]
-    planned = client.attach.plan(calls, pool, chosen, wanted) if is_attach else []
+    planned = client.attach.plan(calls, pool, chosen, wanted, found) if is_attach else []
     if module.check_mode:
         return [would_attach(pool, row) for row in planned]
 

@@ -14,6 +14,7 @@ from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.lists import OnLun, Seen
 
 ELSEWHERE = "iqn.2026-01.test:elsewhere"
 
@@ -194,6 +195,49 @@ def test_killed_at_each_call_while_a_clone_fails(lab, world, shown, is_over):
             break
         number += 1
     assert number > 5
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_no_host_sees_a_clone_on_which_a_killed_run_may_be_at_work(lab, world, shown, is_named):
+    """t0: SR.create of one clone has begun; t1: the client dies; t2: the next run cannot look at that clone."""
+    bad, good = lab.clone("Production"), lab.clone("Testing")
+    watch = lab.pool.api.before
+
+    def dies(method, params):
+        if method == "Async.SR.create" and params[2]["SCSIid"] == bad:
+            lab.pool.api.before = gone
+        watch(method, params)
+
+    def gone(method, params):
+        raise GoneAway()
+
+    fails(world, bad)
+    lab.pool.api.before = dies
+    assert {each.status for each in lab.attach(bad, good)} == {FAILED}
+    lab.pool.api.before = watch
+    assert of(lab, world, bad) and of(lab, world, good, "Testing")
+    world.fail["sr_probe", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
+    (result,) = lab.attach(good, bad) if is_named else lab.attach(good)
+
+    assert result.status == FAILED and bad in str(result.error) and shown == []
+    assert [each.status for each in lab.attach(good, leave_others=True)] == [DONE]
+
+
+def test_a_lun_that_cannot_be_looked_at_and_is_no_clone_of_a_run_holds_up_no_other(lab, world):
+    away, good = lab.clone("Production"), lab.clone("Testing")
+    world.fail["sr_probe", away] = NotFound("The LUN did not appear.", "ISCSIDevice")
+    assert [each.status for each in lab.attach(good)] == [DONE]
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_busy_lun_is_one_of_ours_where_a_run_has_begun_with_it(lab, is_begun):
+    clone = lab.clone("Production")
+    with connect(lab.where()) as calls:
+        pool = records.read(calls)
+    if is_begun:
+        pool = pool._replace(at_work={"relvmoiscsi:at-work:a run": frozenset([clone])})
+    seen = luns.named(pool, records.Portal("10.0.0.5", "iqn"), Seen(clone, 0, 0, ""), OnLun("busy"))
+    assert (seen.kind, seen.may_be_untouched, seen.is_untouched) == ("busy", is_begun, False)
 
 
 # --- Fibre Channel
