@@ -2,10 +2,12 @@
 """The command as a process, given URLs of LUNs of tgt: its bytes, its user, its secrets, its death."""
 
 import os
+import shutil
 import signal
-import stat
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,22 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+#: Nobody may look into it: this checkout may lie where only root does, and pytest shuts its own directories again.
+PUBLIC = Path(tempfile.gettempdir()) / f"relvmoiscsi-public-{os.getpid()}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def public():
+    """The package where nobody can import it."""
+    PUBLIC.mkdir()
+    try:
+        shutil.copytree(str(TOP / "relvmoiscsi"), str(PUBLIC / "relvmoiscsi"), ignore=shutil.ignore_patterns("*.pyc"))
+        PUBLIC.chmod(0o755)
+        yield
+    finally:
+        shutil.rmtree(str(PUBLIC))
+
+
 @pytest.fixture(autouse=True)
 def programs():
     require("tgtd", "tgtadm", "setpriv")
@@ -49,7 +67,7 @@ def start(*argv, code=None, **more):
     python = [PYTHON, "-c", code] if code else [PYTHON, "-m", "relvmoiscsi"]
     return subprocess.Popen(
         [*NOBODY, *python, *map(str, argv)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, env=environment(**more), cwd=str(TOP),
+        stderr=subprocess.STDOUT, env=environment(PYTHONPATH=str(PUBLIC), **more), cwd=str(PUBLIC),
     )  # fmt: skip
 
 
@@ -72,13 +90,11 @@ def image(tmp_path, name):
 
 
 @pytest.fixture
-def place(tmp_path):
-    """A directory that nobody may use."""
-    for parent in [tmp_path, *tmp_path.parents]:
-        if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & stat.S_IXOTH:
-            parent.chmod(parent.stat().st_mode | 0o055)
-    tmp_path.chmod(0o777)
-    return tmp_path
+def place():
+    """A directory that nobody may use, until the test ends."""
+    path = Path(tempfile.mkdtemp(dir=str(PUBLIC)))
+    path.chmod(0o777)
+    return path
 
 
 def test_each_command_leaves_the_bytes_that_it_leaves_on_an_image_file(place):
