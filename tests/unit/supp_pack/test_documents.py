@@ -68,8 +68,8 @@ def test_the_manual_page_has_the_parts_of_one():
     titles = re.findall(r"^\.SH (.*)$", PAGE, re.MULTILINE)
 
     assert titles == [
-        "NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "THE MAP", "EXIT STATUS", "FILES", "EXAMPLES",
-        "SEE ALSO", "Copyright",
+        "NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "WITH A URL", "THE MAP", "EXIT STATUS", "FILES",
+        "EXAMPLES", "SEE ALSO", "Copyright",
     ]  # fmt: skip
     assert re.search(r"^relvmoiscsi \\- .+$", section("NAME"), re.MULTILINE)
 

@@ -263,7 +263,7 @@ def test_blocks_that_a_path_does_not_give_are_not_taken_for_lost():
 
     disk.lost = []
     assert disk.copy() == unfinished
-    assert "run `relvmoiscsi recover" in caught.value.disk_state
+    assert "`relvmoiscsi recover sparse disk` finishes" in caught.value.disk_state
 
 
 def test_a_name_that_somebody_has_given_a_volume_meanwhile_is_a_reason_to_stop_and_undo_keeps_it():
