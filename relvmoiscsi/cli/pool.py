@@ -274,6 +274,8 @@ def _check_portal(arguments: argparse.Namespace) -> None:
         raise UsageError("--chap-user and --chap-password-file belong together.")
     if arguments.chap_user and not arguments.target:
         raise UsageError("--chap-user goes with --target: one array's password is not shown to all others.")
+    if (arguments.iqn or arguments.port) and not arguments.target:
+        raise UsageError("--iqn and --port go with --target: without it, all targets of the pool are looked at.")
 
 
 def _seen(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> List[PoolLun]:

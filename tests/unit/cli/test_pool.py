@@ -514,6 +514,18 @@ def test_the_password_of_one_array_is_not_shown_to_all(lab, pool_command, tmp_pa
     assert ran.status == 2 and "--chap-user goes with --target" in ran.err
 
 
+@pytest.mark.parametrize("words", [("--iqn", IQN), ("--port", "3260"), ("--hba", "--iqn", IQN)])
+def test_what_narrows_a_target_is_an_error_without_one(lab, pool_command, words):
+    lab.clone("Production")
+    before = list(lab.pool.api.calls)
+
+    ran, listed = pool_command("attach", "--all", "--yes", *words), pool_command("luns", *words)
+
+    assert (ran.status, listed.status) == (2, 2)
+    assert "--iqn and --port go with --target" in ran.err and "--iqn and --port go with --target" in listed.err
+    assert lab.pool.api.calls == before
+
+
 def test_without_a_terminal_steps_are_lines(lab, pool_command):
     clone = lab.clone("Production")
     ran = pool_command("attach", clone, "--yes")
