@@ -9,7 +9,10 @@ that touch, or nearly do.
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from typing import Iterable, Iterator, List, NamedTuple, Sequence
+
+from relvmoiscsi.errors import Place, Truncated
 
 SECTOR = 512
 NEAR = 4096  #: bytes; reading a gap of this size costs less than a second request
@@ -95,6 +98,38 @@ def align_down(offset: int, alignment: int) -> int:
 
 def align_up(offset: int, alignment: int) -> int:
     return offset + -offset % alignment
+
+
+def verify_readable(device: Device, wanted: Range) -> None:
+    """Raises Truncated for a range that is not wholly on the device, ValueError for what is no range."""
+    if wanted.offset < 0 or wanted.length < 0:
+        raise ValueError(f"{wanted} is no range of a device")
+    if wanted.end > device.size_bytes:
+        available = device.size_bytes - wanted.offset
+        raise Truncated("the range to read", Place(device.name, wanted.offset), wanted.length, available)
+
+
+def verify_writable(device: Device, chunk: Chunk, writable: bool) -> None:
+    """Raises ValueError, before anything is written: each refusal here is a bug of the caller."""
+    if not writable:
+        raise ValueError(f"{device.name} is open for reading only")
+    if chunk.offset % device.block_size or len(chunk.data) % device.block_size:
+        raise ValueError(
+            f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset} does not fit the blocks of "
+            f"{device.block_size} bytes of {device.name}"
+        )
+    if chunk.offset < 0 or chunk.end > device.size_bytes:
+        what = f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset}"
+        raise ValueError(f"{what} is not wholly on {device.name}")
+
+
+def cut_out(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview]) -> bytes:
+    """The bytes of a range, out of the buffer of the span that holds it; `starts` are the offsets of the spans."""
+    if not wanted.length:
+        return b""
+    index = bisect_right(starts, wanted.offset) - 1
+    start = wanted.offset - starts[index]
+    return bytes(buffers[index][start : start + wanted.length])
 
 
 def spans_of(ranges: Sequence[Range], block_size: int, size_bytes: int) -> List[Range]:

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A LUN over iSCSI as a device of the engine."""
 
-from bisect import bisect_right
 from typing import List, Optional, Sequence
 
-from relvmoiscsi.device import Chunk, Device, Range, pieces_of, runs_of, spans_of
-from relvmoiscsi.errors import Place, Truncated
+from relvmoiscsi.device import (
+    Chunk,
+    Device,
+    Range,
+    cut_out,
+    pieces_of,
+    runs_of,
+    spans_of,
+    verify_readable,
+    verify_writable,
+)
 from relvmoiscsi.iscsi import scsi
 from relvmoiscsi.iscsi.lun import READ, WRITE, Lun, Operation
 from relvmoiscsi.iscsi.names import LunInfo
@@ -42,7 +50,7 @@ class LunDevice(Device):
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         for wanted in ranges:
-            self._check_readable(wanted)
+            verify_readable(self, wanted)
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = [memoryview(bytearray(span.length)) for span in spans]
         operations = []
@@ -53,11 +61,11 @@ class LunDevice(Device):
                 operations.append(Operation(READ, place.offset, place.length, command))
         self._lun.read(operations)
         starts = [span.offset for span in spans]
-        return [_cut(wanted, starts, buffers) for wanted in ranges]
+        return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
-            self._check_writable(chunk)
+            verify_writable(self, chunk, self.writable)
         operations = []
         for run in runs_of(chunks):
             data = memoryview(b"".join([chunk.data for chunk in run]))
@@ -73,28 +81,3 @@ class LunDevice(Device):
 
     def _blocks(self, place: Range) -> Sequence[int]:
         return place.offset // self.block_size, place.length // self.block_size
-
-    def _check_readable(self, wanted: Range) -> None:
-        if wanted.offset < 0 or wanted.length < 0:
-            raise ValueError(f"{wanted} is no range of a device")
-        if wanted.end > self.size_bytes:
-            available = self.size_bytes - wanted.offset
-            raise Truncated("the range to read", Place(self.name, wanted.offset), wanted.length, available)
-
-    def _check_writable(self, chunk: Chunk) -> None:
-        """Every refusal here is a bug of the caller, found before anything is written."""
-        if not self.writable:
-            raise ValueError(f"{self.name} is open for reading only")
-        is_in_blocks = chunk.offset % self.block_size == 0 == len(chunk.data) % self.block_size
-        if not is_in_blocks or chunk.offset < 0 or chunk.end > self.size_bytes:
-            what = f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset}"
-            raise ValueError(f"{what} does not fit the {self.size_bytes} bytes of {self.name}")
-
-
-def _cut(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview]) -> bytes:
-    """The bytes of a range, out of the buffer of the span that holds it; `starts` are the offsets of the spans."""
-    if not wanted.length:
-        return b""
-    index = bisect_right(starts, wanted.offset) - 1
-    start = wanted.offset - starts[index]
-    return bytes(buffers[index][start : start + wanted.length])

@@ -25,7 +25,6 @@ import stat
 import struct
 import time
 from abc import abstractmethod
-from bisect import bisect_right
 from functools import partial
 from itertools import accumulate
 from types import TracebackType
@@ -38,11 +37,14 @@ from relvmoiscsi.device import (
     Range,
     align_down,
     align_up,
+    cut_out,
     pieces_of,
     runs_of,
     spans_of,
+    verify_readable,
+    verify_writable,
 )
-from relvmoiscsi.errors import DeviceError, NotFound, Place, Refused, Truncated, UsageError
+from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host.disk.batch import Workers
 from relvmoiscsi.host.disk.claim import (
     NOT_WRITTEN,
@@ -109,7 +111,7 @@ class HostDevice(Device):
 
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
         for wanted in ranges:
-            self._check_readable(wanted)
+            verify_readable(self, wanted)
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = _buffers(spans, self.block_size)
         operations = _operations(self._fill, spans, buffers)
@@ -122,11 +124,11 @@ class HostDevice(Device):
             )
         self._workers.run(operations)
         starts = [span.offset for span in spans]
-        return [_cut(wanted, starts, buffers) for wanted in ranges]
+        return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
-            self._check_writable(chunk)
+            verify_writable(self, chunk, self.writable)
         runs = runs_of(chunks)
         extents = [Range(run[0].offset, run[-1].end - run[0].offset) for run in runs]
         buffers = _buffers(extents, self.block_size)
@@ -174,26 +176,6 @@ class HostDevice(Device):
     @abstractmethod
     def _write_some(self, view: memoryview, offset: int) -> int:
         """Write from `view` and return how many of its bytes were taken. Raises OSError."""
-
-    def _check_readable(self, wanted: Range) -> None:
-        if wanted.offset < 0 or wanted.length < 0:
-            raise ValueError(f"{wanted} is no range of a device")
-        if wanted.end > self.size_bytes:
-            available = self.size_bytes - wanted.offset
-            raise Truncated("the range to read", Place(self.name, wanted.offset), wanted.length, available)
-
-    def _check_writable(self, chunk: Chunk) -> None:
-        """Every refusal here is a bug of the caller, found before anything is written."""
-        if not self.writable:
-            raise ValueError(f"{self.name} is open for reading only")
-        if chunk.offset % self.block_size or len(chunk.data) % self.block_size:
-            raise ValueError(
-                f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset} does not fit the blocks of "
-                f"{self.block_size} bytes of {self.name}"
-            )
-        if chunk.offset < 0 or chunk.end > self.size_bytes:
-            what = f"a chunk of {len(chunk.data)} bytes at byte {chunk.offset}"
-            raise ValueError(f"{what} is not wholly on {self.name}")
 
     def _fill(self, view: memoryview, offset: int) -> None:
         self._transfer("read", self._read_some, view, offset)
@@ -376,15 +358,6 @@ def _operations(
         for extent, buffer in zip(extents, buffers)
         for piece in pieces_of(extent.length)
     ]
-
-
-def _cut(wanted: Range, starts: Sequence[int], buffers: Sequence[memoryview]) -> bytes:
-    """The bytes of a range, out of the buffer of the span that holds it; `starts` are the offsets of the spans."""
-    if not wanted.length:
-        return b""
-    index = bisect_right(starts, wanted.offset) - 1
-    start = wanted.offset - starts[index]
-    return bytes(buffers[index][start : start + wanted.length])
 
 
 def _buffers(extents: Sequence[Range], block_size: int) -> List[memoryview]:
