@@ -31,7 +31,7 @@ class Acceptance(Lab):
 
     def __init__(self, world, simulated, directory, target=TARGET, **options):
         super().__init__(world, simulated)
-        self.directory, self.clones, self.errors = directory, [], []
+        self.directory, self.runs, self.clones, self.errors = directory, 0, [], []
         for name in ("Production", "Scratch"):
             self.original(name, target, IQN if target else "", **options)
         self.scratch = self.originals["Scratch"][1]
@@ -54,13 +54,14 @@ class Acceptance(Lab):
             self.said.append(text)
             say(text)
 
-        arguments = kit._parser().parse_args(["--sr", "Scratch", "--report", str(self.directory), *words])
+        self.runs += 1  # a directory each: reports are named by process and second, which two runs here may share
+        reports = self.directory / str(self.runs)
+        arguments = kit._parser().parse_args(["--sr", "Scratch", "--report", str(reports), *words])
         tools = kit.Tools(command, array or self.array, tell)
-        before = set(self.directory.glob("*.json"))
         if arguments.clean:
             return kit.clean(self.where(), tools, arguments.sr), None
         status = kit.run(self.where(), tools, arguments.sr, arguments.target, arguments.report)
-        (written,) = set(self.directory.glob("*.json")) - before
+        (written,) = reports.glob("*.json")
         return status, json.loads(written.read_text(encoding="utf-8"))
 
     def kits(self, name, sr_uuid=None):
@@ -405,7 +406,7 @@ def test_no_password_is_in_a_report(pool):
         method == "Async.VM.start" and fail(pool.pool.api.password + " at " + pool.pool.url)
     )
     pool.run()
-    texts = [path.read_text(encoding="utf-8") for path in pool.directory.iterdir()]
+    texts = [path.read_text(encoding="utf-8") for path in pool.directory.rglob("*") if path.is_file()]
     assert len(texts) == 2
     for text in texts:
         assert pool.pool.api.password not in text and pool.pool.url not in text and "(removed)" in text
@@ -424,7 +425,7 @@ def test_with_chap_no_secret_stays(tmp_path, monkeypatch):
         before = lab.everything()
         assert lab.run()[0] == 0, "\n".join(lab.said)
         assert lab.everything() == before
-        assert not any("the CHAP secret" in path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
+        assert not any("the CHAP secret" in path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.*"))
 
 
 def test_a_clone_behind_another_target(pool):
@@ -521,7 +522,7 @@ def same_in_each_run(text):
 
 def test_the_report_on_the_page_is_that_of_a_run(pool):
     pool.run()
-    (path,) = pool.directory.glob("*.rst")
+    (path,) = pool.directory.rglob("*.rst")
     written = path.read_text(encoding="utf-8")
     rows = same_in_each_run(written[written.index("   * - step\n") :])
     page = (kit.TOP / "docs/acceptance.rst").read_text(encoding="utf-8")
