@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 # What each target does is in tools/; CI=true makes whatever could not run a failure.
 
-.PHONY: help demo test check unit unit36 judges cinder collection sanity vm e2e long bench acceptance acceptance-clean docs rpm pack clean
+.PHONY: help demo test check unit unit36 judges cinder collection sanity vm e2e exhaustive bench acceptance acceptance-clean docs rpm pack clean
 .NOTPARALLEL:
 
 help:  ## this list
@@ -40,8 +40,8 @@ vm:  ## as root: in a VM with a real kernel, iSCSI target and initiator, multipa
 
 e2e: vm  ## another name of vm
 
-long:  ## for a night: thousands of random chains become one VDI each, FIRST=0 COUNT=3000 of each format
-	@bash tools/venv.sh current
+exhaustive:  ## for a night: every cut, kill and state, thousands of random chains; before a release
+	@RELVMOISCSI_WHOLE=1 bash tools/test.sh unit unit36 judges cinder collection vm
 	@.venv/current/bin/python tools/long_run.py qcow2 $(or $(FIRST),0) $(or $(COUNT),3000)
 	@.venv/current/bin/python tools/long_run.py vhd $(or $(FIRST),0) $(or $(COUNT),3000)
 

@@ -9,12 +9,16 @@ import builtins
 import gc
 import io
 import os
+import random
+import re
+import signal
 import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kit import examples
 from kit.examples import IS_36
 
 HERE = Path(__file__).resolve().parent
@@ -42,12 +46,22 @@ gc.set_threshold(50000, 20, 50)
 
 
 def pytest_addoption(parser):
-    text = "a part: Python 3.6 runs a fourth of the tests marked `states`, and in `make test` the newer one the others"
-    parser.addoption("--states", choices=["all", "fourth", "others"], help=text)
+    parser.addoption("--sample", action="store_true", help="`make test`: of states a part, on Python 3.6 a smoke")
+
+
+def pytest_configure(config):
+    # A test run from a shell's background has SIGINT ignored, and so would have each command that a test interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header():
+    if examples.WHOLE:
+        return "every state and step"
+    return f"states and steps are sampled: RELVMOISCSI_SEED={examples.SEED} takes the same ones again"
 
 
 def pytest_ignore_collect(collection_path, config):
-    return True if _states(config) == "fourth" and collection_path in ONE_PYTHON else None
+    return True if _is_smoke(config) and collection_path in ONE_PYTHON else None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -57,50 +71,58 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("root")
         elif item.get_closest_marker("root"):
             raise pytest.UsageError(f"{item.nodeid} has the mark `root`, which is for tests/judged")
-    part = _states(config)
-    if part != "all":
-        kept = _part(part, items)
+    if config.getoption("--sample"):
+        kept = set(_smoke(items) if _is_smoke(config) else _sampled(items))
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
 
 
-def _states(config):
-    return config.getoption("--states") or ("fourth" if IS_36 else "all")
+def _is_smoke(config):
+    """Python 3.6 runs each way through the code that interpreters may differ in, and a smoke of every other room."""
+    return IS_36 and config.getoption("--sample")
 
 
-#: a test that is tried with so many values or more is one whose values are data, not ways through the code: Python 3.6
-#: takes each fourth, and each eighth of twice as many
-MANY = 4
+#: of so many values of one kind, or fewer, all are taken
+FEW = 4
 
 
-def _part(part, items):
-    """Of the states of a LUN in use or after a cut, and of a pool whose client was killed, which differ in data and not
-    in code, the first, fifth, ninth ... of each test are in one part, and the others in the other; a test of one state
-    is in both, and the golden ones are, unless it cuts them at every write. Of another test that has `MANY` values or
-    more Python 3.6 takes each fourth as well, and the newer one takes all.
+def _sampled(items):
+    """Of the tests marked `states`, whose values differ in data and not in code: each kind of value, and of a kind that
+    has many, a fourth. Values are of a kind when their ids differ in digits alone: "cut at write 7" and "... 12".
     """
-    kept, tests = set(), {}
+    kinds = {}
     for item in items:
-        tests.setdefault((item.nodeid.split("[")[0], _kind(item)), []).append(item)
-    for (_, kind), values in tests.items():
-        fourth = set(values[:: _step(kind, len(values))])
-        others = set(values) - fourth if kind == "states" else set(values)
-        kept |= fourth if part == "fourth" else others or fourth
+        if item.get_closest_marker("states"):
+            kinds.setdefault(re.sub("[0-9]+", "", item.nodeid), []).append(item)
+    left_out = set()
+    for kind, values in kinds.items():
+        if len(values) > FEW:
+            count = max(FEW, len(values) // 4)
+            left_out |= set(values) - set(random.Random(f"{examples.SEED} {kind}").sample(values, count))
+    return [item for item in items if item not in left_out]
+
+
+#: rooms that talk to the interpreter: argparse, processes, sockets, signals, encodings
+OF_INTERPRETERS = [HERE / "unit" / room for room in ("cli", "host", "iscsi", "sr_driver", "supp_pack", "test_plugin.py")]
+
+
+def _smoke(items):
+    """One value of each test in the rooms that talk to the interpreter; in every other module of each sixth test."""
+    modules = {}
+    for item in items:
+        modules.setdefault(item.path, {}).setdefault(item.nodeid.split("[")[0], []).append(item)
+    kept = []
+    for path, tests in modules.items():
+        chance = random.Random(f"{examples.SEED} {path.relative_to(HERE)}")
+        wholly = [test for test, values in tests.items() if _talks_to_interpreter(path, values[0])]
+        others = [test for test in tests if test not in wholly]
+        others = chance.sample(others, -(-len(others) // 6))
+        kept += [chance.choice(tests[test]) for test in wholly + others]
     return kept
 
 
-def _step(kind, count):
-    """Python 3.6 takes each so many'th of `count` values."""
-    if kind == "states":
-        return 4
-    return 1 if kind == "golden" or count < MANY else 4 if count < 2 * MANY else 8
-
-
-def _kind(item):
-    """What a test goes through: the golden LUNs, states that the two Pythons share, or other values, if any."""
-    if "golden" in item.nodeid and "_cut_" not in item.name:
-        return "golden"
-    return "states" if item.get_closest_marker("states") else "values"
+def _talks_to_interpreter(path, item):
+    return item.get_closest_marker("processes") or any(room in [path, *path.parents] for room in OF_INTERPRETERS)
 
 
 def pytest_runtest_setup(item):

@@ -2,11 +2,14 @@
 # Run stages of the tests and add up what they said: tools/test.sh unit unit36 judges
 #
 #   unit     everything that needs no root, on the newest Python found
-#   unit36   the same on Python 3.6
+#   unit36   on Python 3.6, what interpreters may differ in, and a smoke of every other room
 #   judges   everything marked root: loop devices, real LVM2 and other programs read what we wrote
 #   cinder   openstack/: Cinder's own manager, LVM driver and connector make volumes with our driver
 #   collection   ansible/: playbooks run with the collection as it is built, against the simulated pool
 #   vm       tests/vm inside a VM: real kernel, iSCSI target and initiator, multipath, LVM2 (tools/e2e.sh)
+#
+# Of states, cuts and kills a run takes a sample, by a seed that it prints (tests/kit/examples.py); RELVMOISCSI_WHOLE=1
+# takes all.
 #
 # The last line of the output is `N passed, N failed, N skipped`, over all stages.
 set -euo pipefail
@@ -84,11 +87,8 @@ job_judges() {
 # Beside the judges, of which each sees the loop devices and volume groups of all: these have root directories of their own.
 job_packages() { job_pytest packages current -m root tests/judged/package; }
 
-# One process: to collect the tests takes each more a tenth of all that it does. All would wait for it in the end.
-job_unit36() {
-    renice -n -5 -p "$BASHPID" >/dev/null 2>&1 || true
-    job_pytest unit36 py36 -m "not root"
-}
+# One process: to collect the tests takes each more a tenth of all that it does.
+job_unit36() { job_pytest unit36 py36 -m "not root" "${sample[@]}"; }
 
 job_collection() { job_pytest collection ansible -c ansible/tests/played/pytest.ini ansible/tests/played; }
 
@@ -106,67 +106,11 @@ job_cinder() {
     PYTHONPATH=.:..:../tests exec "$python" -W ignore -m unittest tests.test_cinder tests.test_drivers
 }
 
-# job_vm <number>: pytest runs elsewhere. Two User-mode Linuxes on each of two cores, as a third of their time they wait;
-# and an emulated machine, with the distribution's own kernel, for what needs that. Without User-mode Linux all is emulated.
+# One emulated machine, the same for everybody: pytest runs in there. All would wait for it in the end, so it goes first.
 job_vm() {
-    local number=$1 results=build/e2e-$1 places=(last first last first last) arguments
-    [ "$number" -eq 0 ] || until_vm_starts build/e2e-0 # what that installs and makes is there for the others
-    tools/venv.sh cinder # one of the tests runs it in the VM
-    "${machines[number]}_part" "$number"
-    # the emulated one is a single thread that all would wait for in the end
-    [ "${machines[number]}" = uml ] || renice -n -5 -p "$BASHPID" >/dev/null 2>&1 || true
-    # the limit ends a VM that hangs: half of all tests, emulated beside everything else, took 24 minutes
-    E2E_BOOT_LIMIT=900 E2E_SUITE_LIMIT=5400 E2E_RESULTS=$results E2E_CPUS=1 E2E_MACHINE=${machines[number]} \
-        E2E_CORE=${places[number]} exec tools/e2e.sh "${arguments[@]}"
-}
-
-machines=(qemu uml uml uml uml)
-
-# until_vm_starts <results>: or it has ended
-until_vm_starts() {
-    until [ -e "$1/arguments" ] || [ -e "$reports/vm-0.ended" ]; do sleep 0.5; done
-}
-
-# part_of <file of tests>: that is the number of its VM; each has about as much to do as the others
-part_of() {
-    case $(basename "$1" .py) in
-        test_sr_create | test_parallel | test_pool_client | test_pool_day | test_installed | test_command_guard) echo 1 ;;
-        test_sr_create_*) echo 2 ;;
-        test_cinder | test_cloudstack | test_direct) echo 4 ;;
-        *) echo 3 ;;
-    esac
-}
-
-# It is there, and may trace processes, as it must: not every container allows that.
-uml_boots() {
-    local said
-    said=$({ TMPDIR=/dev/shm timeout 60 linux.uml mem=64M root=/dev/root rootfstype=hostfs rootflags=/ ro uml_dir=/dev/shm/ \
-        con=null con0=null,fd:1 panic=-1 loglevel=0 init=/bin/echo -- it boots </dev/null || true; } 2>/dev/null)
-    [[ $said == *"it boots"* ]] # and then it panics, as its init has ended
-}
-
-# uml_part <number>, qemu_part <number>: $arguments are for that VM
-# shellcheck disable=SC2317 # called by the name of the machine
-uml_part() {
-    local file
-    arguments=()
-    for file in tests/vm/test_*.py; do
-        [ "$(part_of "$file")" -ne "$1" ] || arguments+=("$file")
-    done
-    arguments+=(-m "vm and not execs and not fabric")
-}
-
-# shellcheck disable=SC2317
-qemu_part() {
-    local file
-    # the files alone that have such tests: to import another takes seconds there
-    mapfile -t arguments < <(grep -lE 'mark\.(execs|emulated)' tests/vm/test_*.py)
-    arguments+=(-m "vm and (execs or emulated)")
-    [ "${#machines[@]}" -eq 2 ] || return 0
-    arguments=()
-    for file in tests/vm/test_*.py; do
-        [ $((($(part_of "$file") - 1) / 2)) -ne "$1" ] || arguments+=("$file")
-    done
+    renice -n -5 -p "$BASHPID" >/dev/null 2>&1 || true
+    # the limits end a VM that hangs
+    E2E_BOOT_LIMIT=900 E2E_SUITE_LIMIT=${vm_limit} E2E_RESULTS=build/e2e E2E_CPUS=1 E2E_MACHINE=qemu exec tools/e2e.sh -m vm
 }
 
 # conduct <job>...: all of them, in this order, so many at once as there are places; what a job prints is in
@@ -238,18 +182,15 @@ counted() {
 }
 
 stage_vm() {
-    local number status took
-
+    local status took
     heading vm
-    for number in "${!machines[@]}"; do
-        await "vm-$number"
-        cat "$reports/vm-$number.txt"
-        if [ "$status" -eq 77 ]; then
-            cannot_run vm "the VM cannot be started here, see above"
-        else
-            account "${machines[number]}-$number" "$status" "build/e2e-$number/junit.xml" .venv/current/bin/python "$took"
-        fi
-    done
+    await vm
+    cat "$reports/vm.txt"
+    if [ "$status" -eq 77 ]; then
+        cannot_run vm "the VM cannot be started here, see above"
+    else
+        account vm "$status" build/e2e/junit.xml .venv/current/bin/python "$took"
+    fi
 }
 
 # account <name> <exit status of pytest> <junit file> <python> <seconds>: add what a stage said
@@ -290,6 +231,7 @@ account() {
 
 summary() {
     heading "summary"
+    [ "${#sample[@]}" -eq 0 ] || echo "states and steps were sampled: RELVMOISCSI_SEED=$RELVMOISCSI_SEED takes the same ones again"
     printf '%-10s %-8s %8s %8s %8s %9s\n' tests Python passed failed skipped time
     [ ${#table[@]} -eq 0 ] || printf '%s\n' "${table[@]}"
     local line
@@ -317,25 +259,25 @@ done
 unset PYTHONDONTWRITEBYTECODE # what one process has compiled no other needs to: workers, stages, calls of the driver
 tools/need-packages.sh
 cores=$(nproc)
-states=all
-! asked_for unit36 "$@" || states=others # it has every fourth (tests/conftest.py)
-find "$reports" build/e2e-? -maxdepth 1 \( -name arguments -o -name junit.xml \) -delete 2>/dev/null || true # of before
+sample=(--sample) vm_limit=3600
+[ "${RELVMOISCSI_WHOLE:-}" != 1 ] || sample=() vm_limit=21600
+# One seed for all stages; CI has always the same one, so that a red run is about the change.
+if in_ci; then seed=1; else seed=$RANDOM; fi
+export RELVMOISCSI_SEED=${RELVMOISCSI_SEED:-$seed}
+rm -f build/e2e/arguments build/e2e/junit.xml # of before
 behind=() # the longest first
 if asked_for vm "$@"; then
     tools/need-packages.sh e2e
-    uml_boots || machines=(qemu qemu)
-    behind+=(vm-0)
+    behind+=(vm)
 fi
-! asked_for judges "$@" || behind+=(judges)
-! { asked_for unit "$@" && asked_for unit36 "$@"; } || behind+=(unit36)
-! asked_for vm "$@" || for number in "${!machines[@]}"; do [ "$number" -eq 0 ] || behind+=("vm-$number"); done
-! asked_for judges "$@" || behind+=(packages)
+! asked_for judges "$@" || behind+=(judges packages)
 ! asked_for collection "$@" || behind+=(collection)
+! { asked_for unit "$@" && asked_for unit36 "$@"; } || behind+=(unit36)
 ! asked_for cinder "$@" || behind+=(cinder)
 conduct "${behind[@]}" &
 conductor=$!
-! asked_for unit "$@" || stage unit current -q -n "$cores" -m "not root" --states "$states"
-! asked_for unit36 "$@" || asked_for unit "$@" || stage unit36 py36 -q -n "$cores" -m "not root"
+! asked_for unit "$@" || stage unit current -q -n "$cores" -m "not root" "${sample[@]}"
+! asked_for unit36 "$@" || asked_for unit "$@" || stage unit36 py36 -q -n "$cores" -m "not root" "${sample[@]}"
 touch "$reports/units-ended"
 for name in "$@"; do
     case $name in

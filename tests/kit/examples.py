@@ -1,20 +1,42 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""How many examples hypothesis looks at. What differs is data, not code: Python 3.6 takes a fourth, as of states.
+"""How much of what is exhaustive a run takes: a sample by a seed that is printed, or all of it (`make exhaustive`).
 
-The newer one takes all of them in the same `make test`.
+    RELVMOISCSI_WHOLE=1        everything
+    RELVMOISCSI_SEED=<number>  the sample of another run again; CI always takes the same one, so that a red run is about
+                               the change
 """
 
+import os
 import platform
+import random
+from typing import Iterator
 
 IS_36 = platform.python_version().startswith("3.6.")
+WHOLE = os.environ.get("RELVMOISCSI_WHOLE", "") == "1"
+if not os.environ.get("RELVMOISCSI_SEED"):
+    # the workers of pytest-xdist, and the processes that tests start, take the same one
+    os.environ["RELVMOISCSI_SEED"] = "1" if os.environ.get("CI") == "true" else str(random.randrange(1, 1000000))
+SEED = int(os.environ["RELVMOISCSI_SEED"])
 
 
 def examples(count: int) -> int:
-    """So many of `count` examples does this Python take."""
-    return max(1, count // 4) if IS_36 else count
+    """So many examples does hypothesis look at of `count`."""
+    return count if WHOLE else max(1, count // (16 if IS_36 else 2))
 
 
-#: of a client or call that is killed at its first step, its second and so on this Python takes each so many'th
-EVERY_DEATH = 5 if IS_36 else 1
+def steps(every: int, what: str = "") -> Iterator[int]:
+    """1, 2, 3 ... without an end, of which a sample takes each so many'th; where it begins is a matter of the seed.
+
+    At these steps a client or call is killed, in the place of `what` where one test has several.
+    """
+    width = 1 if WHOLE else every * (3 if IS_36 else 1)
+    number = 1 if WHOLE else random.Random(f"{SEED} {what}").randrange(1, width + 1)
+    while True:
+        yield number
+        number += width
+
+
+#: of a client or call that is killed at its first step, its second and so on a sample takes each so many'th
+EVERY_DEATH = 1 if WHOLE else 15 if IS_36 else 5
 #: the same where a test is run with deaths before and with deaths after a call: after one is before the next
-EVERY_OTHER_DEATH = 6 if IS_36 else 2
+EVERY_OTHER_DEATH = 2 if WHOLE else 18 if IS_36 else 6

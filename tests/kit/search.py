@@ -10,8 +10,8 @@ from kit.examples import examples
 
 def load_profile(in_ci):
     """A time per example says more about the machine than about the code. CI looks at the same examples every time, so
-    that a red run is about the change; the random search is what people run. Python 3.6 takes a fourth, as of
-    `--states`: what a test asks for of its own it asks of `kit.examples`.
+    that a red run is about the change; the random search is what people run. What a test asks for of its own it asks
+    of `kit.examples`.
     """
     everywhere = {
         "deadline": None,

@@ -18,7 +18,7 @@ from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.one_vdi.qcow2 import image, ways
 
 MIB = 1 << 20
-SEEDS = range(8)  # `make long` takes thousands
+SEEDS = range(8)  # `make exhaustive` takes thousands
 #: a volume without a cluster to spare, of which much is dead
 TIGHT = {"depth": 2, "bits": 16, "clusters": 187, "full": True, "busy": 0.3, "thick": True, "zeros": 1.0, "leaks": 0,
          "raw": False, "mixed": False, "grown": False, "empty": 0.0, "odd": False, "free": 8}  # fmt: skip
