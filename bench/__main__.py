@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from bench import counts, cpu, latency, one_vdi, pool, release, startup, timing
+from bench import counts, cpu, latency, one_vdi, over_iscsi, pool, release, startup, timing
 from bench.table import Spread, print_table, ratios, verdict
 
 RESULTS = "build/bench/results.json"
@@ -83,6 +83,7 @@ def main() -> int:
     counts.run(results, unmet)
     latency.run(results, unmet)
     one_vdi.run(results, unmet)
+    over_iscsi.run(results, unmet)
     cpu.run(results, unmet)
     reason = timing.can_run()
     if reason is None:

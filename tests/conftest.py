@@ -103,7 +103,9 @@ def _sampled(items):
 
 
 #: rooms that talk to the interpreter: argparse, processes, sockets, signals, encodings
-OF_INTERPRETERS = [HERE / "unit" / room for room in ("cli", "host", "iscsi", "sr_driver", "supp_pack", "test_plugin.py")]
+OF_INTERPRETERS = [
+    HERE / "unit" / room for room in ("cli", "host", "iscsi", "sr_driver", "supp_pack", "test_plugin.py")
+]
 
 
 def _smoke(items):

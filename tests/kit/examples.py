@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """How much of what is exhaustive a run takes: a sample by a seed that is printed, or all of it (`make exhaustive`).
 
-    RELVMOISCSI_WHOLE=1        everything
-    RELVMOISCSI_SEED=<number>  the sample of another run again; CI always takes the same one, so that a red run is about
-                               the change
+RELVMOISCSI_WHOLE=1        everything
+RELVMOISCSI_SEED=<number>  the sample of another run again; CI always takes the same one, so that a red run is about
+                           the change
 """
 
 import os
