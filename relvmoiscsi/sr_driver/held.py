@@ -18,12 +18,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Callable, Iterator, List, Optional, Sequence
 
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import Deadline, OutOfTime, in_time, waiting_in_time
-from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
+from relvmoiscsi.host.disk import multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.own_process import still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.sr_driver.transport import Lun
 
@@ -74,7 +73,7 @@ def held(lun: Lun, meanwhile: Callable[[], None] = lambda: None, to_write: bool 
             lun.verify_free(disks)
         _warn_if_seen(lun, [disk for disk in disks if disk not in there])
         if to_write or not lun.multipathing:
-            _verify_unused(_beside(lun, disks))
+            paths.verify_unused(_beside(lun, disks))
         if lun.multipathing:
             seconds = deadline.within(multipath.MAP_SECONDS)
             the_map = multipath.ensure_map(before, disks, seconds, _multipath(deadline))
@@ -136,16 +135,6 @@ def _paths(lun: Lun) -> Sequence[str]:
     """The disks in its map, if it has one so far."""
     the_map = multipath.find_map(lun.scsi_id) if lun.multipathing else None
     return the_map.paths if the_map else ()
-
-
-def _verify_unused(dead: Sequence[str]) -> None:
-    """Does nobody use the LUN through a path that is dead now? It may come back, and write. Raises Refused."""
-    given_up = {holders.named_process(str(pid), THIS_HOST) for pid in still_there("")}
-    for disk in dead:
-        users = [user for user in holders.users_of_disks([disk], answering=False) if user not in given_up]
-        if users:
-            problem = "The LUN is in use on this host, through the disk {} that does not answer: {}."
-            raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")
 
 
 def _warn_if_seen(lun: Lun, disks: Sequence[str]) -> None:

@@ -23,7 +23,6 @@ import mmap
 import os
 import stat
 import struct
-import time
 from abc import abstractmethod
 from functools import partial
 from itertools import accumulate
@@ -47,21 +46,20 @@ from relvmoiscsi.device import (
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
 from relvmoiscsi.host.disk.batch import Workers
 from relvmoiscsi.host.disk.claim import (
+    FLOCK_SECONDS,
     NOT_WRITTEN,
-    check_alone,
     check_file_mode,
     check_not_open_elsewhere,
-    lock_against_udev,
     lock_image,
     open_file,
     read_only,
     stat_path,
+    take_alone,
 )
 
 log = logging.getLogger(__name__)
 
 BLOCK_SIZES = (512, 4096)
-FLOCK_SECONDS = 10.0  #: how long to wait for a udev worker, which keeps a shared lock, or for an LVM command to end
 
 # Linux uapi: linux/fs.h.
 BLKROGET = 0x125E
@@ -217,9 +215,7 @@ class BlockDevice(HostDevice):
             self._check_geometry()
             if writable:
                 self._check_not_read_only()
-                begun = time.monotonic()
-                lock_against_udev(path, self._descriptor, lock_timeout)
-                check_alone(path, self._descriptor, lock_timeout - (time.monotonic() - begun))
+                take_alone(path, self._descriptor, lock_timeout)
                 self._drop_page_cache()
         except BaseException:
             self.close()

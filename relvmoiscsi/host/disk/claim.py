@@ -18,10 +18,12 @@ from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk.holders import opened_by, users_of_block, users_of_file
 from relvmoiscsi.host.files import permission_remedy
 from relvmoiscsi.host.flock import POLL_SECONDS
+from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
 NOT_WRITTEN = "Nothing was written."
+FLOCK_SECONDS = 10.0  #: how long to wait for a udev worker, which keeps a shared lock, or for an LVM command to end
 LEASE_SECONDS = 0.5  #: an indexer or backup agent may look at a file just now
 LOOK_SECONDS = 0.2  #: between two looks at who has a device open; each goes through all processes
 
@@ -63,7 +65,17 @@ def read_only(path: str) -> Refused:
     return Refused(f"{path} is read-only. Make it writable first.").in_state(NOT_WRITTEN)
 
 
-def check_alone(path: str, descriptor: int, seconds: float) -> None:
+def take_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
+    """Lock a block device that was opened with O_EXCL against udev, and make sure that nobody else has it open.
+
+    Whoever has it now gets `seconds` in all to end. Raises Refused. The lock goes when the descriptor is closed.
+    """
+    end = time.monotonic() + seconds
+    lock_against_udev(path, descriptor, seconds)
+    check_alone(path, descriptor, end - time.monotonic(), host)
+
+
+def check_alone(path: str, descriptor: int, seconds: float, host: Host = THIS_HOST) -> None:
     """Raises Refused when anybody else has the block device open that was opened here, if only to read it.
 
     O_EXCL keeps off whoever asks to be alone; qemu, dd and loop devices do not ask. A reader, such as a backup, would
@@ -72,7 +84,7 @@ def check_alone(path: str, descriptor: int, seconds: float) -> None:
     """
     deadline = time.monotonic() + seconds
     while True:
-        users = opened_by(os.fstat(descriptor), descriptor)
+        users = opened_by(os.fstat(descriptor), descriptor, host)
         if not users:
             return
         if time.monotonic() >= deadline:

@@ -18,8 +18,9 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.own_process import together
+from relvmoiscsi.host.own_process import still_there, together
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,16 @@ def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Di
         else:
             found[disk] = Face(*json.loads(outcome))
     return found
+
+
+def verify_unused(dead: Sequence[str], host: Host = THIS_HOST) -> None:
+    """Does nobody use the LUN through a path that is dead now? It may come back, and write. Raises Refused."""
+    given_up = {holders.named_process(str(pid), host) for pid in still_there("")}
+    for disk in dead:
+        users = [user for user in holders.users_of_disks([disk], host, answering=False) if user not in given_up]
+        if users:
+            problem = "The LUN is in use on this host, through the disk {} that does not answer: {}."
+            raise Refused(problem.format(disk, ", ".join(users))).in_state("Nothing was written.")
 
 
 def drop_caches(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> None:

@@ -52,7 +52,7 @@ import time
 from contextlib import contextmanager
 from functools import partial
 from glob import escape, glob
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Set
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock, terminated
@@ -420,6 +420,43 @@ def make_event(kernel_name: str, host: Host = THIS_HOST, action: str = "change")
         log.debug("no %s event for %s: %s", action, kernel_name, error.strerror)  # it is on its way out
 
 
+def look_again(names: Sequence[str], timeout_seconds: float, host: Host = THIS_HOST) -> None:
+    """Have udev go through its rules for these devices ("sdb", "dm-3") once more, and wait until it has.
+
+    It writes the entry of a device in its database anew each time. One that is new to it is at its first event yet, so
+    that is waited for before. Devices that are gone count as done; so do all where udev does not run.
+
+    Raises Refused when the time is up.
+    """
+    end = time.monotonic() + timeout_seconds
+    settle(names, timeout_seconds, host=host)
+    if not os.path.exists(os.path.join(host.udev_run, "control")):
+        return
+    before = {name: _written(name, host) for name in names}
+    for name in names:
+        make_event(name, host)
+
+    def left() -> List[str]:
+        return [name for name, entry in before.items() if _is_there(name, host) and _written(name, host) == entry]
+
+    if not host.wait_for(lambda: not left(), max(0.0, end - time.monotonic())):
+        problem = "udev has not looked at {} again within {:g} seconds, and may show it as it was before"
+        raise Refused(problem.format(", ".join(left()), round(timeout_seconds, 1)) + ".")
+
+
+def _is_there(name: str, host: Host) -> bool:
+    return os.path.exists(os.path.join(host.sysfs, "block", name))
+
+
+def _written(name: str, host: Host) -> Tuple[int, int]:
+    """Which entry of the device is in udev's database, as each is a new file."""
+    try:
+        status = os.stat(_entry(name, host))
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
+
+
 def switch_name(scsi_id: str) -> str:
     """The SCSIid as `scsi_id --replace-whitespace` prints it within a udev rule: no "/", no quotes.
 
@@ -675,14 +712,18 @@ def _is_handled(name: str, since: float, host: Host) -> bool:
 def _database(name: str, host: Host) -> List[str]:
     """What udev keeps about a device, in lines; none if it has not handled it yet."""
     try:
-        with open(os.path.join(host.sysfs, "block", name, "dev"), encoding="ascii") as number:
-            path = os.path.join(host.udev_run, "data", "b" + number.read().strip())
-        with open(path, encoding="utf-8", errors="replace") as entry:
+        with open(_entry(name, host), encoding="utf-8", errors="replace") as entry:
             return entry.read().splitlines()
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
             raise NotFound(f"What udev knows of {name} cannot be read: {error.strerror}.") from error
         return []
+
+
+def _entry(name: str, host: Host) -> str:
+    """The file of a device in udev's database. Raises OSError when there is no such device."""
+    with open(os.path.join(host.sysfs, "block", name, "dev"), encoding="ascii") as number:
+        return os.path.join(host.udev_run, "data", "b" + number.read().strip())
 
 
 def _by_age(name: str) -> Any:

@@ -18,7 +18,7 @@ from relvmoiscsi.sr_driver import held as held_module
 from relvmoiscsi.sr_driver.held import held, quietly
 from relvmoiscsi.sr_driver.transport import Lun
 
-VERIFY_UNUSED = held_module._verify_unused
+VERIFY_UNUSED = paths.verify_unused
 
 
 class Told(Lun):
@@ -101,7 +101,7 @@ def said(monkeypatch):
     monkeypatch.setattr(multipath, "flush_map", told("flush"))
     monkeypatch.setattr(paths, "drop_caches", told("drop caches"))
     monkeypatch.setattr(multipath, "single_path", told("single path", "sdb"))
-    monkeypatch.setattr(held_module, "_verify_unused", told("verify unused"))
+    monkeypatch.setattr(paths, "verify_unused", told("verify unused"))
     return found
 
 
@@ -165,8 +165,8 @@ def test_the_other_hosts_are_asked_once_they_can_see_that_this_one_has_begun(sai
 @pytest.mark.parametrize("multipathing", [False, True])
 def test_nor_through_a_path_that_does_not_answer(said, monkeypatch, multipathing):
     """It comes back with what is stacked on it, and that writes: a map of the other paths does not tell."""
-    monkeypatch.setattr(held_module, "_verify_unused", VERIFY_UNUSED)
-    monkeypatch.setattr(holders, "users_of_disks", lambda names, answering: [f"the volume MGT on {names[0]}"])
+    monkeypatch.setattr(paths, "verify_unused", VERIFY_UNUSED)
+    monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: [f"the volume MGT on {names[0]}"])
 
     refused = pytest.raises(Refused, match="through the disk sda that does not answer: the volume MGT on sda")
     with refused, held(Told(said, multipathing), to_write=True):
@@ -176,8 +176,8 @@ def test_nor_through_a_path_that_does_not_answer(said, monkeypatch, multipathing
 
 
 def test_a_dead_path_in_the_map_is_for_the_map_to_tell(said, monkeypatch):
-    monkeypatch.setattr(held_module, "_verify_unused", VERIFY_UNUSED)
-    monkeypatch.setattr(holders, "users_of_disks", lambda names, answering: ["multipath map m"])
+    monkeypatch.setattr(paths, "verify_unused", VERIFY_UNUSED)
+    monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: ["multipath map m"])
     monkeypatch.setattr(multipath, "find_map", lambda _: multipath.Map("dm-0", "m", ("sda",), "/dev/mapper/m"))
 
     with held(Told(said, multipathing=True), to_write=True) as path:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A LUN that is written past the disks that this host has of it: over a session of our own.
+
+The kernel knows nothing of such a write. A disk or multipath map of the LUN that this host has, by a session of SM or
+an earlier login, may be in use; and the page cache and udev's database go on showing what the LUN was before.
+
+    t0    all disks and maps of the LUN are opened exclusively, read-only; a map holds its paths, so the map is opened
+    t1    the caller writes to the LUN; mounts, device-mapper, LVM and udev are kept off these disks
+    t2    this host is looked at anew: further disks may have come since t0
+    t3    for each disk and map: page cache dropped, closed, a `change` event, and udev has gone through its rules
+
+A disk that comes between t0 and t2 is not held. Whoever reads it then reads the old identity or the new one, as the
+label is one sector.
+
+A path that does not answer hangs whoever opens it. So each disk is asked first, in a process of its own (paths). A dead
+path is not opened: what uses the LUN through it is found in sysfs and /proc.
+"""
+
+import logging
+import os
+from contextlib import ExitStack, contextmanager
+from glob import escape, glob
+from typing import Callable, Iterator, List, NamedTuple, Sequence, Set
+
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host import terminated
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import claim, paths, udev
+from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.locks import copies
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+
+log = logging.getLogger(__name__)
+
+CACHES_SECONDS = 3.0  #: for the page caches of all disks; that of a dead path is waited for no longer
+UDEV_SECONDS = 10.0  #: for udev, to go through its rules for all disks
+
+
+class Seen(NamedTuple):
+    """What this host has of a LUN."""
+
+    devices: Sequence[str]  #: nodes that are open now: "/dev/sdb", or the map "/dev/dm-3" for its paths; maybe none
+
+
+@contextmanager
+def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> Iterator[Seen]:
+    """Keep everybody else on this host off the LUN while the block writes to it past this host's disks.
+
+    Afterwards, whatever happened, readers of all disks that are there then see what is on the LUN. What fails of that
+    is logged.
+
+    Raises Refused (SRInUse), before the block, where a disk or map of the LUN is in use or stays locked.
+    """
+    with ExitStack() as held:
+        devices = _opened(scsi_id, held, deadline, host)
+        try:
+            yield Seen(devices)
+        finally:
+            # Before the disks are closed: who has waited for them is to read nothing old.
+            _quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host))
+            held.close()
+            _quietly("having udev look at the LUN again", lambda: _show(scsi_id, deadline, host))
+
+
+def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host) -> List[str]:
+    maps = _maps_of(scsi_id, host)
+    in_maps = _paths_of(maps, host)
+    alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps]
+    asked = [disk for disk in alone if _is_running(disk, host)]
+    answering = paths.look(asked, deadline.part(paths.ANSWER_SECONDS), host) if asked else {}
+    paths.verify_unused([disk for disk in alone if disk not in answering], host)
+    names = maps + [disk for disk, face in answering.items() if _is_still(disk, scsi_id, face.scsi_id)]
+    nodes = [host.node(name) for name in names]
+    for node in nodes:
+        _open(node, held, deadline, host)
+    return nodes
+
+
+def _is_still(disk: str, scsi_id: str, now: str) -> bool:
+    """A disk of another LUN, which the array has mapped in the place of this one, shows none of what is written."""
+    if now != scsi_id:
+        log.warning("the disk %s was the LUN %s when this host found it, and is %s now", disk, scsi_id, now)
+    return now == scsi_id
+
+
+def _open(node: str, held: ExitStack, deadline: Deadline, host: Host) -> None:
+    descriptor = claim.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
+    held.callback(os.close, descriptor)
+    held.enter_context(copies.noted(descriptor, guards_lun=True))
+    claim.take_alone(node, descriptor, deadline.within(claim.FLOCK_SECONDS), host)
+
+
+def _maps_of(scsi_id: str, host: Host) -> List[str]:
+    """The kernel's names ("dm-3") of the LUN's multipath maps."""
+    names = sorted(os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/dm-*")))
+    return [name for name in names if scsi_id_of_disk(name, host) == scsi_id]
+
+
+def _paths_of(maps: Sequence[str], host: Host) -> Set[str]:
+    """The disks ("sdb") in these maps."""
+    found = [glob(os.path.join(escape(host.sysfs), "block", name, "slaves/*")) for name in maps]
+    return {os.path.basename(path) for one in found for path in one}
+
+
+def _there(scsi_id: str, host: Host) -> List[str]:
+    """All disks and maps of the LUN that this host has now. Each path of a map has a page cache of its own.
+
+    A dead path is left out: a process of udev that looks at it would hang.
+    """
+    return [name for name in udev.disks_of(scsi_id, host) + _maps_of(scsi_id, host) if _is_running(name, host)]
+
+
+def _is_running(name: str, host: Host) -> bool:
+    """False for a disk whose path the kernel knows to be dead, such as one whose iSCSI session is lost."""
+    state = text_of(os.path.join(host.sysfs, "block", name, "device/state")).strip()
+    return state in ("running", "")  # a map has no state
+
+
+def _drop_caches(scsi_id: str, deadline: Deadline, host: Host) -> None:
+    names = _there(scsi_id, host)
+    if names:
+        paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
+
+
+def _show(scsi_id: str, deadline: Deadline, host: Host) -> None:
+    names = _there(scsi_id, host)
+    if names:
+        udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)
+
+
+def _quietly(what: str, action: Callable[[], None]) -> None:
+    """Cleanup: what the block has ended with says more than a failure, or a bug, of this."""
+    try:
+        with terminated.put_off():
+            action()
+    except (RelvmoiscsiError, OSError) as error:
+        log.error("%s failed: %s", what, error)
+    except Exception:
+        log.exception("%s failed, by a bug", what)
