@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The kernel's iSCSI sessions, which are SM's or an administrator's: one LUN added to them, and cards of their own.
+
+    /sys/class/iscsi_session/session4/            targetname, state
+                             session4/device   -> /sys/devices/platform/host7/session4
+                                       target7:0:0/7:0:0:12/     a LUN by its SCSI address: host, channel, target, LUN
+    /sys/class/scsi_host/host7/proc_name          iscsi_tcp, or the driver of a card: qla4xxx
+                               scan               takes "channel target LUN": the kernel looks for a LUN there
+
+Stock SM does not scan a session that is there already when it looks for a LUN. So a LUN that was mapped after the login
+of that session is not found: error 107. `add_lun` adds this one LUN by its number, and no other LUN of the target.
+"""
+
+import logging
+import os
+import re
+from functools import partial
+from glob import escape, glob
+from typing import List, NamedTuple, Optional, Tuple
+
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import scsi_id as scsi
+from relvmoiscsi.host.disk import udev
+from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.own_process import together
+from relvmoiscsi.host.this_host import THIS_HOST, Host
+
+log = logging.getLogger(__name__)
+
+ADD_SECONDS = 15.0  #: for the kernel and udev, to be done with the LUN
+_LOGGED_IN = "LOGGED_IN"
+_TCP, _RDMA = "iscsi_tcp", ("iscsi_iser", "ib_iser")  #: drivers; all others are of cards that speak TCP themselves
+_SESSION = re.compile(r"/host(\d+)/session\d+\Z")
+_TARGET = re.compile(r"/target\d+:(\d+):(\d+)\Z")
+
+
+class Session(NamedTuple):
+    """A kernel session to a target."""
+
+    name: str  #: "session4"
+    host: str  #: the number of its SCSI host
+    directory: str  #: in sysfs, with its targets and LUNs
+    is_logged_in: bool
+
+
+def add_lun(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> None:
+    """Have each session of this host to the IQN show this one LUN, so that SM finds it. Failures are warnings.
+
+    `number` is the kernel's (LunInfo.kernel_number).
+    """
+    for problem in problems_of_adding(iqn, scsi_id, number, deadline, host):
+        log.warning("%s", problem)
+
+
+def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, host: Host = THIS_HOST) -> List[str]:
+    """The same; sentences about what has failed, with what to do by hand."""
+    before = udev.disks_of(scsi_id, host)
+    lacking = [one for one in sessions_to(iqn, host) if one.is_logged_in and not _shows(one, scsi_id, host)]
+    if not lacking:
+        return []
+    limit = deadline.part(ADD_SECONDS)
+    works = [partial(_add, session, scsi_id, number, host) for session in lacking]
+    outcomes = together(works, limit, "the session showed the LUN")
+    added = sum(not isinstance(outcome, RelvmoiscsiError) for outcome in outcomes)
+    problems = [
+        f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} {_by_hand(session)}"
+        for session, outcome in zip(lacking, outcomes)
+        if isinstance(outcome, RelvmoiscsiError)
+    ]
+    if added and not _is_shown(scsi_id, len(before) + added, limit, host):
+        problems.append(
+            f"udev has not shown the LUN {scsi_id} within {ADD_SECONDS:g} seconds. Wait for `udevadm settle` before "
+            "SR.probe or PBD.plug."
+        )
+    return problems
+
+
+def _is_shown(scsi_id: str, paths: int, limit: Deadline, host: Host) -> bool:
+    """Have so many disks of the LUN come, has udev handled them, and is there the link that SM looks for?"""
+    if not host.wait_for(lambda: len(udev.disks_of(scsi_id, host)) >= paths, limit.left):
+        return False
+    try:
+        udev.settle(udev.disks_of(scsi_id, host), limit.left, host=host)
+    except RelvmoiscsiError as error:
+        log.debug("%s", error)
+        return False
+    return udev.wait_until_shown(scsi_id, limit.left, host)
+
+
+def offload_hint(iqn: str, host: Host = THIS_HOST) -> str:
+    """What to do about a portal of this target that takes no TCP connection; "" where nothing is known.
+
+    A card of the host may have the session, on a network on which the host itself has no address.
+    """
+    drivers = [_driver(session, host) for session in sessions_to(iqn, host)]
+    others = [driver for driver in drivers if driver not in ("", _TCP)]
+    if not others:
+        return ""
+    if others[0] in _RDMA:
+        return (
+            f"This host reaches the target over RDMA ({others[0]}), which relvmoiscsi does not speak. Log in with "
+            "`iscsiadm`, then give the LUN's block device to `relvmoiscsi resignature`."
+        )
+    return f"This host reaches the target through a card of its own ({others[0]}); use type=relvmohba."
+
+
+def sessions_to(iqn: str, host: Host = THIS_HOST) -> List[Session]:
+    """The kernel's sessions of this host to the IQN. What vanishes while it is read counts as not there."""
+    found = []
+    for path in sorted(glob(os.path.join(escape(host.sysfs), "class/iscsi_session/session*"))):
+        directory = os.path.realpath(os.path.join(path, "device"))
+        match = _SESSION.search(directory)
+        if match and _text(path, "targetname") == iqn:
+            is_logged_in = _text(path, "state") == _LOGGED_IN
+            found.append(Session(os.path.basename(path), match.group(1), directory, is_logged_in))
+    return found
+
+
+def _add(session: Session, scsi_id: str, number: int, host: Host) -> str:
+    channel, target = _target(session, host)
+    address = f"{session.host}:{channel}:{target}:{number}"
+    stale = _at(address, host)
+    if stale is not None:
+        switch = f"/sys/bus/scsi/devices/{address}/delete"
+        raise Refused(f"its LUN {number} was {stale} at the login. If nothing uses that disk: `echo 1 > {switch}`.")
+    _scan(session, f"{channel} {target} {number}", host)
+    found = _at(address, host)
+    if found is None:
+        raise Refused(f"the target has no LUN {number} for this host.")
+    if found != scsi_id:  # an array may number LUNs for each host; what this call has brought, it takes away
+        scsi.remove_lun(address, host)
+        raise Refused(f"for this host, the LUN {number} of the target is {found}.")
+    return ""
+
+
+def _scan(session: Session, place: str, host: Host) -> None:
+    path = os.path.join(host.sysfs, f"class/scsi_host/host{session.host}/scan")
+    try:
+        with open(path, "w", encoding="ascii") as switch:
+            switch.write(place)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}.") from error
+
+
+def _target(session: Session, host: Host) -> Tuple[str, str]:
+    """Channel and target of the session within its SCSI host. A card has the sessions to all targets at one host."""
+    for path in sorted(glob(os.path.join(escape(session.directory), "target*"))):
+        match = _TARGET.search(path)
+        if match:
+            return match.group(1), match.group(2)
+    if _driver(session, host) not in (_TCP, *_RDMA):
+        raise Refused("the card does not tell which of its targets the session has.")
+    return "0", "0"
+
+
+def _shows(session: Session, scsi_id: str, host: Host) -> bool:
+    paths = glob(os.path.join(escape(session.directory), "target*", "[0-9]*:*"))
+    return any(scsi.scsi_id_of_address(os.path.basename(path), host) == scsi_id for path in paths)
+
+
+def _at(address: str, host: Host) -> Optional[str]:
+    """The SCSIid of what is at the SCSI address; "a LUN without an id" of what has none, None where nothing is."""
+    if not os.path.isdir(os.path.join(host.sysfs, "bus/scsi/devices", address)):
+        return None
+    return scsi.scsi_id_of_address(address, host) or "a LUN without an id"
+
+
+def _driver(session: Session, host: Host) -> str:
+    """The driver of the session's SCSI host: "iscsi_tcp", "qla4xxx"; "" where the kernel does not tell."""
+    return _text(os.path.join(host.sysfs, f"class/scsi_host/host{session.host}"), "proc_name")
+
+
+def _by_hand(session: Session) -> str:
+    return f"Run `iscsiadm -m session -r {session.name[len('session') :]} --rescan` before SR.probe or PBD.plug."
+
+
+def _text(directory: str, name: str) -> str:
+    return text_of(os.path.join(directory, name)).strip()

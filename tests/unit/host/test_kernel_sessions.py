@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One LUN is added to the kernel's sessions to a target, and nothing else; a card of the host is named."""
+
+import os
+import time
+from functools import partial
+
+import pytest
+
+from kit.iscsi_world import CHAP_IQN, IQN, put, put_session
+from relvmoiscsi.host import iscsi_sessions
+from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.host.disk.udev import disks_of
+from relvmoiscsi.host.iscsi_sessions import add_lun, offload_hint, problems_of_adding, sessions_to
+from relvmoiscsi.host.this_host import Host
+
+LUN_7 = "36001405f3d018bada0f5a2f8ee9dbf17"  #: in the captured session
+LINK = "disk/by-id/scsi-" + LUN_7
+
+pytestmark = pytest.mark.processes
+
+
+class World:
+    """Sessions with the LUNs 0 and 1, whose target has LUN 7 by now; and a kernel that finds what it is told to."""
+
+    def __init__(self, root, monkeypatch):
+        self.root = root
+        self.host = Host(root)
+        self.sessions = {}
+        os.makedirs(os.path.join(self.host.dev, "disk/by-id"))
+        put(root, "dev/" + LINK, "")
+        self._monkeypatch = monkeypatch
+
+    def has_session(self, sid, luns=(0, 1), iqn=IQN, driver="iscsi_tcp", **attributes):
+        self.sessions[str(sid + 5)] = partial(put_session, self.root, sid, iqn, **attributes)
+        self._put(str(sid + 5), luns)
+        put(self.root, f"sys/class/scsi_host/host{sid + 5}/proc_name", driver + "\n")
+        put(self.root, f"sys/class/scsi_host/host{sid + 5}/scan", "")
+
+    def _put(self, number, luns):
+        self.sessions[number](luns=luns)
+        os.makedirs(os.path.join(self.host.sysfs, "block"), exist_ok=True)
+        for name in os.listdir(os.path.join(self.host.sysfs, "block")):
+            put(self.root, "dev/" + name, "")
+
+    def finds(self, *brought):
+        """A scan brings these LUNs, whatever number it is for."""
+
+        def scan(session, place, host, write=iscsi_sessions._scan):
+            write(session, place, host)
+            self._put(session.host, (0, 1, *brought))
+
+        self._monkeypatch.setattr(iscsi_sessions, "_scan", scan)
+
+    def written(self):
+        """What each `scan` file was told, by session."""
+        texts = {}
+        for number in self.sessions:
+            with open(os.path.join(self.host.sysfs, f"class/scsi_host/host{number}/scan"), encoding="ascii") as file:
+                texts[int(number) - 5] = file.read()
+        return texts
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return World(str(tmp_path), monkeypatch)
+
+
+def test_a_host_without_a_session_to_the_iqn_is_told_nothing(world):
+    world.has_session(1, iqn=CHAP_IQN)
+
+    assert problems_of_adding(IQN, LUN_7, 7, NO_DEADLINE, world.host) == []
+    assert world.written() == {1: ""}
+
+
+def test_the_one_lun_is_added_to_each_session_to_the_iqn_that_lacks_it(world):
+    world.has_session(1)
+    world.has_session(2, iqn=CHAP_IQN)
+    world.has_session(3)
+    world.has_session(4, luns=(0, 7))
+    world.finds(7)
+
+    assert problems_of_adding(IQN, LUN_7, 7, Deadline(30), world.host) == []
+    assert world.written() == {1: "0 0 7", 2: "", 3: "0 0 7", 4: ""}
+    assert len(disks_of(LUN_7, world.host)) == 3
+
+
+def test_a_session_that_is_lost_is_left_alone(world):
+    world.has_session(1, state="FAILED")
+
+    assert problems_of_adding(IQN, LUN_7, 7, NO_DEADLINE, world.host) == []
+    assert world.written() == {1: ""}
+
+
+def test_the_target_of_a_session_that_has_luns_is_that_of_its_luns(world):
+    """A card has the sessions to all targets at one SCSI host: the wrong number would scan another target."""
+    world.has_session(1, driver="qla4xxx")
+    (session,) = sessions_to(IQN, world.host)
+    os.rename(os.path.join(session.directory, "target6:0:0"), os.path.join(session.directory, "target6:0:3"))
+
+    (problem,) = problems_of_adding(IQN, LUN_7, 7, NO_DEADLINE, world.host)
+    assert world.written() == {1: "0 3 7"}
+    assert "the target has no LUN 7 for this host" in problem
+
+
+def test_a_card_that_does_not_tell_the_target_is_not_scanned(world):
+    world.has_session(1, luns=(), driver="qla4xxx")
+
+    (problem,) = problems_of_adding(IQN, LUN_7, 7, NO_DEADLINE, world.host)
+    assert "which of its targets" in problem and world.written() == {1: ""}
+
+
+def test_a_session_without_luns_of_iscsi_tcp_has_the_target_zero(world):
+    world.has_session(1, luns=())
+    world.finds(7)
+
+    assert problems_of_adding(IQN, LUN_7, 7, Deadline(30), world.host) == []
+    assert world.written() == {1: "0 0 7"}
+
+
+def test_a_lun_that_the_target_does_not_have_for_this_host_is_a_warning_with_what_to_do(world, caplog):
+    world.has_session(1)
+    add_lun(IQN, LUN_7, 7, NO_DEADLINE, world.host)
+
+    assert f"The LUN {LUN_7} was not added to session1 to {IQN}" in caplog.text
+    assert "the target has no LUN 7 for this host. Run `iscsiadm -m session -r 1 --rescan`" in caplog.text
+
+
+def test_another_lun_of_that_number_goes_again(world):
+    """An array may give each host numbers of its own."""
+    world.has_session(1)
+    world.finds(2)
+    removed = os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:2/delete")
+
+    (problem,) = problems_of_adding(IQN, LUN_7, 2, NO_DEADLINE, world.host)
+    assert "for this host, the LUN 2 of the target is 3600140" in problem
+    with open(removed, encoding="ascii") as file:
+        assert file.read() == "1"
+
+
+def test_another_lun_that_was_there_before_stays_and_is_not_scanned(world):
+    world.has_session(1)
+
+    (problem,) = problems_of_adding(IQN, LUN_7, 1, NO_DEADLINE, world.host)
+    assert "its LUN 1 was 3600140" in problem and world.written() == {1: ""}
+    assert "`echo 1 > /sys/bus/scsi/devices/6:0:0:1/delete`" in problem
+    assert not os.path.exists(os.path.join(world.root, "sys/bus/scsi/devices/6:0:0:1/delete"))
+
+
+def test_a_kernel_that_does_not_come_to_an_end_is_waited_for_until_the_deadline(world, monkeypatch):
+    world.has_session(1)
+    monkeypatch.setattr(iscsi_sessions, "_scan", lambda *_: time.sleep(60))
+    begun = time.monotonic()
+
+    (problem,) = problems_of_adding(IQN, LUN_7, 7, Deadline(0.3), world.host)
+    assert "were over before the session showed the LUN" in problem and time.monotonic() - begun < 10
+
+
+def test_a_link_that_udev_does_not_make_is_a_warning(world):
+    world.has_session(1)
+    world.finds(7)
+    os.unlink(os.path.join(world.host.dev, LINK))
+
+    (problem,) = problems_of_adding(IQN, LUN_7, 7, Deadline(1), world.host)
+    assert "udev has not shown the LUN" in problem
+
+
+@pytest.mark.parametrize(
+    "driver, hint",
+    [
+        ("iscsi_tcp", ""),
+        ("qla4xxx", "This host reaches the target through a card of its own (qla4xxx); use type=relvmohba."),
+        (
+            "iscsi_iser",
+            "This host reaches the target over RDMA (iscsi_iser), which relvmoiscsi does not speak. Log in with "
+            "`iscsiadm`, then give the LUN's block device to `relvmoiscsi resignature`.",
+        ),
+    ],
+)
+def test_what_is_not_tcp_is_named(world, driver, hint):
+    world.has_session(1, driver=driver)
+
+    assert offload_hint(IQN, world.host) == hint
+    assert offload_hint(CHAP_IQN, world.host) == ""
