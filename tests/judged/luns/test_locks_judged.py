@@ -92,13 +92,17 @@ class Standing(Device):
 
 
 class World:
-    """A clone, another group and a blank disk, which one LVM sees; and what a run would make of the clone."""
+    """A clone, another group and a blank disk, which one LVM sees; and what a run would make of the clone.
 
-    def __init__(self, lvm, loops, tmp_path):
+    Where LVM does not see the clone, it sees the clone's original.
+    """
+
+    def __init__(self, lvm, loops, tmp_path, sees_clone=True):
         self.before = golden.load("one").disk
         self.loop, other, blank = loops(self.before), loops(builder.one_vhd().disk), loops(_blank(self.before))
-        self.lvm = lvm.over(self.loop.path, other.path, blank.path)
-        self.names = {"OLD": vg_of(self.before).name, "LV": vg_of(self.before).lvs[0].name, "DEVICE": self.loop.path,
+        seen = self.loop if sees_clone else loops(self.before)
+        self.lvm = lvm.over(seen.path, other.path, blank.path)
+        self.names = {"OLD": vg_of(self.before).name, "LV": vg_of(self.before).lvs[0].name, "DEVICE": seen.path,
                       "OTHER": vg_of(builder.one_vhd().disk).name, "BLANK": blank.path, "new": "new",
                       "BACKUP": str(tmp_path / "backup")}  # fmt: skip
         self.lvm("vgcfgbackup", "-f", self.names["BACKUP"], self.names["OLD"])
@@ -244,7 +248,7 @@ def vg_is_gone(world):
 @contextlib.contextmanager
 def asking(world):
     """An LVM command that has read the group, asks whether to go on, and holds the lock of the group meanwhile."""
-    process = world.lvm.begin("pvresize", "--setphysicalvolumesize", "900M", world.loop.path)
+    process = world.lvm.begin("pvresize", "--setphysicalvolumesize", "900M", world.names["DEVICE"])
     said = b""
     while b"Proceed?" not in said:
         piece = process.stdout.read1(4096)
@@ -285,3 +289,44 @@ def test_a_command_on_another_group_ends_while_the_run_stands_still(command, beh
 
     assert not has_waited and process.returncode == 0, said
     assert errors == [] and world.loop.disk() == world.after
+
+
+# --- a clone that LVM does not see
+
+
+@pytest.fixture
+def unseen(lvm, loops, tmp_path):
+    return World(lvm, loops, tmp_path, sees_clone=False)
+
+
+@pytest.mark.parametrize("command", [*OF_THE_GROUP, *OF_THE_DISK, *OF_A_FREE_DISK])
+def test_a_clone_that_lvm_does_not_see_needs_no_lock_and_commands_on_its_original_wait_for_nothing(command, unseen):
+    tables = {**OF_THE_GROUP, **OF_THE_DISK, **OF_A_FREE_DISK}
+    with unseen.run_under_way(CONTENTS, with_locks=False) as errors:
+        process = unseen.lvm.begin(*unseen.words(command, tables))
+        has_waited = waits_or_has_ended(process)
+        if has_waited:
+            process.kill()
+        said = process.communicate(timeout=SECONDS)[0].decode()
+
+    assert not has_waited, said
+    assert errors == [] and unseen.loop.disk() == unseen.after, said
+
+
+def test_a_command_that_read_the_original_before_the_run_writes_to_the_original_alone(unseen):
+    with unseen.loop.open() as device:
+        prepared = engine.prepare(device, dice("new ids"))
+        with asking(unseen):
+            engine.resignature(device, prepared)
+
+    assert unseen.loop.disk() == unseen.after
+
+
+@pytest.mark.parametrize("command", ["lvcreate", "vgchange"])
+def test_twin_with_the_locks_of_its_names_a_command_on_the_original_waits(command, unseen):
+    with unseen.run_under_way(CONTENTS) as errors:
+        process = unseen.lvm.begin(*unseen.words(command, OF_THE_GROUP))
+        assert waits_or_has_ended(process)
+    said = process.communicate(timeout=SECONDS)[0].decode()
+
+    assert errors == [] and process.returncode == 0, said

@@ -75,11 +75,12 @@ def probe_device(device):
 
 
 def probe(target, lun):
-    """Log in, look at the LUN, log out: as SR.probe of type lvmoiscsi. None without an SR."""
+    """Log in, look at the LUN, log out: as SR.probe of type lvmoiscsi. None without an SR.
+
+    As the real one, it scans no session that is there.
+    """
     already = target.iqn in [iqn for iqn, _ in initiator.sessions()]
-    if already:
-        initiator.rescan(target.iqn)
-    else:
+    if not already:
         initiator.login(target.iqn, target.portal, target.chap, target.mutual)
     try:
         return probe_device(initiator.device_of(lun.scsi_id))
