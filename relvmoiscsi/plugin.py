@@ -10,6 +10,9 @@
     status       the runs at work on this host
                  {"runs": [{"scsi_id", "by", "phase", "percent"}, ...]}
     resignature  scsi_id, dry_run, clear_metadata_vdi, vdis, sr_uuid: what `relvmoiscsi resignature --json` gives
+    add_lun      iqn, scsi_id, number: each iSCSI session of this host to the IQN shows the LUN that the kernel calls by
+                 this number, and no further one
+                 {"problems": ["<sentence>", ...]}
 
 Arguments and answers are strings; an answer is JSON of less than 64 KiB, since xapi keeps it in its database. What does
 not fit is on the next page: the same call with `from`, which is `next` of the page before. Each may be repeated: xapi
@@ -26,7 +29,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 from relvmoiscsi import engine, report
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.host import flock
+from relvmoiscsi.host import flock, iscsi_sessions
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
@@ -274,4 +277,22 @@ def _page(
     return json.dumps(found)
 
 
-FUNCTIONS = {"classify": classify, "map": map_of, "status": status, "resignature": resignature}
+def add_lun(arguments: Arguments, host: Host = THIS_HOST) -> str:
+    """One LUN, for SM to find it, on the sessions that this host has to the target. Raises UsageError."""
+    scsi_id, number = arguments.get("scsi_id", ""), arguments.get("number", "")
+    if not is_scsi_id(scsi_id) or not arguments.get("iqn"):
+        raise UsageError("The arguments iqn and scsi_id are to be those of a LUN behind an iSCSI target.")
+    if not number.isdigit():
+        raise UsageError("The argument number is to be the LUN's number, as the kernel has it.")
+    deadline = Deadline(iscsi_sessions.ADD_SECONDS)
+    problems = iscsi_sessions.problems_of_adding(arguments["iqn"], scsi_id, int(number), deadline, host)
+    return json.dumps({"problems": problems})
+
+
+FUNCTIONS = {
+    "classify": classify,
+    "map": map_of,
+    "status": status,
+    "resignature": resignature,
+    "add_lun": add_lun,
+}

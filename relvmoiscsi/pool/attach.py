@@ -10,7 +10,7 @@
                     that logs in or scans sees every LUN of it, and an untouched clone keeps its original from being
                     plugged again. Where a clone does not get its new identities, no LUN of the target is plugged.
                     What an array maps to adapters is seen at once, and counts as one target.
-    3 plug          hosts with a session list their LUNs (hosts.py); then on the master, then on the others; a host that
+    3 plug          hosts with a session add the LUN to it (hosts.py); then on the master, then on the others; one that
                     is down is finished by the next run
     4 scan, label   VDIs appear with the names that they have on the LUN; tags and other_config come from the original's
 
@@ -459,7 +459,7 @@ def _introduced_meanwhile(calls: Calls, row: LunPlan, run: str) -> LunPlan:
 def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessions: hosts.Sessions) -> Attached:
     """The SR on the hosts, with its VDIs, as planned. Raises PoolFailure."""
     lun, sr = row.lun, row.sr
-    on_hosts = hosts.plug_everywhere(calls, pool, sr, lun.portal.config(lun.scsi_id), row.hosts, sessions)
+    on_hosts = hosts.plug_everywhere(calls, pool, sr, lun, row.hosts, sessions)
     if row.scans:
         calls.run("SR.scan", sr)
     copies = vdis.of_sr(calls, sr)

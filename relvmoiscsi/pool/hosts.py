@@ -2,20 +2,26 @@
 """One SR on every host of the pool: PBDs, plugged on the master first; a host that is down is passed over and told.
 
 A host with an iSCSI session to the target does not find a LUN that was mapped later: the storage manager logs in for a
-plug, and a session that is there already is not scanned. The storage manager's own list of LUNs (SR.probe without
-SCSIid, which fails with the list) does scan the session. So such a host is asked for the list before the plug. A host
-without a session of an SR is not asked: its plug logs in, and the list would end the session of somebody else there.
+plug, and a session that is there already is not scanned. So before the plug, the host plugin of each host adds this one
+LUN to the sessions of its host. That shows no other LUN of the target.
+
+A host whose plugin does not do that is asked for the storage manager's own list of LUNs (SR.probe without SCSIid, which
+fails with the list): the list scans the session for all LUNs. A host without a session of an SR is not asked for it:
+its plug logs in, and the list would end the session of somebody else there.
 Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSISR.py _LUNprint, create_iscsi_sessions.
 """
 
+import json
 import threading
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import SCSI_ID_MISSING
+from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool, portal_of
 
 PLUGGED, DOWN = "plugged", "down"
+PLUGIN, ADD_LUN = "relvmoiscsi", "add_lun"
 MEMBER_SECONDS = 600.0  #: for a host that is not the master to plug it; a hung path may take for ever
 _AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE")
 
@@ -51,7 +57,7 @@ def planned(pool: Pool, sr: Optional[str]) -> List[HostPlan]:
 
 
 class Sessions:
-    """The iSCSI sessions of a pool's hosts in one run of the client: which of them were scanned for new LUNs.
+    """The iSCSI sessions of a pool's hosts in one run of the client: which of them were scanned for all new LUNs.
 
     Every LUN of a target that this run attaches has its new identities before the first of them is plugged, so one scan
     of a session will do.
@@ -60,6 +66,27 @@ class Sessions:
     def __init__(self, pool: Pool) -> None:
         self._pool, self._lock = pool, threading.Lock()
         self._scanned: Set[Tuple[str, str]] = set()  #: (host, IQN)
+        self._without_plugin: Set[str] = set()  #: hosts whose plugin does not add LUNs, or may not be called
+
+    def show(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str], number: Optional[int]) -> None:
+        """Have those of the hosts that have a session to the target of this device-config see its LUN.
+
+        `number` is what the kernel calls the LUN; None where that is not known. Raises PoolGone.
+        """
+        asked = [host for host in hosts if host not in self._without_plugin]
+        added = self._added(calls, asked, config, number)
+        self.scan(calls, [host for host in hosts if host not in added], config)
+
+    def _added(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str], number: Optional[int]) -> Set[str]:
+        """The hosts whose plugin says that each session to the IQN shows the LUN, or that there is none."""
+        iqn = config.get("targetIQN", "")
+        if number is None or not iqn or "*" in iqn:
+            return set()
+        arguments = {"iqn": iqn, "scsi_id": config.get("SCSIid", ""), "number": str(number)}
+        tasks = {host: _begun(calls, "host.call_plugin", host, PLUGIN, ADD_LUN, arguments) for host in hosts}
+        answers = {host: _ended(calls, "host.call_plugin", task) for host, task in tasks.items()}
+        self._without_plugin.update(host for host, text in answers.items() if not text)
+        return {host for host, text in answers.items() if text and not json.loads(text)["problems"]}
 
     def scan(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str]) -> None:
         """Have those of the hosts that have a session to the target of this device-config scan it.
@@ -70,9 +97,9 @@ class Sessions:
         with self._lock:  # another LUN of the target waits until the list has come
             wanted = [host for host in hosts if (host, portal.iqn) not in self._scanned]
             asked = [host for host in wanted if _has_session(self._pool, host, portal.iqn)]
-            tasks = [_list_begun(calls, host, portal.config(), portal.lvm_type) for host in asked]
-            for task in filter(None, tasks):
-                _list_ended(calls, task)
+            tasks = [_begun(calls, "SR.probe", host, portal.config(), portal.lvm_type, {}) for host in asked]
+            for task in tasks:
+                _ended(calls, "SR.probe", task)  # the list itself comes as a failure
             self._scanned.update((host, portal.iqn) for host in wanted)
 
 
@@ -95,35 +122,38 @@ def _iqns(config: Mapping[str, str]) -> Set[str]:
     return {words[2] for words in noted if len(words) > 2}
 
 
-def _list_begun(calls: Calls, host: str, config: Mapping[str, str], lvm_type: str) -> str:
+def _begun(calls: Calls, method: str, *arguments: object) -> str:
+    """The task; "" where the pool does not begin it. Raises PoolGone."""
     try:
-        return calls.start("SR.probe", host, dict(config), lvm_type, {})
+        return calls.start(method, *arguments)
     except PoolGone:
         raise
     except PoolFailure:
         return ""
 
 
-def _list_ended(calls: Calls, task: str) -> None:
+def _ended(calls: Calls, method: str, task: str) -> str:
+    """What the task has given; "" where it has failed, or was not begun. Raises PoolGone."""
     try:
-        calls.finish("SR.probe", task, MEMBER_SECONDS)
+        return calls.finish(method, task, MEMBER_SECONDS) if task else ""
     except PoolGone:
         raise
     except PoolFailure:
-        pass  # the list itself comes as a failure
+        return ""
 
 
 def plug_everywhere(
-    calls: Calls, pool: Pool, sr: str, config: Mapping[str, str], plans: Sequence[HostPlan], sessions: Sessions
+    calls: Calls, pool: Pool, sr: str, lun: PoolLun, plans: Sequence[HostPlan], sessions: Sessions
 ) -> Dict[str, str]:
-    """How an SR is on the hosts when these plans are done, by name: PLUGGED, DOWN, or why it is not plugged.
+    """How the SR on a LUN is on the hosts when these plans are done, by name: PLUGGED, DOWN, or why it is not plugged.
 
     Raises PoolFailure when the master's PBD is not plugged.
     """
+    config = lun.portal.config(lun.scsi_id)
     there = pool.pbds_of(sr)
     alike = next((pbd["device_config"] for _, pbd in there.values()), config)  # as on the other hosts, if on any
     pbds = {each.host: each.pbd or _pbd(calls, sr, each.host, alike) for each in plans}
-    sessions.scan(calls, [each.host for each in plans if each.plugs], config)
+    sessions.show(calls, [each.host for each in plans if each.plugs], config, lun.number)
     states: Dict[str, str] = {}
     waiting: List[Tuple[str, str]] = []
     for each in plans:

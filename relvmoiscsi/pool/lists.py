@@ -5,7 +5,7 @@ Lists come as a failure whose last parameter is the XML: 96 when the IQN is miss
 """
 
 import json
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from xml.etree import ElementTree
 
 from relvmoiscsi.formats.identity import is_uuid
@@ -19,7 +19,7 @@ class Seen(NamedTuple):
     """A LUN in a list."""
 
     scsi_id: str
-    number: int
+    number: Optional[int]  #: what the kernel calls it; None where the list does not say
     size_bytes: int
     vendor: str
 
@@ -51,7 +51,7 @@ def seen(failure: PoolFailure) -> List[Seen]:
     """The LUNs of error 107. Raises PoolFailure for any other failure."""
     rows = _rows(failure, SCSI_ID_MISSING, "LUN")
     return [
-        Seen(row["SCSIid"], _number(row.get("LUNid")), _number(row.get("size")), row.get("vendor", ""))
+        Seen(row["SCSIid"], _number(row.get("LUNid")), _number(row.get("size")) or 0, row.get("vendor", ""))
         for row in rows
         if row.get("SCSIid")
     ]
@@ -108,5 +108,5 @@ def _items(root: ElementTree.Element, tag: str) -> Sequence[ElementTree.Element]
     return list(root.iter(tag))
 
 
-def _number(text: object) -> int:
-    return int(str(text)) if str(text).isdigit() else 0
+def _number(text: object) -> Optional[int]:
+    return int(str(text)) if str(text).isdigit() else None

@@ -55,6 +55,7 @@ class PoolLun(NamedTuple):
     old_vdis: Tuple[str, ...] = ()  #: UUIDs of what the VDIs of a resignatured LUN were, where it still says so
     vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has put on it
     vms_saved: str = ""  #: of when those are
+    number: Optional[int] = None  #: what the kernel of the master calls it; None where that is not known
 
     @property
     def is_untouched(self) -> bool:
@@ -105,7 +106,8 @@ def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = job
         raise failures[0][1]
     items = list(found.values())
     outcomes = jobs.at_once(calls, items, lambda one, item: look(one, pool, *item), at_once)
-    seen = twins_named([_lun_or_why(pool, item, outcome) for item, outcome in zip(items, outcomes)])
+    rows = [_lun_or_why(pool, item, outcome) for item, outcome in zip(items, outcomes)]
+    seen = twins_named([row._replace(number=lun.number) for row, (_, lun) in zip(rows, items)])
     return seen + [PoolLun("", UNREACHABLE, portal, problem=str(failure)) for portal, failure in failures]
 
 
@@ -138,7 +140,7 @@ def find_on_master(calls: Calls, pool: Pool) -> List[PoolLun]:
 
 def _of_row(pool: Pool, row: Mapping[str, Any]) -> PoolLun:
     """What the plugin says of a LUN, as if a probe had said it. Pure."""
-    lun = Seen(row["scsi_id"], 0, int(row.get("size_bytes") or 0), "")
+    lun = Seen(row["scsi_id"], None, int(row.get("size_bytes") or 0), "")
     sr = pool.sr_on(lun.scsi_id)
     if sr is not None and pool.pbds_of(sr):
         config = next(iter(pool.pbds_of(sr).values()))[1]["device_config"]

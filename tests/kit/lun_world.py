@@ -146,8 +146,23 @@ class World:
         def see(path, told):
             return json.loads(json.dumps(told(engine.inspect(self.lun(os.path.basename(path)).disk))))
 
+        if function == "add_lun":
+            return self._add_lun(host, arguments)
         names = {lun.scsi_id: "/dev/" + lun.scsi_id for lun in self._on_fabric(host)}
         return plugin.FUNCTIONS[function](arguments, see=see, known=names)
+
+    def _add_lun(self, host, arguments):
+        """The host's session shows the LUN that has this number behind its target, if it is the one that is meant."""
+        iqn, number = arguments["iqn"], int(arguments["number"])
+        with self._lock:
+            session = self.sessions.get((host, iqn))
+            there = [lun.scsi_id for lun in self.luns if (lun.iqn, lun.number) == (iqn, number)]
+            if session is None:
+                return json.dumps({"problems": []})
+            if there != [arguments["scsi_id"]]:
+                return json.dumps({"problems": [f"The LUN {number} is another one."]})
+            session.luns.update(there)
+            return json.dumps({"problems": []})
 
     def attach_original(self, pool, scsi_id, name):
         """The SR on a LUN, introduced and plugged on every host, as an administrator has it; gives its reference."""

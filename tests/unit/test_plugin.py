@@ -9,6 +9,7 @@ import pytest
 from kit import golden, shell
 from kit.builder import SMALL_BAT, build_sr, many_vdis, vhd
 from kit.cuts import SCSI_ID, done
+from kit.iscsi_world import IQN, put, put_session
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine, plugin
 from relvmoiscsi.cli import guard
@@ -215,3 +216,32 @@ def test_a_long_answer_leaves_out_what_can_be_asked_for():
 
     assert len(text) <= plugin.MOST_BYTES and json.loads(text)["left_out"] == ["lvs"]
     assert json.loads(plugin.fitted({"vdis": ["y" * 1000] * 70}))["left_out"] == ["vdis"]
+
+
+# --- one LUN for SM
+
+
+def test_a_host_without_a_session_to_the_target_has_nothing_to_add(tmp_path):
+    arguments = {"iqn": IQN, "scsi_id": SCSI_ID, "number": "12"}
+
+    assert json.loads(plugin.add_lun(arguments, Host(str(tmp_path)))) == {"problems": []}
+
+
+@pytest.mark.processes
+def test_what_keeps_a_session_from_showing_the_lun_is_told(tmp_path):
+    put_session(str(tmp_path))
+    put(str(tmp_path), "sys/class/scsi_host/host6/scan", "")
+    answer = json.loads(plugin.add_lun({"iqn": IQN, "scsi_id": SCSI_ID, "number": "300"}, Host(str(tmp_path))))
+
+    assert (tmp_path / "sys/class/scsi_host/host6/scan").read_text() == "0 0 300"
+    (problem,) = answer["problems"]
+    assert "the target has no LUN 300 for this host" in problem
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [({"iqn": ""}, "iqn and scsi_id"), ({"scsi_id": "/"}, "iqn and scsi_id"), ({"number": "-"}, "number")],
+)
+def test_arguments_that_name_no_lun_are_refused(tmp_path, change, problem):
+    with pytest.raises(UsageError, match=problem):
+        plugin.add_lun({"iqn": IQN, "scsi_id": SCSI_ID, "number": "1", **change}, Host(str(tmp_path)))

@@ -22,13 +22,17 @@ class Watch:
 
     def __init__(self, lab):
         self.db, self.found, self.introduced = lab.pool.db, [], {}
-        self.listed = set()  #: names of hosts that the stock driver asked for their LUNs, which scans a session there
+        #: names of hosts that were asked to see the LUN: by the plugin, or the stock list, which scans a session there
+        self.listed = set()
         lab.pool.api.before = self
 
     def __call__(self, method, params):
         name, parameters = method.replace("Async.", ""), params[1:]
         if name == "SR.probe" and parameters[2] in records.OWN_TYPES:
             self.listed.add(self.db.get("host", parameters[0], "name_label"))
+        if name == "host.call_plugin" and parameters[2] == "add_lun":
+            self.listed.add(self.db.get("host", parameters[0], "name_label"))
+            return
         if only_reads(name) or name in ("SR.probe", "task.destroy") or name.startswith(("pool.", "VDI.db_")):
             return
         step = self._step(name, *parameters)

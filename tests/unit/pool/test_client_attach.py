@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From clones to attached copies: what is there then, in which order it came, and that every step may be repeated."""
 
+import json
 import os
 import threading
 from functools import wraps
@@ -232,6 +233,83 @@ def test_each_host_with_a_session_is_asked_for_the_list_once_for_all_luns_of_a_t
     lists = [index for index, call in enumerate(calls) if call == ("sr_probe", "")][1:]  # the first is our own driver's
     assert len(lists) == len(lab.pool.hosts)
     assert lists[-1] < min(index for index, (command, _) in enumerate(calls) if command == "sr_attach")
+
+
+class Plugin:
+    """The host plugin of each host, and how often it was called; `failing` is what hosts (by name) answer instead."""
+
+    def __init__(self, lab, world):
+        self.world, self.names = world, {ref: lab.pool.db.get("host", ref, "name_label") for ref in lab.pool.hosts}
+        self.calls, self.failing = [], {}
+        lab.pool.api.host_plugins.functions["relvmoiscsi"] = self
+
+    def __call__(self, host, function, arguments):
+        self.calls.append((self.names[host], arguments["scsi_id"]))
+        if self.names[host] in self.failing:
+            raise self.failing[self.names[host]]
+        return self.world.plugin(host, function, arguments)
+
+
+def stock_lists(lab):
+    """The hosts of which the stock list is asked from now on."""
+    asked, probe = [], lab.pool.api._methods["SR.probe"]
+
+    def listening(session, host, config, type_, sm_config=None):
+        if type_ == "lvmoiscsi" and "SCSIid" not in config:
+            asked.append(lab.pool.db.get("host", host, "name_label"))
+        return probe(session, host, config, type_, sm_config)
+
+    lab.pool.api._methods["SR.probe"] = listening
+    return asked
+
+
+def test_the_plugin_of_each_host_adds_the_one_lun_and_no_other(lab, world):
+    clone, beside = lab.clone("Production"), lab.clone("Testing")
+    plugin, lists = Plugin(lab, world), stock_lists(lab)
+    (done,) = lab.attach(clone, leave_others=True)
+
+    assert done.status == DONE and set(done.hosts.values()) == {"plugged"}
+    assert plugin.calls == [("xs1", clone), ("xs2", clone), ("xs3", clone)] and lists == []
+    assert all(clone in session.luns and beside not in session.luns for session in world.sessions.values())
+
+
+def test_a_session_of_which_the_pool_knows_nothing_is_known_to_the_plugin(lab, world):
+    clone, xs3 = lab.clone("Production"), lab.pool.hosts[2]
+    for pbd in lab.pool.db.refs("PBD", host=xs3):
+        lab.pool.storage.pbd_unplug("", pbd)
+    world.sessions[xs3, IQN] = Session()
+    Plugin(lab, world)
+    (done,) = lab.attach(clone)
+
+    assert done.status == DONE and done.hosts["xs3"] == "plugged"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        XenError("XENAPI_MISSING_PLUGIN", "relvmoiscsi"),
+        XenError("UNKNOWN_XENAPI_PLUGIN_FUNCTION", "add_lun"),
+        XenError("RBAC_PERMISSION_DENIED", "host.call_plugin", "No permission in user session"),
+    ],
+)
+def test_a_host_whose_plugin_does_not_add_luns_is_asked_for_the_list_and_never_again_for_the_plugin(lab, world, answer):
+    clones = [lab.clone("Production"), lab.clone("Testing")]
+    plugin, lists = Plugin(lab, world), stock_lists(lab)
+    plugin.failing["xs2"] = answer
+    done = lab.attach(everything=True, jobs_at_once=1)
+
+    assert [result.status for result in done] == [DONE, DONE]
+    assert [host for host, _ in plugin.calls if host == "xs2"] == ["xs2"] and lists == ["xs2"]
+    assert {scsi_id for _, scsi_id in plugin.calls} == set(clones)
+
+
+def test_a_host_that_has_another_lun_at_the_number_is_asked_for_the_list(lab, world, monkeypatch):
+    clone = lab.clone("Production")
+    plugin, lists = Plugin(lab, world), stock_lists(lab)
+    monkeypatch.setattr(world, "_add_lun", lambda host, arguments: json.dumps({"problems": ["It is another one."]}))
+    (done,) = lab.attach(clone)
+
+    assert done.status == DONE and sorted(lists) == ["xs1", "xs2", "xs3"] and len(plugin.calls) == 3
 
 
 def test_a_host_without_a_session_is_not_asked_for_the_list(lab, world):
