@@ -10,7 +10,7 @@ an earlier login, may be in use; and the page cache and udev's database go on sh
     t3    for each disk and map: page cache dropped, closed, a `change` event, and udev has gone through its rules
 
 A disk that comes between t0 and t2 is not held. Whoever reads it then reads the old identity or the new one, as the
-label is one sector.
+label is one sector; what an LVM command may do there is in docs/formats/lvm.rst ("LVM's writes and locks").
 
 A path that does not answer hangs whoever opens it. So each disk is asked first, in a process of its own (paths). A dead
 path is not opened: what uses the LUN through it is found in sysfs and /proc.
@@ -52,6 +52,7 @@ def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> 
 
     Raises Refused (SRInUse), before the block, where a disk or map of the LUN is in use or stays locked.
     """
+    before = _there(scsi_id, host)
     with ExitStack() as held:
         devices = _opened(scsi_id, held, deadline, host)
         try:
@@ -60,7 +61,7 @@ def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> 
             # Before the disks are closed: who has waited for them is to read nothing old.
             _quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host))
             held.close()
-            _quietly("having udev look at the LUN again", lambda: _show(scsi_id, deadline, host))
+            _quietly("having udev look at the LUN again", lambda: _show(scsi_id, before, deadline, host))
 
 
 def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host) -> List[str]:
@@ -123,8 +124,11 @@ def _drop_caches(scsi_id: str, deadline: Deadline, host: Host) -> None:
         paths.drop_caches(names, deadline.for_cleanup().part(CACHES_SECONDS), host)
 
 
-def _show(scsi_id: str, deadline: Deadline, host: Host) -> None:
+def _show(scsi_id: str, before: Sequence[str], deadline: Deadline, host: Host) -> None:
     names = _there(scsi_id, host)
+    came = [name for name in names if name not in before]
+    if came:
+        log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)
     if names:
         udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)
 

@@ -440,8 +440,8 @@ def look_again(names: Sequence[str], timeout_seconds: float, host: Host = THIS_H
         return [name for name, entry in before.items() if _is_there(name, host) and _written(name, host) == entry]
 
     if not host.wait_for(lambda: not left(), max(0.0, end - time.monotonic())):
-        problem = "udev has not looked at {} again within {:g} seconds, and may show it as it was before"
-        raise Refused(problem.format(", ".join(left()), round(timeout_seconds, 1)) + ".")
+        problem = "udev has not looked at {} again within {:g} seconds, and may show it as it was before."
+        raise Refused(problem.format(", ".join(left()), round(timeout_seconds, 1)))
 
 
 def _is_there(name: str, host: Host) -> bool:

@@ -149,11 +149,12 @@ def test_a_map_is_held_in_the_place_of_its_paths_and_all_are_looked_at_again(wor
     assert world.events() == {"sdb", "sdc", "sdd", "dm-3"}
 
 
-def test_what_comes_in_the_meantime_is_looked_at_as_well(world):
+def test_what_comes_in_the_meantime_is_looked_at_as_well(world, caplog):
     with exclusive_open(LUN, NO_DEADLINE, world.host):
         world.has_disk("sdb", "8:16")
 
     assert [name for name, _ in world.dropped] == ["sdb"] and world.events() == {"sdb"}
+    assert f"sdb came while the LUN {LUN} was written, and was not held" in caplog.text
 
 
 def test_what_has_gone_in_the_meantime_is_not_waited_for(world):
