@@ -85,8 +85,9 @@ class Sessions:
         arguments = {"iqn": iqn, "scsi_id": config.get("SCSIid", ""), "number": str(number)}
         tasks = {host: _begun(calls, "host.call_plugin", host, PLUGIN, ADD_LUN, arguments) for host in hosts}
         answers = {host: _ended(calls, "host.call_plugin", task) for host, task in tasks.items()}
-        self._without_plugin.update(host for host, text in answers.items() if not text)
-        return {host for host, text in answers.items() if text and not json.loads(text)["problems"]}
+        problems = {host: _problems(text) for host, text in answers.items()}
+        self._without_plugin.update(host for host, found in problems.items() if found is None)
+        return {host for host, found in problems.items() if found == []}
 
     def scan(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str]) -> None:
         """Have those of the hosts that have a session to the target of this device-config scan it.
@@ -140,6 +141,14 @@ def _ended(calls: Calls, method: str, task: str) -> str:
         raise
     except PoolFailure:
         return ""
+
+
+def _problems(answer: str) -> Optional[List[str]]:
+    """What the plugin says has failed; None for what is no answer of it, or one of an earlier version."""
+    try:
+        return [str(problem) for problem in json.loads(answer)["problems"]]
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def plug_everywhere(

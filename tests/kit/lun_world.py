@@ -354,6 +354,9 @@ class World:
             self._probed(lun)
             self._volumes(lun)
             time.sleep(max(0.0, end - time.monotonic()))
+        if not is_hba:  # the driver's last act
+            arguments = {"iqn": lun.iqn, "scsi_id": lun.scsi_id, "number": str(lun.number)}
+            self._add_lun(members["host_ref"], arguments)
         done = success(HBA if is_hba else ISCSI)
         raise _Answer(done.code, done.text)
 

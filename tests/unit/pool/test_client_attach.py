@@ -245,8 +245,11 @@ class Plugin:
 
     def __call__(self, host, function, arguments):
         self.calls.append((self.names[host], arguments["scsi_id"]))
-        if self.names[host] in self.failing:
-            raise self.failing[self.names[host]]
+        answer = self.failing.get(self.names[host])
+        if isinstance(answer, XenError):
+            raise answer
+        if answer is not None:
+            return answer
         return self.world.plugin(host, function, arguments)
 
 
@@ -290,6 +293,8 @@ def test_a_session_of_which_the_pool_knows_nothing_is_known_to_the_plugin(lab, w
         XenError("XENAPI_MISSING_PLUGIN", "relvmoiscsi"),
         XenError("UNKNOWN_XENAPI_PLUGIN_FUNCTION", "add_lun"),
         XenError("RBAC_PERMISSION_DENIED", "host.call_plugin", "No permission in user session"),
+        "0.1.0",
+        '{"problems": 7}',
     ],
 )
 def test_a_host_whose_plugin_does_not_add_luns_is_asked_for_the_list_and_never_again_for_the_plugin(lab, world, answer):
@@ -380,12 +385,22 @@ def test_what_failed_before_for_want_of_a_scan_is_finished_by_the_same_again(lab
     """An SR that is introduced, and plugged on no host, is none that stays so."""
     clone = lab.clone("Production")
     monkeypatch.setattr(hosts.Sessions, "scan", lambda *_: None)
+    monkeypatch.setattr(world, "_add_lun", lambda *_: "")  # by the driver, after its success
     (failed,) = lab.attach(clone)
     assert failed.status == FAILED and "Then run the same again." in str(failed.error)
     monkeypatch.undo()
 
     (done,) = lab.attach(clone)
     assert done.status == DONE and set(done.hosts.values()) == {"plugged"}
+
+
+def test_the_master_whose_driver_has_added_the_lun_needs_neither_list_nor_plugin(lab, world, monkeypatch):
+    clone = lab.clone("Production")
+    monkeypatch.setattr(hosts.Sessions, "scan", lambda *_: None)
+    (done,) = lab.attach(clone)
+
+    assert done.status == PARTIAL and done.hosts["xs1"] == "plugged"
+    assert "the host does not see the LUN" in done.hosts["xs2"]
 
 
 def test_with_multipathing_a_plug_scans_by_itself(lab, world, monkeypatch):
