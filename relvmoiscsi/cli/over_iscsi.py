@@ -44,8 +44,9 @@ TARGET_USER, TARGET_SECRET = "LIBISCSI_CHAP_TARGET_USERNAME", "LIBISCSI_CHAP_TAR
 _NAMES = (USER, SECRET, TARGET_USER, TARGET_SECRET)
 
 INITIATOR_FILE = "etc/iscsi/initiatorname.iscsi"
-#: GitHub's domain, with the month of its registration; the name behind the colon is ours
-OWN_NAME = "iqn.2007-10.com.github:relvmoiscsi:{}"
+#: A domain that nobody can register (RFC 2606). A naa. name would need no domain, but NetApp's arrays know none, and
+#: targetcli refuses those that are assigned locally (naa.3).
+OWN_NAME = "iqn.2026-11.invalid.relvmoiscsi:{}"
 _INITIATOR = re.compile(r"(iqn\.[0-9]{4}-[0-9]{2}\.[!-~]{1,210}|eui\.[0-9A-Fa-f]{16}|naa\.([0-9A-Fa-f]{16}){1,2})\Z")
 
 #: errors after which another attempt to open the LUN would end in the same way

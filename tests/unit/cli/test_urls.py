@@ -336,7 +336,7 @@ def test_what_is_no_initiator_name_is_an_error_of_usage(command, name):
 
 def test_the_initiator_is_named_by_the_option_the_host_or_the_machine(machine, monkeypatch):
     own = over_iscsi.initiator_name(None)
-    assert re.match(r"iqn\.2007-10\.com\.github:relvmoiscsi:[0-9a-f]{16}\Z", own)
+    assert re.match(r"iqn\.2026-11\.invalid\.relvmoiscsi:[0-9a-f]{16}\Z", own)
     assert over_iscsi.initiator_name(None) == own
     (machine / "etc/machine-id").write_text("f" * 32)
     assert over_iscsi.initiator_name(None) != own
