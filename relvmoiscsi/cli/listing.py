@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi import engine
 from relvmoiscsi.cli import over_iscsi
-from relvmoiscsi.cli.output import Answer
+from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo, Target
 from relvmoiscsi.iscsi.url import Url, parse_url
@@ -45,14 +45,30 @@ def listed(arguments: argparse.Namespace) -> Optional[Answer]:
     """What a URL lists; None for the URL of one LUN. Raises UsageError, NotFound, Refused."""
     text, url = arguments.device, parse_url(arguments.device)
     if url.lun is not None:
+        _say_alike(over_iscsi.luns(arguments, text), url.lun)
         return None
     if not url.iqn:
         targets = over_iscsi.targets(arguments, text)
         return Answer(_target_facts(text, targets), "\n".join(_target_lines(text, targets)))
     infos = over_iscsi.luns(arguments, text)
+    _say_alike(infos)
     luns = over_iscsi.each_at_once([partial(_read, arguments, url, info) for info in infos])
     facts = {"device": text, "iqn": url.iqn, "luns": [lun.facts() for lun in luns]}
     return Answer(facts, "\n".join(_lun_lines(text, luns)))
+
+
+def _say_alike(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
+    """Tell of LUNs with one SCSIid; where a number is given, of those that share it with that LUN."""
+    by_id: Dict[str, List[int]] = {}
+    for info in infos:
+        if info.scsi_id is not None:
+            by_id.setdefault(info.scsi_id, []).append(info.number)
+    for scsi_id, numbers in by_id.items():
+        if len(numbers) > 1 and number in (None, *numbers):
+            say(
+                f"note: the LUNs {', '.join(map(str, numbers))} have one SCSIid, {printable(scsi_id)}: it does not "
+                "tell a clone from its original. Nothing is written to them by a URL."
+            )
 
 
 def _read(arguments: argparse.Namespace, url: Url, info: LunInfo) -> Listed:

@@ -18,6 +18,20 @@ PAUSE_SECONDS = 0.1
 _PAGE_BYTES = 0x1000  #: enough for dozens of designators, and no device gives less because it is asked for it
 _LIST_BYTES = 8192
 _DISK = 0  #: peripheral device type
+#: other types. Source: SPC-5 6.7.2
+_TYPES = {
+    0x01: "a tape",
+    0x03: "a processor",
+    0x05: "a CD or DVD drive",
+    0x07: "an optical disk",
+    0x08: "a media changer",
+    0x0C: "the controller of an array",
+    0x0D: "an enclosure",
+    0x0E: "a disk with the reduced command set",
+    0x11: "an object store",
+    0x14: "a zoned disk",
+    0x1E: "a well-known logical unit",
+}
 _BLOCK_SIZES = (512, 4096)
 _WRITE_PROTECTED = 0x80
 
@@ -27,6 +41,7 @@ class Look(NamedTuple):
 
     info: LunInfo
     is_disk: bool
+    what: str = ""  #: the kind of device, where it is no disk; "" where nothing is mapped
     verdict: Verdict = Verdict.DONE  #: on its capacity
     is_read_only: bool = False
 
@@ -139,8 +154,11 @@ def _name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
         return Look(LunInfo(lun, problem=problem), is_disk=True, verdict=_verdict(unread[0]))
     standard, page_83, page_80 = map(answer_of, tasks)
     inquiry = inquiry_of(standard)
-    if inquiry is None or standard[0] & 0x1F != _DISK:
+    if inquiry is None:
         return Look(LunInfo(lun), is_disk=False)
+    if standard[0] & 0x1F != _DISK:
+        kind = standard[0] & 0x1F
+        return Look(LunInfo(lun), is_disk=False, what=_TYPES.get(kind, f"a device of type {kind:#04x}"))
     info = LunInfo(
         lun,
         id_from_page_83(page_83, inquiry) or id_from_page_80(page_80, inquiry),

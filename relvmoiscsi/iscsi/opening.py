@@ -71,14 +71,14 @@ def open_lun(
     way = TargetWay(portals, iqn, initiator, credentials, deadline, isid_of_reader())
     expected = lun if isinstance(lun, str) else scsi_id
     if writable and expected is None:  # the SCSIid has to be read before a session can be the one that writes
-        opened = _find(way, lun, None)
+        opened = _find(way, lun, None, writable)
         opened.carrier.close(politely=True)
         expected = opened.look.info.scsi_id
         if expected is None:
             raise Refused(f"The LUN {lun} behind {iqn} has no SCSIid, so nothing is written to it.", "ISCSIDevice")
     if writable and expected is not None:
         way.isid = isid_of_writer(initiator.host_uuid, iqn, expected)
-    opened = _find(way, lun, expected)
+    opened = _find(way, lun, expected, writable)
     info, name = opened.look.info, f"iscsi://{portals[0]}/{iqn}/{opened.look.info.number}"
     found = Lun(way, opened.carrier, info, name, last_group, len(portals) > 1)
     try:
@@ -96,13 +96,13 @@ def _copy_limit(carrier: Carrier) -> Optional[int]:
     return _SLOW_COPY_BYTES if has_digests and kernel_crc32c() is None else None
 
 
-def _find(way: TargetWay, lun: LunName, scsi_id: Optional[str]) -> _Open:
+def _find(way: TargetWay, lun: LunName, scsi_id: Optional[str], writable: bool) -> _Open:
     """A session over which the LUN can be used. A session that is lost on the way is made once more."""
     is_second = False
     while True:
         carrier = way.first()
         try:
-            one = _usable(way, carrier, lun, scsi_id)
+            one = _usable(way, carrier, lun, scsi_id, writable)
         except Lost as lost:
             carrier.close(politely=False)
             if is_second:
@@ -118,16 +118,18 @@ def _find(way: TargetWay, lun: LunName, scsi_id: Optional[str]) -> _Open:
         carrier.close(politely=True)
 
 
-def _usable(way: TargetWay, carrier: Carrier, lun: LunName, scsi_id: Optional[str]) -> Optional[Look]:
+def _usable(way: TargetWay, carrier: Carrier, lun: LunName, scsi_id: Optional[str], writable: bool) -> Optional[Look]:
     """The LUN; None where another portal is to be tried. Raises NotFound, Refused."""
-    luns = looking.list_luns(carrier)
+    luns = every = looking.list_luns(carrier)
     if isinstance(lun, int):
         luns = [address for address in luns if LunInfo(address).number == lun] or luns
     elif len(luns) > _MANY:
         luns = [info.lun for info in looking.names(carrier, luns) if info.scsi_id == lun] or luns[:_MANY]
-    disks = [one for one in looking.look(carrier, luns) if one.is_disk]
+    looks = looking.look(carrier, luns)
+    disks = [one for one in looks if one.is_disk]
     found = [one for one in disks if lun == (one.info.scsi_id if isinstance(lun, str) else one.info.number)]
     if not found:
+        _refuse_no_disk(way.iqn, lun, looks)
         there = ", ".join(sorted({_called(one.info, lun) for one in disks})) or "none"
         raise NotFound(
             f"No LUN {lun} is behind {way.iqn}; there are {there}. Map it to {way.initiator.name} at the array.",
@@ -135,7 +137,7 @@ def _usable(way: TargetWay, carrier: Carrier, lun: LunName, scsi_id: Optional[st
         )
     one, name = found[0], f"the LUN {lun} behind {way.iqn}"
     if len(found) > 1:
-        raise _several(way.iqn, scsi_id, found)
+        raise _several(way.iqn, scsi_id, [one.info for one in found])
     while one.verdict == Verdict.LATER:  # until the deadline
         carrier.pause(looking.PAUSE_SECONDS)
         (one,) = looking.look(carrier, [one.info.lun])
@@ -149,7 +151,18 @@ def _usable(way: TargetWay, carrier: Carrier, lun: LunName, scsi_id: Optional[st
         raise Refused(f"{name} cannot be used: {one.info.problem or 'it has no size'}.", "ISCSIDevice")
     if scsi_id is not None and one.info.scsi_id != scsi_id:
         raise _another(name, one.info.scsi_id, scsi_id)
+    if writable and isinstance(lun, int) and one.info.scsi_id is not None:
+        alike = [info for info in looking.names(carrier, every) if info.scsi_id == one.info.scsi_id]
+        if len(alike) > 1:
+            raise _several(way.iqn, one.info.scsi_id, alike)
     return one
+
+
+def _refuse_no_disk(iqn: str, lun: LunName, looks: Sequence[Look]) -> None:
+    """Raises NotFound where the LUN with this number is a device of another kind."""
+    for one in looks:
+        if one.what and one.info.number == lun:
+            raise NotFound(f"The LUN {lun} behind {iqn} is no disk: it is {one.what}. Name another LUN.", "ISCSIDevice")
 
 
 def _another(name: str, found: Optional[str], expected: str) -> Refused:
@@ -159,11 +172,11 @@ def _another(name: str, found: Optional[str], expected: str) -> Refused:
     )
 
 
-def _several(iqn: str, scsi_id: Optional[str], found: Sequence[Look]) -> Refused:
-    numbers = ", ".join(str(one.info.number) for one in found)
+def _several(iqn: str, scsi_id: Optional[str], found: Sequence[LunInfo]) -> Refused:
+    numbers = ", ".join(str(info.number) for info in found)
     return Refused(
         f"The LUNs {numbers} behind {iqn} have one SCSIid, {scsi_id}: it does not tell the clone from its original. "
-        "Name the LUN by its number in a URL, or have the array give the clone a SCSIid of its own.",
+        "Have the array give the clone a SCSIid of its own, or map the clone alone to this machine.",
         "ISCSIDevice",
     )
 

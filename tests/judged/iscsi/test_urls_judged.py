@@ -103,6 +103,7 @@ def test_each_command_leaves_the_bytes_that_it_leaves_on_an_image_file(place):
         scsi_id = next(word for word in run("show", url(tgt)).split() if word.startswith("36"))[:-1]
         before = SparseDisk.from_file(str(lun))
         run("check", url(tgt))
+        assert "no disk: it is the controller of an array" in run("show", url(tgt, 0), status=3)
         assert SparseDisk.from_file(str(lun)) == before
         words = ("--yes", "--scsi-id", scsi_id)
         for command in (("resignature", "--sr-uuid", SR), ("recover",), ("undo",)):

@@ -3,6 +3,10 @@
 
 import os
 import re
+import signal
+import threading
+import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -429,6 +433,33 @@ def test_a_writer_wants_a_whole_url(command):
     for name in ("check", "resignature", "recover", "undo"):
         ran = command(name, "iscsi://127.0.0.1:1/iqn.a", *(["--yes"] if name != "check" else []))
         assert ran.status == 2 and "names no LUN, expected iscsi://" in ran.err
+def test_luns_with_one_scsi_id_are_told_of_and_not_written_to(command, clone):
+    luns = [Lun(number, disk=clone.copy(), naa="6001405000000001") for number in (3, 5)]
+    with HostileTarget([*luns, Lun(7)], ignore=("isid kept",)) as target:
+        for where in (url(target), url(target, 5)):
+            assert "the LUNs 3, 5 have one SCSIid, 36001405000000001" in command("show", where).err
+        assert "one SCSIid" not in command("show", url(target, 7)).err
+        for more in ("--not-in-use",), ("--scsi-id", luns[1].scsi_id):
+            ran = command("resignature", url(target, 5), "--yes", *more)
+            assert ran.status == 4 and "it does not tell the clone from its original" in ran.err
+        assert not target.written()
+
+
+def test_ctrl_c_waits_for_no_lun_that_is_being_read():
+    never = threading.Event()
+
+    def interrupted():
+        time.sleep(0.3)  # Python misses a signal that comes in the moment before its main thread waits
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        never.wait(60)
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        over_iscsi.each_at_once([interrupted] + [partial(never.wait, 60)] * 8)
+    assert time.monotonic() - began < 30
+    never.set()
+
+
 
 
 # --- what refuses
