@@ -16,9 +16,9 @@ import logging
 import os
 import re
 import stat
-import threading
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
+from multiprocessing.pool import ThreadPool
 from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
 from relvmoiscsi.cli import guard
@@ -288,22 +288,9 @@ def luns(arguments: argparse.Namespace, text: str) -> List[LunInfo]:
 
 
 def each_at_once(works: Sequence[Callable[[], Found]]) -> List[Found]:
-    """What each gives, LISTED_AT_ONCE at a time, in order. The works raise nothing. Ctrl-C waits for none of them."""
-    found: Dict[int, Found] = {}
-    waiting = list(enumerate(works))[::-1]
-    lock = threading.Lock()
+    """What each gives, LISTED_AT_ONCE at a time, in order. What one raises goes through.
 
-    def work() -> None:
-        while True:
-            with lock:
-                if not waiting:
-                    return
-                number, one = waiting.pop()
-            found[number] = one()
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in works[:LISTED_AT_ONCE]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found[number] for number in range(len(works))]
+    Ctrl-C waits for none: a ThreadPool has daemon threads, which concurrent.futures has not.
+    """
+    with ThreadPool(LISTED_AT_ONCE) as pool:
+        return pool.map(lambda work: work(), works, chunksize=1)
