@@ -48,10 +48,12 @@ def _run(arguments: "Namespace") -> int:
     import logging  # noqa: PLC0415 - --help needs none of these
 
     from relvmoiscsi import errors  # noqa: PLC0415
+    from relvmoiscsi.cli.device_word import check_login  # noqa: PLC0415
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
     try:
+        check_login(arguments)
         answer: Answer = arguments.run(arguments)
     except errors.RelvmoiscsiError as error:
         return _say_failure(arguments, error)

@@ -32,6 +32,18 @@ def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
+def check_login(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where an option says who logs in, and no word is a URL: nobody would heed the option."""
+    words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
+    if any(word is not None and is_url(word) for word in words):
+        return
+    for name in ("--initiator-name", "--chap-file"):
+        if getattr(arguments, name[2:].replace("-", "_"), None) is not None:
+            from relvmoiscsi.errors import UsageError  # noqa: PLC0415
+
+            raise UsageError(f"{name} goes with the URL of a LUN: no login is made for a path.")
+
+
 def takes_login(parser: argparse.ArgumentParser) -> None:
     """Have the parser take who logs in to the target of a URL."""
     parser.add_argument("--initiator-name", metavar="IQN", help="with a URL: who logs in; by default this machine")

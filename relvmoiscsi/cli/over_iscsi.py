@@ -84,6 +84,8 @@ def credentials(arguments: argparse.Namespace, url: Url) -> Credentials:
     """CHAP users and secrets, of the environment or of --chap-file; that of a URL comes first. Raises UsageError."""
     if arguments.chap_file is not None:
         values = _in_file(arguments.chap_file)
+        if not any(values.values()):
+            raise UsageError(f"The file {arguments.chap_file} of --chap-file holds no CHAP user and no password.")
     else:
         values = {name: os.environ.get(name, "") for name in _NAMES}
     found = Credentials(url.user or values[USER], values[SECRET], values[TARGET_USER], values[TARGET_SECRET])

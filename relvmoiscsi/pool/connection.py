@@ -133,6 +133,8 @@ def url_of(where: Where) -> str:
     parts = urllib.parse.urlsplit(where.pool if "://" in where.pool else "https://" + where.pool)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise UsageError(f"{where.pool!r} is no pool: name a host, or https://HOST, or `local` in dom0.")
+    if parts.scheme == "http" and where.ca:
+        raise UsageError(f"{where.pool} shows no certificate: give https://, or leave --ca away.")
     return f"{parts.scheme}://{parts.netloc}"
 
 

@@ -285,6 +285,25 @@ def test_chap_comes_from_a_file_that_its_owner_alone_may_read(command, clone, ch
     assert ran.status == 2 and f"Run `chmod 600 {chap_file}`" in ran.err
 
 
+def test_a_chap_file_without_chap_is_an_error_of_usage(command, chap_file):
+    """Its owner takes the login for one with CHAP."""
+    for text in ("", "# later\n", f"{USER}=\n"):
+        chap_file.write_text(text)
+        ran = command("show", "iscsi://127.0.0.1:1/iqn.a/0", "--chap-file", chap_file)
+        assert ran.status == 2 and "holds no CHAP user and no password" in ran.err
+
+
+def test_who_logs_in_is_not_said_for_a_path(command, clone, tmp_path, chap_file):
+    clone.to_file(str(tmp_path / "lun"))
+    for option in (("--chap-file", chap_file), ("--initiator-name", NAME)):
+        for argv in (("show", tmp_path / "lun"), ("map", "--device", tmp_path / "lun"), ("map", "--sr", SR, SR)):
+            ran = command(*argv, *option)
+            assert ran.status == 2 and f"{option[0]} goes with the URL of a LUN" in ran.err
+    with serving(clone) as target:
+        ran = command("check", tmp_path / "lun", "--original", url(target, 0), "--initiator-name", NAME)
+    assert ran.status != 2
+
+
 @pytest.mark.parametrize("text", ["sesamesesame\n", "PASSWORD=sesamesesame\n", f"{SECRET}:sesamesesame\n"])
 def test_a_line_of_the_file_that_means_nothing_is_not_repeated(command, chap_file, text):
     chap_file.write_text(text)
@@ -414,25 +433,6 @@ def test_a_lun_that_cannot_be_read_hides_no_other(command, clone, monkeypatch):
     assert "LUN 1: It is reserved by another host." in ran.out
 
 
-def test_luns_are_read_a_few_at_a_time(command, clone):
-    with serving(*[clone] * 9) as target:
-        assert len(command("show", url(target), "--json").json["luns"]) == 9
-
-        assert 1 < most_at_once(target) <= over_iscsi.LISTED_AT_ONCE
-
-
-def most_at_once(target):
-    now = most = 0
-    for event in target.events:
-        now += {"session": 1, "logout": -1}.get(event.name, 0)
-        most = max(most, now)
-    return most
-
-
-def test_a_writer_wants_a_whole_url(command):
-    for name in ("check", "resignature", "recover", "undo"):
-        ran = command(name, "iscsi://127.0.0.1:1/iqn.a", *(["--yes"] if name != "check" else []))
-        assert ran.status == 2 and "names no LUN, expected iscsi://" in ran.err
 def test_luns_with_one_scsi_id_are_told_of_and_not_written_to(command, clone):
     luns = [Lun(number, disk=clone.copy(), naa="6001405000000001") for number in (3, 5)]
     with HostileTarget([*luns, Lun(7)], ignore=("isid kept",)) as target:
@@ -460,6 +460,25 @@ def test_ctrl_c_waits_for_no_lun_that_is_being_read():
     never.set()
 
 
+def test_luns_are_read_a_few_at_a_time(command, clone):
+    with serving(*[clone] * 9) as target:
+        assert len(command("show", url(target), "--json").json["luns"]) == 9
+
+        assert 1 < most_at_once(target) <= over_iscsi.LISTED_AT_ONCE
+
+
+def most_at_once(target):
+    now = most = 0
+    for event in target.events:
+        now += {"session": 1, "logout": -1}.get(event.name, 0)
+        most = max(most, now)
+    return most
+
+
+def test_a_writer_wants_a_whole_url(command):
+    for name in ("check", "resignature", "recover", "undo"):
+        ran = command(name, "iscsi://127.0.0.1:1/iqn.a", *(["--yes"] if name != "check" else []))
+        assert ran.status == 2 and "names no LUN, expected iscsi://" in ran.err
 
 
 # --- what refuses

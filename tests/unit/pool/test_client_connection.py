@@ -162,6 +162,11 @@ def test_how_it_may_not_be_named(text):
         url_of(Where(text))
 
 
+def test_certificates_for_a_pool_that_shows_none_are_refused():
+    with pytest.raises(UsageError, match="give https://, or leave --ca away"):
+        url_of(Where("http://xs1", ca="/etc/pool.pem"))
+
+
 @pytest.mark.parametrize("text", ["https://root:hidden@xs1", "root:hidden@xs1", "ftp://root:hidden@"])
 def test_a_password_in_a_url_is_refused_and_not_shown(text):
     with pytest.raises(UsageError, match="has a user or a password in it") as caught:
