@@ -103,7 +103,7 @@ job_cinder() {
     tools/venv.sh cinder
     local python=$PWD/.venv/cinder/bin/python
     cd openstack
-    PYTHONPATH=.:..:../tests exec "$python" -W ignore -m unittest tests.test_cinder tests.test_drivers
+    PYTHONPATH=.:..:../tests exec "$python" -W ignore -m unittest tests.test_cinder tests.test_drivers tests.test_iscsi
 }
 
 # One emulated machine, the same for everybody: pytest runs in there. All would wait for it in the end, so it goes first.

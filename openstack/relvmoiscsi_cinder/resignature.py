@@ -4,8 +4,9 @@
     class ResignaturePureISCSIDriver(ResignatureMixin, pure.PureISCSIDriver): ...
 
 Where the volume type asks for it (`relvmoiscsi:resignature=true`, and `relvmoiscsi:vdis=one` for a single VDI), a
-volume made from a snapshot or from another volume is attached to this host by os-brick, resignatured by the command,
-and detached. Its SR has the UUID of the volume then.
+volume made from a snapshot or from another volume is exported to this host and resignatured by the command. Behind
+iSCSI the command logs in to the LUN itself; any other volume is attached and detached by os-brick. The SR has the UUID
+of the volume then.
 """
 
 import contextlib
@@ -18,8 +19,10 @@ from cinder.db import api as db
 from cinder.volume import group_types, volume_utils
 from oslo_log import log as logging
 
+from relvmoiscsi.cli.over_iscsi import initiator_name
 from relvmoiscsi_cinder.asking import VDIS, WANTED, vdis_wanted
 from relvmoiscsi_cinder.command import Told, give_identities
+from relvmoiscsi_cinder.place import Place, place_of
 
 __all__ = ["CAPABILITY", "METADATA", "VDIS", "WANTED", "ResignatureFailed", "ResignatureMixin"]
 
@@ -37,6 +40,9 @@ _NOT_DETACHED = "The volume has its new identities, but the host of cinder-volum
 #: Whether a method of the driver is at work that the manager has called: what that calls is its own affair. One for
 #: each thread, and for each greenthread.
 _at_work = contextvars.ContextVar("relvmoiscsi_at_work", default=False)
+
+#: While a volume is attached to be resignatured: as which initiator. Else None.
+_initiator: "contextvars.ContextVar[Optional[str]]" = contextvars.ContextVar("relvmoiscsi_initiator", default=None)
 
 
 class ResignatureFailed(exception.ImageCopyFailure):
@@ -143,16 +149,25 @@ class ResignatureMixin:
             properties = volume_utils.brick_get_connector_properties(
                 self.configuration.use_multipath_for_image_xfer, self.configuration.enforce_multipath_for_image_xfer
             )
-            attached, volume = self._attach_volume(context, volume, properties)
+            with _attaching(properties):
+                attached, volume = self._attach_volume(context, volume, properties)
         except Exception as problem:
             raise Told(_NOT_ATTACHED) from problem
         try:
-            give_identities(self._execute, attached["device"]["path"], volume.id, vdis)
+            give_identities(self._execute, _place(attached["device"]), volume.id, vdis)
         except Exception:
             self._is_detached(context, attached, volume, properties)
             raise
         if not self._is_detached(context, attached, volume, properties):
             raise Told(_NOT_DETACHED)
+
+    def _connect_device(self, conn: Any) -> Any:
+        """As Cinder does it; but a LUN behind iSCSI that is to be resignatured becomes no device of this host."""
+        initiator = _initiator.get()
+        place = place_of(conn, initiator) if initiator is not None else None
+        if place is None:
+            return super()._connect_device(conn)
+        return {"conn": conn, "device": place, "connector": _NoConnector()}
 
     def _is_detached(self, context: Any, attached: Any, volume: Any, properties: Any) -> bool:
         """Detach; why it failed is for the log."""
@@ -162,6 +177,29 @@ class ResignatureMixin:
             LOG.exception("Volume %s could not be detached from this host.", volume.id)
             return False
         return True
+
+
+class _NoConnector:
+    """That of os-brick, of a volume that has no device here."""
+
+    def disconnect_volume(self, *_args: Any, **_kwargs: Any) -> None:
+        """There is nothing to disconnect."""
+
+
+def _place(device: Any) -> Place:
+    return device if isinstance(device, Place) else Place((device["path"],))
+
+
+@contextlib.contextmanager
+def _attaching(properties: Dict[str, Any]) -> Iterator[None]:
+    """A host without open-iscsi and without adapters has the initiator name that the command gives it."""
+    if not properties.get("wwpns"):
+        properties.setdefault("initiator", initiator_name(None))
+    before = _initiator.set(properties.get("initiator"))
+    try:
+        yield
+    finally:
+        _initiator.reset(before)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,6 @@ import subprocess
 import time
 from typing import NamedTuple
 
-import pytest
-
 START_SECONDS = 15.0
 #: programs are in sbin, which the PATH of a user need not have
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -35,11 +33,18 @@ class Export(NamedTuple):
     read_only: bool = False
 
 
+def missing(*programs):
+    """Those of the programs that are not installed."""
+    return [program for program in programs if shutil.which(program, path=_PATH) is None]
+
+
 def require(*programs):
     """Skip, in CI fail, a test for which one of the programs is missing."""
-    missing = [program for program in programs if shutil.which(program, path=_PATH) is None]
-    if missing:
-        reason = f"{', '.join(missing)} is not installed; tools/need-packages.sh installs it"
+    import pytest  # noqa: PLC0415 - Cinder's tests are unittest's
+
+    absent = missing(*programs)
+    if absent:
+        reason = f"{', '.join(absent)} is not installed; tools/need-packages.sh installs it"
         if os.environ.get("CI") == "true":
             pytest.fail(reason + "; in CI this may not be skipped", pytrace=False)
         pytest.skip(reason)

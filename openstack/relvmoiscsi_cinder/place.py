@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Where a volume is, for the command: a device of this host, or a LUN behind iSCSI as a URL.
+
+A URL takes no device, no os-brick and no root: the command logs in itself, as the initiator that the back end was told.
+"""
+
+import os
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from urllib.parse import quote
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.iscsi.url import SCHEME, parse_url
+
+_KEYS = ("target_portal", "target_iqn", "target_lun")  #: each with an s has those of all paths
+_USER, _PASSWORD = "LIBISCSI_CHAP_USERNAME", "LIBISCSI_CHAP_PASSWORD"
+
+
+class Place(NamedTuple):
+    """What the command is given, and how it is run."""
+
+    devices: Tuple[str, ...]  #: paths or URLs that lead to the volume, in the order to try
+    options: Tuple[str, ...] = ()
+    hidden: Tuple[str, ...] = ()  #: words about the back end, which are for the log alone
+    settings: Optional[Mapping[str, str]] = None  #: beside the environment of this process; None: run by root
+
+    def how(self) -> Dict[str, Any]:
+        """Arguments for the driver's `_execute`. A password is in the environment, and in no argument list."""
+        if self.settings is None:
+            return {"run_as_root": True}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LIBISCSI_")}
+        return {"env_variables": {**inherited, **self.settings}}
+
+
+def place_of(connection: Mapping[str, Any], initiator: str) -> Optional[Place]:
+    """That of a LUN, by Cinder's connection information; None where that tells of no iSCSI, or does not tell all."""
+    data = connection["data"]
+    if connection["driver_volume_type"] != "iscsi" or data.get("auth_method") not in (None, "", "CHAP"):
+        return None
+    try:
+        urls = tuple(dict.fromkeys(_url(*path) for path in _paths(data)))
+        portals = [parse_url(url).portal for url in urls]
+    except (TypeError, ValueError, UsageError):
+        return None
+    settings = {}
+    if data.get("auth_method"):
+        settings = {_USER: data.get("auth_username") or "", _PASSWORD: data.get("auth_password") or ""}
+    hidden = (initiator, *(portal.host for portal in portals), *(parse_url(url).iqn for url in urls))
+    return Place(urls, ("--initiator-name", initiator), hidden, settings)
+
+
+def _paths(data: Mapping[str, Any]) -> List[Tuple[Any, ...]]:
+    """(portal, IQN, LUN) of each path. Raises ValueError."""
+    several = [data.get(key + "s") for key in _KEYS]
+    if all(several):
+        return list(zip(*several, strict=True))
+    return [tuple(data.get(key) for key in _KEYS)]
+
+
+def _url(portal: str, iqn: str, lun: Any) -> str:
+    """Raises TypeError, ValueError."""
+    return f"{SCHEME}{portal.partition(',')[0]}/{quote(iqn, safe=':')}/{int(lun)}" if portal else ""
