@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What the host plugin answers beside `version` and `doctor`: drivers/plugins/relvmoiscsi, by host.call_plugin.
 
-    classify     every LUN that this host sees, by what is on it; nothing is written. With hba=true those behind its
-                 adapters (Fibre Channel, SAS), and none of an iSCSI session
+    classify     every LUN that this host sees, and those behind the iSCSI targets of its SRs, seen or not, by what is
+                 on it; nothing is written. With hba=true those behind its adapters (Fibre Channel, SAS), and none of
+                 an iSCSI session. `problems` has a sentence for each target that could not be asked: of its LUNs those
+                 are listed that the host sees
                  {"luns": [{"scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of",
-                 "name", "problem"}, ...], "next": null}
+                 "name", "problem"}, ...], "problems": [], "next": null}
     map          sr: what the ids of a resignatured LUN were, as long as its journal is there
                  {"sr": {"old", "new"}, "vdis": [{"old", "new", "name_label"}, ...], "next": null}
     status       the runs at work on this host
@@ -14,9 +16,10 @@
                  this number, and no further one
                  {"problems": ["<sentence>", ...]}
 
-Arguments and answers are strings; an answer is JSON of less than 64 KiB, since xapi keeps it in its database. What does
-not fit is on the next page: the same call with `from`, which is `next` of the page before. Each may be repeated: xapi
-itself may forward a call twice. Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
+Arguments and answers are strings. The plugin's file adds the argument `session_ref`, the session that xapi gives it.
+An answer is JSON of less than 64 KiB, since xapi keeps it in its database. What does not fit is on the next page: the
+same call with `from`, which is `next` of the page before. Each may be repeated: xapi itself may forward a call twice.
+Source: xen-api ocaml/xapi/xapi_plugins.ml, message_forwarding.ml.
 """
 
 import contextlib
@@ -24,7 +27,7 @@ import io
 import json
 import os
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from relvmoiscsi import engine, report
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
@@ -41,8 +44,13 @@ from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, SWITCHED, is_of_another_lun
 from relvmoiscsi.resignature.reading.databases import databases
 
+if TYPE_CHECKING:
+    from relvmoiscsi.plugin_targets import TargetLun
+
 MOST_BYTES = 60000  #: of an answer
 LUN_SECONDS = 10.0  #: for one LUN to be read
+XAPI_SECONDS = 10.0  #: for each answer
+MOST_AHEAD = 400  #: LUNs that are read before it is known how many rows the page has
 PAGE_SECONDS = 60.0  #: for a page of LUNs to be begun with: clients give up a call that says nothing for minutes
 
 Arguments = Mapping[str, str]
@@ -101,10 +109,63 @@ def classify(
     arguments: Arguments, host: Host = THIS_HOST, see: Look = look, known: Optional[Mapping[str, str]] = None
 ) -> str:
     """Every LUN of this host, in order of SCSIids; `known` are their devices, where somebody else has looked."""
-    known = _asked_for(arguments, host) if known is None else known
-    start = arguments.get("from", "")
-    rows = ((scsi_id, partial(_row, scsi_id, known[scsi_id], see)) for scsi_id in known if scsi_id >= start)
-    return _page("luns", rows, deadline=Deadline(PAGE_SECONDS))
+    shown: Mapping[str, str] = _asked_for(arguments, host) if known is None else known
+    start, deadline = arguments.get("from", ""), Deadline(PAGE_SECONDS)
+    behind, problems = _behind_targets(arguments, host, deadline)
+    ids = [scsi_id for scsi_id in sorted({*shown, *behind}) if scsi_id >= start]
+    ahead = _read_ahead({scsi_id: behind[scsi_id] for scsi_id in ids if scsi_id in behind}, shown, deadline)
+
+    def made(scsi_id: str) -> Dict[str, Any]:
+        row = ahead.get(scsi_id)
+        if row is None and scsi_id in behind:
+            row = _row_behind(scsi_id, behind[scsi_id], shown.get(scsi_id), Deadline(LUN_SECONDS))
+        if row is None or row["state"] is None and scsi_id in shown:
+            row = _row(scsi_id, shown[scsi_id], see)
+        return row
+
+    return _page("luns", [(scsi_id, partial(made, scsi_id)) for scsi_id in ids], {"problems": problems}, deadline)
+
+
+def _behind_targets(arguments: Arguments, host: Host, deadline: Deadline) -> "Tuple[Dict[str, TargetLun], List[str]]":
+    """What the iSCSI targets of this host's SRs have, by SCSIid, and which of them do not tell."""
+    if "session_ref" not in arguments or arguments.get("hba", "false") == "true":
+        return {}, []
+    from relvmoiscsi.cli.over_iscsi import host_uuid  # noqa: PLC0415 - what follows is needed for this question alone
+    from relvmoiscsi.host.xapi.api import Xapi  # noqa: PLC0415
+    from relvmoiscsi.plugin_targets import luns_of_srs  # noqa: PLC0415
+
+    xapi = Xapi(arguments["session_ref"], host.xapi_socket, timeout=XAPI_SECONDS, deadline=deadline)
+    found, problems = luns_of_srs(xapi, host_uuid(host), deadline)
+    return {scsi_id: lun for scsi_id, lun in found.items() if is_scsi_id(scsi_id)}, problems
+
+
+def _read_ahead(
+    behind: "Mapping[str, TargetLun]", known: Mapping[str, str], deadline: Deadline
+) -> Dict[str, Optional[Dict[str, Any]]]:
+    """Rows of LUNs that are read several at a time; None for one for which there was no time.
+
+    All threads have ended then: the LUNs that the kernel shows are read in processes, which are forked.
+    """
+    if not behind:
+        return {}
+    from relvmoiscsi.cli.over_iscsi import each_at_once  # noqa: PLC0415
+
+    def read(scsi_id: str) -> Optional[Dict[str, Any]]:
+        if deadline.has_passed:
+            return None
+        return _row_behind(scsi_id, behind[scsi_id], known.get(scsi_id), deadline.part(LUN_SECONDS))
+
+    ids = list(behind)[:MOST_AHEAD]
+    return dict(zip(ids, each_at_once([partial(read, scsi_id) for scsi_id in ids])))
+
+
+def _row_behind(scsi_id: str, lun: "TargetLun", path: Optional[str], deadline: Deadline) -> Dict[str, Any]:
+    row: Dict[str, Any] = {"scsi_id": scsi_id, "device": path or lun.url}
+    try:
+        with lun.opened(deadline) as device:
+            return {**row, **_facts(engine.inspect(device), scsi_id)}
+    except RelvmoiscsiError as error:
+        return {**row, "state": None, "problem": str(error)[:500]}
 
 
 def _asked_for(arguments: Arguments, host: Host) -> Dict[str, str]:

@@ -30,6 +30,7 @@ from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_name import lun_name
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Credentials, Initiator, LunDevice, LunInfo, Target, discover, list_luns, open_lun
 from relvmoiscsi.iscsi.url import FORM, Url, parse_url
 
@@ -58,13 +59,14 @@ Found = TypeVar("Found")
 # --- who logs in
 
 
-def host_uuid() -> str:
-    """What tells this machine from any other that might write to the same LUN."""
+def host_uuid(host: Optional[Host] = None) -> str:
+    """What tells this machine from any other that might write to the same LUN; of a host of xapi, its UUID there."""
     from relvmoiscsi.doctor.host_root import inventory  # noqa: PLC0415 - slow to import
 
-    installation = inventory(guard.HOST).get("INSTALLATION_UUID", "")
-    machine = text_of(guard.HOST.at("etc/machine-id")).strip()
-    return installation or machine or guard.HOST.boot_id
+    host = host or guard.HOST
+    installation = inventory(host).get("INSTALLATION_UUID", "")
+    machine = text_of(host.at("etc/machine-id")).strip()
+    return installation or machine or host.boot_id
 
 
 def initiator_name(given: Optional[str]) -> str:
@@ -295,4 +297,7 @@ def each_at_once(works: Sequence[Callable[[], Found]]) -> List[Found]:
     Ctrl-C waits for none: a ThreadPool has daemon threads, which concurrent.futures has not.
     """
     with ThreadPool(LISTED_AT_ONCE) as pool:
-        return pool.map(lambda work: work(), works, chunksize=1)
+        found = pool.map(lambda work: work(), works, chunksize=1)
+        pool.close()
+        pool.join()
+        return found

@@ -31,12 +31,14 @@ BASE = ("errors", "device", "vpd", "wording", "__init__")
 #:     cli, sr_driver -> direct, doctor, report -> procedure -> engine -> resignature -> formats -> device, errors
 #:     cli, sr_driver -> direct, doctor -> host, iscsi -> deadline, device, errors
 #:     cli -> pool -> formats, host
-#:     plugin -> cli, report, engine
+#:     plugin -> plugin_targets, cli, report, engine
+#:     plugin_targets -> cli, sr_driver, iscsi
 MAY_IMPORT = {
     "__main__": ("cli",),
     "cli": ("direct", "doctor", "pool", "report", "procedure", "engine", "resignature", "formats", "host", "iscsi"),
     "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host", "iscsi"),
-    "plugin": ("cli", "report", "engine", "resignature", "formats", "host"),
+    "plugin": ("plugin_targets", "cli", "report", "engine", "resignature", "formats", "host"),
+    "plugin_targets": ("cli", "sr_driver", "host", "iscsi", "deadline"),
     "direct": ("host",),
     "doctor": ("direct", "host"),
     "pool": ("formats", "host"),

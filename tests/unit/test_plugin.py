@@ -3,13 +3,20 @@
 
 import json
 import os
+import shutil
+import tempfile
+import uuid
 
 import pytest
 
 from kit import golden, shell
 from kit.builder import SMALL_BAT, build_sr, many_vdis, vhd
 from kit.cuts import SCSI_ID, done
+from kit.iscsi.hostile import HostileTarget
+from kit.iscsi.lun import Lun
+from kit.iscsi.options import Chap
 from kit.iscsi_world import IQN, put, put_session
+from kit.pool.simulator import Pool, sm_directory
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine, plugin
 from relvmoiscsi.cli import guard
@@ -17,6 +24,7 @@ from relvmoiscsi.errors import DeviceError, NotFound, UsageError
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.host.xapi.api import local_session
 
 OTHER, SILENT = "360014050000000000000000000000002", "360014050000000000000000000000003"
 
@@ -76,7 +84,106 @@ def test_those_behind_adapters_alone(host, monkeypatch):
 
 
 def test_a_host_without_disks(tmp_path):
-    assert json.loads(plugin.classify({}, Host(str(tmp_path)))) == {"luns": [], "next": None}
+    assert json.loads(plugin.classify({}, Host(str(tmp_path)))) == {"luns": [], "problems": [], "next": None}
+
+
+# --- behind the iSCSI targets of the host's SRs
+
+
+CHAP = Chap("cinder", "sesamesesame")
+
+
+@pytest.fixture
+def member(host, tmp_path):
+    """A host of a simulated pool, whose SR is on the original at LUN 0 of a target with CHAP; its session at xapi."""
+    this = Host(tempfile.mkdtemp(prefix="host", dir="/tmp"))  # short: a unix socket is to be in it
+    for name in ("var/lib/xcp", "etc", "sys/block"):
+        os.makedirs(this.at(name))
+    with Pool(sm_directory(tmp_path / "sm"), this.xapi_socket) as pool:
+        with open(this.at("etc/xensource-inventory"), "w", encoding="ascii") as file:
+            file.write(f"INSTALLATION_UUID='{pool.db.get('host', pool.master, 'uuid')}'\n")
+        with local_session(this.xapi_socket) as session_ref:
+            yield this, pool, session_ref
+    shutil.rmtree(this.root)
+
+
+def plug(pool, target, **config):
+    """An SR of the host on the first LUN of a target."""
+    secret = pool.db.create("secret", value=CHAP.secret)
+    where = {"target": "127.0.0.1", "port": str(target.port), "targetIQN": target.iqn, "SCSIid": target.luns[0].scsi_id}
+    chap = {"chapuser": CHAP.user, "chappassword_secret": pool.db.get("secret", secret, "uuid")}
+    sr = pool.db.create("SR", type="lvmoiscsi", name_label="original")
+    pool.db.create("PBD", host=pool.master, SR=sr, device_config={**where, **chap, **config})
+
+
+def most_at_once(target):
+    """Sessions."""
+    now = most = 0
+    for event in target.events:
+        now += {"session": 1, "logout": -1}.get(event.name, 0)
+        most = max(most, now)
+    return most
+
+
+def test_a_clone_behind_a_target_of_an_sr_is_found_that_no_host_sees(member, caplog):
+    caplog.set_level(0)
+    this, pool, session_ref = member
+    disks = [golden.load("one").disk, done(golden.load("chain").disk), *[SparseDisk(1 << 20)] * 6]
+    luns = [Lun(number, disk=disk) for number, disk in enumerate(disks)]
+    with HostileTarget(luns, chap=CHAP, ignore=("isid kept",)) as target:
+        plug(pool, target)
+        found = json.loads(plugin.classify({"session_ref": session_ref}, this, seen()))
+        most = most_at_once(target)
+        assert not target.written()
+
+    rows = {row["scsi_id"]: row for row in found["luns"]}
+    assert list(rows) == sorted(lun.scsi_id for lun in luns) and (found["problems"], found["next"]) == ([], None)
+    first, second = rows[luns[0].scsi_id], rows[luns[1].scsi_id]
+    assert (first["state"], first["sr"]) == ("clean", engine.inspect(disks[0]).lun.sr_uuid)
+    assert (second["state"], second["device"]) == ("resignatured", f"iscsi://{target.portal}/{target.iqn}/1")
+    assert {name for row in found["luns"] for name in row} == {
+        "scsi_id", "device", "state", "size_bytes", "sr", "old_sr", "copied", "metadata_of", "name", "problem",
+    }  # fmt: skip
+    assert 1 < most <= 4
+    assert CHAP.secret not in caplog.text + json.dumps(found)
+
+
+def test_what_is_on_a_lun_is_read_from_the_target_and_not_from_the_kernel(member, host):
+    """The array may have written another clone to it since the kernel has read it."""
+    this, pool, session_ref = member
+    lun = Lun(0, disk=golden.load("one").disk)
+    host(sdb=lun.scsi_id)
+    os.makedirs(this.at("sys/block/sdb"))
+    with HostileTarget([lun], chap=CHAP, ignore=("isid kept",)) as target:
+        plug(pool, target)
+        (row,) = json.loads(plugin.classify({"session_ref": session_ref}, this, seen(sdb=SparseDisk(1 << 20))))["luns"]
+
+    assert (row["state"], row["device"]) == ("clean", this.node("sdb"))
+
+
+def test_a_target_that_cannot_be_reached_is_named_and_the_kernel_asked(member, host):
+    this, pool, session_ref = member
+    host(sdb=SCSI_ID)
+    os.makedirs(this.at("sys/block/sdb"))
+    with HostileTarget([Lun(0)], chap=CHAP, ignore=("isid kept",)) as target:
+        plug(pool, target, chappassword_secret=str(uuid.uuid4()))
+        plug(pool, target, chapuser="nobody", targetIQN=target.iqn + "2")
+        found = json.loads(
+            plugin.classify({"session_ref": session_ref}, this, seen(sdb=golden.load("one").disk))
+        )  # fmt: skip
+
+    assert [(row["scsi_id"], row["state"]) for row in found["luns"]] == [(SCSI_ID, "clean")]
+    assert len(found["problems"]) == 2 and all(target.iqn in problem for problem in found["problems"])
+
+
+def test_xapi_that_does_not_answer_is_told_and_the_kernel_asked(host):
+    this = host(sdb=SCSI_ID)
+    found = json.loads(
+        plugin.classify({"session_ref": "OpaqueRef:x"}, this, seen(sdb=golden.load("one").disk))
+    )  # fmt: skip
+
+    assert [row["state"] for row in found["luns"]] == ["clean"]
+    assert found["problems"][0].startswith("Which targets this host uses is not known: ")
 
 
 def test_what_does_not_fit_is_on_the_next_page(host):
