@@ -2,6 +2,7 @@
 """What is behind a portal: targets; what is behind a target: LUNs, and the SR that each holds."""
 
 import argparse
+from contextlib import suppress
 from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
@@ -10,6 +11,7 @@ from relvmoiscsi.cli import over_iscsi
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo, Target
+from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.url import Url, parse_url
 from relvmoiscsi.wording import human_size, printable
 
@@ -45,7 +47,8 @@ def listed(arguments: argparse.Namespace) -> Optional[Answer]:
     """What a URL lists; None for the URL of one LUN. Raises UsageError, NotFound, Refused."""
     text, url = arguments.device, parse_url(arguments.device)
     if url.lun is not None:
-        _say_alike(over_iscsi.luns(arguments, text), url.lun)
+        with suppress(Lost):  # whoever opens the LUN makes a session that is lost anew
+            _say_alike(over_iscsi.luns(arguments, text), url.lun)
         return None
     if not url.iqn:
         targets = over_iscsi.targets(arguments, text)
