@@ -21,13 +21,14 @@ from typing import Any, ContextManager, Iterator, NamedTuple, Optional, Union
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
-from relvmoiscsi.errors import NOTHING_WRITTEN, RelvmoiscsiError, Unfinished
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.one_vdi.fit import fits
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, RESIGNATURE
 from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.wording import human_size
 
 #: why a run is taken back
 OF_A_COPY, OTHER_VDIS, NOT_TO_FINISH, LATE = "of a copy", "other VDIs", "not to be finished", "late"
@@ -110,6 +111,17 @@ def _carried_out(
     begun = "A new image was begun where nobody sees it" if prepared.writes else ""
     with _since(begun, always=False), voice.locks(prepared.plan.run):
         return Outcome(engine.resignature(device, prepared, voice.reading_back), was_cut=False)
+
+
+def check_copy(device: Device, size_bytes: int) -> None:
+    """Raises Refused when the device says that so many bytes of guest data would take hours to copy."""
+    limit = getattr(device, "copy_limit_bytes", None)
+    if limit is not None and size_bytes > limit:
+        raise Refused(
+            f"The target demands digests, and the kernel of this machine has no CRC32C for them: copying "
+            f"{human_size(size_bytes)} of guest data would take very long. Allow a login without digests at the "
+            "array, or load the kernel module algif_hash."
+        ).in_state(NOTHING_WRITTEN)
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 """Does everything exist that comments, docstrings, messages and pages of this repository point to?
 
     docs/host.rst                                       a page
-    docs/host.rst, "open-iscsi"                         a section of it
+    docs/host.rst, "Adapters"                           a section of it
     relvmoiscsi/cli/map.py                              a file or a directory; `*` stands for any name
-    `host.iscsi.login`                                  a module of the package; an attribute of it may follow
+    `host.hba.scan`                                     a module of the package; an attribute of it may follow
     tests/unit/cli/test_map.py::test_both_are_needed    a test
     fleet/checks.yml                                    in a page: a file below ansible/examples
 

@@ -4,7 +4,7 @@
     .. protocol-steps::     a table of resignature.steps.STEPS
     .. protocol-states::    tables of resignature.states, and a drawing of them where the output is HTML
 
-And links are made where a page names another: docs/host.rst, or docs/host.rst, "open-iscsi".
+And links are made where a page names another: docs/host.rst, or docs/host.rst, "Adapters".
 """
 
 import re

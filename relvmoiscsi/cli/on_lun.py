@@ -107,16 +107,6 @@ class Target:
         with in_state(NOTHING_WRITTEN):
             return guard.write_locks(self.path, engine.vg_names(run))
 
-    def check_copy(self, size_bytes: int) -> None:
-        """Raises Refused when so many bytes of guest data would take hours to copy."""
-        limit = getattr(self.device, "copy_limit_bytes", None)
-        if limit is not None and size_bytes > limit:
-            raise Refused(
-                f"The target demands digests, and the kernel of this machine has no CRC32C for them: copying "
-                f"{human_size(size_bytes)} of guest data would take very long. Allow a login without digests at the "
-                "array, or load the kernel module algif_hash."
-            ).in_state(NOTHING_WRITTEN)
-
     def _is_unknown(self) -> bool:
         """Whether nobody has said that it is not in use."""
         assert self.identification is not None

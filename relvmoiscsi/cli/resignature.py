@@ -178,7 +178,7 @@ class _Terminal(procedure.Voice):
     def agrees_to(self, prepared: Prepared) -> bool:
         self._target.identify(prepared.lun, new_sr=prepared.plan.run.ids.new_sr)
         if prepared.cost is not None:
-            self._target.check_copy(prepared.cost.data_bytes)
+            procedure.check_copy(self._target.device, prepared.cost.data_bytes)
         if self._arguments.dry_run:
             return False
         self._target.ask(f"Give {self._target.path} these new identities?", self._say_plan(prepared))

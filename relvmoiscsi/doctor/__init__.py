@@ -7,7 +7,7 @@ driver.py       the driver as xapi finds, starts and understands it; the list of
 hba.py          the second driver, for Fibre Channel
 toolstack.py    whether xapi runs, and has started since
 pool.py         what xapi knows; the other hosts
-programs.py     iscsiadm, multipath, udev rules, room to write, the log; what killed calls have left
+programs.py     the host's name, multipath, udev rules, room to write, the log; what killed calls have left
 settings.py     what is set for calls of the driver
 """
 
@@ -28,9 +28,8 @@ from relvmoiscsi.doctor.pool import examine_pool, no_pool, read_pool
 from relvmoiscsi.doctor.programs import (
     examine_directories,
     examine_initiator,
-    examine_iscsiadm,
+    examine_maps,
     examine_multipath,
-    examine_notes,
     examine_smlog,
     examine_switches,
     examine_udev,
@@ -67,7 +66,7 @@ def _examine_host(host: Host, is_registered: Optional[bool]) -> Tuple[List[Findi
         found += [examine_python(host, driver), answer, examine_package(host, driver)]
     started, runs = xapi_started(host)
     found += [examine_whitelist(host), examine_hba(host), runs, examine_restart(host, started, driver, is_registered)]
-    found += [examine_iscsiadm(host), examine_initiator(host), examine_multipath(host), *examine_udev(host)]
+    found += [examine_initiator(host), examine_multipath(host), *examine_udev(host)]
     found += [examine_directories(host), examine_smlog(host), *_examine_left_overs(host)]
     found.append(examine_vdis(host))
     return found, info
@@ -77,7 +76,7 @@ def _examine_left_overs(host: Host) -> List[Finding]:
     """What killed calls have left. One that ends, or begins, at the very moment of a look seems to be such a call."""
 
     def look() -> List[Finding]:
-        return [examine_notes(host), examine_switches(host), *examine_scans(host)]
+        return [examine_maps(host), examine_switches(host), *examine_scans(host)]
 
     found = look()
     if all(finding.status == OK for finding in found):

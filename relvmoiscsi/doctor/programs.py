@@ -4,7 +4,7 @@
 import os
 import re
 import stat
-from typing import Callable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, List, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import (
@@ -16,20 +16,15 @@ from relvmoiscsi.doctor.finding import (
     warning,
 )
 from relvmoiscsi.doctor.host_root import why
-from relvmoiscsi.errors import CommandFailed, NotFound, Refused
+from relvmoiscsi.errors import CommandFailed, NotFound
 from relvmoiscsi.host import flock
 from relvmoiscsi.host.disk import multipath, own_maps, udev
-from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.disk.udev import COUNTS_MINUTES, RUN_DIRECTORY
-from relvmoiscsi.host.iscsi import notes
-from relvmoiscsi.host.iscsi.iscsiadm import INITIATOR_FILE, Iscsiadm
-from relvmoiscsi.host.iscsi.kept import late_sessions
-from relvmoiscsi.host.locks.sm_locks import REFERENCES, is_lun_locked
+from relvmoiscsi.host.files import content_of
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 
 STATE_DIRECTORY = "/var/lib/relvmoiscsi"
-REFERENCE_DIRECTORY = "/" + REFERENCES[0]  #: of SM; calls over iSCSI write there as well
+INITIATOR_FILE = "etc/iscsi/initiatorname.iscsi"  #: xapi keeps the IQN of the host there
 LEAST_BYTES = 1 << 20  #: of room for notes and switches; they need a few KiB
 SMLOG = "/var/log/SMlog"
 SYSLOG_SOCKET = "/dev/log"
@@ -60,43 +55,26 @@ _AS_ROOT = "Run `relvmoiscsi doctor` as root."
 _INSTALL_RULES = "Install the package relvmoiscsi again."
 
 
-class Program(NamedTuple):
-    """A program whose version is told."""
-
-    name: str
-    package: str
-
-
-ISCSIADM = Program("iscsiadm", "iscsi-initiator-utils")
-
-
-# --- programs
-
-
-def examine_iscsiadm(host: Host) -> Finding:
-    path = host_root.program_of(host, ISCSIADM.name)
-    advice = f"Install the package {ISCSIADM.package}."
-    if path is None:
-        return problem("iscsiadm", "There is no iscsiadm, so no target can be logged in to.", advice)
-    try:
-        completed = host_root.run(host, path, "--version")
-    except CommandFailed as error:
-        sentence = "iscsiadm does not work: {}.".format(why(error).rstrip("."))
-        return problem("iscsiadm", sentence, "Look at what `iscsiadm --version` says.")
-    said = (completed.stdout + completed.stderr).strip().splitlines()
-    return ok("iscsiadm", "open-iscsi is there: {}.".format(said[0][:80] if said else "of a version it does not tell"))
+# --- programs, and the host's name
 
 
 def examine_initiator(host: Host) -> Finding:
     """The driver refuses to log in without a name of the host."""
     try:
-        name = Iscsiadm(host).initiator_name()
-    except Refused as error:
-        return unknown("initiator", str(error), _AS_ROOT)
+        name = _initiator_name(host)
+    except OSError as error:
+        sentence = f"The initiator name in /{INITIATOR_FILE} cannot be read: {error.strerror}."
+        return unknown("initiator", sentence, _AS_ROOT)
     if name is None:
         sentence = f"This host has no iSCSI initiator name: /{INITIATOR_FILE} has none."
         return problem("initiator", sentence, "Set it: `xe host-param-set uuid=<host> iscsi_iqn=<IQN>`.")
     return ok("initiator", f"The host's iSCSI initiator name is {name}.")
+
+
+def _initiator_name(host: Host) -> Optional[str]:
+    lines = (content_of(host.at(INITIATOR_FILE)) or b"").decode("utf-8", "replace").splitlines()
+    names = [line.partition("=")[2].strip() for line in lines if line.strip().startswith("InitiatorName")]
+    return names[-1] if names and names[-1] else None
 
 
 def examine_multipath(host: Host) -> Finding:
@@ -234,16 +212,14 @@ def _path(host: Host, name: str) -> str:
 
 
 def examine_directories(host: Host) -> Finding:
-    checked = (_writable(host, directory) for directory in (RUN_DIRECTORY, STATE_DIRECTORY, REFERENCE_DIRECTORY))
+    checked = (_writable(host, directory) for directory in (RUN_DIRECTORY, STATE_DIRECTORY))
     troubles = [trouble for trouble in checked if trouble]
     if troubles:
         sentence = " ".join(dict.fromkeys(sentence for sentence, _ in troubles))
         return problem("directories", sentence, " ".join(dict.fromkeys(advice for _, advice in troubles)))
     if not host.is_superuser:
         return unknown("directories", "Whether root may write is not known to others.", _AS_ROOT)
-    return ok(
-        "directories", f"There is room for notes in {RUN_DIRECTORY}, {STATE_DIRECTORY} and {REFERENCE_DIRECTORY}."
-    )
+    return ok("directories", f"There is room for notes in {RUN_DIRECTORY} and {STATE_DIRECTORY}.")
 
 
 def _writable(host: Host, directory: str) -> Optional[Tuple[str, str]]:
@@ -287,56 +263,18 @@ def examine_smlog(host: Host) -> Finding:
 # --- what runs have left
 
 
-def examine_notes(host: Host) -> Finding:
-    """Notes of calls that were killed: an iSCSI session, record or multipath map of theirs may still be there."""
-    directory = "/" + notes.DIRECTORY
-    try:
-        left, working = _flocked(host, directory, lambda name: name.endswith(".json"))
-    except OSError as error:
-        return _unreadable("notes", directory, error)
-    handed = [name for name in left if notes.is_handed_over(host_root.text_of(host, os.path.join(directory, name)))]
-    left = [name for name in left if name not in handed]
-    if left:
-        sentence = "{} that was killed, or could not do it, left what it had to clean up: {} in {}.".format(
-            "A call" if len(left) == 1 else "More than one call", listed(left), directory
-        )
-        advice = "The next SR.create of this type cleans up, on any LUN; `iscsiadm -m session` shows what is left."
-        return warning("notes", sentence, advice)
+def examine_maps(host: Host) -> Finding:
+    """Notes of calls that were killed: a multipath map of theirs may still be there."""
     maps = own_maps.left_behind(host)
     if maps:
         sentence = f"A call that was killed left the multipath map of LUN {listed(maps)}."
-        return warning("notes", sentence, "The next SR.create or SR.probe of this type on that LUN takes it away.")
+        return warning("maps", sentence, "The next SR.create or SR.probe of this type on that LUN takes it away.")
     listed_yet = own_maps.left_listed(host)
     if listed_yet:
         sentence = f"A call that was killed left LUN {listed(listed_yet)} in multipath's list, /etc/{multipath.WWIDS}."
         advice = f"The next SR.create of this type takes it out, on any LUN; so does `multipath -w {listed_yet[0]}`."
-        return warning("notes", sentence, advice)
-    late = late_sessions(host)
-    if late:
-        sentence = f"iscsid has made {listed([str(session) for session in late])} after its call had ended."
-        advice = "The next SR.create of this type ends it, on any LUN; its disks may be clones, which LVM can see."
-        return warning("notes", sentence, advice)
-    luns = [lun for name in handed for lun in _still_there(host, os.path.join(directory, name))]
-    if luns:
-        sentence = f"A call could not tell whose LUNs are that its scan has brought, and has left {listed(luns)}."
-        advice = (
-            "Look at SMlog for the reason: xapi may not have answered. The next SR.create of this type, on any LUN, "
-            "takes away what the pool does not name."
-        )
-        return warning("notes", sentence, advice)
-    if working:
-        return ok("notes", f"A LUN is being worked on now, by {listed(working)}.")
-    if handed:
-        sentence = "Calls have left to others what those use; a later call cleans up after them: {} in {}."
-        return ok("notes", sentence.format(listed(handed), directory))
-    return ok("notes", "No call that was killed has left a session behind.")
-
-
-def _still_there(host: Host, path: str) -> List[str]:
-    """The SCSIids of LUNs that the run of this note has left to nobody, and at which no call is."""
-    brought = notes.left_to_nobody(host_root.text_of(host, path))
-    ids = [scsi_id for address, scsi_id in brought.items() if scsi_id and scsi_id_of_address(address, host) == scsi_id]
-    return [scsi_id for scsi_id in ids if is_scsi_id(scsi_id) and not is_lun_locked(scsi_id, host)]
+        return warning("maps", sentence, advice)
+    return ok("maps", "No call that was killed has left a multipath map behind.")
 
 
 def examine_switches(host: Host) -> Finding:
@@ -362,7 +300,7 @@ def examine_switches(host: Host) -> Finding:
             "links of it are missing."
         )
         advice = (
-            "The next SR.create of this type for a LUN behind the same target or adapters shows it again; so does "
+            "The next SR.create of this type for a LUN behind the same adapters shows it again; so does "
             f"`echo change > /sys/block/{disks[0]}/uevent`, if LVM may see it: it may be a clone as the array made it."
         )
         return warning("switches", sentence, advice)
@@ -379,7 +317,7 @@ def examine_switches(host: Host) -> Finding:
 
 def _hidden_by(switches: Sequence[str]) -> List[str]:
     """What switches of these names hide, each once."""
-    places = [re.sub(r"(target|scan)-[0-9a-f]{8}-", "what is behind ", name) for name in switches]
+    places = [re.sub(r"scan-[0-9a-f]{8}-", "what is behind ", name) for name in switches]
     return list(dict.fromkeys(place if " " in place else "LUN " + place for place in places))
 
 

@@ -53,14 +53,13 @@ _MOST_LENT = 16  # descriptors at a time
 _INT = array.array("i").itemsize
 
 _parent: Optional["_Parent"] = None  # in work that is done apart
-_given_up: Dict[int, str] = {}  # processes that had not ended then, with the session whose disks they are at
+_given_up: List[int] = []  # processes that had not ended then
 
 
-def still_there(session: str) -> List[int]:
-    """Processes that were given up and that the kernel has not let go of, which may have a disk of the session open."""
-    for pid in [pid for pid in _given_up if _has_ended(pid)]:
-        del _given_up[pid]
-    return [pid for pid, one in _given_up.items() if one in ("", session)]
+def still_there() -> List[int]:
+    """Processes that were given up and that the kernel has not let go of, which may have a disk open."""
+    _given_up[:] = [pid for pid in _given_up if not _has_ended(pid)]
+    return list(_given_up)
 
 
 class _Stop(BaseException):
@@ -144,16 +143,13 @@ class _Child(NamedTuple):
     orders: int  #: one to write to
 
 
-def apart(
-    work: Callable[[Begin], str], deadline: Deadline, what: str, session: str = "", only_reads: bool = False
-) -> str:
+def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, only_reads: bool = False) -> str:
     """What `work` gives, done in a process of its own; it calls its argument before its first write.
 
     Raises OutOfTime when the deadline passes before that; RelvmoiscsiError with the message, key and state of the one
     that `work` raised; RuntimeError for any other exception there, which is logged there. `what` is what was given up,
-    such as "the LUN was read"; `session` the only one whose disks it works on, by a name of the caller's. Work that
-    `only_reads` has no part in the locks of this process; other work has in those of LUNs, as a write that hangs may
-    come to pass when this process is gone.
+    such as "the LUN was read". Work that `only_reads` has no part in the locks of this process; other work has in those
+    of LUNs, as a write that hangs may come to pass when this process is gone.
     """
     child: Optional[_Child] = None
     begun = False
@@ -183,14 +179,14 @@ def apart(
         raise
     finally:
         if child is not None:
-            _part_with(child, begun, session)
+            _part_with(child, begun)
 
 
-def _part_with(child: _Child, begun: bool, session: str) -> None:
+def _part_with(child: _Child, begun: bool) -> None:
     """The end of it, whether or not it has ended."""
     os.close(child.answers)
     os.close(child.orders)
-    _reap([child.pid], session)
+    _reap([child.pid])
     if begun and child.pid in _given_up:
         child.lent.detach()  # it still writes, and this process is about to end: the locks go with it
     else:
@@ -221,7 +217,7 @@ def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) 
                 ended.append(running[number].pid)
                 outcomes[number] = _outcome(running.pop(number), deadline, what)
     finally:
-        _reap([*ended, *_killed(list(running.values()))], "")
+        _reap([*ended, *_killed(list(running.values()))])
     return [outcomes[number] if number in outcomes else deadline.over(what) for number in range(len(works))]
 
 
@@ -403,7 +399,7 @@ def _kill(pid: int) -> None:
         pass  # it has ended by itself
 
 
-def _reap(pids: Sequence[int], session: str) -> None:
+def _reap(pids: Sequence[int]) -> None:
     """Take note of their ends; those that the kernel does not let go of, after a second for all, are left to init."""
     poll = select.poll()
     left = list(pids)
@@ -413,7 +409,7 @@ def _reap(pids: Sequence[int], session: str) -> None:
             return
         poll.poll(10)
     for pid in left:
-        _given_up[pid] = session
+        _given_up.append(pid)
         log.warning("process %d was given up and has not ended yet: its disk does not answer", pid)
 
 

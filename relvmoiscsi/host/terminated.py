@@ -2,9 +2,8 @@
 """SIGTERM: what `kill` sends, and a service manager to all that a service has started.
 
 For a call of the driver it is an exception, so that the host is left as after a failure. It comes where the call waits,
-for a program, a lock or an answer, and nowhere else: not between a login and the note that it is to be ended, or the
-taking of a lock and the block that gives it back. It is not heeded while things are taken back, nor from the first
-write to a LUN on: what has begun goes on to its end.
+for a program, a lock or an answer, and nowhere else: not between the taking of a lock and the block that gives it back.
+It is not heeded while things are taken back, nor from the first write to a LUN on: what has begun goes on to its end.
 """
 
 import time
@@ -53,11 +52,6 @@ def heeded() -> Iterator[None]:
 def heed_no_longer() -> None:
     """What comes next is done in any case."""
     _State.heeds = False
-
-
-def heed_again() -> None:
-    """What was taken back is to be made once more: where the signal was `heeded`, it is so now."""
-    _State.heeds = _State.thread == get_ident()
 
 
 @contextmanager

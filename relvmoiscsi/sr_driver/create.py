@@ -3,27 +3,25 @@
 
 import logging
 import math
-from contextlib import ExitStack, contextmanager
-from typing import Iterator, Optional
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Iterator, Optional
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
-from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk.block_device import open_device
-from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
 from relvmoiscsi.host.settings import OneVdiSetting, one_vdi
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
-from relvmoiscsi.host.xapi.lun_users import Pool, ids_named, read_pool, verify_unused
+from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, way_out
-from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport, Wanted
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from relvmoiscsi.device import Device
 
-AGAIN_SECONDS = 15.0  #: as little as a second try needs where all answers
+log = logging.getLogger(__name__)
 
 
 def sr_create(
@@ -34,45 +32,20 @@ def sr_create(
     No write begins after the deadline; what has begun goes on to its end.
     """
     if not config.is_master:
-        raise Refused("A resignature runs on the pool's master.", "LVMMaster").in_state("Nothing was written.")
+        raise Refused("A resignature runs on the pool's master.", "LVMMaster").in_state(NOTHING_WRITTEN)
     lun = transport.open_lun(call, config, xapi, smlog, deadline, math.inf)
     asked = one_vdi(config.vdis)
     if config.vdi is not None and asked is None:
         problem = "device-config:vdi names the one VDI that stays; say device-config:vdis=one as well."
-        raise UsageError(problem, "InvalidArg").in_state("Nothing was written.")
-    try:
-        return _tried(lun, call, config, asked, xapi)
-    except RelvmoiscsiError as error:
-        if not lun.was_taken_away or deadline.left < AGAIN_SECONDS:
-            raise
-        log.warning("%s The session that this call had found was ended by another program; once more.", error)
-    terminated.heed_again()
-    lun = transport.open_lun(call, config, xapi, smlog, deadline, math.inf)  # it asks the pool anew
-    return _tried(lun, call, config, asked, xapi)
-
-
-def _tried(lun: Lun, call: Call, config: Wanted, asked: Optional[OneVdiSetting], xapi: Xapi) -> str:
-    """The new SR UUID. Of an earlier try it finishes what there is, as the same call by the caller would."""
+        raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
     pool = read_pool(xapi)
     verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
     log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
-    lun.ids_of_pool = ids_named(pool)
-    with _naming_the_way_out(lun, call, xapi), _held(lun, config.is_meant) as path:
+    with _naming_the_way_out(lun, call, xapi):
         if not config.is_meant:
-            raise _not_meant(lun, path, pool)
-        with _staying_if_new(lun, path):
-            return apart(
-                lambda begin: _resignatured(path, lun, config, asked, begin), lun.deadline, "the LUN had been read"
-            )
-
-
-@contextmanager
-def _held(lun: Lun, to_write: bool) -> Iterator[str]:
-    """The device node of the LUN; what fails on the way there says that nothing was written."""
-    with ExitStack() as stack:
-        with in_state(lambda: lun.deadline.disk_state if lun.deadline.has_passed else NOTHING_WRITTEN):
-            path = stack.enter_context(held(lun, meanwhile=_load_engine, to_write=to_write))
-        yield path
+            with in_state(NOTHING_WRITTEN):
+                raise _not_meant(lun, pool)
+        return lun.with_device(partial(_resignatured, lun, config, asked), writable=True)
 
 
 @contextmanager
@@ -89,9 +62,9 @@ def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
     use = use_of_lun(lun.scsi_id)
     if not use.srs:
         return ""
-    deadline, path = lun.deadline.for_cleanup(), "/dev/" + use.disks[0]
+    deadline = lun.deadline.for_cleanup()
     try:
-        held_there = apart(lambda _begin: _held_there(path), deadline, "the LUN had been read", only_reads=True)
+        held_there = _held_on("/dev/" + use.disks[0], deadline)
     except (RelvmoiscsiError, RuntimeError) as error:
         log.warning("which SR the LUN holds could not be read: %s", error)
         return ""
@@ -103,41 +76,9 @@ def _way_out(lun: Lun, call: Call, xapi: Xapi) -> str:
     return way_out(held_there.split(" ")[0], use.stacked, attachments)
 
 
-@contextmanager
-def _staying_if_new(lun: Lun, path: str) -> Iterator[None]:
-    """What has come with the LUN stays once stock tools see the new SR there, also where the call failed later."""
-    try:
-        yield
-    except BaseException:
-        if lun.stays_if_new and _is_new(lun, path):
-            lun.stays()
-        raise
-    lun.stays()
-
-
-def _is_new(lun: Lun, path: str) -> bool:
-    """Has the LUN the identities of a run that was made for it? False where that cannot be read any more."""
-    try:
-        deadline, what = lun.deadline.for_cleanup(), "the LUN had been read again"
-        state = apart(lambda _begin: _state_of(lun, path), deadline, what, only_reads=True)
-    except (RelvmoiscsiError, RuntimeError) as error:
-        log.warning("whether the LUN has its new identities could not be read: %s", error)
-        return False
-    return state == "new"
-
-
-def _state_of(lun: Lun, path: str) -> str:
-    from relvmoiscsi import engine  # noqa: PLC0415 - see _load_engine
-
-    with open_device(path, writable=False) as device:
-        return "new" if engine.has_new_identities(device, lun.scsi_id) else "old"
-
-
-def _not_meant(lun: Lun, path: str, pool: Pool) -> UsageError:
+def _not_meant(lun: Lun, pool: Pool) -> UsageError:
     """The refusal without resign=true: what the LUN holds, and whether the pool knows that SR."""
-    what = "the LUN had been read"
-    held_there = apart(lambda _begin: _held_there(path), lun.deadline, what, only_reads=True)
-    sr_uuid, what = held_there.split(" ", 1)
+    sr_uuid, what = lun.with_device(_held_there, writable=False).split(" ", 1)
     known = [sr for sr in pool.srs.values() if sr_uuid != "-" and sr.get("uuid") == sr_uuid]
     whose = "The pool has no such SR: it may be another pool's original. "
     if known:
@@ -151,32 +92,35 @@ def _not_meant(lun: Lun, path: str, pool: Pool) -> UsageError:
     return UsageError(problem, "InvalidArg").in_state("Nothing was written.")
 
 
-def _held_there(path: str) -> str:
-    from relvmoiscsi import engine  # noqa: PLC0415 - see _load_engine
+def _held_on(path: str, deadline: Deadline) -> str:
+    from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - who is not refused needs no disk
+    from relvmoiscsi.host.own_process import Begin, apart  # noqa: PLC0415 - the same
 
-    with open_device(path, writable=False) as device:
-        found = engine.inspect(device)
+    def read(_begin: Begin) -> str:
+        with open_device(path, writable=False) as device:
+            return _held_there(device)
+
+    return apart(read, deadline, "the LUN had been read", only_reads=True)
+
+
+def _held_there(device: "Device") -> str:
+    from relvmoiscsi import engine  # noqa: PLC0415 - a call that ends before needs no engine
+
+    found = engine.inspect(device)
     if found.lun is None:
         return f"- no SR that can be read (it is {found.state})"
     label = found.lun.mgt.name_label if found.lun.mgt else ""
     return f"{found.lun.sr_uuid} the SR {found.lun.sr_uuid} ({label!r})"
 
 
-def _resignatured(path: str, lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], begin: Begin) -> str:
+def _resignatured(lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], device: "Device") -> str:
     """Its SR is not the one that xapi has a row of during this call.
 
     Should xapi die, that row stays, and a second SR of the same UUID could never be introduced.
     """
-    from relvmoiscsi.resignature.one_vdi.choice import Request  # noqa: PLC0415 - see _load_engine
-    from relvmoiscsi.sr_driver.rewrite import LOCK_SECONDS, resignatured, waiting  # noqa: PLC0415 - the same
+    from relvmoiscsi.resignature.one_vdi.choice import Request  # noqa: PLC0415 - a call that ends before needs none
+    from relvmoiscsi.sr_driver.rewrite import Locks, resignatured  # noqa: PLC0415 - the same
 
     one = Request(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
-    with open_device(path, writable=True, lock_timeout=waiting(lun.deadline, LOCK_SECONDS)) as device:
-        asking = AskingDevice(device, begin)
-        clear = config.clear_databases
-        return resignatured(asking, lun.scsi_id, "", lun.deadline, one, lun.keeps_lvm_away, clear)
-
-
-def _load_engine() -> None:
-    """While udev is busy with the disk there is nothing else to do; a call that ends before needs no engine."""
-    import relvmoiscsi.sr_driver.rewrite  # noqa: F401, PLC0415
+    locks = Locks(of_lvm=lun.is_seen, of_sm=lun.is_seen and not lun.has_sm_lock)
+    return resignatured(device, lun.scsi_id, "", lun.deadline, one, locks, config.clear_databases)

@@ -3,7 +3,7 @@
 
 xapi does one sr_attach, sr_detach or sr_probe at a time on a host: while a probe waits, no PBD is plugged or unplugged
 there. Disks of VMs are attached all the same. So a probe waits for no lock, and over iSCSI it has a short time for the
-rest; its logout alone may wait some seconds for SM. Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
+rest. Source: xen-api ocaml/xapi/sm.ml, serialize_attach_detach.
 """
 
 import json
@@ -15,9 +15,7 @@ from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.locks.sm_locks import Busy
-from relvmoiscsi.host.own_process import Begin, apart
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xapi.xml_rpc import escaped
@@ -25,7 +23,6 @@ from relvmoiscsi.resignature.protocol.mark import is_of_another_lun
 from relvmoiscsi.resignature.reading.databases import databases
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.saved import saved
-from relvmoiscsi.sr_driver.held import held
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
@@ -41,16 +38,9 @@ def sr_probe(
     with in_state(lambda: NOTHING_WRITTEN if deadline.has_passed else ""):
         lun = transport.open_lun(call, config, xapi, smlog, deadline, 0.0)
         try:
-            with held(lun) as path:
-                look = partial(_inspected, path, lun.scsi_id)
-                return apart(look, deadline, "the LUN had been read", only_reads=True)
+            return lun.with_device(partial(document, scsi_id=lun.scsi_id), writable=False)
         except Busy as problem:
             return _document([("Devlist", lun.scsi_id), ("state", BUSY), ("problem", str(problem))])
-
-
-def _inspected(path: str, scsi_id: str, _begin: Begin) -> str:
-    with open_device(path, writable=False) as device:
-        return document(device, scsi_id)
 
 
 def document(device: Device, scsi_id: str) -> str:

@@ -4,7 +4,7 @@
 import logging
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, List, Optional
+from typing import Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.device import Device
@@ -34,20 +34,27 @@ def waiting(deadline: Deadline, seconds: float) -> float:
     return max(0.0, min(seconds, deadline.left - _TELL_SECONDS))
 
 
+class Locks(NamedTuple):
+    """What is to be taken against LVM commands of this host. A LUN that LVM does not see needs none of it."""
+
+    of_lvm: bool = True  #: LVM's own, of both names of the volume group
+    of_sm: bool = True  #: SM's LVM lock; False as well where whoever waits for this holds it
+
+
 def resignatured(
     device: Device,
     scsi_id: str,
     sr_uuid: str,
     deadline: Deadline,
     one: Optional[Request] = None,
-    has_sm_lock: bool = False,
+    locks: Locks = Locks(),  # noqa: B008 - a tuple
     clear_databases: bool = False,
 ) -> str:
     """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here. `one`: with one VDI.
 
-    `has_sm_lock`: whoever waits for this holds SM's LVM lock. `clear_databases`: as `engine.prepare` has it.
+    `clear_databases`: as `engine.prepare` has it.
     """
-    voice = _SmLog(device, deadline, has_sm_lock)
+    voice = _SmLog(device, deadline, locks)
     done = procedure.resignature(
         device, os.urandom, voice, scsi_id, sr_uuid=sr_uuid or None, one=one, clear_databases=clear_databases
     )
@@ -73,8 +80,8 @@ _WHY = {
 class _SmLog(procedure.Voice):
     """Nobody is asked: the caller wants a LUN of its own, and SMlog has what was done for it."""
 
-    def __init__(self, device: Device, deadline: Deadline, has_sm_lock: bool = False) -> None:
-        self._device, self._deadline, self._has_sm_lock = device, deadline, has_sm_lock
+    def __init__(self, device: Device, deadline: Deadline, locks: Locks) -> None:
+        self._device, self._deadline, self._locks = device, deadline, locks
         self._said = 0  # tenths of what is copied
         self._takes_back = False
 
@@ -88,6 +95,7 @@ class _SmLog(procedure.Voice):
         for sentence in notes(prepared.lun):
             log.info("%s: %s", self._device.name, sentence)
         if prepared.cost is not None:
+            procedure.check_copy(self._device, prepared.cost.data_bytes)
             log.info("%s: %s", self._device.name, report.cost_text(prepared.cost))
         return True
 
@@ -111,18 +119,20 @@ class _SmLog(procedure.Voice):
 
     @contextmanager
     def locks(self, run: Run) -> Iterator[None]:
-        """SM's LVM lock and LVM's own, on both names of the volume group.
+        """SM's LVM lock and LVM's own, on both names of the volume group, where LVM sees the LUN.
 
         They are lent to whoever waits for this process, and end with it: the LUN may not answer.
         """
         with ExitStack() as held:
             lend = held.enter_context(lending())
-            of_sm: List[int] = []
-            if not self._has_sm_lock:
-                of_sm = held.enter_context(sm_locks.lvm_lock(timeout=waiting(self._deadline, VG_LOCK_SECONDS)))
-            seconds = waiting(self._deadline, VG_LOCK_SECONDS)
-            of_lvm = held.enter_context(lvm_locks(engine.vg_names(run), timeout=seconds))
-            lend([*of_sm, *of_lvm.descriptors])
+            descriptors: List[int] = []
+            if self._locks.of_sm:
+                seconds = waiting(self._deadline, VG_LOCK_SECONDS)
+                descriptors += held.enter_context(sm_locks.lvm_lock(timeout=seconds))
+            if self._locks.of_lvm:
+                seconds = waiting(self._deadline, VG_LOCK_SECONDS)
+                descriptors += held.enter_context(lvm_locks(engine.vg_names(run), timeout=seconds)).descriptors
+            lend(descriptors)
             yield
 
     def has_settled(self, mark: Mark, result: Result) -> None:

@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What a transport is: a way for a LUN to come to this host, with an SR type of its own.
+"""What a transport is: a way to the bytes of a LUN, with an SR type of its own.
 
-All else is the same whatever the transport: what xapi is answered, the guards from the pool's records, the lock of the
-LUN, hiding, the path to write through, the engine, giving the LUN back (held.py). A transport is a folder here:
+All else is the same whatever the transport: what xapi is answered, the guards from the pool's records, the engine. A
+transport is a folder here:
 
     config.py       the device-config keys of its stock type
     transport.py    the two types' names, and where the rest begins; light, as a call may end with its words
-    reach.py        the LUN on this host: a `Lun`
     listing.py      the list of LUNs that the stock driver prints on stderr
+
+and a `Lun`: over a session of this process (iscsi/lun.py), or as a disk that a scan brings to this host (hba/reach.py
+with held.py).
 """
 
 import math
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional
 
-from relvmoiscsi.errors import UsageError
+from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
 
 if TYPE_CHECKING:  # they are slow to import, and a call may end with its words
+    from relvmoiscsi.device import Device
     from relvmoiscsi.host.deadline import Deadline
+
+#: what a call does with a LUN; it gives the text of the answer
+Work = Callable[["Device"], str]
 
 
 class Listed(UsageError):
@@ -64,57 +69,31 @@ class Wanted:
 
 
 class Lun:
-    """The LUN of a call by one transport. `held` takes the steps, in the order in which they stand here."""
+    """The LUN that a call names."""
 
-    stays_if_new = False  #: is `stays` more than a word?
-    is_done = False  #: has it new identities, so that all may see it?
-    was_taken_away = False  #: has another program ended what the call had found there, and came with?
+    is_seen = True  #: does LVM on this host see it, so that who writes needs LVM's locks? Known once it is opened
+    has_sm_lock = False  #: has SM's LVM lock been held since before the LUN came?
 
-    def __init__(
-        self, scsi_id: str, multipathing: bool, deadline: "Deadline", lock_seconds: float = math.inf, place: str = ""
-    ) -> None:
+    def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf, place: str = "") -> None:
         """`lock_seconds`: how long to wait for a lock that somebody has, as far as the deadline allows."""
-        self.scsi_id, self.multipathing, self.place = scsi_id, multipathing, place
+        self.scsi_id, self.place = scsi_id, place
         self.deadline, self.lock_seconds = deadline, lock_seconds
-        self.ids_of_pool: Optional[Sequence[str]] = None  #: SCSIids that the pool names, where that was asked already
 
-    def before(self, stack: ExitStack) -> None:
-        """The LUN is locked, nothing is hidden yet. What is put onto the stack here is done when it is shown again."""
+    def with_device(self, work: Work, writable: bool) -> str:
+        """What `work` gives of the LUN. Nobody else on this host of ours works on it meanwhile.
 
-    def hide_others(self, stack: ExitStack) -> None:
-        """Hide what reaching this LUN may bring besides it."""
+        The first write of `work` is refused after the deadline, and a SIGTERM is heeded until then. What has begun
+        goes on to its end. Afterwards the host is as it was, but for the LUN itself where that has new identities.
 
-    def verify_unused_elsewhere(self) -> None:
-        """Where it is to be written: raises Refused when another host that may see it uses it, or is at work on it.
-
-        It is locked and hidden here.
+        Raises RelvmoiscsiError: Busy and NotFound, Refused where somebody uses a LUN that is to be written, what `work`
+        raises. Where the LUN is not opened for writing, the error says that nothing was written.
         """
-
-    def reach(self, stack: ExitStack) -> None:
-        """Have it come; the way back is put onto the stack. Raises RelvmoiscsiError."""
         raise NotImplementedError
-
-    def disks(self) -> List[str]:
-        """Its disks ("sdb") that answer. Raises NotFound when there is none in time."""
-        raise NotImplementedError
-
-    def verify(self, disks: Sequence[str], there: Sequence[str]) -> None:
-        """Are they this LUN now, all of them? `there` were there before. Raises Refused."""
-        raise NotImplementedError
-
-    def verify_free(self, disks: Sequence[str]) -> None:
-        """Where it is to be written: raises Refused when somebody uses it in a way that opening it does not tell."""
 
     @property
-    def keeps_lvm_away(self) -> bool:
-        """Is SM's LVM lock held since before the LUN came?"""
-        return False
-
-    def stays(self) -> None:
-        """It has new identities: what has come with it is to stay, where the stock driver will look for it."""
-
-    def afterwards(self) -> None:
-        """All is undone, and the LUN is not locked any more: finish what calls have left."""
+    def state_unopened(self) -> str:
+        """The state of a LUN that was to be written, and could not be opened."""
+        return self.deadline.disk_state if self.deadline.has_passed else NOTHING_WRITTEN
 
 
 #: call, checked device-config, xapi, log, deadline, seconds to wait for a lock

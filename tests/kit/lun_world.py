@@ -22,6 +22,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from kit.builder import build_sr, raw
+from kit.iscsi.lun import address_of
 from kit.pool import plugins, wire
 from kit.pool.database import NULL
 from kit.pool.runner import NotImplementedInBackend, Runner
@@ -31,11 +32,8 @@ from kit.reader import device_ranges, lv_bytes, read_sr
 from relvmoiscsi import engine, plugin, procedure
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.iscsi.iscsiadm import Target
-from relvmoiscsi.host.iscsi.portals import Portal
-from relvmoiscsi.host.iscsi.sessions import Lun as SessionLun
-from relvmoiscsi.host.iscsi.sessions import LunFacts
 from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.iscsi import LunInfo, Portal, Target
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.codes import fault_of, unmistakable
 from relvmoiscsi.sr_driver.hba import config as hba_config
@@ -295,7 +293,7 @@ class World:
             raise NotFound(f"No iSCSI target answers at {parsed.target}.", "ISCSITarget")
         mine = [lun for lun in there if lun.iqn == parsed.target_iqn]
         if not mine:
-            targets = [Target(Portal(lun.target, 3260), 1, lun.iqn) for lun in there]
+            targets = [Target(lun.iqn, (Portal(lun.target, 3260),)) for lun in there]
             targets = list(dict.fromkeys(targets))
             text = "The target's IQN (device-config:targetIQN) is missing or incorrect."
             asked = Portal(parsed.target, 3260)
@@ -519,9 +517,8 @@ def _new_row(db, sr, uuid, volume):
 
 
 def _lun_list(luns):
-    rows = [SessionLun(lun.number, f"7:0:0:{lun.number}", None) for lun in luns]
     return listing.lun_list(
-        [LunFacts(row, "TEST", "", "", lun.disk.size_bytes, lun.scsi_id) for row, lun in zip(rows, luns)]
+        [LunInfo(address_of(lun.number), lun.scsi_id, "TEST", size_bytes=lun.disk.size_bytes) for lun in luns]
     )
 
 

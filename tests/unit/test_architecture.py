@@ -375,7 +375,7 @@ def test_a_breach_is_noticed(rule, name, source):
         (against_the_direction, "resignature.journal", "from relvmoiscsi import __version__"),
         (
             against_the_direction,
-            "host.iscsi.login",
+            "host.hba.scan",
             "from relvmoiscsi.host.command import run\nfrom ...errors import NotFound",
         ),
         (against_the_direction, "cli", "from relvmoiscsi.host.disk.block_device import BlockDevice"),

@@ -13,23 +13,6 @@ While `hidden` lasts, the rules in udev/ keep LVM's event activation, multipath 
     /run/relvmoiscsi/hide/mpath-<SCSIid>    the same file, by the uuid of the LUN's multipath map
     /run/relvmoiscsi/hide/paths-<SCSIid>    the same file, there if multipath is to have the disks
 
-While `hidden_target` lasts, they keep all of that off every disk that appears behind the target as well:
-
-    /run/relvmoiscsi/hide/target-<8 hex digits>-<IQN>    one for each call, as several may use a target; a line
-                                                         id=<SCSIid> for each LUN that is to be seen all the same
-
-A login and a scan bring all LUNs of a target, and some of them are clones that nobody has resignatured so far: event
-activation would have LVM take those for their originals, and its volumes would outlive the session. To log in with
-node.session.scan = manual and to add the one LUN alone is no way around that. open-iscsi knows that setting since
-2.0.875 only, and dom0 has 2.0.874; 2.0.874 scans whenever the target says that its LUNs have changed, newer releases
-(the one after 2.1.11) after every lost connection; and which number a SCSIid has, nobody knows without a scan.
-What the pool names is not hidden, as SM may be about to attach it; nor is a clone from the moment on at which it has
-its new identities (`show_behind_target`), whatever other calls are at work on its target, and begin while they are.
-
-What is there at the end of a call because that could not end it, a session of ours or LUNs of a scan of ours, stays
-hidden without a switch (`kept_disks`): udev's database has it so until the next event. The call that ends it or leaves
-it to others makes that event. A reboot takes sessions, database and all.
-
 While `hidden_adapters` lasts, they do so with every disk that appears behind these adapters, but LUNs that are known:
 
     /run/relvmoiscsi/hide/scan-<8 hex digits>-host3    one for each adapter; a line id=<SCSIid> for each known LUN
@@ -38,9 +21,9 @@ A path of the original that was down may come back at that very moment, and belo
 host has, or the pool names, is not hidden.
 
 A switch without that flock is left over from a process that was killed, and the next one clears it. That of a LUN hides
-nothing any more. That of a target or an adapter counts until it is `COUNTS_MINUTES` old, as iscsid and the kernel go on
-with a login or a scan whose process has died; before, only a call at the same place clears it, at its end. The kernel
-tells of a new disk more than once, so what it has hidden it hides at each event until then.
+nothing any more. That of an adapter counts until it is `COUNTS_MINUTES` old, as the kernel goes on with a scan whose
+process has died; before, only a call at the same adapter clears it, at its end. The kernel tells of a new disk more
+than once, so what it has hidden it hides at each event until then.
 """
 
 import errno
@@ -50,17 +33,14 @@ import os
 import re
 import time
 from contextlib import contextmanager
-from functools import partial
 from glob import escape, glob
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.disk.scsi_id_text import in_udev, is_among
+from relvmoiscsi.host.disk.scsi_id_text import in_udev
 from relvmoiscsi.host.files import append, remedy
-from relvmoiscsi.host.iscsi.kept import is_awaited, kept_disks
-from relvmoiscsi.host.iscsi.sessions import sessions, sessions_of
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -179,14 +159,11 @@ def ids_here(host: Host = THIS_HOST) -> List[str]:
 
 
 @contextmanager
-def hidden(
-    scsi_id: str, multipath: bool = False, host: Host = THIS_HOST, is_done: Callable[[], bool] = lambda: False
-) -> Iterator[None]:
+def hidden(scsi_id: str, multipath: bool = False, host: Host = THIS_HOST) -> Iterator[None]:
     """Keep event handlers off the LUN `scsi_id` while the block runs, its disks that appear meanwhile included.
 
-    To be entered before the login. With `multipath` the LUN's map is wanted, and only what would act on the map is
-    kept away. Afterwards, whatever disk is still there gets a "change" event, for which all see it as it is then; but
-    unless the LUN `is_done`, disks that are ours still stay hidden.
+    To be entered before the LUN comes. With `multipath` the LUN's map is wanted, and only what would act on the map is
+    kept away. Afterwards, whatever disk is still there gets a "change" event, for which all see it as it is then.
 
     Raises Refused, before the block, when another process hides the same LUN, or the rules are not installed;
     UsageError if this cannot be a SCSIid.
@@ -201,7 +178,7 @@ def hidden(
     finally:
         _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
         try:
-            _show(scsi_id, set() if is_done() else _kept(host), host)
+            _show(scsi_id, host)
         except RelvmoiscsiError as error:  # whatever the block ended with says more
             log.warning("udev was not asked to look at LUN %s again: %s", scsi_id, error)
         log.debug("LUN %s is hidden no longer by this call", scsi_id)
@@ -219,116 +196,15 @@ def _is_held(path: str, host: Host) -> bool:
         return False
 
 
-@contextmanager
-def hidden_target(
-    iqn: str,
-    known: Iterable[str] = (),
-    host: Host = THIS_HOST,
-    known_now: Callable[[], Optional[Sequence[str]]] = lambda: (),
-) -> Iterator[None]:
-    """Keep event handlers off the disks that appear behind the target `iqn` while the block runs.
-
-    Not off those with a SCSIid that is `known`, or that another call has shown (`show_behind_target`) and that hides
-    the target as well. To be entered before the login or the scan, and left when what they have brought is gone. The
-    disks that were there before are not touched. Afterwards, those that have come and are still there get a "change"
-    event, for which all see them, and so does what calls had left hidden behind other targets. But what is ours still
-    stays hidden, except for LUNs that are `known_now`; that is asked if there are any.
-
-    Where iscsid has not answered a login, what it brings yet stays hidden as after a kill.
-
-    A write that hangs when its call is killed does not keep this, unlike the switch of its LUN: all LUNs of the target
-    would be hidden until that disk answers.
-
-    Raises Refused, before the block, when the rules are not installed; UsageError if a rule cannot look for this IQN.
-    """
-    if not re.match(r"[^\s/\\'\"*?\[\]]{1,223}\Z", iqn):
-        raise UsageError(f"{iqn!r} is no IQN.", "ConfigTargetIQNMissing")
-    what = "behind " + iqn
-    _check_rules(what, host)
-    names = [f"target-{os.urandom(4).hex()}-{iqn}"]
-    descriptor = _switch_on(what, names, host.at(RUN_DIRECTORY), known, guards_lun=False, iqn=iqn)
-    try:
-        yield
-    finally:
-        terminated.heed_no_longer()
-        kept = _kept(host)
-        _wait_until_seen(kept, host)
-        if is_awaited(iqn, host):
-            _leave_switch(descriptor)
-        else:
-            _switch_off(names, host.at(RUN_DIRECTORY), descriptor)
-        if kept:
-            ids = known_now() or ()
-            kept = {disk for disk in kept if not _is_known(disk, ids, host)}
-        show_released(iqn, kept, host)
-
-
-def show_released(iqn: str = "", kept: Optional[Set[str]] = None, host: Host = THIS_HOST) -> None:
-    """Have all see the disks behind the target, and those left hidden behind others, but what is `kept`.
-
-    Without `kept`: but what is ours still. To be called when sessions and LUNs have been left to others.
-    """
-    kept = _kept(host) if kept is None else kept
-    for session in sessions(host):
-        for disk in [lun.disk for lun in session.luns if lun.disk is not None]:
-            try:
-                if not (_may_be_hidden(disk, host) if session.iqn == iqn else _is_left(disk, host)):
-                    continue
-                if disk not in kept:
-                    _show_disk(disk, host)
-                elif is_hidden(disk, host):
-                    log.warning("%s stays hidden from LVM until a later call ends or shows %s", disk, session)
-            except (RelvmoiscsiError, OSError) as error:
-                log.warning("udev was not asked to look at %s again: %s", disk, error)
-
-
-def _is_left(disk: str, host: Host) -> bool:
-    return is_left_hidden(disk, host) and disk not in _hidden_now(host)
-
-
-def _kept(host: Host) -> Set[str]:
-    """The disks that are ours still. Of what cannot be read none: whatever the call ended with says more."""
-    try:
-        return kept_disks(host)
-    except (RelvmoiscsiError, OSError) as error:
-        log.warning("what calls have left is not known, and is shown: %s", error)
-        return set()
-
-
-def _wait_until_seen(kept: Iterable[str], host: Host) -> None:
-    """For whoever removes a switch: udev asks for it once. The switch of a LUN that does not answer may stay."""
-    try:
-        waited_for = [disk for disk in kept if not _is_worked_on(disk, host)]
-        if not host.wait_for(lambda: not any(_is_unseen(disk, host) for disk in waited_for), SEEN_SECONDS):
-            unseen = [disk for disk in waited_for if _is_unseen(disk, host)]
-            log.warning("udev has not come to an end with %s so far, and may show it to LVM", ", ".join(unseen))
-    except RelvmoiscsiError as error:
-        log.warning("whether udev has looked at what stays is not known: %s", error)
-
-
-def _is_known(disk: str, ids: Sequence[str], host: Host) -> bool:
-    scsi_id = scsi_id_of_disk(disk, host)
-    return scsi_id is not None and is_among(scsi_id, ids)
-
-
-def show_behind_target(scsi_id: str, iqn: str, host: Host = THIS_HOST) -> None:
-    """Have no call hide this LUN as one of the target any more: it has its new identities, and SM may attach it.
-
-    That is for the calls that are at work, and those that begin while one of them is. The switch of the LUN itself
-    counts as before; when it goes, the LUN's disks get their event. Raises Refused.
-    """
-    _leave_out(scsi_id, partial(_switches_of, iqn), host)
-
-
 def _leave_out(scsi_id: str, switches_in: Callable[[str], Sequence[str]], host: Host) -> None:
-    """Have these switches of targets and adapters not mean the LUN. Raises Refused."""
+    """Have these switches of adapters not mean the LUN. Raises Refused."""
     run_dir = host.at(RUN_DIRECTORY)
     try:
         with _only_one(run_dir):
             for path in switches_in(os.path.join(run_dir, "hide")):
                 _append(path, f"id={in_udev(scsi_id)}\n".encode("ascii"))
     except OSError as error:
-        problem = f"LUN {scsi_id} stays hidden while others are at work on its target: {run_dir}: {error.strerror}."
+        problem = f"LUN {scsi_id} stays hidden while others scan for LUNs: {run_dir}: {error.strerror}."
         raise Refused(f"{problem} {remedy(error)}") from error
 
 
@@ -369,9 +245,7 @@ def _hidden_now(host: Host) -> List[str]:
         path = os.path.join(directory, name)
         if not place or not (_is_held(path, host) or _is_young(path)):
             continue
-        if kind == "target":
-            found += [lun.disk for session in sessions_of(place, host=host) for lun in session.luns if lun.disk]
-        elif kind == "scan":
+        if kind == "scan":
             found += _disks_behind([place], host)
     return found
 
@@ -469,11 +343,11 @@ def switch_name(scsi_id: str) -> str:
 
 
 def _switch_on(
-    what: str, names: Sequence[str], run_dir: str, known: Iterable[str] = (), guards_lun: bool = True, iqn: str = ""
+    what: str, names: Sequence[str], run_dir: str, known: Iterable[str] = (), guards_lun: bool = True
 ) -> int:
     """Make the switch for the LUN `what`, "behind host3" say; the descriptor whose flock says that it counts.
 
-    LUNs that are `known` are not meant, nor are those that switches of the target `iqn` leave out.
+    LUNs that are `known` are not meant.
     """
     directory = os.path.join(run_dir, "hide")
     ids = [in_udev(scsi_id) for scsi_id in known if scsi_id]
@@ -484,7 +358,7 @@ def _switch_on(
             try:
                 _clear_stale(directory, ())
                 _check_free(what, os.path.join(directory, names[0]))
-                return _make(names, run_dir, [*ids, *_left_out(iqn, directory)], guards_lun)
+                return _make(names, run_dir, ids, guards_lun)
             except BaseException:
                 _remove_if_empty(directory)
                 raise
@@ -515,19 +389,6 @@ def _make(names: Sequence[str], run_dir: str, ids: Sequence[str], guards_lun: bo
         os.unlink(path)
     copies.note(descriptor, guards_lun)
     return descriptor
-
-
-def _switches_of(iqn: str, directory: str) -> List[str]:
-    return glob(os.path.join(escape(directory), "target-????????-" + escape(iqn)))
-
-
-def _left_out(iqn: str, directory: str) -> List[str]:
-    """The SCSIids that switches of the target leave out. All of them count, as those that do not are cleared."""
-    found = []
-    for path in _switches_of(iqn, directory) if iqn else []:
-        with open(path, encoding="ascii") as file:
-            found += [line[len("id=") :].rstrip("\n") for line in file if line.startswith("id=")]
-    return found
 
 
 def _append(path: str, line: bytes) -> None:
@@ -563,15 +424,6 @@ def _check_free(what: str, path: str) -> None:
     owner = flock.owner_of(status)
     problem = f"LUN {what} is being worked on by {owner}. Try again when that has ended."
     raise Refused(problem).in_state(NOTHING_WRITTEN)
-
-
-def _leave_switch(descriptor: int) -> None:
-    """Have it count for `COUNTS_MINUTES` yet, as that of a process that was killed."""
-    try:
-        os.utime(descriptor)
-    except OSError as error:
-        log.warning("a switch keeps its time: %s", error)
-    os.close(descriptor)
 
 
 def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:
@@ -621,7 +473,7 @@ def _clear_stale(directory: str, ended: Iterable[str]) -> None:
 
 
 def _is_young(path: str) -> bool:
-    """Does the switch of a target or adapter count even if nobody holds it? False if it has gone."""
+    """Does the switch of an adapter count even if nobody holds it? False if it has gone."""
     try:
         return abs(time.time() - os.stat(path).st_mtime) < COUNTS_MINUTES * 60
     except FileNotFoundError:
@@ -629,9 +481,9 @@ def _is_young(path: str) -> bool:
 
 
 def _place(name: str) -> str:
-    """What the switches of several calls for one target or adapter have in common; "" for that of a LUN."""
-    match = re.match(r"(target|scan)-[0-9a-f]{8}(-.*)", name)
-    return match.group(1) + match.group(2) if match else ""
+    """What the switches of several calls for one adapter have in common; "" for that of a LUN."""
+    match = re.match(r"scan-[0-9a-f]{8}-(.*)", name)
+    return match.group(1) if match else ""
 
 
 def _remove_if_empty(directory: str) -> None:
@@ -648,18 +500,11 @@ def _disks_behind(adapters: Sequence[str], host: Host) -> List[str]:
     return sorted((os.path.basename(path) for path in paths), key=_by_age)
 
 
-def _show(scsi_id: str, kept: Set[str], host: Host) -> None:
-    """Let udev have another look at the LUN's disks and map, as far as they are still there and marked, and not kept.
-
-    The map of disks that are all kept is so as well.
-    """
-    disks = disks_of(scsi_id, host)
-    if disks and kept.issuperset(disks):
-        log.warning("LUN %s (%s) stays hidden from LVM until a later call ends or shows it", scsi_id, ", ".join(disks))
-        return
+def _show(scsi_id: str, host: Host) -> None:
+    """Let udev have another look at the LUN's disks and map, as far as they are still there and marked."""
     maps = glob(os.path.join(escape(host.sysfs), "block/dm-*"))
     maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), host) == scsi_id]
-    names = [name for name in disks + [os.path.basename(path) for path in maps] if name not in kept]
+    names = disks_of(scsi_id, host) + [os.path.basename(path) for path in maps]
     names = [name for name in names if _may_be_hidden(name, host)]
     if names and _left_by_killed(os.path.join(host.at(RUN_DIRECTORY), "hide"), host):
         _leave_out(scsi_id, lambda directory: _left_by_killed(directory, host), host)
@@ -668,7 +513,7 @@ def _show(scsi_id: str, kept: Set[str], host: Host) -> None:
 
 
 def _left_by_killed(directory: str, host: Host) -> List[str]:
-    """The switches of targets and adapters that nobody holds."""
+    """The switches of adapters that nobody holds."""
     paths = glob(os.path.join(escape(directory), "*-????????-*"))
     return [path for path in paths if _place(os.path.basename(path)) and not _is_held(path, host)]
 

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The locks of the storage manager (SM), which our work on iSCSI and LVM has to respect, and one of our own.
+"""The lock of the storage manager (SM) that our work on LVM has to respect, and one of our own.
 
     what is guarded       SM                  lock
-    a run of iscsiadm     up to 3.0           /var/lock/sm/iscsiadm/running; set-iscsi-initiator: flock on the same file
-                          3.2.12 and later    /var/lock/sm/iscsiadm/isciadm_running (sic)
     an LVM command        2.x                 /var/lock/sm/.nil/lvm
                           3.2.0 and later     Fairlock: unix socket /run/fairlock/devicemapper
     one LUN               only we             /run/lock/relvmoiscsi/<SCSIid>
-    a session of an IQN   all                 /var/run/sr-ref/<IQN>: a line for each SR; the last one logs out
 
 SM locks with fcntl, which ties a lock to the process and drops it as soon as the process closes any descriptor of the
 file. The locks of open file descriptions (F_OFD_SETLK, Linux 3.15) exclude those of SM and do neither, so they are
@@ -17,27 +14,26 @@ in a disk for longer than its parent lives: so each lock is undone, which is for
 and a child closes its copies, but for that of its LUN's if it writes (copies.py), as a parent that is killed undoes
 nothing. What a child has taken by itself is lent to its parent (own_process.lending).
 
-All of these are of this host only. Whoever takes several takes them in this order: the LUN, iscsiadm, LVM.
-Source: SM drivers/lock.py, flock.py, lvutil.py, util.py (_incr_iscsiSR_refcount); misc/fairlock; set-iscsi-initiator.
+All of these are of this host only. Whoever takes several takes them in this order: the LUN, LVM.
+Source: SM drivers/lock.py, flock.py, lvutil.py; misc/fairlock.
 """
 
 import fcntl
 import logging
 import os
-import signal
 import stat
 import struct
 import time
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
-from relvmoiscsi.host.files import content_of, remedy, text_of
+from relvmoiscsi.host.files import remedy, text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -47,17 +43,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WAIT_SECONDS = 45.0  #: SM holds the iscsiadm lock through a login, which takes open-iscsi that long at times
+WAIT_SECONDS = 45.0  #: an LVM command of SM on a slow LUN takes that long
 
-ISCSIADM_LOCKS = ("var/lock/sm/iscsiadm/running", "var/lock/sm/iscsiadm/isciadm_running")
 LVM_LOCK = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
 FAIRLOCK_SERVICE = "fairlock@devicemapper.service"
 SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 LUN_LOCKS = "run/lock/relvmoiscsi"
-REFERENCES = ("var/run/sr-ref", "run/sr-ref")
-ALONE_SECONDS = 1.0  #: SM has one of these files open for much less
-_LOOKS = 5
 
 _F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # in Python's fcntl since 3.9
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end), pid (must be 0)
@@ -65,21 +57,6 @@ _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end),
 
 class Busy(Refused):
     """A lock is held by somebody else and did not become free in time."""
-
-
-@contextmanager
-def iscsiadm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
-    """Keep SM from running iscsiadm while the block runs, whichever SM it is: the locks of all eras are taken.
-
-    `timeout` is in seconds, for all of them. Raises Refused, before the block, when one stays taken.
-    """
-    deadline = time.monotonic() + timeout
-    with ExitStack() as held:
-        for number, name in enumerate(ISCSIADM_LOCKS):
-            descriptor = held.enter_context(_sm_lock(host.at(name), deadline, host))
-            if number == 0 and not flock.take_before(descriptor, deadline):
-                raise _taken(host.at(name), "set-iscsi-initiator")
-        yield
 
 
 @contextmanager
@@ -148,133 +125,6 @@ def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:
         return bool(kind != fcntl.F_UNLCK)
     finally:
         os.close(descriptor)
-
-
-class SessionReferences:
-    """Which SRs use the sessions of an IQN on this host, as SM notes it: a file for each IQN, an SR UUID a line.
-
-    SM logs out of all portals of an IQN when its line was the last one, and leaves the sessions to the others else. So
-    whoever uses a session adds a line, lest SM ends the session under it, and whoever takes the last line out logs out:
-    of what it has logged in to, and of what SM has left to it.
-    """
-
-    def __init__(self, host: Host = THIS_HOST) -> None:
-        paths = [host.at(name) for name in REFERENCES]
-        # One directory by two names nearly everywhere, as /var/run is a symbolic link.
-        self._directories = [paths[0]] if os.path.realpath(paths[0]) == os.path.realpath(paths[1]) else paths
-
-    def users(self, iqn: str) -> List[str]:
-        """The SR UUIDs in the file of this IQN, and any other line in it: what is not understood counts as a user.
-
-        Raises Refused (LVMRefCount) when the file is there and cannot be read.
-        """
-        found = []
-        for path in self._paths(iqn):
-            found += [line.strip() for line in _content(path).splitlines() if line.strip()]
-        return list(dict.fromkeys(found))
-
-    def add(self, iqn: str, sr_uuid: str) -> None:
-        """Note that this SR uses the sessions of the IQN; once, however often it is called."""
-        if sr_uuid in self.users(iqn):
-            return
-        directory = next(filter(os.path.isdir, self._directories), self._directories[0])
-        _make_directory(directory)
-        path = os.path.join(directory, _file_name(iqn))
-        try:
-            with open(path, "a", encoding="ascii") as file:
-                file.write(sr_uuid + "\n")
-        except OSError as error:
-            raise _no_reference(path, error) from error
-        log.info("added %s to %s", sr_uuid, path)
-
-    def remove(self, iqn: str, sr_uuid: Optional[str]) -> None:
-        """Take this SR's lines out, no other's; a file without lines stays, for SM to remove at its next detach.
-
-        SM does not lock these files, and empties one before it writes the lines that stay: who removes a file because
-        it is empty takes those with it. So the lines are overwritten by blanks in their place, which SM passes over,
-        and a line that SM adds meanwhile survives.
-        """
-        for path in self._paths(iqn) if sr_uuid else []:
-            try:
-                # More than once, as SM may just have waited to write back what it had read before.
-                for _ in range(_LOOKS):
-                    if not _blank_lines(path, (sr_uuid or "").encode("ascii")):
-                        break
-            except FileNotFoundError:
-                continue  # SM has removed it
-            except OSError as error:
-                raise _no_reference(path, error) from error
-
-    def _paths(self, iqn: str) -> List[str]:
-        return [os.path.join(directory, _file_name(iqn)) for directory in self._directories]
-
-
-def _blank_lines(path: str, text: bytes) -> bool:
-    """False if the file has no such line."""
-    found = False
-    with open(path, "r+b", buffering=0) as file, _alone(file.fileno()):
-        start = 0
-        for line in file.read().splitlines(True):
-            if line.strip() == text:
-                found = True
-                os.pwrite(file.fileno(), b" " * len(line.rstrip(b"\n")), start)
-                log.info("removed %s from %s", text.decode("ascii"), path)
-            start += len(line)
-    return found
-
-
-@contextmanager
-def _alone(descriptor: int) -> Iterator[None]:
-    """Nobody else has the file open while the block runs: others are waited for, and wait when they open it.
-
-    It is a lease (fcntl(2)), of which SM need not know. Where there is none to be had, in ALONE_SECONDS, the block runs
-    all the same.
-    """
-    deadline = time.monotonic() + ALONE_SECONDS
-    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # that another one waits; SIGIO would end this process
-    while not _try_lease(descriptor) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    try:
-        yield
-    finally:
-        _end_lease(descriptor)
-
-
-def _try_lease(descriptor: int) -> bool:
-    """One attempt; False while somebody else has the file open."""
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        log.debug("the file has no leases: %s", error.strerror)
-    return True
-
-
-def _end_lease(descriptor: int) -> None:
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError:
-        pass  # there was none
-
-
-def _file_name(iqn: str) -> str:
-    if "/" in iqn or "\0" in iqn or iqn in ("", ".", ".."):
-        raise UsageError(f"{iqn!r} is no IQN.", "ConfigTargetIQNMissing")
-    return iqn
-
-
-def _content(path: str) -> str:
-    """The lines of a file; none where nobody uses the IQN."""
-    try:
-        return (content_of(path) or b"").decode("utf-8", "backslashreplace")
-    except OSError as error:
-        raise _no_reference(path, error) from error
-
-
-def _no_reference(path: str, error: OSError) -> Refused:
-    problem = "{}, where SM notes which SRs use an iSCSI session, cannot be used: {}. {}"
-    return Refused(problem.format(path, error.strerror, remedy(error)), "LVMRefCount")
 
 
 @contextmanager

@@ -33,9 +33,10 @@ from relvmoiscsi.host.own_process import Begin, apart
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users, other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.sr_driver.cleanup import quietly
 from relvmoiscsi.sr_driver.hba.config import Config
 from relvmoiscsi.sr_driver.hba.listing import device_list
-from relvmoiscsi.sr_driver.held import LUN_SECONDS, quietly
+from relvmoiscsi.sr_driver.held import LUN_SECONDS, HeldLun
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.this_host import record_of_host
 from relvmoiscsi.sr_driver.transport import Listed, Lun
@@ -88,10 +89,8 @@ def _hidden(adapters: Sequence[hba.Adapter], before: _Before) -> ContextManager[
     return udev.hidden_adapters([one.name for one in adapters], sorted(before.known))
 
 
-class HbaLun(Lun):
+class HbaLun(HeldLun):
     """It comes by a scan, unless it is there; what came stays or goes with the success of the call."""
-
-    stays_if_new = True
 
     def __init__(
         self,
@@ -113,14 +112,14 @@ class HbaLun(Lun):
         self._live: List[str] = []
         self._faces: Dict[str, paths.Face] = {}
         self._note = Note(scsi_id)
-        self._has_lock = self._was_noted = self._is_kept = False
+        self._was_noted = self._is_kept = False
 
     # --- the steps
 
     def verify_unused_elsewhere(self) -> None:
         self._others.verify_unused(self.scsi_id, self.deadline)
 
-    def before(self, stack: ExitStack) -> None:
+    def before(self) -> None:
         self._adapters = hba.adapters(self._config.driver)
 
     def reach(self, stack: ExitStack) -> None:
@@ -128,7 +127,7 @@ class HbaLun(Lun):
         self._live = self._answering()
         if not self._live:
             stack.enter_context(sm_locks.lvm_lock(timeout=self.deadline.within(self.lock_seconds)))
-            self._has_lock = True
+            self.has_sm_lock = True
             self._live = self._answering(but=asked)  # whoever had the lock may have brought it
         self._was_noted = self._note.read() is not None
         if self._live and not self._was_noted:
@@ -153,19 +152,12 @@ class HbaLun(Lun):
         log.info("the LUN %s is %s", self.scsi_id, ", ".join(self._live))
         return self._live
 
-    def verify(self, disks: Sequence[str], there: Sequence[str]) -> None:
+    def verify(self, disks: Sequence[str]) -> None:
         faces = {disk: face for disk, face in self._faces.items() if disk in disks}
         paths.verify_same(self.scsi_id, faces)
 
     def verify_free(self, disks: Sequence[str]) -> None:
         apart(partial(self._verified_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True)
-
-    @property
-    def keeps_lvm_away(self) -> bool:
-        return self._has_lock
-
-    def stays(self) -> None:
-        self.is_done = True
 
     def afterwards(self) -> None:
         own_maps.clear(lambda: lun_users.ids_named(self._read_pool()))

@@ -1,131 +1,109 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What is needed to reach a LUN behind a target: the device-config, passwords, this host's name."""
+"""How a call gets to its target: portals, this host's name, secrets; and a way round by another network interface.
+
+The session is one of this process (iscsi/), and has nothing to do with the sessions, records and locks of open-iscsi.
+"""
 
 import logging
-import math
-import os
-from functools import lru_cache, partial
-from typing import Dict, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import multipath
-from relvmoiscsi.host.iscsi.iscsiadm import Credentials
-from relvmoiscsi.host.iscsi.login import END_SECONDS, Login, OpenIscsi
-from relvmoiscsi.host.iscsi.luns import IdsOfPool, no_pool
-from relvmoiscsi.host.iscsi.portals import Portal
-from relvmoiscsi.host.iscsi.reach import reach
+from relvmoiscsi.host.iscsi_sessions import offload_hint
 from relvmoiscsi.host.sm_log import SmLogHandler
+from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.host.xapi.lun_users import ids_named, read_pool
+from relvmoiscsi.iscsi.names import Credentials, Initiator, Portal, Target
+from relvmoiscsi.iscsi.target import discover
 from relvmoiscsi.sr_driver.iscsi.config import Chap, Config
+from relvmoiscsi.sr_driver.iscsi.ifaces import interfaces
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.this_host import record_of_host
 
 log = logging.getLogger(__name__)
 
-_POOL_SECONDS = 4.0  # for xapi, while SM's iscsiadm lock is held; it usually takes a few milliseconds
-LOGOUT_LOCK_SECONDS = 5.0  #: even for a call that waits for no lock, lest its session stays until the next one
+Found = TypeVar("Found")
 
 
 class Access(NamedTuple):
-    """What is needed to reach the LUN, secrets resolved."""
+    """What a session takes, secrets resolved."""
 
     config: Config
-    chap: Optional[Credentials]
-    incoming_chap: Optional[Credentials]
-    initiator: Optional[str]
-    multipathing: bool
-    sr_uuid: str  #: for SM's session reference file
-    deadline: Deadline
-    lock_seconds: float = math.inf  #: how long to wait for a lock that somebody has, as far as the deadline allows
-    ids_of_pool: IdsOfPool = no_pool
-    ids_in_the_end: IdsOfPool = no_pool  #: the same, as it is when this call has scanned
-    left: Optional[Set[str]] = None  #: the notes that this call has left to others
+    portals: Tuple[Portal, ...]
+    initiators: Tuple[Initiator, ...]  #: one for each network interface to try, in turn
+    credentials: Credentials
 
-    def open_iscsi(self, answer_seconds: float = math.inf) -> OpenIscsi:
-        return OpenIscsi(
-            lock_seconds=self.lock_seconds,
-            deadline=self.deadline,
-            answer_seconds=answer_seconds,
-            ids_of_pool=self.ids_of_pool,
-            left=self.left,
+    def discovered(self, deadline: Deadline, portals: Optional[Sequence[Portal]] = None) -> Sequence[Target]:
+        """The targets that the portals offer. Raises NotFound, Refused, OutOfTime."""
+        asked = self.portals if portals is None else portals
+        return self.in_turn(lambda initiator: discover(asked, initiator, self.credentials, deadline))
+
+    def in_turn(self, try_by: Callable[[Initiator], Found]) -> Found:
+        """What it gives by the first interface through which a portal is reached.
+
+        Raises what it raises by the last one, with what a host does that reaches its targets by a card.
+        """
+        for initiator in self.initiators:
+            try:
+                return try_by(initiator)
+            except NotFound as failure:
+                if failure.sm_key != "ISCSITarget":
+                    raise
+                if initiator is self.initiators[-1]:
+                    hint = offload_hint(self.config.target_iqn, THIS_HOST)
+                    failure.message = f"{failure.message} {hint}".strip()
+                    raise
+                log.info("through %s: %s", initiator.interface, failure)
+        raise AssertionError("there is an initiator")
+
+    def login_failure(self, failure: RelvmoiscsiError, deadline: Deadline) -> RelvmoiscsiError:
+        """The error of a login that was refused: ISCSIDiscovery where the portals have other targets, and not this."""
+        if failure.sm_key != "ISCSILogin":
+            return failure
+        iqn = self.config.target_iqn
+        try:
+            offered = self.discovered(deadline)
+        except (NotFound, Refused) as problem:
+            log.info("which targets there are is not known: %s", problem)
+            return failure
+        if not offered or iqn in [target.iqn for target in offered]:
+            return failure
+        return NotFound(
+            f"{self.portals[0]} offers this host no target {iqn}. Check the IQN, and whether the array shows the "
+            f"target to this initiator. {failure.message}",
+            "ISCSIDiscovery",
         )
 
 
-def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler, deadline: Deadline) -> Access:
-    """What is needed to reach the LUN; passwords come from xapi, and are hidden from the log at once."""
+def access_of(call: Call, config: Config, xapi: Xapi, smlog: SmLogHandler) -> Access:
+    """What a session takes; passwords come from xapi, and are hidden from the log at once.
+
+    Raises Refused (ConfigISCSIIQNMissing) where this host has no name, XapiFailure.
+    """
     host = record_of_host(call, xapi)
-    other_config: Dict[str, str] = dict(host.get("other_config", {}))
-    wanted = config.local_iqn or other_config.get("iscsi_iqn") or host.get("iscsi_iqn") or None
-    ask = partial(ids_of_pool, xapi, deadline)
+    user, secret = _credentials(config.chap, xapi, smlog)
+    incoming_user, incoming_secret = _credentials(config.incoming_chap, xapi, smlog)
+    name = initiator_name(config, host)
     return Access(
         config=config,
-        chap=_credentials(config.chap, xapi, smlog),
-        incoming_chap=_credentials(config.incoming_chap, xapi, smlog),
-        initiator=OpenIscsi().iscsiadm.check_initiator(wanted),
-        multipathing=multipath.is_on(call.device_config, other_config),
-        sr_uuid=call.sr_uuid or _passing_uuid(),
-        deadline=deadline,
-        ids_of_pool=once(ask),
-        ids_in_the_end=once(ask),
-        left=set(),
+        portals=tuple(Portal(*portal) for portal in config.portals),
+        initiators=tuple(Initiator(name, host["uuid"], interface) for interface in interfaces(THIS_HOST)),
+        credentials=Credentials(user, secret, incoming_user, incoming_secret),
     )
 
 
-def ids_of_pool(xapi: Xapi, deadline: Deadline) -> Optional[Sequence[str]]:
-    """Asked when LUNs are to go, as an SR may have been introduced during the call; None if xapi does not say."""
-    try:
-        return ids_named(read_pool(xapi.until(deadline.for_cleanup().part(_POOL_SECONDS))))
-    except RelvmoiscsiError as problem:
-        log.warning("the pool's records could not be read again: %s", problem)
-        return None
+def initiator_name(config: Config, host: Mapping[str, Any]) -> str:
+    """The IQN of this host. Raises Refused."""
+    name = config.local_iqn or host.get("other_config", {}).get("iscsi_iqn") or host.get("iscsi_iqn")
+    if not name:
+        problem = "This host has no iSCSI initiator name: xapi has none for it. Set the IQN of the host."
+        raise Refused(problem, "ConfigISCSIIQNMissing")
+    return str(name)
 
 
-def once(ask: IdsOfPool) -> IdsOfPool:
-    """Asks a single time, whatever the answer: there are as many logouts as paths, and a xapi that hangs goes on so."""
-    return lru_cache(maxsize=None)(ask)
-
-
-def _passing_uuid() -> str:
-    """For a call without an SR, a probe: SM counts UUIDs only, and must not log out under it either."""
-    digits = os.urandom(16).hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def _credentials(chap: Optional[Chap], xapi: Xapi, smlog: SmLogHandler) -> Optional[Credentials]:
+def _credentials(chap: Optional[Chap], xapi: Xapi, smlog: SmLogHandler) -> Tuple[str, str]:
     if chap is None:
-        return None
+        return "", ""
     password = xapi.secret(chap.password.value) if chap.password.is_secret_uuid else chap.password.value
     smlog.hide(password)
-    return Credentials(chap.user, password)
-
-
-def log_in(access: Access, portal: Portal, seconds: float, multipathing: bool = False) -> Login:
-    """A session to the target at one portal, which may take so many seconds. Raises RelvmoiscsiError."""
-    return access.open_iscsi(seconds).login(
-        reach(portal, deadline=access.deadline.part(seconds)),
-        access.config.target_iqn,
-        access.chap,
-        access.incoming_chap,
-        multipath=multipathing,
-        initiator=access.initiator,
-        user=access.sr_uuid or None,
-    )
-
-
-def log_out(access: Access, login: Login, done_with: Optional[str] = None) -> None:
-    """Give up a session; `done_with` is the SCSIid of the LUN whose lock is still held."""
-    _in_the_end(access).open_iscsi().logout(login, done_with)
-
-
-def end_what_waits(access: Access) -> None:
-    """The lock of the LUN has been given back: end what other calls have left because of it, this one's as well."""
-    open_iscsi = _in_the_end(access)._replace(left=None).open_iscsi()
-    open_iscsi.end_what_waits(access.config.target_iqn, access.config.scsi_id)
-
-
-def _in_the_end(access: Access) -> Access:
-    lock_seconds = max(access.lock_seconds, LOGOUT_LOCK_SECONDS)  # within the deadline
-    deadline = access.deadline.for_cleanup(END_SECONDS)
-    return access._replace(ids_of_pool=access.ids_in_the_end, lock_seconds=lock_seconds, deadline=deadline)
+    return chap.user, password

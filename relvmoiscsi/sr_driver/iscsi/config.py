@@ -12,7 +12,7 @@ import re
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.iscsi.portals import Portal, parse_portal
+from relvmoiscsi.sr_driver.iscsi.portals import Portal, parse_portal
 from relvmoiscsi.sr_driver.transport import Wanted
 from relvmoiscsi.sr_driver.words import clear_databases_in, scsi_id_in, vdi_in, vdis_in
 

@@ -6,55 +6,37 @@ Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs); docs/host.rst, "Lis
 
 from typing import Dict, Iterable, List, Sequence, Tuple
 
-from relvmoiscsi.host.iscsi.iscsiadm import Target
-from relvmoiscsi.host.iscsi.portals import Portal
-from relvmoiscsi.host.iscsi.sessions import LunFacts, Session, facts_of
 from relvmoiscsi.host.xapi.xml_rpc import escaped
+from relvmoiscsi.iscsi.names import LunInfo, Target
 from relvmoiscsi.sr_driver.iscsi.config import ANY_IQN, DEFAULT_PORT
+from relvmoiscsi.sr_driver.iscsi.portals import Portal
 
 
-def luns_of(sessions: Iterable[Session]) -> List[LunFacts]:
-    """What is known of the LUNs of some sessions, each SCSIid once."""
-    found: Dict[str, LunFacts] = {}
-    for session in sessions:
-        for lun in session.luns:
-            facts = facts_of(lun)
-            if facts is not None:
-                found.setdefault(facts.scsi_id, facts)
-    return sorted(found.values(), key=lambda facts: facts.lun.number)
-
-
-def lun_list(luns: Sequence[LunFacts]) -> str:
-    """The XML of error 107."""
+def lun_list(luns: Sequence[LunInfo]) -> str:
+    """The XML of error 107: each SCSIid once, by the numbers that Linux gives to LUNs."""
+    found: Dict[str, LunInfo] = {}
+    for lun in sorted(luns, key=lambda lun: lun.kernel_number):
+        found.setdefault(lun.scsi_id or "", lun)
     return _document(
         "iscsi-target",
         "LUN",
         (
             (
-                ("vendor", facts.vendor),
-                ("serial", facts.serial),
-                ("LUNid", str(facts.lun.number)),
-                ("size", str(facts.size_bytes)),
-                ("SCSIid", facts.scsi_id),
+                ("vendor", lun.vendor),
+                ("serial", lun.serial),
+                ("LUNid", str(lun.kernel_number)),
+                ("size", str(lun.size_bytes)),
+                ("SCSIid", lun.scsi_id or ""),
             )
-            for facts in luns
+            for lun in found.values()
         ),
     )
 
 
-def not_there(scsi_id: str, iqn: str, seconds: float, shown: Iterable[Tuple[int, str]]) -> str:
-    """The sentence for a LUN that is not behind a target.
-
-    `shown`: number and SCSIid ("" where a LUN tells none) of each LUN that the target shows to this host.
-    """
-    there = [f"LUN {number} ({scsi or 'without a SCSIid'})" for number, scsi in sorted(set(shown))]
-    what = "the target shows {}".format(", ".join(there)) if there else "the target shows this host no LUN"
-    return f"No LUN with the SCSIid {scsi_id} appeared behind {iqn} within {seconds:g} seconds; {what}."
-
-
 def target_list(targets: Sequence[Target], asked: Portal) -> str:
     """The XML of error 96. SM ends it with an entry for all targets of the portal that it was asked for."""
-    places = [(target.portal, target.iqn) for target in targets] + [(asked, ANY_IQN)]
+    offered = [(Portal(*portal), target.iqn) for target in targets for portal in target.portals]
+    places = [*offered, (asked, ANY_IQN)]
     return _document(
         "iscsi-target-iqns",
         "TGT",
@@ -64,7 +46,7 @@ def target_list(targets: Sequence[Target], asked: Portal) -> str:
 
 def _place(portal: Portal) -> List[Tuple[str, str]]:
     port = [("Port", str(portal.port))] if portal.port != DEFAULT_PORT else []
-    return [("IPAddress", portal.address), *port]
+    return [("IPAddress", portal.host), *port]
 
 
 def _document(root: str, item: str, rows: Iterable[Sequence[Tuple[str, str]]]) -> str:

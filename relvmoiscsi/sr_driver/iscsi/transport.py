@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""LUNs that come by a login to an iSCSI target."""
+"""LUNs behind iSCSI targets, over sessions of this process."""
 
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 from relvmoiscsi.sr_driver.iscsi.config import Config, parse_config
 from relvmoiscsi.sr_driver.protocol import Call
@@ -17,17 +17,12 @@ def open_lun(
     call: Call, config: Config, xapi: "Xapi", smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
 ) -> Lun:
     """The LUN that a call names. Raises Listed, RelvmoiscsiError."""
-    from relvmoiscsi.host.xapi.lun_users import ids_named, read_pool  # noqa: PLC0415 - the same
     from relvmoiscsi.sr_driver.iscsi import access, missing  # noqa: PLC0415 - what words refuse needs nothing of it
-    from relvmoiscsi.sr_driver.iscsi.reach import IscsiLun  # noqa: PLC0415 - the same
+    from relvmoiscsi.sr_driver.iscsi.lun import IscsiLun  # noqa: PLC0415 - the same
 
-    found = access.access_of(call, config, xapi, smlog, deadline)._replace(lock_seconds=lock_seconds)
-
-    def read_ids() -> Sequence[str]:
-        return ids_named(read_pool(xapi))
-
-    missing.verify_named(found, read_ids)
-    return IscsiLun(found, read_ids)
+    found = access.access_of(call, config, xapi, smlog)
+    missing.verify_named(found, deadline)
+    return IscsiLun(found, deadline, lock_seconds)
 
 
 ISCSI = Transport("relvmoiscsi", "lvmoiscsi", parse_config, open_lun)

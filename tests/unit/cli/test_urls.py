@@ -18,6 +18,7 @@ from kit.iscsi.options import Chap
 from kit.iscsi.quirks import quirk
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
+from relvmoiscsi import procedure
 from relvmoiscsi.cli import asking, guard, on_lun, over_iscsi, resignature
 from relvmoiscsi.cli.over_iscsi import SECRET, TARGET_SECRET, TARGET_USER, USER, UrlDevice
 from relvmoiscsi.host.locks.lun_name import lun_name
@@ -520,7 +521,7 @@ def test_a_portal_that_is_not_there_is_told_once(command):
 
 
 def test_where_digests_are_slow_large_copies_are_refused():
-    target = on_lun.Target(SimpleNamespace(device="iscsi://"), SimpleNamespace(copy_limit_bytes=100), None)
-    target.check_copy(100)
+    device = SimpleNamespace(copy_limit_bytes=100)
+    procedure.check_copy(device, 100)
     with pytest.raises(guard.Refused, match="demands digests"):
-        target.check_copy(101)
+        procedure.check_copy(device, 101)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kit.doctor_world import TOP, World, failed, hangs, unreadable
+from kit.doctor_world import TOP, World, failed, unreadable
 from relvmoiscsi import doctor
 from relvmoiscsi.doctor import programs
 from relvmoiscsi.doctor.finding import OK
@@ -16,7 +16,6 @@ from relvmoiscsi.host.command import Completed
 
 RULES = "/etc/udev/rules.d/"
 FIRST, LAST = programs.FIRST_RULES, programs.LAST_RULES
-NOTES = "/var/lib/relvmoiscsi/iscsi/"
 SWITCHES = "/run/relvmoiscsi/hide/"
 SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
 
@@ -26,37 +25,6 @@ def udev(world, name, verified=""):
     found = programs.examine_udev(world.host((["-V", "relvmoiscsi"], verified)))
     found = [finding for finding in found if finding.name == name]
     return sorted(found, key=lambda finding: finding.status == OK)[0]
-
-
-# --- iscsiadm
-
-
-def test_the_version_of_open_iscsi_is_told(world):
-    finding = programs.examine_iscsiadm(world.host((["--version"], "iscsiadm version 2.1.8\n")))
-
-    assert finding.status == "ok" and "iscsiadm version 2.1.8" in finding.sentence
-
-
-@pytest.mark.processes
-def test_iscsiadm_is_run(world):
-    assert "iscsiadm version 6.2.0.874" in programs.examine_iscsiadm(world.host()).sentence
-
-
-def test_an_iscsiadm_that_says_nothing_is_there_all_the_same(world):
-    assert programs.examine_iscsiadm(world.host((["--version"], "\n"))).status == "ok"
-
-
-@pytest.mark.parametrize("failure", [failed(), hangs()])
-def test_an_iscsiadm_that_fails_is_a_problem(world, failure):
-    assert programs.examine_iscsiadm(world.host((["--version"], failure))).status == "problem"
-
-
-def test_without_iscsiadm_there_is_a_problem(world):
-    world.directory("/usr/sbin/iscsiadm")
-
-    finding = programs.examine_iscsiadm(world.host())
-
-    assert finding.status == "problem" and finding.advice == "Install the package iscsi-initiator-utils."
 
 
 # --- the host's name
@@ -271,10 +239,10 @@ def test_udev_that_does_not_run_is_a_problem(world):
 def test_there_is_room_for_notes(world):
     finding = programs.examine_directories(world.host())
 
-    assert finding.status == "ok" and "/run/relvmoiscsi, /var/lib/relvmoiscsi and /var/run/sr-ref" in finding.sentence
+    assert finding.status == "ok" and "/run/relvmoiscsi and /var/lib/relvmoiscsi" in finding.sentence
 
 
-@pytest.mark.parametrize("path", ["/run/relvmoiscsi", "/var/lib/relvmoiscsi", "/var/lib", "/var/run/sr-ref"])
+@pytest.mark.parametrize("path", ["/run/relvmoiscsi", "/var/lib/relvmoiscsi", "/var/lib"])
 def test_a_file_in_place_of_a_directory_is_a_problem(world, path):
     world.put(path, "")
 
@@ -355,33 +323,24 @@ def hold(world, path):
 
 
 def test_nothing_is_left(world):
-    assert programs.examine_notes(world.host()).status == "ok"
+    assert programs.examine_maps(world.host()).status == "ok"
     assert programs.examine_switches(world.host()).status == "ok"
 
 
-@pytest.mark.parametrize(
-    "path, examine",
-    [(NOTES + "12-0.json", programs.examine_notes), (SWITCHES + SCSI_ID, programs.examine_switches)],
-)
-def test_what_a_killed_call_has_left_is_a_warning(world, path, examine):
-    world.put(path, '{"secret": "hunter2hunter2"}\n')
+def test_what_a_killed_call_has_left_is_a_warning(world):
+    world.put(SWITCHES + SCSI_ID, "4711\n")
 
-    finding = examine(world.host())
+    finding = programs.examine_switches(world.host())
 
-    assert finding.status == "warning" and os.path.basename(path) in finding.sentence
-    assert "hunter2" not in str(finding)
+    assert finding.status == "warning" and SCSI_ID in finding.sentence
     assert "SR.create" in finding.advice
 
 
-@pytest.mark.parametrize(
-    "path, examine",
-    [(NOTES + "12-0.json", programs.examine_notes), (SWITCHES + SCSI_ID, programs.examine_switches)],
-)
-def test_what_a_call_at_work_has_made_is_all_right(world, path, examine):
-    world.put(path, "")
-    hold(world, path)
+def test_what_a_call_at_work_has_made_is_all_right(world):
+    world.put(SWITCHES + SCSI_ID, "")
+    hold(world, SWITCHES + SCSI_ID)
 
-    finding = examine(world.host())
+    finding = programs.examine_switches(world.host())
 
     assert finding.status == "ok" and "process 4711 (ReLVMoISCSISR)" in finding.sentence
 
@@ -402,7 +361,7 @@ def has_hidden_disk(world, name="sdb", mark="all"):
     world.put("/run/udev/data/b8:16", f"I:186177866\nE:RELVMOISCSI_HIDDEN={mark}\n")
 
 
-@pytest.mark.parametrize("switches", [[], [SCSI_ID], ["target-00000000-iqn.2026-01.test:open"]])
+@pytest.mark.parametrize("switches", [[], [SCSI_ID], ["scan-00000000-host1"]])
 def test_a_disk_that_stays_hidden_after_a_kill_is_a_warning_with_what_shows_it(world, switches):
     for name in switches:
         world.put(SWITCHES + name, "of a process that was killed\n")
@@ -418,12 +377,12 @@ def test_a_disk_that_stays_hidden_after_a_kill_is_a_warning_with_what_shows_it(w
 
 @pytest.mark.parametrize("ends_meanwhile", [True, False])
 def test_a_call_that_is_about_to_end_is_not_taken_for_a_killed_one(world, monkeypatch, ends_meanwhile):
-    world.put(NOTES + "12-0.json", "{}\n")
-    monkeypatch.setattr(time, "sleep", lambda _: world.remove(NOTES + "12-0.json") if ends_meanwhile else None)
+    world.put(SWITCHES + SCSI_ID, "")
+    monkeypatch.setattr(time, "sleep", lambda _: world.remove(SWITCHES + SCSI_ID) if ends_meanwhile else None)
 
     found = doctor._examine_left_overs(world.host())
 
-    assert [finding.status for finding in found] == ["ok" if ends_meanwhile else "warning", "ok"]
+    assert [finding.status for finding in found] == ["ok", "ok" if ends_meanwhile else "warning"]
 
 
 def test_a_disk_that_only_lvm_does_not_see_is_not_left_hidden(world):
@@ -450,13 +409,10 @@ def test_whether_disks_are_hidden_is_unknown_where_udevs_database_cannot_be_read
 
 
 def test_looking_takes_no_lock(world):
-    world.put(NOTES + "12-0.json", "")
     world.put(SWITCHES + SCSI_ID, "")
 
-    with open(world.at(NOTES + "12-0.json"), "r+b") as note, open(world.at(SWITCHES + SCSI_ID), "r+b") as switch:
-        fcntl.flock(note, fcntl.LOCK_EX)
+    with open(world.at(SWITCHES + SCSI_ID), "r+b") as switch:
         fcntl.flock(switch, fcntl.LOCK_EX)
-        programs.examine_notes(world.host())
         programs.examine_switches(world.host())
 
 
@@ -468,26 +424,23 @@ def test_a_lun_is_told_once(world):
 
 
 def test_what_was_hidden_is_told_by_the_place_of_it(world):
-    for name in ("target-00000000-iqn.x", "target-11111111-iqn.x", "scan-22222222-host3"):
+    for name in ("scan-00000000-host12", "scan-11111111-host12", "scan-22222222-host3"):
         world.put(SWITCHES + name, "")
 
     sentence = programs.examine_switches(world.host()).sentence
-    assert "had hidden what is behind host3, what is behind iqn.x from udev" in sentence
+    assert "had hidden what is behind host12, what is behind host3 from udev" in sentence
 
 
 def test_hundreds_of_left_overs_make_a_short_sentence(world):
     for number in range(300):
-        world.put(f"{NOTES}{number}-0.json", b"\xff")
-    world.put(NOTES + "README", "no note")
-    world.link(NOTES + "gone.json", "/nowhere")
+        world.put(f"{SWITCHES}36001405{number:04d}", b"\xff")
 
-    finding = programs.examine_notes(world.host())
+    finding = programs.examine_switches(world.host())
 
-    assert "and 296 more" in finding.sentence and len(finding.sentence) < 300
+    assert "and 295 more" in finding.sentence and len(finding.sentence) < 300
 
 
-@pytest.mark.parametrize("directory, examine", [(NOTES, programs.examine_notes), (SWITCHES, programs.examine_switches)])
-def test_left_overs_that_cannot_be_listed_are_unknown(world, directory, examine):
-    world.put(directory.rstrip("/"), "a file")
+def test_left_overs_that_cannot_be_listed_are_unknown(world):
+    world.put(SWITCHES.rstrip("/"), "a file")
 
-    assert examine(world.host()).status == "unknown"
+    assert programs.examine_switches(world.host()).status == "unknown"

@@ -24,10 +24,8 @@ from relvmoiscsi.host.flock import take
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import (
     FAIRLOCK,
-    ISCSIADM_LOCKS,
     LUN_LOCKS,
     LVM_LOCK,
-    iscsiadm_lock,
     lun_lock,
     lvm_lock,
 )
@@ -37,7 +35,6 @@ from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.processes
 
-SESSION = "session 1"
 MAYBE_BEGUN = "may hold an unfinished resignature; the same call again finishes it"
 
 
@@ -181,35 +178,30 @@ def stuck(monkeypatch):
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    assert still_there(SESSION) == []
+    assert still_there() == []
 
 
-def give_one_up(session=""):
+def give_one_up():
     with pytest.raises(OutOfTime):
-        apart(lambda begin: for_ever() or "", Deadline(0.05), "the LUN was read", session)
-
-
-def test_who_was_given_up_may_have_a_disk_of_any_session_unless_it_is_known(stuck):
-    give_one_up()
-    assert still_there(SESSION) == stuck
+        apart(lambda begin: for_ever() or "", Deadline(0.05), "the LUN was read")
 
 
 def test_a_child_that_somebody_else_takes_note_of_has_ended():
     usual = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # then the kernel does
     try:
         assert apart(lambda begin: "done", NO_DEADLINE, "it was done") == "done"
-        assert still_there(SESSION) == []
+        assert still_there() == []
     finally:
         signal.signal(signal.SIGCHLD, usual)
 
 
 def test_who_was_given_up_is_known_until_it_has_ended(stuck):
-    give_one_up(SESSION)
-    assert still_there(SESSION) == stuck and still_there("another session") == []
+    give_one_up()
+    assert still_there() == stuck
 
     os.kill(stuck[0], signal.SIGKILL)
     os.waitid(os.P_PID, stuck[0], os.WEXITED | os.WNOWAIT)
-    assert still_there(SESSION) == []
+    assert still_there() == []
     stuck.clear()
 
 
@@ -223,15 +215,6 @@ with open(sys.argv[2], "a+") as file:
 
 def is_free(how, path):
     return subprocess.call([sys.executable, "-c", TRIES, how, str(path)], stderr=subprocess.DEVNULL) == 0
-
-
-@pytest.mark.parametrize("name", ISCSIADM_LOCKS)
-def test_who_was_given_up_keeps_no_lock_of_iscsiadm(tmp_path, stuck, name):
-    with iscsiadm_lock(Host(str(tmp_path)), 1):
-        give_one_up()
-        assert not is_free("lockf", tmp_path / name)
-
-    assert is_free("lockf", tmp_path / name) and is_free("flock", tmp_path / name)
 
 
 def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
@@ -313,7 +296,7 @@ def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, f
     for descriptor in (hear, tell):
         os.close(descriptor)
 
-    assert len(stuck) == 1 and still_there(SESSION) == stuck
+    assert len(stuck) == 1 and still_there() == stuck
     assert all(is_free(how, path) for how, path in files)
     assert fairlock.readline() == b"free\n"
 
@@ -332,7 +315,6 @@ def all_locks(root):
     with ExitStack() as held:
         held.enter_context(lun_lock(CLONE, host, 1))
         held.enter_context(hidden(CLONE, host=host))
-        held.enter_context(iscsiadm_lock(host, 1))
         held.enter_context(lvm_lock(host, 20))
         held.enter_context(lvm_locks(["VG_XenStorage-old"], str(root / "lvm"), 1))
         yield
@@ -390,7 +372,6 @@ def killed(tmp_path, fairlock, kill_during):
 def test_the_locks_of_a_call_that_was_killed_are_free_whatever_hangs(killed, tmp_path, fairlock):
     assert fairlock.readline() == b"free\n"
     files = [("lockf", LVM_LOCK), ("lockf", os.path.join(LUN_LOCKS, CLONE))]
-    files += [(how, ISCSIADM_LOCKS[0]) for how in ("lockf", "flock")]
     files += [("flock", "lvm/V_VG_XenStorage-old")]
     assert all(is_free(how, tmp_path / name) for how, name in files)
     assert not is_switch_on(CLONE, killed)
@@ -587,7 +568,7 @@ def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck,
 
     assert all(isinstance(one, OutOfTime) for one in outcomes)
     assert done == stuck * 3  # _REAP_MILLISECONDS has room for two looks
-    assert still_there(SESSION) == stuck
+    assert still_there() == stuck
 
 
 def test_one_that_hangs_does_not_hold_up_those_that_begin_later(monkeypatch):

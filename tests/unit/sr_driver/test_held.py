@@ -15,25 +15,21 @@ from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import Terminated, heeded, pause
 from relvmoiscsi.sr_driver import held as held_module
-from relvmoiscsi.sr_driver.held import held, quietly
-from relvmoiscsi.sr_driver.transport import Lun
+from relvmoiscsi.sr_driver.cleanup import quietly
+from relvmoiscsi.sr_driver.held import HeldLun, held
 
 VERIFY_UNUSED = paths.verify_unused
 
 
-class Told(Lun):
+class Told(HeldLun):
     """A LUN that tells what is asked of it, and may fail at a step."""
 
     def __init__(self, said, multipathing=False, fails_at=""):
         super().__init__(SCSI_ID, multipathing, Deadline(50, Clock()))
         self._said, self._fails_at = said, fails_at
 
-    def before(self, stack):
+    def before(self):
         self._said.append("before")
-        stack.callback(self._said.append, "shown again")
-
-    def hide_others(self, stack):
-        self._said.append("hide others")
 
     def verify_unused_elsewhere(self):
         self._step("ask the other hosts")
@@ -46,8 +42,8 @@ class Told(Lun):
         self._step("disks")
         return ["sdb"]
 
-    def verify(self, disks, there):
-        assert (list(disks), list(there)) == (["sdb"], ["sda"])
+    def verify(self, disks):
+        assert list(disks) == ["sdb"]
         self._step("verify")
 
     def verify_free(self, disks):
@@ -105,8 +101,8 @@ def said(monkeypatch):
     return found
 
 
-BEFORE = ["lock", "before", "hide", "hide others", "reach"]
-AFTER = ["taken back", "end of hide", "shown again", "end of lock", "afterwards"]
+BEFORE = ["lock", "before", "hide", "reach"]
+AFTER = ["taken back", "end of hide", "end of lock", "afterwards"]
 
 
 def test_a_lun_is_held_by_its_only_path(said):
@@ -118,23 +114,6 @@ def test_a_lun_is_held_by_its_only_path(said):
     assert said == [*BEFORE, *steps, *AFTER]
 
 
-def test_a_lun_is_done_when_it_says_so_in_the_end(said, monkeypatch):
-    asked = []
-
-    @contextmanager
-    def hidden(_scsi_id, _multipath, is_done):
-        yield
-        asked.append(is_done())
-
-    monkeypatch.setattr(udev, "hidden", hidden)
-    for is_done in (False, True):
-        lun = Told(said)
-        with held(lun):
-            lun.is_done = is_done
-
-    assert asked == [False, True]
-
-
 @pytest.mark.parametrize("is_done, waited", [(True, [f"wait until {SCSI_ID} is shown"]), (False, [])])
 def test_one_that_is_done_is_waited_for_when_all_may_see_it(said, monkeypatch, is_done, waited):
     monkeypatch.setattr(udev, "wait_until_shown", lambda scsi_id, *_: said.append(f"wait until {scsi_id} is shown"))
@@ -143,7 +122,7 @@ def test_one_that_is_done_is_waited_for_when_all_may_see_it(said, monkeypatch, i
     with held(lun):
         lun.is_done = is_done
 
-    assert [word for word in said if "shown" in word] == ["shown again", *waited]
+    assert [word for word in said if "shown" in word] == waited
 
 
 def test_where_it_is_written_nobody_may_use_it(said):
@@ -242,6 +221,7 @@ def test_the_note_of_a_map_goes_when_its_disks_are_gone(said, monkeypatch, is_ov
     """While they are there multipathd may make it again, as it does when a LUN answers at last."""
     monkeypatch.setattr(own_maps, "left", lambda scsi_id: multipath.Before(scsi_id, False, False))
     monkeypatch.setattr(own_maps, "is_over", lambda scsi_id: is_over and "taken back" in said)
+    monkeypatch.setattr(multipath, "find_map", lambda _: multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m"))
     monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
 
     with held(Told(said, multipathing=True)):
@@ -258,7 +238,7 @@ def test_a_map_that_a_killed_call_has_left_goes_where_multipathing_is_off_by_now
     with held(Told(said)):
         pass
 
-    assert said[:7] == ["lock", "before", "hide", "hide others", "flush", "forget", "reach"]
+    assert said[:6] == ["lock", "before", "hide", "flush", "forget", "reach"]
 
 
 @pytest.mark.parametrize("step", ["reach", "disks", "verify"])
@@ -272,7 +252,10 @@ def test_whatever_fails_what_was_done_is_taken_back_in_order(said, step):
 @pytest.mark.parametrize("step", ["reach", ""], ids=["after a failure", "after its use"])
 def test_what_is_taken_back_is_taken_back_to_the_end_although_the_call_is_told_to_end(said, monkeypatch, step):
     lun = Told(said, fails_at=step)
-    monkeypatch.setattr(lun, "before", lambda stack: stack.callback(os.kill, os.getpid(), signal.SIGTERM))
+    reach = lun.reach
+    monkeypatch.setattr(
+        lun, "reach", lambda stack: (stack.callback(os.kill, os.getpid(), signal.SIGTERM), reach(stack))
+    )
 
     with heeded(), suppress(Refused), held(lun):
         said.append("used")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """A probe waits for nobody: xapi attaches no disk on this host while it runs."""
 
-from contextlib import contextmanager
 from xml.etree import ElementTree
 
 import pytest
@@ -23,23 +22,22 @@ from relvmoiscsi.sr_driver.transport import Lun
 
 
 @pytest.fixture
-def probing(monkeypatch):
+def probing():
     """A probe whose LUN cannot be reached for this reason; what it was given."""
 
     def ends_in(error, seconds=0, transport=ISCSI):
         found, clock = [], Clock()
 
-        @contextmanager
-        def held(lun):
-            found.append(lun)
-            clock.now += seconds
-            raise error
-            yield
+        class Unreached(Lun):
+            def with_device(self, work, writable):
+                assert not writable
+                found.append(self)
+                clock.now += seconds
+                raise error
 
         def open_lun(call, config, xapi, smlog, deadline, lock_seconds):
-            return Lun(config.scsi_id, False, deadline, lock_seconds)
+            return Unreached(config.scsi_id, deadline, lock_seconds)
 
-        monkeypatch.setattr(probe, "held", held)
         answer = probe.sr_probe(
             Call("sr_probe", {}),
             ISCSI.parse_config(DEVICE_CONFIG),
@@ -63,7 +61,7 @@ def test_where_somebody_is_at_work_it_says_so_at_once(probing):
         "problem": "The lock /var/lock/sm/x is held by process 12.",
     }
     assert lun.lock_seconds == 0
-    assert lun.deadline.left == 12, "its logout, and what hangs, may take ten more"
+    assert lun.deadline.left == 12
 
 
 def test_behind_adapters_it_has_the_time_of_the_call(probing):

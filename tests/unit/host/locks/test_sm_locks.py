@@ -4,12 +4,10 @@
 The other side of each lock is done as SM does it: fcntl from another process, flock, a server that greets.
 """
 
-import errno
 import fcntl
 import os
 import re
 import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -21,16 +19,10 @@ import pytest
 import relvmoiscsi
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host.command import Completed
-from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.locks.sm_locks import Busy, SessionReferences, iscsiadm_lock, lun_lock, lvm_lock
+from relvmoiscsi.host.locks.sm_locks import Busy, lun_lock, lvm_lock
 from relvmoiscsi.host.this_host import Host
 
 TOP = os.path.dirname(os.path.dirname(relvmoiscsi.__file__))
-IQN = "iqn.2026-01.test:open"
-OURS = "11111111-2222-3333-4444-555555555551"
-THEIRS = "99999999-2222-3333-4444-555555555559"
-ATTACHED = "88888888-2222-3333-4444-555555555558"
-ERAS = ["var/lock/sm/iscsiadm/running", "var/lock/sm/iscsiadm/isciadm_running"]
 LVM = "var/lock/sm/.nil/lvm"
 FAIRLOCK = "run/fairlock/devicemapper"
 
@@ -80,37 +72,27 @@ def in_root(root, name):
     return os.path.join(root, name)
 
 
-# --- iscsiadm and LVM
+# --- LVM
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ERAS)
-def test_sm_of_either_era_waits_with_iscsiadm(root, name):
-    with iscsiadm_lock(Host(root)):
-        assert sm_finds(in_root(root, name)) == "busy"
-
-    assert sm_finds(in_root(root, name)) == "free"
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("name", ERAS)
-def test_we_wait_for_sm_of_either_era(root, name):
-    with SmHolder(in_root(root, name)) as sm, pytest.raises(Refused) as caught, iscsiadm_lock(Host(root), timeout=0.1):
+def test_we_wait_for_sm(root):
+    with SmHolder(in_root(root, LVM)) as sm, pytest.raises(Refused) as caught, lvm_lock(Host(root), timeout=0.1):
         pytest.fail("taken twice")
     assert f"held by process {sm.process.pid} and" in str(caught.value)
     assert str(caught.value).endswith("Nothing was changed.")
 
-    with iscsiadm_lock(Host(root), timeout=0.1):
+    with lvm_lock(Host(root), timeout=0.1):
         pass
 
 
 CALL_OF_OURS = """
 import sys
 from contextlib import ExitStack
-from relvmoiscsi.host.locks.sm_locks import iscsiadm_lock, lun_lock, lvm_lock
+from relvmoiscsi.host.locks.sm_locks import lun_lock, lvm_lock
 from relvmoiscsi.host.this_host import Host
 host = Host(sys.argv[1])
-with lun_lock("36001405aa", host), lvm_lock(host), iscsiadm_lock(host):
+with lun_lock("36001405aa", host), lvm_lock(host):
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -121,8 +103,8 @@ AT_WORK = ", which is at work on the LUN 36001405aa,"
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "taken, more",
-    [(iscsiadm_lock, AT_WORK), (lvm_lock, AT_WORK), (partial(lun_lock, "36001405aa"), "")],
-    ids=["iscsiadm", "LVM", "LUN"],
+    [(lvm_lock, AT_WORK), (partial(lun_lock, "36001405aa"), "")],
+    ids=["LVM", "LUN"],
 )
 def test_another_call_of_ours_is_named_with_its_lun(root, taken, more):
     """The kernel tells nobody who has a lock of that kind; until now it was always another program."""
@@ -141,49 +123,39 @@ def test_another_call_of_ours_is_named_with_its_lun(root, taken, more):
     assert re.search(said, str(caught.value)), caught.value
 
 
-def test_set_iscsi_initiator_waits_and_is_waited_for(root):
-    with iscsiadm_lock(Host(root)), open(in_root(root, ERAS[0])) as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-    with open(in_root(root, ERAS[0])) as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        with pytest.raises(Refused, match="held by set-iscsi-initiator"), iscsiadm_lock(Host(root), timeout=0.1):
-            pytest.fail("taken twice")
-
-
 def test_two_of_ours_exclude_each_other_even_in_one_process(root):
-    with iscsiadm_lock(Host(root)), pytest.raises(Refused, match="held by another program"), iscsiadm_lock(
+    with lvm_lock(Host(root)), pytest.raises(Refused, match="held by another program"), lvm_lock(
         Host(root), timeout=0.1
     ):
         pytest.fail("taken twice")
 
 
 def test_closing_another_descriptor_of_the_file_keeps_the_lock(root):
-    with iscsiadm_lock(Host(root)):
-        with open(in_root(root, ERAS[0])):
+    with lvm_lock(Host(root)):
+        with open(in_root(root, LVM)):
             pass
-        with pytest.raises(Refused), iscsiadm_lock(Host(root), timeout=0):
+        with pytest.raises(Refused), lvm_lock(Host(root), timeout=0):
             pytest.fail("the lock was lost")
 
 
 def test_the_files_of_sm_stay(root):
-    with iscsiadm_lock(Host(root)), lvm_lock(Host(root)):
+    with lvm_lock(Host(root)):
         pass
 
-    assert all(os.path.exists(in_root(root, name)) for name in [*ERAS, LVM])
+    assert os.path.exists(in_root(root, LVM))
 
 
 def test_a_lock_is_given_back_when_the_block_fails(root):
-    with pytest.raises(KeyError), iscsiadm_lock(Host(root)):
+    with pytest.raises(KeyError), lvm_lock(Host(root)):
         raise KeyError
-    with iscsiadm_lock(Host(root), timeout=0):
+    with lvm_lock(Host(root), timeout=0):
         pass
 
 
 def test_a_lock_that_cannot_be_opened_is_refused(root):
-    os.makedirs(in_root(root, ERAS[0]))
+    os.makedirs(in_root(root, LVM))
 
-    with pytest.raises(Refused, match="cannot be opened: Is a directory"), iscsiadm_lock(Host(root)):
+    with pytest.raises(Refused, match="cannot be opened: Is a directory"), lvm_lock(Host(root)):
         pytest.fail("a directory was locked")
 
 
@@ -191,7 +163,7 @@ def test_a_directory_that_cannot_be_made_is_refused(root):
     with open(in_root(root, "var"), "w"):
         pass
 
-    with pytest.raises(Refused, match="cannot be made: Not a directory"), iscsiadm_lock(Host(root)):
+    with pytest.raises(Refused, match="cannot be made: Not a directory"), lvm_lock(Host(root)):
         pytest.fail("a lock without a file")
 
 
@@ -421,176 +393,3 @@ def test_what_is_no_scsi_id_is_refused(root, scsi_id):
 
 
 # --- session reference files
-
-
-@pytest.fixture(params=["one directory", "two directories"])
-def references(root, request):
-    os.makedirs(in_root(root, "var"))
-    os.makedirs(in_root(root, "run"))
-    if request.param == "one directory":
-        os.symlink("../run", in_root(root, "var/run"))
-    return SessionReferences(Host(root))
-
-
-def reference(root):
-    return in_root(root, "var/run/sr-ref/" + IQN)
-
-
-def write(path, text):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
-        file.write(text)
-
-
-def read(path):
-    with open(path) as file:
-        return file.read()
-
-
-def test_nobody_uses_an_iqn_without_a_file(references):
-    assert references.users(IQN) == []
-
-
-def test_users_are_the_lines(root, references):
-    write(reference(root), THEIRS + "\n\n  \nsomething else\n")
-
-    assert references.users(IQN) == [THEIRS, "something else"]
-
-
-def test_our_line_comes_and_goes(root, references):
-    references.add(IQN, OURS)
-    references.add(IQN, OURS)
-
-    assert read(reference(root)) == OURS + "\n"
-    assert stat.S_ISDIR(os.stat(os.path.dirname(reference(root))).st_mode)
-    references.remove(IQN, OURS)
-    assert references.users(IQN) == []
-    assert read(reference(root)).strip() == ""
-
-
-def test_a_file_that_sm_has_emptied_and_writes_anew_is_not_taken_from_it(root, references, monkeypatch):
-    monkeypatch.setattr(sm_locks, "ALONE_SECONDS", 0)
-    write(reference(root), THEIRS + "\n" + OURS + "\n")
-
-    with open(reference(root), "w") as sm:
-        references.remove(IQN, OURS)
-        sm.write(THEIRS + "\n")
-
-    assert references.users(IQN) == [THEIRS]
-
-
-def test_lines_that_sm_is_about_to_move_are_not_overwritten(root, references):
-    """SM takes its first line out, so that the others have another place."""
-    write(reference(root), ATTACHED + "\n" + OURS + "\n" + THEIRS + "\n")
-
-    with open(reference(root), "r+") as sm:
-        ours = threading.Thread(target=references.remove, args=(IQN, OURS))
-        ours.start()
-        ours.join(0.2)
-        sm.write(OURS + "\n" + THEIRS + "\n")
-        sm.truncate()
-    ours.join()
-
-    assert references.users(IQN) == [THEIRS]
-
-
-def remove_with_sm_at_the_door(references, sm, monkeypatch):
-    """Take out our line; SM, a thread that has not begun, comes for the file when that is about to be written."""
-    pwrite = os.pwrite
-
-    def with_sm_at_the_door(*arguments):
-        if sm.ident is None:
-            sm.start()
-            sm.join(0.2)
-        return pwrite(*arguments)
-
-    monkeypatch.setattr(os, "pwrite", with_sm_at_the_door)
-    references.remove(IQN, OURS)
-    sm.join()
-
-
-def test_a_line_that_sm_writes_back_goes_again(root, references, monkeypatch):
-    """SM has read the lines, closed the file, and comes to write them."""
-    write(reference(root), ATTACHED + "\n" + OURS + "\n" + THEIRS + "\n")
-    sm = threading.Thread(target=write, args=(reference(root), OURS + "\n" + THEIRS + "\n"))
-    remove_with_sm_at_the_door(references, sm, monkeypatch)
-
-    assert references.users(IQN) == [THEIRS]
-
-
-def test_sm_waits_for_a_line_to_be_gone(root, references, monkeypatch):
-    """Whoever opens the file while a line is taken out finds it without that line, and this process lives on."""
-    write(reference(root), OURS + "\n" + THEIRS + "\n")
-    found = []
-    sm = threading.Thread(target=lambda: found.append(read(reference(root))))
-    remove_with_sm_at_the_door(references, sm, monkeypatch)
-
-    assert found[0].split() == [THEIRS]
-
-
-def test_where_there_are_no_leases_a_line_goes_all_the_same(root, references, monkeypatch):
-    write(reference(root), OURS + "\n" + THEIRS + "\n")
-    real = fcntl.fcntl
-
-    def without_leases(descriptor, command, *arguments):
-        if command == fcntl.F_SETLEASE:
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real(descriptor, command, *arguments)
-
-    monkeypatch.setattr(fcntl, "fcntl", without_leases)
-    references.remove(IQN, OURS)
-
-    assert references.users(IQN) == [THEIRS]
-
-
-def test_lines_of_others_stay_byte_for_byte(root, references):
-    write(reference(root), THEIRS + "\n")
-
-    references.add(IQN, OURS)
-    with open(reference(root), "a") as sm:
-        sm.write(THEIRS.replace("9", "8") + "\n")
-    references.remove(IQN, OURS)
-
-    assert references.users(IQN) == [THEIRS, THEIRS.replace("9", "8")]
-    assert len(read(reference(root)).splitlines()) == 3
-    assert THEIRS.replace("9", "8") + "\n" in read(reference(root))
-
-
-def test_what_sm_removed_meanwhile_is_fine(root, references):
-    references.add(IQN, OURS)
-    os.unlink(reference(root))
-
-    references.remove(IQN, OURS)
-
-
-def test_the_directory_that_only_new_sm_has_is_used(root):
-    os.makedirs(in_root(root, "run/sr-ref"))
-
-    SessionReferences(Host(root)).add(IQN, OURS)
-
-    assert os.listdir(in_root(root, "run/sr-ref")) == [IQN]
-    assert not os.path.exists(in_root(root, "var/run"))
-
-
-def test_a_file_that_cannot_be_used_is_refused(root, references):
-    os.makedirs(reference(root))
-
-    for use in (references.users, lambda iqn: references.remove(iqn, OURS), lambda iqn: references.add(iqn, OURS)):
-        with pytest.raises(Refused) as caught:
-            use(IQN)
-        assert caught.value.sm_key == "LVMRefCount" and "Look at what is in its place." in str(caught.value)
-
-
-def test_a_line_that_cannot_be_added_is_refused(root, references, monkeypatch):
-    os.makedirs(os.path.dirname(reference(root)))
-    monkeypatch.setattr(references, "users", lambda iqn: [])
-    os.makedirs(reference(root))
-
-    with pytest.raises(Refused, match="Is a directory"):
-        references.add(IQN, OURS)
-
-
-@pytest.mark.parametrize("iqn", ["", ".", "..", "iqn.x/../../etc/passwd", "iqn.\0"])
-def test_no_iqn_leads_out_of_the_directory(references, iqn):
-    with pytest.raises(UsageError):
-        references.users(iqn)

@@ -108,7 +108,7 @@ class KilledHost:
             assert path == "/dev/sdc"
             if resignatures:
                 self.resignature()
-                lun.stays()
+                lun.is_done = True
 
     def resignature(self):
         self._after.to_file(os.path.join(self.array, "sdc"))

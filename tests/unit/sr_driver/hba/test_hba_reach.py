@@ -96,11 +96,11 @@ class Host:
     def hold(self, lun, is_new=False):
         """The steps of `held` that are the transport's; gives the disks."""
         with ExitStack() as stack:
-            lun.before(stack)
+            lun.before()
             lun.reach(stack)
             disks = lun.disks()
             if is_new:
-                lun.stays()
+                lun.is_done = True
         return disks
 
 
@@ -241,7 +241,7 @@ def test_the_note_is_of_all_adapters_whichever_are_scanned(host):
 
     with ExitStack() as call:
         lun = host.lun(type="fcoe")
-        lun.before(call)
+        lun.before()
         lun.reach(call)
         call.pop_all()  # killed: nothing is undone
     assert "9:0:0:7" in host.note.read()
@@ -516,7 +516,7 @@ def test_while_the_kernel_goes_on_with_a_scan_they_are_hidden_to_the_end_of_the_
 
     with ExitStack() as call:
         lun = host.lun()
-        lun.before(call)
+        lun.before()
         lun.reach(call)
         assert set(host.switches()) == {"host0", "host1", "host2", "host3"}
         host.world.lun("3:0:0:8", "sdd", scsi_id=OTHER)

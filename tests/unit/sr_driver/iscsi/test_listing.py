@@ -4,14 +4,13 @@
 from xml.dom import minidom
 from xml.etree import ElementTree
 
-from relvmoiscsi.host.iscsi.iscsiadm import Target
-from relvmoiscsi.host.iscsi.portals import Portal
-from relvmoiscsi.host.iscsi.sessions import Lun, LunFacts
-from relvmoiscsi.sr_driver.iscsi.listing import lun_list, not_there, target_list
+from kit.iscsi.lun import address_of
+from relvmoiscsi.iscsi import LunInfo, Portal, Target
+from relvmoiscsi.sr_driver.iscsi.listing import lun_list, target_list
 
 
 def facts(number, scsi_id, vendor="LIO-ORG", serial="993c87c3"):
-    return LunFacts(Lun(number, f"7:0:0:{number}", "sdc"), vendor, "clone", serial, 10737418240, scsi_id)
+    return LunInfo(address_of(number), scsi_id, vendor, "clone", serial, 10737418240)
 
 
 def rows(document):
@@ -33,7 +32,7 @@ def test_luns():
 
 
 def test_targets():
-    targets = [Target(Portal("10.0.0.5", 3260), 1, "iqn.a:1"), Target(Portal("fd00::7", 3261), 1, "iqn.a:2")]
+    targets = [Target("iqn.a:1", (Portal("10.0.0.5"),)), Target("iqn.a:2", (Portal("fd00::7", 3261),))]
 
     assert rows(target_list(targets, Portal("array,10.0.0.6", 3260))) == (
         "iscsi-target-iqns",
@@ -78,11 +77,19 @@ def test_the_layout_is_that_of_sm():
     ]
 
 
-def test_a_lun_that_is_not_there_is_told_with_each_lun_that_is():
-    said = not_there("3600c", "iqn.a:1", 15.0, [(12, "3600b"), (0, "3600a"), (3, ""), (0, "3600a")])
+def test_a_target_with_several_portals_has_a_row_for_each():
+    target = Target("iqn.a:1", (Portal("10.0.0.5"), Portal("10.0.0.6")))
 
-    assert said == (
-        "No LUN with the SCSIid 3600c appeared behind iqn.a:1 within 15 seconds; the target shows LUN 0 (3600a), "
-        "LUN 3 (without a SCSIid), LUN 12 (3600b)."
-    )
-    assert not_there("3600c", "iqn.a:1", 15.0, []).endswith("; the target shows this host no LUN.")
+    _, found = rows(target_list([target], Portal("10.0.0.5", 3260)))
+
+    assert [dict(row)["IPAddress"] for _, row in found] == ["10.0.0.5", "10.0.0.6", "10.0.0.5"]
+
+
+def test_each_scsi_id_is_once_and_they_come_by_number():
+    _, found = rows(lun_list([facts(5, "3600b"), facts(3, "3600a"), facts(4, "3600a"), facts(300, "3600c")]))
+
+    assert [(dict(row)["LUNid"], dict(row)["SCSIid"]) for _, row in found] == [
+        ("3", "3600a"),
+        ("5", "3600b"),
+        ("16684", "3600c"),  # flat addressing, as Linux has it
+    ]

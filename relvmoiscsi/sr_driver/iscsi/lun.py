@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A LUN over a session of this process. No disk of it comes to this host, so nothing is to be hidden or taken back.
+
+    lock     one call at a time for a LUN
+    seen     disks that this host has of the LUN, by sessions of others, are held open exclusively while it is written
+    open     a session, of which the LUN is a device
+    work     reads; before the first write the deadline counts, and a SIGTERM
+    end      the session is logged out. Where this host has a session of SM to the target, that gets to know the LUN
+
+A call that is killed is a closed connection. The next call that writes to the LUN ends what the target may have of the
+session, before anything else: sessions that write have one ISID for host, target and LUN (iscsi/target.py).
+"""
+
+import logging
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Iterator, List, Sequence
+
+from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.errors import DeviceError, RelvmoiscsiError, in_state
+from relvmoiscsi.host import terminated
+from relvmoiscsi.host.deadline import Deadline, OutOfTime
+from relvmoiscsi.host.disk.seen import exclusive_open
+from relvmoiscsi.host.iscsi_sessions import add_lun
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.iscsi.lun_device import LunDevice
+from relvmoiscsi.iscsi.names import Initiator
+from relvmoiscsi.iscsi.opening import open_lun
+from relvmoiscsi.sr_driver.cleanup import quietly
+from relvmoiscsi.sr_driver.iscsi.access import Access
+from relvmoiscsi.sr_driver.transport import Lun, Work
+
+log = logging.getLogger(__name__)
+
+#: after the first write: how long each batch of reads or writes may take, lost sessions included. As long as
+#: open-iscsi has its LUNs wait (node.session.timeo.replacement_timeout); array controllers take over in half of it
+LOST_SECONDS = 120.0
+
+
+class IscsiLun(Lun):
+    """It comes with a session, and goes with it; sessions of others are left alone."""
+
+    def __init__(self, access: Access, deadline: Deadline, lock_seconds: float) -> None:
+        super().__init__(access.config.scsi_id, deadline, lock_seconds, "behind " + access.config.target_iqn)
+        self._access = access
+
+    def with_device(self, work: Work, writable: bool) -> str:
+        with ExitStack() as locked:
+            with in_state(lambda: self.state_unopened if writable else ""):
+                locked.enter_context(
+                    sm_locks.lun_lock(self.scsi_id, THIS_HOST, self.deadline.within(self.lock_seconds))
+                )
+            with ExitStack() as held, terminated.only_here():
+                with in_state(lambda: self.state_unopened if writable else ""):
+                    if writable:
+                        seen = held.enter_context(exclusive_open(self.scsi_id, self.deadline, THIS_HOST))
+                        self.is_seen = bool(seen.devices)
+                    patience = Patience(self.deadline)
+                    device = self._opened(held, writable, patience)
+                    number = device.info.kernel_number
+                answer = work(CallDevice(device, self.deadline, patience))
+            if writable:
+                deadline = self.deadline.for_cleanup()
+                add = partial(add_lun, self._access.config.target_iqn, self.scsi_id, number, deadline, THIS_HOST)
+                quietly("adding the LUN to a session that this host has", add)
+        return answer
+
+    def _opened(self, held: ExitStack, writable: bool, patience: Deadline) -> LunDevice:
+        def open_by(initiator: Initiator) -> LunDevice:
+            where = (access.portals, access.config.target_iqn, initiator, self.scsi_id, writable, patience)
+            return held.enter_context(open_lun(*where, access.credentials))
+
+        access = self._access
+        try:
+            with terminated.waiting():
+                return access.in_turn(open_by)
+        except RelvmoiscsiError as failure:
+            raise access.login_failure(failure, self.deadline) from failure
+
+
+class Patience(Deadline):
+    """The deadline of the call, until `renew` gives a batch of its own LOST_SECONDS."""
+
+    _is_of_a_batch = False
+
+    def __init__(self, call: Deadline) -> None:
+        super().__init__(call.left, call._clock)
+        self.seconds = call.seconds
+
+    def renew(self) -> None:
+        self._end, self.seconds, self._is_of_a_batch = self._clock() + LOST_SECONDS, LOST_SECONDS, True
+
+    def over(self, what: str) -> OutOfTime:
+        if not self._is_of_a_batch:
+            return super().over(what)
+        return OutOfTime(f"The target did not answer for {self.seconds:g} seconds, before {what}.")
+
+
+class CallDevice(Device):
+    """The LUN of a call: no write begins after the deadline, and what has begun goes on to its end.
+
+    A flush counts as a write, as it takes as long.
+    """
+
+    def __init__(self, device: LunDevice, deadline: Deadline, patience: Patience) -> None:
+        self.name, self.size_bytes, self.block_size = device.name, device.size_bytes, device.block_size
+        self.physical_block_size, self.copy_limit_bytes = device.physical_block_size, device.copy_limit_bytes
+        self._device, self._deadline, self._patience = device, deadline, patience
+        self._has_begun = False
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        if self._has_begun:
+            self._patience.renew()
+            return self._device.read(ranges)
+        with terminated.waiting(), self._in_time():
+            return self._device.read(ranges)
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        self._begin()
+        self._device.write(chunks)
+
+    def flush(self) -> None:
+        self._begin()
+        self._device.flush()
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            with terminated.waiting():  # a SIGTERM that has come is heeded here at the latest
+                self._deadline.check("the first write to the LUN")
+            terminated.heed_no_longer()
+            self._has_begun = True
+        self._patience.renew()
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Of a LUN that nobody has written to there is nothing to tell but that the time is over."""
+        try:
+            yield
+        except DeviceError as error:
+            if error.sm_key != OutOfTime.sm_key:
+                raise
+            raise self._deadline.over("the LUN had been read") from error

@@ -1,0 +1,563 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""Whole calls of the driver against a target on loopback: what xapi, xe and CloudStack are answered."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+
+from kit import golden
+from kit.driver_calls import SUCCESS_TEXT
+from kit.iscsi import acts
+from kit.iscsi.hostile import HostileTarget
+from kit.iscsi.lun import Lun
+from kit.iscsi.options import Chap
+from kit.iscsi.quirks import quirk
+from kit.pool import wire
+from relvmoiscsi import engine
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline
+from relvmoiscsi.host.disk.seen import Seen
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lvm_locks import LvmLocks
+from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.iscsi import Initiator, Portal, link, open_lun, opening
+from relvmoiscsi.sr_driver import calls, rewrite
+from relvmoiscsi.sr_driver.iscsi import lun as lun_module
+from relvmoiscsi.sr_driver.iscsi.lun import CallDevice
+
+USER, TARGET = Chap("alice", "sesamesesame"), Chap("array", "emasesemases")
+LIST_START = '<?xml version="1.0" ?>\n'
+
+
+def state(disk):
+    return engine.inspect(disk).state
+
+
+def test_a_clone_gets_new_identities_and_the_answer_is_the_sentence(driver, clone):
+    before = engine.inspect(clone.disk).lun.sr_uuid
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+        assert target.count("logout") == 1
+    assert found.result == wire.Fault(1, SUCCESS_TEXT) and found.stderr == b""
+    assert not clone.unflushed
+    assert engine.inspect(clone.disk).lun.sr_uuid != before
+
+
+def test_the_same_call_again_writes_nothing_and_answers_the_same(driver, clone):
+    with HostileTarget([clone]) as target:
+        driver.create(target)
+        writes, sr_uuid = clone.writes, engine.inspect(clone.disk).lun.sr_uuid
+        target.new_call()
+
+        assert driver.create(target).result == wire.Fault(1, SUCCESS_TEXT)
+    assert (clone.writes, engine.inspect(clone.disk).lun.sr_uuid) == (writes, sr_uuid)
+
+
+@pytest.mark.parametrize(
+    "name, source",
+    [("iqn.2026-01.test:mine", "config"), ("iqn.2026-01.test:xs1", "host"), ("iqn.2026-01.test:new", "field")],
+)
+def test_it_logs_in_by_the_name_of_the_call_else_of_the_host(driver, clone, monkeypatch, name, source):
+    if source == "field":
+        driver.pool.db.set("host", driver.pool.master, "iscsi_iqn", name)
+    names = []
+    with HostileTarget([clone]) as target:
+        session_of = target.session_of
+        monkeypatch.setattr(
+            target, "session_of", lambda one, *more: names.append(one.initiator) or session_of(one, *more)
+        )
+        driver.probe(target, localIQN=name if source == "config" else "")
+
+    assert names == [name]
+
+
+def test_the_bytes_are_those_that_an_image_gets(driver, clone, monkeypatch):
+    image = clone.disk.copy()
+    monkeypatch.setattr(rewrite, "os", SimpleNamespace(urandom=bytes))
+    rewrite.resignatured(image, clone.scsi_id, "", NO_DEADLINE, locks=rewrite.Locks(False, False))
+    with HostileTarget([clone]) as target:
+        driver.create(target)
+
+    assert clone.disk == image
+
+
+# --- a LUN that this host sees
+
+
+@pytest.fixture
+def host_has(monkeypatch):
+    """What the host is found to have of the LUN, and what is done there, in order."""
+    done = []
+
+    def context(name, found):
+        @contextmanager
+        def of(*_, **__):
+            done.append(name)
+            yield found
+            done.append("end of " + name)
+
+        return of
+
+    def has(*devices):
+        monkeypatch.setattr(lun_module, "exclusive_open", context("exclusive open", Seen(devices)))
+        monkeypatch.setattr(lun_module, "add_lun", lambda *what: done.append(("add", *what[:3])))
+        monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", context("SM's lock", []))
+        monkeypatch.setattr(rewrite, "lvm_locks", context("LVM's locks", LvmLocks()))
+        return done
+
+    return has
+
+
+def test_a_lun_that_lvm_does_not_see_needs_no_lock_of_lvm(driver, clone, host_has):
+    done = host_has()
+    with HostileTarget([clone]) as target:
+        driver.create(target)
+
+    assert done == ["exclusive open", "end of exclusive open", ("add", target.iqn, clone.scsi_id, 7)]
+
+
+def test_one_that_lvm_sees_is_written_under_the_locks_of_sm_and_lvm(driver, clone, host_has):
+    done = host_has("/dev/sdb")
+    with HostileTarget([clone]) as target:
+        driver.create(target)
+
+    inner = ["SM's lock", "LVM's locks", "end of LVM's locks", "end of SM's lock"]
+    assert done[:-1] == ["exclusive open", *inner, "end of exclusive open"]
+
+
+def test_a_probe_opens_no_disk_of_this_host_and_adds_none(driver, clone, host_has):
+    done = host_has("/dev/sdb")
+    with HostileTarget([clone]) as target:
+        driver.probe(target)
+
+    assert done == []
+
+
+def test_nothing_is_added_to_a_session_of_sm_after_a_failure(driver, clone, host_has):
+    done = host_has()
+    clone.read_only = True
+    with HostileTarget([clone]) as target:
+        driver.create(target)
+
+    assert [step for step in done if step[0] == "add"] == []
+
+
+def test_a_failure_to_add_it_is_none_of_the_call(driver, clone, host_has, monkeypatch, smlog):
+    host_has()
+
+    def fail(*_):
+        raise KeyError("flowers")
+
+    monkeypatch.setattr(lun_module, "add_lun", fail)
+    with HostileTarget([clone]) as target:
+        assert driver.create(target).result == wire.Fault(1, SUCCESS_TEXT)
+    assert [text for _, text in smlog if "adding the LUN to a session" in text]
+
+
+def test_a_lun_that_is_in_use_on_this_host_is_refused(driver, clone, host_has, monkeypatch):
+    host_has()
+
+    @contextmanager
+    def in_use(*_):
+        raise Refused("/dev/sdb is in use by the file system mounted at /srv.")
+        yield
+
+    monkeypatch.setattr(lun_module, "exclusive_open", in_use)
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+        assert target.count("connected") == 0
+    assert found.result == wire.Fault(
+        202, "/dev/sdb is in use by the file system mounted at /srv. Nothing was written. [SRInUse]"
+    )
+
+
+def test_no_network_interface_but_those_of_sm_is_used(driver, clone):
+    """Where it is not there, no connection leaves."""
+    place = driver.root / "etc/iscsi/ifaces"
+    place.mkdir(parents=True)
+    (place / "c_eth1").write_text("iface.iscsi_ifacename = c_eth1\niface.net_ifacename = nosuch0\n")
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+        assert target.count("connected") == 0
+    assert found.result.code == 70 and "No connection can leave through nosuch0" in found.result.text
+
+
+# --- the lists
+
+
+def test_without_an_iqn_it_is_96_with_the_targets_byte_for_byte(driver):
+    with HostileTarget(other_targets=("iqn.2026-01.test:other",)) as target:
+        found = driver("sr_create", target, targetIQN="")
+        iqns = [target.iqn, "iqn.2026-01.test:other", "*"]
+
+    assert found.result.code == 96
+    assert found.result.text == (
+        "The target's IQN (device-config:targetIQN) is missing or incorrect. [ConfigTargetIQNMissing]"
+    )
+    rows = [
+        f"\t<TGT>\n\t\t<Index>\n\t\t\t{number}\n\t\t</Index>\n\t\t<IPAddress>\n\t\t\t127.0.0.1\n\t\t</IPAddress>\n"
+        f"\t\t<Port>\n\t\t\t{target.port}\n\t\t</Port>\n\t\t<TargetIQN>\n\t\t\t{iqn}\n\t\t</TargetIQN>\n\t</TGT>\n"
+        for number, iqn in enumerate(iqns)
+    ]
+    document = LIST_START + "<iscsi-target-iqns>\n" + "".join(rows) + "</iscsi-target-iqns>\n"
+    assert found.stderr.decode() == document
+
+
+@pytest.mark.parametrize("command", ["sr_create", "sr_probe"])
+def test_without_a_scsi_id_it_is_107_with_the_luns_byte_for_byte(driver, command):
+    luns = [Lun(12, 2 << 20, vendor="A&B"), Lun(1), Lun(300, 4 << 20)]
+    with HostileTarget(luns) as target:
+        found = driver(command, target)
+
+    assert found.result == wire.Fault(107, "The SCSIid (device-config:SCSIid) is missing. [ConfigSCSIid]")
+    rows = [
+        f"\t<LUN>\n\t\t<vendor>\n\t\t\t{vendor}\n\t\t</vendor>\n\t\t<serial>\n\t\t\t{lun.serial}\n\t\t</serial>\n"
+        f"\t\t<LUNid>\n\t\t\t{number}\n\t\t</LUNid>\n\t\t<size>\n\t\t\t{lun.size_bytes}\n\t\t</size>\n"
+        f"\t\t<SCSIid>\n\t\t\t{lun.scsi_id}\n\t\t</SCSIid>\n\t</LUN>\n"
+        for number, vendor, lun in [(1, "HOSTILE", luns[1]), (12, "A&amp;B", luns[0]), (16684, "HOSTILE", luns[2])]
+    ]  # 300 with flat addressing, as Linux has it
+    assert found.stderr.decode() == LIST_START + "<iscsi-target>\n" + "".join(rows) + "</iscsi-target>\n"
+
+
+# --- each error, by its cause
+
+
+def refusing(status, unlisted=False):
+    """A target that gives this status to who logs in, and says in a discovery which targets it has."""
+
+    def act(connection, request, status):
+        is_discovery = connection.phase.discovery or b"SessionType=Discovery" in bytes(request.data)
+        return None if is_discovery else acts.refuse(connection, request, status)
+
+    sessions = quirk("status_" + status)._replace(act=act)
+    return {"quirks": [sessions], "unlisted": unlisted, "other_targets": ("iqn.2026-01.test:other",)}
+
+
+@pytest.mark.parametrize(
+    "options, config, code, words",
+    [
+        ({"quirks": ["status_0202"]}, {}, 68, "does not allow this initiator name"),
+        ({"quirks": ["status_0203"]}, {}, 83, "no target of this name"),
+        ({"quirks": ["status_0201"]}, {}, 68, "CHAP"),
+        ({"quirks": ["closes_in_login"]}, {}, 68, "closed the connection in the middle of the login"),
+        ({"quirks": ["status_0206"]}, {}, 68, "log in with iscsiadm and give the block device to the command"),
+        ({"quirks": ["status_0301"]}, {}, 68, "not in service"),
+        (refusing("0301", unlisted=True), {}, 83, "has no target"),  # LIO, of a target that it does not have
+        (refusing("0202", unlisted=True), {}, 83, "offers this host no target"),
+        (refusing("0202"), {}, 68, "does not allow this initiator name"),
+        ({"chap": USER}, {}, 68, "CHAP"),
+        ({"chap": USER}, {"chapuser": "alice", "chappassword": "wrongwrongwrong"}, 68, "CHAP"),
+        ({}, {"SCSIid": "3600deadbeef"}, 67, "No LUN 3600deadbeef"),
+        ({}, {"target": "nothing.invalid"}, 140, "has no address"),
+        ({}, {"port": "70000"}, 142, "is no port"),
+        ({}, {"target": ""}, 95, "target (device-config:target) is missing"),
+    ],
+)
+def test_each_cause_has_its_number(driver, clone, options, config, code, words):
+    with HostileTarget([clone], ignore=("isid kept",), **options) as target:
+        found = driver.create(target, **config)
+
+    assert found.result.code == code
+    assert words in found.result.text
+    assert clone.writes == 0
+
+
+def test_where_nobody_listens_it_is_141(driver, clone):
+    with HostileTarget([clone]) as target:
+        target.stop_listening()
+        found = driver.create(target)
+
+    assert found.result.code == 141
+    assert "Nothing listens at the portal 127.0.0.1" in found.result.text
+    assert found.result.text.endswith("Nothing was written. [ISCSITarget]")
+
+
+def test_a_host_without_a_name_is_97(driver, clone):
+    driver.pool.db.set("host", driver.pool.master, "other_config", {})
+    driver.pool.db.set("host", driver.pool.master, "iscsi_iqn", "")
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+        assert target.count("connected") == 0
+    assert found.result.code == 97
+
+
+def test_a_lun_that_the_pool_uses_is_refused_before_anybody_logs_in(driver, clone):
+    sr = driver.pool.db.create("SR", name_label="production")
+    config = {"SCSIid": clone.scsi_id}
+    driver.pool.db.create("PBD", SR=sr, host=driver.pool.master, device_config=config)
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+        assert target.count("connected") == 0
+    assert found.result.code == 202 and "in use in this pool" in found.result.text
+
+
+# --- keys
+
+
+def test_portals_are_tried_in_turn_and_one_that_is_dead_costs_no_answer(driver, clone):
+    with HostileTarget([clone]) as target:
+        found = driver.create(target, target="127.0.0.9,127.0.0.1")
+
+    assert found.result == wire.Fault(1, SUCCESS_TEXT)
+
+
+@pytest.mark.parametrize("key", ["multihomelist", "multiSession"])
+def test_portals_that_sm_has_found_before_are_tried_as_well(driver, clone, key):
+    with HostileTarget([clone]) as target:
+        values = {"multihomelist": target.portal, "multiSession": f"127.0.0.1,{target.port},{target.iqn}|"}
+        found = driver.probe(target, target="127.0.0.9", **{key: values[key]})
+
+    assert "<UUID>" in wire.as_string(found.result)
+
+
+@pytest.mark.parametrize("is_secret", [False, True])
+@pytest.mark.parametrize("mutual", [None, TARGET])
+def test_chap_of_both_sides_and_no_secret_gets_out(driver, clone, smlog, is_secret, mutual):
+    def word(name, chap):
+        if not is_secret:
+            return {name + "chappassword": chap.secret}
+        ref = driver.pool.db.create("secret", value=chap.secret)
+        return {name + "chapsecret": driver.pool.db.get("secret", ref, "uuid")}
+
+    config = {"chapuser": USER.user, **word("", USER)}
+    if mutual:
+        config.update({"incoming_chapuser": mutual.user, **word("incoming_", mutual)})
+    with HostileTarget([clone], chap=USER, mutual=mutual) as target:
+        found = driver.create(target, **config)
+
+    assert found.result == wire.Fault(1, SUCCESS_TEXT)
+    said = "\n".join(text for _, text in smlog)
+    assert USER.secret not in said and TARGET.secret not in said and "logged in to" in said
+
+
+def test_the_discovery_comes_without_chap_first_and_with_it_after_a_refusal(driver):
+    with HostileTarget(chap=USER, chap_no_offer="Reject") as target:
+        found = driver("sr_create", target, targetIQN="", chapuser=USER.user, chappassword=USER.secret)
+
+        assert target.count("connected") == 2
+    assert found.result.code == 96 and target.iqn.encode() in found.stderr
+
+
+@pytest.mark.parametrize("multipathing", ["true", "false"])
+def test_multipathing_makes_no_difference(driver, clone, multipathing):
+    other = {"iscsi_iqn": "iqn.2026-01.test:xs1", "multipathing": multipathing, "multipathhandle": "dmp"}
+    driver.pool.db.set("host", driver.pool.master, "other_config", other)
+    with HostileTarget([clone]) as target:
+        assert driver.create(target, multihomed="true").result == wire.Fault(1, SUCCESS_TEXT)
+        assert target.count("session") == 1
+
+
+# --- a probe
+
+
+def test_a_probe_says_what_is_there_and_writes_nothing(driver, clone):
+    with HostileTarget([clone]) as target:
+        found = driver.probe(target)
+
+        assert target.count("task management") == 0
+    (row,) = ElementTree.fromstring(wire.as_string(found.result)).findall("SR")
+    assert row.findtext("Devlist") == clone.scsi_id and row.findtext("state") == "clean"
+    assert row.findtext("UUID") == engine.inspect(clone.disk).lun.sr_uuid
+    assert clone.writes == clone.flushes == 0
+
+
+def test_while_a_call_is_at_work_a_probe_is_busy_at_once(driver, clone):
+    with sm_locks.lun_lock(clone.scsi_id, Host(str(driver.root))), HostileTarget([clone]) as target:
+        found = driver.probe(target)
+
+        assert target.count("connected") == 0
+    assert "<state>busy</state>" in wire.as_string(found.result)
+
+
+def test_a_probe_beside_a_writer_does_not_end_its_session(driver, clone, monkeypatch):
+    """One of another host, where the lock of the LUN says nothing of this one."""
+    write, seen = CallDevice.write, []
+
+    def write_beside_a_probe(device, chunks):
+        monkeypatch.setattr(CallDevice, "write", write)
+        write(device, chunks)
+        me = Initiator("iqn.2026-01.test:xs1", "0a0b0c0d-0000-4000-8000-000000000002")
+        where = [Portal("127.0.0.1", target.port)]
+        with open_lun(where, target.iqn, me, clone.scsi_id, False, Deadline(5)) as beside:
+            seen.append(beside.info.scsi_id)
+
+    monkeypatch.setattr(CallDevice, "write", write_beside_a_probe)
+    with HostileTarget([clone], ignore=("isid kept",)) as target:
+        found = driver.create(target)
+
+        assert (target.count("session"), target.count("reinstated")) == (2, 0)
+    assert found.result == wire.Fault(1, SUCCESS_TEXT) and seen == [clone.scsi_id]
+
+
+# --- ends
+
+
+def at_first(clone, what, act):
+    """Have `act` done before the first read, or write, of the LUN."""
+    name = {"read": "peek", "write": "write"}[what]
+    place = clone.disk if what == "read" else clone
+    real = getattr(place, name)
+
+    def once(*arguments):
+        setattr(place, name, real)
+        act()
+        return real(*arguments)
+
+    setattr(place, name, once)
+
+
+def test_a_sigterm_before_the_first_write_ends_the_call_with_nothing_written(driver, clone):
+    at_first(clone, "read", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+    assert found.result == wire.Fault(
+        47,
+        "The call was ended from outside (SIGTERM), by `kill` or as a service was restarted. "
+        f"{NOT_BEGUN} [SRUnavailable]",
+    )
+    assert clone.writes == 0
+
+
+def test_a_sigterm_after_the_first_write_ends_nothing(driver, clone):
+    at_first(clone, "write", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with HostileTarget([clone]) as target:
+        assert driver.create(target).result == wire.Fault(1, SUCCESS_TEXT)
+
+
+class Clock:
+    """Goes by itself, and jumps."""
+
+    def __init__(self):
+        self._real, self.ahead = time.monotonic, 0.0
+
+    def __call__(self):
+        return self._real() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr(calls, "Deadline", lambda seconds: Deadline(seconds, found))
+    return found
+
+
+def pass_time(clock, seconds):
+    def jump():
+        clock.ahead += seconds
+
+    return jump
+
+
+def test_no_write_begins_after_the_deadline(driver, clone, clock):
+    at_first(clone, "read", pass_time(clock, 51))
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+    assert found.result.code == 47
+    assert found.result.text.startswith("The 50 seconds of this call were over before ")
+    assert NOT_BEGUN in found.result.text
+    assert clone.writes == 0
+
+
+def test_what_has_begun_goes_on_after_the_deadline(driver, clone, clock):
+    at_first(clone, "write", pass_time(clock, 51))
+    with HostileTarget([clone]) as target:
+        assert driver.create(target).result == wire.Fault(1, SUCCESS_TEXT)
+
+
+def test_a_connection_that_is_lost_after_the_deadline_is_made_anew(driver, clone, clock):
+    def cut():
+        clock.ahead += 51
+        target.drop()
+
+    at_first(clone, "write", cut)
+    with HostileTarget([clone]) as target:
+        assert driver.create(target).result == wire.Fault(1, SUCCESS_TEXT)
+        assert target.count("session") == 2
+
+
+def test_a_target_that_is_gone_for_good_leaves_a_journal_for_the_next_call(driver, clone, clock, monkeypatch):
+    monkeypatch.setattr(lun_module, "LOST_SECONDS", 0.5)
+    write, written = clone.write, []
+
+    def write_some(offset, data):
+        write(offset, data)
+        written.append(offset)
+        if len(written) == 12:
+            threading.Thread(target=target.stop_listening).start()
+            target.drop()
+
+    clone.write = write_some
+    with HostileTarget([clone], ignore=("isid kept",)) as target:
+        failed = driver.create(target)
+        clone.write = write
+        target.listen_again()
+        target.new_call()
+        again = driver.create(target)
+
+    assert failed.result.code == 47 and "Call SR.create again" not in failed.result.text
+    assert "did not answer for 0.5 seconds" in failed.result.text
+    assert again.result == wire.Fault(1, SUCCESS_TEXT)
+    assert state(clone.disk) == "resignatured"
+
+
+def test_a_target_that_is_silent_is_lost_in_time(driver, clone, monkeypatch):
+    monkeypatch.setattr(link, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.4)
+    monkeypatch.setattr(calls, "deadline_seconds", lambda: 1.5)
+    with HostileTarget([clone], quirks=["silent_in_login"]) as target:
+        found = driver.create(target)
+
+    assert found.result.code == 141
+    assert "has said nothing for 0.4 seconds. Nothing was written." in found.result.text
+
+
+# --- what the LUN is like
+
+
+def test_digests_that_the_target_demands_are_computed(driver, clone):
+    with HostileTarget([clone], quirks=["digests"]) as target:
+        assert driver.create(target).result == wire.Fault(1, SUCCESS_TEXT)
+
+
+COPIED = "245c4417-fca9-4004-a680-107c048a8b04"  #: of a LUN of which 4 MiB of guest data get another place
+
+
+def test_one_vdi(driver):
+    clone = Lun(7, disk=golden.load_live("coalescing_VHD_data").disk)
+    with HostileTarget([clone]) as target:
+        found = driver.create(target, vdis="one", vdi=COPIED)
+
+    assert found.result == wire.Fault(1, SUCCESS_TEXT)
+    assert len(engine.inspect(clone.disk).lun.disks()) == 1
+
+
+def test_one_vdi_is_refused_where_digests_would_make_it_take_hours(driver, monkeypatch):
+    clone = Lun(7, disk=golden.load_live("coalescing_VHD_data").disk)
+    monkeypatch.setattr(opening, "kernel_crc32c", lambda: None)
+    monkeypatch.setattr(opening, "_SLOW_COPY_BYTES", 1 << 20)
+    with HostileTarget([clone], quirks=["digests"]) as target:
+        found = driver.create(target, vdis="one", vdi=COPIED)
+
+    assert "The target demands digests" in found.result.text and "Nothing was written." in found.result.text
+    assert clone.writes == 0
+
+
+def test_a_read_only_lun_is_refused(driver, clone):
+    clone.read_only = True
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+    assert "is read-only" in found.result.text and "Nothing was written." in found.result.text
