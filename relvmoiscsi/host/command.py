@@ -21,7 +21,6 @@ NO_SUCH_PROGRAM = 127  #: as a shell has it
 NOT_EXECUTABLE = 126
 TIMED_OUT = 124  #: as timeout(1) has it
 
-_MASK = "********"
 _SYSTEM_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _REAP_SECONDS = 5.0
 
@@ -38,44 +37,38 @@ class Completed(NamedTuple):
 Runner = Callable[..., Completed]
 
 
-def run(
-    argv: Sequence[str],
-    accept: Sequence[int] = (0,),
-    timeout: float = TIMEOUT_SECONDS,
-    secrets: Sequence[str] = (),
-) -> Completed:
+def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIMEOUT_SECONDS) -> Completed:
     """Run a program to its end and give back its exit status and output.
 
-    `accept` are the exit statuses that are not a failure, `timeout` is in seconds, `secrets` are masked wherever the
-    command is shown. Its standard input is empty. Bytes of the output that are no UTF-8 come out as hex escapes.
+    `accept` are the exit statuses that are not a failure, `timeout` is in seconds. The program's standard input is
+    empty. Bytes of the output that are no UTF-8 come out as hex escapes. The words are logged: none may be a secret.
 
     Raises CommandFailed for any other exit status, with status NO_SUCH_PROGRAM or NOT_EXECUTABLE when the program
     cannot be started, TIMED_OUT when it took too long and was killed, with all it had started.
     """
     import shlex  # noqa: PLC0415 - most that could run a program do not: a resignature where no LVM has to be told
 
-    shown = [_masked(word, secrets) for word in argv]
-    log.debug("running %s", " ".join(shlex.quote(word) for word in shown))
-    completed = _run(argv, shown, timeout)
+    log.debug("running %s", " ".join(shlex.quote(word) for word in argv))
+    completed = _run(argv, timeout)
     if completed is None:
-        raise _failure(shown, TIMED_OUT, f"it did not end within {timeout:g} seconds and was stopped")
+        raise _failure(argv, TIMED_OUT, f"it did not end within {timeout:g} seconds and was stopped")
     log.debug(
         "%s ended with status %d, stdout %r, stderr %r",
-        shown[0],
+        argv[0],
         completed.status,
-        _masked(completed.stdout, secrets),
-        _masked(completed.stderr, secrets),
+        completed.stdout,
+        completed.stderr,
     )
     if completed.status not in accept:
-        raise _failure(shown, completed.status, _masked(_reason(completed), secrets))
+        raise _failure(argv, completed.status, _reason(completed))
     return completed
 
 
-def _run(argv: Sequence[str], shown: Sequence[str], timeout: float) -> Optional[Completed]:
+def _run(argv: Sequence[str], timeout: float) -> Optional[Completed]:
     """How the program ended; None if it took too long. It does not go on alone when this process is to end."""
     process: Optional[subprocess.Popen[bytes]] = None
     try:
-        process = _start(argv, shown)
+        process = _start(argv)
         with terminated.waiting():
             return _finish(process, timeout)
     except terminated.Terminated:
@@ -84,7 +77,7 @@ def _run(argv: Sequence[str], shown: Sequence[str], timeout: float) -> Optional[
         raise
 
 
-def _start(argv: Sequence[str], shown: Sequence[str]) -> "subprocess.Popen[bytes]":
+def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
     import subprocess  # noqa: PLC0415 - as above
 
     try:
@@ -99,9 +92,9 @@ def _start(argv: Sequence[str], shown: Sequence[str]) -> "subprocess.Popen[bytes
             start_new_session=True,
         )
     except FileNotFoundError as error:
-        raise _failure(shown, NO_SUCH_PROGRAM, "there is no such program") from error
+        raise _failure(argv, NO_SUCH_PROGRAM, "there is no such program") from error
     except OSError as error:
-        raise _failure(shown, NOT_EXECUTABLE, f"it cannot be started: {error.strerror}") from error
+        raise _failure(argv, NOT_EXECUTABLE, f"it cannot be started: {error.strerror}") from error
 
 
 def _finish(process: "subprocess.Popen[bytes]", timeout: float) -> Optional[Completed]:
@@ -144,9 +137,9 @@ def _environment() -> Dict[str, str]:
     return environment
 
 
-def _failure(shown: Sequence[str], status: int, reason: str) -> CommandFailed:
-    log.debug("%s failed with status %d: %s", shown[0], status, reason)
-    return CommandFailed(shown, status, reason)
+def _failure(argv: Sequence[str], status: int, reason: str) -> CommandFailed:
+    log.debug("%s failed with status %d: %s", argv[0], status, reason)
+    return CommandFailed(argv, status, reason)
 
 
 def _reason(completed: Completed) -> str:
@@ -158,10 +151,3 @@ def _reason(completed: Completed) -> str:
 
 def _text(output: bytes) -> str:
     return output.decode("utf-8", "backslashreplace")
-
-
-def _masked(text: str, secrets: Sequence[str]) -> str:
-    """`text` without the secrets; the longest first, as one may be a part of another."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, _MASK)
-    return text

@@ -82,12 +82,6 @@ def left(scsi_id: str, host: Host = THIS_HOST) -> Optional[multipath.Before]:
     return multipath.Before(scsi_id, had_map=False, had_wwid=noted.had_wwid)
 
 
-def is_there(before: multipath.Before, host: Host = THIS_HOST) -> bool:
-    """Is there anything for `flush_map` to take away: the map, or the entry in multipath's list?"""
-    now = multipath.look(before.scsi_id, host)
-    return now.had_map > before.had_map or now.had_wwid > before.had_wwid
-
-
 def is_over(scsi_id: str, host: Host = THIS_HOST) -> bool:
     """Are the map and all disks gone that were not there before? Then there is nothing more to take back."""
     noted = _noted(scsi_id, host)

@@ -50,7 +50,6 @@ RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
 RULES = "57-relvmoiscsi.rules"  #: of those, the one that hides
 SETTLE_SECONDS = 30.0
 SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
-SEEN_SECONDS = 2.0  #: for udev, to come to a disk that is to stay hidden; a busy one takes a fraction of it
 COUNTS_MINUTES = 2  #: known to the rules: a call comes to its login in one, and iscsid to the end of that in another
 LOCK_SECONDS = 5.0  #: for what others do with the switches, which takes a millisecond
 
