@@ -14,7 +14,7 @@ session, before anything else: sessions that write have one ISID for host, targe
 import logging
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Iterator, List, Sequence
+from typing import ContextManager, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import DeviceError, RelvmoiscsiError, in_state
@@ -23,6 +23,7 @@ from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk.seen import exclusive_open
 from relvmoiscsi.host.iscsi_sessions import add_lun
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.names import Initiator
@@ -47,24 +48,40 @@ class IscsiLun(Lun):
 
     def with_device(self, work: Work, writable: bool) -> str:
         with ExitStack() as locked:
-            with in_state(lambda: self.state_unopened if writable else ""):
-                locked.enter_context(
-                    sm_locks.lun_lock(self.scsi_id, THIS_HOST, self.deadline.within(self.lock_seconds))
-                )
-            with ExitStack() as held, terminated.only_here():
-                with in_state(lambda: self.state_unopened if writable else ""):
-                    if writable:
-                        seen = held.enter_context(exclusive_open(self.scsi_id, self.deadline, THIS_HOST))
-                        self.is_seen = bool(seen.devices)
-                    patience = Patience(self.deadline)
-                    device = self._opened(held, writable, patience)
-                    number = device.info.kernel_number
-                answer = work(CallDevice(device, self.deadline, patience))
+            with self._unopened(writable):
+                locked.enter_context(sm_locks.lun_lock(self.scsi_id, THIS_HOST, self._lock_time))
+            answer, number = self._worked_on(work, writable)
             if writable:
                 deadline = self.deadline.for_cleanup()
                 add = partial(add_lun, self._access.config.target_iqn, self.scsi_id, number, deadline, THIS_HOST)
                 quietly("adding the LUN to a session that this host has", add)
         return answer
+
+    def _worked_on(self, work: Work, writable: bool) -> Tuple[str, int]:
+        """What `work` gives, and the number that the kernel has for the LUN."""
+        with ExitStack() as held, terminated.only_here():
+            with self._unopened(writable):
+                if writable:
+                    self._guard(held)
+                patience = Patience(self.deadline)
+                device = self._opened(held, writable, patience)
+            answer = work(CallDevice(device, self.deadline, patience))
+        return answer, device.info.kernel_number
+
+    def _guard(self, held: ExitStack) -> None:
+        """Keep off who may write to the LUN on this host, but for LVM commands."""
+        with terminated.waiting():  # a command that was given a URL has this lock, also where root runs none
+            held.enter_context(lun_name(self.scsi_id, self._lock_time, THIS_HOST))
+        seen = held.enter_context(exclusive_open(self.scsi_id, self.deadline, THIS_HOST))
+        self.is_seen = bool(seen.devices)
+
+    def _unopened(self, writable: bool) -> ContextManager[None]:
+        """What fails in the block says what state a LUN is in that was to be written."""
+        return in_state(lambda: self.state_unopened if writable else "")
+
+    @property
+    def _lock_time(self) -> float:
+        return self.deadline.within(self.lock_seconds)
 
     def _opened(self, held: ExitStack, writable: bool, patience: Deadline) -> LunDevice:
         def open_by(initiator: Initiator) -> LunDevice:

@@ -24,6 +24,7 @@ from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline
 from relvmoiscsi.host.disk.seen import Seen
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.iscsi import Initiator, Portal, link, open_lun, opening
@@ -378,6 +379,19 @@ def test_while_a_call_is_at_work_a_probe_is_busy_at_once(driver, clone):
 
         assert target.count("connected") == 0
     assert "<state>busy</state>" in wire.as_string(found.result)
+
+
+def test_a_command_that_was_given_a_url_keeps_the_call_away_and_no_probe(driver, clone, monkeypatch):
+    """The two would have one ISID at the target, and end each other's session."""
+    monkeypatch.setattr(calls, "deadline_seconds", lambda: 1.0)
+    with lun_name(clone.scsi_id, 1, Host(str(driver.root))), HostileTarget([clone]) as target:
+        found = driver.create(target)
+        assert target.count("connected") == 0
+        probed = driver.probe(target)
+
+    assert "Another relvmoiscsi is at work on the LUN" in found.result.text
+    assert "Nothing was written" in found.result.text or NOT_BEGUN in found.result.text
+    assert "<state>clean</state>" in wire.as_string(probed.result)
 
 
 def test_a_probe_beside_a_writer_does_not_end_its_session(driver, clone, monkeypatch):
