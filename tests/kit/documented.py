@@ -10,11 +10,17 @@ DATE = re.compile(r"20\d\d-\d\d-\d\d(?:T\d\d:\d\d:\d\dZ)?")
 
 def shown(page):
     """(argv, lines) of each run on a page (a path), in its order."""
-    text = page.read_text(encoding="utf-8")
+    for _, argv, lines in shown_in(page.read_text(encoding="utf-8")):
+        yield argv, lines
+
+
+def shown_in(text):
+    """(program, argv, lines) of each run in the text of a page, in its order."""
     for block in re.findall(r"::\n\n((?:(?:    .*)?\n)+)", text):
         for part in re.split(r"^    \$ ", block, flags=re.MULTILINE)[1:]:
-            words, _, rest = part.partition("\n")
-            yield shlex.split(words)[1:], [line[4:] for line in rest.splitlines() if line.strip()]
+            words, _, rest = part.replace("\\\n    >", "").partition("\n")
+            program, *argv = shlex.split(words)
+            yield program, argv, [line[4:] for line in rest.splitlines() if line.strip()]
 
 
 def comparable(lines, names):

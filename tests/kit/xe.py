@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What `xe` does with the words that pages of docs/ show, by XenAPI, on a simulated pool.
+
+    xe(pool, ["vm-start", "vm=web"])      gives (exit status, stdout, stderr)
+
+Only the words that a page uses; another one is a KeyError. Source: xen-api ocaml/xapi-cli-server/cli_operations.ml.
+"""
+
+import XenAPI
+
+from .pool.client import connected, xe_error
+
+
+def xe(pool, words):
+    """Run `xe` with these words."""
+    command, pairs = words[0], [word.partition("=")[::2] for word in words[1:]]
+    with connected(pool) as session:
+        try:
+            return 0, COMMANDS[command](session.xenapi, dict(pairs)) or "", ""
+        except XenAPI.Failure as failure:
+            return 1, "", xe_error(failure)
+
+
+def _map(given, prefix):
+    return {key[len(prefix) :]: value for key, value in given.items() if key.startswith(prefix)}
+
+
+def _sr_create(api, given):
+    name, shared = given["name-label"], given.get("shared") == "true"
+    (pool,) = api.pool.get_all_records().values()
+    api.SR.create(pool["master"], _map(given, "device-config:"), "0", name, "", given["type"], "", shared, {})
+
+
+def _sr_probe(api, given):
+    return api.SR.probe(api.host.get_by_uuid(given["host-uuid"]), _map(given, "device-config:"), given["type"], {})
+
+
+def _sr_param_set(api, given):
+    sr = api.SR.get_by_uuid(given["uuid"])
+    for key, value in _map(given, "other-config:").items():
+        api.SR.add_to_other_config(sr, key, value)
+
+
+def _vm_start(api, given):
+    (vm,) = api.VM.get_by_name_label(given["vm"])
+    api.VM.start(vm, False, False)
+
+
+def _vm_shutdown(api, given):
+    (vm,) = api.VM.get_by_name_label(given["vm"])
+    (api.VM.hard_shutdown if given.get("force") == "true" else api.VM.clean_shutdown)(vm)
+
+
+COMMANDS = {
+    "sr-create": _sr_create,
+    "sr-probe": _sr_probe,
+    "sr-param-set": _sr_param_set,
+    "vm-start": _vm_start,
+    "vm-shutdown": _vm_shutdown,
+}
