@@ -60,6 +60,11 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
 
+__all__ = [  # what docs/python.rst promises to programs; the rest is for the package
+    "AlreadyDone", "Comparison", "Inspection", "Prepared", "Result",
+    "compare", "inspect", "prepare", "recover", "resignature", "undo",
+]  # fmt: skip
+
 log = logging.getLogger(__name__)
 
 EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The runs that the documents show are real: the same words give the same lines, and the same Python runs."""
 
-import io
+import doctest
+import inspect
 import json
 import re
 import shlex
-from contextlib import redirect_stdout
 
 import pytest
 
 from kit import golden
-from kit.shell import SCSI_ID, TOP
+from kit.shell import TOP
+from relvmoiscsi import engine
+from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.resignature.reading.lun import Lun
 
 PAGES = ("README.rst", "docs/administrator.rst", "docs/one-vdi.rst", "docs/scripting.rst")
 
@@ -74,24 +77,29 @@ def test_the_json_on_the_page_is_a_part_of_what_the_run_prints(luns, command):
 
 
 def test_the_python_on_the_page_runs(luns, command):
-    first, compared, taken_back = (block for block in blocks(text_of("docs/scripting.rst")) if "open_device(" in block)
-    names = {}
+    page = "docs/python.rst"
+    lines = doctest.DocTestParser().get_doctest(text_of(page), {}, page, page, 0)
+    said = []
 
-    def printed(source):
-        source = source.replace("/dev/sdb", "original.img").replace("/dev/sdc", "clone.img")
-        out = io.StringIO()
-        with redirect_stdout(out):
-            exec(compile(source.replace("36001405...", SCSI_ID), "docs/scripting.rst", "exec"), names)
-        return out.getvalue().splitlines()
+    ran = doctest.DocTestRunner(verbose=False).run(lines, out=said.append)
 
-    state, new_sr = printed(first)
-    assert [state] == shown_values(first)
-    assert command("show", "clone.img", "--json").json["sr"]["uuid"] == new_sr
-    assert printed(compared) == shown_values(compared)
-    assert printed(taken_back) == shown_values(taken_back)
+    assert ran.failed == 0, "".join(said)
+    called = " ".join(example.source for example in lines.examples)
+    assert [name for name in engine.__all__ if f"engine.{name}" not in called] == ["Comparison", "Inspection", "Result"]
     assert command("show", "clone.img", "--json").json["state"] == "clean"
 
 
-def shown_values(source):
-    """What the comments of an example say that a line prints."""
-    return [value.strip('"') for value in re.findall(r'print\(.*# ("\w+"|\[\])$', source, re.MULTILINE)]
+def test_the_page_describes_what_python_is_given():
+    page = text_of("docs/python.rst")
+    results = [each for each in map(vars(engine).get, engine.__all__) if isinstance(each, type)]
+    for result in [*results, Lun, IdMap]:
+        name = result.__name__
+        (table,) = re.findall(rf"^{name}\n~+\n\n((?:.*\n)+?)(?=\S|\Z)", page, re.MULTILINE)
+        table = "".join(re.findall(r"^   \* - (.*)$", table, re.MULTILINE))
+        assert sorted(re.findall(r"``(\w+)``", table)) == sorted(result._fields), name
+
+    functions = [name for name in engine.__all__ if name[0].islower()]
+    for name in functions:
+        words = inspect.signature(getattr(engine, name)).parameters
+        assert f"``{name}({', '.join(words)})``" in page
+    assert sorted(functions) == ["compare", "inspect", "prepare", "recover", "resignature", "undo"]
