@@ -13,8 +13,8 @@ author = "the developers of relvmoiscsi"
 copyright = "the developers of relvmoiscsi; LGPL 2.1"
 release = version = re.findall('__version__ = "(.+)"', (TOP / "relvmoiscsi/__init__.py").read_text(encoding="utf-8"))[0]
 
-extensions = ["help_pages", "protocol_tables"]
-exclude_patterns = ["_ext", "requirements.txt"]
+extensions = ["help_pages", "protocol_tables", "readme_links", "search_words"]
+exclude_patterns = ["_ext", "_static", "requirements.txt"]
 #: most literal blocks are sessions and drawings; a block in a language says so itself
 highlight_language = "none"
 #: the pages are written as they shall be read: -- stays --, quotes stay straight
@@ -25,6 +25,8 @@ man_pages = [("command", "relvmoiscsi", "give an array clone of a XenServer or X
 today = "relvmoiscsi " + release
 
 html_theme = "alabaster"
-html_theme_options = {"description": "New identities for array clones of LVM SRs", "page_width": "68em"}
+html_theme_options = {"description": "New identities for array clones of LVM SRs", "page_width": "84em"}
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sphinx = False

@@ -16,6 +16,7 @@ build() {
 
 tools/venv.sh docs
 build html build/docs
+.venv/docs/bin/python -B tools/docs_search.py
 build man build/man
 {
     echo '.\" SPDX-License-Identifier: LGPL-2.1-only'
