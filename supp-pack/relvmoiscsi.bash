@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+# Completion of the words of relvmoiscsi(8) in bash. Made from the command's parser: tools/docs.sh --update
+
+# what may follow the command $1: its commands and options
+_relvmoiscsi_words() {
+    case $1 in
+        '') echo '-h --help --version show check resignature recover undo map doctor settings direct pool' ;;
+        'show') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file' ;;
+        'check') echo '-h --help --json -v --verbose FILE --initiator-name --chap-file --original --identities-only' ;;
+        'resignature') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file --dry-run --sr-uuid --map --vdis --vdi --clear-metadata-vdi --again' ;;
+        'recover') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file' ;;
+        'undo') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file' ;;
+        'map') echo '-h --help --json -v --verbose --device --initiator-name --chap-file --sr' ;;
+        'doctor') echo '-h --help --json -v --verbose --root' ;;
+        'settings') echo '-h --help --json -v --verbose --vdis' ;;
+        'direct') echo '-h --help --json -v --verbose add remove list' ;;
+        'direct add') echo '-h --help --json -v --verbose --iscsi' ;;
+        'direct remove') echo '-h --help --json -v --verbose' ;;
+        'direct list') echo '-h --help --json -v --verbose' ;;
+        'pool') echo '-h --help --json -v --verbose luns attach map discard clone restore rescue save-vms secrets' ;;
+        'pool luns') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs' ;;
+        'pool attach') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --foreign --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
+        'pool map') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure' ;;
+        'pool discard') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
+        'pool clone') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --all --name --isolated --network --keep-mac --snapshots --from-snapshot --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
+        'pool restore') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --disk --shutdown --undo --home --keep --dry-run --yes' ;;
+        'pool rescue') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --vm --rw --done --dry-run --yes' ;;
+        'pool save-vms') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;
+        'pool secrets') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --remove --yes --chap-password-file' ;;
+    esac
+}
+
+# what may follow the option $2 of the command $1: words, or FILE for the name of one; fails if no value follows
+_relvmoiscsi_value() {
+    case "$1 $2" in
+        'show --initiator-name') echo '' ;;
+        'show --chap-file') echo 'FILE' ;;
+        'check --initiator-name') echo '' ;;
+        'check --chap-file') echo 'FILE' ;;
+        'check --original') echo 'FILE' ;;
+        'resignature --scsi-id') echo '' ;;
+        'resignature --map-out') echo 'FILE' ;;
+        'resignature --initiator-name') echo '' ;;
+        'resignature --chap-file') echo 'FILE' ;;
+        'resignature --sr-uuid') echo '' ;;
+        'resignature --map') echo 'FILE' ;;
+        'resignature --vdis') echo 'one all' ;;
+        'resignature --vdi') echo '' ;;
+        'recover --scsi-id') echo '' ;;
+        'recover --map-out') echo 'FILE' ;;
+        'recover --initiator-name') echo '' ;;
+        'recover --chap-file') echo 'FILE' ;;
+        'undo --scsi-id') echo '' ;;
+        'undo --map-out') echo 'FILE' ;;
+        'undo --initiator-name') echo '' ;;
+        'undo --chap-file') echo 'FILE' ;;
+        'map --device') echo 'FILE' ;;
+        'map --initiator-name') echo '' ;;
+        'map --chap-file') echo 'FILE' ;;
+        'map --sr') echo '' ;;
+        'doctor --root') echo 'FILE' ;;
+        'settings --vdis') echo 'one all' ;;
+        'pool luns --pool') echo '' ;;
+        'pool luns --user') echo '' ;;
+        'pool luns --password-file') echo 'FILE' ;;
+        'pool luns --ca') echo 'FILE' ;;
+        'pool luns --target') echo '' ;;
+        'pool luns --iqn') echo '' ;;
+        'pool luns --port') echo '' ;;
+        'pool luns --chap-user') echo '' ;;
+        'pool luns --chap-password-file') echo 'FILE' ;;
+        'pool luns --jobs') echo '' ;;
+        'pool attach --pool') echo '' ;;
+        'pool attach --user') echo '' ;;
+        'pool attach --password-file') echo 'FILE' ;;
+        'pool attach --ca') echo 'FILE' ;;
+        'pool attach --clones-of') echo '' ;;
+        'pool attach --name') echo '' ;;
+        'pool attach --map-out') echo 'FILE' ;;
+        'pool attach --target') echo '' ;;
+        'pool attach --iqn') echo '' ;;
+        'pool attach --port') echo '' ;;
+        'pool attach --chap-user') echo '' ;;
+        'pool attach --chap-password-file') echo 'FILE' ;;
+        'pool attach --jobs') echo '' ;;
+        'pool map --pool') echo '' ;;
+        'pool map --user') echo '' ;;
+        'pool map --password-file') echo 'FILE' ;;
+        'pool map --ca') echo 'FILE' ;;
+        'pool discard --pool') echo '' ;;
+        'pool discard --user') echo '' ;;
+        'pool discard --password-file') echo 'FILE' ;;
+        'pool discard --ca') echo 'FILE' ;;
+        'pool discard --clones-of') echo '' ;;
+        'pool clone --pool') echo '' ;;
+        'pool clone --user') echo '' ;;
+        'pool clone --password-file') echo 'FILE' ;;
+        'pool clone --ca') echo 'FILE' ;;
+        'pool clone --name') echo '' ;;
+        'pool clone --isolated') echo '' ;;
+        'pool clone --network') echo '' ;;
+        'pool clone --jobs') echo '' ;;
+        'pool restore --pool') echo '' ;;
+        'pool restore --user') echo '' ;;
+        'pool restore --password-file') echo 'FILE' ;;
+        'pool restore --ca') echo 'FILE' ;;
+        'pool restore --disk') echo '' ;;
+        'pool restore --undo') echo '' ;;
+        'pool restore --home') echo '' ;;
+        'pool restore --keep') echo '' ;;
+        'pool rescue --pool') echo '' ;;
+        'pool rescue --user') echo '' ;;
+        'pool rescue --password-file') echo 'FILE' ;;
+        'pool rescue --ca') echo 'FILE' ;;
+        'pool rescue --vm') echo '' ;;
+        'pool save-vms --pool') echo '' ;;
+        'pool save-vms --user') echo '' ;;
+        'pool save-vms --password-file') echo 'FILE' ;;
+        'pool save-vms --ca') echo 'FILE' ;;
+        'pool secrets --pool') echo '' ;;
+        'pool secrets --user') echo '' ;;
+        'pool secrets --password-file') echo 'FILE' ;;
+        'pool secrets --ca') echo 'FILE' ;;
+        'pool secrets --chap-password-file') echo 'FILE' ;;
+        *) return 1 ;;
+    esac
+}
+
+_relvmoiscsi() {
+    local current=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]} command='' known n
+    for ((n = 1; n < COMP_CWORD; n++)); do
+        known=" $(_relvmoiscsi_words "$command") "
+        if [[ ${COMP_WORDS[n]} != -* && $known == *" ${COMP_WORDS[n]} "* ]]; then
+            command="${command:+$command }${COMP_WORDS[n]}"
+        fi
+    done
+    known=$(_relvmoiscsi_value "$command" "$last") || known=$(_relvmoiscsi_words "$command")
+    COMPREPLY=()
+    if [[ " $known " == *" FILE "* && $current != -* ]]; then
+        compopt -o filenames 2>/dev/null || : # not while bash completes: a test
+        mapfile -t COMPREPLY < <(compgen -f -- "$current")
+    else
+        mapfile -t COMPREPLY < <(compgen -W "${known//FILE/}" -- "$current")
+    fi
+}
+
+complete -F _relvmoiscsi relvmoiscsi
