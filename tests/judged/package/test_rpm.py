@@ -32,6 +32,8 @@ FILES = {
     "/usr/libexec/sm/drivers/ReLVMoHBASR": 0o100755,
     "/usr/libexec/sm/drivers/ReLVMoISCSISR": 0o100755,
     "/usr/sbin/relvmoiscsi": 0o100755,
+    "/usr/share/bash-completion": 0o40755,
+    "/usr/share/bash-completion/completions": 0o40755,
     "/usr/share/bash-completion/completions/relvmoiscsi": 0o100644,
     "/usr/share/doc/relvmoiscsi": 0o40755,
     "/usr/share/doc/relvmoiscsi/CHANGES.rst": 0o100644,
