@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The runs that docs/ansible.rst shows are real: the same words, with the examples as they are, print the same
+lines, but for UUIDs, SCSIids and the date.
+"""
+
+import re
+import time
+
+import pytest
+
+from conftest import COLLECTION, TOP
+from kit.documented import DATE, comparable, is_in_order, shown_in
+
+PAGE = (TOP / "docs/ansible.rst").read_text(encoding="utf-8")
+EXAMPLES = COLLECTION / "examples"
+RUNS = [(argv, lines) for program, argv, lines in shown_in(PAGE) if program == "ansible-playbook"]
+
+
+@pytest.fixture
+def alone(day):
+    """No clone but that of Production is behind the target."""
+    unmap(day, day.other)
+    return day
+
+
+def unmap(day, scsi_id):
+    day.world.luns = [lun for lun in day.world.luns if lun.scsi_id != scsi_id]
+
+
+def arguments(words, hosts):
+    """(playbook, the words behind it) of a run; tests have an inventory of their own. The page's has `hosts`."""
+    assert words[0] == "-i" and (EXAMPLES / words[1]).is_file()
+    found = set(re.findall("^    (\\w+):$", (EXAMPLES / words[1]).read_text(), re.MULTILINE))
+    assert hosts <= found, "the hosts that the page shows are in the inventory"
+    return EXAMPLES / words[2], [word.replace("$PWD", str(EXAMPLES)) for word in words[3:]]
+
+
+def test_the_runs_on_the_page_print_what_it_says(alone):
+    on_page, here, before = {}, {}, alone.lab.summary()
+    for words, lines in RUNS:
+        playbook, others = arguments(words, {"site1"} if lines else set())
+        if words[2].startswith("fleet"):  # the array's own collection makes the snapshot anew
+            unmap(alone, alone.clone)
+            alone.clone = alone.lab.clone("Production")
+        played = alone.play(playbook, *others)
+        assert played.status == 0, played.out
+        printed = list(comparable(map(str.rstrip, played.out.splitlines()), here))
+        today = [DATE.sub(time.strftime("%Y-%m-%d"), line) for line in lines]
+        wanted = [line for line in comparable(today, on_page) if line.strip() != "..."]
+        scsi_id = next((line.split()[-1] for line in lines if "scsi_id:" in line), "")
+        wanted = [line.replace(scsi_id, alone.clone) if scsi_id else line for line in wanted]
+        assert is_in_order(wanted, printed), (words, [line for line in wanted if line not in printed], played.out)
+
+    assert [words[2] for words, _ in RUNS] == ["attach.yml", "attach.yml", "forget.yml", "fleet/dr_test.yml"]
+    assert alone.lab.summary() == before
