@@ -25,7 +25,7 @@ man_pages = [("command", "relvmoiscsi", "give an array clone of a XenServer or X
 today = "relvmoiscsi " + release
 
 html_theme = "alabaster"
-html_theme_options = {"description": "New identities for array clones of LVM SRs", "page_width": "84em"}
+html_theme_options = {"description": "New identities for array clones of LVM SRs", "page_width": "74em"}
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_copy_source = False
