@@ -7,7 +7,6 @@ one, and `xapi_list` is what xapi would read from it.
 
 import fcntl
 import os
-import stat
 import tempfile
 from pathlib import Path
 
@@ -88,17 +87,6 @@ def host(tmp_path):
 # --- whether there is a drop-in, and what it says
 
 
-def test_the_list_of_xapi_stays_and_ours_is_added(host):
-    dom0 = host(STOCK, DIRECTORY)
-
-    outcome = dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")
-    assert outcome.changed
-    assert outcome.sentences == (DROP_IN + " was written: the drivers of /etc/xapi.conf, relvmoiscsi and relvmohba.",)
-    assert dom0.conf_d() == ["zz-relvmoiscsi.conf"]
-
-
 def test_the_list_of_the_drop_in_that_wins_is_the_one_that_is_repeated(host):
     dom0 = host(STOCK, {CONF_D + "99-linstor.conf": b"sm-plugins=ext linstor", CONF_D + "00.conf": b"sm-plugins=a"})
 
@@ -116,97 +104,18 @@ def test_nothing_is_written_where_xapi_accepts_us_already(host, accepting):
 
     assert dom0.tree() == before
     assert not outcome.changed
-    assert f"`sm-plugins = {accepting}`" in outcome.sentences[0]
+    assert outcome.sentence == "/etc/xapi.conf accepts relvmoiscsi and relvmohba already."
 
 
-def test_a_list_of_nothing_is_a_list_to_add_to(host):
-    dom0 = host({CONF: b"sm-plugins=\n"}, DIRECTORY)
-
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("relvmoiscsi", "relvmohba")
-
-
-@pytest.mark.parametrize(
-    "tree, reason",
-    [
-        ({}, "There is no /etc/xapi.conf yet: nothing was written."),
-        (DIRECTORY, "There is no /etc/xapi.conf yet: nothing was written."),
-        ({CONF: b"log=all\n"}, "Neither /etc/xapi.conf nor /etc/xapi.conf.d sets sm-plugins: nothing was written."),
-    ],
-)
-def test_without_any_list_nothing_is_written_for_ours_alone_would_turn_off_all_others(host, tree, reason):
+@pytest.mark.parametrize("tree", [{}, DIRECTORY, {CONF: b"log=all\n"}])
+def test_without_any_list_nothing_is_written_for_ours_alone_would_turn_off_all_others(host, tree):
     dom0 = host(tree)
     before = dom0.tree()
 
     outcome = dom0.sync()
 
     assert dom0.tree() == before
-    assert (outcome.changed, outcome.sentences[0].startswith(reason)) == (False, True)
-
-
-def test_when_xapi_is_installed_after_us_the_next_run_adds_ours(host):
-    dom0 = host()
-    dom0.sync()
-
-    dom0.write(CONF, STOCK[CONF])
-    dom0.write(CONF_D, None)
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")
-
-
-def test_a_missing_directory_is_made_and_goes_with_us(host):
-    dom0 = host(STOCK)
-    before = dom0.tree()
-
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")
-    assert stat.S_IMODE((dom0 / CONF_D).stat().st_mode) == 0o755
-    dom0.sync()
-    dom0.remove()
-    assert dom0.tree() == before
-
-
-def test_a_directory_we_made_stays_while_something_else_is_in_it(host):
-    dom0 = host(STOCK)
-    dom0.sync()
-    dom0.write(CONF_D + "50-mine.conf", b"log=all")
-
-    dom0.remove()
-
-    assert dom0.conf_d() == ["50-mine.conf"]
-
-
-def test_a_directory_we_made_goes_as_soon_as_we_need_it_no_more(host):
-    dom0 = host(STOCK)
-    dom0.sync()
-    dom0.write(CONF, b"sm-plugins=*")
-
-    dom0.sync()
-
-    assert not (dom0 / CONF_D).exists()
-
-
-def test_the_drop_in_is_for_everybody_to_read(host):
-    dom0 = host(STOCK, DIRECTORY)
-
-    dom0.sync()
-
-    assert stat.S_IMODE((dom0 / DROP_IN).stat().st_mode) == 0o644
-
-
-def test_mode_and_owner_given_by_hand_stay(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    (dom0 / DROP_IN).chmod(0o600)
-    dom0.write(CONF, b"sm-plugins=ext")
-
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "relvmoiscsi", "relvmohba")
-    assert stat.S_IMODE((dom0 / DROP_IN).stat().st_mode) == 0o600
+    assert outcome == (False, "Neither /etc/xapi.conf nor /etc/xapi.conf.d sets sm-plugins: nothing was written.")
 
 
 # --- its name
@@ -220,14 +129,6 @@ def test_it_is_read_after_every_other_file_with_a_list(host, other):
 
     assert dom0.xapi_list() == ("ext", "other", "relvmoiscsi", "relvmohba")
     assert (dom0 / (CONF_D + other)).read_bytes() == b"sm-plugins=ext other\n"
-
-
-def test_files_without_a_list_do_not_matter(host):
-    dom0 = host(STOCK, {CONF_D + "zzz.conf": b"log=all\n#sm-plugins=ext\n"})
-
-    dom0.sync()
-
-    assert dom0.conf_d() == ["zz-relvmoiscsi.conf", "zzz.conf"]
 
 
 def test_it_moves_when_a_file_comes_that_sorts_after_it_and_back_when_that_goes(host):
@@ -245,23 +146,11 @@ def test_it_moves_when_a_file_comes_that_sorts_after_it_and_back_when_that_goes(
     assert dom0.conf_d() == ["zz-relvmoiscsi.conf"]
 
 
-def test_no_other_file_is_overwritten_for_its_name(host):
-    dom0 = host(STOCK, {CONF_D + "zzz.conf": b"sm-plugins=other"})
-    dom0.sync()
-    dom0.write(DROP_IN, b"# not from us\n")
-    (dom0 / (CONF_D + "zzz.conf")).unlink()
-
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")
-    assert (dom0 / DROP_IN).read_bytes() == b"# not from us\n"
-
-
 def test_where_no_name_can_sort_last_it_says_so(host):
     dom0 = host(STOCK, {CONF_D + "z" * 250: b"sm-plugins=other"})
     before = dom0.tree()
 
-    with pytest.raises(Refused, match="Give it a shorter one"):
+    with pytest.raises(Refused, match="no name of ours sorts behind its name. Rename that file"):
         dom0.sync()
 
     assert dom0.tree() == before
@@ -289,20 +178,6 @@ def test_it_follows_the_other_files(host, path, content, plugins):
     assert dom0.xapi_list() == plugins
 
 
-@pytest.mark.parametrize("content", [b"sm-plugins=*", b"sm-plugins=ext relvmoiscsi relvmohba"])
-def test_it_goes_when_it_is_needed_no_more_and_comes_again(host, content):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-
-    dom0.write(CONF_D + "99-x.conf", content)
-    assert dom0.sync().changed
-    assert dom0.conf_d() == ["99-x.conf"]
-
-    (dom0 / (CONF_D + "99-x.conf")).unlink()
-    dom0.sync()
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")
-
-
 def test_what_is_up_to_date_is_not_touched(host):
     dom0 = host(STOCK, DIRECTORY)
     dom0.sync()
@@ -311,7 +186,7 @@ def test_what_is_up_to_date_is_not_touched(host):
     outcome = dom0.sync()
 
     assert not outcome.changed
-    assert "is up to date" in outcome.sentences[0]
+    assert "is up to date" in outcome.sentence
     after = (dom0 / DROP_IN).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
@@ -359,11 +234,11 @@ def test_a_driver_taken_out_of_our_line_stays_out(host):
 def test_our_driver_taken_out_by_hand_is_not_put_back(host):
     dom0 = host(STOCK, DIRECTORY)
     dom0.sync()
-    dom0.edit(DROP_IN, b"lvmoiscsi relvmoiscsi relvmohba\n# relvmoiscsi end", b"lvmoiscsi\n# relvmoiscsi end")
+    dom0.edit(DROP_IN, b"= ext nfs lvmoiscsi relvmoiscsi relvmohba", b"= ext nfs lvmoiscsi")
 
     for _ in range(2):
         outcome = dom0.sync()
-        assert f"taken out of {DROP_IN} by hand" in outcome.sentences[0]
+        assert "not relvmoiscsi and relvmohba, taken out by hand." in outcome.sentence
 
     assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi")
 
@@ -377,7 +252,7 @@ def test_our_line_made_a_comment_is_left_so(host):
     outcome = dom0.sync()
 
     assert dom0.tree() == before
-    assert "left so" in outcome.sentences[0]
+    assert "left so" in outcome.sentence
 
 
 def test_a_star_in_our_line_is_kept(host):
@@ -386,30 +261,22 @@ def test_a_star_in_our_line_is_kept(host):
     dom0.edit(DROP_IN, b"\nsm-plugins = ext nfs lvmoiscsi relvmoiscsi relvmohba", b"\nsm-plugins = *")
 
     dom0.sync()
+
     assert dom0.xapi_list() == ("*",)
 
-    dom0.remove()
-    assert dom0.xapi_list() == ("*",)
 
-
-def test_one_of_our_types_taken_out_by_hand_is_not_put_back_and_the_other_stays(host):
+def test_edits_of_our_line_outlive_our_removal(host):
     dom0 = host(STOCK, DIRECTORY)
     dom0.sync()
-    dom0.edit(DROP_IN, b" relvmoiscsi relvmohba\n# relvmoiscsi end", b" relvmoiscsi\n# relvmoiscsi end")
+    dom0.edit(DROP_IN, b"= ext nfs lvmoiscsi relvmoiscsi", b"= ext lvmoiscsi moosefs relvmoiscsi")
 
-    outcome = dom0.sync()
+    assert dom0.remove().changed
 
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi")
-    assert "relvmohba: taken out of" in outcome.sentences[0]
-
-
-def test_the_drop_in_of_a_version_with_one_type_gets_the_other(host):
-    dom0 = host(STOCK, DIRECTORY)
+    assert dom0.xapi_list() == ("ext", "lvmoiscsi", "moosefs")
+    assert not dom0.remove().changed
     dom0.sync()
-    dom0.edit(DROP_IN, b" relvmoiscsi relvmohba\n", b" relvmoiscsi\n")
-
-    assert dom0.sync().changed
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "relvmoiscsi", "relvmohba")
+    assert dom0.conf_d() == ["zz-relvmoiscsi.conf", "zz-relvmoiscsi.conf-zz-relvmoiscsi.conf"]
+    assert dom0.xapi_list() == ("ext", "lvmoiscsi", "moosefs", "relvmoiscsi", "relvmohba")
 
 
 def test_a_type_of_ours_that_another_file_has_stays_when_we_go(host):
@@ -422,69 +289,6 @@ def test_a_type_of_ours_that_another_file_has_stays_when_we_go(host):
     assert dom0.xapi_list() == ("ext", "relvmohba")
 
 
-def test_without_our_note_of_the_list_what_is_in_the_line_stays(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.edit(DROP_IN, b"# list: ext nfs lvmoiscsi relvmoiscsi relvmohba\n", b"")
-    dom0.edit(DROP_IN, b" relvmohba\n", b" moosefs relvmoiscsi relvmohba\n")
-
-    dom0.sync()
-
-    assert set(dom0.xapi_list()) == {"ext", "nfs", "lvmoiscsi", "moosefs", "relvmoiscsi", "relvmohba"}
-    assert b"# list: ext nfs lvmoiscsi relvmoiscsi relvmohba\n" in (dom0 / DROP_IN).read_bytes()
-
-
-def test_lines_that_are_not_ours_stay_through_changes_and_removal(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    ours = (dom0 / DROP_IN).read_bytes()
-    dom0.write(DROP_IN, b"# mine\n" + ours + b"log=all\nlast line, without an end")
-    dom0.write(CONF, b"sm-plugins=ext\n")
-
-    dom0.sync()
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "relvmoiscsi", "relvmohba")
-    outcome = dom0.remove()
-    assert (dom0 / DROP_IN).read_bytes() == b"# mine\nlog=all\nlast line, without an end"
-    assert outcome.sentences == (DROP_IN + " was changed by hand: it stays, without our part.",)
-
-
-def test_a_list_added_to_our_file_is_one_to_add_to(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.write(DROP_IN, (dom0 / DROP_IN).read_bytes() + b"sm-plugins=ext mine")
-
-    dom0.sync()
-
-    assert dom0.xapi_list() == ("ext", "mine", "relvmoiscsi", "relvmohba")
-    dom0.remove()
-    assert dom0.xapi_list() == ("ext", "mine")
-
-
-def test_a_file_of_our_name_without_our_marks_is_its_editor_s(host):
-    dom0 = host(STOCK, {DROP_IN: b"sm-plugins=ext relvmoiscsi relvmohba mine\n"})
-    before = dom0.tree()
-
-    dom0.sync()
-    assert dom0.tree() == before
-
-    dom0.remove()
-    assert dom0.xapi_list() == ("ext", "mine")
-
-
-def test_drivers_added_by_hand_outlive_our_removal(host):
-    dom0 = host(STOCK, DIRECTORY)
-    dom0.sync()
-    dom0.edit(DROP_IN, b" relvmohba\n# relvmoiscsi end", b" relvmohba moosefs\n# relvmoiscsi end")
-
-    dom0.remove()
-
-    assert dom0.xapi_list() == ("ext", "nfs", "lvmoiscsi", "moosefs")
-    assert (dom0 / DROP_IN).read_bytes() == b"sm-plugins = ext nfs lvmoiscsi moosefs\n"
-    assert not dom0.remove().changed
-
-
 @pytest.mark.parametrize(
     "copy", ["zz-relvmoiscsi.conf~", "zz-relvmoiscsi.conf.bak", "#zz-relvmoiscsi.conf#", "00-copy"]
 )
@@ -494,41 +298,20 @@ def test_a_copy_of_ours_that_an_editor_left_decides_nothing_and_goes(host, copy)
     dom0.write(CONF_D + copy, (dom0 / DROP_IN).read_bytes())
     dom0.write(CONF, b"sm-plugins=ext\n")
 
-    outcome = dom0.sync()
+    dom0.sync()
 
     assert dom0.xapi_list() == ("ext", "relvmoiscsi", "relvmohba")
     assert dom0.conf_d() == ["zz-relvmoiscsi.conf"]
-    assert CONF_D + copy + " was removed." in outcome.sentences
-
-
-def test_removal_takes_copies_of_ours_as_well(host):
-    dom0 = host(STOCK, DIRECTORY)
-    before = dom0.tree()
-    dom0.sync()
-    dom0.write(DROP_IN + "~", (dom0 / DROP_IN).read_bytes())
-
-    dom0.remove()
-
-    assert dom0.tree() == before
 
 
 # --- when something is in the way
-
-
-def test_what_xapi_cannot_read_is_told(host):
-    dom0 = host(STOCK, {CONF_D + "directory": None})
-
-    outcome = dom0.sync()
-
-    assert dom0.xapi_list()[-2:] == ("relvmoiscsi", "relvmohba")
-    assert CONF_D + "directory is not a file: xapi cannot read it and does not start." in outcome.sentences
 
 
 def test_a_list_that_cannot_be_repeated_is_refused(host):
     dom0 = host({CONF: b"sm-plugins='\\ext nfs'\n"}, DIRECTORY)
     before = dom0.tree()
 
-    with pytest.raises(Refused, match="cannot be said in another file"):
+    with pytest.raises(Refused, match="cannot be repeated in another file"):
         dom0.sync()
 
     assert dom0.tree() == before
@@ -557,7 +340,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-CHANGING = ("open", "fsync", "rename", "unlink", "mkdir", "rmdir", "fchmod", "chmod")
+CHANGING = ("open", "fsync", "rename", "unlink", "mkdir", "fchmod")
 
 
 class Cut:
@@ -650,7 +433,7 @@ def test_the_test_of_cuts_notices_a_file_that_is_written_in_place(monkeypatch):
             os.fsync(file.fileno())
             file.write(content[half:])
 
-    monkeypatch.setattr(whitelist, "_replace", written_in_place)
+    monkeypatch.setattr(whitelist, "_write", written_in_place)
 
     assert ("ext", "n") in [dom0.xapi_list() for dom0 in cuts(Host.sync, added, Killed())]
 
@@ -728,7 +511,7 @@ def test_doing_it_twice_equals_doing_it_once(on_host, tree):
 
 @given(TREES, st.integers(0, 2), st.integers(1, 2))
 def test_removal_restores_every_byte(on_host, tree, syncs, removals):
-    with on_host(tree) as dom0:
+    with on_host({**tree, **DIRECTORY}) as dom0:
         before = dom0.tree()
 
         for _ in range(syncs):
@@ -758,27 +541,3 @@ def test_it_never_matters_what_was_there_before(on_host, tree, changes):
             other.sync()
             if has_list:
                 assert dom0.tree() == other.tree()
-
-
-@given(TREES, st.binary(max_size=20))
-def test_edits_outlive_any_number_of_runs(on_host, tree, comment):
-    with on_host({**tree, **DIRECTORY}) as dom0:
-        before = read_whitelist(str(dom0.root))
-        dom0.sync()
-        ours = [name for name in dom0.conf_d() if name.endswith("zz-relvmoiscsi.conf")]
-        assume(ours)
-        path, comment = CONF_D + ours[0], b"# " + comment.replace(b"\n", b"")
-        dom0.edit(path, b"\n# relvmoiscsi end\n", b" added\n# relvmoiscsi end\n" + comment)
-        edited = dom0.xapi_list()
-
-        dom0.sync()
-        dom0.sync()
-
-        assert sorted(dom0.xapi_list()) == sorted(edited)
-        assert comment in (dom0 / path).read_bytes()
-
-        dom0.remove()
-
-        lacking = [name for name in OURS if not before.allows(name)]
-        assert sorted((*dom0.xapi_list(), *lacking)) == sorted(edited)
-        assert comment in (dom0 / path).read_bytes()
