@@ -88,30 +88,23 @@ def exists(host: Host, name: str) -> bool:
         return False
 
 
-def can_be_entered(host: Host) -> bool:
-    """Whether programs can be run in the root, and not only from outside."""
-    return os.path.realpath(host.root) == "/" or (host.is_superuser and is_program(host, "/usr/bin/env"))
+def run(host: Host, program: str, *arguments: str) -> Completed:
+    """Run a program of the root. Raises CommandFailed."""
+    return _run(host, [], program, arguments)
 
 
-def run(host: Host, program: str, *arguments: str, accept: Sequence[int] = (0,)) -> Completed:
-    """Run a program of the root. Raises CommandFailed for an exit status that is not in `accept`."""
-    return _run(host, [], program, arguments, accept)
+def run_as_xapi(host: Host, program: str, *arguments: str) -> Completed:
+    """The same with the environment that xapi gives. To look is not to write: Python compiles nothing."""
+    return _run(host, ["/usr/bin/env", "-i", "PATH=" + XAPI_PATH, "PYTHONDONTWRITEBYTECODE=1"], program, arguments)
 
 
-def run_as_xapi(host: Host, program: str, *arguments: str, setting: str = "") -> Completed:
-    """The same with the environment that xapi gives, and maybe one more `NAME=value`."""
-    return _run(host, ["/usr/bin/env", "-i", "PATH=" + XAPI_PATH] + [setting] * bool(setting), program, arguments)
-
-
-def _run(
-    host: Host, before: List[str], program: str, arguments: Sequence[str], accept: Sequence[int] = (0,)
-) -> Completed:
+def _run(host: Host, before: List[str], program: str, arguments: Sequence[str]) -> Completed:
     if os.path.realpath(host.root) != "/":
-        if can_be_entered(host):
+        if host.is_superuser and is_program(host, "/usr/bin/env"):
             before = ["chroot", host.root, *before]
         elif is_program(host, program):  # files of a host, without a system to run programs in
             program = path_of(host, program)
-    return host.runner([*before, program, *arguments], accept=accept, timeout=COMMAND_SECONDS)
+    return host.runner([*before, program, *arguments], timeout=COMMAND_SECONDS)
 
 
 def processes(host: Host, name: str) -> Optional[List[int]]:

@@ -8,20 +8,13 @@ asked through our host plugin (drivers/plugins/relvmoiscsi), which gives their o
 import os
 from concurrent.futures import ThreadPoolExecutor
 from glob import escape, glob
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import finding as findings_
-from relvmoiscsi.doctor import hba, host_root
-from relvmoiscsi.doctor.driver import PHRASE, TYPE, DriverInfo
-from relvmoiscsi.doctor.finding import (
-    Finding,
-    listed,
-    ok,
-    problem,
-    unknown,
-    warning,
-)
+from relvmoiscsi.doctor import host_root
+from relvmoiscsi.doctor.driver import PHRASE, TYPE, TYPES, DriverInfo
+from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
 from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.doctor.settings import KEEPS_ALL, MAKES_ONE, examine_vdis
 from relvmoiscsi.host.disk import holders, multipath
@@ -35,9 +28,9 @@ PLUGIN_SECONDS = 120.0  #: what it runs on the other host has bounds of its own
 HOSTS_AT_ONCE = 8
 
 _AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
-_TYPES = (TYPE, hba.TYPE)
 _UPGRADE = "rolling_upgrade_in_progress"
 _ON_MASTER = "See that the master has relvmoiscsi and accepts it, then run `xe-toolstack-restart` there."
+_ON_ALL = "Install the same package on every host of the pool, then restart every toolstack, the master's first."
 
 #: a version and findings, or why there are none
 Answer = Union[Tuple[str, List[Finding]], Exception]
@@ -53,8 +46,8 @@ class Pool(NamedTuple):
     drivers: List[Mapping[str, Any]]  #: SM records of our type
     types: List[str]  #: SR types that the master has registered since it started
     answers: Mapping[str, Answer]  #: of the host plugins
-    leftovers: Sequence[Mapping[str, Any]] = ()  #: SR records of our types
     attachments: Attachments = Attachments({}, {}, "")
+    leftovers: Tuple[str, ...] = ()  #: UUIDs of SRs of our types
 
     def name(self, ref: str) -> str:
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
@@ -89,8 +82,8 @@ def read_pool(here: Host) -> Pool:
             [record for record in xapi.records("SM").values() if str(record.get("type")).lower() == TYPE],
             [str(name).lower() for name in xapi.call("SR.get_supported_types")],
             answers,
-            [record for record in srs.values() if str(record.get("type")).lower() in _TYPES],
             Attachments(xapi.records("PBD"), srs, own),
+            tuple(str(sr.get("uuid", "")) for sr in srs.values() if str(sr.get("type")).lower() in TYPES),
         )
 
 
@@ -126,42 +119,33 @@ def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Fin
 
 
 def examine_registration(pool: Pool) -> Finding:
-    master = pool.name(pool.master_ref)
-    if TYPE in pool.types and hba.TYPE in pool.types:
-        return ok("registration", f"xapi of the pool's master, {master}, has registered both drivers.")
-    if TYPE in pool.types:
-        sentence = f"xapi of the pool's master, {master}, has registered {TYPE} and not {hba.TYPE}."
-        return warning("registration", sentence, _ON_MASTER)
-    sentence = f"xapi of the pool's master, {master}, has not registered the driver: SR.create fails."
-    return problem("registration", sentence, _ON_MASTER)
+    lacking = [name for name in TYPES if name not in pool.types]
+    master = f"xapi of the pool's master, {pool.name(pool.master_ref)},"
+    if not lacking:
+        return ok("registration", f"{master} has registered both drivers.")
+    sentence = f"{master} has not registered {' and '.join(lacking)}: SR.create of that type fails."
+    return (problem if TYPE in lacking else warning)("registration", sentence, _ON_MASTER)
 
 
 def examine_record(here: Host, pool: Pool, info: Optional[DriverInfo]) -> Finding:
     """The SM record, which is all that `xe sm-list` shows, on any host."""
+    detects = f'`xe sm-list | grep "{PHRASE}"`, by which CloudStack detects it,'
     if not pool.drivers:
-        sentence = '`xe sm-list | grep "{}"`, by which CloudStack detects it, prints nothing: {}.'.format(
-            PHRASE, "xapi's database has no SM record of type " + TYPE
-        )
-        advice = "Any host without the package removes the record when it starts: install it on all, then restart all."
-        return problem("sm-record", sentence, advice)
+        sentence = f"{detects} prints nothing: xapi's database has no SM record of type {TYPE}."
+        return problem("sm-record", sentence, _ON_ALL)
     record = pool.drivers[0]
     name, description = str(record.get("name_label", "")), str(record.get("name_description", ""))
     file, version = str(record.get("driver_filename", "")), str(record.get("version", ""))
     if PHRASE not in name + "\n" + description:
-        sentence = '`xe sm-list | grep "{}"`, by which CloudStack detects it, prints nothing: the record says "{}".'
-        return problem(
-            "sm-record", sentence.format(PHRASE, name), "Restart the toolstack of every host, the master first."
-        )
+        return problem("sm-record", f'{detects} prints nothing: the record says "{name}".', _ON_ALL)
     if not host_root.is_program(here, file):
-        sentence = "The SM record names {}, and this host has no such program; its next start removes the record."
-        return problem("sm-record", sentence.format(file), "Install the same package on every host of the pool.")
+        sentence = f"The SM record names {file}, which this host lacks; the next start of its xapi removes the record."
+        return problem("sm-record", sentence, _ON_ALL)
     if info is not None and (info.name, info.version) != (name, version):
-        sentence = (
-            f'The SM record says "{name}", version {version}; the driver of this host says "{info.name}", version '
-            f"{info.version}."
-        )
-        return warning("sm-record", sentence, "Restart the toolstack of every host, the master first.")
-    return ok("sm-record", f'`xe sm-list | grep "{PHRASE}"` finds "{name}", version {version}, {file}.')
+        said = f'"{info.name}", version {info.version}'
+        sentence = f'The SM record says "{name}", version {version}; the driver of this host says {said}.'
+        return warning("sm-record", sentence, _ON_ALL)
+    return ok("sm-record", f'{detects} finds "{name}", version {version}, {file}.')
 
 
 def examine_hosts(pool: Pool) -> List[Finding]:
@@ -170,41 +154,32 @@ def examine_hosts(pool: Pool) -> List[Finding]:
     if not pool.own_ref:
         sentence = "xapi does not know this host by the INSTALLATION_UUID in /etc/xensource-inventory."
         found.insert(0, unknown("hosts", sentence, "Run `relvmoiscsi doctor` on the running host."))
-    if not found:
-        count = len(pool.hosts)
-        sentence = "All {} hosts of the pool have relvmoiscsi {}, and are ready by their own findings."
-        alone = "The pool has this host only, and it answers with relvmoiscsi {1}."
-        found = [ok("hosts", (alone if count == 1 else sentence).format(count, __version__))]
-    return found
+    count = "All hosts of the pool have" if len(pool.hosts) > 1 else "The pool's only host has"
+    return found or [ok("hosts", f"{count} relvmoiscsi {__version__}, and no host finds a problem.")]
 
 
 def _host(pool: Pool, ref: str) -> List[Finding]:
     """What keeps a host from being ready, or is to be known of it; nothing if all is well."""
     answer, host = pool.answers[ref], pool.name(ref)
-    if isinstance(answer, XapiFailure):
-        return [_no_answer(answer, host)._replace(host="" if ref == pool.own_ref else host)]
     if isinstance(answer, Exception):
-        sentence = f"{host} gives an answer that cannot be read: {str(answer)[:200]}."
-        return [unknown("hosts", sentence, "Install the same package on every host of the pool.")._replace(host=host)]
+        return [_no_answer(answer, host)._replace(host="" if ref == pool.own_ref else host)]
     version, findings = answer
     found = [finding._replace(host=host) for finding in findings if finding.status != findings_.OK]
     if version != __version__:
         sentence = f"{host} has relvmoiscsi {version}, and this command is {__version__}."
-        found.insert(
-            0, problem("hosts", sentence, "Install the same package on every host of the pool.")._replace(host=host)
-        )
+        found.insert(0, problem("hosts", sentence, _ON_ALL)._replace(host=host))
     return found
 
 
-def _no_answer(failure: XapiFailure, host: str) -> Finding:
-    if failure.code == "XENAPI_MISSING_PLUGIN":
+def _no_answer(failure: Exception, host: str) -> Finding:
+    code = failure.code if isinstance(failure, XapiFailure) else ""
+    if code == "XENAPI_MISSING_PLUGIN":
         sentence = f"{host} does not have relvmoiscsi, or not all of it: xapi finds no host plugin there."
-        advice = "Install the package there, then run `xe-toolstack-restart` there; until then, each start of its xapi "
-        return problem("hosts", sentence, advice + "removes the driver from the pool's list.")
-    if failure.code in _AWAY:
+        return problem("hosts", sentence, _ON_ALL)
+    if code in _AWAY:
         sentence = f"{host} cannot be asked: it is offline or just starting."
         return unknown("hosts", sentence, "Run `relvmoiscsi doctor` again when it is back.")
-    sentence = f"{host} cannot be asked: {str(failure)[:400]}"
+    sentence = f"{host} cannot be asked, or its answer cannot be read: {str(failure)[:400]}"
     return unknown("hosts", sentence, "Run `relvmoiscsi doctor` on that host.")
 
 
@@ -228,11 +203,10 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
     """During a call xapi has a row of its SR, and keeps it if it dies then. No LUN has that UUID."""
     if not pool.leftovers:
         return []
-    uuids = [str(record.get("uuid", "")) for record in pool.leftovers]
-    sentence = "xapi has {} of type {}, which is there during a call only or left over from one: {}.".format(
-        "an SR" if len(uuids) == 1 else f"{len(uuids)} SRs", " or ".join(_TYPES), listed(uuids)
+    sentence = (
+        f"xapi has SRs of type {' or '.join(TYPES)}, which are there during a call only: {listed(pool.leftovers)}."
     )
-    commands = [f"`xe sr-forget uuid={uuid}`" for uuid in uuids]
+    commands = [f"`xe sr-forget uuid={uuid}`" for uuid in pool.leftovers]
     advice = (
         f"If no SR.create is under way: {listed(commands)}. Where the call had a CHAP password, a Secret stays: "
         "`relvmoiscsi pool secrets --remove`."
@@ -242,22 +216,23 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
 
 def examine_volumes(here: Host, pool: Pool) -> List[Finding]:
     """Volumes of an SR that this host has not attached; host/xapi/stale_volumes.py has how they come to be there."""
-    found = []
-    for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*"))):
-        disk = os.path.basename(path)
-        if disk.startswith("dm-"):
-            continue
-        for sr_uuid in Use((disk,), tuple(holders.stacked(disk, here))).srs:
-            if pool.attachments.is_attached_here(sr_uuid) is False:
-                sentence = (
-                    f"Volumes of the SR {sr_uuid} are active on the disk {disk}, and that SR is not attached here."
-                )
-                advice = (
-                    "A plug of that SR may have failed beside a clone of its LUN. Run "
-                    f"{vg_command(sr_uuid)} here, resignature the clone, then plug the SR."
-                )
-                found.append(warning("active-volumes", sentence, advice))
-    return found
+    disks = [os.path.basename(path) for path in sorted(glob(os.path.join(escape(here.sysfs), "block/*")))]
+    return [
+        _active(sr_uuid, disk)
+        for disk in disks
+        if not disk.startswith("dm-")
+        for sr_uuid in Use((disk,), tuple(holders.stacked(disk, here))).srs
+        if pool.attachments.is_attached_here(sr_uuid) is False
+    ]
+
+
+def _active(sr_uuid: str, disk: str) -> Finding:
+    sentence = f"Volumes of the SR {sr_uuid} are active on the disk {disk}, and that SR is not attached here."
+    advice = (
+        "A plug of that SR may have failed beside a clone of its LUN. Run "
+        f"{vg_command(sr_uuid)} here, resignature the clone, then plug the SR."
+    )
+    return warning("active-volumes", sentence, advice)
 
 
 def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
@@ -265,9 +240,11 @@ def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
     said = {ref: answer[1] for ref, answer in pool.answers.items() if not isinstance(answer, Exception)}
     if pool.own_ref in said:
         said[pool.own_ref] = [examine_vdis(here)]
-    sentences = {ref: {finding.sentence for finding in found} for ref, found in said.items()}
-    one = [pool.name(ref) for ref, found in sentences.items() if MAKES_ONE in found]
-    every = [pool.name(ref) for ref, found in sentences.items() if KEEPS_ALL in found]
+
+    def hosts_that_say(sentence: str) -> List[str]:
+        return [pool.name(ref) for ref, found in said.items() if sentence in (each.sentence for each in found)]
+
+    one, every = hosts_that_say(MAKES_ONE), hosts_that_say(KEEPS_ALL)
     if not one or not every:
         return []
     sentence = (
@@ -286,13 +263,8 @@ def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:
             f"{listed([pool.name(ref) for ref in on if not on[ref]])}."
         )
         return [warning("multipathing", sentence, "Set it alike on all hosts of the pool, in maintenance mode.")]
-    if pool.own_ref not in on:
+    if not on.get(pool.own_ref, False):
         return []
-    if not on[pool.own_ref]:
-        if host_root.processes(here, "multipathd"):
-            sentence = "multipathd runs, and multipathing is off for this host: it may take disks that SM uses."
-            return [warning("multipathing", sentence, "Stop it, unless this host boots from a SAN.")]
-        return [ok("multipathing", "Multipathing is off.")]
     if host_root.program_of(here, "multipath") is None or host_root.program_of(here, "multipathd") is None:
         sentence = "Multipathing is on for this host, and it lacks multipath or multipathd."
         return [problem("multipathing", sentence, "Install the package device-mapper-multipath.")]

@@ -4,18 +4,10 @@
 import os
 import re
 import time
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Optional, Tuple
 
 from relvmoiscsi.doctor import host_root
-from relvmoiscsi.doctor.driver import Driver
-from relvmoiscsi.doctor.finding import (
-    Finding,
-    listed,
-    ok,
-    problem,
-    unknown,
-    warning,
-)
+from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import conf
@@ -27,13 +19,6 @@ _START_TIME = 19  #: of the words in /proc/<number>/stat behind the name in pare
 _TOLERANCE_SECONDS = 1.0  #: the kernel's time of boot is rounded, and xapi needs longer than that to get to the drivers
 
 
-class Change(NamedTuple):
-    """A file that xapi reads when it starts, and when it last changed."""
-
-    path: str
-    seconds: float  #: since the epoch
-
-
 def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     """When xapi started (seconds since the epoch), None if that is not known; and what there is to say about it."""
     numbers = host_root.processes(host, "xapi")
@@ -43,73 +28,47 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     if not numbers:
         return None, problem("xapi", "xapi does not run on this host.", "Start it: `xe-toolstack-restart`.")
     boot = re.search(r"^btime (\d+)$", host_root.text_of(host, "/proc/stat"), re.MULTILINE)
-    ticks = [_start_ticks(host, number) for number in numbers]
-    known = [found for found in ticks if found is not None]
+    ticks = [host_root.text_of(host, f"/proc/{number}/stat").rpartition(")")[2].split() for number in numbers]
+    known = [int(words[_START_TIME]) for words in ticks if len(words) > _START_TIME and words[_START_TIME].isdigit()]
     if boot is None or not known:
-        sentence = "xapi runs; since when, the kernel does not say."
-        return None, unknown("xapi", sentence, RESTART)
+        return None, unknown("xapi", "xapi runs; since when, the kernel does not say.", RESTART)
     # Where it has a watchdog there are two; the first is never younger than the one that looked for drivers.
     started = int(boot.group(1)) + min(known) / _TICKS
     return started, ok("xapi", f"xapi runs since {_moment(started)}.")
 
 
-def _start_ticks(host: Host, number: int) -> Optional[int]:
-    words = host_root.text_of(host, f"/proc/{number}/stat").rpartition(")")[2].split()
-    return int(words[_START_TIME]) if len(words) > _START_TIME and words[_START_TIME].isdigit() else None
-
-
-def examine_restart(
-    host: Host, started: Optional[float], driver: Optional[Driver], is_registered: Optional[bool] = None
-) -> Finding:
-    """Has xapi started since the driver and the lists changed?
+def examine_restart(host: Host, started: Optional[float], driver: str, is_registered: Optional[bool] = None) -> Finding:
+    """Has xapi started since the driver at this path and the lists changed?
 
     `is_registered`: whether this host's xapi is known to have the driver; None if that cannot be asked. Then what
     changed matters less: it runs the file that is there now.
     """
     if started is None:
-        sentence = "Whether xapi has seen the driver and its settings is not known."
-        return unknown("restart", sentence, RESTART)
+        return unknown("restart", "Whether xapi has seen the driver and its settings is not known.", RESTART)
     try:
-        changes = _changes(host, driver)
-        directory = _change(host, conf.CONF_D)
+        paths = [driver] if driver else []
+        paths += [setting.path for setting in conf.read_whitelist(host.root).sources] + [conf.CONF_D]
+        late = [path for path in dict.fromkeys(paths) if _changed_at(host, path) > started + _TOLERANCE_SECONDS]
     except (NotFound, OSError) as error:
         return unknown("restart", f"When files of xapi changed is not known: {error}.", RESTART)
-    late = [change for change in changes if change.seconds > started + _TOLERANCE_SECONDS]
-    if late:
-        newest = max(late, key=lambda change: change.seconds)
-        sentence = "xapi has not seen what {} now: changed at {}, after xapi had started.".format(
-            listed([change.path for change in late]) + (" is" if len(late) == 1 else " are"), _moment(newest.seconds)
-        )
-        if is_registered:
-            return warning("restart", sentence + " It has the driver, as it was before.", RESTART)
-        return problem("restart", sentence, RESTART)
-    if directory is not None and directory.seconds > started + _TOLERANCE_SECONDS:
-        sentence = (
-            f"Something was added to {conf.CONF_D} or removed from it at {_moment(directory.seconds)}, after xapi "
-            "had started."
-        )
-        return warning("restart", sentence, "If that was a list of storage drivers: " + RESTART)
-    return ok("restart", "xapi has started since the driver and the lists of drivers last changed.")
+    if not late:
+        return ok("restart", "xapi has started since the driver and the lists of drivers last changed.")
+    sentence = f"xapi has not seen what has changed after it had started: {listed(late)}."
+    if is_registered or late == [conf.CONF_D]:
+        return warning("restart", sentence, RESTART)
+    return problem("restart", sentence, RESTART)
 
 
-def _changes(host: Host, driver: Optional[Driver]) -> List[Change]:
-    """The driver, and the files with a list of drivers. Raises NotFound and OSError."""
-    paths = [driver.path] if driver else []
-    paths += [setting.path for setting in conf.read_whitelist(host.root).sources]
-    changes = (_change(host, path) for path in dict.fromkeys(paths))
-    return [change for change in changes if change is not None]
-
-
-def _change(host: Host, path: str) -> Optional[Change]:
-    """None if it is not there. An installed file may have any mtime; ctime is when it came here."""
-    found = []
+def _changed_at(host: Host, path: str) -> float:
+    """When the file, or the link to it, last changed; 0 if it is not there. An installed file may have any mtime."""
+    found = [0.0]
     for name in (host.at(path), host_root.path_of(host, path)):
         try:
             status = os.lstat(name)
         except FileNotFoundError:
             continue
         found.append(max(status.st_mtime, status.st_ctime))
-    return Change(path, max(found)) if found else None
+    return max(found)
 
 
 def _moment(seconds: float) -> str:

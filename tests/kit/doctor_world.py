@@ -13,8 +13,8 @@ import xmlrpc.client
 from contextlib import contextmanager
 from pathlib import Path
 
-from relvmoiscsi.doctor import programs
 from relvmoiscsi.doctor.host_root import XAPI_PATH
+from relvmoiscsi.doctor.needs import OUR_RULES
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.command import TIMED_OUT, Completed, run
 from relvmoiscsi.host.this_host import Host
@@ -35,7 +35,7 @@ UUID = "6f0e6ba1-0000-4000-8000-00000000000a"
 DRIVER_INFO = runpy.run_path(str(EXECUTABLE))["DRIVER_INFO"]
 INFO = xmlrpc.client.dumps((DRIVER_INFO,), methodresponse=True)
 UNIMPLEMENTED = xmlrpc.client.dumps(xmlrpc.client.Fault(38, "The operation sr_doctor is not supported"))
-AS_XAPI = ("/usr/bin/env", "-i", "PATH=" + XAPI_PATH)
+AS_XAPI = ("/usr/bin/env", "-i", "PATH=" + XAPI_PATH, "PYTHONDONTWRITEBYTECODE=1")
 
 
 class Transcript:
@@ -89,25 +89,13 @@ class World:
         self.xapi_started(3600)
 
     def _programs(self):
-        for name in (
-            "/usr/sbin/iscsiadm",
-            "/usr/sbin/multipath",
-            "/usr/sbin/multipathd",
-            "/usr/bin/flock",
-            "/usr/bin/find",
-        ):
-            self.program(name, f"#!/bin/sh\necho {os.path.basename(name)} version 6.2.0.874\n")
-        self.program("/usr/lib/udev/scsi_id", "#!/bin/sh\n")
-        self.program("/usr/bin/rpm", "#!/bin/sh\n")
-        self.put("/var/lib/rpm/Packages", "")
-        for name in programs.OUR_RULES:
+        for name in ("/usr/sbin/multipath", "/usr/sbin/multipathd"):
+            self.program(name, "#!/bin/sh\n")
+        for name in OUR_RULES:
             self.copy(TOP / "udev" / name, "/etc/udev/rules.d/" + name)
-        self.put("/run/udev/control", "")
 
     def _rest(self):
         self.put("/etc/iscsi/initiatorname.iscsi", "InitiatorName=iqn.2026-01.test:xs1\n")
-        self.put("/var/log/SMlog", "")
-        self.put("/dev/log", "")
         os.makedirs(self.at("/var/lib/xcp"))
 
     def host(self, *programs, **options):

@@ -13,7 +13,7 @@ from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import __version__
 from relvmoiscsi.doctor import examine
 from relvmoiscsi.doctor.driver import DriverInfo
-from relvmoiscsi.doctor.finding import Finding, ok, problem, to_json
+from relvmoiscsi.doctor.finding import ok, problem, to_json
 from relvmoiscsi.doctor.pool import (
     examine_hosts,
     examine_multipathing,
@@ -86,7 +86,7 @@ def test_a_pool_in_which_all_is_well(world, pool):
     found = examine_pool(world.host(), read_pool(world.host()), INFO)
 
     assert {finding.status for finding in found} == {"ok"}, found
-    assert [finding.name for finding in found] == ["registration", "sm-record", "hosts", "multipathing"]
+    assert [finding.name for finding in found] == ["registration", "sm-record", "hosts"]
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -138,12 +138,6 @@ def test_a_xapi_that_refuses_leaves_the_pool_unknown(world, pool):
     assert finding.name == "pool" and finding.status == "unknown"
     assert "MESSAGE_METHOD_UNKNOWN" in finding.sentence
     assert pool.db.refs("session") == []
-
-
-def test_a_socket_in_a_circle_of_links_leaves_the_pool_unknown(world):
-    world.link("/var/lib/xcp/xapi", "xapi")
-
-    assert examine(world.host())[-1].status == "unknown"
 
 
 # --- what xapi has
@@ -217,15 +211,13 @@ def test_a_record_is_not_compared_with_a_driver_that_does_not_answer(world, pool
 def test_every_host_has_the_same_version(world, pool):
     finding = the_one(hosts(world))
 
-    assert finding == ok(
-        "hosts", f"All 2 hosts of the pool have relvmoiscsi {__version__}, and are ready by their own findings."
-    )
+    assert finding == ok("hosts", f"All hosts of the pool have relvmoiscsi {__version__}, and no host finds a problem.")
 
 
 def test_a_pool_of_one_host(world, pool):
     pool.db.destroy("host", pool.hosts[XS2])
 
-    assert the_one(hosts(world)).sentence.startswith("The pool has this host only")
+    assert the_one(hosts(world)).sentence.startswith("The pool's only host has relvmoiscsi")
 
 
 @pytest.mark.parametrize("host", [0, XS2])
@@ -247,12 +239,6 @@ def test_another_version_on_another_host_is_a_problem(world, pool):
 
     assert finding.status == "problem"
     assert finding.sentence == f"xs2 has relvmoiscsi 0.0.9, and this command is {__version__}."
-
-
-def test_another_version_of_the_plugin_on_this_host_is_a_problem(world, pool):
-    answers(world, pool, "0.0.9", host=0)
-
-    assert "0.0.9" in the_one(hosts(world)).sentence
 
 
 def test_problems_of_another_host_are_told_with_its_name(world, pool):
@@ -316,7 +302,7 @@ def test_many_hosts_are_asked_at_once(world, pool):
         host = pool._new_host(number, f"xs{number}")
         pool.api.host_plugins.directories[host] = world.at("/plugins/" + pool.hosts[XS2])
 
-    assert the_one(hosts(world)).sentence.startswith("All 18 hosts")
+    assert the_one(hosts(world)).sentence.startswith("All hosts of the pool have")
 
 
 # --- and what else keeps SR.create or CloudStack from working
@@ -366,20 +352,8 @@ def test_multipathing_needs_its_programs(world, pool):
     assert the_one(examine_multipathing(world.host(), found)).status == "problem"
 
 
-def test_a_multipathd_that_runs_while_multipathing_is_off_is_a_warning(world, pool):
-    found = read_pool(world.host())
-    assert the_one(examine_multipathing(world.host(), found)).sentence == "Multipathing is off."
-    world.process(50, "multipathd")
-
-    assert the_one(examine_multipathing(world.host(), found)).status == "warning"
-
-
 def test_multipathing_of_an_unknown_host_is_not_judged(world, pool):
     assert examine_multipathing(world.host(), read_pool(world.host())._replace(own_ref="")) == []
-
-
-def test_a_finding_keeps_its_host():
-    assert Finding("a", "ok", "A.").host == ""
 
 
 # --- one VDI

@@ -6,11 +6,8 @@ import os
 import pytest
 
 from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, STOCK, unreadable
-from relvmoiscsi.doctor import host_root
-from relvmoiscsi.doctor.driver import Driver
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 
-THE_DRIVER = Driver(DRIVER)
 HOUR = 3600
 
 
@@ -18,7 +15,7 @@ def restart(world, is_registered=None):
     """xapi started an hour from now: nothing is newer unless a test makes it so."""
     started, finding = xapi_started(world.host())
     assert finding.status == "ok"
-    return examine_restart(world.host(), started, THE_DRIVER, is_registered)
+    return examine_restart(world.host(), started, DRIVER, is_registered)
 
 
 def newer(world, path):
@@ -88,14 +85,6 @@ def test_a_start_that_the_kernel_does_not_tell_is_unknown(world, path, content):
     assert started is None and finding.status == "unknown"
 
 
-def test_a_name_with_a_parenthesis_does_not_confuse(world):
-    before, _ = xapi_started(world.host())
-    stat = host_root.text_of(world.host(), "/proc/100/stat")
-    world.put("/proc/100/stat", stat.replace("(xapi)", "(xa) 1 2 (pi)"))
-
-    assert xapi_started(world.host())[0] == before
-
-
 # --- has it started since
 
 
@@ -109,8 +98,7 @@ def test_a_file_that_came_after_xapi_started_is_a_problem(world, path):
 
     finding = restart(world)
 
-    shown = DRIVER if path == REAL_DRIVER else path
-    assert finding.status == "problem" and shown in finding.sentence
+    assert finding.status == "problem" and (DRIVER if path == REAL_DRIVER else path) in finding.sentence
     assert "xe-toolstack-restart" in finding.advice
 
 
@@ -122,20 +110,6 @@ def test_an_old_file_that_was_installed_after_xapi_started_is_noticed(world):
     finding = restart(world)
 
     assert finding.status == "problem" and DRIVER in finding.sentence
-
-
-def test_a_link_that_was_made_after_xapi_started_is_noticed(world):
-    moment = os.stat(world.root).st_mtime + 2 * HOUR
-    os.utime(world.at(DRIVER), (moment, moment), follow_symlinks=False)
-
-    assert restart(world).status == "problem"
-
-
-def test_files_without_a_list_do_not_matter(world):
-    world.put("/etc/xapi.conf.d/10-other.conf", "log-level=debug\n")
-    newer(world, "/etc/xapi.conf.d/10-other.conf")
-
-    assert restart(world).status == "ok"
 
 
 def test_a_list_that_has_gone_is_a_warning(world):
@@ -159,7 +133,7 @@ def test_without_a_driver_the_lists_count(world):
     newer(world, DROP_IN)
     started, _ = xapi_started(world.host())
 
-    assert examine_restart(world.host(), started, None).status == "problem"
+    assert examine_restart(world.host(), started, "").status == "problem"
 
 
 def test_a_driver_that_has_just_gone_does_not_confuse(world):
@@ -169,7 +143,7 @@ def test_a_driver_that_has_just_gone_does_not_confuse(world):
 
 
 def test_without_a_start_it_is_unknown(world):
-    assert examine_restart(world.host(), None, THE_DRIVER).status == "unknown"
+    assert examine_restart(world.host(), None, DRIVER).status == "unknown"
 
 
 @pytest.mark.parametrize("path", ["/etc/xapi.conf.d", "/opt/xensource/sm"])
@@ -177,6 +151,6 @@ def test_files_that_cannot_be_looked_at_are_unknown(world, path):
     started, _ = xapi_started(world.host())
 
     with unreadable(world.at(path)):
-        finding = examine_restart(world.host(), started, THE_DRIVER)
+        finding = examine_restart(world.host(), started, DRIVER)
 
     assert finding.status == "unknown"

@@ -74,7 +74,7 @@ def test_no_more_of_a_file_is_read_than_is_of_use(tmp_path):
 
 
 def test_a_program_is_looked_for_in_the_root(world):
-    assert host_root.program_of(world.host(), "iscsiadm") == "/usr/sbin/iscsiadm"
+    assert host_root.program_of(world.host(), "multipath") == "/usr/sbin/multipath"
     assert host_root.program_of(world.host(), "sh") is None
 
 
@@ -82,13 +82,13 @@ def test_a_program_runs_in_the_root_where_that_is_a_system(world):
     world.program("/usr/bin/env", "")
     host = world.host((["--version"], ""), ([DRIVER], ""), (["python3"], ""))
 
-    host_root.run(host, "/usr/sbin/iscsiadm", "--version")
+    host_root.run(host, "/usr/sbin/multipath", "--version")
     host_root.run_as_xapi(host, DRIVER, "argument")
     host_root.run(host._replace(is_superuser=False), "python3")
 
     chroot = ("chroot", world.root)
     assert host.runner.calls == [
-        (*chroot, "/usr/sbin/iscsiadm", "--version"),
+        (*chroot, "/usr/sbin/multipath", "--version"),
         (*chroot, *AS_XAPI, DRIVER, "argument"),
         ("python3",),
     ]
@@ -97,13 +97,13 @@ def test_a_program_runs_in_the_root_where_that_is_a_system(world):
 def test_a_program_of_mere_files_runs_outside(world):
     host = world.host((["--version"], ""), ([world.at(REAL_DRIVER)], ""), (["/usr/bin/python3"], ""))
 
-    host_root.run(host, "/usr/sbin/iscsiadm", "--version")
-    host_root.run_as_xapi(host, DRIVER, setting="A=b")
+    host_root.run(host, "/usr/sbin/multipath", "--version")
+    host_root.run_as_xapi(host, DRIVER)
     host_root.run(host, "/usr/bin/python3")
 
     assert host.runner.calls == [
-        (world.at("/usr/sbin/iscsiadm"), "--version"),
-        (*AS_XAPI, "A=b", world.at(REAL_DRIVER)),
+        (world.at("/usr/sbin/multipath"), "--version"),
+        (*AS_XAPI, world.at(REAL_DRIVER)),
         ("/usr/bin/python3",),
     ]
 
@@ -129,7 +129,32 @@ def test_a_host_on_which_all_is_well(world):
     found = doctor.examine_host(world.host())
 
     assert {finding.status for finding in found} == {"ok"}, found
-    assert len(found) == 19
+    assert len(found) == 12
+
+
+@pytest.mark.parametrize("is_asked_by_the_plugin", [False, True])
+def test_a_machine_that_is_no_dom0_is_told_so_with_what_was_looked_at(tmp_path, is_asked_by_the_plugin):
+    look = doctor.examine_host if is_asked_by_the_plugin else doctor.examine
+
+    (finding,) = look(Host(str(tmp_path), runner=None))
+
+    assert (finding.name, finding.status) == ("dom0", "problem")
+    assert finding.sentence == (
+        f"This is no dom0: there is no /etc/xensource-inventory, no /etc/xapi.conf, no /opt/xensource in {tmp_path}."
+    )
+    assert finding.advice.startswith("Run it as root in dom0")
+
+
+@pytest.mark.processes
+def test_a_dom0_without_anything_else_has_findings_only(tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/xapi.conf").write_text("")
+
+    found = doctor.examine(Host(str(tmp_path), is_superuser=False))
+
+    bad = {finding.name for finding in found if finding.status in ("problem", "unknown")}
+    assert bad == {"user", "executable", "whitelist", "xapi", "restart", "initiator", "udev-rules", "pool"}
+    assert not is_ready(found) and all(finding.advice for finding in found if finding.status != "ok")
 
 
 @pytest.mark.processes
@@ -139,25 +164,6 @@ def test_looking_changes_nothing(world):
     doctor.examine(world.host())
 
     assert world.tree() == before
-
-
-@pytest.mark.processes
-def test_a_root_without_anything_has_findings_only(tmp_path):
-    found = doctor.examine(Host(str(tmp_path), is_superuser=False))
-
-    assert not is_ready(found)
-    assert {"user", "executable", "whitelist", "xapi", "restart", "initiator", "pool"} <= {
-        finding.name for finding in found if finding.status in ("problem", "unknown")
-    }
-    assert all(finding.advice for finding in found if finding.status != "ok")
-
-
-def test_without_an_executable_the_driver_is_not_asked(world):
-    os.chmod(world.at(REAL_DRIVER), 0o644)
-
-    found = doctor.examine_host(world.host((["-V", "relvmoiscsi"], "")))
-
-    assert [finding.name for finding in found][:2] == ["executable", "whitelist"]
 
 
 # --- findings
@@ -218,7 +224,3 @@ def test_what_another_host_says_is_cut():
     text = finding_.to_json("1", [ok("a", "x" * 1000000)])
 
     assert len(from_json(text)[1][0].sentence) == 2000
-
-
-def test_the_world_of_these_tests_has_the_driver_behind_a_link(world):
-    assert os.path.islink(world.at(DRIVER)) and not os.path.exists(world.at(DRIVER))

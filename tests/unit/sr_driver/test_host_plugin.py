@@ -47,7 +47,7 @@ def test_doctor(python):
     version, findings = from_json(answer(python, PLUGIN, call_of("doctor")))
 
     assert version == __version__
-    assert "whitelist" in [finding.name for finding in findings]
+    assert [finding.name for finding in findings] == ["dom0"]
     assert "pool" not in [finding.name for finding in findings]
 
 
