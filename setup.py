@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Installs the engine and the command; nothing beyond the standard library is needed to run them, but for the extra
-`pool`, a client of whole pools.
+"""Installs the engine and the command; on a LUN they need nothing beyond the standard library. The extra `pool` is for
+the client of whole pools.
 """
 
 import re
@@ -34,7 +34,7 @@ setup(
     license="LGPL-2.1-only",
     packages=find_packages(include=["relvmoiscsi", "relvmoiscsi.*"]),
     python_requires=">=3.6",
-    # Only `relvmoiscsi pool` wants them; without tqdm its progress is told in lines.
+    # XenAPI: where xapi is asked, in dom0, which has it, and by `relvmoiscsi pool`. tqdm: for bars of that command.
     extras_require={"pool": ["XenAPI", "tqdm"]},
     entry_points={"console_scripts": ["relvmoiscsi = relvmoiscsi.cli:main"]},
     zip_safe=False,

@@ -7,7 +7,7 @@ import re
 import syslog
 from typing import Iterable, List
 
-from relvmoiscsi.host.xapi.xml_rpc import xml_safe
+from relvmoiscsi.host.xml_text import xml_safe
 
 #: SM's own switch
 NO_LOG_FILE = "/etc/xensource/no_sm_log"

@@ -7,7 +7,6 @@ EVENT_SECONDS, whatever lies between here and the pool. Nothing is logged here: 
 
 import http.client
 import math
-import ssl
 import time
 import xmlrpc.client
 from contextlib import contextmanager
@@ -15,11 +14,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 from xml.parsers import expat
 
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.xapi.sdk import GONE, reason
 
 EVENT_SECONDS = 30.0
-
-#: what a connection may end in; on Python 3.6 a certificate for another host is no OSError
-GONE = (OSError, ssl.CertificateError, http.client.HTTPException, xmlrpc.client.Error, expat.ExpatError)
 
 Record = Dict[str, Any]
 Records = Dict[str, Record]  #: by reference
@@ -227,14 +224,3 @@ _SENTENCES = {
     "DISK_VBD_MUST_BE_READWRITE_FOR_HVM": NO_READ_ONLY_DISK,
     "XENAPI_MISSING_PLUGIN": "The host has no plugin {1}: relvmoiscsi is not installed there.",
 }
-
-
-def reason(error: BaseException) -> str:
-    """Why a connection failed, in words."""
-    if isinstance(error, ssl.SSLError):
-        return (getattr(error, "verify_message", "") or error.reason or str(error)).rstrip(".")
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if isinstance(error, xmlrpc.client.ProtocolError):
-        return f"it answered {error.errcode} {error.errmsg}"
-    return str(error) or type(error).__name__

@@ -5,24 +5,21 @@
     http://HOST     in clear: for tests, and where a tunnel is around it
     local           the socket of this dom0, where root needs no password
 
-The module XenAPI is dom0's own, or from PyPI. It knows no time limit and no CA; both are in the transports here.
+The module XenAPI is dom0's own, or from PyPI (host/xapi/sdk.py).
 """
 
 import http.client
-import importlib
-import os
-import site
-import socket
 import ssl
-import sys
 import urllib.parse
-import xmlrpc.client
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Iterator, NamedTuple, Optional
 
-from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.this_host import THIS_HOST
-from relvmoiscsi.pool.calls import EVENT_SECONDS, GONE, Calls, PoolFailure, failure, reason
+from relvmoiscsi.host.xapi import sdk
+from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, PoolFailure, failure
 
 LOCAL = "local"
 TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; whatever takes longer is a task
@@ -44,9 +41,9 @@ class Where(NamedTuple):
 @contextmanager
 def connect(where: Where) -> Iterator[Calls]:
     """A session, until the block ends. Raises PoolFailure, NotFound or UsageError."""
-    module = _module()
+    module = sdk.module()
     url, proxy = _logged_in(module, where)
-    calls = Calls(proxy, module.Failure, url, lambda: _another(module, where, url, proxy), lambda: _http(where, url))
+    calls = Calls(proxy, module.Failure, url, partial(_another, module, where, url, proxy), partial(_http, where, url))
     try:
         yield calls
     finally:
@@ -57,23 +54,11 @@ def connect(where: Where) -> Iterator[Calls]:
         calls.close()
 
 
-def _module() -> Any:
-    if sys.flags.no_site:  # as the package installs the command: it begins faster so, and without dom0's XenAPI
-        site.main()
-    try:
-        return importlib.import_module("XenAPI")
-    except ImportError as error:
-        raise NotFound(
-            "The Python module XenAPI is not here. Install it: `pip install .[pool]` in a clone of relvmoiscsi's "
-            "repository; dom0 has its own."
-        ) from error
-
-
 def _logged_in(module: Any, where: Where) -> Any:
     """(URL of the master, XenAPI.Session). Raises PoolFailure."""
     url = url_of(where)
     for _ in range(_MOST_MASTERS):
-        proxy = module.Session(url, transport=_transport(where, url))
+        proxy = module.Session(url, transport=sdk.Transport(partial(_http, where, url)))
         try:
             proxy.xenapi_request("login_with_password", (where.user, where.password, "1.0", "relvmoiscsi"))
             return url, proxy
@@ -90,7 +75,7 @@ def _logged_in(module: Any, where: Where) -> Any:
 
 def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
     """One more connection for the session of `proxy`."""
-    other = module.Session(url, transport=_transport(where, url))
+    other = module.Session(url, transport=sdk.Transport(partial(_http, where, url)))
     for name in ("_session", "last_login_method", "last_login_params"):
         setattr(other, name, getattr(proxy, name))
     return other
@@ -100,7 +85,7 @@ def _http(where: Where, url: str) -> http.client.HTTPConnection:
     """A connection to the master for a GET or PUT. Raises UsageError."""
     address = urllib.parse.urlsplit(url).netloc
     if where.pool == LOCAL:
-        return _UnixConnection(where.socket_path, where.timeout)
+        return sdk.UnixConnection(where.socket_path, where.timeout)
     if url.startswith("http:"):
         return http.client.HTTPConnection(address, timeout=where.timeout)
     return http.client.HTTPSConnection(address, timeout=where.timeout, context=_tls(where))
@@ -145,17 +130,6 @@ def _at(url: str, address: str) -> str:
     return "{}://{}{}".format(parts.scheme, f"[{address}]" if ":" in address else address, port)
 
 
-# --- transports: a time limit, and whom to believe
-
-
-def _transport(where: Where, url: str) -> xmlrpc.client.Transport:
-    if where.pool == LOCAL:
-        return _UnixTransport(where.socket_path, where.timeout)
-    if url.startswith("http:"):
-        return _PlainTransport(where.timeout)
-    return _TlsTransport(where.timeout, _tls(where))
-
-
 def _tls(where: Where) -> ssl.SSLContext:
     """Raises UsageError."""
     try:
@@ -166,48 +140,3 @@ def _tls(where: Where) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-class _PlainTransport(xmlrpc.client.Transport):
-    def __init__(self, timeout: float) -> None:
-        super().__init__()
-        self._timeout = timeout
-
-    def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        connection = super().make_connection(host)
-        connection.timeout = self._timeout
-        return connection
-
-
-class _TlsTransport(xmlrpc.client.SafeTransport):
-    def __init__(self, timeout: float, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
-        self._timeout = timeout
-
-    def make_connection(self, host: Any) -> http.client.HTTPSConnection:
-        connection = super().make_connection(host)
-        connection.timeout = self._timeout
-        return connection
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = os.fspath(path)
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-class _UnixTransport(xmlrpc.client.Transport):
-    """XenAPI's own takes no path with an underscore, and knows no time limit."""
-
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__()
-        self._made = _UnixConnection(path, timeout)
-
-    def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        self._connection = host, self._made
-        return self._made

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Calls of the SR driver as xapi makes them, and its answers read as strictly as xapi reads them."""
 
-import glob
-import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +12,10 @@ from kit.pool.runner import PATH, request
 EXECUTABLE = Path(__file__).resolve().parents[2] / "drivers" / "ReLVMoISCSISR"
 HBA_EXECUTABLE = EXECUTABLE.with_name("ReLVMoHBASR")
 
-#: what a host has, and the Python of dom0 where this machine has it
-INTERPRETERS = ["/usr/bin/python3", *sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.6.*/bin/python3.6")))]
+#: a current Python and that of dom0, each with the module XenAPI, as far as this machine has them
+_VENVS = EXECUTABLE.parents[1] / ".venv"
+_FOUND = [str(path) for path in (_VENVS / "current/bin/python", _VENVS / "py36/bin/python") if path.exists()]
+INTERPRETERS = _FOUND or [sys.executable]
 
 SESSION = "OpaqueRef:aa11cafe-0000-4000-8000-000000000001"
 SR = "OpaqueRef:bb22cafe-0000-4000-8000-000000000002"

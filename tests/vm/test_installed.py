@@ -3,8 +3,10 @@
 
 import glob
 import os
+import shutil
 
 import pytest
+import XenAPI
 
 from kit.lab import initiator, xapi
 from kit.lab.command import run
@@ -54,7 +56,17 @@ def files_of_packages():
 
 
 @pytest.fixture
-def installed(host_with_sm, storage_manager, python):
+def sdk(python):
+    """The Python of the host has the module XenAPI, as dom0's has it."""
+    packages = run(HOST_PYTHON, "-c", "import site; print(site.getsitepackages()[0])").out.strip()
+    there = os.path.join(packages, "XenAPI")
+    shutil.copytree(os.path.dirname(XenAPI.__file__), there)
+    yield
+    shutil.rmtree(there)
+
+
+@pytest.fixture
+def installed(host_with_sm, storage_manager, python, sdk):
     """The package is installed. Gives the version of Python that runs it."""
     before = files_of_packages()
     xapi.remove_rules()

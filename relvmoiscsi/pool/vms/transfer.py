@@ -15,7 +15,8 @@ import urllib.parse
 from typing import List, Mapping, NamedTuple, Tuple
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.calls import GONE, Calls, PoolFailure, PoolGone, passing, reason
+from relvmoiscsi.host.xapi.sdk import GONE, reason
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, passing
 from relvmoiscsi.pool.vms import ova_file
 
 _PENDING = ("pending", "cancelling")

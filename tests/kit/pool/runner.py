@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,7 +19,8 @@ from typing import NamedTuple
 from . import wire
 from .errors import XenError
 
-PATH = "/sbin:/usr/sbin:/bin:/usr/bin"
+#: xapi's, behind the directory of a Python that has the module XenAPI, as dom0's has it
+PATH = f"{os.path.dirname(sys.executable)}:/sbin:/usr/sbin:/bin:/usr/bin"
 OBSERVER = str(Path(__file__).resolve().parent / "observer.py")
 OBSERVER_CONFIG_DIR = "'/etc/xensource/observer/smapi/enabled'"  # quoted: xapi passes it through Filename.quote
 

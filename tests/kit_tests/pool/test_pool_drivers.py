@@ -9,6 +9,7 @@ import pytest
 
 from kit import pool_fakes
 from kit.pool import cloudstack
+from kit.pool.runner import PATH
 from kit.pool.simulator import DRIVERS, sm_directory
 from kit.pool_fakes import until
 
@@ -174,7 +175,7 @@ def test_what_a_driver_is_given(start, connect, errors, tmp_path):
     (entry,) = pool.log.of("sr_create")
     path = str(tmp_path / "sm" / "FakeSR")
     assert seen["argv"] == [path, entry.argv[1]] and entry.argv[0] == path
-    assert seen["environment"] == {"PATH": "/sbin:/usr/sbin:/bin:/usr/bin", "ORIGINATOR": "SM"} == entry.environment
+    assert seen["environment"] == {"PATH": PATH, "ORIGINATOR": "SM"} == entry.environment
     assert seen["cwd"] == "/" and seen["stdin"] == "" and seen["files"] == [True, True]
     assert seen["descriptors"] == [0, 1, 2]
 
@@ -182,7 +183,7 @@ def test_what_a_driver_is_given(start, connect, errors, tmp_path):
 def test_older_versions_set_no_originator(start, connect, errors):
     _, seen = snooped(start, connect, errors, originator=False)
 
-    assert seen["environment"] == {"PATH": "/sbin:/usr/sbin:/bin:/usr/bin"}
+    assert seen["environment"] == {"PATH": PATH}
 
 
 def test_tests_may_add_to_the_environment(start, connect, errors):

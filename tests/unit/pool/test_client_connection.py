@@ -186,7 +186,7 @@ def test_without_the_module_it_says_how_to_get_it(monkeypatch):
 @pytest.mark.parametrize("flags", ["-IB", "-ISB"])
 def test_it_is_found_however_the_command_is_started(flags):
     program = f"import sys; sys.path.insert(0, {str(TOP)!r})\n"
-    program += "from relvmoiscsi.pool.connection import _module; print(_module().__name__)"
+    program += "from relvmoiscsi.host.xapi import sdk; print(sdk.module().__name__)"
 
     assert subprocess.check_output([sys.executable, flags, "-c", program]) == b"XenAPI\n"
 

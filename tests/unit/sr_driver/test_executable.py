@@ -24,7 +24,7 @@ INFO = call_of("sr_get_driver_info", {}, args=[], session_ref=None, sr_ref=None,
 NAME = "LVHD over iSCSI with resigning of duplicates"
 DESCRIPTION = "SR plugin which resignatures SRs created on an iSCSI LUN"
 
-by_each_python = pytest.mark.parametrize("python", INTERPRETERS, ids=os.path.basename)
+by_each_python = pytest.mark.parametrize("python", INTERPRETERS)
 
 
 def driver_of(answer):

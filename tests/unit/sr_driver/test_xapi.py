@@ -3,13 +3,15 @@
 
 import os
 import socket
+import sys
 import threading
 
 import pytest
 
 from kit.driver_calls import SESSION
 from kit.pool.client import connected_locally
-from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
+from relvmoiscsi.errors import NotFound
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 from relvmoiscsi.sr_driver.codes import fault_of
 
 UNICODE = "p\u00e4ss<w>&\u00f6rd \u65e5\u672c \U0001f511"
@@ -128,7 +130,7 @@ def test_an_error_of_xapi(pool, xapi, method, arguments, code):
 
 
 def test_a_session_that_is_over(pool):
-    assert failure_of(Xapi(SESSION, pool.socket_path).records, "SR").code == "SESSION_INVALID"
+    assert "You must log in" in str(failure_of(Xapi(SESSION, pool.socket_path).records, "SR"))
 
 
 @pytest.mark.parametrize("uuid", ["0f4b6c1e-0000-4000-8000-000000000000", "", "\u65e5"])
@@ -137,6 +139,13 @@ def test_a_secret_that_is_not_there(xapi, uuid):
 
     assert (failure.code, failure.sm_key) == ("UUID_INVALID", "InvalidSecret")
     assert fault_of(failure).code == 20
+
+
+def test_a_session_of_our_own_ends_with_the_block(pool):
+    with local_session(pool.socket_path) as session:
+        assert len(Xapi(session, pool.socket_path).records("host")) == 2
+
+    assert pool.db.refs("session") == []
 
 
 # --- a xapi that is not there, or does not answer
@@ -195,6 +204,21 @@ def test_an_answer_that_is_none(canned, reply):
 
     assert fault_of(failure).code == 153
     assert SESSION not in str(failure)
+
+
+def test_a_call_whose_answer_is_lost_is_not_made_again(canned):
+    server = canned(b"")
+
+    failure_of(Xapi(SESSION, server.path).call, "VDI.destroy", "a")
+
+    assert len(server.requests) == 1
+
+
+def test_without_the_sdk_it_says_what_to_install(monkeypatch, socket_directory):
+    monkeypatch.setitem(sys.modules, "XenAPI", None)
+
+    with pytest.raises(NotFound, match="The Python module XenAPI is not here. Install it: `pip install"):
+        Xapi(SESSION, socket_directory + "/nothing").call("SR.get_all")
 
 
 # --- what is asked
