@@ -29,7 +29,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from relvmoiscsi import engine, report
+from relvmoiscsi import cli, engine, report
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import flock, iscsi_sessions
@@ -287,8 +287,6 @@ def words(path: str, arguments: Arguments) -> List[str]:
 
 def run_command(argv: List[str]) -> str:
     """What the command prints, shortened to what fits. Raises Failed."""
-    from relvmoiscsi import cli  # noqa: PLC0415 - only this function needs it
-
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             exit_status = cli.main(argv)

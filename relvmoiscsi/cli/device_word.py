@@ -3,6 +3,9 @@
 
 import argparse
 
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.iscsi.url import parse_url
+
 _SCHEME = "iscsi://"
 
 
@@ -14,9 +17,6 @@ def is_url(word: str) -> bool:
 def device_word(word: str) -> str:
     """The same word, for a parser; a URL that does not parse is an error of usage, and is not repeated."""
     if is_url(word):
-        from relvmoiscsi.errors import UsageError  # noqa: PLC0415 - a path needs none of these
-        from relvmoiscsi.iscsi.url import parse_url  # noqa: PLC0415
-
         try:
             parse_url(word)
         except UsageError as problem:

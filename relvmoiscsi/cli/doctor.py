@@ -3,15 +3,15 @@
 
 import argparse
 import os
-from typing import TYPE_CHECKING, List, Sequence
+from typing import List, Sequence
 
 from relvmoiscsi import __version__
+from relvmoiscsi import doctor as health
 from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.doctor.finding import PROBLEM, STATUSES, UNKNOWN, WARNING, Finding, is_ready, reason
 from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import printable
-
-if TYPE_CHECKING:
-    from relvmoiscsi.doctor.finding import Finding
 
 _DOCTOR = """\
 Run it as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or CloudStack no longer
@@ -32,11 +32,6 @@ def add_command(make: Maker) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> Answer:
-    # Only this command needs what follows, and the others should start quickly.
-    from relvmoiscsi import doctor as health  # noqa: PLC0415
-    from relvmoiscsi.doctor.finding import is_ready  # noqa: PLC0415
-    from relvmoiscsi.host.this_host import THIS_HOST  # noqa: PLC0415
-
     if not os.path.isdir(arguments.root):
         raise UsageError(f"{arguments.root} is no directory.")
     found = health.examine(THIS_HOST._replace(root=os.path.abspath(arguments.root), is_superuser=os.geteuid() == 0))
@@ -50,10 +45,8 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     return Answer(facts, _text(found, verdict), 0 if ready else Refused.exit_status)
 
 
-def _text(found: "Sequence[Finding]", verdict: str) -> str:
+def _text(found: Sequence[Finding], verdict: str) -> str:
     """The worst comes last, where people look, and the reason in the very last line."""
-    from relvmoiscsi.doctor.finding import STATUSES  # noqa: PLC0415
-
     lines: List[str] = []
     for finding in sorted(found, key=lambda finding: STATUSES.index(finding.status)):
         lines.append(printable(f"{finding.status:9}{finding.name:14}{_sentence(finding)}"))
@@ -62,9 +55,7 @@ def _text(found: "Sequence[Finding]", verdict: str) -> str:
     return "\n".join([*lines, "", printable(verdict)])
 
 
-def _verdict(found: "Sequence[Finding]") -> str:
-    from relvmoiscsi.doctor.finding import PROBLEM, UNKNOWN, WARNING, is_ready, reason  # noqa: PLC0415
-
+def _verdict(found: Sequence[Finding]) -> str:
     counts = [
         _count(found, PROBLEM, "problem", "problems"),
         _count(found, UNKNOWN, "thing unknown", "things unknown"),
@@ -77,12 +68,12 @@ def _verdict(found: "Sequence[Finding]") -> str:
     return f"Not ready ({said}): {_sentence(first)} {first.advice}"
 
 
-def _sentence(finding: "Finding") -> str:
+def _sentence(finding: Finding) -> str:
     """It begins with the name of the host, if that is another one."""
     names_it = not finding.host or finding.sentence.startswith(finding.host + " ")
     return finding.sentence if names_it else f"{finding.host}: {finding.sentence}"
 
 
-def _count(found: "Sequence[Finding]", status: str, one: str, many: str) -> str:
+def _count(found: Sequence[Finding], status: str, one: str, many: str) -> str:
     number = sum(finding.status == status for finding in found)
     return f"{number} {one if number == 1 else many}" if number else ""

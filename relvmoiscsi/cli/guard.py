@@ -14,7 +14,6 @@ import os
 import stat
 from contextlib import ExitStack
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     ContextManager,
@@ -29,18 +28,21 @@ from typing import (
 
 from relvmoiscsi.cli.device_word import is_url
 from relvmoiscsi.cli.output import say
+from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.claim import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
 from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
+from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog
 from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.xapi import stale_volumes
+from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
+from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
+from relvmoiscsi.host.xapi.other_hosts import use_of_lun
+from relvmoiscsi.host.xapi.stale_volumes import Attachments
 from relvmoiscsi.wording import printable
-
-if TYPE_CHECKING:
-    from relvmoiscsi.host.xapi.lun_users import Pool
-    from relvmoiscsi.host.xapi.stale_volumes import Attachments
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +135,6 @@ def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
         return _NO_XAPI if is_lun(path) else _IMAGE_FILE
     if not ids.names:
         return _NO_SCSI_ID
-    from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session  # noqa: PLC0415 - slow to import
-    from relvmoiscsi.host.xapi.lun_users import read_pool  # noqa: PLC0415
 
     try:
         with local_session(socket, XAPI_SECONDS) as session_ref:
@@ -148,10 +148,8 @@ def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
         return PoolAnswer("xapi does not answer: it is not known whether this LUN is in use.", objection=problem)
 
 
-def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: "Pool", new_sr: str) -> PoolAnswer:
+def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: Pool, new_sr: str) -> PoolAnswer:
     """What a pool says by its records; `pools` has the one of the pool itself."""
-    from relvmoiscsi.host.xapi.lun_users import verify_unused  # noqa: PLC0415
-
     named = pools[0] if pools else {}
     uuid, label = str(named.get("uuid", "unknown")), str(named.get("name_label", ""))
     called = f"{uuid} ({label!r})" if label else uuid
@@ -217,9 +215,6 @@ def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
 
     `read_sr` gives the UUID of the SR on the LUN. A LUN that the pool has in its records may be the original.
     """
-    from relvmoiscsi.host.xapi import stale_volumes  # noqa: PLC0415 - slow to import
-    from relvmoiscsi.host.xapi.other_hosts import use_of_lun  # noqa: PLC0415
-
     stacked = [name for scsi_id in ids.names for name in use_of_lun(scsi_id, HOST).stacked]
     if not stacked:
         return ""
@@ -231,12 +226,8 @@ def way_out(path: str, ids: ScsiIds, read_sr: Callable[[], str]) -> str:
         return ""
 
 
-def _attachments() -> "Optional[Attachments]":
+def _attachments() -> Optional[Attachments]:
     """What xapi says of the SRs of this host; None where it does not answer."""
-    from relvmoiscsi.doctor.host_root import inventory  # noqa: PLC0415 - slow to import
-    from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session  # noqa: PLC0415
-    from relvmoiscsi.host.xapi.stale_volumes import Attachments  # noqa: PLC0415
-
     socket = HOST.xapi_socket
     try:
         with local_session(socket, XAPI_SECONDS) as session_ref:
@@ -262,8 +253,6 @@ def _warn(sentence: str) -> None:
 
 def write_log(lines: Iterable[str], level: int = logging.INFO) -> None:
     """Lines for whoever looks a year later: in SMlog where SM is, else in syslog."""
-    from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog  # noqa: PLC0415 - slow to import
-
     handler = SmLogHandler() if sm_locks.is_sm_here(HOST) else other_syslog()
     for line in lines:
         handler.handle(logging.makeLogRecord({"levelno": level, "msg": "%s", "args": (line,)}))

@@ -5,7 +5,9 @@ which takes no device, for the new SR's UUID and the old ids say it all.
 
 import argparse
 
+from relvmoiscsi import engine, report
 from relvmoiscsi.cli.device_word import device_word, takes_login
+from relvmoiscsi.cli.opening import opened_to_read
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -50,9 +52,6 @@ def _map(arguments: argparse.Namespace) -> Answer:
 
 def _map_of(arguments: argparse.Namespace) -> Answer:
     """The map of a LUN. Raises NotFound where it has none, and what keeps the LUN from being read."""
-    from relvmoiscsi import engine, report  # noqa: PLC0415 - the derived ids need none of these
-    from relvmoiscsi.cli.opening import opened_to_read  # noqa: PLC0415
-
     path = arguments.lun
     with opened_to_read(arguments, path) as device:
         found = engine.inspect(device)

@@ -19,13 +19,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, Optional, Tuple
 
 from relvmoiscsi import __version__, engine, report
-from relvmoiscsi.cli import guard, map_out
+from relvmoiscsi.cli import guard, map_out, over_iscsi
 from relvmoiscsi.cli.asking import ask, ask_for, must_be_able_to_ask, tell
 from relvmoiscsi.cli.device_word import is_url, takes_device
 from relvmoiscsi.cli.guard import ScsiIds
 from relvmoiscsi.cli.identification import Identification, identify
 from relvmoiscsi.cli.opening import opened_to_read
 from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.over_iscsi import may_open, say_where_seen
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
@@ -154,8 +155,6 @@ def _opened_url(arguments: argparse.Namespace, writable: bool, held: ExitStack) 
     """The session that writes ends any other of this machine that writes to the LUN: the lock of the LUN comes first,
     and so the SCSIid. Where it was not given, a session that only reads tells it. The one that writes compares.
     """
-    from relvmoiscsi.cli import over_iscsi  # noqa: PLC0415 - a path needs no initiator
-
     url, given = arguments.device, arguments.scsi_id
     guard.check_given(given)
     if not writable:
@@ -193,8 +192,6 @@ def answer(target: Target, result: Result, headline: str) -> Answer:
     """What a command that has written says; syslog has it too, and LVM is told where it keeps what it has seen."""
     path = target.path
     if is_url(path):
-        from relvmoiscsi.cli.over_iscsi import say_where_seen  # noqa: PLC0415
-
         say_where_seen(target.ids.own)
     elif stat.S_ISBLK(os.stat(path).st_mode):
         for sentence in tell_lvm(path, command.run):
@@ -215,11 +212,8 @@ def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> D
     """What --json gives beside the error: the device, and its state unless it does not even open."""
     path = arguments.device
     try:
-        if is_url(path):
-            from relvmoiscsi.cli.over_iscsi import may_open  # noqa: PLC0415
-
-            if not may_open(problem):
-                return {"state": None, "device": path}
+        if is_url(path) and not may_open(problem):
+            return {"state": None, "device": path}
         with opened_to_read(arguments, path) as device:
             return {"state": engine.inspect(device).state, "device": path}
     except RelvmoiscsiError:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Iterator, List, Optional, Union
 
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.device_word import is_url
+from relvmoiscsi.cli.over_iscsi import opened_url
 from relvmoiscsi.device import Range
 from relvmoiscsi.host.disk import scsi_id
 from relvmoiscsi.host.disk.block_device import HostDevice, data_ranges, open_device
 from relvmoiscsi.host.disk.block_device import same_device as same_path
 from relvmoiscsi.host.disk.scsi_id import Hardware
+from relvmoiscsi.iscsi.url import parse_url
 
 if TYPE_CHECKING:
     from relvmoiscsi.cli.over_iscsi import UrlDevice
@@ -29,8 +31,6 @@ IMAGE_FILE, BLOCK_DEVICE, ISCSI_LUN = "image file", "block device", "iSCSI LUN"
 def opened_to_read(arguments: argparse.Namespace, word: str) -> "Iterator[Opened]":
     """The device, for the block. Raises NotFound, UsageError, Refused."""
     if is_url(word):
-        from relvmoiscsi.cli.over_iscsi import opened_url  # noqa: PLC0415 - a path needs no initiator
-
         with opened_url(arguments, word, writable=False) as lun:
             yield lun
     else:
@@ -64,8 +64,6 @@ def ranges_with_data(device: "Opened") -> List[Range]:
 def is_same(word: str, other: str) -> bool:
     """Do two words name the same device? Raises NotFound when a path leads nowhere."""
     if is_url(word) and is_url(other):
-        from relvmoiscsi.iscsi.url import parse_url  # noqa: PLC0415
-
         one, two = parse_url(word), parse_url(other)
         return (one.iqn, one.lun) == (two.iqn, two.lun) and bool(one.iqn)
     return not is_url(word) and not is_url(other) and same_path(word, other)

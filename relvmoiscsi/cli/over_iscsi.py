@@ -24,6 +24,7 @@ from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, O
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
@@ -61,8 +62,6 @@ Found = TypeVar("Found")
 
 def host_uuid(host: Optional[Host] = None) -> str:
     """What tells this machine from any other that might write to the same LUN; of a host of xapi, its UUID there."""
-    from relvmoiscsi.doctor.host_root import inventory  # noqa: PLC0415 - slow to import
-
     host = host or guard.HOST
     installation = inventory(host).get("INSTALLATION_UUID", "")
     machine = text_of(host.at("etc/machine-id")).strip()

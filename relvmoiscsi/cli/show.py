@@ -8,6 +8,7 @@ from relvmoiscsi import engine, report
 from relvmoiscsi.cli.device_word import is_url, takes_device
 from relvmoiscsi.cli.guard import ScsiIds, ask_pool
 from relvmoiscsi.cli.identification import identify
+from relvmoiscsi.cli.listing import listed
 from relvmoiscsi.cli.opening import opened_to_read, scsi_id_of
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.resignature.reading.saved import saved as saved_vms
@@ -29,8 +30,6 @@ def add_command(make: Maker) -> None:
 
 def _show(arguments: argparse.Namespace) -> Answer:
     if is_url(arguments.device):
-        from relvmoiscsi.cli.listing import listed  # noqa: PLC0415 - a path needs no initiator
-
         found_there = listed(arguments)
         if found_there is not None:
             return found_there

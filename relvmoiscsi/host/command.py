@@ -6,13 +6,13 @@ No shell; messages of the programs in English (LC_ALL=C), so that they can be pa
 
 import logging
 import os
-from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Optional, Sequence
+import shlex
+import signal
+import subprocess
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host import terminated
-
-if TYPE_CHECKING:
-    import subprocess
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,6 @@ def run(argv: Sequence[str], accept: Sequence[int] = (0,), timeout: float = TIME
     Raises CommandFailed for any other exit status, with status NO_SUCH_PROGRAM or NOT_EXECUTABLE when the program
     cannot be started, TIMED_OUT when it took too long and was killed, with all it had started.
     """
-    import shlex  # noqa: PLC0415 - most that could run a program do not: a resignature where no LVM has to be told
-
     log.debug("running %s", " ".join(shlex.quote(word) for word in argv))
     completed = _run(argv, timeout)
     if completed is None:
@@ -78,8 +76,6 @@ def _run(argv: Sequence[str], timeout: float) -> Optional[Completed]:
 
 
 def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
-    import subprocess  # noqa: PLC0415 - as above
-
     try:
         return subprocess.Popen(
             list(argv),
@@ -99,8 +95,6 @@ def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
 
 def _finish(process: "subprocess.Popen[bytes]", timeout: float) -> Optional[Completed]:
     """How the process ended; None if it had to be killed because the time was up."""
-    import subprocess  # noqa: PLC0415 - as above
-
     try:
         stdout, stderr = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -114,9 +108,6 @@ def _finish(process: "subprocess.Popen[bytes]", timeout: float) -> Optional[Comp
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
     """Kill the process and what it started, and reap it."""
-    import signal  # noqa: PLC0415 - as above
-    import subprocess  # noqa: PLC0415
-
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -6,6 +6,8 @@ for a program, a lock or an answer, and nowhere else: not between the taking of 
 It is not heeded while things are taken back, nor from the first write to a LUN on: what has begun goes on to its end.
 """
 
+import signal
+import threading
 import time
 from _thread import get_ident
 from contextlib import contextmanager
@@ -32,9 +34,6 @@ def heeded() -> Iterator[None]:
 
     Where this is not the main thread, which alone has signals, nothing is changed.
     """
-    import signal  # noqa: PLC0415 - who runs a program needs this module, and neither of these
-    import threading  # noqa: PLC0415
-
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Text keys of logins and discovery: `Key=value`, each ended by a NUL. Source: RFC 7143 6.1, 6.2."""
 
+import base64
 import re
 from typing import List, Sequence, Tuple
 
@@ -46,8 +47,6 @@ def number(name: str, value: str, least: int, most: int) -> int:
 
 def binary(name: str, value: str) -> bytes:
     """Bytes in hexadecimal ("0x...") or base64 ("0b..."), 1 to 1024 of them. Raises Violation."""
-    import base64  # noqa: PLC0415 - CHAP alone has such values
-
     kind, digits = value[:2].lower(), value[2:]
     try:
         if kind == "0x":

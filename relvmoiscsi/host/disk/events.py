@@ -7,15 +7,13 @@
 import errno
 import logging
 import select
+import socket
 import time
 from abc import ABC, abstractmethod
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 from relvmoiscsi.host import terminated
-
-if TYPE_CHECKING:
-    import socket
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +49,7 @@ class SocketEvents(Events):
     the same since long before udev 219, which dom0 has; none of it is read.
     """
 
-    def __init__(self, subsystem: str, make_socket: "Optional[Callable[..., socket.socket]]" = None) -> None:
-        import socket  # noqa: PLC0415 - slow to import, and most who could wait for a device do not
-
+    def __init__(self, subsystem: str, make_socket: Optional[Callable[..., socket.socket]] = None) -> None:
         self._wanted = f"\0SUBSYSTEM={subsystem}\0".encode("ascii")
         self._socket = (make_socket or socket.socket)(
             socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _UEVENTS

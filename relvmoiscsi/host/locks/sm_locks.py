@@ -21,12 +21,13 @@ Source: SM drivers/lock.py, flock.py, lvutil.py; misc/fairlock.
 import fcntl
 import logging
 import os
+import socket
 import stat
 import struct
 import time
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Sequence
+from typing import Callable, Dict, Iterator, List, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host import flock, terminated
@@ -37,9 +38,6 @@ from relvmoiscsi.host.files import remedy, text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-
-if TYPE_CHECKING:
-    import socket
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +74,6 @@ def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[
 def undo(descriptor: int) -> None:
     """Undo the lock on an open file, of whatever kind, or end the connection that is one; for all copies of it."""
     if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        import socket  # noqa: PLC0415 - slow to import, and a Fairlock is not everywhere
-
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as connection:
             _end(connection)
     else:
@@ -273,10 +269,8 @@ def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[List[int]]:
     log.debug("released the Fairlock %s", path)
 
 
-def _greeted(path: str, deadline: float, run: Runner) -> "socket.socket":
+def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
     """A connection on which the greeting has arrived. The service is started, once, when nobody answers."""
-    import socket  # noqa: PLC0415 - as in `undo`
-
     started = False
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -308,9 +302,7 @@ def _greeted(path: str, deadline: float, run: Runner) -> "socket.socket":
         terminated.pause(POLL_SECONDS)
 
 
-def _end(connection: "socket.socket") -> None:
-    import socket  # noqa: PLC0415 - as in `undo`
-
+def _end(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

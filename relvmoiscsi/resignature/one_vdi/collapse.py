@@ -11,6 +11,8 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_only
 from relvmoiscsi.resignature.one_vdi.choice import Chain, Request, choose_chain
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
+from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways
+from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways
 from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Way
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
 
@@ -88,12 +90,9 @@ def _best(device: Device, lun: Lun, chain: Chain, request: Request, lot: int) ->
 
 
 def _ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
-    """The ways to make a chain one image, by what its leaf is; most calls make none, and load none of it."""
+    """The ways to make a chain one image, by what its leaf is."""
     if chain.leaf.name.kind == naming.QCOW2:
-        from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways  # noqa: PLC0415
-
         return qcow2_ways.ways(device, lun, chain, lot)
-    from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways  # noqa: PLC0415
 
     return vhd_ways.ways(device, lun, chain, lot)
 

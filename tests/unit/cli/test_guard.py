@@ -199,7 +199,7 @@ def taken(lun, root, monkeypatch):
         return opened(path, writable, **more)
 
     monkeypatch.setattr(on_lun, "open_device", open_device)
-    monkeypatch.setattr(other_hosts, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
+    monkeypatch.setattr(guard, "use_of_lun", lambda scsi_id, host: other_hosts.Use(("sdc",), (mgt,)))
     return lun
 
 
