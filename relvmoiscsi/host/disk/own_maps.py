@@ -119,11 +119,6 @@ def left_behind(host: Host = THIS_HOST) -> List[str]:
     return [one for one, said in noted if said is not None and _is_ours(one, said, host)]
 
 
-def left_listed(host: Host = THIS_HOST) -> List[str]:
-    """The SCSIids of LUNs whose map is gone, and that `clear` has yet to take from multipath's list of WWIDs."""
-    return [one for one in unattended(host) if _is_gone(one, host) and _is_listed_by_us(one, host)]
-
-
 def users(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     """Who uses the LUN's map; none as well where there is no map."""
     the_map = multipath.find_map(scsi_id, host)

@@ -142,11 +142,7 @@ def _name(others: List[str], settings: List[conf.Setting]) -> str:
     prefix = os.path.basename(os.fsdecode(last))
     for name in (DROP_IN, f"{prefix}-{DROP_IN}"):
         path = os.path.join(CONF_D, name)
-        if (
-            last < os.fsencode(path)
-            and path not in others
-            and len(os.fsencode(name)) <= os.pathconf("/", "PC_NAME_MAX")
-        ):
+        if last < os.fsencode(path) and path not in others and len(os.fsencode(name)) <= _NAME_MAX:
             return name
     problem = "{} sets {}, and no name of ours sorts behind its name. Rename that file: 200 characters at most."
     raise Refused(problem.format(printable(os.fsdecode(last)), SM_PLUGINS))
