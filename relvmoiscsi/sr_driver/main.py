@@ -9,7 +9,7 @@ from relvmoiscsi import __version__
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.sm_log import SmLogHandler
-from relvmoiscsi.host.xapi.xml_rpc import xml_safe
+from relvmoiscsi.host.xml_text import xml_safe
 from relvmoiscsi.sr_driver import protocol
 from relvmoiscsi.sr_driver.codes import (
     GENERIC_EXCEPTION,

@@ -18,7 +18,7 @@ from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.host.xapi.xml_rpc import escaped
+from relvmoiscsi.host.xml_text import escaped
 from relvmoiscsi.resignature.protocol.mark import is_of_another_lun
 from relvmoiscsi.resignature.reading.databases import databases
 from relvmoiscsi.resignature.reading.lun import Lun

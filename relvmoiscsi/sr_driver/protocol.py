@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.xapi import xml_rpc
-from relvmoiscsi.host.xapi.xml_rpc import xml_safe
+from relvmoiscsi.host.xml_text import xml_safe
 
 
 class Call(NamedTuple):

@@ -4,10 +4,6 @@
 import xmlrpc.client
 from typing import Any, List, Tuple
 
-from relvmoiscsi.host.xml_text import escaped, xml_safe
-
-__all__ = ["BadDocument", "escaped", "fault_text", "parse_call", "response_text", "xml_safe"]
-
 
 class BadDocument(ValueError):
     """The text is not what XML-RPC allows."""

@@ -6,7 +6,7 @@ Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs); docs/host.rst, "Lis
 
 from typing import Dict, Iterable, List, Sequence, Tuple
 
-from relvmoiscsi.host.xapi.xml_rpc import escaped
+from relvmoiscsi.host.xml_text import escaped
 from relvmoiscsi.iscsi.names import LunInfo, Target
 from relvmoiscsi.sr_driver.iscsi.config import ANY_IQN, DEFAULT_PORT
 from relvmoiscsi.sr_driver.iscsi.portals import Portal
