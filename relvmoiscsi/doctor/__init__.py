@@ -5,7 +5,7 @@ finding.py      a Finding; JSON from host to host
 host_root.py    looking at a host, or at its files in a directory
 driver.py       the drivers as xapi finds, starts and understands them; the list of drivers that xapi accepts
 toolstack.py    whether xapi runs, and has started since
-needs.py        initiator name, firewall, udev rules, room to write
+needs.py        firewall, udev rules, room to write
 left_overs.py   what killed calls have left on the host
 settings.py     what is set for calls of the driver
 pool.py         what xapi knows; the other hosts
@@ -18,7 +18,7 @@ from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import DriverInfo, examine_drivers, examine_whitelist
 from relvmoiscsi.doctor.finding import OK, Finding, problem, unknown
 from relvmoiscsi.doctor.left_overs import examine_left_overs
-from relvmoiscsi.doctor.needs import examine_firewall, examine_initiator, examine_room, examine_rules
+from relvmoiscsi.doctor.needs import examine_firewall, examine_room, examine_rules
 from relvmoiscsi.doctor.pool import examine_pool, no_pool, read_pool
 from relvmoiscsi.doctor.settings import examine_vdis
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
@@ -66,7 +66,7 @@ def _examine_host(host: Host, is_registered: Optional[bool]) -> Tuple[List[Findi
     drivers, info, path = examine_drivers(host)
     started, runs = xapi_started(host)
     found += [*drivers, examine_whitelist(host), runs, examine_restart(host, started, path, is_registered)]
-    found += [examine_initiator(host), examine_firewall(host), examine_rules(host), examine_room(host)]
+    found += [examine_firewall(host), examine_rules(host), examine_room(host)]
     found += [_examine_left_overs(host), examine_vdis(host)]
     return found, info
 

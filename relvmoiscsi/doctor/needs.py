@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the drivers need of a host besides xapi: an initiator name, a way to the target, udev rules, room to write."""
+"""What the drivers need of a host besides xapi: a way to the target, udev rules, room to write."""
 
 import os
 from typing import Dict, List, Optional
@@ -10,7 +10,6 @@ from relvmoiscsi.doctor.host_root import why
 from relvmoiscsi.errors import CommandFailed
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 
-INITIATOR_FILE = "/etc/iscsi/initiatorname.iscsi"
 ISCSI_PORT = 3260
 OUR_RULES = (
     "57-relvmoiscsi.rules",
@@ -20,21 +19,6 @@ OUR_RULES = (
 )
 DIRECTORIES = ("/run/relvmoiscsi", "/var/lib/relvmoiscsi")
 LEAST_BYTES = 1 << 20  #: of room in them; they need a few KiB
-
-
-def examine_initiator(host: Host) -> Finding:
-    """The driver logs in by this name."""
-    try:
-        lines = host_root.read(host, INITIATOR_FILE).decode("utf-8", "replace").splitlines()
-    except FileNotFoundError:
-        lines = []
-    except OSError as error:
-        return unknown("initiator", f"{INITIATOR_FILE} cannot be read: {error.strerror}.", AS_ROOT)
-    names = [line.partition("=")[2].strip() for line in lines if line.strip().startswith("InitiatorName")]
-    if not names or not names[-1]:
-        sentence = f"This host has no iSCSI initiator name: {INITIATOR_FILE} has none."
-        return problem("initiator", sentence, "Set it: `xe host-param-set uuid=<host> iscsi_iqn=<IQN>`.")
-    return ok("initiator", f"The host's iSCSI initiator name is {names[-1]}.")
 
 
 # --- the way to the target

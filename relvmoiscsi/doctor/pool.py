@@ -109,6 +109,7 @@ def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Fin
         examine_registration(pool),
         examine_record(here, pool, info),
         *examine_hosts(pool),
+        examine_initiators(pool),
         *examine_upgrade(pool),
         *examine_ssh(pool),
         *examine_multipathing(here, pool),
@@ -181,6 +182,19 @@ def _no_answer(failure: Exception, host: str) -> Finding:
         return unknown("hosts", sentence, "Run `relvmoiscsi doctor` again when it is back.")
     sentence = f"{host} cannot be asked, or its answer cannot be read: {str(failure)[:400]}"
     return unknown("hosts", sentence, "Run `relvmoiscsi doctor` on that host.")
+
+
+def examine_initiators(pool: Pool) -> Finding:
+    """The driver logs in by the name that xapi has for its host."""
+    nameless = [
+        pool.name(ref)
+        for ref, host in pool.hosts.items()
+        if not (host.get("iscsi_iqn") or host.get("other_config", {}).get("iscsi_iqn"))
+    ]
+    if not nameless:
+        return ok("initiator", "xapi has an iSCSI initiator name for every host.")
+    sentence = f"xapi has no iSCSI initiator name for {listed(nameless)}: a call over iSCSI fails there with error 97."
+    return problem("initiator", sentence, "Set the name: `xe host-param-set uuid=<host> iscsi_iqn=<IQN>`.")
 
 
 def examine_upgrade(pool: Pool) -> List[Finding]:

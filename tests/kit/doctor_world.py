@@ -95,7 +95,6 @@ class World:
             self.copy(TOP / "udev" / name, "/etc/udev/rules.d/" + name)
 
     def _rest(self):
-        self.put("/etc/iscsi/initiatorname.iscsi", "InitiatorName=iqn.2026-01.test:xs1\n")
         os.makedirs(self.at("/var/lib/xcp"))
 
     def host(self, *programs, **options):

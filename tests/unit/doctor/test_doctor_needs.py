@@ -11,36 +11,11 @@ from relvmoiscsi.doctor.left_overs import examine_left_overs
 from relvmoiscsi.doctor.needs import (
     OUR_RULES,
     examine_firewall,
-    examine_initiator,
     examine_room,
     examine_rules,
     stop_in,
 )
 from relvmoiscsi.host.disk import multipath, own_maps
-
-INITIATOR = "/etc/iscsi/initiatorname.iscsi"
-
-
-# --- the initiator's name
-
-
-def test_the_initiator_name_is_told(world):
-    assert examine_initiator(world.host()).sentence == "The host's iSCSI initiator name is iqn.2026-01.test:xs1."
-
-
-@pytest.mark.parametrize("content", [None, "", "# none\n", "InitiatorName=\n"])
-def test_a_host_without_an_initiator_name_is_a_problem(world, content):
-    world.remove(INITIATOR)
-    if content is not None:
-        world.put(INITIATOR, content)
-
-    assert examine_initiator(world.host()).status == "problem"
-
-
-def test_a_name_that_cannot_be_read_is_unknown(world):
-    with unreadable(world.at(INITIATOR)):
-        assert examine_initiator(world.host()).status == "unknown"
-
 
 # --- the firewall
 

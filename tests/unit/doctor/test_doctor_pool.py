@@ -86,7 +86,15 @@ def test_a_pool_in_which_all_is_well(world, pool):
     found = examine_pool(world.host(), read_pool(world.host()), INFO)
 
     assert {finding.status for finding in found} == {"ok"}, found
-    assert [finding.name for finding in found] == ["registration", "sm-record", "hosts"]
+    assert [finding.name for finding in found] == ["registration", "sm-record", "hosts", "initiator"]
+
+
+def test_a_host_without_an_initiator_name_is_named(world, pool):
+    pool.db.set("host", pool.hosts["xs2"], "iscsi_iqn", "")
+
+    finding = the_one([each for each in examine_pool(world.host(), read_pool(world.host()), INFO) if each.advice])
+
+    assert (finding.name, finding.status) == ("initiator", "problem") and "xs2" in finding.sentence
 
 
 @pytest.mark.parametrize("number", [1, 2])

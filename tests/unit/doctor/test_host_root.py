@@ -129,7 +129,7 @@ def test_a_host_on_which_all_is_well(world):
     found = doctor.examine_host(world.host())
 
     assert {finding.status for finding in found} == {"ok"}, found
-    assert len(found) == 12
+    assert len(found) == 11
 
 
 @pytest.mark.parametrize("is_asked_by_the_plugin", [False, True])
@@ -153,7 +153,7 @@ def test_a_dom0_without_anything_else_has_findings_only(tmp_path):
     found = doctor.examine(Host(str(tmp_path), is_superuser=False))
 
     bad = {finding.name for finding in found if finding.status in ("problem", "unknown")}
-    assert bad == {"user", "executable", "whitelist", "xapi", "restart", "initiator", "udev-rules", "pool"}
+    assert bad == {"user", "executable", "whitelist", "xapi", "restart", "udev-rules", "pool"}
     assert not is_ready(found) and all(finding.advice for finding in found if finding.status != "ok")
 
 
