@@ -16,7 +16,7 @@ Source: LVM2 libdm/libdm-config.c.
 import re
 from itertools import islice
 from sys import intern
-from typing import Dict, Iterator, List, Match, NamedTuple, Optional, Pattern, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, Match, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.errors import Malformed, Place
 
@@ -69,7 +69,7 @@ class Section:
     The lookups raise Malformed with the place of the section when a key is missing or of another type.
     """
 
-    __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections", "shaped")
+    __slots__ = ("_text_at", "assignments", "end", "name", "name_start", "sections")
 
     def __init__(self, name: str, name_start: int, text_at: Place) -> None:
         self.name = name
@@ -77,7 +77,6 @@ class Section:
         self.end = name_start  #: behind its closing brace, once that is read
         self.assignments: Dict[str, Assignment] = {}
         self.sections: Dict[str, Section] = {}
-        self.shaped: Dict[str, Match[str]] = {}  #: sections as well: those that a Shape has matched
         self._text_at = text_at
 
     @property
@@ -128,26 +127,14 @@ class Section:
         return strings
 
 
-class Shape(NamedTuple):
-    """How LVM writes each of the sections in one section; what is written so is not taken apart.
-
-    `pattern` matches such a section with its name in the first group, up to its closing brace, and nothing that the
-    grammar would read otherwise.
-    """
-
-    inside: str  #: name of the section that they are in
-    depth: int  #: how deep that one is; 1 is the first level
-    pattern: Pattern[str]
-
-
-def parse(text: str, where: Place, shape: Optional[Shape] = None) -> Section:
+def parse(text: str, where: Place) -> Section:
     """The tree of a text, up to its first NUL. `where` is the place of its first byte. Raises Malformed."""
-    return _Parser(text.split("\0", 1)[0], where, shape).parse()
+    return _Parser(text.split("\0", 1)[0], where).parse()
 
 
 class _Parser:
-    def __init__(self, text: str, where: Place, shape: Optional[Shape]) -> None:
-        self._text, self._where, self._shape = text, where, shape
+    def __init__(self, text: str, where: Place) -> None:
+        self._text, self._where = text, where
         self._at = 0
         self._most = len(text) // BYTES_FOR_AN_ITEM + _SPARE_ITEMS
         self._items_left = self._values_left = self._most
@@ -159,12 +146,7 @@ class _Parser:
         return root
 
     def _fill(self, section: Section, depth: int) -> None:
-        shape = (
-            self._shape if self._shape and (self._shape.inside, self._shape.depth) == (section.name, depth) else None
-        )
         while True:
-            if shape is not None:
-                self._take(section, shape.pattern)
             match = self._item()
             group, key, start = match.lastindex, match.group(1), match.start(1)
             self._only_once(section, key, start)
@@ -181,15 +163,6 @@ class _Parser:
             else:
                 raise self._complaint(match.start())
 
-    def _take(self, section: Section, pattern: Pattern[str]) -> None:
-        """The sections in a row that have the shape."""
-        match = pattern.match(self._text, self._at)
-        while match is not None:
-            self._only_once(section, match.group(1), match.start(1))
-            section.shaped[match.group(1)] = match
-            self._at = match.end()
-            match = pattern.match(self._text, self._at)
-
     def _item(self) -> Match[str]:
         match = _ITEM.match(self._text, self._at)
         if match is None:
@@ -201,7 +174,7 @@ class _Parser:
         return match
 
     def _only_once(self, section: Section, key: Optional[str], start: int) -> None:
-        if key in section.assignments or key in section.sections or key in section.shaped:
+        if key in section.assignments or key in section.sections:
             raise self._problem(("word", str(key), start), "each name only once")
 
     def _values(self, text: str, start: int) -> Tuple[Value, ...]:

@@ -8,8 +8,8 @@ LVM writes its next text behind the live one and goes round. So the second area 
 journal ends shortly before it: that is what LVM reclaims last. Everything handed out starts and ends on a multiple
 of 4096, so that no physical block is shared with a live text or a header.
 
-A write that was reported as failed may land late. So two runs on the same LUN do not use the same places, unless they
-write the same there: a `lot`, a large number that comes with the new ids, moves what they are given within the room
+A write of another host may land late. So two runs on the same LUN do not use the same places, unless they write the
+same there: a `lot`, a large number that comes with the new ids, moves what they are given within the room
 there is.
 """
 

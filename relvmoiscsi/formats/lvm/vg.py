@@ -4,14 +4,12 @@
 Only what SM makes is accepted: one PV, linear LVs. Everything else is refused by name, before anything is planned.
 """
 
-import re
-from functools import lru_cache
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Match, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, OnDefect, Place, Truncated, Unsupported, raise_defect, reading
 from relvmoiscsi.formats.identity import dashed, parse_lvm_id, replace_uuids
-from relvmoiscsi.formats.lvm.config import Edit, Section, Shape, edited, parse
+from relvmoiscsi.formats.lvm.config import Edit, Section, edited, parse
 
 #: section and key names of the text that carry nothing this project would have to know
 _KNOWN_VG_SECTIONS = {"physical_volumes", "logical_volumes"}
@@ -29,33 +27,6 @@ _OWNERSHIP = ("system_id", "lock_type", "lock_args")
 
 #: hints that name the original's disk (LVM 2.03.12 and later); LVM writes them anew
 _DEVICE_HINTS = ("device_id_type", "device_id")
-
-
-_PV_NAME = "pv0"  #: LVM counts the PVs of a text
-_NUMBER, _STRING = "(?:0|[1-9][0-9]{0,9})", r'"[^"\\]*"'
-_STRINGS = rf"\[(?:{_STRING}(?:, {_STRING})*)?\]"
-_CREATION = (rf"creation_time = {_NUMBER}\n", rf"creation_host = {_STRING}\n")
-_SEGMENT = (
-    rf"(segment[0-9]+) \{{\nstart_extent = ({_NUMBER})\nextent_count = ([1-9][0-9]{{0,9}})\n\n"
-    rf'type = "striped"\nstripe_count = 1(?:\t# linear)?\n\nstripes = \[\n"{_PV_NAME}", ({_NUMBER})\n\]\n\}}\n'
-)
-#: an LV as LVM writes it, of one linear segment after the other; any other one is read by the grammar
-LV_SHAPE = Shape(
-    inside="logical_volumes",
-    depth=2,
-    pattern=re.compile(
-        rf"""\n*([^\s#={{}}\[\],"']+) \{{\n"""
-        rf"id = (?P<id>{_STRING})\n"
-        rf"(?P<status>status = (?P<words>{_STRINGS}))\n"
-        rf"(?:(?P<flags>flags = {_STRINGS})\n)?"
-        rf"(?:(?P<tags>tags = (?P<tagged>{_STRINGS}))\n)?"
-        rf"(?:{_CREATION[0]}{_CREATION[1]}|{_CREATION[1]}{_CREATION[0]})?"
-        rf"segment_count = (?P<count>{_NUMBER})\n\n"
-        rf"(?P<segments>(?:{_SEGMENT})+)\}}"
-    ),
-)
-_EACH_SEGMENT = re.compile(_SEGMENT)
-_EACH_STRING = re.compile(r'"([^"]*)"')
 
 
 class Segment(NamedTuple):
@@ -174,7 +145,7 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
     Raises FormatError. Where `on_defect` returns, only for what leaves no volume group to speak of: volumes that do not
     read are left out, so that such a text is for reading only.
     """
-    root = parse(text, where, LV_SHAPE)
+    root = parse(text, where)
     if len(root.sections) != 1:
         names = ", ".join(sorted(root.sections)) or "none"
         raise Malformed("Metadata text", where, f"it has these volume groups: {names}; expected one")
@@ -188,7 +159,7 @@ def read_vg(text: str, where: Place, on_defect: OnDefect = raise_defect) -> Volu
     pv = _only_pv(vg)
     extent_size = vg.integer("extent_size", 1) * SECTOR
     stated, lvs = [], []
-    for one in _stated_lvs(vg, pv.name, where, on_defect):
+    for one in _stated_lvs(vg, pv.name, on_defect):
         with reading(on_defect):
             lvs.append(_lv(one))
             stated.append(one)
@@ -274,55 +245,15 @@ class _Stated(NamedTuple):
     places: LvPlaces
 
 
-def _stated_lvs(vg: Section, pv_name: str, where: Place, on_defect: OnDefect) -> List[_Stated]:
+def _stated_lvs(vg: Section, pv_name: str, on_defect: OnDefect) -> List[_Stated]:
     """The LVs in the order of the text; a VG without LVs has no `logical_volumes` section."""
     if "logical_volumes" not in vg.sections:
         return []
-    section = vg.sections["logical_volumes"]
     found = []
-    for match in section.shaped.values():
-        with reading(on_defect):
-            found.append(_stated_in_shape(match, pv_name, where))
-    for child in section.sections.values():
+    for child in vg.sections["logical_volumes"].sections.values():
         with reading(on_defect):
             found.append(_stated(child, pv_name))
-    return sorted(found, key=lambda one: one.places.section)
-
-
-def _stated_in_shape(match: Match[str], pv_name: str, text_at: Place) -> _Stated:
-    where = text_at.plus(match.start(1))
-    found = list(_EACH_SEGMENT.finditer(match.string, *match.span("segments")))
-    segments = [one.groups() for one in found]
-    names = [name for name, _start, _count, _first in segments]
-    if len(set(names)) < len(names):
-        raise Malformed("LVM metadata text", where, f"{names[-1]!r}, expected each name only once")
-    if pv_name != _PV_NAME:
-        raise _no_such_stripes(f"Logical volume {match.group(1)}", where, names[0], (_PV_NAME, int(segments[0][-1])))
-    tags = Span(*match.span("tags"))
-    behind_flags = max(match.end("flags"), match.end("status"))
-    return _Stated(
-        name=match.group(1),
-        where=where,
-        id=match.group("id")[1:-1],
-        status=_words(match.group("words")),
-        tags=tuple(_EACH_STRING.findall(match.group("tagged") or "")),
-        segment_count=int(match.group("count")),
-        segments=[Segment(int(start), int(count), int(first)) for _name, start, count, first in segments],
-        places=LvPlaces(
-            section=Span(match.start(1), match.end()),
-            name=Span(*match.span(1)),
-            id=Span(*match.span("id")),
-            status=Span(*match.span("status")),
-            tags=tags if tags.end > 0 else Span(behind_flags, behind_flags),
-            segment_count=Span(*match.span("count")),
-            segments=tuple(Span(one.start(), one.end() - 1) for one in found),
-        ),
-    )
-
-
-@lru_cache(maxsize=16)
-def _words(listed: str) -> FrozenSet[str]:
-    return frozenset(_EACH_STRING.findall(listed))
+    return found
 
 
 def _stated(section: Section, pv_name: str) -> _Stated:
