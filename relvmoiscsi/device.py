@@ -47,7 +47,7 @@ class Device(ABC):
     name = ""  #: how messages call it: "/dev/sdc"
     size_bytes = 0
     block_size = SECTOR  #: logical block size in bytes, 512 or 4096; chunks begin and end on its multiples
-    physical_block_size = SECTOR  #: what a power cut can spoil as one; a disk of 512e has 4096 under blocks of 512
+    physical_block_size = SECTOR  #: what the device writes at once; a disk of 512e has 4096 under blocks of 512
 
     @abstractmethod
     def read(self, ranges: Sequence[Range]) -> List[bytes]:
@@ -68,14 +68,48 @@ class Device(ABC):
         """Return once everything written is durable. Raises DeviceError."""
 
 
-#: no more than this is kept together: LVM puts the label into one page of this size, the metadata area into the next.
-#: A larger physical block is how a storage allocates, not what a disk tears
+#: LVM puts the label into one page of this size, the metadata area into the next. A larger physical block is how a
+#: storage allocates, not what a disk writes at once
 MAX_TORN_BYTES = 4096
 
 
 def torn_bytes(device: Device) -> int:
-    """How much of a device a write that is cut may spoil around what it writes, aligned; 512 to 4096."""
+    """The unit that the device writes wholly or not at all, aligned; 512 to 4096 bytes."""
     return max(device.block_size, min(device.physical_block_size, MAX_TORN_BYTES))
+
+
+def whole_blocks(device: Device, chunks: Sequence[Chunk], around: Sequence[Chunk] = ()) -> List[Chunk]:
+    """The chunks, widened to whole physical blocks by what is on the device around them now.
+
+    `around` are blocks of which that is known: nobody reads them again.
+    """
+    unit, end = torn_bytes(device), align_down(device.size_bytes, device.block_size)
+    spans: List[Range] = []
+    inside: List[List[Chunk]] = []
+    for chunk in sorted(chunks):
+        start, stop = align_down(chunk.offset, unit), min(align_up(chunk.end, unit), end)
+        if spans and start < spans[-1].end:
+            start = spans.pop().offset
+            inside[-1].append(chunk)
+        else:
+            inside.append([chunk])
+        spans.append(Range(start, stop - start))
+    is_whole = [len(several[0].data) == span.length for span, several in zip(spans, inside)]
+    known = {Range(block.offset, len(block.data)): block.data for block in around}
+    unknown = [span for span, whole in zip(spans, is_whole) if not whole and span not in known]
+    known.update(zip(unknown, device.read(unknown) if unknown else []))
+    return [
+        several[0] if whole else Chunk(span.offset, _overlaid(known[span], span.offset, several))
+        for span, several, whole in zip(spans, inside, is_whole)
+    ]
+
+
+def _overlaid(data: bytes, offset: int, chunks: Sequence[Chunk]) -> bytes:
+    """The bytes at `offset`, with the chunks in them."""
+    found = bytearray(data)
+    for chunk in chunks:
+        found[chunk.offset - offset : chunk.end - offset] = chunk.data
+    return bytes(found)
 
 
 def read_pieces(device: Device, pieces: Sequence[Sequence[Range]]) -> List[bytes]:

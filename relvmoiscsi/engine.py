@@ -29,8 +29,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature import check
-from relvmoiscsi.resignature.after_a_cut import earlier_run, evidence, recovery, sentences
-from relvmoiscsi.resignature.after_a_cut.torn_label import is_torn, label_to_change
+from relvmoiscsi.resignature.after_a_cut import earlier_run, recovery
 from relvmoiscsi.resignature.after_a_cut.undo import prepare_undo
 from relvmoiscsi.resignature.compare import differing, extents
 from relvmoiscsi.resignature.one_vdi import collapse, fit
@@ -40,7 +39,8 @@ from relvmoiscsi.resignature.one_vdi.fit import has_one_row, named_now
 from relvmoiscsi.resignature.planning import contents, new_ids, plan
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
-from relvmoiscsi.resignature.protocol.journal import Mark, read_journal
+from relvmoiscsi.resignature.protocol import sentences
+from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import (
     DONE,
     IN_PROGRESS,
@@ -137,28 +137,29 @@ def inspect(device: Device) -> Inspection:
         label = survey.read_label(cache)
     except NotFound as problem:
         return Inspection(EMPTY, problem=problem)
-    except (Refused, FormatError) as problem:
-        if is_torn(device):
-            return Inspection(UNFINISHED, problem=sentences.label_torn(device.name))
-        if isinstance(problem, Refused):
-            return Inspection(FOREIGN, problem=problem)
+    except Refused as problem:
+        return Inspection(FOREIGN, problem=problem)
+    except FormatError as problem:
         return Inspection(DAMAGED, problem=problem, defects=(problem,))
-    except DeviceError:
-        if is_torn(device):
-            return Inspection(UNFINISHED, problem=sentences.label_torn(device.name))
-        raise
     try:
         tail = read_tail(label, Place(device.name, label.offset))
     except FormatError as problem:
         return Inspection(DAMAGED, problem=problem, defects=(problem,))
     run = earlier_run.run_or_none(cache, tail, label)
-    late = earlier_run.stale(cache, label, tail)
-    if late is not None:
-        return Inspection(UNFINISHED, tail=tail, problem=late)
     if tail is not None and tail.phase != DONE:
-        cut = recovery.cut(cache, tail, run) if run else earlier_run.unfinished_without_journal(cache, label, tail)
-        return Inspection(UNFINISHED, tail=tail, run=run, problem=cut)
+        return Inspection(UNFINISHED, tail=tail, run=run, problem=_why_unfinished(cache, tail))
     return _inspect_at_rest(cache, label, tail, run)
+
+
+def _why_unfinished(device: Device, tail: Tail) -> Unfinished:
+    """What to say of a run that was cut: the way on."""
+    try:
+        mark = earlier_run.find_unfinished(device)
+    except FormatError:
+        mark = None
+    if mark is None:
+        return Unfinished(sentences.journal_lost(device.name, tail))
+    return recovery.cut(device, mark)
 
 
 def _inspect_at_rest(device: Device, label: Label, tail: Optional[Tail], run: Optional[Run]) -> Inspection:
@@ -223,27 +224,23 @@ def prepare(
     `chosen` gives some of the new ids, `sr_uuid` the new SR's; `again` resignatures a LUN that is already done; `one`
     makes it a LUN with one VDI; `clear_databases` takes out of MGT which VDIs hold the database of a pool.
 
-    Raises Unfinished where an earlier run was cut (`recover` finishes it), NotFound, Refused or FormatError for a
+    Raises Unfinished where an earlier run was cut (`recover` settles it), NotFound, Refused or FormatError for a
     LUN that will not be resignatured, UsageError for a choice that cannot be.
     """
     counting = CountingDevice(device)
     with in_state(NOTHING_WRITTEN):
         cache = ReadCache(counting)
-        label = label_to_change(cache)
+        label = survey.read_label(cache)
         tail = read_tail(label, Place(device.name, label.offset))
-        late = earlier_run.stale(cache, label, tail)
-        if late is not None:
-            raise late
-        forgotten = None if tail is None or tail.phase == DONE else earlier_run.forgotten_or_raise(cache, label, tail)
-        if forgotten is not None:
-            tail = read_tail(forgotten.label, Place(device.name, label.offset))
+        if tail is not None and tail.phase != DONE:
+            raise sentences.unfinished(device.name, tail)
         done = None if again else _done_before(cache, label, tail, scsi_id)
         if done is not None:
             found = survey.read_lun(cache, label)
             with said_who_asks(one):
                 refuse_other_vdis(cache, found, done.run, one)
             return done
-        lun = forgotten or earlier_run.lun_at_rest(cache, label)
+        lun = survey.read_lun(cache, label)
         lun = without_databases(lun) if clear_databases else lun
         if one is not None and one.vdi is not None:
             one = one._replace(vdi=named_now(one.vdi, lun, earlier_run.run_or_none(cache, tail, label)))
@@ -258,7 +255,7 @@ def prepare(
         made = plan.plan_resignature(
             lun, cache.read, block_bytes, ids, entropy(16), scsi_id, __version__, rebuilt, kept
         )
-        made = made._replace(label_now=label.sector, unseen=image.unseen if image is not None else Unseen())
+        made = made._replace(unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)
     cost = way.cost if way is not None else None
     return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches, cost)
@@ -279,8 +276,7 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
     try:
         label = survey.read_label(device)
         tail = read_tail(label, Place(device.name, label.offset))
-        late = earlier_run.stale(device, label, tail)
-        return None if late is not None else _done_before(device, label, tail, scsi_id)
+        return _done_before(device, label, tail, scsi_id)
     except (FormatError, Refused, NotFound) as problem:
         log.debug("%s: %s", device.name, problem)
         return None
@@ -370,33 +366,20 @@ def _result(counting: CountingDevice, state: str, lun: Optional[Lun], run: Run) 
 # --- what was cut
 
 
-def read_mark(device: Device) -> Optional[Mark]:
-    """The mark of a run and its journal; None without a mark. Raises FormatError for a journal that is damaged."""
-    label = survey.read_label(device)
-    tail = read_tail(label, Place(device.name, label.offset))
-    return None if tail is None else Mark(label, tail, read_journal(device, tail, label))
-
-
 def find_unfinished(device: Device) -> Optional[Mark]:
-    """The run that was cut on this device; None when none was.
-
-    A label that the cut has torn is no label any more; then the journal is looked for in the metadata area.
-    """
+    """The run that was cut on this device; None when none was."""
     with in_state(NOTHING_WRITTEN):
         return earlier_run.find_unfinished(device)
 
 
 def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] = None) -> Result:
-    """Finish a run that was cut, with the ids it had chosen. Where none was cut, nothing is written (`already_done`).
+    """Settle a run that was cut: before its commit it is taken back, behind it finished, with the ids it had chosen.
 
-    `mark` is that of `find_unfinished`, for whoever has to know the run before: its volume groups are to be locked.
+    Where none was cut, nothing is written (`already_done`). `mark` is that of `find_unfinished`, for whoever has to
+    know the run before: its volume groups are to be locked.
 
-    One that makes a new image of several is taken back before its commit: nothing tells for sure whether a guest has
-    written to the old ones since. So is one that was being taken back.
-
-    An undo that LVM has overtaken cannot be finished any more; it is taken back, and the LUN is resignatured still.
-
-    Raises Refused when the run was begun on another LUN: this one is a copy of it, and would become its twin.
+    Raises Refused when a run that is to be finished was begun on another LUN: this one is a copy of it, and would
+    become its twin.
     """
     mark = mark or find_unfinished(device)
     if mark is None:
@@ -406,31 +389,26 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
                 raise found.problem
         ids, of = (found.run.ids, found.run.scsi_id) if found.run is not None else (None, None)
         return Result(found.state, found.lun, ids, of, already_done=True)
+    counting, run = CountingDevice(device), mark.journal.run
+    if goes_back(mark):
+        recovery.take_back(counting, mark)
+        found = _inspect_after(device, f"The {KINDS[run.kind]} was taken back.")
+        return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
     if any(digest) and any(mark.tail.scsi_id_digest) and digest != mark.tail.scsi_id_digest:
         undo_first = f"Run `relvmoiscsi undo {device.name}`, then resignature it."
-        way_out = sentences.on_a_copy(device.name) if _is_behind_one_vdi(mark) else undo_first
+        way_out = sentences.on_a_copy(device.name) if run.rebuilt is not None else undo_first
         raise Refused(
-            f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {mark.journal.run.scsi_id}). {way_out}"
+            f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id}). {way_out}"
         ).in_state(NOTHING_WRITTEN)
-    with in_state(NOTHING_WRITTEN, DeviceError):
-        back = goes_back(device, mark)
-    if back:
-        return _roll_back(device, mark)
-    counting = CountingDevice(device)
     recovery.finish(counting, mark)
-    found = _inspect_after(device, f"The {KINDS[mark.tail.kind]} was finished.")
-    return _result(counting, found.state, found.lun, mark.journal.run)
+    found = _inspect_after(device, f"The {KINDS[run.kind]} was finished.")
+    return _result(counting, found.state, found.lun, run)
 
 
-def goes_back(device: Device, mark: Mark) -> bool:
-    """Whether `recover` takes a run back that was cut before its commit."""
-    run = mark.journal.run
-    if mark.tail.phase != IN_PROGRESS:
-        return False
-    if mark.back or run.rebuilt is not None or evidence.is_going_back(device, run):
-        return True
-    return mark.tail.kind == UNDO and not evidence.is_prepared(device, run)
+def goes_back(mark: Mark) -> bool:
+    """Whether `recover` takes the run back: it was cut before its commit."""
+    return mark.tail.phase == IN_PROGRESS
 
 
 def _inspect_after(device: Device, done: str) -> Inspection:
@@ -451,27 +429,16 @@ def undo(device: Device, entropy: Entropy) -> Result:
     _refuse_lost_images(device, mark)
     if mark.tail.phase == DONE:
         return _reverse(device, mark, entropy)
-    if mark.tail.kind == RESIGNATURE and mark.tail.phase == IN_PROGRESS:
-        return _roll_back(device, mark)
-    result = recover(device, mark)
-    if mark.tail.kind == UNDO:
-        if result.state == RESIGNATURED:
-            raise Refused(
-                f"{device.name} cannot be undone: LVM has changed the volume group since an earlier undo was cut."
-            ).in_state("That undo was taken back; the LUN keeps its new identities.")
+    result, is_undo = recover(device, mark), mark.tail.kind == UNDO
+    if is_undo != goes_back(mark):  # an undo that is finished, or a resignature that was taken back
         return result
-    finished = "The resignature was finished"
-    return _reverse(device, read_undoable(device, sentences.nothing_written(finished)), entropy, finished)
-
-
-def _is_behind_one_vdi(mark: Mark) -> bool:
-    """Whether a run that made one image of several has been committed."""
-    return mark.journal.run.rebuilt is not None and mark.tail.phase != IN_PROGRESS
+    settled = "The undo was taken back" if is_undo else "The resignature was finished"
+    return _reverse(device, read_undoable(device, sentences.nothing_written(settled)), entropy, settled)
 
 
 def _refuse_lost_images(device: Device, mark: Mark) -> None:
     """Old images and the new one share extents: what has been written since is in both, and slots have been reused."""
-    if not _is_behind_one_vdi(mark):
+    if mark.journal.run.rebuilt is None or goes_back(mark):
         return
     way_out = f" `relvmoiscsi recover {device.name}` finishes it. {sentences.on_a_copy(device.name)}"
     finish = "" if mark.tail.phase == DONE else way_out
@@ -487,20 +454,7 @@ def read_undoable(device: Device, untouched: str = NOTHING_WRITTEN) -> Mark:
     `untouched` is the sentence about the device until then.
     """
     with in_state(untouched):
-        try:
-            return earlier_run.find_unfinished(device) or earlier_run.finished_mark(device)
-        except FormatError:
-            mark = earlier_run.forgotten_mark(device)
-            if mark is None:
-                raise
-            return mark
-
-
-def _roll_back(device: Device, mark: Mark) -> Result:
-    counting = CountingDevice(device)
-    recovery.roll_back(counting, mark)
-    found = _inspect_after(device, f"The {KINDS[mark.tail.kind]} was taken back.")
-    return _result(counting, found.state, found.lun, mark.journal.run._replace(ids=mark.journal.run.ids.reversed()))
+        return earlier_run.find_unfinished(device) or earlier_run.finished_mark(device)
 
 
 def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> Result:

@@ -4,14 +4,12 @@ have a voice in it, which says what is said, asks whom it asks, holds what it ho
 
     nothing, or a run that is done and another one is wanted    a new run
     a run that is done, for this LUN                            AlreadyDone
-    a run that was cut                                          finished: the ids it had chosen must win
-    a run that was cut, of the LUN that this is a copy of       taken back: those ids are the other LUN's; a new run
-    a run that was cut and leads to other VDIs than wanted,
-    or makes a new image and was cut before its commit          taken back; a new run
-    the same behind its commit, where VDIs are gone by then     finished; a new run on a copy, otherwise refused
-    a run that was taken back, or was about to be,
-    and one that has written late since                         taken back once more; a new run
-    an undo that was cut                                        finished; then as above
+    a run that was cut before its commit                        taken back; a new run
+    a run that was cut behind its commit                        finished: its ids are on the LUN
+    the same, of the LUN that this is a copy of,
+    or to other VDIs than wanted                                finished and undone; a new run
+    the same where VDIs are gone by then                        finished; a new run on a copy, otherwise refused
+    an undo that was cut                                        taken back or finished likewise; then as above
 """
 
 from abc import ABC, abstractmethod
@@ -26,12 +24,12 @@ from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.resignature.one_vdi.choice import Request
 from relvmoiscsi.resignature.one_vdi.fit import fits
 from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, RESIGNATURE
+from relvmoiscsi.resignature.protocol.mark import UNDO
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.wording import human_size
 
 #: why a run is taken back
-OF_A_COPY, OTHER_VDIS, NOT_TO_FINISH, LATE = "of a copy", "other VDIs", "not to be finished", "late"
+OF_A_COPY, OTHER_VDIS, BEFORE_COMMIT = "of a copy", "other VDIs", "before its commit"
 
 
 class Voice(ABC):
@@ -158,45 +156,31 @@ def _settle(
 ) -> Union[Outcome, str]:
     """Bring a run that was cut to its end: the Outcome, or what was done where a new run is to follow."""
     mark = engine.find_unfinished(device)
-    if mark is None:
-        return _take_back_late_writes(device, entropy, voice, problem)
+    if mark is None:  # somebody has settled it since
+        return ""
     run = mark.journal.run
-    why = _why_not_finished(device, mark, scsi_id, one)
-    is_other = bool(why)
-    take_back = why if run.rebuilt is None or mark.tail.phase == IN_PROGRESS else ""
+    why = _why_not_finished(mark, scsi_id, one)
+    take_back = why if run.rebuilt is None or engine.goes_back(mark) else ""
+    is_undone = take_back and not engine.goes_back(mark)
     voice.agrees_to_settle(mark, take_back, problem)
     with voice.locks(run):
-        known = None if is_other else scsi_id  # a copy may be finished here: a new run follows
-        result = engine.undo(device, entropy) if take_back else engine.recover(device, mark, known)
+        known = None if why else scsi_id  # a copy may be finished here: a new run follows
+        result = engine.undo(device, entropy) if is_undone else engine.recover(device, mark, known)
     voice.has_settled(mark, result)
+    if mark.tail.kind == UNDO:
+        return "The undo was taken back" if engine.goes_back(mark) else "The undo was finished"
     if take_back:
         return "The resignature that was cut was taken back"
-    if is_other:  # there is no way back from one VDI behind the commit; what is done then is seen by who prepares anew
+    if why:  # there is no way back from one VDI behind the commit; what is done then is seen by who prepares anew
         return "The resignature that was cut was finished"
-    return Outcome(result, was_cut=True) if mark.tail.kind == RESIGNATURE else "The undo was finished"
+    return Outcome(result, was_cut=True)
 
 
-def _why_not_finished(device: Device, mark: Mark, scsi_id: Optional[str], one: Optional[Request]) -> str:
-    """Why a resignature that was cut is not what is asked for now; empty where it is, and of an undo."""
-    run = mark.journal.run
-    if mark.tail.kind != RESIGNATURE:
-        return ""
-    if mark.back:
-        return LATE
-    if None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id:
+def _why_not_finished(mark: Mark, scsi_id: Optional[str], one: Optional[Request]) -> str:
+    """Why a run that was cut is not finished; empty where it is."""
+    run, is_undo = mark.journal.run, mark.tail.kind == UNDO
+    if not is_undo and None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id:
         return OF_A_COPY
-    if not fits(run, one):
-        return OTHER_VDIS
-    return NOT_TO_FINISH if engine.goes_back(device, mark) else ""
-
-
-def _take_back_late_writes(device: Device, entropy: Entropy, voice: Voice, problem: Unfinished) -> str:
-    """There is no mark of a run: one that was taken back has written late, or somebody has settled it since."""
-    mark = engine.read_undoable(device)
-    if mark.tail.phase != IN_PROGRESS:
-        return ""
-    voice.agrees_to_settle(mark, LATE, problem)
-    with voice.locks(mark.journal.run):
-        result = engine.undo(device, entropy)
-    voice.has_settled(mark, result)
-    return "What a run that was taken back has written late was taken back"
+    if engine.goes_back(mark):
+        return BEFORE_COMMIT
+    return "" if is_undo or fits(run, one) else OTHER_VDIS

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the pages draw from the code: the steps of a run, its states and what leads from one to another.
+"""What the pages draw from the code: the steps of a run.
 
-    .. protocol-steps::     a table of resignature.steps.STEPS
-    .. protocol-states::    tables of resignature.states, and a drawing of them where the output is HTML
+    .. protocol-steps::     a table of resignature.protocol.steps.STEPS
 
 And links are made where a page names another: docs/host.rst, or docs/host.rst, "Adapters".
 """
@@ -12,9 +11,7 @@ import re
 from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
-from state_drawing import drawing
 
-from relvmoiscsi.resignature.protocol.states import STATES, TRANSITIONS, taken
 from relvmoiscsi.resignature.protocol.steps import STEPS
 
 log = logging.getLogger(__name__)
@@ -36,42 +33,12 @@ def row(texts):
     return nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in texts))
 
 
-def grouped(transitions):
-    """One row for all that leads from one state to another."""
-    pairs = dict.fromkeys((way.state, way.becomes) for way in transitions)
-    for state, becomes in pairs:
-        events = [way.event for way in transitions if (way.state, way.becomes) == (state, becomes)]
-        yield state, "; ".join(events), becomes
-
-
-def walk():
-    """The states through which the steps of a run lead."""
-    found = [STATES[0].name]
-    for step in STEPS:
-        found += [way.becomes for way in TRANSITIONS if way[:2] == (found[-1], taken(step))]
-    return list(dict.fromkeys(found))
-
-
 class Steps(SphinxDirective):
     """The steps of a run."""
 
     def run(self):
         rows = [(str(step.number), step.writes, step.leaves) for step in STEPS]
         return [table((8, 46, 46), ("step", "writes", "after its flush the LUN holds"), rows)]
-
-
-class States(SphinxDirective):
-    """The states of a run, as a table and as a drawing, and what leads from one to another."""
-
-    def run(self):
-        rows = [(state.name, state.mark, state.holds, state.shown) for state in STATES]
-        known = table((14, 24, 46, 16), ("state", "mark in the label", "the LUN holds", "in show"), rows)
-        row = walk()
-        side = [state.name for state in STATES if state.name not in row]
-        drawn = nodes.raw("", drawing(row, side, TRANSITIONS), format="html")
-        said = "What leaves a state as it is is not drawn. What has no row cannot be there, or is refused."
-        ways = table((20, 60, 20), ("in the state", "what happens", "leads to"), list(grouped(TRANSITIONS)))
-        return [known, drawn, nodes.paragraph("", said), ways]
 
 
 def link_pages(app, doctree, docname):
@@ -95,6 +62,5 @@ def link_pages(app, doctree, docname):
 
 def setup(app):
     app.add_directive("protocol-steps", Steps)
-    app.add_directive("protocol-states", States)
     app.connect("doctree-resolved", link_pages)
     return {"parallel_read_safe": True}

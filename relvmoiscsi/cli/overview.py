@@ -6,7 +6,7 @@ COMMANDS = {
     "show": "what is on it: SR, VDIs as a tree of chains, state",
     "check": "verify every structure on it",
     "resignature": "give it new identities",
-    "recover": "finish a run that was cut",
+    "recover": "settle a run that was cut",
     "undo": "give the old identities back, while that is possible",
     "map": "tell what old ids became, from the new SR's UUID",
     "doctor": "tell whether this host and its pool are ready for the SR driver",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command that finishes a run that was cut."""
+"""The command that settles a run that was cut."""
 
 import argparse
 
@@ -8,21 +8,20 @@ from relvmoiscsi.cli.guard import NOBODY_NEEDED
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.engine import Result
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import KINDS
 from relvmoiscsi.wording import printable
 
 _RECOVER = """\
-After a power cut, a lost connection, a killed process: with the same new identities, on any host. Harmless where
-nothing was cut: then it does not ask.
+After a power cut, a lost connection, a killed process, on any host. A run that was cut before its commit is taken
+back, one behind it is finished with the same new identities. Harmless where nothing was cut: then it does not ask.
 
 example:
   relvmoiscsi recover /dev/sdc"""
 
 
-_TAKEN_BACK = "{}: the resignature was to make one VDI and was cut before its commit; it was taken back. Run it again."
+_TAKEN_BACK = "{}: the {} was cut before its commit; it was taken back. Run it again."
 
 
 def add_command(make: Maker) -> None:
@@ -40,17 +39,15 @@ def _recover(arguments: argparse.Namespace) -> Answer:
         target.ask(_question(target, mark))
         with target.locks(run):
             result = engine.recover(target.device, mark, target.ids.recorded)
-    if run.rebuilt is not None and result.state == engine.CLEAN:
-        return answer(target, result, _TAKEN_BACK.format(target.path))
-    return answer(target, result, FINISHED.format(target.path, _kind(result)))
+    kind = KINDS[mark.tail.kind]
+    text = _TAKEN_BACK if engine.goes_back(mark) else FINISHED
+    return answer(target, result, text.format(target.path, kind))
 
 
 def _question(target: Target, mark: Mark) -> str:
     """What will be done, and which SR will be on the LUN then."""
     kind, ids = KINDS[mark.tail.kind], mark.journal.run.ids
-    with in_state(NOTHING_WRITTEN):
-        goes_back = engine.goes_back(target.device, mark)
-    what, sr_uuid = ("Take back", ids.sr) if goes_back else ("Finish", ids.new_sr)
+    what, sr_uuid = ("Take back", ids.sr) if engine.goes_back(mark) else ("Finish", ids.new_sr)
     return printable(f"{what} the {kind} of {target.path} that was cut, so that it is SR {sr_uuid}?")
 
 
@@ -62,7 +59,3 @@ def _nothing_was_cut(target: Target) -> Answer:
     facts = report.inspection_facts(target.path, found)
     facts["lun"] = identify(target.device, target.ids.own, NOBODY_NEEDED, found.lun).facts()
     return Answer(facts, f"{target.path}: nothing was cut; state {found.state}. Nothing was written.")
-
-
-def _kind(result: Result) -> str:
-    return "resignature" if result.state == engine.RESIGNATURED else "undo"

@@ -139,13 +139,11 @@ def _planned(target: Target, prepared: Prepared) -> Answer:
 _NEW = "{} was resignatured."
 _OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first."
 _OTHER_VDIS = "{} holds a resignature that was cut and leads to other VDIs; that is taken back here first."
-_NOT_TO_FINISH = "{} holds a resignature that was cut before its commit; that is taken back here first."
-_LATE = "{}: a write of a run that was taken back has landed late; it is taken back here first."
+_BEFORE_COMMIT = "{} holds a resignature that was cut before its commit; that is taken back here first."
 _WHY = {
     procedure.OF_A_COPY: _OF_A_COPY,
     procedure.OTHER_VDIS: _OTHER_VDIS,
-    procedure.NOT_TO_FINISH: _NOT_TO_FINISH,
-    procedure.LATE: _LATE,
+    procedure.BEFORE_COMMIT: _BEFORE_COMMIT,
 }
 
 

@@ -9,12 +9,11 @@ planning       new_ids (derived or chosen), mapfile (what people choose them wit
 one_vdi        a leaf and its parents become one image: choice (which), way (what a format says of its chains), extents
                (where it goes), compact (values in little memory), collapse (all of it); fit (an earlier run); vhd and
                qcow2: members (of a chain), layout (where blocks go), homes (of a VHD's), ways, image
-protocol       steps, states (tables); mark (in the label), journal (its bytes), run (what it says), rebuilt (what one
-               VDI adds to it), structure (what changed bytes are part of: whole or torn)
-writing        apply (step by step), canvas (as found, as it is to be), copying (guest data, unseen), rebuilding (of an
-               image made anew), landing (the end), reading_back
-after_a_cut    earlier_run (what was left), recovery (finish, take back), repair (put identities right), evidence (how
-               far it has come), sentences (what is said of it), undo; without a good label: torn_label, late_label,
-               stale_label, journal_search
+protocol       steps (the table); mark (in the label), journal (its bytes), run (what it says), rebuilt (what one VDI
+               adds to it), structure (with a checksum), canvas (as found, as it is to be), identities (taken back),
+               sentences (what is said of a run that is not over)
+writing        apply (step by step), copying (guest data, unseen), rebuilding (of an image made anew), landing (the
+               end), reading_back
+after_a_cut    earlier_run (what was left), recovery (take back, finish), undo
 the judge      check (every identity new, nothing else differs), compare (two LUNs, byte for byte)
 """

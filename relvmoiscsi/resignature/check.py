@@ -90,19 +90,6 @@ def foreign_identities(lun: Lun) -> List[str]:
     return found
 
 
-def looks_half_written(lun: Lun) -> bool:
-    """Whether header and locators of a VHD name different parents, or MGT speaks of another SR, or of other VDIs than
-    there are. SM makes and tolerates all of it; a late write makes it as well.
-    """
-    lun = lun.settled()
-    if any(volume.disputed for volume in lun.volumes):
-        return True
-    if lun.mgt is None:
-        return False
-    records, disks = set(lun.records()), set(lun.disks())
-    return lun.mgt.sr_uuid != lun.sr_uuid or bool(records - disks and disks - records)
-
-
 def is_made_of(original: Lun, clone: Lun, last_run: Optional[IdMap]) -> bool:
     """Whether ids of a clone follow from those of a LUN, by the rule that every run has: `formats.identity`.
 

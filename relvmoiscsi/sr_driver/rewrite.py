@@ -72,8 +72,7 @@ def resignatured(
 _WHY = {
     procedure.OF_A_COPY: "taking it back, for this is a copy of that LUN",
     procedure.OTHER_VDIS: "taking it back, for it leads to other VDIs",
-    procedure.NOT_TO_FINISH: "taking it back, for it was cut before its commit and is not finished any more",
-    procedure.LATE: "taking back what it has written late",
+    procedure.BEFORE_COMMIT: "taking it back, for it was cut before its commit",
 }
 
 

@@ -2,8 +2,8 @@
 """Disks that lose power, and disks that fail.
 
 `CrashDisk` records every block written, grouped by the flushes between them. A power cut while group g is open leaves
-all earlier groups whole and any subset of the blocks of group g: each block old or new, in the strict mode also torn.
-`crash_images` makes each of those disks.
+all earlier groups whole and any subset of the physical blocks of group g, each old or new: a device writes a physical
+block wholly or not at all. `crash_images` makes each of those disks.
 
     disk = CrashDisk(image)
     apply(plan, disk)
@@ -16,16 +16,12 @@ all earlier groups whole and any subset of the blocks of group g: each block old
 import hashlib
 import itertools
 import random
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import DeviceError
 
 from .sparse import SparseDisk, check_chunks
-
-#: How a torn block may look: its first half new, its second half new, or neither old nor new. What tears is a physical
-#: block as a whole: what was written into it, and what was not.
-TORN = ("head", "tail", "garbage")
 
 
 class Block(NamedTuple):
@@ -68,6 +64,7 @@ class CrashDisk(Device):
         base.freeze()
         self.base = base.copy()
         self.current = base.copy()
+        self.unit = max(base.block_size, min(base.physical_block_size, 4096))
         self.groups: List[List[Block]] = [[]]
         self.flushes = 0
         self.dropped_flush = dropped_flush
@@ -78,11 +75,11 @@ class CrashDisk(Device):
 
     def write(self, chunks: Sequence[Chunk]) -> None:
         check_chunks(self, chunks)
-        for chunk in chunks:
-            for start in range(0, len(chunk.data), self.block_size):
-                data = bytes(chunk.data[start : start + self.block_size])
-                self.groups[-1].append(Block(chunk.offset + start, data))
         self.current.write(chunks)
+        for chunk in chunks:
+            for start in range(chunk.offset - chunk.offset % self.unit, chunk.end, self.unit):
+                length = min(self.unit, self.size_bytes - start)
+                self.groups[-1].append(Block(start, self.current.peek(start, length)))
 
     def flush(self) -> None:
         self.flushes += 1
@@ -90,23 +87,12 @@ class CrashDisk(Device):
         if self.flushes != self.dropped_flush and self.groups[-1]:
             self.groups.append([])
 
-    def crash_images(
-        self,
-        torn: bool = False,
-        limit: int = 2**10,
-        seed: int = 0,
-        samples: int = 64,
-        never_torn: Sequence[Range] = (),
-        in_each: bool = True,
-    ) -> Iterator[Tuple[str, SparseDisk]]:
+    def crash_images(self, limit: int = 2**10, seed: int = 0, samples: int = 64) -> Iterator[Tuple[str, SparseDisk]]:
         """Every disk that a power cut could leave, as (description, disk); the first is the untouched base.
 
         Groups with at most `limit` subsets are enumerated. For larger ones: every prefix in the order of issue, each
-        block missing alone, each block alone and `samples` random subsets. `torn` adds, for each block, its torn forms
-        with the other blocks absent, present, or present up to it, and `samples` random mixtures; blocks that touch
-        `never_torn` are only ever old or new. Not `in_each`: each torn form of each block comes once, in turn with the
-        others absent, present, or present up to it. Blocks rewritten with what they held are left out: they change
-        nothing.
+        block missing alone, each block alone and `samples` random subsets. Blocks rewritten with what they held are
+        left out: they change nothing.
 
         `self.report` says how many states were given and whether it was all of them.
         """
@@ -120,16 +106,11 @@ class CrashDisk(Device):
             for present in _subsets(len(changes), limit, samples, picker):
                 image = _with_blocks(solid, changes, present)
                 yield self._counted(_describe(number, len(self.groups), changes, present), image)
-            if torn:
-                for what, image in _torn_images(solid, changes, picker, samples, never_torn, in_each):
-                    yield self._counted(f"group {number} of {len(self.groups)}: {what}", image)
             solid = _with_blocks(solid, group, range(len(group)))
 
-    def some_crash_images(
-        self, picker: random.Random, subsets: int, torn: int, most: int = 400
-    ) -> Iterator[Tuple[str, SparseDisk]]:
+    def some_crash_images(self, picker: random.Random, subsets: int) -> Iterator[Tuple[str, SparseDisk]]:
         """A sample of the same, for runs that write thousands of blocks: for each group none of it, all of it, and so
-        many random subsets, prefixes and, where it changes at most `most` blocks, torn blocks.
+        many random subsets and prefixes.
         """
         solid = self.base.copy()
         for number, group in enumerate(self.groups, 1):
@@ -142,10 +123,6 @@ class CrashDisk(Device):
             for present in sorted(samples):
                 image = _with_blocks(solid, changes, present)
                 yield self._counted(f"group {number}: {len(present)} of {count} blocks written", image)
-            if torn and count <= most:
-                torn_images = list(_torn_images(solid, changes, picker, 2, ()))
-                for what, image in picker.sample(torn_images, min(torn, len(torn_images))):
-                    yield self._counted(f"group {number}: {what}", image)
             solid = _with_blocks(solid, group, range(len(group)))
 
     def after_group(self, number: int) -> SparseDisk:
@@ -225,77 +202,10 @@ def _offsets(changes: Sequence[Block], indices: Sequence[int]) -> str:
     return shown + (", ..." if len(indices) > 8 else "")
 
 
-# -- torn blocks ----------------------------------------------------------------------------------------------------
-
-
-def _torn_images(
-    solid: SparseDisk,
-    changes: Sequence[Block],
-    picker: random.Random,
-    samples: int,
-    never_torn: Sequence[Range],
-    in_each: bool = True,
-) -> Iterator[Tuple[str, SparseDisk]]:
-    tearable = [index for index, block in enumerate(changes) if not _touches(block, never_torn)]
-    for index in tearable:
-        contexts = _contexts(len(changes), index)
-        for number, (name, others) in enumerate(contexts):
-            for turn, how in enumerate(TORN, index):
-                if not in_each and turn % len(contexts) != number:
-                    continue
-                image = _with_blocks(solid, changes, others)
-                _tear(image, changes[index], how)
-                yield f"block at {changes[index].offset} torn ({how}), {name}", image
-    for turn in range(samples if len(tearable) > 1 else 0):
-        yield f"random mixture {turn}", _mixture(solid, changes, frozenset(tearable), picker)
-
-
-def _contexts(count: int, index: int) -> List[Tuple[str, List[int]]]:
-    """What may have become of the other blocks of a group of `count` while block `index` was torn."""
-    others = [other for other in range(count) if other != index]
-    contexts: List[Tuple[str, List[int]]] = [("all others absent", []), ("all others written", others)]
-    return contexts + ([("all before it written", others[:index])] if 0 < index < count - 1 else [])
-
-
-def _mixture(
-    solid: SparseDisk, changes: Sequence[Block], tearable: FrozenSet[int], picker: random.Random
-) -> SparseDisk:
-    """Each block old, new or torn, as chance will have it."""
-    image = solid.copy()
-    torn = []
-    for index, block in enumerate(changes):
-        fate = picker.choice(("old", "new") + TORN)
-        if fate in TORN and index in tearable:
-            torn.append((block, fate))
-        elif fate != "old":
-            image.poke(block.offset, block.data)
-    for block, fate in torn:
-        _tear(image, block, fate)
-    return image
-
-
-def _tear(image: SparseDisk, block: Block, how: str) -> None:
-    size = max(image.physical_block_size, image.block_size)
-    start = block.offset - block.offset % size
-    whole = bytearray(image.peek(start, size))
-    whole[block.offset - start : block.offset - start + len(block.data)] = block.data
-    half = size // 2
-    if how == "head":
-        image.poke(start, bytes(whole[:half]))
-    elif how == "tail":
-        image.poke(start + half, bytes(whole[half:]))
-    else:
-        image.poke(start, garbage(start, size))
-
-
 def garbage(offset: int, length: int) -> bytes:
     """Bytes that nobody wrote; always the same ones at the same place."""
     seed = hashlib.sha256(b"garbage at %d" % offset).digest()
     return (seed * (length // len(seed) + 1))[:length]
-
-
-def _touches(block: Block, ranges: Sequence[Range]) -> bool:
-    return any(block.offset < item.end and item.offset < block.offset + len(block.data) for item in ranges)
 
 
 # -- failures -------------------------------------------------------------------------------------------------------
@@ -309,7 +219,6 @@ class FailingDisk(Device):
 
     nothing   the old bytes are still there
     half      the first half of its blocks is written (a chunk of one block: nothing)
-    torn      the first half of its bytes is written, in the middle of a block too
     all       all is written and the failure is a lie; a flush that fails has then flushed
     late      nothing yet; `land` writes it, whenever that may be
 
@@ -317,7 +226,7 @@ class FailingDisk(Device):
     """
 
     def __init__(self, base: Device, fail_at: int = 0, for_good: bool = False, leaves: str = "nothing") -> None:
-        assert leaves in ("nothing", "half", "torn", "all", "late"), leaves
+        assert leaves in ("nothing", "half", "all", "late"), leaves
         self.name, self.size_bytes, self.block_size = base.name, base.size_bytes, base.block_size
         self.physical_block_size = base.physical_block_size
         self.base = base
@@ -368,12 +277,10 @@ class FailingDisk(Device):
 
     def _part_of(self, chunk: Chunk) -> List[Chunk]:
         """What of a failing chunk reaches the disk."""
-        if self.leaves in ("nothing", "late") or (self.leaves == "half" and len(chunk.data) == self.block_size):
+        if self.leaves in ("nothing", "late"):
             return []
         if self.leaves == "all":
             return [chunk]
-        if self.leaves == "half":
-            return [Chunk(chunk.offset, chunk.data[: len(chunk.data) // self.block_size // 2 * self.block_size])]
-        old = self.base.read([Range(chunk.offset, len(chunk.data))])[0]
-        half = len(chunk.data) // 2
-        return [Chunk(chunk.offset, chunk.data[:half] + old[half:])]
+        unit = max(self.block_size, min(self.physical_block_size, 4096))
+        half = len(chunk.data) // unit // 2 * unit
+        return [Chunk(chunk.offset, chunk.data[:half])] if half else []

@@ -5,8 +5,9 @@ A `Judge` knows what a LUN was before a run and what it is after one that nobody
 reader. `Judge.faults` says what is wrong with a disk that a power cut left; none is the claim of docs/protocol.rst:
 
     view        before any recovery LVM sees exactly the old VG or exactly the new one
-    state       `inspect` calls it clean, unfinished or resignatured; a torn label is unfinished
-    recovery    ends in the bytes of the run that nobody cut, or nothing had happened; twice equals once
+    state       `inspect` calls it clean, unfinished or resignatured
+    journal     an unfinished one has its journal
+    recovery    takes back before the commit; behind it, ends in the bytes of the run that nobody cut; twice equals once
     undo        gives the old bytes back, everywhere but in the free space of the ring
 """
 
@@ -26,7 +27,10 @@ from kit.builder import AREA_DEFAULT, SMALL_BAT, vhd
 from kit.crash import CrashDisk, FailingDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device, Range
-from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
+from relvmoiscsi.errors import DeviceError, Place, Refused, RelvmoiscsiError
+from relvmoiscsi.resignature.protocol.journal import Mark, read_journal
+from relvmoiscsi.resignature.protocol.mark import read_tail
+from relvmoiscsi.resignature.reading import survey
 
 SCSI_ID = "3600a098038303053743f4a4f4e4b6d41"
 OTHER_SCSI_ID = "3600a098038303053743f4a4f4e4b6d42"
@@ -128,6 +132,13 @@ def recover(disk, scsi_id=None):
         return False
     engine.recover(disk, mark, scsi_id)
     return True
+
+
+def read_mark(disk):
+    """The mark of a run, finished or not, and its journal; None without a mark."""
+    label = survey.read_label(disk)
+    tail = read_tail(label, Place(disk.name, label.offset))
+    return None if tail is None else Mark(label, tail, read_journal(disk, tail, label))
 
 
 def done(disk, run=resignature, **more):
@@ -282,7 +293,7 @@ class Remembered:
 
 
 class Fault(NamedTuple):
-    claim: str  #: view, state, recovery, guest, twice, undo, durable
+    claim: str  #: view, state, journal, recovery, guest, twice, undo, durable
     cut: str
     problem: str
 
@@ -290,18 +301,18 @@ class Fault(NamedTuple):
 class Judge:
     """What a LUN may be at any time of a run between `original` and `resignatured`, whichever way it leads.
 
-    `target` is where recovery of an unfinished run has to end, byte for byte; None: at `resignatured`. `states` are
-    what `inspect` calls the two LUNs, `allowed` the bytes that may change where it is more than identities; `back`:
-    recovery may also go back, to `original`, as it does once a way back was begun.
+    `target` is where recovery of a run that was cut behind its commit has to end, byte for byte; None: at
+    `resignatured`. Before the commit it has to end at `start`, but for free ring space; None: at `original`. `states`
+    are what `inspect` calls the two LUNs, `allowed` the bytes that may change where it is more than identities.
     """
 
-    def __init__(self, original, resignatured, target=None, states=("clean", "resignatured"), allowed=None, back=False):
-        self.back = back
+    def __init__(self, original, resignatured, target=None, states=("clean", "resignatured"), allowed=None, start=None):
         self.original, self.resignatured = original, resignatured
-        self.target = target or resignatured
+        self.target, self.start = target or resignatured, start or original
         self.vg_view = Remembered(lvmreader.vg_view)
-        self.inspected_state = Remembered(lambda disk: engine.inspect(disk).state)
+        self.inspected = Remembered(lambda disk: engine.inspect(disk)[:4])
         self.views = [lvmreader.vg_view(original), lvmreader.vg_view(resignatured)]
+        self.start_view = lvmreader.vg_view(self.start)
         self.label = label_range(original)
         self.state_of = dict(zip((self.label_in(original), self.label_in(resignatured)), states))
         self.at_rest = {self.label_in(original): original, self.label_in(resignatured): resignatured}
@@ -327,10 +338,6 @@ class Judge:
         """What `inspect` should call a disk, by its label alone."""
         return self.state_of.get(self.label_in(disk), "unfinished")
 
-    def is_torn(self, disk):
-        """The label is none that anybody wrote; LVM sees nothing then, and recovery has to put it right."""
-        return self.label_in(disk) not in self.state_of
-
     def new_faults(self, cut, disk, with_undo=True):
         """`faults`, of a disk that is like none before: cuts at different moments often leave the same bytes."""
         content = disk.content()
@@ -355,12 +362,14 @@ class Judge:
         return found
 
     def _view_faults(self, cut, disk):
-        if self.is_torn(disk) or self.vg_view(disk) in self.views:
+        if self.vg_view(disk) in self.views:
             return []
         return [Fault("view", cut, f"LVM sees {lvmreader.vg_view(disk)}")]
 
     def _state_faults(self, cut, disk):
-        state = self.inspected_state(disk)
+        state, _lun, _tail, run = self.inspected(disk)
+        if state == "unfinished" and run is None:
+            return [Fault("journal", cut, "its mark leads to no journal")]
         return [] if state == self.state(disk) else [Fault("state", cut, "it is called " + state)]
 
     def _recovery_faults(self, cut, disk):
@@ -371,11 +380,10 @@ class Judge:
         before = disk.copy()
         if not recover(disk) and disk == before:
             self.at_the_end.add(disk.content())  # it is how recovery found it
-        goal = before if rest is not None else self.target
-        is_back = self.back and self.label_in(disk) == self.label_in(self.original)
-        if is_back and rest is None:
-            found += self._unlike(cut, "recovery", disk, self.original)
-        elif disk != goal:
+        if rest is None and self.vg_view(before) == self.start_view:
+            found += self._unlike(cut, "recovery", disk, self.start)
+        elif disk != (before if rest is not None else self.target):
+            goal = before if rest is not None else self.target
             found.append(Fault("recovery", cut, f"it ends unlike it should at {disk.differences(goal)[:8]}"))
             if not same_but_for(disk, self.original, self.allowed):
                 found.append(Fault("guest", cut, "bytes that are no identity have changed"))

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from kit.build_volumes import MIB
 from kit.crash import FailingDisk
 from kit.cuts import (
     OTHER_SCSI_ID,
@@ -15,7 +14,6 @@ from kit.cuts import (
     done,
     entropy,
     image,
-    late_writes,
     undo,
 )
 from relvmoiscsi import engine, procedure
@@ -74,6 +72,10 @@ def old_sr(disk):
     return engine.inspect(disk).lun.sr_uuid
 
 
+def taken_back(original):
+    return ["agrees to take back", "locked", "released", "settled as SR " + old_sr(original)]
+
+
 def test_a_clone_gets_a_new_run():
     disk, voice = image("one VDI").copy(), Recorder()
 
@@ -103,11 +105,10 @@ def test_what_is_done_is_told_and_nobody_is_asked():
     assert resignature(disk, voice, again=True).result.state == engine.RESIGNATURED
 
 
-@pytest.mark.parametrize("cut", [IN_PROGRESS, SWITCHED])
 @pytest.mark.parametrize("known", [SCSI_ID, None])
-def test_a_run_that_was_cut_is_finished_with_its_own_ids(cut, known):
+def test_a_run_that_was_cut_behind_its_commit_is_finished_with_its_own_ids(known):
     original = image("one VDI")
-    disk, voice = cut_before(original, cut), Recorder()
+    disk, voice = cut_before(original, SWITCHED), Recorder()
 
     outcome = resignature(disk, voice, known, sr_uuid=NEW_SR)
 
@@ -117,6 +118,18 @@ def test_a_run_that_was_cut_is_finished_with_its_own_ids(cut, known):
     assert engine.inspect(disk).state == engine.RESIGNATURED
 
 
+@pytest.mark.parametrize("known", [SCSI_ID, None])
+def test_a_run_that_was_cut_before_its_commit_is_taken_back_and_a_new_one_follows(known):
+    original = image("one VDI")
+    disk, voice = cut_before(original, IN_PROGRESS), Recorder()
+
+    outcome = resignature(disk, voice, known, sr_uuid=NEW_SR)
+
+    assert voice.said == [*taken_back(original), *FIRST_NEW_RUN] and voice.why == [procedure.BEFORE_COMMIT]
+    assert (outcome.was_cut, outcome.result.ids.new_sr) == (False, NEW_SR)
+    assert engine.inspect(disk).lun.sr_uuid == NEW_SR
+
+
 @pytest.mark.parametrize("cut", [IN_PROGRESS, SWITCHED])
 def test_on_a_copy_of_a_lun_that_was_cut_the_run_is_taken_back_and_a_new_one_follows(cut):
     original = image("one VDI")
@@ -124,15 +137,14 @@ def test_on_a_copy_of_a_lun_that_was_cut_the_run_is_taken_back_and_a_new_one_fol
 
     outcome = resignature(disk, voice, OTHER_SCSI_ID, sr_uuid=NEW_SR)
 
-    taken_back = ["agrees to take back", "locked", "released", "settled as SR " + old_sr(original)]
-    assert voice.said == taken_back + FIRST_NEW_RUN
+    assert voice.said == [*taken_back(original), *FIRST_NEW_RUN] and voice.why == [procedure.OF_A_COPY]
     assert (outcome.was_cut, outcome.result.ids.new_sr) == (False, NEW_SR)
     assert outcome.result.ids.sr == old_sr(original)
 
 
-def test_an_undo_that_was_cut_is_finished_and_a_new_run_follows():
+def test_an_undo_that_was_cut_behind_its_commit_is_finished_and_a_new_run_follows():
     original = image("one VDI")
-    disk, voice = cut_before(done(original), IN_PROGRESS, run=undo), Recorder()
+    disk, voice = cut_before(done(original), SWITCHED, run=undo), Recorder()
 
     outcome = resignature(disk, voice, sr_uuid=NEW_SR)
 
@@ -140,14 +152,24 @@ def test_an_undo_that_was_cut_is_finished_and_a_new_run_follows():
     assert outcome.result.ids.new_sr == NEW_SR
 
 
-@pytest.mark.parametrize("no, scsi_id", [("agrees to finish", SCSI_ID), ("agrees to take back", OTHER_SCSI_ID)])
-def test_a_no_before_a_run_is_settled_leaves_the_lun_as_it_is(no, scsi_id):
-    disk = cut_before(image("one VDI"), IN_PROGRESS)
+def test_an_undo_that_was_cut_before_its_commit_is_taken_back_and_the_lun_is_done():
+    finished = done(image("one VDI"))
+    disk, voice = cut_before(finished, IN_PROGRESS, run=undo), Recorder()
+
+    answer = resignature(disk, voice)
+
+    assert voice.said == taken_back(finished)
+    assert isinstance(answer, AlreadyDone) and answer.sr_uuid == old_sr(finished)
+
+
+@pytest.mark.parametrize("no, cut", [("agrees to finish", SWITCHED), ("agrees to take back", IN_PROGRESS)])
+def test_a_no_before_a_run_is_settled_leaves_the_lun_as_it_is(no, cut):
+    disk = cut_before(image("one VDI"), cut)
     before = disk.copy()
     no_ = Refused("No.").in_state("Nothing was written.")
 
     with pytest.raises(Refused) as caught:
-        resignature(disk, Recorder(no, no_), scsi_id)
+        resignature(disk, Recorder(no, no_))
 
     assert caught.value is no_ and str(no_) == "No. Nothing was written."
     assert disk == before
@@ -166,32 +188,12 @@ def test_a_no_after_a_run_was_taken_back_says_so():
 
 
 def test_a_refusal_of_the_new_run_after_an_undo_was_finished_says_so():
-    disk = cut_before(done(image("one VDI")), IN_PROGRESS, run=undo)
+    disk = cut_before(done(image("one VDI")), SWITCHED, run=undo)
 
     with pytest.raises(Refused) as caught:
         resignature(disk, Recorder("agrees to a new run", Refused("No.")))
 
     assert str(caught.value) == "No. The undo was finished; nothing else was written."
-
-
-def test_what_a_run_that_was_taken_back_has_written_late_is_taken_back_before_a_new_run():
-    late = 0
-    for _n, failing in late_writes(image("a chain")):
-        disk = failing.base
-        if failing.pending[0].offset < MIB:
-            continue  # label and ring: test_late_writes.py
-        undo(disk)
-        failing.land()
-        voice = Recorder()
-
-        done_with = resignature(disk, voice)
-
-        if "agrees to take back" in voice.said:
-            late += 1
-            assert voice.said[0] == "agrees to take back" and voice.said[-3:] == FIRST_NEW_RUN
-        assert isinstance(done_with, procedure.Outcome)
-        assert engine.inspect(disk).state == engine.RESIGNATURED
-    assert late > 0
 
 
 def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
@@ -216,32 +218,3 @@ def test_what_is_said_of_the_disk_behind_a_run_that_was_taken_back_says_that():
         "The resignature that was cut was taken back. The resignature of DEV was begun and may be unfinished: once the "
         "device answers, `relvmoiscsi recover DEV` finishes it or takes it back.",
     }
-
-
-def test_a_run_that_was_being_taken_back_is_not_finished():
-    disk = cut_before(cut_before(image("a chain"), 4), 2, run=undo)
-    voice = Recorder()
-
-    done_with = resignature(disk, voice)
-
-    assert not done_with.was_cut
-    assert voice.why == [procedure.NOT_TO_FINISH]
-
-
-def test_a_commit_that_has_landed_behind_an_undo_is_followed_by_a_new_run():
-    found = 0
-    for _n, failing in late_writes(image("a chain")):
-        disk = failing.base
-        if failing.pending[0].offset > 4096 or engine.inspect(disk).state != engine.UNFINISHED:
-            continue
-        if engine.find_unfinished(disk).tail.phase != 1:
-            continue
-        undo(disk)
-        failing.land()
-        voice = Recorder()
-
-        done_with = resignature(disk, voice)
-
-        assert not done_with.was_cut and voice.why == [procedure.LATE]
-        found += 1
-    assert found == 1

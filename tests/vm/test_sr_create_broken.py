@@ -88,7 +88,7 @@ def test_a_killed_call_is_finished_by_the_next(lab_of_kills, lab, pool, image, s
     assert lab.probe(copies, slow_clone).problems == ()
 
 
-@pytest.mark.parametrize("step", [STEPS[2]])
+@pytest.mark.parametrize("step", [STEPS[4]])
 def test_a_person_finishes_a_killed_call_with_the_command(lab_of_kills, lab, pool, image, slow_clone, step):
     copies = lab.target(slow_clone)
     slow_clone.slow(100)

@@ -19,6 +19,5 @@ SR_START       = 512           #: bytes from the start of the volume
 SR_END         = 2048          #: the VDI records start here
 RECORD_BYTES   = 1024
 MAX_RECORDS    = 4094          #: the volume has 4 MiB
-TEXT_KIND      = "MGT text"    #: of a Structure: the room of a record, or the SR's
 #: tags of an experiment of 2015 (xenvm) that kept its own allocation map
 XENVM_TAGS     = (b"initial_allocation", b"allocation_quantum")

@@ -19,7 +19,7 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from relvmoiscsi.errors import Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
 from relvmoiscsi.formats.mgt import layout
-from relvmoiscsi.formats.ondisk import Change, Structure
+from relvmoiscsi.formats.ondisk import Change
 
 _TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
 _END = b"</vdi>"
@@ -236,23 +236,20 @@ def changes(mgt: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> Li
 
     In a slot that does not read, what stands where those should.
     """
-    room = Structure(layout.TEXT_KIND, layout.SR_START, layout.SR_END - layout.SR_START)
-    found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR", room)]
+    found = [Change(mgt.sr_uuid_at, mgt.sr_uuid.encode(), sr_uuid.encode(), "MGT: UUID of the SR")]
     for record in mgt.records:
-        room = Structure(layout.TEXT_KIND, record.offset, layout.RECORD_BYTES)
-        found.append(_change(record.uuid_at, record.uuid, uuids, "MGT: UUID of VDI " + record.uuid, room))
+        found.append(_change(record.uuid_at, record.uuid, uuids, "MGT: UUID of VDI " + record.uuid))
         if record.snapshot_of:
             what = f"MGT: VDI {record.uuid} is a snapshot of"
-            found.append(_change(record.snapshot_of_at, record.snapshot_of, uuids, what, room))
+            found.append(_change(record.snapshot_of_at, record.snapshot_of, uuids, what))
     for slot in mgt.unread:
-        room = Structure(layout.TEXT_KIND, slot.offset, layout.RECORD_BYTES)
         what = f"MGT: UUID in the unreadable record at byte {slot.offset}"
-        found += [_change(link.at, link.uuid, uuids, what, room) for link in slot.links]
+        found += [_change(link.at, link.uuid, uuids, what) for link in slot.links]
     return found
 
 
-def _change(at: int, old: str, uuids: Mapping[str, str], what: str, room: Structure) -> Change:
-    return Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what, room)
+def _change(at: int, old: str, uuids: Mapping[str, str], what: str) -> Change:
+    return Change(at, old.encode("ascii"), uuids[old].encode("ascii"), what)
 
 
 def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, str], volume: str) -> List[Change]:
@@ -347,22 +344,6 @@ def _header_bytes(header: bytes, length: int) -> bytes:
     fields = header.split(b":")
     fields[1] = b"%-10d" % length
     return b":".join(fields)[: layout.HEADER_BYTES].ljust(layout.HEADER_BYTES)
-
-
-# --- text that SM may have written anew meanwhile
-
-_UUID_TAG = re.compile(rb"<(uuid|snapshot_of)>[\s\0]*(" + UUID_PATTERN.encode("ascii") + rb")[\s\0]*</\1>")
-_NO_TEXT = re.compile(rb"[\x01-\x08\x0b-\x1f\x7f]")
-
-
-def is_text(room: bytes) -> bool:
-    """Whether the room of a record, or the SR's, holds what SM writes: text with a UUID in it, and nothing else."""
-    return not _NO_TEXT.search(room) and _UUID_TAG.search(room) is not None
-
-
-def uuid_places(room: bytes) -> Dict[int, str]:
-    """Where UUIDs stand that are identities; one in a label is none. SM moves them when it writes a record anew."""
-    return {match.start(2): match.group(2).decode("ascii") for match in _UUID_TAG.finditer(room)}
 
 
 # --- one record

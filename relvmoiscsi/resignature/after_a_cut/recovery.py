@@ -1,160 +1,83 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Finish a run that was cut, or take it back.
+"""Settle a run that was cut: before its commit it is taken back, behind it finished, what fits neither is refused.
 
-What recovery does follows from the label:
-
-    no mark        nothing: nothing happened
-    in progress    the contents and what comes behind them once more; identities are put right in what is on the disk
-                   now (`resignature.after_a_cut.repair`)
-    switched       headers and label, with the text that is committed *then*: LVM may have gone on in the second area
-    done           nothing
-
-A label may be older than the rest, where a write that was reported as failed has landed late. The metadata areas tell:
-once one of them holds the new PV id where only LVM, or the step of the headers, can have put it, the commit has been
-(`resignature.after_a_cut.evidence`). After the commit contents that are still old are put right as well: a label
-"switched" may come late onto a LUN whose run was taken back.
+The mark in the label says where the run was cut. LVM, SM or a VM may have used the LUN since, under the identity that
+it had then; what they have written stays.
 """
 
 import logging
-from typing import List
+from typing import List, Optional
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range
-from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, FormatError, Place, Refused, Unfinished, in_state
+from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, FormatError, Refused, Unfinished, in_state
+from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.lvm import layout, pv
-from relvmoiscsi.resignature.after_a_cut import repair
-from relvmoiscsi.resignature.after_a_cut.evidence import is_going_back, is_prepared
-from relvmoiscsi.resignature.after_a_cut.sentences import cut_sentence, on_a_copy, unfinished
-from relvmoiscsi.resignature.planning.labels import Labels, switched_label
-from relvmoiscsi.resignature.protocol import steps, structure
+from relvmoiscsi.formats.lvm.pv import Area
+from relvmoiscsi.formats.lvm.vg import VolumeGroup
+from relvmoiscsi.resignature.planning.labels import Labels
+from relvmoiscsi.resignature.protocol import identities, steps
+from relvmoiscsi.resignature.protocol.canvas import read_canvas
 from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.mark import (
-    IN_PROGRESS,
-    KINDS,
-    RESIGNATURE,
-    SWITCHED,
-    TAIL_AT,
-    Tail,
-)
-from relvmoiscsi.resignature.protocol.run import Run
-from relvmoiscsi.resignature.writing import rebuilding
+from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, KINDS, SWITCHED, TAIL_AT
+from relvmoiscsi.resignature.protocol.rebuilt import full_units
+from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.protocol.sentences import cut_sentence, on_a_copy, unfinished
+from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing.apply import step
-from relvmoiscsi.resignature.writing.canvas import read_canvas
-from relvmoiscsi.resignature.writing.landing import Surroundings, read_surroundings, settle
+from relvmoiscsi.resignature.writing.landing import settle
 from relvmoiscsi.resignature.writing.reading_back import read_back, read_back_all
 
 log = logging.getLogger(__name__)
 
-TORN = (
-    "torn blocks of volumes"  #: the first part of a step that puts contents right: see `resignature.after_a_cut.repair`
-)
-
 
 def finish(device: Device, mark: Mark) -> None:
-    """All steps from the contents on, wherever the run was cut. Doing it twice equals doing it once.
+    """Steps 5 and 6 of a run that was cut behind its commit. Doing it twice equals doing it once.
 
-    Raises Refused when LVM has changed the VG behind an unfinished run, DeviceError when an operation fails.
+    Raises Refused where the LUN is not as such a run leaves it, DeviceError when an operation fails.
     """
-    run, label = mark.journal.run, mark.label
+    run = mark.journal.run
     still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
     with in_state(still, FormatError), in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
-        around = read_surroundings(device, run)
-        if mark.tail.phase == IN_PROGRESS:
-            _verify_prepared(device, mark)
-            _put_contents(device, run)
-            sector = switched_label(label, run, mark.journal.tail(SWITCHED))
-            step(device, steps.COMMIT, [Chunk(label.offset, sector)], *around)
-            label = pv.parse_label(sector, label.number, Place(device.name, label.offset))
-            around = Surroundings(around.blocks, set())
-            settle(device, label, mark.journal, around, [])
-        else:
-            settle(device, label, mark.journal, around, _late_contents(device, run))
+        _verify_fits(device, mark)
+        settle(device, mark.label, mark.journal)
 
 
-# --- contents
-
-
-def _put_contents(device: Device, run: Run) -> None:
-    """The contents once more.
-
-    Raises Refused, and writes nothing, where somebody else has given a volume another identity.
-    """
-    canvas = read_canvas(device, run)
-    torn = repair.torn_blocks(run, canvas, forward=True)
-    for field in repair.put_right(run, canvas, forward=True):
-        if structure.checksum_range(field.kind) is not None:
-            raise Refused(
-                f"{device.name}: somebody has changed the {field.what} at byte {field.pieces[0].offset} since the "
-                f"{KINDS[run.kind]} was cut. `relvmoiscsi undo {device.name}` takes the "
-                f"{KINDS[run.kind]} back and keeps that change.",
-                sm_key="SRUnavailable",
-            ).in_state(NOTHING_WRITTEN)
-        log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, field.pieces[0].offset)
-    chunks = canvas.changes(device.block_size)
-    if torn:
-        step(device, steps.CONTENTS, torn, what=TORN)
-    step(device, steps.CONTENTS, chunks)
-    read_back(device, chunks)
-
-
-def _late_contents(device: Device, run: Run) -> List[Chunk]:
-    """What is still old after the commit; only what is surely ours, since LVM may have gone on."""
-    if not run.fields:
-        return []
-    canvas = read_canvas(device, run)
-    repair.put_right(run, canvas, forward=True, careful=True)
-    return canvas.changes(device.block_size)
-
-
-def _verify_prepared(device: Device, mark: Mark) -> None:
-    if not is_prepared(device, mark.journal.run):
-        raise Refused(
-            f"LVM has changed the volume group on {device.name} since the {KINDS[mark.journal.run.kind]} was cut. "
-            f"`relvmoiscsi undo {device.name}` takes the {KINDS[mark.journal.run.kind]} back and keeps LVM's change.",
-            sm_key="SRUnavailable",
-        ).in_state(NOTHING_WRITTEN)
-
-
-# --- taking an unfinished run back
-
-
-def roll_back(device: Device, mark: Mark) -> None:
+def take_back(device: Device, mark: Mark) -> None:
     """Give the old contents and the old label back to a LUN whose run was cut before its commit.
 
-    Where LVM has changed the VG since, volumes may be gone and their extents in other hands: then only what is surely
-    ours is touched. What others have written stays, in the label too.
+    What others have written since stays, in the label too. Where LVM has changed the volume group since, volumes may be
+    gone and their extents in other hands: then only what is surely ours is touched. The second areas lose their
+    headers, so that a commit that another host still has on its way leads nowhere. Raises as `finish` does.
     """
     run = mark.journal.run
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
-        around = read_surroundings(device, run)
-        headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
-        careful = headers != [move.old_header for move in run.mdas]
+        _verify_fits(device, mark)
+        careful = _headers_now(device, run) != [move.old_header for move in run.mdas]
         canvas = read_canvas(device, run)
-        torn = [] if careful else repair.torn_blocks(run, canvas, forward=False)
-        for field in repair.put_right(run, canvas, forward=False, careful=careful):
+        for field in identities.put_back(run, canvas, careful):
             place = field.pieces[0].offset
             log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
-        chunks = [*canvas.changes(device.block_size), *_second_headers(device, run, careful)]
-        units = () if careful else rebuilding.full_units(run)
-        if torn:
-            step(device, steps.WAY_BACK.contents, torn, what=TORN)
+        chunks = [*canvas.changes(device.block_size), *_second_headers(device, run)]
+        units = () if careful else full_units(run.rebuilt)
         step(device, steps.WAY_BACK.contents, chunks, units=units)
         read_back(device, chunks)
         read_back_all(device, units)
         label = [Chunk(mark.label.offset, label_before(mark))]
-        step(device, steps.WAY_BACK.label, label, *around)
+        step(device, steps.WAY_BACK.label, label)
         read_back(device, label)
 
 
-def _second_headers(device: Device, run: Run, careful: bool) -> List[Chunk]:
-    """Zeros for the headers that the commit of a run would lead to; where others may have written since, no more than
-    what is one.
-    """
+def _headers_now(device: Device, run: Run) -> List[bytes]:
+    return device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
+
+
+def _second_headers(device: Device, run: Run) -> List[Chunk]:
+    """Zeros for the headers that the commit of a run would lead to, where they are headers still."""
     moving = [move for move in run.mdas if move.moves]
     found = []
     for move, data in zip(moving, device.read([Range(move.second.offset, SECTOR) for move in moving])):
         header = layout.MdaHeader.at(data)
-        is_one = (header.magic, header.start) == (layout.MDA_MAGIC, move.second.offset)
-        if is_one or not careful and any(data):
+        if (header.magic, header.start) == (layout.MDA_MAGIC, move.second.offset):
             found.append(Chunk(move.second.offset, bytes(SECTOR)))
     return found
 
@@ -162,35 +85,76 @@ def _second_headers(device: Device, run: Run, careful: bool) -> List[Chunk]:
 def label_before(mark: Mark) -> bytes:
     """The label as it was before the run, but for what LVM has changed in it since: a `pvresize`, for example."""
     run = mark.journal.run
-    labels = Labels.of(mark.journal)
-    if mark.label.sector in (labels.before, labels.in_progress):
+    if mark.label.sector == Labels.of(mark.journal).in_progress:
         return run.old_label
     return pv.sealed_label(mark.label.sector[:TAIL_AT] + run.old_label[TAIL_AT:])
 
 
-def cut(device: Device, tail: Tail, run: Run) -> Unfinished:
+# --- whether a mark and the metadata areas go together
+
+
+def _verify_fits(device: Device, mark: Mark) -> None:
+    found = misfit(device, mark)
+    if found is not None:
+        raise Refused(found, sm_key="SRUnavailable").in_state(NOTHING_WRITTEN)
+
+
+def misfit(device: Device, mark: Mark) -> Optional[str]:
+    """What contradicts the mark, in sentences; None where the LUN is as a cut run leaves it, or as LVM has changed it
+    since.
+    """
+    run = mark.journal.run
+    headers = _headers_now(device, run)
+    for move, header in zip(run.mdas, headers):
+        if not move.moves:
+            continue
+        first = vg_in(device, move.original) if header != move.old_header else None
+        wrong = _wrong_before(mark, move, header, first)
+        if mark.tail.phase == SWITCHED:
+            wrong = _wrong_behind(run, move, first, vg_in(device, move.second))
+        if wrong:
+            when = "before" if mark.tail.phase == IN_PROGRESS else "behind"
+            return (
+                f"The label of {device.name} says that a {KINDS[run.kind]} was cut {when} its commit, and {wrong}. A "
+                "write of another host may have landed late. Nobody can tell what the LUN is to hold: take the clone "
+                "again."
+            )
+    return None
+
+
+def _wrong_before(mark: Mark, move: MdaMove, header: bytes, first: Optional[VolumeGroup]) -> str:
+    """The metadata area where LVM put it is as the run found it, or LVM has gone on there under the old identity."""
+    if header == move.old_header or first is not None and first.pv_id == mark.label.pv_id:
+        return ""
+    return _holds(move.original, first, mark.label.pv_id)
+
+
+def _wrong_behind(run: Run, move: MdaMove, first: Optional[VolumeGroup], second: Optional[VolumeGroup]) -> str:
+    """The second area has the new identity, and no other one, nor a newer text, is where LVM put the first."""
+    if second is None or second.pv_id != run.new_pv_id:
+        return _holds(move.second, second, run.new_pv_id)
+    if first is not None and first.pv_id != run.new_pv_id:
+        return _holds(move.original, first, run.new_pv_id)
+    if first is not None and first.seqno > second.seqno:
+        newer = f"seqno {first.seqno} at byte {move.original.offset}, {second.seqno} at byte {move.second.offset}"
+        return f"the area that it left has the newer text: {newer}"
+    return ""
+
+
+def _holds(area: Area, vg: Optional[VolumeGroup], wanted: str) -> str:
+    found = f"the volume group of PV {dashed(vg.pv_id)}" if vg is not None else "no metadata that reads"
+    return f"the metadata area at byte {area.offset} holds {found}, not that of PV {dashed(wanted)}"
+
+
+# --- what is said of it
+
+
+def cut(device: Device, mark: Mark) -> Unfinished:
     """The error of whoever meets an unfinished run and its journal: the way out that is open."""
-    if tail.phase == IN_PROGRESS and is_going_back(device, run):
-        return Unfinished(
-            f"{device.name} holds a {KINDS[tail.kind]} that was being taken back when that was cut. `relvmoiscsi "
-            f"recover {device.name}` goes on with it."
-        )
-    if tail.phase == IN_PROGRESS and tail.kind == RESIGNATURE and not is_prepared(device, run):
-        return Unfinished(
-            f"{device.name} holds an unfinished resignature, cut before its commit, and LVM has changed the volume "
-            f"group since. `relvmoiscsi undo {device.name}` takes it back and keeps LVM's change."
-        )
-    if run.rebuilt is not None and tail.phase == IN_PROGRESS:
-        return Unfinished(
-            f"{device.name} holds a resignature that was to make one VDI, cut before its commit. `relvmoiscsi recover "
-            f"{device.name}` takes it back; nothing is lost."
-        )
-    found = unfinished(device.name, tail)
-    if run.rebuilt is not None:
+    wrong = misfit(device, mark)
+    if wrong is not None:
+        return Unfinished(wrong)
+    found = unfinished(device.name, mark.tail)
+    if mark.tail.phase == SWITCHED and mark.journal.run.rebuilt is not None:
         found.message += " " + on_a_copy(device.name)
-    if run.one is not None and tail.phase == IN_PROGRESS and tail.kind == RESIGNATURE:
-        found.message += (
-            f" It leads to one VDI: then snapshots and all other VDIs are gone. `relvmoiscsi undo {device.name}` takes "
-            "it back and keeps them."
-        )
     return found

@@ -4,23 +4,23 @@
 from typing import List, Sequence, Tuple
 
 from relvmoiscsi import __version__
-from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import read_vg
-from relvmoiscsi.resignature.after_a_cut import repair
-from relvmoiscsi.resignature.planning.contents import Known, Undone, undone_contents
+from relvmoiscsi.resignature.planning.contents import Undone, undone_contents
 from relvmoiscsi.resignature.planning.plan import Plan, placed
 from relvmoiscsi.resignature.planning.plan_check import check_undo
+from relvmoiscsi.resignature.protocol import identities
+from relvmoiscsi.resignature.protocol.canvas import read_canvas
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
 from relvmoiscsi.resignature.protocol.mark import UNDO
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
-from relvmoiscsi.resignature.writing.canvas import read_canvas
 
 
 def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lun]:
@@ -32,14 +32,14 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
     contents = _contents_undone(cache, run)
     text, live = old_text(cache, run)
-    made = plan_undo(mark.journal, mark.label, mdas, text, live, cache.read, contents, entropy(16), __version__)
+    made = plan_undo(mark.journal, mark.label, mdas, text, live, contents, entropy(16), __version__)
     return made, check_undo(cache, made)
 
 
 def _contents_undone(cache: ReadCache, run: Run) -> Undone:
     """What an undo writes to volumes. Raises Refused naming the first identity that somebody has changed."""
     canvas = read_canvas(cache, run)
-    changed = repair.first_changed(run, canvas)
+    changed = identities.first_changed(run, canvas)
     if changed is not None:
         raise Refused(
             f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
@@ -70,7 +70,6 @@ def plan_undo(
     mdas: Sequence[Mda],
     old_text: bytes,
     live: Sequence[Range],
-    known: Known,
     contents: Undone,
     run_id: bytes,
     tool: str,
@@ -93,14 +92,9 @@ def plan_undo(
         final_label=before.old_label,
         mdas=(),
         writes=contents.writes,
-        blocks=tuple(map(Chunk, (block.offset for block in before.blocks), known(list(map(_range_of, before.blocks))))),
         fields=contents.fields,
         block_bytes=before.block_bytes,
     )
     keep = [*live, Range(done.offset, len(done.data))]
     finals = [move.old_header for move in before.mdas]
     return placed(run, "The LUN", mdas, old_text, finals, keep)
-
-
-def _range_of(chunk: Chunk) -> Range:
-    return Range(chunk.offset, len(chunk.data))

@@ -14,11 +14,10 @@ from relvmoiscsi.formats.qcow2 import image as qcow2
 from relvmoiscsi.formats.qcow2.image import Qcow2
 from relvmoiscsi.formats.vhd import image as vhd
 from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.resignature.after_a_cut import repair
-from relvmoiscsi.resignature.protocol import structure
+from relvmoiscsi.resignature.protocol import identities, structure
+from relvmoiscsi.resignature.protocol.canvas import Canvas
 from relvmoiscsi.resignature.protocol.run import Field, Run, Write
 from relvmoiscsi.resignature.reading.lun import Lun, Volume, VolumeChange
-from relvmoiscsi.resignature.writing.canvas import Canvas
 
 #: the bytes of ranges, which a survey has read: `ReadCache.read`
 Known = Callable[[Sequence[Range]], List[bytes]]
@@ -159,17 +158,14 @@ class Undone(NamedTuple):
 def undone_contents(run: Run, canvas: Canvas, known: Known) -> Undone:
     """The way back from a finished run: the canvas, filled with what is there, gets the old identities.
 
-    What others have written since stays. Raises Refused where an identity is neither the new one nor the old one.
+    What others have written beside them stays.
     """
-    if not run.fields:
-        return Undone(run.reversed_writes(), ())
-    fields = repair.fields_now(run, canvas)
-    repair.put_right(run, canvas, forward=False)
+    identities.put_back(run, canvas)
     parts: List[_Part] = []
-    for field in fields:
+    for field in run.fields:
         parts += _parts(field.pieces, canvas.get(field.pieces), field.what)
         place = structure.checksum_range(field.kind)
         if place is not None:
-            pieces = repair.part_of(field.around, place)
+            pieces = identities.part_of(field.around, place)
             parts += _parts(pieces, canvas.get(pieces), field.what)
-    return Undone(_writes(parts, fields, known, run.block_bytes), fields)
+    return Undone(_writes(parts, run.fields, known, run.block_bytes), run.fields)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From what is on a LUN and the ids it is to have, to the complete list of writes. Pure: nothing is read or written.
 
-A plan holds every byte of a run before the first one is written, step by step (`writes_of`).
+A plan holds every byte of a run before the first one is written, step by step (`each_write`).
 """
 
 from itertools import chain
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up, torn_bytes
+from relvmoiscsi.device import Chunk, Device, Range, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import layout, pv, ring
-from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
+from relvmoiscsi.formats.lvm.pv import Area, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
 from relvmoiscsi.resignature.planning.contents import Known, content_fields, content_writes, volume_changes
 from relvmoiscsi.resignature.planning.labels import Labels
@@ -42,7 +42,6 @@ class Plan(NamedTuple):
     journal: Journal
     areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
-    label_now: bytes = b""  #: the label sector on the device, where it is not the run's old label
     unseen: Unseen = Unseen()  #: still to be written
     written: Written = Written()  #: what was `unseen`
 
@@ -52,9 +51,6 @@ class Plan(NamedTuple):
 
     def labels(self) -> Labels:
         return Labels.of(self.journal)
-
-    def writes_of(self, step: Step) -> List[Planned]:
-        return list(self.each_write(step))
 
     def each_write(self, step: Step, bitmaps: bool = True) -> Iterator[Planned]:
         """What a step of the protocol writes, in this order; of the contents, whole blocks as the journal has them.
@@ -96,10 +92,10 @@ class Plan(NamedTuple):
 
 
 def block_bytes_of(lun: Lun, device: Device) -> int:
-    """How large the blocks are that a journal of this LUN keeps: what a cut may tear.
+    """How large the blocks are that a journal of this LUN keeps: what the device writes at once.
 
-    Where extents or metadata areas do not begin at such blocks, one would reach into what is not ours; then it is the
-    logical block, and what a tear takes of the neighbours is lost.
+    Where extents or metadata areas do not begin at such blocks, a block would reach into what is not ours; then it is
+    the logical block.
     """
     whole = torn_bytes(device)
     starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
@@ -137,27 +133,12 @@ def plan_resignature(
         final_label=b"",
         mdas=(),
         writes=content_writes(lun.vg, changes, fields, known, block_bytes),
-        blocks=_blocks_around(lun.label, lun.mdas, known, block_bytes),
         fields=fields,
         block_bytes=block_bytes,
         rebuilt=rebuilt,
         one=one,
     )
     return placed(run, lun.name, lun.mdas, text, finals=None, keep=())
-
-
-def _blocks_around(label: Label, mdas: Sequence[Mda], known: Known, block_bytes: int) -> Tuple[Chunk, ...]:
-    """The blocks of the device that hold the label and the headers, where there is more in them.
-
-    Raises Refused where such a block is not LVM's alone: what lies beside a header must not change during a run.
-    """
-    if block_bytes == SECTOR:
-        return ()
-    starts = [align_down(label.offset, block_bytes)] + [mda.area.offset for mda in mdas]
-    for start in starts:
-        if start % block_bytes:
-            raise Refused(f"The metadata area at byte {start} begins inside a block of {block_bytes} bytes.")
-    return tuple(map(Chunk, starts, known([Range(start, block_bytes) for start in starts])))
 
 
 def _new_text(lun: Lun, ids: IdMap) -> bytes:

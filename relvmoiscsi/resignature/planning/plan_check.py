@@ -3,21 +3,19 @@
 
 from typing import Iterable, Iterator, Optional, Sequence
 
-from relvmoiscsi.device import SECTOR, Chunk, Device, Range
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, whole_blocks
 from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.resignature import check
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import decode
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run import verify_run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
-from relvmoiscsi.resignature.writing import apply, rebuilding
-from relvmoiscsi.resignature.writing.reading_back import range_of
 
 
 def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
@@ -44,9 +42,9 @@ def _check_whole_blocks(made: Plan, device: Device) -> None:
 
 
 def _as_they_are(unseen: Unseen, device: Device) -> Iterator[Range]:
-    yield from map(range_of, unseen.chunks)
+    yield from (Range(chunk.offset, len(chunk.data)) for chunk in unseen.chunks)
     if device.block_size > SECTOR:  # all else is told in sectors, and there may be very much of it
-        yield from map(range_of, unseen.more)
+        yield from (Range(chunk.offset, len(chunk.data)) for chunk in unseen.more)
         for several in unseen.copies:
             yield from (Range(copy.target, copy.end - copy.target) for copy in several)
 
@@ -74,7 +72,7 @@ def _written(cache: ReadCache, made: Plan, last: Sequence[Step]) -> ReadCache:
     """
     chunks = made.chunks_of(steps.JOURNAL, bitmaps=False) + made.chunks_of(steps.CONTENTS, bitmaps=False)
     ends = [chunk for step in last for chunk in made.chunks_of(step, bitmaps=False)]
-    result = cache.with_chunks([*chunks, *apply.whole_blocks(cache, ends, made.run.blocks)])
+    result = cache.with_chunks([*chunks, *whole_blocks(cache, ends)])
     for step in (steps.JOURNAL, steps.CONTENTS, *last):
         result.overwrite(_bitmaps(made, step))
     return result
@@ -86,8 +84,8 @@ def _bitmaps(made: Plan, step: Step) -> Iterable[Chunk]:
     if step == steps.JOURNAL:
         return made.unseen.more
     if step == steps.CONTENTS:
-        return rebuilding.full_units(run)
-    return rebuilding.all_empty_units(run) if step == steps.HOLES else ()
+        return full_units(run.rebuilt)
+    return all_empty_units(run.rebuilt) if step == steps.HOLES else ()
 
 
 def _check_journal(made: Plan, device: Device) -> None:

@@ -4,8 +4,7 @@
     ring           | JournalHeader | zlib( length of facts | facts (JSON) | bytes ) | padding |
 
 The journal holds whole blocks, before and after, and says which bytes of them are identities (`run.Field`). The bytes
-between may be written by others while a run is cut; only what is torn is put right by whole blocks. Journals of
-version 1 (releases up to 1.0) know blocks only.
+between may be written by others while a run is cut.
 """
 
 import hashlib
@@ -39,9 +38,7 @@ from relvmoiscsi.resignature.protocol.run import (
 )
 
 JOURNAL_MAGIC = b"reLVMjnl"
-VERSION = 2  #: of the journal
-ONE_VDI_VERSION = 3  #: of one that has more to do than exchange identities; earlier releases must not finish it
-READ_VERSIONS = (1, VERSION, ONE_VDI_VERSION)
+VERSION = 1  #: of the journal
 
 ALIGNMENT = 4096  #: a journal starts and ends on multiples of it
 FAST, DENSE = 3, 6  #: zlib's levels; DENSE takes twice as long for an eighth less
@@ -113,7 +110,6 @@ def encode(run: Run, level: int = FAST) -> bytes:
         "has_final_label": bool(run.final_label),
         "mdas": [[list(move.original), list(move.second)] for move in run.mdas],
         "writes": [[write.offset, len(write.new), write.what] for write in run.writes],
-        "blocks": [[block.offset, len(block.data)] for block in run.blocks],
         "fields": [[field.pieces, field.what, field.kind, field.around] for field in run.fields],
         "block_bytes": run.block_bytes,
     }
@@ -124,7 +120,6 @@ def encode(run: Run, level: int = FAST) -> bytes:
     blobs = [run.old_label, run.final_label]
     blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
     blobs += [part for write in run.writes for part in (write.old, write.new)]
-    blobs += [block.data for block in run.blocks]
     blobs += [part for unit in (run.rebuilt.table if run.rebuilt else ()) for part in (unit.old, unit.new)]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
     payload = [struct.pack("<Q", len(text)), text, *blobs]
@@ -132,7 +127,7 @@ def encode(run: Run, level: int = FAST) -> bytes:
     packed = b"".join([packer.compress(part) for part in payload] + [packer.flush()])
     header = JournalHeader.zero(
         magic=JOURNAL_MAGIC,
-        version=ONE_VDI_VERSION if run.rebuilt else VERSION,
+        version=VERSION,
         payload_length=len(packed),
         raw_length=sum(len(part) for part in payload),
         payload_digest=hashlib.sha256(packed).digest(),
@@ -158,7 +153,7 @@ def decode(data: bytes, where: Place, digest: Optional[bytes] = None, known: Opt
     """
     header = JournalHeader.at(data, 0, where)
     expect_magic("Journal", where, header.magic, JOURNAL_MAGIC)
-    if header.version not in READ_VERSIONS:
+    if header.version != VERSION:
         raise Unsupported("Journal", where, f"its version is {header.version}")
     if digest is not None and hashlib.sha256(bytes(header)).digest() != digest:
         raise Malformed("Journal", where, "it is not the one that the label speaks of")
@@ -225,9 +220,8 @@ def _run(payload: _Payload, known: Optional[Run]) -> Run:
         final_label=payload.take(SECTOR if facts["has_final_label"] else 0),
         mdas=tuple(_move(item, payload) for item in facts["mdas"]),
         writes=tuple(_shared(_writes(facts["writes"], payload), known.writes if known else ())),
-        blocks=tuple(Chunk(int(offset), payload.take(int(length))) for offset, length in facts["blocks"]),
-        fields=tuple(_shared((_field(*item) for item in facts.get("fields", [])), known.fields if known else ())),
-        block_bytes=int(facts.get("block_bytes", SECTOR)),
+        fields=tuple(_shared((_field(*item) for item in facts["fields"]), known.fields if known else ())),
+        block_bytes=int(facts["block_bytes"]),
         rebuilt=_rebuilt(facts["rebuilt"], payload) if "rebuilt" in facts else None,
         one=str(facts["one"]) if "one" in facts else None,
     )
@@ -288,7 +282,6 @@ class Mark(NamedTuple):
     label: Label
     tail: Tail
     journal: Journal
-    back: bool = False  #: the run is over; only the way back is left of it
 
 
 def read_journal(device: Device, tail: Tail, label: Label) -> Journal:

@@ -5,8 +5,8 @@
                    | LVM's  | Tail            |       phase, address and digest of the journal, under LVM's checksum
 
 The tail lives and dies with the label: LVM keeps it when it updates the VG and erases it when it changes the identity
-of the PV. A run moves the tail through the phases IN_PROGRESS, SWITCHED and DONE; `resignature.protocol.states` says
-what the LUN holds in each of them. No tail: nothing of ours, or an undo gave the old label back.
+of the PV. A run moves the tail through the phases IN_PROGRESS, SWITCHED and DONE; docs/protocol.rst says what
+the LUN holds in each of them. No tail: nothing of ours, or an undo gave the old label back.
 """
 
 import hashlib
@@ -16,13 +16,12 @@ from relvmoiscsi.device import SECTOR
 from relvmoiscsi.errors import Place, Unsupported
 from relvmoiscsi.formats.lvm.pv import Label, sealed_label
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw, u8
-from relvmoiscsi.resignature.protocol import states
 
 TAIL_MAGIC = b"reLVMtag"
 TAIL_VERSION = 1
 
 IN_PROGRESS, SWITCHED, DONE = 1, 2, 3
-PHASES = {IN_PROGRESS: states.IN_PROGRESS, SWITCHED: states.SWITCHED, DONE: states.DONE}  #: the states they mark
+PHASES = (IN_PROGRESS, SWITCHED, DONE)
 RESIGNATURE, UNDO = 1, 2
 KINDS = {RESIGNATURE: "resignature", UNDO: "undo"}
 

@@ -19,20 +19,12 @@ from relvmoiscsi.device import SECTOR, Chunk, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import parse_lvm_id
 from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, extents_of
-from relvmoiscsi.formats.vhd import layout as vhd_layout
 from relvmoiscsi.formats.vhd.blocks import ENTRY_BYTES, UNIT
 from relvmoiscsi.formats.vhd.image import UNUSED_ENTRY
-from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
-from relvmoiscsi.resignature.protocol import structure
 
 #: of a slot, the unit that holds its bitmap; the rest of it is padding
 FULL_UNIT = bytes(UNIT - SECTOR) + b"\xff" * SECTOR
 EMPTY_UNIT = bytes(UNIT)
-#: in front of the table, where SM puts it
-_HEADERS = (
-    (vhd_layout.FOOTER_KIND, slice(0, Footer.SIZE)),
-    (vhd_layout.HEADER_KIND, slice(vhd_layout.HEADER_OFFSET, vhd_layout.HEADER_OFFSET + DynamicHeader.SIZE)),
-)
 MAX_UNITS = 4 << 20  #: more than the largest disk has slots
 
 T = TypeVar("T")
@@ -96,8 +88,8 @@ class Written(NamedTuple):
 
 
 class TableUnit(NamedTuple):
-    """What a cut may tear when holes in it are given away, before and after: a unit of the volume, or the part of it in
-    front of the first slot. Bytes [first, end) of it are the block table; around it are headers.
+    """What is written when holes in it are given away, before and after: a unit of the volume, or its part in front of
+    the first slot. Bytes [first, end) of it are the block table; around it are headers.
     """
 
     offset: int  #: bytes from the start of the device
@@ -188,6 +180,23 @@ def _is_sound(unit: TableUnit) -> bool:
     return len(unit.new) == size and 0 < size <= UNIT and not size % SECTOR and 0 <= unit.first < unit.end <= size
 
 
+# --- bitmaps
+
+
+def full_units(rebuilt: Optional[Rebuilt]) -> Iterable[Chunk]:
+    """The bitmaps of blocks that were filled up."""
+    return all_the_same(rebuilt.full if rebuilt else (), FULL_UNIT)
+
+
+def all_empty_units(rebuilt: Optional[Rebuilt]) -> Iterable[Chunk]:
+    """The bitmaps of slots that are given away."""
+    return all_the_same(rebuilt.empty if rebuilt else (), EMPTY_UNIT)
+
+
+def all_the_same(units: Sequence[int], data: bytes) -> "Again[Chunk]":
+    return Again(lambda: (Chunk(unit, data) for unit in units))
+
+
 # --- holes
 
 
@@ -213,29 +222,9 @@ def not_given_yet(rebuilt: Rebuilt, found: Sequence[bytes]) -> "array[int]":
 
 
 def merged_table(unit: TableUnit, data: bytes) -> bytes:
-    """A unit with its holes given away. What tapdisk has put into the table meanwhile, and SM into footer and header,
-    stays. A sector of the table in which something else has changed than entries that were unused is torn, and so are
-    a footer and a header that do not check: then the journal's counts.
-    """
+    """A unit with its holes given away. What tapdisk has put into the table meanwhile stays."""
     found = bytearray(data)
-    for kind, part in _HEADERS if unit.first == vhd_layout.HEADER_OFFSET + DynamicHeader.SIZE else ():
-        if not structure.is_whole(kind, data[part]):
-            found[part] = unit.old[part]
-    for start in range(unit.first, unit.end, SECTOR):
-        part = slice(start, min(start + SECTOR, unit.end))
-        if not _is_table(data[part], unit.old[part], unit.new[part]):
-            found[part] = unit.new[part]
     for at in given_away(unit):
         if bytes(found[at : at + ENTRY_BYTES]) == UNUSED_ENTRY:
             found[at : at + ENTRY_BYTES] = unit.new[at : at + ENTRY_BYTES]
     return bytes(found)
-
-
-def _is_table(found: bytes, old: bytes, new: bytes) -> bool:
-    for at in range(0, len(found), ENTRY_BYTES):
-        entry = found[at : at + ENTRY_BYTES]
-        if entry in (old[at : at + ENTRY_BYTES], new[at : at + ENTRY_BYTES]):
-            continue
-        if old[at : at + ENTRY_BYTES] != UNUSED_ENTRY or entry[-1] % 8 != 7:
-            return False
-    return True

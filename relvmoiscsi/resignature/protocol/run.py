@@ -4,7 +4,7 @@
 from bisect import bisect_right
 from typing import NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Chunk, Range
+from relvmoiscsi.device import SECTOR, Range
 from relvmoiscsi.errors import Malformed, Place
 from relvmoiscsi.formats.identity import IdMap, is_uuid, parse_lvm_id
 from relvmoiscsi.formats.lvm.layout import LABEL_SECTORS
@@ -37,9 +37,7 @@ class Field(NamedTuple):
 
     pieces: Tuple[Range, ...]
     what: str
-    kind: str = (
-        ""  #: of the structure it is part of (`resignature.protocol.structure`); "": of none that others write to
-    )
+    kind: str = ""  #: of the structure with a checksum that it is part of (`resignature.protocol.structure`)
     around: Tuple[Range, ...] = ()  #: that structure
 
     @property
@@ -79,15 +77,10 @@ class Run(NamedTuple):
     final_label: bytes  #: 512 bytes for an UNDO: exactly what was there before; empty for a RESIGNATURE
     mdas: Tuple[MdaMove, ...]
     writes: Tuple[Write, ...]  #: to the contents of volumes
-    #: where blocks are larger than a sector: the blocks of label and headers, before. What a cut tears is a whole block
-    blocks: Tuple[Chunk, ...] = ()
-    fields: Tuple[Field, ...] = ()  #: the identities in `writes`; none: the blocks as a whole are meant (version 1)
-    block_bytes: int = SECTOR  #: what a cut may tear in `writes` is this large and aligned
+    fields: Tuple[Field, ...] = ()  #: the identities in `writes`
+    block_bytes: int = SECTOR  #: `writes` are made of blocks of this size
     rebuilt: Optional[Rebuilt] = None  #: of a run that made several images one VDI
     one: Optional[str] = None  #: the old UUID of the only VDI that stays; None: all stay
-
-    def reversed_writes(self) -> Tuple[Write, ...]:
-        return tuple(Write(w.offset, w.new, w.old, w.what) for w in self.writes)
 
 
 def verify_run(run: Run, device_size: int, where: Place) -> None:
@@ -118,10 +111,6 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     _verify_fields(run, device_size, spans, where)
     if run.rebuilt is not None:
         verify_rebuilt(run.rebuilt, device_size, spans, where)
-    starts = {0}.union(move.original.offset for move in run.mdas)
-    for block in run.blocks:
-        if block.offset not in starts or not block.data:
-            raise Malformed("Journal", where, f"a block at byte {block.offset} holds neither label nor header")
 
 
 def _verify_fields(run: Run, device_size: int, spans: Sequence[Tuple[int, int]], where: Place) -> None:

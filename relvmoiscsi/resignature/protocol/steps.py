@@ -2,7 +2,7 @@
 """The protocol as a table: what each step of a run writes, and what the LUN holds once it is flushed. Pure data.
 
 Carrying out (`resignature.writing.apply`), recovery, the report of a dry run and every message that names a step read
-it; the documentation is built from it. What a run that was cut becomes is the table in `resignature.protocol.states`.
+it; the documentation is built from it.
 """
 
 from typing import NamedTuple
@@ -27,13 +27,13 @@ MARK = Step(
     2,
     "label: in progress",
     writes='label: mark "in progress"',
-    leaves="the old identity, and a journal that decides the new one",
+    leaves="the old identity, and a journal that says what was begun",
 )
 CONTENTS = Step(
     3,
     "contents of volumes",
     writes="contents of volumes; one VDI: bitmaps of blocks that were filled up",
-    leaves="the old identity, and a journal that decides the new one",
+    leaves="the old identity, and a journal that says what was begun",
 )
 COMMIT = Step(
     4,

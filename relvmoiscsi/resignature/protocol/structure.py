@@ -1,19 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What changed bytes are part of: whether such a structure is whole as it is found, and how it becomes whole again.
-
-    VHD header, VHD footer   a checksum over all of it; whoever changes a byte makes it anew
-    MGT text                 no checksum; SM writes a whole record anew for a label, and its UUIDs may move in it
-
-A structure that is whole was left so by somebody. One that is not was torn by a cut.
-"""
+"""VHD headers and footers, which hold changed bytes under a checksum: whoever changes a byte makes it anew. Pure."""
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from relvmoiscsi.device import Range
 from relvmoiscsi.formats.checksum import vhd_checksum
-from relvmoiscsi.formats.mgt import layout as mgt_layout
-from relvmoiscsi.formats.mgt import records as mgt_records
 from relvmoiscsi.formats.vhd import layout as vhd_layout
 from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 
@@ -44,9 +36,7 @@ _CHECKED: Dict[str, _Checked] = {
 
 def fits(kind: str, length: int) -> bool:
     """Whether there is such a structure of so many bytes."""
-    if kind in _CHECKED:
-        return length == _CHECKED[kind].size
-    return kind == mgt_layout.TEXT_KIND and 0 < length <= mgt_layout.SR_END
+    return kind in _CHECKED and length == _CHECKED[kind].size
 
 
 def checksum_range(kind: str) -> Optional[Range]:
@@ -55,9 +45,7 @@ def checksum_range(kind: str) -> Optional[Range]:
 
 
 def is_whole(kind: str, data: bytes) -> bool:
-    """Whether these are the bytes of such a structure as somebody wrote it, and not of one that was torn."""
-    if kind == mgt_layout.TEXT_KIND:
-        return mgt_records.is_text(data)
+    """Whether these are the bytes of such a structure, under a checksum that is right."""
     if not data.startswith(_CHECKED[kind].cookie):
         return False
     return data == resealed(kind, data) or _old_creator_agrees(kind, data)
@@ -87,21 +75,6 @@ def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:
     if place is None:
         return data
     return data[: place.offset] + other[place.offset : place.end] + data[place.end :]
-
-
-def renamed(kind: str, data: bytes, uuids: Mapping[str, str]) -> bytes:
-    """A whole structure with the identities exchanged that the map knows, wherever they have moved to in it."""
-    found = bytearray(data)
-    for at, uuid in places(kind, data, uuids).items():
-        found[at : at + len(uuid)] = uuids[uuid].encode("ascii")
-    return bytes(found)
-
-
-def places(kind: str, data: bytes, uuids: Mapping[str, str]) -> Dict[int, str]:
-    """Where in a whole structure the identities stand that the map knows, where they can move."""
-    if kind != mgt_layout.TEXT_KIND:
-        return {}
-    return {at: uuid for at, uuid in mgt_records.uuid_places(data).items() if uuid in uuids}
 
 
 def differing(old: bytes, new: bytes, without: Optional[Range] = None) -> List[Range]:

@@ -24,7 +24,7 @@ from relvmoiscsi.errors import (
 )
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.lvm import layout, pv
-from relvmoiscsi.formats.lvm.pv import Label, Mda
+from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.resignature.reading import sm_journals
@@ -168,6 +168,20 @@ def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) 
         with reading(on_defect):
             found.append(pv.parse_mda(header, area, Place(device.name, area.offset)))
     return found
+
+
+def vg_in(device: Device, area: Area) -> Optional[VolumeGroup]:
+    """The volume group that a metadata area speaks of, whatever the label lists; None where it does not read."""
+    place = Place(device.name, area.offset)
+    try:
+        mda = pv.parse_mda(device.read([Range(area.offset, layout.MDA_HEADER_SIZE)])[0], area, place)
+        if not mda.has_text:
+            return None
+        text = pv.read_texts(device, [mda])[0]
+        pv.verify_text(text, mda.committed, place)
+        return read_vg(text[:-1].decode("latin-1"), place)
+    except FormatError:
+        return None
 
 
 def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = raise_defect) -> Tuple[str, Place, bool]:

@@ -1,50 +1,36 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Carry a plan out: the protocol, in the steps of the table `resignature.protocol.steps`.
 
-`resignature.after_a_cut.recovery` finishes what was cut, or takes it back.
+`resignature.after_a_cut.recovery` takes back what was cut before the commit, and finishes what was cut behind it.
 
 Each step ends in one flush. Before step 1 the device is compared with what was read; after step 1 and after step 3
 what was written is read back; after step 6 all of it. What nobody sees is read back before the mark and behind it.
 
-A write that was reported as failed may still reach the disk, minutes later: nobody can take it back. So after a failure
-nothing is taken back and nothing is erased:
-
-    in step 1      the LUN is as it was. What may still land lands in free ring space: the second area lies behind a
-                   gap, the journal where LVM comes last, so LVM has to write many texts before it gets there; and the
-                   next run uses other places (`formats.lvm.ring`)
-    from step 2    the label is unmarked, or marked; `recover` does what it says. A later run may overwrite the
-                   journal of one that never got its mark. Should the mark land then, the journals on the LUN and what
-                   the metadata areas and the contents hold tell whose turn it is (`resignature.after_a_cut.late_label`)
-
-A commit that lands behind the way back leads nowhere, and `resignature.after_a_cut.stale_label` finds the right label.
-
-Two things nobody can mend. A late write of a block that others have written to since brings its old bytes along; that
-is why no more than the blocks that change are written. And a header or label of step 5 or 6 that lands behind an undo,
-or behind a change of LVM, is a valid one: undo a run that failed there when its writes cannot land any more, after a
-logout for example.
+Where an operation fails, the run ends there: nothing is taken back by itself, and no journal is erased. The label says
+what `recover` does (docs/protocol.rst, "Recover").
 """
 
 import logging
 from hashlib import sha256
-from typing import Container, Iterable, List, Optional, Sequence
+from typing import Iterable, List, Optional, Sequence
 
-from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up
+from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_bytes, whole_blocks
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
-from relvmoiscsi.resignature.after_a_cut.sentences import (
+from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.canvas import changed_chunks
+from relvmoiscsi.resignature.protocol.journal import Journal
+from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.sentences import (
     cut_sentence,
     nothing_written,
     only_free_space,
     only_unseen,
     overtaken,
 )
-from relvmoiscsi.resignature.planning.plan import Plan
-from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.journal import Journal
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written
-from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.protocol.steps import STEPS, Step
-from relvmoiscsi.resignature.writing import copying, rebuilding
-from relvmoiscsi.resignature.writing.canvas import changed_chunks
+from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
 from relvmoiscsi.resignature.writing.reading_back import batches, range_of, read_back, read_back_all
 
@@ -79,28 +65,28 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
     run, labels = plan.run, plan.labels()
     untouched = only_unseen(device.name) if run.rebuilt else nothing_written(before)
     with in_state(untouched, DeviceError, Refused):
-        _compare_with_plan(device, plan)
+        around = _compare_with_plan(device, plan)
     headers = _old_headers(plan.journal)
     written = only_unseen(device.name) if run.rebuilt else only_free_space(device.name, before)
     with in_state(written, DeviceError, Refused):
         prepared = plan.chunks_of(steps.JOURNAL)
         step(device, steps.JOURNAL, prepared)
-        read_back(device, [*prepared, Chunk(labels.offset, plan.label_now or labels.before), *headers])
+        read_back(device, [*prepared, Chunk(labels.offset, labels.before), *headers])
         if run.rebuilt is not None:
             copying.read_back_written(device, plan.written, progress)
             _verify_ours(device, plan, plan.written)
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
-        step(device, steps.MARK, plan.chunks_of(steps.MARK), run.blocks)
+        step(device, steps.MARK, plan.chunks_of(steps.MARK), around)
         copying.read_back_written(device, plan.written)
-        contents = content_chunks(run, device.block_size)
-        step(device, steps.CONTENTS, contents, units=rebuilding.full_units(run))
+        contents = content_chunks(run, max(device.block_size, run.block_bytes))
+        step(device, steps.CONTENTS, contents, units=full_units(run.rebuilt))
         read_back(device, [*contents, *plan.chunks_of(steps.MARK), *headers])
-        read_back_all(device, rebuilding.full_units(run))
-        step(device, steps.COMMIT, plan.chunks_of(steps.COMMIT), run.blocks)
+        read_back_all(device, full_units(run.rebuilt))
+        step(device, steps.COMMIT, plan.chunks_of(steps.COMMIT), around)
         if run.rebuilt is not None and len(run.rebuilt.empty):
-            step(device, steps.HOLES, (), units=rebuilding.all_empty_units(run))
+            step(device, steps.HOLES, (), units=all_empty_units(run.rebuilt))
         for taken in (steps.HEADERS, steps.FINAL):
-            step(device, taken, plan.chunks_of(taken), run.blocks)
+            step(device, taken, plan.chunks_of(taken), around)
         read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 
@@ -113,59 +99,31 @@ def content_chunks(run: Run, block_size: int) -> List[Chunk]:
 
 
 def step(
-    device: Device,
-    taken: Step,
-    chunks: Sequence[Chunk],
-    blocks: Sequence[Chunk] = (),
-    torn: Container[int] = (),
-    what: str = "",
-    units: Iterable[Chunk] = (),
+    device: Device, taken: Step, chunks: Sequence[Chunk], around: Sequence[Chunk] = (), units: Iterable[Chunk] = ()
 ) -> None:
-    """Write and flush; `blocks` and `torn` are for `whole_blocks`. `what` names a part of a step.
+    """Write and flush, in whole physical blocks: a cut leaves each of them as it was, or as it is to be.
 
-    `units` are whole blocks, and may be very many: so many at a time are written as may be in memory.
+    `around`: see `whole_blocks`. `units` are whole blocks, and may be very many: so many at a time are written as may
+    be in memory.
     """
-    what, count = what or taken.name, len(chunks) + sum(1 for _unit in units)
-    log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), what, count, device.name)
+    count = len(chunks) + sum(1 for _unit in units)
+    log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), taken.name, count, device.name)
     if chunks:
-        device.write(whole_blocks(device, chunks, blocks, torn))
+        device.write(whole_blocks(device, chunks, around))
     for part in batches(units, lambda chunk: len(chunk.data)):
         device.write(part)
     device.flush()
 
 
-def whole_blocks(
-    device: Device, chunks: Sequence[Chunk], blocks: Sequence[Chunk] = (), torn: Container[int] = ()
-) -> List[Chunk]:
-    """The chunks, widened to blocks of the device by what `blocks` hold, or else by what is there now.
-
-    A chunk in one of `blocks` whose start is in `torn` is widened to that block, which may be larger than the device's.
-    """
-    found = []
-    for chunk in chunks:
-        start, end = align_down(chunk.offset, device.block_size), align_up(chunk.end, device.block_size)
-        around = next((block for block in blocks if block.offset <= chunk.offset and chunk.end <= block.end), None)
-        if around is not None and around.offset in torn:
-            start, end = around.offset, around.end
-        found.append(
-            chunk if (start, end) == (chunk.offset, chunk.end) else _widened(device, chunk, start, end, around)
-        )
-    return found
-
-
-def _widened(device: Device, chunk: Chunk, start: int, end: int, around: Optional[Chunk]) -> Chunk:
-    if around is None:
-        data = device.read([Range(start, end - start)])[0]
-    else:
-        data = around.data[start - around.offset : end - around.offset]
-    return Chunk(start, data[: chunk.offset - start] + chunk.data + data[chunk.end - start :])
-
-
-def _compare_with_plan(device: Device, plan: Plan) -> None:
-    """Everything the plan builds on is as it was read."""
-    expected = [*_deciding(plan), *plan.run.blocks, *plan.written.head]
-    expected += [Chunk(write.offset, write.old) for write in plan.run.writes]
-    for chunk, data in zip(expected, device.read([range_of(chunk) for chunk in expected])):
+def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:
+    """Everything the plan builds on is as it was read; the result: the physical blocks of the label and the headers."""
+    deciding = _deciding(plan)
+    others = [*plan.written.head, *(Chunk(write.offset, write.old) for write in plan.run.writes)]
+    spans = [_block_of(device, chunk) for chunk in deciding]
+    found = device.read([*spans, *map(range_of, others)])
+    around = [Chunk(span.offset, data) for span, data in zip(spans, found)]
+    inside = [block.data[chunk.offset - block.offset :][: len(chunk.data)] for chunk, block in zip(deciding, around)]
+    for chunk, data in zip([*deciding, *others], [*inside, *found[len(spans) :]]):
         if data != chunk.data:
             raise _changed(device, chunk.offset)
     for batch in batches(plan.unseen.expected, lambda one: one.range.length):
@@ -173,6 +131,13 @@ def _compare_with_plan(device: Device, plan: Plan) -> None:
             if sha256(data).digest() != one.digest:
                 raise _changed(device, one.range.offset)
     copying.verify_unchanged(device, plan.unseen.unchanged, lambda offset: _changed(device, offset))
+    return around
+
+
+def _block_of(device: Device, chunk: Chunk) -> Range:
+    unit = torn_bytes(device)
+    start = align_down(chunk.offset, unit)
+    return Range(start, min(align_up(chunk.end, unit), device.size_bytes) - start)
 
 
 def _verify_ours(device: Device, plan: Plan, written: Written) -> None:
@@ -187,7 +152,7 @@ def _verify_ours(device: Device, plan: Plan, written: Written) -> None:
 def _deciding(plan: Plan) -> List[Chunk]:
     """The label, and the headers of the metadata areas, as they were read."""
     labels = plan.labels()
-    return [Chunk(labels.offset, plan.label_now or labels.before), *_old_headers(plan.journal)]
+    return [Chunk(labels.offset, labels.before), *_old_headers(plan.journal)]
 
 
 def _changed(device: Device, offset: int) -> Refused:

@@ -4,78 +4,38 @@
 LVM may have gone on in the second areas, so the text need not be the one that the run wrote.
 """
 
-import errno
-import logging
-from typing import List, NamedTuple, Optional, Set, Tuple
+from typing import List, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
-from relvmoiscsi.errors import DeviceError, FormatError, Place, Refused
+from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats.lvm import layout, pv, ring
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
-from relvmoiscsi.resignature.after_a_cut.evidence import vg_in
 from relvmoiscsi.resignature.planning.labels import Labels, final_label
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.mark import DONE, UNDO
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.reading.survey import vg_in
 from relvmoiscsi.resignature.writing import rebuilding
 from relvmoiscsi.resignature.writing.apply import step
 from relvmoiscsi.resignature.writing.reading_back import read_back
 
-log = logging.getLogger(__name__)
 
-
-class Surroundings(NamedTuple):
-    """What lies around label and headers now, in blocks larger than a sector; of a torn one, what was there before."""
-
-    blocks: Tuple[Chunk, ...]
-    torn: Set[int]  #: where those begin that have to be written as a whole
-
-
-def read_surroundings(device: Device, run: Run) -> Surroundings:
-    blocks, torn = [], set()
-    for block in run.blocks:
-        try:
-            found = device.read([Range(block.offset, len(block.data))])[0]
-            _verify_marks(found, block.offset, run)
-            blocks.append(Chunk(block.offset, found))
-        except (DeviceError, FormatError) as problem:
-            if isinstance(problem, DeviceError) and problem.errno != errno.ENODATA:
-                raise
-            log.info("the block at byte %d of %s is torn: %s", block.offset, device.name, problem)
-            torn.add(block.offset)
-            blocks.append(block)
-    return Surroundings(tuple(blocks), torn)
-
-
-def _verify_marks(data: bytes, start: int, run: Run) -> None:
-    """The label or header in a block is whole. Raises FormatError."""
-    if start == 0:
-        at = run.label_number * SECTOR
-        pv.parse_label(data[at : at + SECTOR], run.label_number, Place("a block", at))
-    for move in run.mdas:
-        if move.original.offset == start:
-            pv.parse_mda(data[:SECTOR], move.original, Place("a block", start))
-
-
-def settle(device: Device, label: Label, journal: Journal, around: Surroundings, late: List[Chunk]) -> None:
-    """Steps 5 and 6, from a label that lists the second areas; `late` contents go along with step 5."""
+def settle(device: Device, label: Label, journal: Journal) -> None:
+    """Steps 5 and 6, from a label that lists the second areas."""
     run = journal.run
     planned = [move.final_header for move in run.mdas if move.moves]
-    if _has_moved_on(device, label, run):
-        headers, copies = [], []  # type: List[Chunk], List[Chunk]
-    else:
-        headers, copies = landed_headers(device, label, journal)
-    late = [*late, *_free_slots(device, label, run)]
-    step(device, steps.HEADERS, [*late, *copies, *headers], *around)
+    headers, copies = _landed_headers(device, label, journal)
+    slots = _free_slots(device, label, run)
+    step(device, steps.HEADERS, [*slots, *copies, *headers])
     as_planned = [chunk.data for chunk in headers] == planned and label.sector == Labels.of(journal).switched
     if run.kind == UNDO and as_planned:
         sector = run.final_label
     else:
         sector = final_label(label, run, journal.tail(DONE))
-    step(device, steps.FINAL, [Chunk(label.offset, sector)], *around)
-    read_back(device, [*late, *headers, Chunk(label.offset, sector)])
+    step(device, steps.FINAL, [Chunk(label.offset, sector)])
+    read_back(device, [*slots, *headers, Chunk(label.offset, sector)])
 
 
 def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
@@ -96,20 +56,7 @@ def _newest_vg(device: Device, label: Label, run: Run) -> Optional[VolumeGroup]:
     return max(found, key=lambda vg: vg.seqno) if found else None
 
 
-def _has_moved_on(device: Device, label: Label, run: Run) -> bool:
-    """Whether the original areas hold a later text than the second ones: then the label came late."""
-    headers = device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
-    for move, area, header in zip(run.mdas, label.mdas, headers):
-        if move.moves and header != move.old_header:
-            first, second = vg_in(device, move.original), vg_in(device, area)
-            if second is not None and header == move.final_header:
-                continue
-            if first and first.pv_id == run.new_pv_id and (second is None or first.seqno > second.seqno):
-                return True
-    return False
-
-
-def landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
+def _landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
     """What step 5 writes: headers for the original areas that point to the texts committed now.
 
     A text that wraps inside its second area cannot be pointed to from the original one; it is copied as well. The
@@ -121,7 +68,7 @@ def landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[List
     headers: List[Chunk] = []
     copies: List[Chunk] = []
     for (move, area), data in zip(moving, current):
-        if area == move.original or data == move.second_header:
+        if data == move.second_header:
             headers.append(Chunk(move.original.offset, move.final_header))
             continue
         mda = pv.parse_mda(data, area, Place(device.name, area.offset))

@@ -6,39 +6,14 @@ the commit: first their bitmaps are emptied, then the block table names them. Wh
 what tapdisk has written stays; where LVM has given the extents to somebody else, nothing is written.
 """
 
-import errno
 import logging
-from typing import Iterable, List, Optional, Sequence
+from typing import Iterable, List, Optional
 
 from relvmoiscsi.device import Chunk, Device, Range
-from relvmoiscsi.errors import DeviceError
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
-from relvmoiscsi.resignature.protocol.rebuilt import (
-    EMPTY_UNIT,
-    FULL_UNIT,
-    Again,
-    Rebuilt,
-    TableUnit,
-    merged_table,
-    not_given_yet,
-)
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
 
 log = logging.getLogger(__name__)
-
-
-def full_units(run: Run) -> Iterable[Chunk]:
-    """The bitmaps of blocks that were filled up."""
-    return _all_the_same(run.rebuilt.full if run.rebuilt else (), FULL_UNIT)
-
-
-def all_empty_units(run: Run) -> Iterable[Chunk]:
-    """The bitmaps of slots that are given away."""
-    return _all_the_same(run.rebuilt.empty if run.rebuilt else (), EMPTY_UNIT)
-
-
-def _all_the_same(units: Sequence[int], data: bytes) -> "Again[Chunk]":
-    return Again(lambda: (Chunk(unit, data) for unit in units))
 
 
 def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> Iterable[Chunk]:
@@ -46,7 +21,7 @@ def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> 
     if vg is None or not rebuilt.is_still_on(vg):
         log.warning("%s: the volume group was changed; free slots of the new image stay unused", device.name)
         return ()
-    return _all_the_same(not_given_yet(rebuilt, _table(device, rebuilt)), EMPTY_UNIT)
+    return all_the_same(not_given_yet(rebuilt, _table(device, rebuilt)), EMPTY_UNIT)
 
 
 def table_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
@@ -62,14 +37,4 @@ def table_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> 
 
 
 def _table(device: Device, rebuilt: Rebuilt) -> List[bytes]:
-    return [_unit(device, unit) for unit in rebuilt.table]
-
-
-def _unit(device: Device, unit: TableUnit) -> bytes:
-    """A unit of the block table; one that a cut has made unreadable is as it was."""
-    try:
-        return device.read([Range(unit.offset, len(unit.old))])[0]
-    except DeviceError as error:
-        if error.errno != errno.ENODATA:
-            raise
-        return unit.old
+    return device.read([Range(unit.offset, len(unit.old)) for unit in rebuilt.table])

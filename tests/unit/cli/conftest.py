@@ -105,9 +105,19 @@ def original(tmp_path):
 
 @pytest.fixture
 def unfinished(image, command, monkeypatch):
-    """The LUN after a resignature to shell.SR was cut behind its fourth write."""
+    """The LUN after a resignature to shell.SR was cut behind its fourth write, before its commit."""
     with monkeypatch.context() as patch:
         shell.cut(patch, 4)
+        assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == cli.EXIT_INTERRUPTED
+    return image
+
+
+@pytest.fixture
+def committed(image, command, monkeypatch):
+    """The LUN after a resignature to shell.SR was cut behind its commit."""
+    writes = len(command("resignature", image, "--dry-run", "--json").json["plan"])
+    with monkeypatch.context() as patch:
+        shell.cut(patch, writes - 2)
         assert command("resignature", image, "--yes", "--sr-uuid", shell.SR).status == cli.EXIT_INTERRUPTED
     return image
 

@@ -8,9 +8,9 @@ import stat
 import pytest
 
 from kit import shell
+from kit.cuts import read_mark
 from kit.shell import SR, content, tree
 from relvmoiscsi import __version__
-from relvmoiscsi.engine import read_mark
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk.block_device import open_device
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kit import shell
+from kit.cuts import read_mark
 from kit.shell import (
     OTHER_SCSI_ID,
     SCSI_ID,
@@ -20,7 +21,6 @@ from kit.shell import (
 )
 from kit.sparse import SparseDisk
 from relvmoiscsi import cli
-from relvmoiscsi.engine import read_mark
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol import mark as tail
@@ -54,9 +54,7 @@ def small_original(tmp_path):
 
 
 @pytest.mark.processes
-def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_finishes_with_the_planned_ids(
-    small, small_original, command, tmp_path
-):
+def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_settles(small, small_original, command, tmp_path):
     total = writes_of_a_run(small, command)
     copies = [tmp_path / f"cut after {writes}" for writes in range(total + 1)]
     tool = [sys.executable, str(TOP / "tools" / "cut_power.py")]
@@ -72,26 +70,27 @@ def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_finishes_with_t
     assert said[-1][1].decode("utf-8") == f"it was over before {total} writes\n"
     states = [state(path, command) for path in copies]
     assert states == ["clean"] * 3 + ["unfinished"] * (total - 3) + ["resignatured"]
-    for path, cut_state, (out, _) in zip(copies, states, said):
+    for written, (path, cut_state, (out, _)) in enumerate(zip(copies, states, said)):
         old, planned = re.findall(r"[0-9a-f-]{36}", out.decode("utf-8"))
         assert old == pair().truth.sr_uuid
         shown = command("show", path, "--json").json
         ran = command("recover", path, "--yes", "--json")
         assert ran.status == 0
+        is_old = written < total - 2  # the last three writes are commit, header and final label
         if cut_state == "unfinished":
             assert shown["run"]["sr"] == {"old": old, "new": planned}
-            assert ran.json["sr"] == {"old": old, "new": planned}
+            assert ran.json["sr"] == ({"old": planned, "new": old} if is_old else {"old": old, "new": planned})
         else:
             assert {**ran.json, "one_vdi": shown["one_vdi"], "saved_vms": None, "lun": shown["lun"]} == shown
         now = command("show", path, "--json").json
-        assert now["sr"]["uuid"] == (old if cut_state == "clean" else planned)
-        assert command("check", path, "--original", small_original).status == (4 if cut_state == "clean" else 0)
+        assert now["sr"]["uuid"] == (old if is_old else planned)
+        assert command("check", path, "--original", small_original).status == (4 if is_old else 0)
 
 
 # --- Ctrl-C, which stops a run as a kill does, at every write of every command
 
 
-def test_a_run_cut_anywhere_is_finished_by_recover_which_may_be_cut_as_well(small, command, monkeypatch):
+def test_a_run_cut_anywhere_is_settled_by_recover_which_may_be_cut_as_well(small, command, monkeypatch):
     total = writes_of_a_run(small, command)
     for first in range(3, total):
         pair().disk.to_file(str(small))
@@ -104,8 +103,9 @@ def test_a_run_cut_anywhere_is_finished_by_recover_which_may_be_cut_as_well(smal
                 if command("recover", small, "--yes").status == 0:
                     break
             assert state(small, command) == "unfinished"
-        assert state(small, command) == "resignatured"
-        assert command("show", small, "--json").json["sr"]["uuid"] == SR
+        is_back = first < total - 2
+        assert state(small, command) == ("clean" if is_back else "resignatured")
+        assert command("show", small, "--json").json["sr"]["uuid"] == (pair().truth.sr_uuid if is_back else SR)
 
 
 def test_a_run_cut_anywhere_is_taken_back_by_undo(small, small_original, command, monkeypatch):
@@ -126,7 +126,7 @@ def test_a_run_cut_anywhere_is_taken_back_by_undo(small, small_original, command
         assert len({disk.digest_except(outside_of_the_ring) for disk in disks}) == 1
 
 
-def test_an_undo_cut_anywhere_is_finished_by_recover_or_by_undo(small, command, monkeypatch):
+def test_an_undo_cut_anywhere_is_settled_by_recover_and_brought_to_its_end_by_undo(small, command, monkeypatch):
     command("resignature", small, "--yes", "--sr-uuid", SR)
     before = content(small)[0]
     for writes in range(20):
@@ -145,27 +145,38 @@ def test_an_undo_cut_anywhere_is_finished_by_recover_or_by_undo(small, command, 
             assert state(small, command) == "unfinished"
             shown = command("show", small, "--json").json["run"]["sr"]
             assert shown == {"old": SR, "new": pair().truth.sr_uuid}
+            shown_problem = command("show", small).out
             ran = command(finish[0], small, "--json", *finish[1:])
-            assert (ran.status, ran.json["state"]) == (0, "clean")
-            assert command("show", small, "--json").json["sr"]["uuid"] == pair().truth.sr_uuid
+            is_back = finish[0] == "recover" and "before its commit" in shown_problem
+            assert (ran.status, ran.json["state"]) == (0, "resignatured" if is_back else "clean")
+            assert command("show", small, "--json").json["sr"]["uuid"] == (SR if is_back else pair().truth.sr_uuid)
 
 
 # --- recover
 
 
-def test_recover_says_what_it_finished(unfinished, command):
+def test_recover_says_what_it_took_back(unfinished, command):
     ran = command("recover", unfinished, "--yes")
 
     lines = ran.out.splitlines()
     assert ran.status == 0 and not ran.err
-    assert lines[0] == f"{unfinished}: the resignature was finished."
+    assert lines[0] == (f"{unfinished}: the resignature was cut before its commit; it was taken back. Run it again.")
+    assert lines[1] == f"  SR   {SR}  becomes  {tree().truth.sr_uuid}"
+
+
+def test_recover_says_what_it_finished(committed, command):
+    ran = command("recover", committed, "--yes")
+
+    lines = ran.out.splitlines()
+    assert ran.status == 0 and not ran.err
+    assert lines[0] == f"{committed}: the resignature was finished."
     assert lines[1] == f"  SR   {tree().truth.sr_uuid}  becomes  {SR}"
     assert [line.split()[0] for line in lines[2:6]] == ["VDI"] * 4
     assert lines[6].endswith(" flushes")
 
 
-def test_recover_json_has_the_map_of_the_run(unfinished, command):
-    found = command("recover", unfinished, "--yes", "--json").json
+def test_recover_json_has_the_map_of_the_run(committed, command):
+    found = command("recover", committed, "--yes", "--json").json
 
     assert (found["state"], found["already_done"]) == ("resignatured", False)
     assert found["sr"] == {"old": tree().truth.sr_uuid, "new": SR}
@@ -177,7 +188,7 @@ def test_recover_json_has_the_map_of_the_run(unfinished, command):
 
 def test_recover_says_that_it_finished_an_undo(finished, command, monkeypatch):
     with monkeypatch.context() as patch:
-        shell.cut(patch, 5)
+        shell.cut(patch, len(command("resignature", finished, "--again", "--dry-run", "--json").json["plan"]) - 2)
         command("undo", finished, "--yes")
 
     assert command("recover", finished, "--yes").out.startswith(f"{finished}: the undo was finished.\n")
@@ -196,10 +207,10 @@ def test_recover_where_nothing_was_cut_writes_nothing(request, command, lun):
     assert content(path) == before
 
 
-def test_recover_says_that_it_finished_even_where_something_else_is_damaged(unfinished, command):
-    flipped(unfinished, tree().truth.device_ranges("disk", 64, 1)[0].offset)
+def test_recover_says_that_it_finished_even_where_something_else_is_damaged(committed, command):
+    flipped(committed, tree().truth.device_ranges("disk", 64, 1)[0].offset)
 
-    ran = command("recover", unfinished, "--yes", "--json")
+    ran = command("recover", committed, "--yes", "--json")
 
     assert (ran.status, ran.json["state"]) == (5, "damaged")
     assert ran.json["error"]["disk_state"] == "The resignature was finished."
@@ -214,9 +225,10 @@ def test_recover_twice_is_once(unfinished, command):
     assert content(unfinished) == before
 
 
-def test_a_copy_of_a_cut_lun_is_not_finished_but_undone(image, command, monkeypatch):
+def test_a_copy_of_a_lun_that_was_cut_behind_its_commit_is_not_finished_but_undone(image, command, monkeypatch):
+    writes = len(command("resignature", image, "--dry-run", "--json").json["plan"])
     with monkeypatch.context() as patch:
-        shell.cut(patch, 5)
+        shell.cut(patch, writes - 2)
         command("resignature", image, "--yes", "--scsi-id", SCSI_ID)
     before = content(image)
 
@@ -228,14 +240,6 @@ def test_a_copy_of_a_cut_lun_is_not_finished_but_undone(image, command, monkeypa
     assert content(image) == before
     assert command("undo", image, "--yes").status == 0
     assert state(image, command) == "clean"
-
-
-def test_recover_finds_the_journal_behind_a_torn_label(unfinished, command):
-    flipped(unfinished, 512 + 30)
-
-    assert state(unfinished, command) == "unfinished"
-    assert command("resignature", unfinished, "--dry-run").status == 8
-    assert command("recover", unfinished, "--yes", "--json").json["sr"]["new"] == SR
 
 
 def test_a_damaged_journal_is_5_and_nothing_is_written(unfinished, command):

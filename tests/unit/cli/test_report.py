@@ -193,7 +193,7 @@ def test_the_plan_of_one_vdi_has_what_is_alike_in_one_item_and_large_pieces_with
 
 
 def test_the_plan_of_one_vdi_has_every_write(plan_of_one):
-    planned = [write for step in steps.ALL_PARTS for write in plan_of_one.writes_of(step)]
+    planned = [write for step in steps.ALL_PARTS for write in plan_of_one.each_write(step)]
 
     rows = report.plan_facts(plan_of_one)
 

@@ -13,6 +13,7 @@ import pytest
 from kit import shell
 from kit.build_volumes import noise
 from kit.builder import AREA_DEFAULT, build_sr, raw
+from kit.cuts import read_mark
 from kit.shell import (
     OTHER_SCSI_ID,
     SCSI_ID,
@@ -23,7 +24,6 @@ from kit.shell import (
 )
 from kit.sparse import SparseDisk
 from relvmoiscsi import cli, engine
-from relvmoiscsi.engine import read_mark
 from relvmoiscsi.host.disk.block_device import ImageFile, open_device
 
 #: `OpaqueRef`, upper case, a short one, none at all
@@ -318,11 +318,8 @@ def test_a_part_of_a_map_is_enough(image, original, command, tmp_path, key):
     assert (second[other] != first[other]) == (key != "sr"), "from the SR's UUID all the others follow"
 
 
-def test_a_map_of_the_journal_alone_is_a_map_too(image, original, command, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        shell.cut(patch, 4)
-        command("resignature", image, "--yes")
-    first = command("recover", image, "--yes", "--json")
+def test_a_map_of_the_journal_alone_is_a_map_too(committed, original, command, tmp_path):
+    first = command("recover", committed, "--yes", "--json")
 
     second = command("resignature", original, "--yes", "--json", "--map", map_file(tmp_path, first.out)).json
 
@@ -501,23 +498,31 @@ def test_whether_it_is_a_copy_cannot_be_told_without_the_scsi_id(image, command,
     assert command("resignature", image, "--yes", "--json", "--again", *second).json["already_done"] is False
 
 
-def test_a_run_that_was_cut_is_finished_with_its_own_ids(unfinished, command):
-    ran = command("resignature", unfinished, "--yes", "--json")
+def test_a_run_that_was_cut_behind_its_commit_is_finished_with_its_own_ids(committed, command):
+    ran = command("resignature", committed, "--yes", "--json")
 
     assert ran.status == 0
     assert (ran.json["state"], ran.json["sr"]["new"]) == ("resignatured", SR)
     assert "finished with the ids it had chosen" in ran.err
 
 
+def test_a_run_that_was_cut_before_its_commit_is_taken_back_and_made_anew(unfinished, command):
+    ran = command("resignature", unfinished, "--yes", "--json", "--sr-uuid", "11111111-2222-4333-8444-555555555555")
+
+    assert ran.status == 0
+    assert (ran.json["state"], ran.json["sr"]["new"]) == ("resignatured", "11111111-2222-4333-8444-555555555555")
+    assert "cut before its commit; that is taken back here first" in ran.err
+
+
 @pytest.mark.parametrize("answer, status", [("y\n", 0), ("n\n", 4)])
-def test_before_a_cut_run_is_finished_there_is_a_question(unfinished, command, type_in, answer, status):
+def test_before_a_cut_run_is_finished_there_is_a_question(committed, command, type_in, answer, status):
     type_in(answer)
 
-    ran = command("resignature", unfinished)
+    ran = command("resignature", committed)
 
     assert ran.status == status
     assert f"Finish it, so that it is SR {SR}? [y/N] " in ran.err
-    assert command("show", unfinished, "--json").json["state"] == ("unfinished" if status else "resignatured")
+    assert command("show", committed, "--json").json["state"] == ("unfinished" if status else "resignatured")
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_a_run_that_was_cut_is_recovered_over_the_url(command, clone, monkeypatc
         assert command("show", url(target, 0), "--json").json["state"] == "unfinished"
         target.new_call()
         assert command("recover", *words).status == 0
-        assert command("show", url(target, 0), "--json").json["state"] == "resignatured"
+        assert command("show", url(target, 0), "--json").json["state"] == "clean"
 
 
 def cut(monkeypatch, writes):

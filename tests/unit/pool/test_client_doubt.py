@@ -5,11 +5,10 @@ without a word.
 
 import pytest
 
-from kit.cuts import cut_before
+from kit.cuts import cut_before, read_mark
 from kit.lun_world import World
 from kit.pool.api import GoneAway
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
-from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.pool import attach, discard, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
@@ -161,7 +160,7 @@ def test_a_discarded_copy_whose_journal_is_gone_is_still_known_by_its_ids(lab, w
     with connect(lab.where()) as calls:
         discard.discard(calls, records.read(calls), lab.sr(first.sr_uuid)[0])
     disk = world.lun(clone).disk
-    journal = engine.read_mark(disk).journal
+    journal = read_mark(disk).journal
     disk.poke(journal.offset, bytes(len(journal.data)))
     disk.writes += 1  # the world is to look again
     (again,) = lab.attach(clone)

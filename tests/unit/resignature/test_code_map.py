@@ -13,3 +13,24 @@ def test_the_package_names_every_module():
     words = set(re.findall(r"[a-z_]+", resignature.__doc__))
 
     assert modules - words == set()
+
+
+#: which rooms a room may import; none of them leads back
+ROOMS = {
+    "protocol": set(),
+    "reading": set(),
+    "one_vdi": {"protocol", "reading"},
+    "planning": {"protocol", "reading"},
+    "writing": {"protocol", "reading", "planning"},
+    "after_a_cut": {"protocol", "reading", "planning", "writing"},
+}
+
+
+def test_the_rooms_of_a_run_import_each_other_one_way():
+    found = {room: set() for room in ROOMS}
+    for room, others in found.items():
+        for module in (Path(resignature.__file__).parent / room).rglob("*.py"):
+            others.update(re.findall(r"^from relvmoiscsi\.resignature\.(\w+)[. ]", module.read_text(), re.MULTILINE))
+        others -= {room, "check", "import"}
+
+    assert found == ROOMS

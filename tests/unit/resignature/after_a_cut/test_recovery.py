@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What recovery does when the LUN has a history: LVM went on, it is a copy, its label is torn or wiped, its journal is
-old, damaged or hostile."""
+"""What recovery does when the LUN has a history: LVM went on, it is a copy, its label is damaged or wiped, its journal
+is damaged or hostile."""
 
 import hashlib
 import json
@@ -15,7 +15,6 @@ from kit.crash import garbage
 from kit.cuts import (
     OTHER_SCSI_ID,
     SCSI_ID,
-    Judge,
     cut_before,
     done,
     entropy,
@@ -23,18 +22,17 @@ from kit.cuts import (
     image,
     label_range,
     lvm_commit,
+    read_mark,
     recover,
     same_but_for,
-    two_volumes,
     undo,
     with_new_volume,
 )
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
-from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.device import Range
+from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.resignature.after_a_cut import torn_label
 from relvmoiscsi.resignature.protocol import journal
 from relvmoiscsi.resignature.protocol.mark import TAIL_AT, Tail, with_tail
 
@@ -54,11 +52,6 @@ def refused(disk, act=recover, kind=Refused):
     assert disk == before and disk.writes == disk.flushes == 0
     assert caught.value.disk_state == "Nothing was written."
     return str(caught.value)
-
-
-def tear_label(disk):
-    label = label_range(disk)
-    disk.poke(label.offset, garbage(label.offset, 512))
 
 
 # --- called with a device alone, as docs/scripting.rst shows it
@@ -157,55 +150,40 @@ def test_an_undo_that_lvm_went_on_after_keeps_lvms_change_and_the_old_identity()
     assert "holds no resignature" in refused(disk, undo)
 
 
-def test_a_second_area_that_is_damaged_is_an_error_and_nothing_is_written():
+def test_a_second_area_that_is_damaged_is_refused_with_its_place_and_nothing_is_written():
     disk = cut_before(image("a chain"), SWITCHED)
     area = reader.read_label(disk).mdas[0]
     disk.poke(area.offset + 100, b"damage")
 
-    before = disk.copy()
-    with pytest.raises(FormatError) as caught:
-        recover(disk)
-
-    assert disk == before
-    assert caught.value.disk_state == "a chain still holds an unfinished resignature."
+    assert f"the metadata area at byte {area.offset} holds no metadata that reads" in refused(disk)
+    assert f"byte {area.offset} holds" in str(engine.inspect(disk).problem)
 
 
 # --- LVM changed the VG before the commit
 
 
+@pytest.mark.parametrize("act", [recover, undo])
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("flush, blocks", [(IN_PROGRESS, 0), (IN_PROGRESS, 1), (CONTENTS_WRITTEN, 0)])
-def test_recovery_is_refused_once_lvm_has_changed_an_unfinished_vg(name, flush, blocks):
-    disk = cut_before(image(name), flush, blocks=blocks)
-    lvm_commit(disk, with_new_volume)
-
-    sentence = refused(disk)
-
-    assert "LVM has changed the volume group" in sentence
-    assert "relvmoiscsi undo" in sentence
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("flush, blocks", [(IN_PROGRESS, 0), (IN_PROGRESS, 1), (CONTENTS_WRITTEN, 0)])
-def test_undo_then_takes_back_and_keeps_lvms_change(name, flush, blocks):
+def test_the_run_is_taken_back_and_lvms_change_stays(name, flush, blocks, act):
     original = image(name)
     disk = cut_before(original, flush, blocks=blocks)
     lvm_commit(disk, with_new_volume)
     expected = original.copy()
     lvm_commit(expected, with_new_volume)
 
-    result = undo(disk)
+    act(disk)
 
-    assert result.state == engine.CLEAN
+    assert engine.inspect(disk).state == engine.CLEAN
     assert reader.essence(disk) == reader.essence(expected)
     assert same_but_for(disk, expected, free_ring(expected))
 
 
-def test_undo_then_leaves_alone_what_it_does_not_know():
-    """A volume may be gone and its extents be somebody else's: only what is surely ours is touched."""
+def test_what_is_somebody_elses_by_then_is_left_alone():
+    """A volume may be gone and its extents be in other hands: only what is surely ours is touched."""
     original = image("a chain")
     disk = cut_before(original, CONTENTS_WRITTEN)
-    write = engine.read_mark(disk).journal.run.writes[-1]
+    write = read_mark(disk).journal.run.writes[-1]
     lvm_commit(disk, with_new_volume)
     expected = original.copy()
     lvm_commit(expected, with_new_volume)
@@ -213,37 +191,17 @@ def test_undo_then_leaves_alone_what_it_does_not_know():
         somewhere.poke(write.offset, b"somebody else's" * 32)
 
     with pytest.raises(FormatError) as caught:  # what is there is no SR any more
-        undo(disk)
+        recover(disk)
 
     assert caught.value.disk_state == "The resignature was taken back."
     assert same_but_for(disk, expected, free_ring(expected))
 
 
-def test_torn_contents_are_taken_back_as_long_as_lvm_changed_nothing():
+@pytest.mark.parametrize("at", [100, 700])
+def test_a_second_area_is_not_needed_to_take_a_run_back(at):
     original = image("a chain")
     disk = cut_before(original, CONTENTS_WRITTEN)
-    write = engine.read_mark(disk).journal.run.writes[-1]
-    disk.poke(write.offset, garbage(0, 512))
-
-    undo(disk)
-
-    assert same_but_for(disk, original, free_ring(original))
-
-
-def test_recovery_is_refused_once_the_text_in_the_second_area_is_gone():
-    disk = cut_before(image("a chain"), CONTENTS_WRITTEN)
-    area = engine.read_mark(disk).journal.run.mdas[0].second
-    disk.poke(area.offset + 700, b"other")
-
-    refused(disk)
-
-
-def test_a_run_whose_second_area_has_no_header_is_taken_back():
-    """A way back that was cut leaves it so."""
-    original = image("a chain")
-    disk = cut_before(original, CONTENTS_WRITTEN)
-    area = engine.read_mark(disk).journal.run.mdas[0].second
-    disk.poke(area.offset + 100, b"other")
+    disk.poke(read_mark(disk).journal.run.mdas[0].second.offset + at, b"other")
 
     assert recover(disk)
 
@@ -253,7 +211,7 @@ def test_a_run_whose_second_area_has_no_header_is_taken_back():
 # --- copies of an unfinished LUN
 
 
-@pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN])
+@pytest.mark.parametrize("flush", [SWITCHED, HEADERS_WRITTEN])
 def test_a_copy_of_an_unfinished_lun_is_not_finished_with_the_same_ids(flush):
     disk = cut_before(image("a chain"), flush)
 
@@ -264,65 +222,37 @@ def test_a_copy_of_an_unfinished_lun_is_not_finished_with_the_same_ids(flush):
     assert isinstance(engine.prepare(disk, entropy(9), OTHER_SCSI_ID), engine.Prepared)
 
 
-def test_a_copy_with_a_torn_label_is_not_finished_either():
-    disk = cut_before(image("a chain"), CONTENTS_WRITTEN)
-    tear_label(disk)
+@pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN])
+def test_before_the_commit_a_copy_is_taken_back_like_any_other(flush):
+    original = image("a chain")
+    disk = cut_before(original, flush)
 
-    assert "copy of a LUN" in refused(disk, lambda lun: recover(lun, OTHER_SCSI_ID))
+    assert recover(disk, OTHER_SCSI_ID)
+
+    assert same_but_for(disk, original, free_ring(original))
 
 
 @pytest.mark.parametrize("begun, now", [(SCSI_ID, SCSI_ID), (SCSI_ID, None), (None, SCSI_ID), (None, None)])
 def test_where_the_scsi_ids_do_not_contradict_the_run_is_finished(begun, now):
-    disk = cut_before(image("a chain"), CONTENTS_WRITTEN, scsi_id=begun)
+    disk = cut_before(image("a chain"), SWITCHED, scsi_id=begun)
 
     assert recover(disk, now)
 
     assert engine.inspect(disk).state == engine.RESIGNATURED
 
 
-# --- labels that are torn, wiped, or damaged by others
+# --- labels that are damaged or wiped
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN])
-def test_a_torn_label_is_found_unfinished_and_put_right(name, flush):
-    original = image(name)
-    disk = cut_before(original, flush)
-    tear_label(disk)
+@pytest.mark.parametrize("flush", [CONTENTS_WRITTEN, HEADERS_WRITTEN])
+def test_a_label_that_is_damaged_is_refused_and_stays(flush):
+    """No device tears a sector: docs/protocol.rst, "What a cut leaves"."""
+    disk = cut_before(image("a chain"), flush)
+    label = label_range(disk)
+    disk.poke(label.offset, garbage(label.offset, 512))
 
-    found = engine.inspect(disk)
-    assert found.state == engine.UNFINISHED and "relvmoiscsi recover" in str(found.problem)
-    assert recover(disk)
-
-    assert disk == done(original)
-
-
-class UnreadableLabel(SparseDisk):
-    """A disk whose label sector cannot be read until it is written: what a tear leaves on many of them."""
-
-    torn = True
-
-    def read(self, ranges):
-        if self.torn and any(part.offset < 1024 and part.end > 512 for part in ranges):
-            raise DeviceError(self.name, "read", 512, 512, "Input/output error", 5)
-        return super().read(ranges)
-
-    def write(self, chunks):
-        self.torn = self.torn and not any(chunk.offset == 512 for chunk in chunks)
-        super().write(chunks)
-
-
-@pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN])
-def test_a_label_that_cannot_be_read_any_more_is_put_right(flush):
-    original = image("a chain")
-    disk = UnreadableLabel(original.size_bytes)
-    for start, data in cut_before(original, flush).runs():
-        disk.poke(start, data)
-
-    assert engine.inspect(disk).state == engine.UNFINISHED
-    assert recover(disk)
-
-    assert disk.copy() == done(original)
+    assert "no LVM physical volume" in refused(disk)
+    assert engine.inspect(disk).state == engine.FOREIGN
 
 
 @pytest.mark.parametrize("flush", [CONTENTS_WRITTEN, HEADERS_WRITTEN])
@@ -342,72 +272,18 @@ def test_a_label_that_was_wiped_stays_wiped(flush, wipe):
     assert caught.value.disk_state == "Nothing was written."
 
 
-def test_a_journal_is_found_in_an_area_that_begins_elsewhere():
-    """LVM puts the first area at 4096; one that does not lie there is found by looking everywhere."""
-    original = two_volumes(area=Range(65536, 983040))
-    disk = cut_before(original, CONTENTS_WRITTEN)
-    tear_label(disk)
-
-    assert recover(disk)
-
-    assert disk == done(original)
-
-
-def test_a_torn_label_of_a_lun_without_a_journal_stays_torn():
-    disk = image("a chain")
-    tear_label(disk)
-
-    refused(disk)
-    assert engine.inspect(disk).state == engine.FOREIGN
-
-
-def test_the_journal_of_a_finished_run_is_not_believed_once_lvm_went_on():
-    disk = done(image("a chain"))
-    lvm_commit(disk, with_new_volume)
-    tear_label(disk)
-
-    refused(disk)
-
-
-def test_the_journal_of_an_undone_run_is_not_believed():
-    """Its beginning is how the LUN is now; only the undo's journal tells that it is over."""
-    original = image("a chain")
-    resignatured = done(original)
-    disk = done(resignatured, run=undo)
-    first = engine.read_mark(resignatured).journal
-    assert disk.peek(first.offset, len(first.data)) == first.data
-    undone = disk.copy()
-    tear_label(disk)
-
-    assert recover(disk)
-
-    assert disk == undone
-
-
-def test_two_journals_that_fit_are_not_chosen_from():
-    original = image("a chain")
-    disk = cut_before(original, CONTENTS_WRITTEN)
-    mark = engine.read_mark(disk)
-    other = journal.encode(mark.journal.run._replace(run_id=b"another run id.."))
-    place = next(part for part in free_ring(original) if part.length > 1 << 19)
-    disk.poke((place.offset + (1 << 18)) // 4096 * 4096, other)
-    tear_label(disk)
-
-    assert "several journals fit" in refused(disk)
-
-
 # --- hostile journals
 
 
 def with_journal(disk, data, **tail):
     """The unfinished LUN with other bytes for a journal, and a mark in the label that speaks of them."""
-    mark = engine.read_mark(disk)
+    mark = read_mark(disk)
     disk.poke(mark.journal.offset, data)
     return with_mark(disk, journal_digest=hashlib.sha256(data[:64]).digest(), journal_length=len(data), **tail)
 
 
 def with_mark(disk, **fields):
-    mark = engine.read_mark(disk) if not fields.get("journal_digest") else None
+    mark = read_mark(disk) if not fields.get("journal_digest") else None
     label = label_range(disk)
     sector = disk.peek(label.offset, 512)
     tail = Tail.at(sector[TAIL_AT:]).replace(**fields)
@@ -432,7 +308,7 @@ def packed(payload, **fields):
 
 def facts_of(disk):
     """The facts in the journal of an unfinished LUN, and the bytes behind them."""
-    data = engine.read_mark(disk).journal.data
+    data = read_mark(disk).journal.data
     payload = zlib.decompress(data[64 : 64 + struct.unpack_from("<Q", data, 16)[0]])
     (length,) = struct.unpack_from("<Q", payload)
     return json.loads(payload[8 : 8 + length].decode()), payload[8 + length :]
@@ -457,12 +333,6 @@ def refused_everywhere(disk):
             with pytest.raises(RelvmoiscsiError) as caught:
                 act(disk)
             assert caught.value.disk_state == "Nothing was written."
-        with_torn_label = disk.copy()
-        tear_label(with_torn_label)
-        torn = with_torn_label.copy()
-        with pytest.raises(RelvmoiscsiError):
-            recover(with_torn_label)
-        assert with_torn_label == torn
         _now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -516,8 +386,7 @@ HOSTILE_FACTS = {
     "UUIDs that are none": change(uuids={"a": 1}),
     "no UUIDs": change(uuids={}),
     "a map that is no map": change(lvm_ids=[1, 2]),
-    "a block of nothing": change(blocks=[[0, 0]]),
-    "blocks that are no list": change(blocks=3),
+    "blocks of no size that is known": change(block_bytes=3),
 }
 
 
@@ -576,22 +445,10 @@ MARKS_THAT_MISS = [
 
 
 @pytest.mark.parametrize("fields", MARKS_THAT_MISS)
-def test_where_the_mark_misses_the_journal_whose_run_has_begun_counts(fields):
-    """A mark that was reported as not written may land when a later run is under way."""
-    original = image("a chain")
-    disk = with_mark(cut_before(original, CONTENTS_WRITTEN), **fields)
-
-    assert engine.inspect(disk).state == engine.UNFINISHED
-    assert recover(disk)
-
-    assert disk == done(original)
-
-
-@pytest.mark.parametrize("fields", MARKS_THAT_MISS)
 def test_a_mark_that_points_nowhere_is_refused_without_a_write(fields):
-    """And no other journal is there, while contents are new."""
+    """And contents are new."""
     disk = cut_before(image("a chain"), CONTENTS_WRITTEN)
-    found = engine.read_mark(disk).journal
+    found = read_mark(disk).journal
     disk.poke(found.offset, bytes(len(found.data)))
     with_mark(disk, **dict({"journal_digest": b"y" * 32}, **fields))
 
@@ -614,7 +471,7 @@ def test_a_mark_of_another_version_is_left_alone(fields):
 def test_a_flipped_bit_in_the_journal_is_harmless_or_refused(flipped):
     original = image("one VDI")
     disk = cut_before(original, CONTENTS_WRITTEN)
-    found = engine.read_mark(disk).journal
+    found = read_mark(disk).journal
     at = found.offset + flipped % len(found.data)
     disk.poke(at, bytes([disk.peek(at, 1)[0] ^ 0x10]))
     before = disk.copy()
@@ -625,30 +482,13 @@ def test_a_flipped_bit_in_the_journal_is_harmless_or_refused(flipped):
         assert disk == before
     else:
         # it was in the padding, which is no part of the journal
-        assert same_but_for(disk, done(original), [Range(at, 1)])
-
-
-def test_many_journals_that_claim_to_be_long_do_not_take_long():
-    disk = image("a chain")
-    area = reader.read_label(disk).mdas[0]
-    header = packed(b"", payload_length=1 << 20)[:64]
-    live = reader.read_vg(disk).mda
-    for at in range(area.offset + 65536, area.end, 4096):
-        assert at > area.offset + live.text_offset + len(live.text)
-        disk.poke(at, header)
-    tear_label(disk)
-    disk.reset_counters()
-
-    refused(disk)
-
-    assert disk.bytes_read < 2 * disk.size_bytes
+        assert same_but_for(disk, original, free_ring(original))
 
 
 def test_a_run_survives_encoding():
-    run = engine.read_mark(cut_before(image("blocks of 4096"), CONTENTS_WRITTEN)).journal.run
+    run = read_mark(cut_before(image("blocks of 4096"), CONTENTS_WRITTEN)).journal.run
 
     again = journal.decode(journal.encode(run), journal.Place("a test", 0))
 
     assert again == run
-    assert isinstance(again.ids, IdMap) and isinstance(again.blocks[0], Chunk)
-    assert Judge(image("one VDI"), done(image("one VDI"))).allowed[1].offset == torn_label.USUAL_AREA
+    assert isinstance(again.ids, IdMap)

@@ -18,6 +18,7 @@ from kit.cuts import (
     image,
     label_range,
     lvm_commit,
+    read_mark,
     resignature,
     same_but_for,
     undo,
@@ -112,7 +113,7 @@ def test_undo_is_refused_once_a_volume_has_changed_where_it_was_written(kind):
 
 def test_undo_is_refused_once_the_journal_is_overwritten():
     disk = done(image("one VDI"))
-    run = engine.read_mark(disk)
+    run = read_mark(disk)
     disk.poke(run.journal.offset + 100, b"\0" * 8)
 
     assert "LVM has reclaimed the space of the journal" in refused(undo, disk)
@@ -192,7 +193,7 @@ def test_a_lun_whose_scsi_id_nobody_knows_is_already_done_too():
 
 def test_already_done_is_told_after_lvm_has_reclaimed_the_journal():
     disk = done(image("one VDI"))
-    mark = engine.read_mark(disk)
+    mark = read_mark(disk)
     disk.poke(mark.journal.offset, bytes(len(mark.journal.data)))
 
     found = engine.prepare(disk, entropy(5), SCSI_ID)

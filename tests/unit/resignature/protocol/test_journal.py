@@ -288,7 +288,7 @@ BELIEVED = [
     {"label_number": 4},
     {"label_number": 2},
     {"mdas": [[list(AREA), list(SECOND)]] * 2},
-    {"blocks": [[1 << 20, 0]]},
+    {"block_bytes": 3},
     {"writes": [[1 << 20, 256, "a"], [(1 << 20) + 128, 256, "b"]]},
 ]
 
@@ -363,12 +363,6 @@ def test_a_run_whose_areas_do_not_lie_in_each_other_is_malformed(original, secon
 
     with pytest.raises(Malformed, match="its metadata areas do not lie in each other"):
         verify_run(run, SIZE, WHERE)
-
-
-def test_reversed_writes_put_the_old_bytes_back():
-    (write,) = RUN.reversed_writes()
-
-    assert (write.old, write.new, write.range) == (b"new!" * 128, b"old!" * 128, Range(1 << 20, 512))
 
 
 # --- the mark

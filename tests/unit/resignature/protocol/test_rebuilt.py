@@ -84,12 +84,6 @@ def test_it_comes_back_from_the_journal(rebuilt):
     assert decode(encode(run_of(rebuilt)), WHERE).rebuilt == rebuilt
 
 
-def test_a_journal_with_it_is_of_a_version_that_earlier_releases_refuse():
-    versions = [int.from_bytes(encode(run_of(rebuilt))[8:12], "little") for rebuilt in (None, REBUILT)]
-
-    assert versions == [2, 3]
-
-
 @given(st.lists(st.integers(0, 1 << 45)))
 def test_units_are_kept_as_differences(units):
     assert decode_units(encode_rebuilt(REBUILT._replace(full=array("q", units)))["full"]) == array("q", units)
@@ -217,15 +211,6 @@ def test_new_blocks_of_a_guest_stay():
     assert merged_table(TABLE, bytes(written)) == bytes(expected)
 
 
-@pytest.mark.parametrize("torn", [bytes(512), b"\x5a" * 512, b"\0" * 8 + OLD[8:512]], ids=["zeros", "noise", "entries"])
-def test_a_torn_sector_is_the_journals_and_its_neighbours_stay(torn):
-    guest = entry(90007) + OLD[516:520]
-
-    found = merged_table(TABLE, torn + guest + OLD[520:])
-
-    assert found == NEW[:512] + guest + NEW[520:]
-
-
 @given(st.lists(st.booleans(), min_size=8, max_size=8))
 def test_any_sectors_of_a_cut_write_lead_to_the_same_table(sectors):
     parts = [(NEW if new else OLD)[512 * n : 512 * n + 512] for n, new in enumerate(sectors)]
@@ -258,14 +243,6 @@ def test_a_footer_and_a_header_that_sm_has_written_meanwhile_stay():
     found = hidden + FIRST.old[512:]
 
     assert merged_table(FIRST, found) == hidden + FIRST.new[512:]
-
-
-@pytest.mark.parametrize("part", [slice(0, 512), slice(512, 1536)], ids=["footer", "header"])
-def test_a_footer_or_a_header_that_is_torn_is_the_journals(part):
-    found = bytearray(FIRST.old)
-    found[part.start + 100 : part.stop] = b"\x5a" * (part.stop - part.start - 100)
-
-    assert merged_table(FIRST, bytes(found)) == FIRST.new
 
 
 def test_what_follows_a_small_table_stays():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The tables of the protocol are what the code does: its steps, in their order, and the states between them."""
+"""The table of steps is what the code does, in its order; and what a LUN is between them."""
 
 import logging
 import re
@@ -7,22 +7,22 @@ from itertools import islice
 
 import pytest
 
-from kit.crash import CrashDisk, garbage
+from kit import lvmreader
+from kit.crash import CrashDisk
 from kit.cuts import cut_before, done, entropy, image, lvm_commit, recover, resignature, undo, with_new_volume
 from relvmoiscsi import engine, report
 from relvmoiscsi.device import Range
-from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.resignature.protocol import states
-from relvmoiscsi.resignature.protocol.mark import DONE, KINDS, PHASES, UNDO
-from relvmoiscsi.resignature.protocol.states import STATES, TRANSITIONS, Transition
-from relvmoiscsi.resignature.protocol.steps import HEADERS, MARK, STEPS, WAY_BACK
+from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, KINDS, SWITCHED
+from relvmoiscsi.resignature.protocol.steps import COMMIT, STEPS, WAY_BACK
 
 pytestmark = pytest.mark.states
 
 SHAPES = ["one VDI", "two areas", "second area ignored", "blocks of 4096"]
 RUNS = {"resignature": resignature, "undo": undo}
-#: what a run begins from, by its kind
-BEGINNING = {"resignature": states.IDLE, "undo": states.DONE}
+#: what `inspect` calls a LUN without an unfinished run, before and after a run
+ENDS = {"resignature": (engine.CLEAN, engine.RESIGNATURED), "undo": (engine.RESIGNATURED, engine.CLEAN)}
+#: the phase in the label once so many steps are flushed; None: that of no run, or of one before
+PHASES = (None, None, IN_PROGRESS, IN_PROGRESS, SWITCHED, SWITCHED, DONE)
 
 
 def base(name, kind):
@@ -43,37 +43,18 @@ def in_log(steps):
     return [(step.number, len(STEPS), step.name) for step in steps]
 
 
-def state_of(disk):
-    """The state of a run, by what the label and the journal say."""
+def phase_of(disk, kind):
+    """The phase that the label gives a run of this kind; None where it speaks of no such run."""
     found = engine.inspect(disk)
-    tail = found.tail
-    if tail is None or (tail.phase == DONE and tail.kind == UNDO):
-        state = states.IDLE
-    elif tail.phase != DONE and found.run is None:
-        state = states.LOST
-    else:
-        state = PHASES[tail.phase]
-    assert found.state == next(each.shown for each in STATES if each.name == state)
-    return state
+    if found.tail is None or KINDS[found.tail.kind] != kind:
+        return DONE if kind == "undo" and found.state == engine.CLEAN else None
+    return found.tail.phase
 
 
-def becomes(state, event, kind="resignature"):
-    """Where the table leads; a row for an undo comes first where the run is one."""
-    if kind == "undo":
-        found = [row.becomes for row in TRANSITIONS if row[:2] == (state, states.of_an_undo(event))]
-        if found:
-            return found[0]
-    (found,) = [row.becomes for row in TRANSITIONS if row[:2] == (state, event)]
-    return found
-
-
-def after_steps(number, kind):
-    """The state once so many steps are flushed. The first one of an undo changes nothing."""
-    state = BEGINNING[kind]
-    for step in STEPS[:number]:
-        if state != states.DONE or step.number > 1:
-            state = becomes(state, states.taken(step), kind)
-    return state
+def shown(number, kind):
+    """What `inspect` calls a LUN once so many steps are flushed."""
+    before, after = ENDS[kind]
+    return {0: before, 1: before, len(STEPS): after}.get(number, engine.UNFINISHED)
 
 
 # --- the tables themselves
@@ -82,24 +63,6 @@ def after_steps(number, kind):
 def test_steps_are_numbered_from_one():
     assert [step.number for step in STEPS] == [1, 2, 3, 4, 5, 6]
     assert [step.number for step in WAY_BACK] == [1, 2]
-
-
-def test_every_state_is_reached_and_every_name_is_one():
-    names = {state.name for state in STATES}
-
-    assert {row.state for row in TRANSITIONS} | {row.becomes for row in TRANSITIONS} == names
-    assert {row.becomes for row in TRANSITIONS if row.state != row.becomes} == names
-    assert len(names) == len(STATES)
-
-
-def test_an_event_leads_from_a_state_to_one_other():
-    assert len({row[:2] for row in TRANSITIONS}) == len(TRANSITIONS)
-
-
-def test_a_run_walks_through_all_phases_of_the_label():
-    assert [after_steps(number, "resignature") for number in range(7)] == [
-        "idle", "idle", "in progress", "in progress", "switched", "switched", "done"]  # fmt: skip
-    assert after_steps(6, "undo") == "idle"
 
 
 # --- what is executed
@@ -124,7 +87,8 @@ def test_a_dry_run_reports_what_each_step_then_writes(name):
     engine.resignature(crash, prepared)
 
     for step, group in zip(STEPS, crash.groups):
-        ranges = [Range(row["offset"], row["length"]) for row in islice(rows, len(prepared.plan.writes_of(step)))]
+        count = sum(1 for _planned in prepared.plan.each_write(step))
+        ranges = [Range(row["offset"], row["length"]) for row in islice(rows, count)]
         written = {block.offset for block in group}
         allowed = {at for part in ranges for at in range(part.offset, part.end, 512)}
         assert written <= allowed, step
@@ -146,10 +110,9 @@ def test_the_log_says():
 
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("number", [2, 3, 4, 5])
-def test_recovery_takes_the_steps_that_are_left(caplog, kind, number):
-    """The contents may be half written, so they are written again; after the commit headers and label are."""
+def test_recovery_goes_back_before_the_commit_and_takes_the_steps_that_are_left_behind_it(caplog, kind, number):
     disk = cut_before(base("one VDI", kind), number + 1, run=RUNS[kind])
-    left = STEPS[MARK.number :] if after_steps(number, kind) == states.IN_PROGRESS else STEPS[HEADERS.number - 1 :]
+    left = WAY_BACK if number < COMMIT.number else STEPS[COMMIT.number :]
 
     assert logged(caplog, recover, disk) == in_log(left)
 
@@ -158,107 +121,56 @@ def test_taking_back_goes_the_way_back(caplog):
     assert logged(caplog, undo, cut_before(image("one VDI"), 4)) == in_log(WAY_BACK)
 
 
-# --- the states between the steps
+# --- what a LUN is between the steps
 
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("number", range(len(STEPS)))
-def test_a_cut_after_a_step_shows_the_state_of_the_table(name, kind, number):
+def test_a_cut_after_a_step_shows_in_the_label(name, kind, number):
     disk = cut_before(base(name, kind), number + 1, run=RUNS[kind])
 
-    assert state_of(disk) == after_steps(number, kind)
+    assert (phase_of(disk, kind), engine.inspect(disk).state) == (PHASES[number], shown(number, kind))
 
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_cut_within_a_step_shows_the_state_before_it_or_after_it(name, kind):
+def test_a_cut_within_a_step_is_one_before_it_or_after_it(name, kind):
     crash = CrashDisk(base(name, kind))
     RUNS[kind](crash)
 
     seen = set()
     for number in range(len(STEPS)):
-        allowed = {after_steps(number, kind), after_steps(number + 1, kind)}
         for blocks in range(len(crash.groups[number]) + 1):
-            state = state_of(cut_before(crash.base, number + 1, run=RUNS[kind], blocks=blocks))
-            assert state in allowed, (number, blocks)
-            seen.add(state)
+            phase = phase_of(cut_before(crash.base, number + 1, run=RUNS[kind], blocks=blocks), kind)
+            assert phase in PHASES[number : number + 2], (number, blocks)
+            seen.add(phase)
 
-    assert seen == {BEGINNING[kind], states.IN_PROGRESS, states.SWITCHED, after_steps(len(STEPS), kind)}
+    assert seen == set(PHASES)
 
 
-@pytest.mark.parametrize("event", [states.RECOVER, states.UNDO])
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("number", [2, 3, 4, 5])
-def test_recover_and_undo_lead_where_the_table_says(event, kind, number):
+def test_before_the_commit_recover_goes_back_and_behind_it_on_and_undo_always_back(kind, number):
     disk = cut_before(base("two areas", kind), number + 1, run=RUNS[kind])
-    expected = becomes(state_of(disk), event, kind)
-
-    (recover if event == states.RECOVER else undo)(disk)
-
-    assert state_of(disk) == expected
-
-
-def test_undo_of_a_run_that_is_done_leads_where_the_table_says():
-    disk = done(image("one VDI"))
-    assert state_of(disk) == states.DONE
-
+    recovered = done(disk, run=recover)
     undo(disk)
 
-    assert state_of(disk) == becomes(states.DONE, states.UNDO)
+    assert engine.inspect(recovered).state == ENDS[kind][number >= COMMIT.number]
+    assert engine.inspect(disk).state == engine.CLEAN
 
 
-# --- LVM in between
-
-
-@pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("number", [3, 4])
-def test_what_lvm_changes_does_not_change_the_state(kind, number):
-    disk = cut_before(base("a chain", kind), number + 1, run=RUNS[kind])
-    state = state_of(disk)
-
+def test_an_undo_that_lvm_has_overtaken_keeps_lvms_change(number):
+    disk = cut_before(done(image("a chain")), number + 1, run=undo)
     lvm_commit(disk, with_new_volume)
-
-    assert state_of(disk) == becomes(state, states.OVERTAKEN)
-
-
-def test_an_undo_that_lvm_has_overtaken_leads_back():
-    disk = cut_before(done(image("a chain")), 4, run=undo)
-    lvm_commit(disk, with_new_volume)
+    assert phase_of(disk, "undo") == PHASES[number]
+    seen = lvmreader.vg_view(disk)
 
     recover(disk)
 
-    assert Transition(states.IN_PROGRESS, "recover of an undo that LVM has overtaken", state_of(disk)) in TRANSITIONS
-
-
-def over_the_journal(disk):
-    """LVM has used its space: nothing of the journal reads any more."""
-    tail = engine.inspect(disk).tail
-    disk.poke(tail.journal_offset, garbage(0, 512))
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_an_unfinished_run_without_its_journal_is_lost(number):
-    disk = cut_before(image("a chain"), number + 1)
-    over_the_journal(disk)
-
-    assert state_of(disk) == becomes(states.IN_PROGRESS, states.REUSED) == states.LOST
-    with pytest.raises(RelvmoiscsiError):
-        recover(disk)
-    if number == 2:
-        undo(disk)
-        assert state_of(disk) == becomes(states.LOST, states.UNDO)
-    else:
-        with pytest.raises(RelvmoiscsiError):
-            undo(disk)
-        assert state_of(disk) == states.LOST
-
-
-def test_a_run_that_is_done_stays_so_without_its_journal():
-    disk = done(image("a chain"))
-    over_the_journal(disk)
-
-    assert state_of(disk) == becomes(states.DONE, states.REUSED)
+    assert engine.inspect(disk).state == ENDS["undo"][number >= COMMIT.number]
+    assert lvmreader.vg_view(disk) == seen
 
 
 def test_the_kinds_of_runs_are_these():

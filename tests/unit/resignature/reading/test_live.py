@@ -435,7 +435,7 @@ def test_a_cut_run_is_the_old_lun_with_its_work_or_the_new_one_without_or_finish
     resignature(crash)
 
     judge = Judge(original, done(original), allowed=allowed_ranges(name))
-    how = {"torn": True, "limit": 24, "samples": 4, "in_each": False, "never_torn": free_ring(original)}
+    how = {"limit": 24, "samples": 4}
     assert every_fault(judge, crash, undo_every=CUT[name], **how) == []
 
 
@@ -447,8 +447,8 @@ def test_a_cut_undo_brings_the_unfinished_work_back_or_finishes(name):
 
     undo(crash)
 
-    judge = Judge(original, finished, target=done(finished, run=undo), allowed=allowed_ranges(name))
-    how = {"torn": True, "limit": 24, "samples": 4, "in_each": False, "never_torn": free_ring(original)}
+    judge = Judge(original, finished, target=done(finished, run=undo), allowed=allowed_ranges(name), start=finished)
+    how = {"limit": 24, "samples": 4}
     assert every_fault(judge, crash, undo_every=11, **how) == []
 
 

@@ -6,11 +6,17 @@ import pytest
 
 from kit import builder, reader
 from kit.builder import MIB, SMALL_BAT, raw, vhd
+from kit.crash import FailingDisk
 from kit.cuts import (
     AREA_DEFAULT,
     SCSI_ID,
+    cut_before,
     entropy,
+    free_ring,
+    image,
     recover,
+    resignature,
+    same_but_for,
     undo,
 )
 from relvmoiscsi import engine
@@ -189,3 +195,26 @@ def test_already_done_costs_reads_only():
     assert (disk.writes, disk.flushes) == (0, 0)
     assert disk.read_batches <= READ_BATCHES
     assert disk == before and reader.vg_view(disk) == reader.vg_view(before)
+
+
+class _Watched(FailingDisk):
+    """A disk that takes whole physical blocks alone."""
+
+    def write(self, chunks):
+        for chunk in chunks:
+            assert chunk.offset % 4096 == len(chunk.data) % 4096 == 0, f"{len(chunk.data)} bytes at {chunk.offset}"
+        super().write(chunks)
+
+
+@pytest.mark.parametrize("name", ["512e", "512e, text wraps"])
+def test_what_is_written_is_whole_physical_blocks(name):
+    """Which a device writes wholly or not at all; and nothing else in them changes."""
+    original = image(name)
+    disk = original.copy()
+
+    for act in (resignature, undo):
+        act(_Watched(disk))
+    for flush in (4, 5):
+        recover(_Watched(cut_before(original, flush)))
+
+    assert same_but_for(disk, original, free_ring(original))

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What is left to do in an image that was made anew, on whatever is there by then."""
 
-import errno
 import logging
 
 import pytest
 
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk
-from relvmoiscsi.errors import DeviceError
-from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
-from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, UNIT, Rebuilt, TableUnit
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, UNIT, Rebuilt, TableUnit, full_units
 from relvmoiscsi.resignature.writing import rebuilding
 
 MIB = 1 << 20
@@ -47,22 +42,15 @@ def disk():
     return made
 
 
-def run(rebuilt=REBUILT):
-    return Run(
-        kind=RESIGNATURE, run_id=bytes(16), scsi_id=None, tool="", ids=IdMap("", {}, {}), label_number=1,
-        old_label=b"", new_pv_id="", final_label=b"", mdas=(), writes=(), rebuilt=rebuilt,
-    )  # fmt: skip
-
-
 # --- before the commit
 
 
 def test_bitmaps_of_filled_blocks_become_all_ones():
-    assert list(rebuilding.full_units(run())) == [Chunk(16 * MIB, FULL_UNIT), Chunk(17 * MIB, FULL_UNIT)]
+    assert list(full_units(REBUILT)) == [Chunk(16 * MIB, FULL_UNIT), Chunk(17 * MIB, FULL_UNIT)]
 
 
 def test_a_run_that_rebuilds_nothing_has_nothing_to_do():
-    assert list(rebuilding.full_units(run(None))) == []
+    assert list(full_units(None)) == []
 
 
 # --- holes
@@ -108,31 +96,3 @@ def test_where_the_extents_are_not_ours_any_more_nothing_is_written(disk, group,
         assert list(rebuilding.empty_units(disk, REBUILT, group)) == []
     assert rebuilding.table_units(disk, REBUILT, group) == []
     assert "the volume group was changed" in caplog.text
-
-
-class Torn(SparseDisk):
-    """A disk whose unit of the table a cut has made unreadable."""
-
-    error = errno.ENODATA
-
-    def read(self, ranges):
-        for part in ranges:
-            if part.offset == SECOND.offset:
-                raise DeviceError(self.name, "read", part.offset, part.length, "no data", self.error)
-        return super().read(ranges)
-
-
-def test_a_unit_that_cannot_be_read_since_the_cut_is_as_it_was():
-    disk = Torn(64 * MIB)
-    disk.poke(TABLE.offset, TABLE.new)
-
-    assert list(rebuilding.empty_units(disk, REBUILT, OURS)) == [Chunk(24 * MIB, EMPTY_UNIT)]
-    assert rebuilding.table_units(disk, REBUILT, OURS) == [Chunk(SECOND.offset, SECOND.new)]
-
-
-def test_another_error_of_the_disk_is_told():
-    disk = Torn(64 * MIB)
-    disk.error = errno.EIO
-
-    with pytest.raises(DeviceError):
-        rebuilding.table_units(disk, REBUILT, OURS)

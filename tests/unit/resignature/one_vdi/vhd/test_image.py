@@ -53,7 +53,7 @@ def test_a_cut_leaves_the_old_sr_or_the_new_one_or_what_recover_and_undo_settle(
 
     crash, _ = cut(chain)
 
-    assert list(faults(chain, crash, subsets=1, torn=4)) == []
+    assert list(faults(chain, crash, subsets=1)) == []
 
 
 @pytest.mark.parametrize("flush", (1, 5))
@@ -63,7 +63,7 @@ def test_without_a_flush_there_would_be_a_fault(flush):
 
     crash, _ = cut(chain, dropped_flush=flush)
 
-    assert any(faults(chain, crash, subsets=10, torn=0))
+    assert any(faults(chain, crash, subsets=10))
 
 
 def moved_into_the_padding(chain):
@@ -92,7 +92,7 @@ def test_padding_in_which_another_block_ends_is_not_written():
     crash, prepared = cut(chain)
 
     assert prepared.cost.filled
-    assert list(faults(chain, crash, subsets=1, torn=0)) == []
+    assert list(faults(chain, crash, subsets=1)) == []
 
 
 def test_what_a_guest_wrote_to_the_old_image_since_the_cut_stays():

@@ -41,16 +41,15 @@ def cut_sentence(name: str, kind: int) -> str:
 
 
 def unfinished(name: str, tail: Tail) -> Unfinished:
-    """The error of whoever meets an unfinished run and is not the one to finish it."""
-    step = "before its commit" if tail.phase == IN_PROGRESS else "after its commit"
-    return Unfinished(f"{name} holds an unfinished {KINDS[tail.kind]}, cut {step}. Run `relvmoiscsi recover {name}`.")
-
-
-def label_torn(name: str) -> Unfinished:
-    """The error of whoever meets a label that a cut has torn."""
+    """The error of whoever meets an unfinished run and is not the one to settle it."""
+    kind = KINDS[tail.kind]
+    if tail.phase == IN_PROGRESS:
+        return Unfinished(
+            f"{name} holds an unfinished {kind}, cut before its commit. Run `relvmoiscsi recover {name}`, which takes "
+            "it back."
+        )
     return Unfinished(
-        f"{name} has lost its label in a run that was cut, and holds the journal of that run. "
-        f"Run `relvmoiscsi recover {name}`."
+        f"{name} holds an unfinished {kind}, cut after its commit. Run `relvmoiscsi recover {name}`, which finishes it."
     )
 
 
@@ -59,42 +58,9 @@ def on_a_copy(name: str) -> str:
     return f"On a copy of that LUN `relvmoiscsi resignature --vdis one {name}` finishes it and gives new identities."
 
 
-def label_late(name: str) -> Unfinished:
-    """The error of whoever meets a label that has landed late, and a journal that tells the right one."""
-    return Unfinished(
-        f"{name} has the label of a run that is over: a write that had failed has landed late, and LVM cannot use it. "
-        f"Run `relvmoiscsi recover {name}`, which puts the right label back."
-    )
-
-
-def label_lost(name: str) -> Unfinished:
-    """The error of whoever meets such a label, and no journal that does."""
-    return Unfinished(
-        f"{name} has the label of a run that is over: a write that had failed has landed late, and no journal tells "
-        "the right one any more. Take the clone again."
-    )
-
-
 def journal_lost(name: str, tail: Tail) -> str:
     """The sentence about a run that nobody can finish or take back."""
     return (
         f"{name} holds an unfinished {KINDS[tail.kind]} whose journal does not read; LVM may have used its space "
         "since. Volumes may name parents of another SR: take the clone again."
-    )
-
-
-def mark_left_over(name: str, tail: Tail) -> str:
-    """The sentence about a mark "in progress" that stands for nothing any more."""
-    kind = KINDS[tail.kind]
-    return (
-        f"{name} has the mark of a {kind} whose journal does not read any more; nothing of that {kind} is on it. "
-        f"`relvmoiscsi undo {name}` takes the mark away."
-    )
-
-
-def landed_late(name: str) -> str:
-    """The sentence about a run that was taken back and has written since."""
-    return (
-        f"{name} holds identities of a run that was taken back: a write that had failed has landed late. "
-        f"Run `relvmoiscsi undo {name}`."
     )

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The identities of a run are taken back in what is on the disk, and what others have written beside them stays.
+
+Everything here is in memory: a run's writes and fields come from a plan, the disk is a `Canvas`.
+"""
+
+import functools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.crash import garbage
+from kit.cuts import SCSI_ID, entropy, image
+from kit.examples import examples
+from relvmoiscsi import engine
+from relvmoiscsi.device import Chunk, Range
+from relvmoiscsi.formats.checksum import vhd_checksum
+from relvmoiscsi.resignature.protocol import identities, structure
+from relvmoiscsi.resignature.protocol.canvas import changed_chunks, read_canvas
+from relvmoiscsi.resignature.protocol.run import Field, Write
+
+NAMES = ["everything", "blocks of 4096", "512e", "fragmented"]
+
+
+@functools.lru_cache(maxsize=None)
+def run_on(name):
+    """A planned run on an image, which has not been begun."""
+    disk = image(name)
+    return engine.prepare(disk, entropy(0), SCSI_ID).plan.run, disk
+
+
+def with_writes(disk, run, new):
+    disk = disk.copy()
+    for write in run.writes:
+        disk.poke(write.offset, write.new if new else write.old)
+    return disk
+
+
+def taken_back(disk, run, careful=False):
+    """The disk with the old identities, and the fields that stay somebody else's."""
+    disk, canvas = disk.copy(), read_canvas(disk, run)
+    strange = identities.put_back(run, canvas, careful)
+    disk.write(canvas.changes(disk.block_size))
+    return disk, strange
+
+
+def identity_bytes(run):
+    """Bytes that may change: fields and checksums."""
+    found = [piece for field in run.fields for piece in field.pieces]
+    for field in run.fields:
+        place = structure.checksum_range(field.kind)
+        if place is not None:
+            found += identities.part_of(field.around, place)
+    return found
+
+
+def field_of(run, what):
+    return next(field for field in run.fields if what in field.what)
+
+
+def overlaps(one, other):
+    return one.offset < other.end and other.offset < one.end
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("careful", [False, True])
+def test_new_contents_become_the_old_ones(name, careful):
+    run, disk = run_on(name)
+
+    assert taken_back(with_writes(disk, run, new=True), run, careful) == (disk, [])
+    assert taken_back(disk, run, careful) == (disk, [])
+
+
+def test_every_field_lies_in_the_writes_of_its_run():
+    for name in NAMES:
+        run, _disk = run_on(name)
+        for field in run.fields:
+            for piece in field.pieces:
+                assert any(w.offset <= piece.offset and piece.end <= w.range.end for w in run.writes), field
+
+
+# --- what others write beside an identity
+
+
+@st.composite
+def histories(draw):
+    """An image, blocks of the run's writes that are new, and changes by others outside of all fields."""
+    name = draw(st.sampled_from(NAMES))
+    run, _disk = run_on(name)
+    size = run.block_bytes
+    blocks = [at for write in run.writes for at in range(write.offset, write.range.end, size)]
+    new = draw(st.lists(st.sampled_from(blocks), unique=True, max_size=len(blocks)))
+    changes = draw(st.lists(st.tuples(st.sampled_from(blocks), st.integers(0, size - 1), st.binary(min_size=1,
+                            max_size=6)), max_size=8))  # fmt: skip
+    return name, new, changes
+
+
+def guarded(run):
+    """Bytes that a stranger does not write here: fields, checksums, and what stands in a structure with a checksum."""
+    found = identity_bytes(run)
+    return found + [part for field in run.fields if field.kind for part in field.around]
+
+
+@given(histories())
+@settings(max_examples=examples(150), deadline=None)
+def test_the_old_identities_come_back_and_every_other_byte_stays(history):
+    name, new, changes = history
+    run, disk = run_on(name)
+    size, guards = run.block_bytes, guarded(run)
+    found, goal = disk.copy(), disk.copy()
+    for write in run.writes:
+        for at in range(write.offset, write.range.end, size):
+            if at in new:
+                found.poke(at, write.new[at - write.offset :][:size])
+    for block, skip, data in changes:
+        place = Range(block + skip, min(len(data), size - skip))
+        if not any(overlaps(place, guard) for guard in guards):
+            for somewhere in (found, goal):
+                somewhere.poke(place.offset, data[: place.length])
+
+    assert taken_back(found, run) == (goal, [])
+    assert taken_back(goal, run) == (goal, [])
+
+
+@given(st.binary(min_size=1, max_size=4), st.integers(0, 1023))
+@settings(max_examples=examples(150), deadline=None)
+def test_a_header_that_somebody_else_has_changed_gets_the_name_and_a_checksum_that_is_right(data, at):
+    run, disk = run_on("everything")
+    field = field_of(run, "VHD header")
+    start = field.around[0].offset
+    place = Range(start + at, min(len(data), 1024 - at))
+    if place.offset < start + 64 or any(overlaps(place, piece) for piece in field.pieces):
+        return  # cookie, checksum, sizes; and the name itself
+    found = with_writes(disk, run, new=True)
+    found.poke(place.offset, data[: place.length])
+    found.poke(start, structure.resealed("VHD header", found.peek(start, 1024)))
+
+    after, strange = taken_back(found, run)
+
+    header = after.peek(start, 1024)
+    assert strange == []
+    assert structure.is_whole("VHD header", header)
+    assert header[at : at + place.length] == data[: place.length]
+    assert after.peek(*field.pieces[0]) == disk.peek(*field.pieces[0])
+
+
+def test_a_field_that_somebody_else_has_given_a_value_stays():
+    run, disk = run_on("everything")
+    field = field_of(run, "VHD header")
+    found = disk.copy()
+    found.poke(field.pieces[0].offset, b"\0Z")
+    start = field.around[0].offset
+    found.poke(start, structure.resealed("VHD header", found.peek(start, 1024)))
+
+    after, strange = taken_back(found, run)
+
+    assert [item.what for item in strange] == [field.what]
+    assert after.peek(start, 1024) == found.peek(start, 1024)
+    assert identities.first_changed(run, read_canvas(found, run)) == field
+
+
+def test_a_structure_that_is_damaged_is_a_change():
+    run, disk = run_on("everything")
+    start = field_of(run, "VHD header").around[0].offset
+    assert identities.first_changed(run, read_canvas(disk, run)) is None
+    found = disk.copy()
+    found.poke(start + 500, b"damage")
+
+    assert identities.first_changed(run, read_canvas(found, run)).what == field_of(run, "VHD header").what
+
+
+def test_a_slot_that_sm_has_given_to_another_vdi_stays():
+    run, disk = run_on("everything")
+    field = field_of(run, "MGT: UUID of VDI")
+    found = disk.copy()
+    found.poke(field.pieces[0].offset, b"0a0b0c0d-0000-4000-8000-00000000000f")
+
+    after, strange = taken_back(found, run)
+
+    assert [item.what for item in strange] == [field.what]
+    assert after == found
+
+
+# --- once LVM has gone on
+
+
+def test_then_only_what_is_surely_ours_is_written():
+    run, disk = run_on("everything")
+    found = with_writes(disk, run, new=True)
+    for field in run.fields[::2]:
+        found.poke(field.pieces[0].offset, garbage(field.pieces[0].offset, 8))
+
+    after, strange = taken_back(found, run, careful=True)
+
+    kept = [piece for field in strange for piece in field.pieces]
+    assert strange
+    for piece in kept:
+        assert after.peek(*piece) == found.peek(*piece)
+    for field in set(run.fields) - set(strange):
+        for piece in field.pieces:
+            assert after.peek(*piece) == disk.peek(*piece)
+
+
+def test_a_flag_of_one_byte_counts_as_ours_only_where_all_around_it_is():
+    """A byte alone would be ours by chance."""
+    run, disk = run_on("everything")
+    at = field_of(run, "VHD header").around[0].offset - 512
+    old = disk.peek(at, 512)
+    new = structure.resealed("VHD footer", old[:85] + b"\1" + old[86:])
+    flag = Field((Range(at + 85, 1),), "flag", "VHD footer", (Range(at, 512),))
+    run = run._replace(writes=(Write(at, old, new, "flag"),), fields=(flag,))
+    found = disk.copy()
+    found.poke(at, new)
+    assert taken_back(found, run, careful=True) == (disk, [])
+
+    found.poke(at, structure.resealed("VHD footer", new[:24] + b"\1\2\3\4" + new[28:]))
+    before = found.copy()
+
+    assert taken_back(found, run, careful=True) == (before, [flag])
+    after, strange = taken_back(found, run)
+    assert strange == [] and after.peek(at + 85, 1) == b"\0"
+    assert structure.is_whole("VHD footer", after.peek(at, 512)) and after.peek(at + 24, 4) == b"\1\2\3\4"
+
+
+# --- chunks
+
+
+def test_only_blocks_that_change_are_written_and_neighbours_together():
+    before = Chunk(4096, bytes(8 * 512))
+    after = bytearray(8 * 512)
+    after[0] = after[512] = after[3 * 512] = after[7 * 512 + 511] = 1
+
+    chunks = changed_chunks(before, bytes(after), 512)
+
+    assert [(chunk.offset, len(chunk.data)) for chunk in chunks] == [(4096, 1024), (5632, 512), (7680, 512)]
+    assert changed_chunks(before, before.data, 512) == []
+
+
+def test_a_footer_of_an_old_creator_is_whole_with_the_checksum_that_ignores_the_hidden_byte():
+    run, disk = run_on("everything")
+    at = field_of(run, "VHD header").around[0].offset - 512
+    footer = bytearray(disk.peek(at, 512))
+    footer[32:36] = bytes([0, 1, 0, 1])
+    footer[85] = 0
+    footer[64:68] = vhd_checksum(bytes(footer), 64).to_bytes(4, "big")
+    footer[85] = 1
+
+    assert structure.is_whole("VHD footer", bytes(footer))
+    footer[32:36] = bytes([0, 1, 0, 3])
+    assert not structure.is_whole("VHD footer", bytes(footer))
