@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What one version of the engine makes of many LUNs: a line of JSON for each LUN and operation.
+
+`tools/differential.py` runs it with two versions. The same seed gives the same LUNs; a run that was cut is that of the
+version itself.
+"""
+
+import functools
+import json
+import random
+import re
+import sys
+from contextlib import ExitStack
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+from relvmoiscsi import engine, procedure
+from relvmoiscsi.errors import RelvmoiscsiError
+
+from . import cuts, lvmreader, reader
+from .live import STATES
+
+KINDS = ("as it is", "spoiled", "cut", "cut undo", "cut and used", "cut")
+
+
+class _Silent(procedure.Voice):
+    """Agrees to everything."""
+
+    def agrees_to_settle(self, mark: Any, take_back: str, problem: Any) -> None:
+        pass
+
+    def agrees_to(self, prepared: Any) -> bool:
+        return True
+
+    def locks(self, run: Any) -> Any:
+        return ExitStack()
+
+    def copying(self, done: int, total: int) -> None:
+        pass
+
+    def reading_back(self, done: int, total: int) -> None:
+        pass
+
+    def has_settled(self, mark: Any, result: Any) -> None:
+        pass
+
+
+def _call(lun: Any) -> Any:
+    """What the command and the driver do."""
+    return procedure.resignature(lun, cuts.entropy(0), _Silent(), cuts.SCSI_ID)
+
+
+def worker(seed: int, count: int) -> None:
+    """A line of JSON for each state and operation."""
+    bases: Dict[str, Callable[[], Any]] = {name: functools.partial(cuts.image, name) for name in cuts.IMAGES}
+    bases.update({f"live, {name}": functools.partial(_live, make) for name, make in STATES.items()})
+    picker = random.Random(seed)
+    names = sorted(bases)
+    for number in range(count):
+        name, kind = picker.choice(names), KINDS[number % len(KINDS)]
+        draw = random.Random(picker.random())
+        disk = _state(bases[name]().copy(), kind, draw)
+        if disk is None:
+            continue
+        for operation, outcome in _outcomes(disk):
+            print(json.dumps([f"{number}: {name}, {kind}", kind, operation, outcome]), flush=True)
+
+
+@functools.lru_cache(maxsize=None)
+def _live(make: Callable[[], Any]) -> Any:
+    return make().built.disk
+
+
+def _state(disk: Any, kind: str, draw: random.Random) -> Any:
+    """The LUN in a state of that kind; None where its version refuses the run."""
+    if kind == "as it is":
+        return disk
+    if kind == "spoiled":
+        area = draw.choice([512, 4096, 4096 + 512, 1 << 20, 5 << 20, 9 << 20])
+        for _ in range(draw.randint(1, 3)):
+            disk.poke(area + draw.randrange(4096), bytes([draw.randrange(256)]))
+        return disk
+    flush, blocks = draw.randint(2, 6), draw.randint(0, 2)
+    try:
+        if kind == "cut undo":
+            return cuts.cut_before(cuts.done(disk), flush, run=cuts.undo, blocks=blocks)
+        found = cuts.cut_before(disk, flush, blocks=blocks)
+    except RelvmoiscsiError:
+        return None
+    if kind == "cut and used":
+        cuts.lvm_commit(found, cuts.with_new_volume)
+    return found
+
+
+def _outcomes(disk: Any) -> Iterator[Tuple[str, str]]:
+    seen = engine.inspect(disk.copy())
+    yield "inspect", f"{seen.state}: {_words(seen.problem)}" if seen.problem is not None else seen.state
+    acts: List[Tuple[str, Callable[[Any], Any]]] = [
+        ("resignature", _call),
+        ("recover", engine.recover),
+        ("undo", cuts.undo),
+    ]
+    for operation, act in acts:
+        yield operation, _after(disk.copy(), act)
+
+
+def _after(disk: Any, act: Callable[[Any], Any]) -> str:
+    before = disk.copy()
+    try:
+        result = act(disk)
+        said = getattr(getattr(result, "result", result), "state", "done already")
+    except RelvmoiscsiError as error:
+        said = f"{type(error).__name__}: {_words(error)}"
+    if disk == before:
+        return f"nothing is written: {said}"
+    try:
+        ring = [cuts.label_range(disk), *cuts.free_ring(disk)]
+        content = [disk.digest_except(ring), repr(reader.essence(disk)), repr(lvmreader.vg_view(disk))]
+    except (AssertionError, ValueError, KeyError, StopIteration) as problem:
+        content = [type(problem).__name__]
+    digest = random.Random("".join(content)).getrandbits(64)
+    return f"written: {said}; {engine.inspect(disk).state}; {digest:016x}"
+
+
+def _words(error: Any) -> str:
+    return re.sub(r"\b[0-9]+\b", "N", str(error))
+
+
+if __name__ == "__main__":
+    worker(int(sys.argv[1]), int(sys.argv[2]))
