@@ -36,13 +36,13 @@ from relvmoiscsi.host import flock, iscsi_sessions
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.sm_locks import LUN_LOCKS
 from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, SWITCHED, is_of_another_lun
 from relvmoiscsi.resignature.reading.databases import databases
+from relvmoiscsi.scsi_id_text import is_scsi_id
 
 if TYPE_CHECKING:
     from relvmoiscsi.plugin_targets import TargetLun

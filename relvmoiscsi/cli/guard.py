@@ -32,7 +32,6 @@ from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host.disk.claim import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.sm_log import SmLogHandler, other_syslog

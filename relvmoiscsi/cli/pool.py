@@ -17,7 +17,6 @@ from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.pool import attach, discard, hosts, jobs, luns, progress, records, secrets, vdis
 from relvmoiscsi.pool.attach import Attached, Wanted
 from relvmoiscsi.pool.attach_plan import LunPlan
@@ -28,6 +27,7 @@ from relvmoiscsi.pool.records import Pool, Portal
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms.discard import Plan
+from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import human_size, printable
 
 _POOL = """\

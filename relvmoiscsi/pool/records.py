@@ -7,8 +7,8 @@ from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTupl
 
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.host.disk.scsi_id_text import names_lun
 from relvmoiscsi.pool.calls import Calls, Record, Records
+from relvmoiscsi.scsi_id_text import names_lun
 
 #: the stock types that an attached copy may have, and ours beside each
 ISCSI_TYPE, HBA_TYPE = "lvmoiscsi", "lvmohba"

@@ -4,8 +4,8 @@
 from typing import Mapping, Optional
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.settings import VDIS
+from relvmoiscsi.scsi_id_text import is_scsi_id
 
 
 def scsi_id_in(device_config: Mapping[str, str]) -> str:

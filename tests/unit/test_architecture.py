@@ -24,7 +24,7 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "device", "vpd", "wording", "__init__")
+BASE = ("errors", "device", "vpd", "scsi_id_text", "wording", "__init__")
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
@@ -51,11 +51,15 @@ MAY_IMPORT = {
     "iscsi": ("deadline",),
     "deadline": (),
     "vpd": (),
+    "scsi_id_text": (),
     "wording": (),
     "device": (),
     "errors": (),
     "__init__": (),
 }
+
+#: Where a room may import from single modules of another one alone: which.
+MAY_REACH = {"pool": {"host": ("host.this_host",)}}
 
 #: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
 MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "direct", "doctor", "plugin", "pool", "host", "deadline")
@@ -142,6 +146,17 @@ def against_the_direction(module):
     for line, unit in module.units():
         if unit not in allowed or module.unit not in MAY_IMPORT:
             yield f"{module.name}:{line} imports {unit}"
+
+
+def against_the_direction_within(module):
+    """Imports that reach too far into another room, as sentences."""
+    for line, name in module.imports():
+        parts = name.split(".")[1:]
+        if name.split(".")[0] != PACKAGE or not parts:
+            continue
+        reach = MAY_REACH.get(module.unit, {}).get(parts[0])
+        if reach is not None and ".".join(parts[:2]) not in reach:
+            yield f"{module.name}:{line} imports {'.'.join(parts)}"
 
 
 def without_tests(folders, test_folders):
@@ -269,6 +284,11 @@ def test_imports_point_to_the_core(module):
     assert list(against_the_direction(module)) == []
 
 
+@every_module
+def test_imports_point_one_way_within_a_room(module):
+    assert list(against_the_direction_within(module)) == []
+
+
 def test_every_folder_of_the_package_has_its_folder_of_tests():
     assert list(without_tests(folders_of(ROOT, "*.py"), folders_of(TESTS, "test_*.py"))) == []
 
@@ -345,6 +365,8 @@ def test_exit_statuses_are_not_shared_between_families():
         (against_the_direction, "host.files", "from relvmoiscsi.doctor import finding"),
         (against_the_direction, "direct.links", "from relvmoiscsi.formats.lvm import pv"),
         (against_the_direction, "novelty", "from relvmoiscsi import errors"),
+        (against_the_direction_within, "pool.records", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
+        (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.host import command"),
         (touches_the_world, "resignature.plan", "import os.path"),
         (touches_the_world, "iscsi.session", "import socket"),
         (touches_the_world, "iscsi.lun", "from time import monotonic"),
@@ -365,6 +387,7 @@ def test_a_breach_is_noticed(rule, name, source):
 @pytest.mark.parametrize(
     "rule, name, source",
     [
+        (against_the_direction_within, "pool.connection", "from relvmoiscsi.host.this_host import THIS_HOST"),
         (unplaced, "formats.novelty", ""),
         (unplaced, "host.novelty", ""),
         (

@@ -25,10 +25,10 @@ from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk import holders, multipath, udev
-from relvmoiscsi.host.disk.scsi_id_text import is_among, is_scsi_id
 from relvmoiscsi.host.files import in_directory, replace, sync_directory, text_of
 from relvmoiscsi.host.locks.sm_locks import is_lun_locked, lun_lock
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.scsi_id_text import is_among, is_scsi_id
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@
     of a disk                  from the pages that the kernel has read          scsi_id_of_disk, scsi_id_of
     of a multipath map         its uuid without "mpath-"                        the same
     of the LUN at this moment  from the pages that it gives now                 live_scsi_id
-    in a text, or given        what it can be, what SM and udev make of it      host.disk.scsi_id_text
+    in a text, or given        what it can be, what SM and udev make of it      scsi_id_text
 
 The rule itself, what pages 0x83 and 0x80 come to, is `vpd`.
 """

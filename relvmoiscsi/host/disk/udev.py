@@ -39,10 +39,10 @@ from typing import Any, Callable, Iterable, Iterator, List, Sequence, Tuple
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
-from relvmoiscsi.host.disk.scsi_id_text import in_udev
 from relvmoiscsi.host.files import append, remedy
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.scsi_id_text import in_udev
 
 log = logging.getLogger(__name__)
 

@@ -33,11 +33,11 @@ from relvmoiscsi.errors import CommandFailed, Refused, UsageError
 from relvmoiscsi.host import flock, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.disk import holders
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id
 from relvmoiscsi.host.files import remedy, text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
+from relvmoiscsi.scsi_id_text import is_scsi_id
 
 log = logging.getLogger(__name__)
 

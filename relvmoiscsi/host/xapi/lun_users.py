@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
-from relvmoiscsi.host.disk.scsi_id_text import is_printed, luns_named, names_lun
+from relvmoiscsi.scsi_id_text import is_printed, luns_named, names_lun
 
 #: SRs of our types are those of calls under way, or left over from one that died with xapi; the LUN's lock orders calls
 OWN_TYPES = ("relvmoiscsi", "relvmohba")

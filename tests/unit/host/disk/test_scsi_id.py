@@ -21,8 +21,8 @@ from relvmoiscsi.host.disk.scsi_id import (
     scsi_id_of,
     scsi_id_of_disk,
 )
-from relvmoiscsi.host.disk.scsi_id_text import is_scsi_id, luns_named, names_lun
 from relvmoiscsi.host.this_host import Host
+from relvmoiscsi.scsi_id_text import is_scsi_id, luns_named, names_lun
 
 REAL_STAT = os.stat
 LIO = Inquiry(b"LIO-ORG ", b"clone           ")
