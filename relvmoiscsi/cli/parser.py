@@ -18,10 +18,40 @@ def separated(words: Iterable[str]) -> List[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes an option by its whole name alone: half of one must not mean --not-in-use. So do its commands' parsers."""
+    """Takes an option by its whole name alone: half of one must not mean --not-in-use. So do its commands' parsers.
+
+    Options may stand between the other words. (parse_intermixed_args, of Python 3.7, does not work with commands.)
+    """
 
     def __init__(self, prog: Optional[str] = None, **more: Any) -> None:
         super().__init__(prog, allow_abbrev=False, **more)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None and self._subparsers is None:
+            args = self._options_first(list(args))
+        return super().parse_known_args(args, namespace)
+
+    def _options_first(self, words: List[str]) -> List[str]:
+        """The same words, the options with their values before the others. Words that lack a value are left as they
+        are: argparse says what is missing.
+        """
+        options: List[str] = []
+        others: List[str] = []
+        left = list(words)
+        while left:
+            word = left.pop(0)
+            if word == "--":
+                return [*options, *others, word, *left]
+            action = self._option_string_actions.get(word)
+            if action is None:
+                (options if word.startswith("-") and word != "-" else others).append(word)
+                continue
+            options.append(word)
+            if action.nargs != 0:
+                if action.nargs is not None or not left or left[0].startswith("-"):
+                    return words
+                options.append(left.pop(0))
+        return [*options, *others]
 
 
 class _TopParser(Parser):

@@ -712,3 +712,23 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, command, 
     ran = pool_command("clone", "of then", "--all", "--from-snapshot", "--isolated", "lab", "--yes", "--json")
     assert [(vm["name"]["old"], vm["status"]) for vm in facts(ran)["vms"]] == [("db", "cloned"), ("web", "cloned")]
     assert pool_command("clone", "copy", "--all", "--from-snapshot", "--yes").status == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["copy", "--isolated", "lab", "web"],
+        ["--isolated", "lab", "copy", "web"],
+        ["copy", "web", "--isolated=lab"],
+        ["copy", "--isolated", "lab", "--", "web"],
+    ],
+)
+def test_options_stand_anywhere_between_the_words(office, pool_command, words):
+    ran = pool_command("clone", "--yes", *words)
+    assert ran.status == 0 and len(made(office)) == 1 and "became lab" in ran.out
+
+
+def test_an_option_without_its_value_takes_no_other_word(office, pool_command):
+    for words in (["copy", "web", "--yes", "--isolated"], ["copy", "--isolated", "--yes", "web"]):
+        ran = pool_command("clone", *words)
+        assert ran.status == 2 and "--isolated: expected one argument" in ran.err and made(office) == []
