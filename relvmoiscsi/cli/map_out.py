@@ -11,7 +11,8 @@ import errno
 import json
 import os
 import stat
-from typing import Any, BinaryIO, Dict, Optional
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
 from relvmoiscsi.cli.output import Answer, Command, say
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError, in_state
@@ -24,25 +25,37 @@ def written(run: Command) -> Command:
     """The same command, which writes what it answers to the file of --map-out."""
 
     def command(arguments: argparse.Namespace) -> Answer:
-        if arguments.map_out is None:
-            return run(arguments)
-        with in_state(NOTHING_WRITTEN):
-            file = _MapFile(arguments.map_out, arguments.device)
-        try:
+        look = f"`relvmoiscsi show {arguments.device}` tells what state {arguments.device} is in."
+        with new_file(arguments.map_out, look) as finish:
             answer = run(arguments)
-            return answer if file.finish(answer.facts) else answer._replace(status=EXIT_NOT_PRINTED)
-        finally:
-            file.give_up()
+            return answer if finish(answer.facts) else answer._replace(status=EXIT_NOT_PRINTED)
 
     return command
+
+
+@contextmanager
+def new_file(path: Optional[str], look: str) -> Iterator[Callable[[Dict[str, Any]], bool]]:
+    """A block that gives what it is called with to the file, and tells whether that was possible; without a path, it
+    does nothing. `look` is the sentence on where to look where it was not. Raises UsageError before the block where the
+    file cannot be made, or has content already.
+    """
+    if path is None:
+        yield lambda facts: True
+        return
+    with in_state(NOTHING_WRITTEN):
+        file = _MapFile(path, look)
+    try:
+        yield file.finish
+    finally:
+        file.give_up()
 
 
 class _MapFile:
     """A new file beside the name that it will have."""
 
-    def __init__(self, path: str, device: str) -> None:
+    def __init__(self, path: str, look: str) -> None:
         """Raises UsageError when the file cannot be made, or when something is there already."""
-        self._path, self._device = os.path.realpath(path), device
+        self._path, self._look = os.path.realpath(path), look
         self._file: Optional[BinaryIO] = None
         directory, name = os.path.split(self._path)
         self._new = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
@@ -70,8 +83,7 @@ class _MapFile:
             os.rename(self._new, self._path)
             sync_directory(os.path.dirname(self._path))
         except OSError as error:
-            look = f"`relvmoiscsi show {self._device}` tells what state {self._device} is in."
-            say(f"It is done, but the map cannot be written to {self._path}: {error.strerror}. " + look)
+            say(f"It is done, but the map cannot be written to {self._path}: {error.strerror}. {self._look}")
             return False
         return True
 

@@ -5,14 +5,14 @@ Secrets is in cli/pool_secrets.py.
 
 import argparse
 import gc
-import json
 import os
 import time
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli import pool_secrets, pool_vms
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
+from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
@@ -331,11 +331,10 @@ def _attach(arguments: argparse.Namespace) -> Answer:
     if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
         raise UsageError("Nothing is named: give SCSIids, --clones-of SR, or --all.")
     attach.verify_template(arguments.name)
-    if arguments.map_out:
-        _verify_writable(arguments.map_out)
-    must_be_able_to_ask(arguments)
-    with _opened(arguments) as found, _portals(arguments, found) as portals:
-        return _attached(arguments, found, portals)
+    with new_file(arguments.map_out, "`relvmoiscsi pool map` tells the same.") as finish:
+        must_be_able_to_ask(arguments)
+        with _opened(arguments) as found, _portals(arguments, found) as portals:
+            return _attached(arguments, found, portals, finish)
 
 
 def _check_jobs(arguments: argparse.Namespace) -> None:
@@ -343,7 +342,12 @@ def _check_jobs(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--jobs {arguments.jobs}: at least one LUN at a time.")
 
 
-def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> Answer:
+def _attached(
+    arguments: argparse.Namespace,
+    found: _Open,
+    portals: Sequence[Portal],
+    write_map: Callable[[Dict[str, Any]], bool],
+) -> Answer:
     calls, pool = found
     seen = _seen(arguments, found, portals)
     of = [records.original_uuid(pool, text) for text in arguments.clones_of]
@@ -369,7 +373,7 @@ def _attached(arguments: argparse.Namespace, found: _Open, portals: Sequence[Por
     results += passed_over
     facts = {"luns": [result.facts() for result in results]}
     status = _status(results)
-    if arguments.map_out and not _write_map(arguments.map_out, results):
+    if not write_map({"srs": _map_of(results)}):
         status = status or Partial.exit_status
     return Answer(facts, _attached_text(results), status)
 
@@ -405,7 +409,15 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
         {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "error": str(each.error)}
         for each in passed_over
     ]
-    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]))
+    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]), _would_status(planned, passed_over))
+
+
+def _would_status(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> int:
+    """That of the run, as far as it can be told before."""
+    errors = [row.error for row in planned] + [each.error for each in passed_over]
+    if len(errors) == 1 and errors[0] is not None:
+        return errors[0].exit_status
+    return Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
 
 
 #: what is said behind the state of a host that has not plugged an SR
@@ -427,15 +439,9 @@ def _attached_text(results: Sequence[Attached]) -> str:
     return "\n".join(lines)
 
 
-def _verify_writable(path: str) -> None:
-    """Before the work; nothing is written. Raises UsageError."""
-    if not os.access(path if os.path.exists(path) else os.path.dirname(path) or ".", os.W_OK) or os.path.isdir(path):
-        raise UsageError(f"--map-out {path}: no file can be written there.")
-
-
-def _write_map(path: str, results: Sequence[Attached]) -> bool:
-    """Gives whether it was possible."""
-    rows = [
+def _map_of(results: Sequence[Attached]) -> List[Dict[str, Any]]:
+    """What --map-out has."""
+    return [
         {
             "scsi_id": result.scsi_id,
             "sr": {"old": result.of_sr, "new": result.sr_uuid},
@@ -444,14 +450,6 @@ def _write_map(path: str, results: Sequence[Attached]) -> bool:
         for result in results
         if result.sr_uuid
     ]
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"srs": rows}, file, indent=2)
-            file.write("\n")
-    except OSError as error:
-        say(f"{path} cannot be written: {error.strerror}. `relvmoiscsi pool map` tells the same.")
-        return False
-    return True
 
 
 def _pair_facts(pairs: Sequence[Pair]) -> List[Dict[str, Any]]:

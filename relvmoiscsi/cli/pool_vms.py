@@ -146,8 +146,7 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         planned = clone.would(calls, pool, with_network, copy, sources, wanted)
         count = sum(each.status == cloned.WOULD for each in planned)
         if arguments.dry_run or not count:  # nobody is asked for nothing
-            status = 0 if arguments.dry_run else _status(planned)
-            return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), status)
+            return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), _status(planned))
         if not arguments.yes:
             say(_cloned_text(planned))
         ask(arguments, f"Clone {count} VMs?")

@@ -108,7 +108,9 @@ class LunPlan(NamedTuple):
         found += [f"host {name} is down: left for a later run" for name in self.down]
         if self.unplugged is not None:
             return "; ".join([*found, str(self.unplugged)])
-        return "; ".join(found if self.steps else ["already attached: nothing to do", *found])
+        if not self.steps:
+            found = ["already attached" + (" on the hosts that are up" if self.down else ": nothing to do"), *found]
+        return "; ".join(found)
 
 
 _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -140,21 +141,31 @@ def test_a_host_that_fails_for_another_reason_is_not_said_to_be_down(lab, pool_c
 
 def test_a_map_that_cannot_be_written_is_told_before_the_work(lab, pool_command, tmp_path):
     clone = lab.clone("Production")
-    for path in (tmp_path / "no" / "map.json", tmp_path):
+    for path, why in ((tmp_path / "no" / "map.json", "No such file or directory"), (tmp_path, "is there already")):
         ran = pool_command("attach", clone, "--yes", "--map-out", path)
-        assert ran.status == 2 and "no file can be written there" in ran.err
+        assert ran.status == 2 and why in ran.err and "Nothing was written" in ran.err
 
     assert lab.world.state(clone) == "clean" and list(tmp_path.iterdir()) == []
+
+
+def test_the_map_of_an_earlier_run_is_not_replaced(lab, pool_command, tmp_path):
+    clone = lab.clone("Production")
+    (tmp_path / "map.json").write_text("of an earlier run")
+    ran = pool_command("attach", clone, "--yes", "--map-out", tmp_path / "map.json")
+    assert ran.status == 2 and "is there already, and --map-out replaces nothing" in ran.err
+    assert (tmp_path / "map.json").read_text() == "of an earlier run" and lab.world.state(clone) == "clean"
+    ran = pool_command("attach", clone, "--dry-run", "--map-out", tmp_path / "new.json")
+    assert ran.status == 0 and [path.name for path in tmp_path.iterdir()] == ["map.json"]
 
 
 def test_a_map_that_cannot_be_written_after_all_is_no_success(lab, pool_command, tmp_path):
     folder = tmp_path / "maps"
     folder.mkdir()
     clone = lab.clone("Production")
-    lab.pool.api.before = lambda method, params: method == "SR.introduce" and folder.rmdir()
+    lab.pool.api.before = lambda method, params: method == "SR.introduce" and shutil.rmtree(str(folder))
     ran = pool_command("attach", clone, "--yes", "--map-out", folder / "map.json")
 
-    assert ran.status == 9 and f"{clone}: attached" in ran.out and "map.json cannot be written" in ran.err
+    assert ran.status == 9 and f"{clone}: attached" in ran.out and "the map cannot be written to" in ran.err
 
 
 def test_a_vdi_that_was_made_on_the_copy_is_new(lab, pool_command):
@@ -360,7 +371,10 @@ def test_a_host_that_is_down_is_not_promised(lab, pool_command, type_in):
     lab.pool.go_down(lab.pool.hosts[1])
     ran = pool_command("attach", clone, "--dry-run")
     assert "; plug on xs1; scan;" in ran.out and "host xs2 is down: left for a later run" in ran.out
+    assert ran.status == 9, "as the run"
     pool_command("attach", clone, "--yes")
+    ran = pool_command("attach", clone, "--dry-run")
+    assert ran.status == 9 and "already attached on the hosts that are up; host xs2 is down" in ran.out
     type_in("")
     ran = pool_command("attach", clone)
     assert ran.status == 9 and "[y/N]" not in ran.err and "xs2: down; run the same again when it is up" in ran.out

@@ -125,11 +125,13 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
     monkeypatch.setattr(time, "sleep", lambda _: None)
     state(office, pool_command)
     before, words = office.state(), ["clone", "copy", "--all", "--json", *more]
-    promised = facts(pool_command(*words, "--dry-run"))["vms"]
+    dry = pool_command(*words, "--dry-run")
+    promised = facts(dry)["vms"]
     assert office.state() == before
     ran = pool_command(*words, "--yes")
     done = facts(ran)["vms"]
 
+    assert dry.status == ran.status
     assert [row["status"].replace("would be ", "") for row in promised] == [row["status"] for row in done]
     for would, did in zip(promised, done):
         half = [note for note in would["notes"] if "left it half" in note]
@@ -499,7 +501,7 @@ def test_the_dry_run_of_home_names_the_disks_that_are_moved(halted, pool_command
         (["attach", "../x"], "is no SCSIid"),
         (["attach", "--all", "--jobs", "0"], "at least one LUN at a time"),
         (["attach", "--all", "--name", "{x}"], "may have sr, date and scsi_id"),
-        (["attach", "--all", "--map-out", "/nowhere/map"], "no file can be written there"),
+        (["attach", "--all", "--map-out", "/nowhere/map"], "/nowhere/map: No such file or directory."),
         (["attach", "--all", "--chap-user", "alice"], "belong together"),
         (["attach", "--all", "--hba", "--target", "x"], "it goes with neither"),
         (["discard"], "Nothing is named"),
