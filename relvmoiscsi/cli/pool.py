@@ -15,9 +15,9 @@ from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.map_out import new_file
 from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
-from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
+from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.pool import attach, discard, hosts, jobs, luns, progress, records, secrets, vdis
+from relvmoiscsi.pool import attach, hosts, jobs, lock, luns, progress, records, secrets, vdis
 from relvmoiscsi.pool.attach import Attached, Wanted
 from relvmoiscsi.pool.attach_plan import LunPlan
 from relvmoiscsi.pool.calls import Calls, PoolFailure
@@ -26,6 +26,7 @@ from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import Pool, Portal
 from relvmoiscsi.pool.vdis import Pair
 from relvmoiscsi.pool.vms import discard as made_vms
+from relvmoiscsi.pool.vms import forget
 from relvmoiscsi.pool.vms.discard import Plan
 from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import human_size, printable
@@ -69,6 +70,14 @@ introduced. Halted VMs that stay without disks are named first; with --yes say -
 
 example:
   relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
+
+_UNLOCK = """\
+A command that changes something locks the copy first, and another client is refused meanwhile. A client that was killed
+leaves its lock, which counts no more 30 minutes after that client was alive last. A run that is alive and loses its
+lock stops before its next step.
+
+example:
+  relvmoiscsi pool unlock "Production 2026-11-22\""""
 
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
 
@@ -122,6 +131,9 @@ def add_command(make: Maker) -> None:
         "--leave-vms", action="store_true", help="leave other halted VMs without their disks there; with --yes"
     )
     _changes(discarding)
+    unlocking = command("unlock", _unlock, "break the lock that a killed client has left on a copy", _UNLOCK)
+    unlocking.add_argument("sr", metavar="SR", help="the copy, by UUID or name, or what the refusal has named")
+    _changes(unlocking)
     tools = pool_vms.Tools(command, _changes, _opened)
     pool_vms.add_commands(tools)
     pool_secrets.add_command(tools, _first_line)
@@ -181,8 +193,8 @@ def _changes(parser: argparse.ArgumentParser) -> None:
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
     raise UsageError(
-        "Say what to do: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms`, `discard` "
-        "or `secrets`; --help tells more."
+        "Say what to do: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms`, "
+        "`discard`, `unlock` or `secrets`; --help tells more."
     )
 
 
@@ -360,6 +372,7 @@ def _attached(
     wanted = Wanted(arguments.name, records.today(), records.run_id(), arguments.jobs, arguments.leave_others)
     planned = attach.plan(calls, pool, chosen, wanted, seen)
     passed_over = [attach.passed_over(lun) for lun in left]
+    attach.verify_free(calls, planned)
     if arguments.dry_run:
         return _would_attach(planned, passed_over)
     count = sum(bool(row.steps) for row in planned)
@@ -462,7 +475,7 @@ def _pair_facts(pairs: Sequence[Pair]) -> List[Dict[str, Any]]:
 def _map(arguments: argparse.Namespace) -> Answer:
     with _opened(arguments) as (calls, pool):
         ref = records.find_sr(pool, arguments.sr)
-        discard.verify_copy(pool, ref)
+        records.verify_copy(pool, ref)
         sr = pool.srs[ref]
         original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
         originals = vdis.of_sr(calls, original) if original is not None else {}
@@ -495,6 +508,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
     with _opened(arguments) as (calls, pool):
         refs, gone = _copies(pool, arguments)
         plan = made_vms.plan(calls, refs, arguments.with_vms)
+        made_vms.verify_free(calls, plan)
         if arguments.dry_run:
             return _discarded(plan, gone, {}, _WOULD_DISCARD, {})
         if arguments.yes and not arguments.leave_vms:
@@ -521,7 +535,7 @@ def _discard(arguments: argparse.Namespace) -> Answer:
 
 def _question(plan: Plan) -> str:
     halted = {ref: name for sr in plan.uses for ref, name in plan.losers(sr).items()}
-    lost = f"These VMs, which are halted, lose disks there: {discard.named(halted)}. " if halted else ""
+    lost = f"These VMs, which are halted, lose disks there: {forget.named(halted)}. " if halted else ""
     lost += "--with-vms destroys those that `clone` has made. " if halted and not plan.made else ""
     made = [each for of_sr in plan.made.values() for each in of_sr]
     goes = ", and destroy {} VMs ({})".format(len(made), ", ".join(sorted(each.name for each in made))) if made else ""
@@ -578,3 +592,23 @@ def _discarded(
     lines += [f"{uuid}: not in the pool" for uuid in gone]
     text = "\n".join(map(printable, lines)) or "The pool has no copies."
     return Answer({"srs": rows}, text, Partial.exit_status if failed else 0)
+
+
+# --- unlock
+
+
+def _unlock(arguments: argparse.Namespace) -> Answer:
+    must_be_able_to_ask(arguments)
+    with _opened(arguments) as (calls, pool):
+        locks = lock.read(calls)
+        what = arguments.sr if arguments.sr in locks else lock.name_of(pool.srs[records.find_sr(pool, arguments.sr)])
+        if what not in locks:
+            raise NotFound(printable(f"No client has locked {arguments.sr!r}. Nothing was changed."))
+        found = locks[what]
+        if arguments.dry_run:
+            return Answer({"would": [found.facts()]}, f"{what}: would be unlocked; it is locked by {found.text()}")
+        ask(arguments, f"The lock is that of {found.text()}. If that run is alive, it will stop. Break the lock?")
+        with arguments.so_far.work():
+            broken = lock.unlock(calls, found)
+    lines = [printable(f"{each.what}: unlocked; it was locked by {each.text()}") for each in broken]
+    return Answer({"unlocked": [each.facts() for each in broken]}, "\n".join(lines))

@@ -19,7 +19,8 @@
     hosts        one SR on every host of the pool
     vdis         old and new VDIs, and what goes along from the old to the new
     secrets      CHAP
-    discard      forget a copy, never destroy it
+    lock         one client at a time works on a copy
+    marks        our records in other_config
     progress     bars in a terminal, lines elsewhere
 
 It needs the module XenAPI: `pip install .[pool]` in a clone, or dom0's own. No other part of relvmoiscsi needs it.

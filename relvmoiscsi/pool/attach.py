@@ -22,9 +22,9 @@ import string
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, TypeVar, Union
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import attach_plan, hosts, jobs, luns, secrets, vdis
+from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
 from relvmoiscsi.pool.attach_plan import LunPlan, Originals, marks_of, verify_no_database, verify_not_overwritten
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
     ATTACHED,
@@ -255,9 +255,37 @@ def carry_out(
     calls: Calls, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress = lambda *_: None
 ) -> List[Attached]:
     """Take the steps of these plans, and no other; what became of each LUN, in their order. `tell` hears of LUNs alone
-    with which there is something to do. Raises PoolFailure where the pool goes away between the steps; nothing for a
-    single LUN.
+    with which there is something to do. Raises Refused where another client works on one of the LUNs, or has changed
+    which SR is there; PoolFailure where the pool goes away between the steps; nothing for a single LUN.
     """
+    todo = [row.lun for row in planned if row.steps]
+    with lock.held(calls, [lun.scsi_id for lun in todo], "attach") as held:
+        _verify_as_planned(calls, pool, todo)
+        return _carry_out(calls, held, pool, planned, wanted, tell)
+
+
+def verify_free(calls: Calls, planned: Sequence[LunPlan]) -> None:
+    """Raises Refused where another client works on a LUN with which there is something to do; PoolFailure."""
+    lock.verify_free(calls, [row.lun.scsi_id for row in planned if row.steps])
+
+
+def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> None:
+    """Raises Refused where another client has attached or discarded one of these LUNs since the pool was read."""
+    now = pool._replace(srs=calls.records("SR"), pbds=calls.records("PBD")) if todo else pool
+    for lun in todo:
+        if (attach_plan.sr_of(now, lun), now.sr_on(lun.scsi_id)) != (
+            attach_plan.sr_of(pool, lun),
+            pool.sr_on(lun.scsi_id),
+        ):
+            raise Refused(
+                f"Another client has attached or discarded the LUN {lun.scsi_id} meanwhile. Nothing was changed. Run "
+                "the same again."
+            )
+
+
+def _carry_out(
+    calls: Calls, held: lock.Held, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress
+) -> List[Attached]:
     originals, sessions = Originals(pool), hosts.Sessions(pool)
     own_ids: Set[str] = set()  #: SCSIids of the LUNs that are seen to have identities of their own
 
@@ -266,19 +294,25 @@ def carry_out(
             raise row.refusal
         if not row.resignatures:
             return row
+        held.verify(one)
         return row._replace(lun=_told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun)))
 
     def ids(one: Calls, row: LunPlan) -> LunPlan:
         if row.lun.kind != ATTACHED:
-            row = row._replace(lun=_identified(one, pool, row.lun))  # the LUN tells its database, and its SR
+            row = row._replace(lun=identified(one, pool, row.lun))  # the LUN tells its database, and its SR
         own_ids.add(row.lun.scsi_id)
         return row
 
     def sr(one: Calls, row: LunPlan) -> LunPlan:
-        return _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run)) if row.steps else row
+        if not row.steps:
+            return row
+        held.verify(one)
+        return _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
 
     def plugged(one: Calls, row: LunPlan) -> Attached:
         attach_plan.verify_neighbours(row, own_ids)  # all of them have come so far, or have ended
+        if row.steps:
+            held.verify(one)
         return complete(one, pool, row, originals, sessions)
 
     def whole(one: Calls, row: LunPlan) -> Attached:
@@ -304,8 +338,8 @@ def resignature_all(
 ) -> List[Attached]:
     """Give the chosen LUNs identities of their own, and go no further; what became of each, in their order.
 
-    The pool keeps a note of each until it is attached: it is known by that as a copy of its own. Raises PoolFailure
-    where the pool goes away; nothing for a single LUN.
+    The pool keeps a note of each until it is attached: it is known by that as a copy of its own. Raises Refused where
+    another client works on one of the LUNs; PoolFailure where the pool goes away; nothing for a single LUN.
     """
 
     def one(calls: Calls, lun: PoolLun) -> Attached:
@@ -315,8 +349,12 @@ def resignature_all(
         return Attached(lun.scsi_id, NEW_IDS, new.sr_uuid, new.of_sr)
 
     new = [lun.scsi_id for lun in chosen if attach_plan.sr_of(pool, lun) is None]
-    _begin(calls, pool, new, wanted.run)
-    return [_outcome(lun, done) for lun, done in zip(chosen, jobs.at_once(calls, chosen, one, wanted.jobs))]
+    todo = [lun for lun in chosen if lun.kind in UNTOUCHED]
+    with lock.held(calls, [lun.scsi_id for lun in todo], "attach"):
+        _verify_as_planned(calls, pool, todo)
+        _begin(calls, pool, new, wanted.run)
+        done = jobs.at_once(calls, chosen, one, wanted.jobs)
+    return [_outcome(lun, each) for lun, each in zip(chosen, done)]
 
 
 def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
@@ -330,7 +368,7 @@ def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
         return ""
     key = AT_WORK + run
     calls.call("pool.remove_from_other_config", pool.ref, key)
-    _add(calls, "pool", pool.ref, key, " ".join(sorted(begun | pool.at_work.get(key, frozenset()))))
+    marks.add(calls, "pool", pool.ref, key, " ".join(sorted(begun | pool.at_work.get(key, frozenset()))))
     return key
 
 
@@ -379,33 +417,12 @@ def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
     except PoolFailure as answer:
         if answer.code != _DONE_CODE or _DONE_TEXT not in str(answer):
-            copy = _attached_meanwhile(calls, pool, lun)
-            if copy is None:
-                raise
-            return copy
+            raise
     else:
         raise PoolFailure(
             f"SR.create of type {lun.portal.own_type} made an SR, which it never does: look at the pool's SRs."
         )
     return lun
-
-
-def _attached_meanwhile(calls: Calls, pool: Pool, lun: PoolLun) -> Optional[PoolLun]:
-    """The LUN with the SR that another client has made of it since we looked. None where it holds another one: the
-    array has overwritten it, and it is not plugged. Raises PoolFailure.
-    """
-    for ref, sr in calls.records("SR").items():
-        if sr["other_config"].get(SCSI_ID) == lun.scsi_id and sr["type"] == lun.portal.lvm_type:
-            if not _is_plugged(calls, ref) and luns.on_lun(calls, pool, lun.portal, lun.scsi_id).sr_uuid != sr["uuid"]:
-                return None
-            of_sr = sr["other_config"].get(ORIGINAL_SR, lun.of_sr)
-            return lun._replace(kind=ATTACHED, sr_uuid=sr["uuid"], of_sr=of_sr)
-    return None
-
-
-def _is_plugged(calls: Calls, sr: str) -> bool:
-    """Is an SR on a host? Then its LUN was seen to hold it."""
-    return any(pbd["SR"] == sr and pbd["currently_attached"] for pbd in calls.records("PBD").values())
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
@@ -418,22 +435,11 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=of_sr, old_vdis=on.old_vdis)
 
 
-def _identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """The same, also of a LUN whose SR another client has attached since we looked: no probe tells of it any more."""
-    try:
-        return identified(calls, pool, lun)
-    except PoolFailure:
-        copy = _attached_meanwhile(calls, pool, lun)
-        if copy is None:
-            raise
-        return copy
-
-
 def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     """The plan with the LUN's new SR, in the pool, with our marks and on no host yet. Raises PoolFailure, Refused."""
     if not row.introduces:
         for key, text in row.marks.items():  # what others set meanwhile stays
-            _add(calls, "SR", row.sr, key, text)
+            marks.add(calls, "SR", row.sr, key, text)
         return row
     lun = row.lun
     description = f"Copy of the SR {lun.name or 'unknown'} ({lun.of_sr or 'unknown'}). Discard it, never destroy it."
@@ -442,18 +448,20 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise
-        return _introduced_meanwhile(calls, row, run)
+        return _introduced_already(calls, row, run)
     calls.call("SR.set_other_config", ref, marks_of(lun, run))
     return row._replace(sr=ref)
 
 
-def _introduced_meanwhile(calls: Calls, row: LunPlan, run: str) -> LunPlan:
-    """The plan with the SR that another client has introduced since we looked. Raises PoolFailure, Refused."""
+def _introduced_already(calls: Calls, row: LunPlan, run: str) -> LunPlan:
+    """The plan with the SR that is there already: the answer was lost, and XenAPI has made the call twice. Raises
+    PoolFailure, Refused.
+    """
     ref = str(calls.call("SR.get_by_uuid", row.lun.sr_uuid))
     record: Record = calls.call("SR.get_record", ref)
     attach_plan.verify_same(record, row.lun)
-    marks = {key: text for key, text in marks_of(row.lun, run).items() if key not in record["other_config"]}
-    return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=marks), run)
+    missing = {key: text for key, text in marks_of(row.lun, run).items() if key not in record["other_config"]}
+    return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
 
 
 def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessions: hosts.Sessions) -> Attached:
@@ -467,7 +475,7 @@ def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessi
     old = vdis.with_unknown(originals.of(calls, of_sr), lun.old_vdis)
     if row.labels and of_sr != lun.of_sr:  # LVM has taken the place of the journal, which would have said it
         calls.call("SR.remove_from_other_config", sr, ORIGINAL_SR)
-        _add(calls, "SR", sr, ORIGINAL_SR, of_sr)
+        marks.add(calls, "SR", sr, ORIGINAL_SR, of_sr)
     if row.labels or row.scans:
         vdis.carry_over(calls, lun.sr_uuid, copies, old)
     status = DONE if row.steps else ALREADY
@@ -480,12 +488,6 @@ def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessi
         on_hosts,
         vdis.pairs(lun.sr_uuid, copies, old),
     )
-
-
-def _add(calls: Calls, kind: str, ref: str, key: str, value: str) -> None:
-    """One more key of other_config. Where an answer was lost, the call is made twice. Raises PoolFailure."""
-    with passing("MAP_DUPLICATE_KEY"):
-        calls.call(kind + ".add_to_other_config", ref, key, value)
 
 
 def are_whole(results: Iterable[Attached]) -> bool:

@@ -5,7 +5,7 @@ import os
 import time
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from relvmoiscsi.errors import NotFound, UsageError
+from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.scsi_id_text import names_lun
@@ -173,6 +173,17 @@ class Pool(NamedTuple):
 def is_copy(sr: Record) -> bool:
     """Has `attach` introduced it?"""
     return ORIGINAL_SR in sr["other_config"]
+
+
+def verify_copy(pool: Pool, sr: str) -> None:
+    """Raises Refused for an SR that was not introduced by `attach`."""
+    record = pool.srs[sr]
+    if not is_copy(record):
+        raise Refused(
+            "The SR {!r} ({}) is no copy that `relvmoiscsi pool attach` has introduced.".format(
+                record["name_label"], record["uuid"]
+            )
+        )
 
 
 def read(calls: Calls) -> Pool:

@@ -132,6 +132,11 @@ class Lab:
             choice.verify_macs(found, sources, wish)
             return clone.clone(calls, pool, found, copy, sources, wish)
 
+    def later(self, minutes=31):
+        """The locks of clients that were killed become stale."""
+        now = self.pool.api.clock
+        self.pool.api.clock = lambda: now() + 60 * minutes
+
     def where(self, **more):
         return Where(self.pool.url, self.pool.api.user, self.pool.api.password, **more)
 

@@ -58,6 +58,8 @@ MAY_IMPORT = {
     "__init__": (),
 }
 
+#: Rooms within a room: what else of that room each may import from.
+MAY_IMPORT_WITHIN = {"pool": (), "pool.vms": ("pool",)}
 #: Where a room may import from single modules of another one alone: which.
 MAY_REACH = {"pool": {"host": ("host.this_host",)}}
 
@@ -149,11 +151,16 @@ def against_the_direction(module):
 
 
 def against_the_direction_within(module):
-    """Imports that reach too far into another room, as sentences."""
+    """Imports that point the wrong way between the rooms within a room, or reach too far into another, as sentences."""
+    own = module.name.rpartition(".")[0]
     for line, name in module.imports():
         parts = name.split(".")[1:]
         if name.split(".")[0] != PACKAGE or not parts:
             continue
+        inner = ".".join(parts[:2]) if ".".join(parts[:2]) in MAY_IMPORT_WITHIN else parts[0]
+        is_wrong = own in MAY_IMPORT_WITHIN and inner in MAY_IMPORT_WITHIN
+        if is_wrong and inner not in (own, *MAY_IMPORT_WITHIN[own]):
+            yield f"{module.name}:{line} imports {inner}"
         reach = MAY_REACH.get(module.unit, {}).get(parts[0])
         if reach is not None and ".".join(parts[:2]) not in reach:
             yield f"{module.name}:{line} imports {'.'.join(parts)}"
@@ -365,6 +372,9 @@ def test_exit_statuses_are_not_shared_between_families():
         (against_the_direction, "host.files", "from relvmoiscsi.doctor import finding"),
         (against_the_direction, "direct.links", "from relvmoiscsi.formats.lvm import pv"),
         (against_the_direction, "novelty", "from relvmoiscsi import errors"),
+        (against_the_direction_within, "pool.attach", "from relvmoiscsi.pool.vms import clone"),
+        (against_the_direction_within, "pool.attach", "from relvmoiscsi.pool.vms.clone import clone"),
+        (against_the_direction_within, "pool.records", "from .vms import clone"),
         (against_the_direction_within, "pool.records", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
         (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.host import command"),
         (touches_the_world, "resignature.plan", "import os.path"),
@@ -387,7 +397,10 @@ def test_a_breach_is_noticed(rule, name, source):
 @pytest.mark.parametrize(
     "rule, name, source",
     [
+        (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.pool import jobs"),
+        (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.pool.vms import ova"),
         (against_the_direction_within, "pool.connection", "from relvmoiscsi.host.this_host import THIS_HOST"),
+        (against_the_direction_within, "cli.pool", "from relvmoiscsi.pool.vms import clone"),
         (unplaced, "formats.novelty", ""),
         (unplaced, "host.novelty", ""),
         (

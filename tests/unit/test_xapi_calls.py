@@ -45,7 +45,7 @@ def literal(node):
 
 
 def made_by(text):
-    """The calls in a program: by name in a string, by `records`, `_add`, as attributes of a proxy; and HTTP paths."""
+    """The calls in a program: by name in a string, by `records`, by `add`, as attributes of a proxy; and HTTP paths."""
     for node in ast.walk(ast.parse(text)):
         word = literal(node)
         if word is not None:
@@ -60,7 +60,7 @@ def made_by(text):
             proxy = node.func.value.value if isinstance(node.func.value, ast.Attribute) else None
             if getattr(proxy, "attr", getattr(proxy, "id", "")) in PROXIES:
                 yield f"{node.func.value.attr}.{node.func.attr}"
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_add":
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add" and len(node.args) > 1:
             kind = literal(node.args[1])
             yield from [f"{kind}.add_to_other_config"] if kind in datamodel.FIELDS else []
 
@@ -115,7 +115,7 @@ def test_what_is_called_is_found():
         ("x.records('SR')", "SR.get_all_records"),
         ("session.xenapi.VDI.get_uuid(v)", "VDI.get_uuid"),
         ("send('PUT', '/import_metadata')", "/import_metadata"),
-        ("_add(calls, 'SR', ref, key, value)", "SR.add_to_other_config"),
+        ("marks.add(calls, 'SR', ref, key, value)", "SR.add_to_other_config"),
     ):
         assert list(made_by(text)) == [name]
     assert list(built_by("f'VM.add_to_{field}'\n'VDI.set_' + field")) == ["VM.add_to_", "VDI.set_"]

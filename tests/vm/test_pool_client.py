@@ -6,9 +6,10 @@ from contextlib import ExitStack
 from kit.lab.xapi import introduce
 from kit.pool import client
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import attach, discard, luns, records
+from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.connection import Where, connect
 from relvmoiscsi.pool.records import Portal
+from relvmoiscsi.pool.vms import forget
 
 
 def test_clones_of_two_srs_in_use_are_found_attached_mapped_and_discarded(lab, make_pool, standin_sees):
@@ -52,8 +53,8 @@ def test_clones_of_two_srs_in_use_are_found_attached_mapped_and_discarded(lab, m
 
         seen = records.read(calls)
         for ref, _ in list(seen.copies()):
-            discard.verify_unused(seen, discard.read_uses(calls, [ref]))
-            discard.discard(calls, seen, ref)
+            forget.verify_unused(seen, forget.read_uses(calls, [ref]))
+            forget.discard(calls, seen, ref)
         assert {sr["name_label"] for sr in pool.db.records("SR").values()} == {"first", "second"}
 
     with ExitStack() as stack:

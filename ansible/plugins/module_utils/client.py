@@ -12,10 +12,11 @@ from ansible.module_utils.basic import env_fallback
 
 try:
     from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-    from relvmoiscsi.pool import attach, discard, jobs, luns, records, secrets
+    from relvmoiscsi.pool import attach, jobs, luns, records, secrets
     from relvmoiscsi.pool.connection import Where, connect
     from relvmoiscsi.pool.vms import choice, clone, cloned, destroying, home, inventory, keep, rescue, restore, saved
     from relvmoiscsi.pool.vms import discard as made_vms
+    from relvmoiscsi.pool.vms import forget as discard
 
     IMPORT_ERROR = None
 except ImportError:

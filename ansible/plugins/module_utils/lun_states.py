@@ -238,7 +238,7 @@ def backward(module, calls, pool):
     params = module.params
     refs, gone = _copies(pool, params)
     for ref in refs:
-        client.discard.verify_copy(pool, ref)
+        client.records.verify_copy(pool, ref)
     work = [ref for ref in refs if params["state"] == "forgotten" or pool.pbds_of(ref)]
     made, others, errors = _verified(calls, pool, work, params)
     touched = set()

@@ -7,12 +7,12 @@
     transfer     records out of the pool and into it
     choice       which VMs, under which names, on which networks
     clone        copies of VMs, each verified disk by disk; cloned is what became of one
-    twins        who else has the disks of a copy: of two runs at once one copy stays
     destroying   copies of VMs go, without their disks
-    discard      those copies go, with the SR
+    forget       a copy of an SR is forgotten, never destroyed
+    discard      copies of VMs go, with the SR
     restore      disks of a copy in place of a VM's own, and back again; swapping is how, one by one
     home, keep   such disks moved to the SR of the VM's own, for good; the VM left as it is
-    restore_journal, owner, standstill    what the VM says of that: its disks, whose turn it is, that it must not start
+    restore_journal, standstill    what the VM says of that: its disks, that it must not start
     devices      what a VM has at a device at this moment
     saved        records of VMs on their SR, for when the pool has them no more
     rescue       one disk of a copy lent to a VM

@@ -7,7 +7,7 @@ import unicodedata
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.pool import discard, jobs, records
+from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import RUN, Pool
 from relvmoiscsi.pool.vms import inventory, ova, rescue
@@ -20,7 +20,7 @@ _INTERNAL = "is_host_internal_management_network"
 _NO_TEXT = ("Cc", "Cs", "Cn")
 TAGS = ("relvmoiscsi", "xo:no-bak=relvmoiscsi clone")
 
-#: how long an import that an earlier run has begun may be silent, before it is taken for dead
+#: how long an import that a killed run has begun may be silent, before it is taken for dead
 PATIENCE_SECONDS = 30.0
 
 
@@ -55,7 +55,7 @@ class Source(NamedTuple):
 def find_copy(pool: Pool, found: Inventory, text: str) -> Copy:
     """The copy that somebody named. Raises NotFound, Refused, UsageError."""
     ref = records.find_sr(pool, text)
-    discard.verify_copy(pool, ref)
+    records.verify_copy(pool, ref)
     return inventory.copy_of(pool, found, ref)
 
 

@@ -5,26 +5,25 @@
     2 edit       pool/vms/ova.py: every disk is one of the copy, or the VM is refused
     3 dry run    xapi looks whether it would find everything
     4 import     it is born with our marks, and as a template: nobody can start it
-    5 verify     each disk that it has is compared with the map; a VM with another one is destroyed: an error
+    5 verify     each disk that it has is compared with the map, and nobody else has one of them; else the VM is
+                 destroyed: an error
     6 MACs       of the original, where they are asked for
-    7 others     nobody else has one of its disks, and no other run has made a copy: else it is destroyed (twins)
-    8 done       the template becomes a VM and gets the last mark; and 7 once more
+    7 done       the template becomes a VM and gets the last mark
 
-A run that was cut leaves a template, or a VM without the last mark: the next run verifies and finishes it, or leaves it
-and tells what to do. One with the mark is found, and no second one is made. A run destroys what it has made itself, and
-nothing else, also no task: an import of another that is silent may come to an end all the same, and then gives way.
-Nothing here starts a VM, and nothing changes an original.
+The run has locked the copy of the SR. A run that was cut leaves a template, or a VM without the last mark: the next run
+verifies and finishes that VM, or leaves it and tells what to do. A VM with the mark is found, and no second one is
+made. A run destroys what it has made itself, and nothing else. Nothing here starts a VM, and nothing changes an
+original.
 """
 
-import time
 import uuid
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.pool import jobs
+from relvmoiscsi.pool import jobs, lock
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record, Records, passing
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory, ova, transfer, twins
+from relvmoiscsi.pool.vms import inventory, ova, transfer
 from relvmoiscsi.pool.vms.choice import (
     Source,
     Wanted,
@@ -37,8 +36,8 @@ from relvmoiscsi.pool.vms.choice import (
     whole,
 )  # fmt: skip
 from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE, WOULD, Cloned
-from relvmoiscsi.pool.vms.destroying import BY_HAND, destroy_own, destroyed_again, started
-from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, Copy, Inventory
+from relvmoiscsi.pool.vms.destroying import BY_HAND, destroy_own
+from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inventory
 
 #: what every copy has in common with its original, and a person has to know before it is started
 TO_KNOW = (
@@ -58,8 +57,16 @@ def clone(
     """A copy of each VM; what became of each, in their order. `tell` is told the source of the VM, and its status
     when it is over, "" when it begins.
 
-    Raises UsageError, and PoolFailure where the pool goes away after the last; nothing for a single VM.
+    Raises UsageError; Refused where another client works on the copy of the SR; PoolFailure where the pool goes away
+    after the last; nothing for a single VM.
     """
+    with lock.held(calls, lock.names_of(calls, [copy.uuid]), "clone") as held:
+        return _cloned(calls, held, pool, copy, sources, wanted, tell)
+
+
+def _cloned(
+    calls: Calls, held: lock.Held, pool: Pool, copy: Copy, sources: Sequence[Source], wanted: Wanted, tell: Any
+) -> List[Cloned]:
     # what was seen before somebody's question is old; and the id of a run is in no other VM than those that it makes
     found = inventory.read(calls)
     copy = inventory.copy_of(pool, found, copy.ref)
@@ -71,7 +78,7 @@ def clone(
         try:
             if source.problem is not None:
                 raise source.problem
-            done = _Clone(calls, pool, found, copy, source, named[source.uuid], wanted).run()
+            done = _Clone(calls, pool, found, copy, source, named[source.uuid], wanted).run(held)
         except RelvmoiscsiError:
             tell(source, FAILED)
             raise
@@ -80,7 +87,6 @@ def clone(
 
     results = _or_why(sources, jobs.at_once(calls, sources, one, wanted.jobs))
     if any(result.status == MADE for result in results):
-        results = twins.without_twins(calls, copy, results, wanted.run, wanted.patience)
         try:
             calls.run("SR.scan", copy.ref)  # some releases set snapshot_of and parent of VDIs anew at an import
         except PoolFailure as failure:
@@ -93,7 +99,7 @@ def would(
     calls: Calls, pool: Pool, found: Inventory, copy: Copy, sources: Sequence[Source], wanted: Wanted
 ) -> List[Cloned]:
     """What `clone` would do, by its own looks: records are exported and edited, and nothing is changed. Raises
-    UsageError.
+    UsageError; Refused where there is something to do and another client works on the copy.
     """
     named = names(found, copy, sources, wanted)
 
@@ -102,7 +108,10 @@ def would(
             raise source.problem
         return _Clone(calls, pool, found, copy, source, named[source.uuid], wanted).planned()
 
-    return _or_why(sources, jobs.at_once(calls, sources, one, wanted.jobs), named)
+    results = _or_why(sources, jobs.at_once(calls, sources, one, wanted.jobs), named)
+    if any(result.status == WOULD for result in results):
+        lock.verify_free(calls, lock.names_of(calls, [copy.uuid]))
+    return results
 
 
 def _or_why(sources: Sequence[Source], outcomes: Sequence[Any], named: Mapping[str, str] = {}) -> List[Cloned]:
@@ -129,29 +138,21 @@ class _Clone:
         self.calls, self.pool, self.found, self.copy = calls, pool, found, copy
         self.source, self.name, self.wanted = source, name, wanted
         self.label = f"relvmoiscsi: {copy.uuid} has a copy of {source.uuid}"
-        self.instead = ""  #: UUID of a copy that another run had done before this one's was
-        self.born = ""
 
-    def run(self) -> Cloned:
+    def run(self, held: lock.Held) -> Cloned:
         """Raises PoolFailure, Refused, UsageError."""
         left = transfer.under_way(self.calls, self.label)
         transfer.wait_for(self.calls, left, self.wanted.patience)
         if left:
             self.found = inventory.read(self.calls)
-        there, begun = self._there(), self._begun()
-        if there is None and begun:
-            time.sleep(self.wanted.patience)  # whoever has made it may be about to finish it
-            self.found = inventory.read(self.calls)
-            there, begun = self._there(), self._begun()
-        if there is not None:
-            return Cloned(self.source.uuid, self.source.name, ALREADY, there["name_label"], there["uuid"])
-        return self._made(transfer.pending(self.calls, left), begun)
+        there = self._there()
+        return there if there is not None else self._made(held, transfer.pending(self.calls, left))
 
     def planned(self) -> Cloned:
         """What `run` would make of the VM at this moment. Raises PoolFailure, Refused, UsageError."""
         there, begun = self._there(), self._begun()
         if there is not None:
-            return Cloned(self.source.uuid, self.source.name, ALREADY, there["name_label"], there["uuid"])
+            return there
         edited = self._edited(begun)
         notes = [self._half_note(vm, edited) for vm in begun[:1]]
         return Cloned(
@@ -177,19 +178,19 @@ class _Clone:
         self._verify_macs(edited, begun)
         return edited
 
-    def _made(self, left: Sequence[str], begun: Sequence[str]) -> Cloned:
+    def _made(self, held: lock.Held, left: Sequence[str]) -> Cloned:
+        begun = self._begun()
         edited = self._edited(begun)
+        held.verify(self.calls)
         if begun:
             record = self._taken_up(begun[0], edited)
         else:
             transfer.import_vm(self.calls, edited.document, self.label, dry_run=True)
             record = self._finished(transfer.import_vm(self.calls, edited.document, self.label), edited)
-        if record["uuid"] == self.instead:
-            return Cloned(self.source.uuid, self.source.name, ALREADY, record["name_label"], record["uuid"])
         networks = _network_names(self.found, edited)
         return Cloned(
             self.source.uuid, self.source.name, MADE, record["name_label"], record["uuid"], edited.disks, networks,
-            edited.snapshots, [*edited.notes, *self._beside(), *map(_not_ended, left)], born=self.born,
+            edited.snapshots, [*edited.notes, *self._beside(), *map(_not_ended, left)],
         )  # fmt: skip
 
     def _verify_macs(self, edited: ova.Edited, begun: Sequence[str]) -> None:
@@ -206,11 +207,12 @@ class _Clone:
             if vm["other_config"][COPY_OF] == self.source.uuid
         ]
 
-    def _there(self) -> Optional[Record]:
+    def _there(self) -> Optional[Cloned]:
         """The copy that is done already."""
         for _, vm in whole(self.found, self.copy):
             if vm["other_config"][COPY_OF] == self.source.uuid:
-                return vm
+                notes = [_half_beside(self.found.vms[ref]) for ref in self._begun()]
+                return Cloned(self.source.uuid, self.source.name, ALREADY, vm["name_label"], vm["uuid"], notes=notes)
         return None
 
     def _begun(self) -> List[str]:
@@ -252,7 +254,6 @@ class _Clone:
         if len(made) != 1:
             raise PoolFailure(f"An import of one VM made {len(made)}: look at the pool's VMs.")
         record: Record = self.calls.call("VM.get_record", made[0])
-        self.born = started(self.calls, record)
         problem = self._problem(made[0], record, edited) or self._taken(made[0], edited)
         if problem:
             self._destroy_again(made[0], problem)
@@ -260,13 +261,10 @@ class _Clone:
 
     def _finish(self, vm: str, record: Record, edited: ova.Edited) -> Record:
         """MACs, and the last mark: the snapshots have it first, as VM.revert would take it away from the VM. What is
-        right by then may be started. Where another copy is done already, that one.
+        right by then may be started.
         """
         if self.wanted.keep_mac:
             self._restore_macs(record, edited.nics)
-        other = self._done_meanwhile(vm, edited)
-        if other is not None:
-            return other
         for snapshot in record["snapshots"]:
             self._mark_done(snapshot, record["uuid"])
         self.calls.call("VM.set_is_a_template", vm, False)
@@ -276,24 +274,19 @@ class _Clone:
         return record
 
     def _taken(self, vm: str, edited: ova.Edited) -> str:
-        return twins.taken_by_others(self.copy, twins.users_of(self.calls, self.copy, vm, edited.disks))
+        """Which VM that is no copy has one of the disks now; "" where none has. Copies share what originals share."""
+        for disk in edited.disks:
+            for vbd in self.calls.call("VDI.get_VBDs", self.copy.by_uuid[disk.new]):
+                with passing("HANDLE_INVALID"):  # it was taken off just now
+                    ref = str(self.calls.call("VBD.get_VM", vbd))
+                    other: Record = self.calls.call("VM.get_record", ref)
+                    if ref != vm and not other["is_a_snapshot"] and not self._is_copy(other):
+                        return f"its disk {disk.userdevice} is a disk of the VM {other['name_label']!r} meanwhile"
+        return ""
 
-    def _done_meanwhile(self, vm: str, edited: ova.Edited) -> Optional[Record]:
-        """The copy that another run has done meanwhile, for which this one's goes."""
-        users = twins.users_of(self.calls, self.copy, vm, edited.disks)
-        done = [twin.vm for twin in twins.of_same(self.copy, users, self.source.uuid) if inventory.is_own(twin.vm)]
-        if not done:
-            return None
-        other = done[0]
-        try:
-            destroy_own(self.calls, vm, self.wanted.run, self.copy, self.born)
-        except Refused as error:
-            raise Refused(
-                f"Another run has made the copy {other['name_label']!r} ({other['uuid']}) meanwhile, and that of this "
-                f"run stays beside it, half: {error} Of the one that nobody uses: {BY_HAND}."
-            ) from error
-        self.instead = str(other["uuid"])
-        return other
+    def _is_copy(self, vm: Record) -> bool:
+        is_here = vm["other_config"].get(ON_SR) == self.copy.uuid
+        return is_here and (inventory.is_own(vm) or inventory.is_half(vm))
 
     def _mark_done(self, vm: str, uuid_of_copy: str) -> None:
         with passing("MAP_DUPLICATE_KEY"):
@@ -307,7 +300,7 @@ class _Clone:
                 f"The copy {self.name!r} is not what it should be: {problem}. It could not be destroyed: {error} Do "
                 f"not start it; {BY_HAND}."
             ) from error
-        raise destroyed_again(self.source.name, problem)
+        raise Refused(f"The copy of {self.source.name!r} was destroyed again: {problem}. No disk was touched.")
 
     def _problem(self, vm: str, record: Record, edited: ova.Edited) -> str:
         """Why the VM that was made is not the one that was wanted; "" when it is."""
@@ -361,8 +354,9 @@ _VIF = (
 )  # fmt: skip
 
 
+def _half_beside(vm: Record) -> str:
+    return f"an earlier run has left a copy half beside it, {vm['name_label']!r} ({vm['uuid']}): {BY_HAND}"
+
+
 def _not_ended(task: str) -> str:
-    return (
-        f"an import of another run has not ended ({task}); as long as that run lives it leaves no second copy, else "
-        "one that is half"
-    )
+    return f"an import of an earlier run has not ended ({task}): it may still leave a copy that is half beside this one"

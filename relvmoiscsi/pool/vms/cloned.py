@@ -23,7 +23,6 @@ class Cloned(NamedTuple):
     snapshots: Sequence[str] = ()
     notes: Sequence[str] = ()
     error: Optional[RelvmoiscsiError] = None
-    born: str = ""  #: when its original, whose figures come along, was started last: it is not later while it never ran
 
     def facts(self) -> Dict[str, Any]:
         """For JSON."""

@@ -1,41 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """VMs that `clone` has made are destroyed, without their disks: those that bear our marks, and no other."""
 
-from typing import Optional
-
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.calls import Calls, Record, Records, passing
+from relvmoiscsi.pool.calls import Calls, Records, passing
 from relvmoiscsi.pool.records import RUN
-from relvmoiscsi.pool.vms.inventory import COPY_OF, NULL, Copy
+from relvmoiscsi.pool.vms.inventory import COPY_OF
 
 #: what is half made is a template, and both of the latter destroy the disks as well
 BY_HAND = "destroy it without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
 
 
-def started(calls: Calls, vm: Record) -> str:
-    """When a VM was started last, as xapi says it; "" where it says nothing. An import takes this from the file."""
-    if vm["metrics"] == NULL:
-        return ""
-    with passing("HANDLE_INVALID"):
-        return str(calls.call("VM_metrics.get_record", vm["metrics"]).get("start_time", ""))
-    return ""
-
-
-def destroy_own(calls: Calls, vm: str, run: str, copy: Optional[Copy] = None, born: str = "") -> None:
-    """Destroy a VM that this run has made, and that has no disk but those of the copy and was not started since it was
-    `born`, where these are given; all of this as it is now. Raises Refused, PoolFailure.
-    """
+def destroy_own(calls: Calls, vm: str, run: str) -> None:
+    """Destroy a VM that this run has made. Raises Refused, PoolFailure."""
     vms = calls.records("VM")
     record = vms.get(vm)
     if record is None:
         return
     if record["other_config"].get(RUN) != run:
         raise Refused(f"The VM {record['name_label']!r} was not made by this run.")
-    if copy is not None and started(calls, record) != born:
-        raise Refused(f"The VM {record['name_label']!r} was started meanwhile.")
-    vbds = calls.records("VBD", VM=vm) if copy is not None else {}
-    if copy is not None and any(vbd["type"] == "Disk" and vbd["VDI"] not in copy.vdis for vbd in vbds.values()):
-        raise Refused(f"The VM {record['name_label']!r} has got another disk meanwhile.")
     destroy(calls, vms, vm)
 
 
@@ -52,7 +34,3 @@ def destroy(calls: Calls, vms: Records, vm: str) -> None:
     for ref in [*(ref for ref, each in vms.items() if each["is_a_snapshot"] and each["snapshot_of"] == vm), vm]:
         with passing("HANDLE_INVALID"):
             calls.call("VM.destroy", ref)
-
-
-def destroyed_again(name: str, problem: str) -> Refused:
-    return Refused(f"The copy of {name!r} was destroyed again: {problem}. No disk was touched.")

@@ -8,12 +8,12 @@ all that would be refused before anything goes, and `carry_out` looks at all of 
 from typing import Collection, Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import discard, records
+from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
-from relvmoiscsi.pool.discard import Uses
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import inventory
+from relvmoiscsi.pool.vms import forget, inventory
 from relvmoiscsi.pool.vms.destroying import destroy
+from relvmoiscsi.pool.vms.forget import Uses
 from relvmoiscsi.pool.vms.inventory import Inventory, is_own
 
 
@@ -49,15 +49,21 @@ class Plan(NamedTuple):
 
 def plan(calls: Calls, srs: Sequence[str], with_vms: bool) -> Plan:
     """All that it takes to discard these SRs, seen now. Raises PoolFailure; Refused if any part would be refused."""
-    pool, uses = records.read(calls), discard.read_uses(calls, srs)
+    pool, uses = records.read(calls), forget.read_uses(calls, srs)
     for sr in srs:
         if sr in pool.srs:
-            discard.verify_copy(pool, sr)
-            discard.verify_hosts_up(pool, sr)
+            records.verify_copy(pool, sr)
+            forget.verify_hosts_up(pool, sr)
     there = [sr for sr in srs if sr in pool.srs]
-    discard.verify_unused(pool, {sr: uses[sr] for sr in there})
+    forget.verify_unused(pool, {sr: uses[sr] for sr in there})
     made = made_on(inventory.read(calls), pool, there) if with_vms else {}
     return Plan(pool, uses, made)
+
+
+def verify_free(calls: Calls, plan: Plan) -> None:
+    """Raises Refused where another client works on one of the SRs; PoolFailure."""
+    srs = plan.pool.srs
+    lock.verify_free(calls, [lock.name_of(srs[sr]) for sr in plan.uses if sr in srs])
 
 
 def verify_nobody_left(plan: Plan) -> None:
@@ -65,7 +71,7 @@ def verify_nobody_left(plan: Plan) -> None:
     left = {ref: name for sr in plan.uses if sr in plan.pool.srs for ref, name in plan.losers(sr).items()}
     if left:
         raise Refused(
-            f"These VMs, which are halted, would stay without their disks: {discard.named(left)}. Nothing was changed. "
+            f"These VMs, which are halted, would stay without their disks: {forget.named(left)}. Nothing was changed. "
             "Say --with-vms, which destroys those that `relvmoiscsi pool clone` has made; or --leave-vms, which leaves "
             "them without these disks."
         )
@@ -75,7 +81,7 @@ def verify_as_told(told: Plan, now: Plan) -> None:
     """Raises Refused where a VM would go, or lose a disk, that was not told of."""
     for sr in now.uses:
         if sr in now.pool.srs:
-            discard.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
+            forget.verify_known(now.pool, sr, now.uses[sr], told.known(sr))
 
 
 def made_on(found: Inventory, pool: Pool, srs: Sequence[str]) -> Dict[str, List[Made]]:
@@ -149,16 +155,24 @@ def carry_out(calls: Calls, told: Plan, sr: str, gone: List[str], networks_of: C
     `gone` gets the names of the VMs that were destroyed, whatever comes then; `networks_of` are the UUIDs of all SRs
     that go in this run.
 
-    Raises PoolFailure, Refused.
+    Raises PoolFailure; Refused, also where another client works on the SR.
     """
+    with lock.held(calls, [lock.name_of(told.pool.srs[sr])], "discard") as held:
+        _carry_out(calls, held, told, sr, gone, networks_of)
+
+
+def _carry_out(
+    calls: Calls, held: lock.Held, told: Plan, sr: str, gone: List[str], networks_of: Collection[str]
+) -> None:
     now = plan(calls, [sr], bool(told.made))
     if sr not in now.pool.srs:
         return
     verify_as_told(told, now)
+    held.verify(calls)
     if told.made:
         destroy_made(calls, now.pool, sr, now.made[sr], gone)
         clean_networks(calls, [str(now.pool.srs[sr]["uuid"]), *networks_of])
-    discard.discard(calls, now.pool, sr, now.losers(sr))
+    forget.forget(calls, held, now.pool, sr, now.losers(sr))
 
 
 def destroy_made(calls: Calls, pool: Pool, sr: str, made: Sequence[Made], gone: Optional[List[str]] = None) -> None:

@@ -7,12 +7,13 @@ xapi moves them by copying, whether the VM runs or not; the VDIs that it had bef
 from typing import Callable, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
-from relvmoiscsi.pool.vms import devices, owner, restore_journal, standstill, swapping
+from relvmoiscsi.pool.vms import devices, restore_journal, standstill, swapping
 from relvmoiscsi.pool.vms.inventory import NULL
-from relvmoiscsi.pool.vms.owner import Turn
-from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored, notes_of_runs
+from relvmoiscsi.pool.vms.restore import HOME, WOULD_HOME, Restored
 from relvmoiscsi.pool.vms.restore_journal import Swap
+from relvmoiscsi.pool.vms.standstill import LockedVm
 
 
 def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None) -> Restored:
@@ -21,8 +22,9 @@ def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None) ->
     `tell` is told the device of each disk that begins. Raises Refused, NotFound, PoolFailure.
     """
     record = verify_home(calls, vm)
-    with owner.turn(calls, vm) as turn, swapping.told(_cut_sentence(record)):
-        swaps = _home(turn, tell)
+    copies = {swap.sr for swap in restore_journal.journal_of(record)}
+    with standstill.locked(calls, vm, copies, "restore --home") as locked, swapping.told(_cut_sentence(record)):
+        swaps = _home(locked, tell)
     left, notes = _left(calls, swaps)
     return Restored(record["uuid"], record["name_label"], HOME, swaps, left, notes)
 
@@ -34,16 +36,16 @@ def _cut_sentence(record: Record) -> str:
     )
 
 
-def _home(turn: Turn, tell: Callable[[str], None]) -> List[Swap]:
-    calls, vm = turn.calls, turn.vm
-    swaps = restore_journal.journal_of(turn.read())
+def _home(locked: LockedVm, tell: Callable[[str], None]) -> List[Swap]:
+    calls, vm = locked.calls, locked.vm
+    swaps = restore_journal.journal_of(locked.read())
     for swap in swaps:
         if devices.read(calls, vm, swap.userdevice).vdi == swap.new:  # else an earlier run has moved it
             tell(swap.userdevice)
-            _move(turn, swap)
+            _move(locked, swap)
     for swap in swaps:
-        _verify_is_home(turn, swap)
-    restore_journal.forget(turn, swaps)
+        _verify_is_home(locked, swap)
+    restore_journal.forget_all(locked)
     return swaps
 
 
@@ -64,7 +66,8 @@ def would(calls: Calls, vm: str) -> Restored:
     record = verify_home(calls, vm)
     journal = restore_journal.journal_of(record)
     swaps = [swap for swap in journal if devices.read(calls, vm, swap.userdevice).vdi == swap.new]
-    return Restored(record["uuid"], record["name_label"], WOULD_HOME, swaps, notes=notes_of_runs(record))
+    lock.verify_free(calls, standstill.names(calls, vm, {swap.sr for swap in journal}))
+    return Restored(record["uuid"], record["name_label"], WOULD_HOME, swaps)
 
 
 def verify_home(calls: Calls, vm: str) -> Record:
@@ -113,31 +116,31 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: devices.De
     _sr(calls, swap)
 
 
-def _move(turn: Turn, swap: Swap) -> None:
+def _move(locked: LockedVm, swap: Swap) -> None:
     """Raises Refused, NotFound, PoolFailure."""
-    calls, vm, record = turn.calls, turn.vm, turn.read()
+    calls, vm, record = locked.calls, locked.vm, locked.read()
     devices.must_be_idle(record)
     device = devices.read(calls, vm, swap.userdevice)
     _verify_movable(calls, record, swap, device)
-    restore_journal.write_leaving(turn, record, swap)
-    turn.call("VM.remove_from_other_config", restore_journal.ARRIVED + swap.userdevice)
+    restore_journal.write_leaving(locked, record, swap)
+    locked.call("VM.remove_from_other_config", restore_journal.ARRIVED + swap.userdevice)
     try:
         calls.run("VDI.pool_migrate", device.vdi_ref, _sr(calls, swap), {})
     except PoolGone:
         raise
     except PoolFailure as failure:
-        _note_if_moved(turn, swap, device)
+        _note_if_moved(locked, swap, device)
         raise failure.in_state(_not_moved(record, failure)) from failure
-    _verify_is_home(turn, swap)
+    _verify_is_home(locked, swap)
     arrived = devices.read(calls, vm, swap.userdevice).vdi
-    restore_journal.write_arrived(turn, record, swap, arrived)
+    restore_journal.write_arrived(locked, record, swap, arrived)
 
 
-def _note_if_moved(turn: Turn, swap: Swap, before: devices.Device) -> None:
+def _note_if_moved(locked: LockedVm, swap: Swap, before: devices.Device) -> None:
     """It may fail when the VM has the new VDI already, as the old one could not be destroyed: the same VBD tells."""
-    now = devices.read(turn.calls, turn.vm, swap.userdevice)
+    now = devices.read(locked.calls, locked.vm, swap.userdevice)
     if now.vbd == before.vbd and now.sr == swap.home and now.vdi not in (NULL, swap.old, swap.new):
-        restore_journal.write_arrived(turn, turn.read(), swap, now.vdi)
+        restore_journal.write_arrived(locked, locked.read(), swap, now.vdi)
 
 
 def _not_moved(record: Record, failure: PoolFailure) -> str:
@@ -151,10 +154,10 @@ def _not_moved(record: Record, failure: PoolFailure) -> str:
     )
 
 
-def _verify_is_home(turn: Turn, swap: Swap) -> None:
+def _verify_is_home(locked: LockedVm, swap: Swap) -> None:
     """Raises PoolFailure."""
-    record = turn.read()
-    if not restore_journal.is_home(turn.calls, record, swap, devices.read(turn.calls, turn.vm, swap.userdevice)):
+    record = locked.read()
+    if not restore_journal.is_home(locked.calls, record, swap, devices.read(locked.calls, locked.vm, swap.userdevice)):
         raise PoolFailure(
             f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, to which the "
             f"pool says it has moved the VDI {swap.new}. The journal stays; look at the VM's disks before "

@@ -6,31 +6,34 @@ The way out where the disks of a VM are not what the journal says: moved home by
 
 from typing import List
 
+from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import devices, owner, restore_journal, standstill, swapping
+from relvmoiscsi.pool.vms import devices, restore_journal, standstill, swapping
 from relvmoiscsi.pool.vms.inventory import NULL
-from relvmoiscsi.pool.vms.restore import KEPT, WOULD_KEEP, Restored, notes_of_runs
+from relvmoiscsi.pool.vms.restore import KEPT, WOULD_KEEP, Restored
 from relvmoiscsi.pool.vms.restore_journal import Swap
 
 
 def keep(calls: Calls, vm: str) -> Restored:
     """End the restore of a VM. Raises Refused where there is none or another run works on it; PoolFailure."""
-    verify(calls, vm)
-    with owner.turn(calls, vm) as turn:
-        record = turn.read()
+    copies = {swap.sr for swap in _readable(verify(calls, vm))}
+    with standstill.locked(calls, vm, copies, "restore --keep") as locked:
+        record = locked.read()
         swaps = _readable(record)
         notes = _notes(calls, vm, record, swaps)
         back = {swap.old: swap.old_name for swap in swaps if devices.read(calls, vm, swap.userdevice).vdi == swap.old}
-        standstill.end(turn)
+        standstill.end(locked)
         notes += swapping.rename(calls, back)
-        restore_journal.forget_all(turn)
+        restore_journal.forget_all(locked)
     return Restored(record["uuid"], record["name_label"], KEPT, notes=notes)
 
 
 def would(calls: Calls, vm: str) -> Restored:
     """What the VM would be left with, and nothing is done. Raises what `keep` would raise."""
     record = verify(calls, vm)
-    notes = [*_notes(calls, vm, record, _readable(record)), *notes_of_runs(record)]
+    swaps = _readable(record)
+    lock.verify_free(calls, standstill.names(calls, vm, {swap.sr for swap in swaps}))
+    notes = _notes(calls, vm, record, swaps)
     return Restored(record["uuid"], record["name_label"], WOULD_KEEP, notes=notes)
 
 

@@ -5,6 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
+from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.calls import NO_READ_ONLY_DISK, Calls, PoolFailure, PoolGone, Record, passing
 from relvmoiscsi.pool.records import OLD_VDI
 from relvmoiscsi.pool.vms import devices, inventory
@@ -55,6 +56,16 @@ def find(copy: Copy, text: str) -> str:
 
 def lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool = False) -> Lent:
     """Hang a disk on a VM, and plug it in if that runs. Raises Refused, PoolFailure."""
+    names = lock.names_of(calls, [copy.uuid])
+    if dry_run:
+        planned = _lend(calls, found, copy, vdi, vm, writable, dry_run)
+        lock.verify_free(calls, names if planned.status == WOULD else ())
+        return planned
+    with lock.held(calls, names, "rescue"):
+        return _lend(calls, found, copy, vdi, vm, writable, dry_run)
+
+
+def _lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool, dry_run: bool) -> Lent:
     record, to = copy.vdis[vdi], found.vms[vm]
     mode = "RW" if writable else "RO"
     there = _lent_to(found, vdi, vm)
@@ -196,7 +207,15 @@ def take_all_back(calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str
 
 
 def take_back(calls: Calls, found: Inventory, copy: Copy, vbd: str) -> Lent:
-    """Unplug a lent disk and take it from its VM. Raises PoolFailure."""
+    """Unplug a lent disk and take it from its VM. Raises PoolFailure; Refused where another client works on the
+    copy.
+    """
+    with lock.held(calls, lock.names_of(calls, [copy.uuid]), "rescue --done"):
+        _take_back(calls, found, vbd)
+    return told(found, copy, vbd, BACK)
+
+
+def _take_back(calls: Calls, found: Inventory, vbd: str) -> None:
     try:
         if calls.call("VBD.get_currently_attached", vbd):
             calls.run("VBD.unplug", vbd)
@@ -207,7 +226,6 @@ def take_back(calls: Calls, found: Inventory, copy: Copy, vbd: str) -> Lent:
             failure.in_state(f"Unmount the disk in the guest of {name!r}, and run the same again.")
         if failure.code != "HANDLE_INVALID":
             raise
-    return told(found, copy, vbd, BACK)
 
 
 def told(found: Inventory, copy: Copy, vbd: str, status: str) -> Lent:

@@ -9,18 +9,19 @@
                  storage manager writes that name to the LUN of the VDI, if a host has it: the rest does not wait for it
 
 A run that was cut is done again, forward (`restore`) or back (`undo`): the journal says what a disk was even where its
-VBD is gone at that moment. The VM is shut down all the while, and one run at a time works on it (owner). The steps are
-in swapping; what makes it last is in home, and what leaves it as it is in keep.
+VBD is gone at that moment. The VM is shut down all the while. The run locks the VM and the copy (standstill). The steps
+are in swapping; what makes it last is in home, and what leaves it as it is in keep.
 """
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.pool import lock
 from relvmoiscsi.pool.calls import Calls, Record
-from relvmoiscsi.pool.vms import devices, owner, restore_journal, standstill, swapping
+from relvmoiscsi.pool.vms import devices, restore_journal, standstill, swapping
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
-from relvmoiscsi.pool.vms.owner import Turn
 from relvmoiscsi.pool.vms.restore_journal import Swap
+from relvmoiscsi.pool.vms.standstill import LockedVm
 
 #: fields of a VBD that another one in its place has as well
 _VBD = (
@@ -142,36 +143,32 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
 def restore(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Restored:
     """Put the new disks in place. Raises Refused for a VM that is not shut down or not as planned, PoolFailure."""
     record = verify(calls, vm, [*swaps, *_unfinished(calls, vm, swaps)], shutdown)
-    if not _is_open(record) and _is_done(calls, vm, record, swaps):
+    if not standstill.is_begun(record) and _is_done(calls, vm, record, swaps):
         return Restored(record["uuid"], record["name_label"], ALREADY, swaps, notes=notes_of(calls, vm, record, swaps))
-    with owner.turn(calls, vm) as turn, swapping.told(swapping.cut_sentence(record)):
-        return _restore(turn, swaps, shutdown)
+    copies = {swap.sr for swap in swaps}
+    with standstill.locked(calls, vm, copies, "restore") as locked, swapping.told(swapping.cut_sentence(record)):
+        return _restore(locked, swaps, shutdown)
 
 
-def _restore(turn: Turn, swaps: Sequence[Swap], shutdown: bool) -> Restored:
-    calls, vm, record = turn.calls, turn.vm, turn.read()
-    swaps = [*swaps, *_unfinished(calls, vm, swaps, turn.is_after_a_cut)]
+def _restore(locked: LockedVm, swaps: Sequence[Swap], shutdown: bool) -> Restored:
+    calls, vm, record = locked.calls, locked.vm, locked.read()
+    swaps = [*swaps, *_unfinished(calls, vm, swaps, locked.is_after_a_cut)]
     shuts_down = record["power_state"] == "Running" and not _is_done(calls, vm, record, swaps)
-    if not _is_done(calls, vm, record, swaps) or _is_to_be_hung_anew(turn, record):
-        swapping.stand_still(turn, swaps, lambda now: _look(calls, vm, now, swaps), shutdown)
+    if not _is_done(calls, vm, record, swaps) or _is_to_be_hung_anew(locked, record):
+        swapping.stand_still(locked, swaps, lambda now: _look(calls, vm, now, swaps), shutdown)
         for swap in swaps:
-            swapping.hang(turn, swap, swap.new, (swap.old, swap.new, ""))
-    swapping.verify_all(turn, [(swap, swap.new) for swap in swaps])
-    standstill.end(turn)
+            swapping.hang(locked, swap, swap.new, (swap.old, swap.new, ""))
+    swapping.verify_all(locked, [(swap, swap.new) for swap in swaps])
+    standstill.end(locked)
     notes = notes_of(calls, vm, record, swaps)
     waiting = {swap.old: swap.waiting_name for swap in swaps if not devices.users_of(calls, swap.old, vm)}
     notes += swapping.rename(calls, waiting)
     return Restored(record["uuid"], record["name_label"], DONE, swaps, notes=notes, shuts_down=shuts_down)
 
 
-def _is_to_be_hung_anew(turn: Turn, record: Record) -> bool:
+def _is_to_be_hung_anew(locked: LockedVm, record: Record) -> bool:
     """May a call of a run that was cut still be under way? The disks of a VM that runs cannot be taken from it."""
-    return turn.is_after_a_cut and bool(record["power_state"] == "Halted")
-
-
-def _is_open(record: Record) -> bool:
-    """Has a run begun and not ended?"""
-    return standstill.is_begun(record) or bool(owner.turns_of(record))
+    return locked.is_after_a_cut and bool(record["power_state"] == "Halted")
 
 
 def would(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) -> Restored:
@@ -180,8 +177,10 @@ def would(calls: Calls, vm: str, swaps: Sequence[Swap], shutdown: bool = False) 
     record = verify(calls, vm, swaps, shutdown)
     is_done = _is_done(calls, vm, record, swaps)
     shuts_down = record["power_state"] == "Running" and not is_done
-    status = ALREADY if is_done and not _is_open(record) else WOULD
-    notes = [*notes_of(calls, vm, record, swaps), *notes_of_runs(record)]
+    status = ALREADY if is_done and not standstill.is_begun(record) else WOULD
+    if status == WOULD:
+        lock.verify_free(calls, standstill.names(calls, vm, {swap.sr for swap in swaps}))
+    notes = notes_of(calls, vm, record, swaps)
     return Restored(record["uuid"], record["name_label"], status, swaps, notes=notes, shuts_down=shuts_down)
 
 
@@ -286,41 +285,37 @@ def notes_of(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> Li
     return notes
 
 
-def notes_of_runs(record: Record) -> List[str]:
-    """What is to be known of another run with this VM."""
-    return [owner.BEGUN.format(owner.PATIENCE_SECONDS)] if owner.turns_of(record) else []
-
-
 # --- back
 
 
 def undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
     """Put the disks before back in place. Raises Refused, NotFound where one is gone, PoolFailure."""
     record = verify_undo(calls, vm, shutdown)
-    with owner.turn(calls, vm) as turn, swapping.told(swapping.cut_sentence(record)):
-        return _undo(turn, shutdown)
+    copies = {swap.sr for swap in restore_journal.journal_of(record)}
+    with standstill.locked(calls, vm, copies, "restore --undo") as locked, swapping.told(swapping.cut_sentence(record)):
+        return _undo(locked, shutdown)
 
 
-def _undo(turn: Turn, shutdown: bool) -> Restored:
-    calls, vm, record = turn.calls, turn.vm, turn.read()
+def _undo(locked: LockedVm, shutdown: bool) -> Restored:
+    calls, vm, record = locked.calls, locked.vm, locked.read()
     swaps = restore_journal.must_be_restored(record)
     there = restore_journal.disks(calls, vm, swaps)
     for swap in swaps:  # what the VM has written since is named, also where this run is cut and another ends it
         device = there[swap.userdevice]
         if restore_journal.is_home(calls, record, swap, device):
-            restore_journal.write_arrived(turn, record, swap, device.vdi)
+            restore_journal.write_arrived(locked, record, swap, device.vdi)
     is_swapped = any(there[swap.userdevice].vdi != swap.old for swap in swaps)
-    if is_swapped or _is_to_be_hung_anew(turn, record):
-        swapping.stand_still(turn, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
-        moved = restore_journal.all_arrived(turn.read())
+    if is_swapped or _is_to_be_hung_anew(locked, record):
+        swapping.stand_still(locked, swaps, lambda now: _verify_back(calls, vm, now), shutdown)
+        moved = restore_journal.all_arrived(locked.read())
         for swap in swaps:
-            swapping.hang(turn, swap, swap.old, (swap.old, swap.new, "", *moved))
-    swapping.verify_all(turn, [(swap, swap.old) for swap in swaps])
-    moved = restore_journal.all_arrived(turn.read())
+            swapping.hang(locked, swap, swap.old, (swap.old, swap.new, "", *moved))
+    swapping.verify_all(locked, [(swap, swap.old) for swap in swaps])
+    moved = restore_journal.all_arrived(locked.read())
     left = [uuid for uuid in moved if devices.find(calls, uuid) is not None and not devices.users_of(calls, uuid, "")]
-    standstill.end(turn)
+    standstill.end(locked)
     notes = swapping.rename(calls, {swap.old: swap.old_name for swap in swaps})
-    restore_journal.forget(turn, swaps)
+    restore_journal.forget_all(locked)
     shuts_down = is_swapped and record["power_state"] == "Running"
     return Restored(record["uuid"], record["name_label"], UNDONE, swaps, left, notes, shuts_down=shuts_down)
 
@@ -330,8 +325,8 @@ def would_undo(calls: Calls, vm: str, shutdown: bool = False) -> Restored:
     record = verify_undo(calls, vm, shutdown)
     swaps = restore_journal.journal_of(record)
     shuts_down = record["power_state"] == "Running" and bool(_verify_back(calls, vm, record))
-    notes = notes_of_runs(record)
-    return Restored(record["uuid"], record["name_label"], WOULD_UNDO, swaps, notes=notes, shuts_down=shuts_down)
+    lock.verify_free(calls, standstill.names(calls, vm, {swap.sr for swap in swaps}))
+    return Restored(record["uuid"], record["name_label"], WOULD_UNDO, swaps, shuts_down=shuts_down)
 
 
 def verify_undo(calls: Calls, vm: str, shutdown: bool = False) -> Record:

@@ -5,19 +5,20 @@ Which VDI the disk was, which it becomes, how its VBD was: all of them are writt
 taken away at the end. Further keys say that a disk was sent home, and as what it has arrived there.
 """
 
-import json
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
-from relvmoiscsi.pool.vms import devices, owner, standstill
-from relvmoiscsi.pool.vms.inventory import NULL, RESTORED, is_restored
-from relvmoiscsi.pool.vms.owner import Turn
+from relvmoiscsi.pool import marks
+from relvmoiscsi.pool.calls import Calls, Record, passing
+from relvmoiscsi.pool.vms import devices, standstill
+from relvmoiscsi.pool.vms.inventory import NULL, RESTORED
+from relvmoiscsi.pool.vms.standstill import LockedVm
 
 #: keys of VM.other_config: the disk at this device, a VDI of the copy, was sent home
 LEAVING = "relvmoiscsi:restore-home:"
 #: and has arrived, as another VDI
 ARRIVED = "relvmoiscsi:restore-arrived:"
+_KEYS = (RESTORED, LEAVING, ARRIVED)  #: in the order in which they end
 
 
 class Swap(NamedTuple):
@@ -57,41 +58,22 @@ def read(vm: Record) -> Tuple[List[Swap], List[Tuple[str, str]]]:
     for key, text in sorted(vm["other_config"].items()):
         if key.startswith(RESTORED):
             try:
-                found.append(Swap(**json.loads(text)))
+                found.append(Swap(**marks.values_of(text)))
             except (TypeError, ValueError) as error:
                 spoiled.append((key, str(error)))
-    own = {swap.userdevice: swap for swap in found if swap.vm == vm["uuid"]}  # for a moment one may have two keys
-    return list(own.values()), spoiled
+    return [swap for swap in found if swap.vm == vm["uuid"]], spoiled
 
 
-def write(turn: Turn, swap: Swap) -> None:
-    """Raises Refused for a journal of this VM that says otherwise.
-
-    Where the run before was cut, under a key that this one alone has: the other may be about to take the one away that
-    it knows.
-    """
-    text = json.dumps(swap._asdict(), sort_keys=True, separators=(",", ":"))
-    key = RESTORED + swap.userdevice + (f":{turn.number}" if turn.is_after_a_cut else "")
-    record = turn.read()
+def write(locked: LockedVm, swap: Swap) -> None:
+    """Raises Refused for a journal of this VM that says otherwise."""
+    key, text = RESTORED + swap.userdevice, marks.text_of(swap._asdict())
+    record = locked.read()
     verify_journal(record, [swap])
     if record["other_config"].get(key) != text:
         if key in record["other_config"]:  # of the VM that it was copied from
-            turn.call("VM.remove_from_other_config", key)
-        try:
-            turn.call("VM.add_to_other_config", key, text)
-        except PoolFailure as failure:
-            if failure.code != "MAP_DUPLICATE_KEY":
-                raise
-            verify_journal(turn.read(), [swap])
-    for other in _keys_of(record, swap):
-        if other != key:
-            turn.call("VM.remove_from_other_config", other)
-
-
-def _keys_of(record: Record, swap: Swap) -> List[str]:
-    """The keys of a disk, of whatever run and whatever VM."""
-    key = RESTORED + swap.userdevice
-    return sorted(each for each in record["other_config"] if each == key or each.startswith(key + ":"))
+            locked.call("VM.remove_from_other_config", key)
+        with passing("MAP_DUPLICATE_KEY"):  # the call was made twice, as its answer was lost
+            locked.call("VM.add_to_other_config", key, text)
 
 
 def verify_journal(record: Record, swaps: Sequence[Swap]) -> None:
@@ -107,7 +89,7 @@ def verify_journal(record: Record, swaps: Sequence[Swap]) -> None:
 
 def must_be_restored(record: Record) -> List[Swap]:
     """The journal of a VM; empty where a run was cut when it had ended that. Raises Refused for one that has none."""
-    if not (is_restored(record) or standstill.is_begun(record) or owner.turns_of(record)):
+    if not (_is_marked(record) or standstill.is_begun(record)):
         raise Refused(f"The VM {record['name_label']!r} has no disks of a copy that `restore` has put there.")
     return journal_of(record)
 
@@ -118,56 +100,73 @@ def must_be_marked(record: Record) -> None:
         must_be_restored(record)
 
 
-def forget(turn: Turn, swaps: Sequence[Swap]) -> None:
-    """What has arrived is known to the last: a run that is cut here is done again, and names it."""
-    record = turn.read()
-    keys = [key for swap in swaps for key in _keys_of(record, swap)]
-    keys += [begin + swap.userdevice for begin in (LEAVING, ARRIVED) for swap in swaps]
-    for key in keys:
+def _is_marked(record: Record) -> bool:
+    """Has the VM keys of its own, of whatever kind? Those that it was copied with name another VM."""
+    rows = record["other_config"].items()
+    return any(key.startswith(_KEYS) and record["uuid"] in text for key, text in rows)
+
+
+def forget(locked: LockedVm, swaps: Sequence[Swap]) -> None:
+    """Take away what this run has written of these disks. Raises Refused, PoolFailure."""
+    record = locked.read()
+    for key in [RESTORED + swap.userdevice for swap in swaps]:
         if key in record["other_config"]:
-            turn.call("VM.remove_from_other_config", key)
+            locked.call("VM.remove_from_other_config", key)
 
 
-def forget_all(turn: Turn) -> None:
-    """Also what cannot be read, and what was copied with another VM. Raises Refused, PoolFailure."""
-    for key in sorted(turn.read()["other_config"]):
-        if key.startswith((RESTORED, LEAVING, ARRIVED)):
-            turn.call("VM.remove_from_other_config", key)
-
-
-def mark_of(record: Record, swap: Swap) -> str:
-    return f"{record['uuid']} {swap.new}"
+def forget_all(locked: LockedVm) -> None:
+    """End the journal, also what cannot be read, and what was copied with another VM. What has arrived is known to the
+    last: a run that is cut here is done again, and names it. Raises Refused, PoolFailure.
+    """
+    keys = sorted(locked.read()["other_config"])
+    for key in [key for begin in _KEYS for key in keys if key.startswith(begin)]:
+        locked.call("VM.remove_from_other_config", key)
 
 
 def is_leaving(record: Record, swap: Swap) -> bool:
     """Have we begun to send this disk home?"""
-    return bool(record["other_config"].get(LEAVING + swap.userdevice) == mark_of(record, swap))
+    return bool(record["other_config"].get(LEAVING + swap.userdevice) == _way(record, swap))
 
 
 def arrived_as(record: Record, swap: Swap) -> str:
     """The UUID as which this disk is known to have come home, "" for one of which that is not known."""
-    leaving, _, arrived = str(record["other_config"].get(ARRIVED + swap.userdevice, "")).rpartition(" ")
-    return arrived if leaving == mark_of(record, swap) else ""
+    values = _values(record, ARRIVED + swap.userdevice)
+    arrived = str(values.get("arrived", ""))
+    return arrived if marks.text_of(values) == _way(record, swap, arrived) else ""
 
 
 def all_arrived(record: Record) -> List[str]:
     """The UUIDs as which disks of this VM have come home, whatever else the journal still says of them."""
-    found = [text.split() for key, text in sorted(record["other_config"].items()) if key.startswith(ARRIVED)]
-    return [words[2] for words in found if len(words) == 3 and words[0] == record["uuid"]]
+    found = [_values(record, key) for key in sorted(record["other_config"]) if key.startswith(ARRIVED)]
+    return [str(values["arrived"]) for values in found if values.get("vm") == record["uuid"] and "arrived" in values]
 
 
-def write_leaving(turn: Turn, record: Record, swap: Swap) -> None:
-    _put(turn, record, LEAVING + swap.userdevice, mark_of(record, swap))
+def _values(record: Record, key: str) -> Dict[str, Any]:
+    """What a key holds; nothing where it is not there, or somebody has spoiled it."""
+    try:
+        return marks.values_of(record["other_config"].get(key, "{}"))
+    except ValueError:
+        return {}
 
 
-def write_arrived(turn: Turn, record: Record, swap: Swap, uuid: str) -> None:
-    _put(turn, record, ARRIVED + swap.userdevice, f"{mark_of(record, swap)} {uuid}")
+def _way(record: Record, swap: Swap, arrived: str = "") -> str:
+    """What is noted of a disk on its way home, or when it has come."""
+    end = {"arrived": arrived} if arrived else {}
+    return marks.text_of({"vm": record["uuid"], "new": swap.new, **end})
 
 
-def _put(turn: Turn, record: Record, key: str, text: str) -> None:
+def write_leaving(locked: LockedVm, record: Record, swap: Swap) -> None:
+    _put(locked, record, LEAVING + swap.userdevice, _way(record, swap))
+
+
+def write_arrived(locked: LockedVm, record: Record, swap: Swap, uuid: str) -> None:
+    _put(locked, record, ARRIVED + swap.userdevice, _way(record, swap, uuid))
+
+
+def _put(locked: LockedVm, record: Record, key: str, text: str) -> None:
     if record["other_config"].get(key) != text:
-        turn.call("VM.remove_from_other_config", key)
-        turn.call("VM.add_to_other_config", key, text)
+        locked.call("VM.remove_from_other_config", key)
+        locked.call("VM.add_to_other_config", key, text)
 
 
 def is_home(calls: Calls, record: Record, swap: Swap, device: devices.Device) -> bool:

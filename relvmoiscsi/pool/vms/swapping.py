@@ -12,8 +12,8 @@ from typing import Callable, Iterator, List, Mapping, Sequence, Tuple
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record
 from relvmoiscsi.pool.vms import devices, restore_journal, standstill
-from relvmoiscsi.pool.vms.owner import Turn
 from relvmoiscsi.pool.vms.restore_journal import Swap
+from relvmoiscsi.pool.vms.standstill import LockedVm
 
 AS_IT_WAS = "Nothing was changed."
 NAME_SECONDS = 30.0  #: for one name to be written to the LUN of an SR
@@ -46,51 +46,51 @@ def verify_can_be_halted(record: Record, shutdown: bool) -> None:
         raise Refused(f"The VM {record['name_label']!r} is not halted but {state.lower()}.{more}")
 
 
-def stand_still(turn: Turn, journal: Sequence[Swap], look: Callable[[Record], object], shutdown: bool) -> None:
+def stand_still(locked: LockedVm, journal: Sequence[Swap], look: Callable[[Record], object], shutdown: bool) -> None:
     """Write the journal, let nobody start the VM, shut it down, and look again: `look` is given its record.
 
     Raises Refused, PoolFailure. Then all is as it was, but that it may be down; unless an earlier run had begun.
     """
-    calls, vm, record = turn.calls, turn.vm, turn.read()
+    calls, vm, record = locked.calls, locked.vm, locked.read()
     there = restore_journal.journal_of(record)
     written = [swap for swap in journal if swap not in there]
     was_begun, was_running = standstill.is_begun(record), False
     look(record)
     try:
-        for swap in journal if turn.is_after_a_cut else written:
-            restore_journal.write(turn, swap)
-        standstill.begin(turn, record)
-        was_running = shutdown and turn.read()["power_state"] == "Running"
+        for swap in written:
+            restore_journal.write(locked, swap)
+        standstill.begin(locked, record)
+        was_running = shutdown and locked.read()["power_state"] == "Running"
         if was_running:
             calls.run("VM.clean_shutdown", vm)
-        now = turn.read()
+        now = locked.read()
         verify_can_be_halted(now, False)
         look(now)
     except PoolGone:
         raise
     except RelvmoiscsiError as error:
         if not was_begun:
-            down = _put_right(turn, written)["power_state"] == "Halted" and was_running
+            down = _put_right(locked, written)["power_state"] == "Halted" and was_running
             error.in_state(_DOWN if down else AS_IT_WAS)
         raise
 
 
-def _put_right(turn: Turn, written: Sequence[Swap]) -> Record:
-    record = turn.read()
-    standstill.end(turn)
-    restore_journal.forget(turn, written)
+def _put_right(locked: LockedVm, written: Sequence[Swap]) -> Record:
+    record = locked.read()
+    standstill.end(locked)
+    restore_journal.forget(locked, written)
     return record
 
 
-def hang(turn: Turn, swap: Swap, uuid: str, expected: Sequence[str]) -> None:
+def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> None:
     """Make this VDI the disk of the VM at the swap's device, unless it is.
 
     Raises Refused where the VM is not as it must be, NotFound, PoolFailure.
     """
-    calls, vm, record = turn.calls, turn.vm, turn.read()
+    calls, vm, record = locked.calls, locked.vm, locked.read()
     device = devices.read(calls, vm, swap.userdevice)
     devices.must_have(record, device, expected)
-    if device.vdi == uuid and not turn.is_after_a_cut:
+    if device.vdi == uuid and not locked.is_after_a_cut:
         return
     if not standstill.holds(record):
         raise Refused(f"Somebody has allowed the VM {record['name_label']!r} to be started meanwhile.")
@@ -106,17 +106,16 @@ def hang(turn: Turn, swap: Swap, uuid: str, expected: Sequence[str]) -> None:
         if failure.code not in ("HANDLE_INVALID", "DEVICE_ALREADY_EXISTS"):
             raise
         raise Refused(
-            f"Another run, or a person, has changed the disk {swap.userdevice} of the VM {record['name_label']!r} at "
-            "this very moment."
+            f"Somebody has changed the disk {swap.userdevice} of the VM {record['name_label']!r} at this very moment."
         ) from failure
 
 
-def verify_all(turn: Turn, wanted: Sequence[Tuple[Swap, str]]) -> None:
+def verify_all(locked: LockedVm, wanted: Sequence[Tuple[Swap, str]]) -> None:
     """Read the journal and each device again, before the VM may be started. Raises Refused, PoolFailure."""
-    record = turn.read()
+    record = locked.read()
     journal = restore_journal.journal_of(record)
     for swap, uuid in wanted:
-        devices.must_have(record, devices.read(turn.calls, turn.vm, swap.userdevice), (uuid,))
+        devices.must_have(record, devices.read(locked.calls, locked.vm, swap.userdevice), (uuid,))
         if swap not in journal:
             raise Refused(f"The journal of the VM {record['name_label']!r} has lost the disk {swap.userdevice}.")
 

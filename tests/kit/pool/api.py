@@ -12,6 +12,7 @@ from functools import partial
 
 from . import datamodel, wire
 from .database import Generic
+from .database import time as moment
 from .datamodel import LOCAL_ROOT, ROLES
 from .errors import Mistake, XenError
 from .host_plugins import HostPlugins
@@ -24,7 +25,7 @@ class Api:
 
     `users` has those besides root: {name: (password, role)}. `latency_s` is how long each call is on its way. `before`
     is called with the name of each call and its parameters; what it raises goes through. `GoneAway` ends the
-    connection.
+    connection. `clock` gives the time of the hosts, in seconds since 1970.
     """
 
     def __init__(self, database, storage, user="root", password="secret root password"):
@@ -34,6 +35,7 @@ class Api:
         self.users = {}
         self.latency_s = 0.0
         self.before = None
+        self.clock = time.time  #: of the hosts
         self.host_plugins = HostPlugins(database, storage.offline)
         self.calls = []  #: names of the calls that clients and drivers have made, in order
         self.mistakes = []  #: descriptions of what clients have asked for that no real xapi knows
@@ -46,6 +48,7 @@ class Api:
             "task.create": self._task_create,
             "task.destroy": self._task_destroy,
             "event.from": self._event_from,
+            "host.get_servertime": self._servertime,
             "secret.create": storage.secret_create,
             "secret.destroy": storage.secret_destroy,
             "host.call_plugin": self.host_plugins.call,
@@ -134,6 +137,9 @@ class Api:
 
     def _logout(self, session):
         self.database.destroy("session", session)
+
+    def _servertime(self, _session, _host):
+        return moment(time.strftime("%Y%m%dT%H:%M:%SZ", time.gmtime(self.clock())))
 
     # -- events -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from relvmoiscsi.cli import pool, pool_secrets
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.pool import jobs, progress
+from relvmoiscsi.pool import jobs, lock, progress
+from relvmoiscsi.pool.connection import connect
 
 
 @pytest.fixture
@@ -660,3 +661,51 @@ def test_secrets_are_not_removed_without_a_yes(lab, pool_command, orphan, passwo
 
     assert ran.status == 4 and lab.pool.db.get("secret", orphan, "uuid") in ran.err
     assert lab.pool.db.exists("secret", orphan)
+
+
+# --- the lock
+
+
+@pytest.fixture
+def locked(lab):
+    """A client was killed with the lock of a copy that is attached: the copy."""
+    (copy,) = lab.attach(lab.clone("Production"))
+    with connect(lab.where()) as calls:
+        lock.Held(calls, [copy.scsi_id], "restore").take()
+    return copy
+
+
+def locks(lab):
+    return [key for key in lab.pool.db.get("pool", lab.pool.pool, "other_config") if key.startswith(lock.KEY)]
+
+
+@pytest.mark.parametrize("more", [["--yes"], ["--dry-run"]])
+def test_a_locked_copy_is_refused_before_anybody_is_asked(lab, pool_command, locked, more):
+    ran = pool_command("discard", locked.sr_uuid, *more)
+    assert ran.status == 4 and f"`relvmoiscsi pool unlock {locked.scsi_id}`" in ran.err
+    lab.pool.storage.pbd_unplug("", lab.pool.db.refs("PBD", SR=lab.sr(locked.sr_uuid)[0])[1])
+    ran = pool_command("attach", locked.scsi_id, *more)
+    assert ran.status == 4 and "Another client has locked" in ran.err
+    assert lab.pool.db.refs("SR", uuid=locked.sr_uuid) and len(locks(lab)) == 1
+
+
+@pytest.mark.parametrize("named", ["sr_uuid", "name", "scsi_id"])
+def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, named):
+    ran = pool_command("unlock", getattr(locked, named), "--dry-run")
+    assert ran.status == 0 and "would be unlocked; it is locked by `relvmoiscsi pool restore` of" in ran.out
+    type_in("n\n")
+    ran = pool_command("unlock", getattr(locked, named))
+    assert ran.status == 4 and "If that run is alive, it will stop. Break the lock? [y/N]" in ran.err
+    assert len(locks(lab)) == 1
+    ran = pool_command("unlock", getattr(locked, named), "--yes", "--json")
+    (row,) = json.loads(ran.out)["unlocked"]
+    assert ran.status == 0 and row["what"] == locked.scsi_id and row["doing"] == "restore" and locks(lab) == []
+    ran = pool_command("unlock", getattr(locked, named), "--yes")
+    assert ran.status == 3 and (named == "scsi_id" or "No client has locked" in ran.err)
+    assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
+
+
+def test_nothing_is_locked_when_a_command_has_ended(lab, pool_command):
+    clone = lab.clone("Production")
+    assert pool_command("attach", clone, "--yes").status == 0 and locks(lab) == []
+    assert pool_command("discard", "--all", "--yes").status == 0 and locks(lab) == []

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import time
 
 import pytest
 
@@ -14,7 +13,7 @@ from kit.pool.errors import XenError
 from kit.pool_lab import Lab
 from relvmoiscsi import cli
 from relvmoiscsi.cli import pool
-from relvmoiscsi.pool.vms import choice, owner
+from relvmoiscsi.pool.vms import choice
 
 pytestmark = pytest.mark.states
 
@@ -122,7 +121,6 @@ def with_a_snapshot(office, _run):
 )
 def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatch, state, more):
     monkeypatch.setattr(choice, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
     state(office, pool_command)
     before, words = office.state(), ["clone", "copy", "--all", "--json", *more]
     dry = pool_command(*words, "--dry-run")
@@ -324,16 +322,13 @@ def fail():
     raise XenError("SR_BACKEND_FAILURE_46", "", "The VDI is not available", "")
 
 
-def test_a_half_one_is_told_what_finishes_it(office, pool_command, monkeypatch):
-    waited = []
-    monkeypatch.setattr(time, "sleep", waited.append)
+def test_a_half_one_is_told_what_finishes_it(office, pool_command):
     office.pool.api.before = lambda method, _: method == "VM.add_to_other_config" and fail()
     pool_command("clone", "copy", "web", "--yes")
     office.pool.api.before = None
     ran = pool_command("discard", "copy", "--with-vms", "--yes")
     assert ran.status == 4 and "the same `clone` again finishes it" in ran.err
     assert pool_command("clone", "copy", "web", "--yes").status == 0
-    assert choice.PATIENCE_SECONDS in waited, "whoever has made it might be about to finish it"
     assert pool_command("discard", "copy", "--with-vms", "--yes").status == 0
 
 
@@ -477,6 +472,7 @@ def test_the_dry_run_of_home_names_the_disks_that_are_moved(halted, pool_command
     halted.pool.api.before = stop
     assert pool_command("restore", "--home", "web", "--yes").status != 0
     halted.pool.api.before = None
+    halted.later()
     ran = pool_command("restore", "--home", "web", "--dry-run")
     assert [line for line in ran.out.splitlines() if "  disk" in line] == [
         f"  disk 1: {new['1']} is moved to the SR {home}"
@@ -550,8 +546,7 @@ def test_wrong_words_of_restore_and_rescue(office, pool_command, words):
 
 
 @pytest.fixture
-def halted(office, monkeypatch):
-    monkeypatch.setattr(owner, "PATIENCE_SECONDS", 0.0)
+def halted(office):
     office.pool.api.vms.vm_hard_shutdown("", office.web)
     return office
 

@@ -10,9 +10,10 @@ import pytest
 
 from kit.pool.api import GoneAway
 from kit.pool_lab import only_reads
-from relvmoiscsi.errors import NotFound, RelvmoiscsiError
-from relvmoiscsi.pool import attach, attach_plan, discard, luns, records
+from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.pool import attach, attach_plan, luns, records
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import forget
 
 _LABELS = ("name_label", "name_description", "tags", "other_config")
 
@@ -158,6 +159,7 @@ def test_of_one_whose_run_was_killed_at_each_call(lab, is_down):
     while True:
         clone = lab.clone("Production")
         was_killed = killed(lab, clone, number)
+        lab.later()
         seen.append(len(holds(lab, clone)))
         assert holds(lab, clone) == []
         if not was_killed:
@@ -192,12 +194,12 @@ def test_of_one_without_a_pbd(lab):
 def test_of_one_that_was_detached_and_of_one_that_was_discarded(lab):
     clone, ref, _ = copy_of(lab)
     with connect(lab.where()) as calls:
-        discard.detach(calls, records.read(calls), ref)
+        forget.detach(calls, records.read(calls), ref)
     done = [step[1:] for step in holds(lab, clone)]
     assert done == [step for step in ALL if step[0] in ("create PBD", "plug", "scan")]
 
     with connect(lab.where()) as calls:
-        discard.discard(calls, records.read(calls), ref)
+        forget.discard(calls, records.read(calls), ref)
     assert [step[1:] for step in holds(lab, clone)] == [step for step in ALL if step[0] != "resignature"]
 
 
@@ -255,29 +257,10 @@ def test_two_that_are_introduced_have_the_names_of_the_plan(lab):
     assert [on for _, what, on in done if what == "introduce"] == ["Production 2026-11-22", "Production 2026-11-22 (2)"]
 
 
-@pytest.mark.parametrize("probe_fails", [False, True], ids=["probed", "not probed"])
-def test_what_another_client_has_done_since_is_found_done(lab, world, probe_fails):
-    """t0: a discarded copy is planned; t1: another client attaches it; t2: the plan is carried out."""
-    clone, ref, _ = copy_of(lab)
-    with connect(lab.where()) as calls:
-        discard.discard(calls, records.read(calls), ref)
-        pool = records.read(calls)
-        chosen = attach.choose(luns.find(calls, pool, pool.portals()), [clone], [])
-        rows = attach.plan(calls, pool, chosen, attach.Wanted(date="later", run="the slower one"))
-        (first,) = lab.attach(clone)
-        before = lab.summary()
-        if probe_fails:
-            world.fail["sr_probe", clone] = NotFound("It is in use.", "SRInUse")
-        (done,) = attach.carry_out(calls, pool, rows, attach.Wanted(date="later", run="the slower one"))
-    assert rows[0].introduces and done.error is None
-    assert (done.sr_uuid, done.name, done.hosts) == (first.sr_uuid, first.name, first.hosts)
-    assert lab.summary() == before
-
-
 def test_an_sr_of_the_same_uuid_that_is_another_one_is_refused_in_the_plan(lab):
     clone, ref, pbds = copy_of(lab)
     with connect(lab.where()) as calls:
-        discard.detach(calls, records.read(calls), ref)
+        forget.detach(calls, records.read(calls), ref)
     lab.pool.db.set("SR", ref, "type", "lvmohba")
     rows, promised, _, _ = planned(lab, clone, is_run=False)
     assert promised == [] and "and on another LUN than" in str(rows[0].refusal)

@@ -5,18 +5,19 @@ import pytest
 
 from kit.pool.api import GoneAway
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.pool import discard, records
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.connection import connect
+from relvmoiscsi.pool.vms import forget
 
 
-def forget(lab, uuid):
+def forgotten(lab, uuid):
     with connect(lab.where()) as calls:
         pool = records.read(calls)
         ref = pool.sr_by_uuid(uuid)
         if ref is not None:
-            discard.verify_copy(pool, ref)
-            discard.verify_unused(pool, discard.read_uses(calls, [ref]))
-            discard.discard(calls, pool, ref)
+            records.verify_copy(pool, ref)
+            forget.verify_unused(pool, forget.read_uses(calls, [ref]))
+            forget.discard(calls, pool, ref)
 
 
 def give_to_vm(lab, uuid, name, running):
@@ -32,7 +33,7 @@ def test_it_is_gone_from_the_pool_and_its_lun_is_as_it_was(lab, world):
     (done,) = lab.attach(clone)
     content = world.lun(clone).disk.peek(0, world.lun(clone).disk.size_bytes)
     world.log.clear()
-    forget(lab, done.sr_uuid)
+    forgotten(lab, done.sr_uuid)
 
     assert lab.summary() == before
     assert world.lun(clone).disk.peek(0, world.lun(clone).disk.size_bytes) == content
@@ -46,7 +47,7 @@ def test_a_detached_copy_stays_without_pbds_and_is_attached_again(lab):
     before = lab.summary()
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        discard.detach(calls, pool, pool.sr_by_uuid(done.sr_uuid))
+        forget.detach(calls, pool, pool.sr_by_uuid(done.sr_uuid))
     _, sr = lab.sr(done.sr_uuid)
     assert (sr["PBDs"], len(sr["VDIs"])) == ([], 4)
 
@@ -65,7 +66,7 @@ def test_the_master_is_unplugged_last(lab, world):
         unplug(session, pbd)
 
     lab.pool.api._methods["PBD.unplug"] = told
-    forget(lab, done.sr_uuid)
+    forgotten(lab, done.sr_uuid)
 
     assert len(order) == 3 and order[-1] == lab.pool.master
 
@@ -74,21 +75,21 @@ def test_a_running_vm_keeps_it(lab):
     (done,) = lab.attach(lab.clone("Production"))
     vbd = give_to_vm(lab, done.sr_uuid, "rescue", running=True)
     with pytest.raises(Refused, match="Running or suspended VMs have disks on the SR 'Production 2026-11-22': rescue"):
-        forget(lab, done.sr_uuid)
+        forgotten(lab, done.sr_uuid)
     assert all(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD").values())
 
     lab.pool.db.set("VBD", vbd, "currently_attached", False)
-    forget(lab, done.sr_uuid)
+    forgotten(lab, done.sr_uuid)
     assert lab.pool.db.refs("SR", uuid=done.sr_uuid) == []
 
 
 def test_the_memory_of_a_suspended_vm_keeps_it():
     vms = {
-        "vm": {"name_label": "sleeping", "suspend_VDI": "vdi"},
-        "other": {"name_label": "awake", "suspend_VDI": "NULL"},
+        "vm": {"name_label": "sleeping", "suspend_VDI": "vdi", "other_config": {}},
+        "other": {"name_label": "awake", "suspend_VDI": "NULL", "other_config": {}},
     }
 
-    assert discard.uses_of({"vdi": {}}, {}, vms) == discard.Uses({"vm": "sleeping"}, {})
+    assert forget.uses_of({"vdi": {}}, {}, vms) == forget.Uses({"vm": "sleeping"}, {})
 
 
 def test_a_host_that_is_down_and_has_it_keeps_it_whole(lab):
@@ -96,11 +97,11 @@ def test_a_host_that_is_down_and_has_it_keeps_it_whole(lab):
     (done,) = lab.attach(lab.clone("Production"))
     lab.pool.go_down(lab.pool.hosts[2])
     with pytest.raises(Refused, match="while these hosts are down.*: xs3. Nothing was unplugged"):
-        forget(lab, done.sr_uuid)
+        forgotten(lab, done.sr_uuid)
     assert all(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD").values())
 
     lab.pool.come_back(lab.pool.hosts[2])
-    forget(lab, done.sr_uuid)
+    forgotten(lab, done.sr_uuid)
     assert lab.pool.db.refs("SR", uuid=done.sr_uuid) == []
 
 
@@ -116,7 +117,7 @@ def test_a_vm_that_starts_meanwhile_keeps_it_on_all_hosts(lab, number):
 
     lab.pool.api.before = before
     with pytest.raises(Refused, match="VMs have disks on the SR 'Production 2026-11-22': web"):
-        forget(lab, done.sr_uuid)
+        forgotten(lab, done.sr_uuid)
     lab.pool.api.before = None
 
     ref, _ = lab.sr(done.sr_uuid)
@@ -131,13 +132,13 @@ def test_who_has_disks_there(lab):
     give_to_vm(lab, lab.world.sr_uuid(lab.originals["Production"][0]), "elsewhere", running=True)
     with connect(lab.where()) as calls:
         ref, _ = lab.sr(done.sr_uuid)
-        uses = discard.read_uses(calls, [ref])[ref]
+        uses = forget.read_uses(calls, [ref])[ref]
         assert (list(uses.running.values()), list(uses.halted.values())) == (["on"], ["off"])
 
 
 def test_an_sr_that_is_no_copy_is_refused(lab, world):
     with pytest.raises(Refused, match="is no copy that `relvmoiscsi pool attach` has introduced"):
-        forget(lab, world.sr_uuid(lab.originals["Production"][0]))
+        forgotten(lab, world.sr_uuid(lab.originals["Production"][0]))
 
 
 def test_killed_at_every_call_the_next_run_finishes_it(lab, world):
@@ -156,11 +157,12 @@ def test_killed_at_every_call_the_next_run_finishes_it(lab, world):
 
         lab.pool.api.before = cut
         try:
-            forget(lab, done.sr_uuid)
+            forgotten(lab, done.sr_uuid)
         except RelvmoiscsiError:
             pass
         lab.pool.api.before = None
-        forget(lab, done.sr_uuid)
+        lab.later()
+        forgotten(lab, done.sr_uuid)
         assert lab.summary() == before, number
         if count[0] <= number:
             break

@@ -10,10 +10,11 @@ from kit.lun_world import World
 from kit.pool.api import GoneAway
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.pool import attach, discard, luns, records
+from relvmoiscsi.pool import attach, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.records import Portal
+from relvmoiscsi.pool.vms import forget
 
 
 def find(lab, *portals):
@@ -145,7 +146,7 @@ def test_a_discarded_copy_comes_back_by_its_scsi_id(lab, world):
     clone = lab.clone("Production")
     (first,) = lab.attach(clone)
     with connect(lab.where()) as calls:
-        discard.discard(calls, records.read(calls), lab.sr(first.sr_uuid)[0])
+        forget.discard(calls, records.read(calls), lab.sr(first.sr_uuid)[0])
     with pytest.raises(NotFound):
         lab.attach(everything=True)
     (again,) = lab.attach(clone)
@@ -158,7 +159,7 @@ def test_a_discarded_copy_whose_journal_is_gone_is_still_known_by_its_ids(lab, w
     clone, original = lab.clone("Production"), world.sr_uuid(lab.originals["Production"][0])
     (first,) = lab.attach(clone)
     with connect(lab.where()) as calls:
-        discard.discard(calls, records.read(calls), lab.sr(first.sr_uuid)[0])
+        forget.discard(calls, records.read(calls), lab.sr(first.sr_uuid)[0])
     disk = world.lun(clone).disk
     journal = read_mark(disk).journal
     disk.poke(journal.offset, bytes(len(journal.data)))
@@ -177,7 +178,7 @@ def test_a_clone_of_a_copy_that_was_discarded_is_its_untouched_twin(lab, world):
     (copy,) = lab.attach(first)
     second = world.clone(first)
     with connect(lab.where()) as calls:
-        discard.discard(calls, records.read(calls), lab.sr(copy.sr_uuid)[0])
+        forget.discard(calls, records.read(calls), lab.sr(copy.sr_uuid)[0])
     found = {lun.scsi_id: lun for lun in find(lab)}
     assert (found[first].kind, found[second].kind, found[second].of_sr) == ("resignatured", "clone", copy.sr_uuid)
 
@@ -191,7 +192,7 @@ def test_a_clone_of_a_copy_that_was_discarded_is_its_untouched_twin(lab, world):
 
 
 def notes(lab):
-    return [key for key in lab.pool.db.get("pool", lab.pool.pool, "other_config") if key.startswith("relvmoiscsi:")]
+    return [key for key in lab.pool.db.get("pool", lab.pool.pool, "other_config") if "relvmoiscsi:at-work:" in key]
 
 
 def test_the_note_is_gone_when_all_srs_are_marked(lab, world):

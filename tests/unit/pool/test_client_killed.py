@@ -105,6 +105,7 @@ class Site:
         status = int(self.nursery.stdout.readline())
         self.pool.api.before = None
         until(lambda: self.pool.is_at_rest)
+        self.lab.later()
         return status, out.read_text(), count[0]
 
     def orphans(self):
@@ -113,7 +114,9 @@ class Site:
         return {secret["uuid"] for secret in secrets if secret["uuid"] not in named}
 
     def notes(self):
-        return [key for key in self.pool.db.get("pool", self.pool.pool, "other_config") if "relvmoiscsi" in key]
+        return [
+            key for key in self.pool.db.get("pool", self.pool.pool, "other_config") if key.startswith("relvmoiscsi")
+        ]
 
     def state(self):
         """The pool without references, UUIDs and passwords."""

@@ -6,11 +6,12 @@ import pytest
 from kit.lun_world import FABRIC
 from kit.pool_lab import IQN, TARGET, sr_disk
 from kit.sparse import SparseDisk
-from relvmoiscsi.errors import NotFound, UsageError
-from relvmoiscsi.pool import attach, discard, lists, luns, records
+from relvmoiscsi.errors import NotFound, Refused, UsageError
+from relvmoiscsi.pool import attach, lists, luns, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.records import Portal
+from relvmoiscsi.pool.vms import forget
 
 
 def find(lab, *portals):
@@ -78,7 +79,7 @@ def test_a_copy_that_was_detached_and_overwritten_is_not_taken_for_that_of_anoth
     (done,) = lab.attach(clone)
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        discard.detach(calls, pool, pool.sr_by_uuid(done.sr_uuid))
+        forget.detach(calls, pool, pool.sr_by_uuid(done.sr_uuid))
     overwrite(lab, world, clone)
 
     (failed,) = lab.attach(clone)
@@ -93,11 +94,11 @@ def test_one_that_was_detached_and_overwritten_since_we_looked_is_not_plugged_ei
         chosen = attach.choose(luns.find(calls, pool, pool.portals(), 1), [clone], [])
         (done,) = lab.attach(clone)
         now = records.read(calls)
-        discard.detach(calls, now, now.sr_by_uuid(done.sr_uuid))
+        forget.detach(calls, now, now.sr_by_uuid(done.sr_uuid))
         overwrite(lab, world, clone)
-        (failed,) = attach.attach(calls, pool, chosen, attach.Wanted(run="the slower one"))
+        with pytest.raises(Refused, match="Another client has attached or discarded the LUN"):
+            attach.attach(calls, pool, chosen, attach.Wanted(run="the slower one"))
 
-    assert failed.status == "failed" and "must be forgotten" in str(failed.error)
     assert lab.sr(done.sr_uuid)[1]["PBDs"] == [] and world.state(clone) == "clean"
 
 

@@ -186,6 +186,7 @@ def test_killed_at_each_call_while_a_clone_fails(lab, world, shown, is_over):
         except RelvmoiscsiError:
             pass
         lab.pool.api.before = watch
+        lab.later()
         if not is_over:
             assert {result.status for result in lab.attach(bad, good)} == {FAILED}
         assert shown == [], number
@@ -215,6 +216,7 @@ def test_no_host_sees_a_clone_on_which_a_killed_run_may_be_at_work(lab, world, s
     lab.pool.api.before = dies
     assert {each.status for each in lab.attach(bad, good)} == {FAILED}
     lab.pool.api.before = watch
+    lab.later()
     assert of(lab, world, bad) and of(lab, world, good, "Testing")
     world.fail["sr_probe", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
     (result,) = lab.attach(good, bad) if is_named else lab.attach(good)

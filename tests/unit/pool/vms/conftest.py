@@ -9,7 +9,6 @@ from kit.pool.api import GoneAway
 from kit.pool_lab import only_reads
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool.vms import owner
 
 
 class Day:
@@ -107,6 +106,7 @@ def dies(request, lab):
                 work()
             except RelvmoiscsiError:
                 pass
+        lab.later()
         return death
 
     return die
@@ -115,9 +115,3 @@ def dies(request, lab):
 @pytest.fixture
 def day(lab):
     return Day(lab)
-
-
-@pytest.fixture(autouse=True)
-def no_patience(monkeypatch):
-    """A run of which nothing is heard was cut."""
-    monkeypatch.setattr(owner, "PATIENCE_SECONDS", 0.0)

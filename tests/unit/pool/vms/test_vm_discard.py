@@ -5,9 +5,9 @@ import pytest
 
 from kit.examples import EVERY_OTHER_DEATH
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import discard, records
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import choice, inventory, rescue, restore
+from relvmoiscsi.pool.vms import choice, forget, inventory, rescue, restore
 from relvmoiscsi.pool.vms import discard as made_vms
 
 pytestmark = pytest.mark.states
@@ -249,7 +249,7 @@ def test_a_snapshot_of_a_copy_does_not_run(day):
     (done,) = day.clone("web")
     snapshot(day, day.db.by_uuid("VM", done.uuid), "with memory", memory=True)
     with connect(day.lab.where()) as calls:
-        uses = discard.read_uses(calls, [day.sr])[day.sr]
+        uses = forget.read_uses(calls, [day.sr])[day.sr]
     assert not uses.running and sorted(uses.halted.values()) == ["web 2026-11-22", "with memory (a snapshot)"]
 
 
@@ -272,7 +272,7 @@ def test_a_vm_that_was_copied_from_one_with_a_lent_disk_has_no_lent_disk(day):
     other = day.lab.vm("copied")
     day.db.set("VBD", vbd, "VM", other)
     with connect(day.lab.where()) as calls:
-        uses = discard.read_uses(calls, [day.sr])[day.sr]
+        uses = forget.read_uses(calls, [day.sr])[day.sr]
     assert uses.lent == {} and uses.halted == {other: "copied"} and helper not in uses.halted
 
 
@@ -329,12 +329,19 @@ def lent(day):
 
 
 @pytest.mark.parametrize(
-    ("comes", "message"),
-    [(restored, "VMs were restored from the SR"), (made, "web 2026-11-22"), (lent, "meanwhile: helper")],
+    ("comes", "message", "moment"),
+    [
+        (restored, "VMs were restored from the SR", "question"),
+        (made, "web 2026-11-22", "question"),
+        (lent, "meanwhile: helper", "question"),
+        (lent, "meanwhile: helper", "SR.get_all_records"),
+        (lent, "meanwhile: helper", "Async.PBD.unplug"),
+        (lent, "meanwhile: helper", "PBD.destroy"),
+        (lent, "", "SR.forget"),
+    ],
 )
-@pytest.mark.parametrize("moment", ["question", "SR.get_all_records", "Async.PBD.unplug", "PBD.destroy", "SR.forget"])
 def test_a_vm_that_comes_between_is_not_robbed(day, comes, message, moment):
-    """Whenever it gets its disks, but for the very last call."""
+    """Whenever it gets its disks, but for the very last call. Another client's run is refused meanwhile."""
     two_pbds = day.db.refs("PBD", SR=day.sr)
     seen = []
 
@@ -372,7 +379,7 @@ def test_the_restore_of_another_copy_is_none_of_this_one(day):
     vdi = day.db.refs("VDI", SR=sr, managed=True)[0]
     day.db.create("VBD", VM=day.web, VDI=vdi, userdevice="7", other_config={"relvmoiscsi:rescue": second.sr_uuid})
     with connect(day.lab.where()) as calls:
-        uses = discard.read_uses(calls, [day.sr, sr])
+        uses = forget.read_uses(calls, [day.sr, sr])
     assert uses[day.sr].restored == {day.web: "web"} and not uses[sr].restored
     assert uses[sr].halted == {day.web: "web"}
 

@@ -249,6 +249,7 @@ def test_undone_and_cut_what_was_moved_is_named_by_the_next(halted):
     halted.lab.pool.api.before = cut
     with pytest.raises(PoolFailure):
         take_home(halted)
+    halted.lab.later()
     moved = halted.lab.disks_of(halted.web)["0"][1]
 
     def dies(name, _params):

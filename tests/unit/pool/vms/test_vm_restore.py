@@ -11,10 +11,10 @@ from kit.pool.database import NULL
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.pool import discard, records
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import home, inventory, keep, restore, restore_journal, swapping
+from relvmoiscsi.pool.vms import forget, home, inventory, keep, restore, restore_journal, swapping
 
 
 def run(day, work):
@@ -308,8 +308,8 @@ def test_the_copy_is_not_discarded_under_it(halted):
     bring_back(halted)
 
     def uses(calls, pool, *_):
-        found = discard.read_uses(calls, [halted.sr])
-        discard.verify_unused(pool, found)
+        found = forget.read_uses(calls, [halted.sr])
+        forget.verify_unused(pool, found)
 
     with pytest.raises(Refused, match="VMs were restored from the SR .*: web. Take them home first"):
         run(halted, uses)
@@ -468,16 +468,19 @@ def test_a_disk_before_that_another_vm_has_got_is_not_put_back(halted):
     assert seen(halted) == before
 
 
-def test_undone_by_another_run_meanwhile_it_goes_no_further(halted):
+def test_a_person_who_hangs_a_disk_there_at_this_very_moment_keeps_it(halted):
+    mine = halted.lab.vdi("Testing", "data")[0]
+
     def before(name, _params):
         if name == "VBD.create":
             halted.lab.pool.api.before = None
-            undo(halted)
+            halted.db.create("VBD", VM=halted.web, VDI=mine, userdevice="0")
 
     halted.lab.pool.api.before = before
-    with pytest.raises((Refused, PoolFailure), match="Another run, or a person, has changed the disk 0"):
+    with pytest.raises((Refused, PoolFailure), match="Somebody has changed the disk 0 of the VM 'web' at this very"):
         bring_back(halted)
-    assert all(sr != halted.sr for sr, _ in halted.lab.disks_of(halted.web).values())
+    assert halted.lab.disks_of(halted.web)["0"][1] == uuid(halted, mine)
+    assert halted.db.get("VM", halted.web, "blocked_operations")
 
 
 def test_the_pool_is_busy_with_the_vm(halted):

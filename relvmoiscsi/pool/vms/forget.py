@@ -10,10 +10,11 @@ finished by the next.
 from typing import Collection, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.pool import vdis
+from relvmoiscsi.pool import lock, vdis
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Record, Records, passing
-from relvmoiscsi.pool.records import Pool, is_copy
-from relvmoiscsi.pool.vms.inventory import RESTORED, Inventory, is_restored
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import restore_journal
+from relvmoiscsi.pool.vms.inventory import Inventory
 from relvmoiscsi.pool.vms.rescue import is_lent
 
 
@@ -22,20 +23,9 @@ class Uses(NamedTuple):
 
     running: Dict[str, str]  #: VMs that have one plugged, or their memory there while they are suspended
     halted: Dict[str, str]  #: the others, and snapshots of VMs, also with their memory; the disk goes from them
-    restored: Dict[str, str] = {}  #: those whose own disks these are, since a `restore` from this very copy
+    restored: Dict[str, str] = {}  #: those whose journal names this very copy; a VM may have no disk at this moment
     lent: Dict[str, str] = {}  #: those to which `rescue` has lent one, running or halted
     control: Dict[str, str] = {}  #: control domains, with the UUID of the VBD
-
-
-def verify_copy(pool: Pool, sr: str) -> None:
-    """Raises Refused for an SR that was not introduced by `attach`."""
-    record = pool.srs[sr]
-    if not is_copy(record):
-        raise Refused(
-            "The SR {!r} ({}) is no copy that `relvmoiscsi pool attach` has introduced.".format(
-                record["name_label"], record["uuid"]
-            )
-        )
 
 
 def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") -> Uses:
@@ -47,14 +37,16 @@ def uses_of(sr_vdis: Records, vbds: Records, vms: Records, sr_uuid: str = "") ->
     found = Inventory(vms, vbds, {}, {}, sr_vdis)
     for vbd in vbds.values():
         if vbd["VDI"] in sr_vdis:
-            _add_vbd(uses, found, vbd, sr_uuid)
+            _add_vbd(uses, found, vbd)
     for ref, vm in vms.items():
+        if _is_restored_from(vm, sr_uuid):
+            uses.restored[ref] = str(vm["name_label"])
         if vm.get("suspend_VDI") in sr_vdis:
             (uses.halted if vm.get("is_a_snapshot") else uses.running)[ref] = _name_of(ref, vm)
     return uses._replace(halted={ref: name for ref, name in uses.halted.items() if ref not in uses.running})
 
 
-def _add_vbd(uses: Uses, found: Inventory, vbd: Record, sr_uuid: str) -> None:
+def _add_vbd(uses: Uses, found: Inventory, vbd: Record) -> None:
     ref, vm = vbd["VM"], found.vms.get(vbd["VM"], {})
     if vm.get("is_control_domain"):
         uses.control[ref] = f"{vm['name_label']} (VBD {vbd['uuid']})"
@@ -62,8 +54,6 @@ def _add_vbd(uses: Uses, found: Inventory, vbd: Record, sr_uuid: str) -> None:
     is_snapshot = bool(vm.get("is_a_snapshot"))
     kind = uses.running if vbd["currently_attached"] and not is_snapshot else uses.halted
     kind[ref] = _name_of(ref, vm)
-    if vm and not is_snapshot and _is_restored_from(vm, sr_uuid):
-        uses.restored[ref] = str(vm["name_label"])
     if is_lent(found, vbd):
         uses.lent[ref] = str(vm["name_label"])
 
@@ -74,9 +64,12 @@ def _name_of(ref: str, vm: Record) -> str:
 
 
 def _is_restored_from(vm: Record, sr_uuid: str) -> bool:
-    """Does its journal name this SR? A VM that was restored from another copy may have a disk here: a lent one."""
-    texts = [text for key, text in vm["other_config"].items() if key.startswith(RESTORED)]
-    return is_restored(vm) and any(sr_uuid in text for text in texts)
+    """Does its journal name this SR? A run may be cut when it has destroyed a VBD, so the VBDs do not tell. A VM that
+    was restored from another copy may have a disk here: a lent one. A journal that cannot be read is taken for one.
+    """
+    swaps, spoiled = restore_journal.read(vm)
+    texts = [str(vm["other_config"][key]) for key, _ in spoiled]
+    return any(swap.sr == sr_uuid for swap in swaps) or bool(sr_uuid) and any(sr_uuid in text for text in texts)
 
 
 def named(found: Mapping[str, str]) -> str:
@@ -99,8 +92,9 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
         if found.restored:
             raise Refused(
-                f"VMs were restored from the SR {name!r} and have their disks there: {named(found.restored)}. Take "
-                "them home first (`relvmoiscsi pool restore --home`), or undo that (`--undo`)."
+                f"VMs were restored from the SR {name!r}: {named(found.restored)}. Take them home first (`relvmoiscsi "
+                "pool restore --home VM`), or undo the restore (`relvmoiscsi pool restore --undo VM`), also one that "
+                "was cut. Where the VM has other disks by now, `relvmoiscsi pool restore --keep VM` ends the restore."
             )
         if found.lent:
             raise Refused(
@@ -134,7 +128,14 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
 
 def discard(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] = None) -> None:
     """Forget one SR; the caller has made sure that it is a copy and not in use. Raises what `detach` does."""
-    detach(calls, pool, sr, known)
+    with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
+        forget(calls, held, pool, sr, known)
+
+
+def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
+    """The same, of an SR that the caller has locked."""
+    _detach(calls, held, pool, sr, known)
+    held.verify(calls)
     try:
         _verify_nobody_new(calls, pool, sr, known)
     except Refused as error:
@@ -149,8 +150,13 @@ def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] =
     any that are halted.
 
     The caller has made sure that it is a copy and not in use. Raises PoolFailure; Refused where a VM has begun to use
-    it, which then goes on as before, or where a host is down.
+    it, which then goes on as before, where a host is down, or where another client works on the copy.
     """
+    with lock.held(calls, [lock.name_of(pool.srs[sr])], "discard") as held:
+        _detach(calls, held, pool, sr, known)
+
+
+def _detach(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[Collection[str]]) -> None:
     verify_hosts_up(pool, sr)
     pbds = pool.pbds_of(sr)
     order = [host for host in reversed(pool.hosts_in_order()) if host in pbds]  # the master is the last
@@ -170,6 +176,7 @@ def detach(calls: Calls, pool: Pool, sr: str, known: Optional[Collection[str]] =
     except Refused:
         _plug_again(calls, again)
         raise
+    held.verify(calls)
     for host in order:
         with passing("HANDLE_INVALID"):
             calls.call("PBD.destroy", pbds[host][0])

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One client at a time works on a copy. The lock is a key in other_config of the pool.
+
+    XenCenter.CustomFields.relvmoiscsi:lock:<what>:<number>
+        who has the lock, on which machine, since when, for what, and when the client has refreshed the lock
+
+`what` is the SCSIid of the copy's LUN: a client locks a clone before the clone's SR exists. `restore` locks the UUID of
+the VM as well, as two copies may be restored to one VM. Keys of the pool take the role pool-operator, but for those
+that begin as these do: there vm-operator is enough, and a vm-admin may clone and restore.
+
+xapi adds a key to a map only where the map does not have the key, under the lock of its database. So of two clients
+that add the same number one gets an error. The highest number has the lock. A client refreshes its lock under the next
+number, and another client breaks a stale lock under the next number as well: only one of them succeeds. After the add a
+client looks again, and withdraws where another client's key has come meanwhile.
+
+A client that was killed leaves its lock. The lock is stale STALE_SECONDS after it was refreshed last; `unlock` breaks
+it at once. All times are the master's: no clocks of clients are compared.
+Source: xen-api ocaml/database/db_cache_impl.ml process_structured_field; ocaml/idl/ocaml_backend/gen_db_actions.ml;
+ocaml/idl/datamodel_pool.ml other_config; ocaml/xapi/rbac.ml permission_of_action.
+"""
+
+import calendar
+import getpass
+import os
+import socket
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.pool import marks
+from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
+from relvmoiscsi.pool.records import SCSI_ID
+from relvmoiscsi.wording import printable
+
+KEY = "XenCenter.CustomFields.relvmoiscsi:lock:"
+STALE_SECONDS = 1800.0
+REFRESH_SECONDS = 300.0
+_FORM = "%Y-%m-%dT%H:%M:%SZ"
+_MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
+
+
+class Lock(NamedTuple):
+    """A lock as the pool has it."""
+
+    what: str  #: SCSIid of the LUN of a copy, or UUID of a VM
+    number: int
+    token: str  #: of the run that has it
+    who: str
+    host: str
+    process: str
+    doing: str  #: the command
+    since: str  #: times of the master, UTC
+    refreshed: str
+
+    def facts(self) -> Dict[str, str]:
+        """For JSON."""
+        names = ("what", "who", "host", "process", "doing", "since", "refreshed")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def key(self) -> str:
+        return f"{KEY}{self.what}:{self.number}"
+
+    def text(self) -> str:
+        """Who has it, as part of a sentence."""
+        return printable(
+            f"`relvmoiscsi pool {self.doing}` of {self.who} on {self.host} (process {self.process}), since "
+            f"{self.since}, refreshed at {self.refreshed}"
+        )
+
+    def is_stale(self, now: str) -> bool:
+        """Whether no client has refreshed it for STALE_SECONDS; never for one that cannot be read."""
+        last = _seconds(self.refreshed)
+        return last is not None and (_seconds(now) or 0) - last > STALE_SECONDS
+
+
+class _Pool(NamedTuple):
+    ref: str
+    other_config: Mapping[str, str]
+    now: str
+
+
+def name_of(sr: Record) -> str:
+    """What is locked for the copy that this SR is."""
+    return str(sr["other_config"].get(SCSI_ID) or sr["uuid"])
+
+
+def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[str]:
+    """The same for SRs (UUIDs), also those that the pool does not have any more. Raises PoolFailure."""
+    there = {sr["uuid"]: name_of(sr) for sr in calls.records("SR").values()}
+    return [there.get(uuid, uuid) for uuid in dict.fromkeys(sr_uuids)]
+
+
+def there_are(other_config: Mapping[str, str]) -> Dict[str, Lock]:
+    """The locks in other_config of the pool, by what they are on: of several on the same the one with the highest
+    number.
+    """
+    found: Dict[str, Lock] = {}
+    for lock in _all(other_config):
+        if lock.what not in found or found[lock.what].number < lock.number:
+            found[lock.what] = lock
+    return found
+
+
+def _all(other_config: Mapping[str, str]) -> Iterator[Lock]:
+    for key, text in other_config.items():
+        what, _, number = key[len(KEY) :].rpartition(":")
+        if key.startswith(KEY) and number.isdigit():
+            try:
+                values = marks.values_of(text)
+            except ValueError:
+                values = {}  # somebody has changed it by hand: `unlock` takes it away
+            rest = [str(values.get(name, "unknown")) for name in Lock._fields[2:]]
+            yield Lock(what, int(number), *rest)
+
+
+def read(calls: Calls) -> Dict[str, Lock]:
+    """The locks that there are, by what they are on. Raises PoolFailure."""
+    return there_are(_other_config(calls)[1])
+
+
+def verify_free(calls: Calls, whats: Iterable[str]) -> None:
+    """Raises Refused where another client has locked one of these now; PoolFailure."""
+    pool = _read(calls)
+    locks = there_are(pool.other_config)
+    for what in whats:
+        if what in locks and not locks[what].is_stale(pool.now):
+            raise _refused(locks[what])
+
+
+@contextmanager
+def held(calls: Calls, whats: Iterable[str], doing: str) -> Iterator["Held"]:
+    """The locks on all of these for as long as the block runs. Raises Refused where another client has one of them;
+    then none is taken. PoolFailure.
+
+    A lock that cannot be released at the end, as the pool is gone, becomes stale.
+    """
+    mine = Held(calls, list(dict.fromkeys(whats)), doing)
+    try:
+        mine.take()
+        mine.keep_fresh()
+        yield mine
+    finally:
+        mine.release()
+
+
+class Held:
+    """The locks of this run."""
+
+    def __init__(self, calls: Calls, whats: Sequence[str], doing: str) -> None:
+        self._calls, self._whats = calls, whats
+        self._values = {
+            "token": str(uuid.uuid4()),
+            "who": _who(),
+            "host": socket.gethostname(),
+            "process": str(os.getpid()),
+            "doing": doing,
+        }
+        self._numbers: Dict[str, int] = {}
+        self._busy, self._over = threading.Lock(), threading.Event()
+
+    def verify(self, calls: Calls) -> None:
+        """Raises Refused where somebody has broken one of the locks: whoever has it works on the copy now. To be called
+        before each step that changes something. PoolFailure.
+        """
+        locks = read(calls)
+        for what in self._whats:
+            if what not in locks or locks[what].token != self._values["token"]:
+                by = f" Now it has {locks[what].text()}." if what in locks else ""
+                raise Refused(f"Somebody has broken the lock that this run had on {what}.{by} This run has stopped.")
+
+    def take(self) -> None:
+        """Raises Refused, PoolFailure."""
+        for what in self._whats:
+            self._take(what)
+
+    def _take(self, what: str) -> None:
+        pool = _read(self._calls)
+        self._values.setdefault("since", pool.now)
+        before = [lock for lock in _all(pool.other_config) if lock.what == what]
+        last = max(before, key=lambda lock: lock.number, default=None)
+        if last is not None and not last.is_stale(pool.now):
+            raise _refused(last)
+        self._add(self._calls, pool, what, last.number + 1 if last is not None else 1)
+        after = {lock.key: lock for lock in _all(_other_config(self._calls)[1]) if lock.what == what}
+        others = [lock for key, lock in after.items() if lock.token != self._values["token"] and lock not in before]
+        if others:
+            raise _refused(max(others, key=lambda lock: lock.number))
+        for lock in before:
+            self._calls.call("pool.remove_from_other_config", pool.ref, lock.key)
+
+    def _add(self, calls: Calls, pool: _Pool, what: str, number: int) -> None:
+        text = marks.text_of({**self._values, "refreshed": pool.now})
+        self._numbers[what] = number
+        marks.add(calls, "pool", pool.ref, f"{KEY}{what}:{number}", text)
+
+    def keep_fresh(self) -> None:
+        """Have a thread refresh the locks until they are released."""
+        threading.Thread(target=self._refresh_all, daemon=True).start()
+
+    def _refresh_all(self) -> None:
+        calls = None
+        while not self._over.wait(REFRESH_SECONDS):
+            try:
+                calls = calls or self._calls.another()
+                self.refresh(calls)
+            except Refused:
+                return  # `verify` tells that to the work
+            except RelvmoiscsiError:
+                pass  # the pool may be back the next time; if not, the lock becomes stale
+        if calls is not None:
+            calls.close()
+
+    def refresh(self, calls: Calls) -> None:
+        """Say that this run is alive. Raises Refused where somebody has broken a lock, PoolFailure."""
+        with self._busy:
+            if self._over.is_set():
+                return
+            self.verify(calls)
+            pool = _read(calls)
+            for what in self._whats:
+                old = self._numbers[what]
+                self._add(calls, pool, what, old + 1)
+                calls.call("pool.remove_from_other_config", pool.ref, f"{KEY}{what}:{old}")
+
+    def release(self) -> None:
+        """Take away what this run has added, and what is stale. A lock that another client has is left."""
+        self._over.set()
+        with self._busy:
+            try:
+                pool = _read(self._calls)
+                for lock in _all(pool.other_config):
+                    if lock.token == self._values["token"] or lock.is_stale(pool.now):
+                        self._calls.call("pool.remove_from_other_config", pool.ref, lock.key)
+            except PoolFailure:
+                pass  # the error that has ended the work is the one to tell
+
+
+def unlock(calls: Calls, lock: Lock) -> List[Lock]:
+    """Break a lock, and the others of the same run; what was broken. Raises PoolFailure."""
+    broken: Dict[str, Lock] = {}
+    for _ in range(_MOST_ROUNDS):
+        ref, other_config = _other_config(calls)
+        there = [each for each in _all(other_config) if each.token == lock.token or each.key == lock.key]
+        if not there:
+            break
+        for each in there:
+            calls.call("pool.remove_from_other_config", ref, each.key)
+            broken[each.what] = each
+    return [broken[what] for what in sorted(broken)]
+
+
+def _refused(lock: Lock) -> Refused:
+    return Refused(
+        f"Another client has locked {lock.what}: {lock.text()}. Nothing was changed. Wait until that run has ended. If "
+        f"it was killed, break its lock: `relvmoiscsi pool unlock {lock.what}`; {STALE_SECONDS / 60:.0f} minutes after "
+        "it was refreshed last the lock counts no more."
+    )
+
+
+def _other_config(calls: Calls) -> Tuple[str, Mapping[str, str]]:
+    ((ref, record),) = list(calls.records("pool").items())[:1]
+    return ref, record["other_config"]
+
+
+def _read(calls: Calls) -> _Pool:
+    ((ref, record),) = list(calls.records("pool").items())[:1]
+    now = _seconds(str(calls.call("host.get_servertime", record["master"]))) or 0
+    return _Pool(ref, record["other_config"], time.strftime(_FORM, time.gmtime(now)))
+
+
+def _seconds(moment: str) -> Optional[int]:
+    """Since 1970; None for what is no time. xapi writes times with dashes or without."""
+    try:
+        return calendar.timegm(time.strptime(moment.replace("-", ""), _FORM.replace("-", "")))
+    except ValueError:
+        return None
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # nobody has this number
+        return str(os.getuid())

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""One client at a time: the lock in the pool, taken, refreshed, stale, broken; whatever comes between two calls."""
+
+import json
+
+import pytest
+
+from kit.pool.api import GoneAway
+from kit.pool_fakes import until
+from relvmoiscsi.errors import Refused
+from relvmoiscsi.pool import lock
+from relvmoiscsi.pool.calls import PoolFailure
+from relvmoiscsi.pool.connection import connect
+
+WHAT = "360014050000000000000000000000003"
+
+
+@pytest.fixture
+def calls(lab):
+    with connect(lab.where()) as calls:
+        yield calls
+
+
+@pytest.fixture
+def other(lab):
+    """Another client."""
+    with connect(lab.where()) as calls:
+        yield calls
+
+
+@pytest.fixture
+def killed(lab):
+    """A client that is killed with its lock."""
+    with connect(lab.where()) as calls:
+        yield calls
+
+
+def taken(calls, doing="restore"):
+    mine = lock.Held(calls, [WHAT], doing)
+    mine.take()
+    return mine
+
+
+def keys(lab):
+    config = lab.pool.db.get("pool", lab.pool.pool, "other_config")
+    return sorted(key[len(lock.KEY) :] for key in config if key.startswith(lock.KEY))
+
+
+def just_before(lab, method, work):
+    """Another client does something just before the first call of this method, of those that come from now on."""
+
+    def before(name, _params):
+        if name == method:
+            lab.pool.api.before = None
+            work()
+
+    lab.pool.api.before = before
+
+
+def test_who_has_it_is_told_to_the_other_with_the_command_that_breaks_it(lab, calls, other):
+    with lock.held(calls, [WHAT], "attach"), pytest.raises(Refused) as refused:
+        taken(other)
+    said = str(refused.value)
+    (there,) = [each for each in said.split("`") if each.startswith("relvmoiscsi pool unlock")]
+    assert there == f"relvmoiscsi pool unlock {WHAT}"
+    for part in ("`relvmoiscsi pool attach` of ", " on ", "(process ", "since 20", "refreshed at 20", "30 minutes"):
+        assert part in said
+    assert keys(lab) == []
+    taken(other).release()
+    assert keys(lab) == []
+
+
+def test_of_several_none_is_taken_where_one_is_locked(lab, calls, other):
+    with lock.held(calls, ["b"], "attach"):
+        with pytest.raises(Refused, match="has locked b"), lock.held(other, ["a", "b", "c"], "attach"):
+            pass
+        assert keys(lab) == ["b:1"]
+
+
+def test_of_two_that_add_at_the_same_moment_one_goes_on(lab, calls, other):
+    """xapi adds no key that is there."""
+    first = []
+    just_before(lab, "pool.add_to_other_config", lambda: first.append(taken(other)))
+    with pytest.raises(Refused, match="Another client has locked"):
+        taken(calls)
+    first[0].verify(other)
+    assert keys(lab) == [f"{WHAT}:1"]
+
+
+def test_an_answer_that_was_lost_is_no_other_client(lab, calls):
+    """XenAPI makes the call again, and xapi answers that the key is there."""
+    api, real = lab.pool.api, lab.pool.api.call
+    lost = []
+
+    def call(method, params, local=False):
+        found = real(method, params, local)
+        if method == "pool.add_to_other_config" and not lost:
+            lost.append(method)
+            raise GoneAway()
+        return found
+
+    api.call = call
+    mine = taken(calls)
+    del api.call
+    assert lost and api.calls.count("pool.add_to_other_config") == 2
+    mine.verify(calls)
+
+
+def test_it_is_stale_after_30_minutes_and_not_before(lab, calls, other):
+    slow = taken(calls)
+    lab.later(30)
+    with pytest.raises(Refused):
+        taken(other)
+    lab.later(1)
+    mine = taken(other, "discard")
+    mine.verify(other)
+    assert keys(lab) == [f"{WHAT}:2"]
+    with pytest.raises(Refused, match="Somebody has broken the lock .* Now it has `relvmoiscsi pool discard`"):
+        slow.verify(calls)
+    slow.release()
+    mine.verify(other)
+
+
+def test_a_run_that_is_alive_is_never_stale(lab, calls, other):
+    mine = taken(calls)
+    for _ in range(4):
+        lab.later(25)
+        mine.refresh(calls)
+    with pytest.raises(Refused):
+        taken(other)
+    mine.verify(calls)
+    mine.release()
+    assert keys(lab) == []
+
+
+def test_a_thread_refreshes_it_while_the_work_goes_on(lab, calls, monkeypatch):
+    monkeypatch.setattr(lock, "REFRESH_SECONDS", 0.01)
+    with lock.held(calls, [WHAT], "restore --home") as mine:
+        until(lambda: any(not key.endswith((":1", ":2")) for key in keys(lab)))
+        mine.verify(calls)
+    assert keys(lab) == []
+
+
+def test_a_pool_that_is_away_for_a_while_does_not_end_the_refreshing(lab, calls, monkeypatch):
+    monkeypatch.setattr(lock, "REFRESH_SECONDS", 0.01)
+    gone = []
+
+    def before(name, _params):
+        if name == "host.get_servertime" and len(gone) < 3:
+            gone.append(name)
+            raise GoneAway()
+
+    with lock.held(calls, [WHAT], "restore --home"):
+        lab.pool.api.before = before
+        until(lambda: len(gone) >= 3 and keys(lab) != [f"{WHAT}:1"])
+    assert keys(lab) == []
+
+
+def test_of_the_run_that_refreshes_and_one_that_breaks_it_at_the_same_moment_one_has_it(lab, calls, other):
+    slow = taken(calls)
+    lab.later()
+    just_before(lab, "pool.add_to_other_config", lambda: slow.refresh(calls))
+    with pytest.raises(Refused):
+        taken(other)
+    slow.verify(calls)
+
+    lab.later()
+    won = []
+    just_before(lab, "pool.add_to_other_config", lambda: won.append(taken(other)))
+    slow.refresh(calls)
+    won[0].verify(other)
+    with pytest.raises(Refused, match="Somebody has broken the lock"):
+        slow.verify(calls)
+
+
+def test_two_that_break_a_stale_lock_at_once(lab, calls, other, killed):
+    taken(killed)
+    lab.later()
+    first = []
+    just_before(lab, "pool.add_to_other_config", lambda: first.append(taken(other)))
+    with pytest.raises(Refused):
+        taken(calls)
+    first[0].verify(other)
+
+
+def test_one_who_has_seen_a_stale_lock_withdraws_where_another_has_a_new_one(lab, calls, other, killed):
+    """The stale one was released meanwhile, and the numbers begin at 1 again."""
+    old = taken(killed)
+    old.refresh(killed)
+    lab.later()
+    new = []
+
+    def meanwhile():
+        old.release()
+        new.append(taken(other))
+
+    just_before(lab, "pool.add_to_other_config", meanwhile)
+    mine = lock.Held(calls, [WHAT], "discard")
+    with pytest.raises(Refused):
+        mine.take()
+    mine.release()
+    new[0].verify(other)
+    assert keys(lab) == [f"{WHAT}:1"]
+
+
+def test_it_is_broken_by_the_command_at_once_with_all_that_its_run_has(lab, calls, other):
+    mine = lock.Held(calls, ["a VM", WHAT], "restore")
+    mine.take()
+    broken = lock.unlock(other, lock.read(other)[WHAT])
+    assert {each.what for each in broken} == {WHAT, "a VM"} and keys(lab) == []
+    with pytest.raises(Refused, match="Somebody has broken the lock that this run had on"):
+        mine.verify(calls)
+    with pytest.raises(Refused, match="Somebody has broken the lock"):
+        mine.refresh(calls)
+    assert keys(lab) == []
+
+
+def test_a_lock_that_is_refreshed_while_it_is_broken_does_not_stay(lab, calls, other):
+    mine = taken(calls)
+    found = lock.read(other)[WHAT]
+    ref = lab.pool.pool
+    text = lab.pool.db.get("pool", ref, "other_config")[f"{lock.KEY}{WHAT}:1"]
+    just_before(
+        lab,
+        "pool.remove_from_other_config",
+        lambda: lab.pool.db.add_to("pool", ref, "other_config", f"{lock.KEY}{WHAT}:2", text),
+    )
+    lock.unlock(other, found)
+    assert keys(lab) == []
+    with pytest.raises(Refused):
+        mine.verify(calls)
+
+
+def test_one_that_somebody_has_spoiled_is_no_free_one_and_can_be_broken(lab, calls):
+    lab.pool.db.set("pool", lab.pool.pool, "other_config", {f"{lock.KEY}{WHAT}:7": "no JSON", "mine": "x"})
+    lab.later(10000)
+    with pytest.raises(Refused, match="of unknown on unknown"):
+        taken(calls)
+    lock.unlock(calls, lock.read(calls)[WHAT])
+    assert lab.pool.db.get("pool", lab.pool.pool, "other_config") == {"mine": "x"}
+    taken(calls).release()
+
+
+def test_a_name_from_the_pool_does_not_reach_the_terminal(lab, calls):
+    text = json.dumps({"who": "\x1b[2J", "host": "h", "refreshed": "2026-01-01T00:00:00Z"})
+    lab.pool.db.set("pool", lab.pool.pool, "other_config", {f"{lock.KEY}{WHAT}:1": text})
+    assert "\x1b" not in lock.read(calls)[WHAT].text()
+
+
+def test_the_lock_of_a_run_to_which_the_pool_is_lost_stays_until_it_is_stale(lab, calls, other):
+    def gone(_name, _params):
+        raise GoneAway()
+
+    with pytest.raises(PoolFailure), lock.held(calls, [WHAT], "attach"):
+        lab.pool.api.before = gone
+        calls.records("SR")
+    lab.pool.api.before = None
+    with pytest.raises(Refused):
+        taken(other)
+    lab.later()
+    taken(other)
+
+
+def test_stale_locks_of_others_go_when_a_run_ends_and_no_others(lab, calls, other, killed):
+    """Of a copy that nobody works with any more, say."""
+    lock.Held(killed, ["gone"], "discard").take()
+    lab.later()
+    lock.Held(killed, ["in use"], "attach").take()
+    with lock.held(calls, [WHAT], "restore"):
+        assert keys(lab) == [f"{WHAT}:1", "gone:1", "in use:1"]
+    assert keys(lab) == ["in use:1"]
