@@ -17,11 +17,12 @@ _relvmoiscsi_words() {
         'direct add') echo '-h --help --json -v --verbose --iscsi' ;;
         'direct remove') echo '-h --help --json -v --verbose' ;;
         'direct list') echo '-h --help --json -v --verbose' ;;
-        'pool') echo '-h --help --json -v --verbose luns attach map discard clone restore rescue save-vms secrets' ;;
+        'pool') echo '-h --help --json -v --verbose luns attach map discard unlock clone restore rescue save-vms secrets' ;;
         'pool luns') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs' ;;
         'pool attach') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --foreign --leave-others --name --map-out --hba --target --iqn --port --chap-user --chap-password-file --clean-secrets --jobs --dry-run --yes' ;;
         'pool map') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure' ;;
         'pool discard') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --clones-of --all --with-vms --leave-vms --dry-run --yes' ;;
+        'pool unlock') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --dry-run --yes' ;;
         'pool clone') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --all --name --isolated --network --keep-mac --snapshots --from-snapshot --no-vtpm --no-vgpu --jobs --dry-run --yes' ;;
         'pool restore') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --disk --shutdown --undo --home --keep --dry-run --yes' ;;
         'pool rescue') echo '-h --help --json -v --verbose --pool --user --password-file --ca --insecure --vm --rw --done --dry-run --yes' ;;
@@ -92,6 +93,10 @@ _relvmoiscsi_value() {
         'pool discard --password-file') echo 'FILE' ;;
         'pool discard --ca') echo 'FILE' ;;
         'pool discard --clones-of') echo '' ;;
+        'pool unlock --pool') echo '' ;;
+        'pool unlock --user') echo '' ;;
+        'pool unlock --password-file') echo 'FILE' ;;
+        'pool unlock --ca') echo 'FILE' ;;
         'pool clone --pool') echo '' ;;
         'pool clone --user') echo '' ;;
         'pool clone --password-file') echo 'FILE' ;;

@@ -41,6 +41,7 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
+from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import printable
 
 log = logging.getLogger(__name__)

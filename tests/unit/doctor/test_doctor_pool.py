@@ -90,7 +90,7 @@ def test_a_pool_in_which_all_is_well(world, pool):
 
 
 def test_a_host_without_an_initiator_name_is_named(world, pool):
-    pool.db.set("host", pool.hosts["xs2"], "iscsi_iqn", "")
+    pool.db.set("host", pool.hosts[XS2], "iscsi_iqn", "")
 
     finding = the_one([each for each in examine_pool(world.host(), read_pool(world.host()), INFO) if each.advice])
 
