@@ -2,7 +2,7 @@
 """What a LUN needs of a connection: `link.Link` is one over TCP, tests have one in memory."""
 
 from abc import ABC, abstractmethod
-from typing import Callable, Optional
+from typing import Callable
 
 from relvmoiscsi.iscsi.names import Portal
 from relvmoiscsi.iscsi.session import Session
@@ -13,11 +13,6 @@ class Carrier(ABC):
 
     session: Session
     portal: Portal  #: where it is, after redirections
-    is_redirected = False
-
-    @property
-    def portal_group(self) -> Optional[int]:
-        return self.session.parameters.portal_group
 
     @abstractmethod
     def wait(self, is_done: Callable[[], bool], what: str) -> None:

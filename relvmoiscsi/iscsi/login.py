@@ -66,7 +66,6 @@ class Parameters(NamedTuple):
     max_burst_bytes: int = 262144  #: of data for one R2T
     first_burst_bytes: int = 65536  #: of data before the first R2T
     immediate_data: bool = True
-    portal_group: Optional[int] = None
 
 
 Exchange = Generator[Request, Answer, Parameters]
@@ -127,7 +126,6 @@ def _agreed(told: Dict[str, str]) -> Parameters:
     default = Parameters()
     max_burst = min(_MAX_BURST, _length("MaxBurstLength", answers, default.max_burst_bytes))
     first_burst = min(_FIRST_BURST, _length("FirstBurstLength", answers, default.first_burst_bytes))
-    group = answers.get("TargetPortalGroupTag")
     return Parameters(
         header_digest=_choice("HeaderDigest", answers, "None", "CRC32C") == "CRC32C",
         data_digest=_choice("DataDigest", answers, "None", "CRC32C") == "CRC32C",
@@ -135,7 +133,6 @@ def _agreed(told: Dict[str, str]) -> Parameters:
         max_burst_bytes=max_burst,
         first_burst_bytes=min(first_burst, max_burst),
         immediate_data=_choice("ImmediateData", answers, "Yes", "No") == "Yes",
-        portal_group=None if group is None else number("TargetPortalGroupTag", group, 0, 65535),
     )
 
 

@@ -5,8 +5,8 @@ A session is lost with its connection. Then comes a new one with the same ISID, 
 and before anything else
 
     look     is it the same LUN, as large as before? A unit attention is followed by the same look
-    fence    where the new session is in another portal group, which the target does not take for a place of the old
-             one: LOGICAL UNIT RESET, before the first write
+    fence    LOGICAL UNIT RESET, before the first write of a session: it ends what the target still has of writes of a
+             session in another portal group, which the new one does not replace, or of a call on another host
     repeat   all writes since the last flush, batch by batch: a target that has lost its power has lost what it had
              acknowledged. They are kept for that, 64 MiB at most, and there is a flush in between where they are more
 
@@ -50,33 +50,18 @@ class Operation(NamedTuple):
 class Lun:
     """The LUN that `info` speaks of; `carrier` is a session over which it was looked at."""
 
-    def __init__(
-        self,
-        way: Way,
-        carrier: Carrier,
-        info: LunInfo,
-        name: str,
-        last_group: Optional[int],
-        has_several_portals: bool,
-    ) -> None:
-        """`last_group` is the portal group of the last session of this host that wrote, None where it is not known."""
+    def __init__(self, way: Way, carrier: Carrier, info: LunInfo, name: str) -> None:
         self.info, self.name = info, name
         self._way = way
         self._carrier: Optional[Carrier] = carrier
         self._is_known = True  # looked at, and nothing has happened since
         self._is_sure = False  # it was this LUN a moment ago
-        self._fenced: Optional[Carrier] = None  # on which no late write can come any more
-        self._last_group, self._has_several_portals = last_group, has_several_portals
+        self._fenced: Optional[Carrier] = None  # behind which no late write can come any more
         self._unflushed: List[List[Operation]] = []
         self._unflushed_bytes = 0
         self._to_repeat: List[List[Operation]] = []
         self._epoch = 0  # grows when all since the last flush is to be repeated
         self._losses = self._violations = self._attentions = 0
-
-    @property
-    def last_group(self) -> Optional[int]:
-        """The portal group of the last session that wrote; None where none did, or the target does not tell."""
-        return self._last_group
 
     def read(self, operations: Sequence[Operation]) -> None:
         """Return once all are done. Raises DeviceError, and Refused when it is another LUN, or reserved."""
@@ -112,12 +97,14 @@ class Lun:
     # --- a batch
 
     def _run(self, operations: Sequence[Operation]) -> None:
-        left = list(operations)
+        left, epoch = list(operations), self._epoch
         self._is_sure = False
         while left:
-            epoch = self._epoch
             try:
                 carrier = self._ready(left[0].action == WRITE)
+                if self._epoch != epoch and left[0].action == WRITE:  # what was answered may be lost as well
+                    left = list(operations)
+                epoch = self._epoch
                 self._attempt(carrier, left)
             except Lost as lost:
                 self._note_loss(lost, left[0])
@@ -126,8 +113,6 @@ class Lun:
                 problem = self._failure(left[0], over.message.rstrip("."), errno.ETIMEDOUT)
                 problem.sm_key = OutOfTime.sm_key
                 raise problem from over
-            if self._epoch != epoch and left and left[0].action == WRITE:
-                left = list(operations)
         self._losses = self._violations = self._attentions = 0
 
     def _ready(self, writes: bool) -> Carrier:
@@ -265,7 +250,7 @@ class Lun:
         if one.verdict != Verdict.DONE:
             raise self._unusable(now)
         self._compare_size(now)
-        self._is_known = self._is_sure = True
+        self._is_known = True
 
     def _unusable(self, now: LunInfo) -> Refused:
         return Refused(f"{self.name} cannot be used any more: {now.problem}.", "ISCSIDevice")
@@ -285,20 +270,13 @@ class Lun:
 
     def _fence(self, carrier: Carrier) -> None:
         """See that no write of a session before this one can come any more."""
-        if self._may_be_elsewhere(carrier):
-            carrier.session.reset_lun(self.info.lun)
-            carrier.wait(lambda: carrier.session.reset_response is not None, f"the reset of {self.name}")
-            response = carrier.session.reset_response
-            if response != _RESET_DONE:
-                log.warning("%s: the target does not reset the LUN (response %s)", self.name, response)
-            self._is_known = False  # a unit attention tells of the reset
-        self._fenced, self._last_group = carrier, carrier.portal_group
-
-    def _may_be_elsewhere(self, carrier: Carrier) -> bool:
-        """May a session of this host that wrote be in another portal group, where none takes its place?"""
-        if self._last_group is not None:
-            return carrier.portal_group != self._last_group
-        return carrier.is_redirected or self._has_several_portals
+        carrier.session.reset_lun(self.info.lun)
+        carrier.wait(lambda: carrier.session.reset_response is not None, f"the reset of {self.name}")
+        response = carrier.session.reset_response
+        if response != _RESET_DONE:
+            log.warning("%s: the target does not reset the LUN (response %s)", self.name, response)
+        self._is_known = False  # a unit attention tells of the reset
+        self._fenced = carrier
 
 
 def _batches(operations: Sequence[Operation]) -> List[List[Operation]]:

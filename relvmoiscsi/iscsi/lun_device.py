@@ -39,11 +39,6 @@ class LunDevice(Device):
     def info(self) -> LunInfo:
         return self._lun.info
 
-    @property
-    def last_group(self) -> Optional[int]:
-        """The portal group of the session that wrote, for `open_lun` of the next call; None where none did."""
-        return self._lun.last_group
-
     def pump(self) -> None:
         """Answer what the target has asked meanwhile; call it about each second while waiting for something else."""
         self._lun.pump()

@@ -56,7 +56,6 @@ def open_lun(
     writable: bool,
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
-    last_group: Optional[int] = None,
     scsi_id: Optional[str] = None,
 ) -> Iterator[LunDevice]:
     """A LUN as a device, by its SCSIid or (an int) its number, for the block.
@@ -64,7 +63,7 @@ def open_lun(
     A LUN that is named by its number is refused where it has another SCSIid than `scsi_id`, if that is given.
 
     Who opens it for writing has the lock of the LUN: the session ends every other one of this host that was opened to
-    write to it. `last_group` is what `LunDevice.last_group` was in the call before, where that is known.
+    write to it, and resets the LUN before the first write.
 
     Raises NotFound (DNSError, ISCSITarget, ISCSIDiscovery, ISCSIDevice), Refused (ISCSILogin, SRInUse), OutOfTime.
     """
@@ -80,7 +79,7 @@ def open_lun(
         way.isid = isid_of_writer(initiator.host_uuid, iqn, expected)
     opened = _find(way, lun, expected, writable)
     info, name = opened.look.info, f"iscsi://{portals[0]}/{iqn}/{opened.look.info.number}"
-    found = Lun(way, opened.carrier, info, name, last_group, len(portals) > 1)
+    found = Lun(way, opened.carrier, info, name)
     try:
         if writable and opened.look.is_read_only:
             raise read_only(name)

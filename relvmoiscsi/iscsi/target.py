@@ -174,8 +174,7 @@ class TargetWay(Way):
     def _log_in(self, portal: Portal, deadline: Deadline) -> Link:
         link = self._with_any_algorithm(portal, deadline)
         link.deadline, self._last = self.deadline, portal
-        group = link.portal_group
-        log.info("logged in to %s at %s, portal group %s", self.iqn, link.portal, "?" if group is None else group)
+        log.info("logged in to %s at %s", self.iqn, link.portal)
         return link
 
     def _with_any_algorithm(self, portal: Portal, deadline: Deadline) -> Link:
@@ -191,15 +190,12 @@ class TargetWay(Way):
         """Log in where the target redirects to."""
         wanted = Wanted("", self.initiator.name, self.iqn, self.credentials, self._algorithms)
         place = portal
-        for hop in range(MAX_REDIRECTIONS + 1):
+        for _ in range(MAX_REDIRECTIONS + 1):
             try:
-                link = _log_in_at(place, wanted, self.initiator, self.isid, deadline)
+                return _log_in_at(place, wanted, self.initiator, self.isid, deadline)
             except Redirected as redirected:
                 place = _place(redirected)
                 log.info("%s redirects the login to %s", portal, place)
-                continue
-            link.is_redirected = hop > 0
-            return link
         raise Refused(
             f"{portal} redirected the login {MAX_REDIRECTIONS + 1} times, and none of the addresses took it. Check the "
             "portals of the array.",

@@ -82,7 +82,7 @@ class MemoryTarget:
 
     def __init__(self, lun, script=None, parameters=None, piece=1 << 20):
         self.lun, self.script, self.piece = lun, dict(script or {}), piece
-        self.parameters = parameters or Parameters(portal_group=1)
+        self.parameters = parameters or Parameters()
         self.commands = []  #: operation codes, in order
         self.events = []  #: "session", "reset", "logout", and operation codes of what changes something or reads it
         self.sessions = 0
@@ -185,15 +185,14 @@ class MemoryCarrier(Carrier):
 
 
 class MemoryWay(Way):
-    """Sessions to a MemoryTarget; each has the parameters that `groups` names next, the last one for good."""
+    """Sessions to a MemoryTarget."""
 
-    def __init__(self, target, groups=(1,), most=1000):
-        self.target, self._groups, self._most = target, list(groups), most
+    def __init__(self, target, most=1000):
+        self.target, self._most = target, most
         self.moves = 0
 
     def first(self):
-        group = self._groups.pop(0) if len(self._groups) > 1 else self._groups[0]
-        return MemoryCarrier(self.target, self.target.parameters._replace(portal_group=group))
+        return MemoryCarrier(self.target, self.target.parameters)
 
     def again(self, attempt):
         if self.target.sessions >= self._most:

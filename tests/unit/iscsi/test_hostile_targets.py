@@ -336,10 +336,9 @@ def test_a_late_write_in_another_portal_group_is_ended_by_a_reset_of_the_lun():
             device.write([Chunk(0, b"N" * 512)])
             target.late_writes_land()
             assert device.read([Range(0, 512)]) == [b"N" * 512]
-            assert device.last_group == 2
 
         assert target.count("reinstated") == 0
-        assert target.count("task management", 5) == 2
+        assert target.count("task management", 5) == 2  # one for each session
 
 
 # --- discovery and lists

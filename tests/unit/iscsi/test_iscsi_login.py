@@ -72,7 +72,7 @@ def test_without_chap_it_takes_two_requests(piece):
     assert (play.last.flags, play.last.words[1:3]) == (0x87, [1, 43])
 
     play.say(TO_FULL, ("DataDigest", "CRC32C"), ("MaxBurstLength", "8192"), ("MaxRecvDataSegmentLength", "65536"))
-    assert play.parameters == Parameters(False, True, 65536, 8192, 8192, True, 3)
+    assert play.parameters == Parameters(False, True, 65536, 8192, 8192, True)
     assert play.last is None
 
 
@@ -306,7 +306,6 @@ def test_a_method_that_cannot_be_is_named(method, words):
         lambda play: play.say(TO_OPERATIONAL).say(TO_FULL, ("MaxBurstLength", "9" * 5000)),
         lambda play: play.say(TO_OPERATIONAL).say(TO_FULL, ("DataDigest", "CRC64")),
         lambda play: play.say(TO_OPERATIONAL).say(TO_FULL, ("ImmediateData", "Maybe")),
-        lambda play: play.say(TO_OPERATIONAL, ("TargetPortalGroupTag", "-1")).say(TO_FULL),
         lambda play: [play.say(0x00) for _ in range(21)],
         lambda play: [play.say(0x40, text=b"x" * 8000) for _ in range(9)],
     ],

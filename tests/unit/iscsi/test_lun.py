@@ -23,15 +23,16 @@ LOOK = 6  #: commands of a look
 ATTENTION = scsi.check(6, 0x29)
 
 
-def opened(target=None, groups=(1,), last_group=None, several=False, **more):
-    """A LUN that was looked at, which the script of the target does not count."""
+def opened(target=None, is_fenced=True, **more):
+    """A LUN that was looked at, which the script of the target does not count, and reset for the first session."""
     target = target or MemoryTarget(TargetLun(0, MIB), **more)
-    way = MemoryWay(target, groups)
+    way = MemoryWay(target)
     carrier = way.first()
     script, target.script = target.script, {}
     (one,) = look(carrier, [target.lun.address])
     target.script, target.commands, target.events = script, [], []
-    lun = Lun(way, carrier, one.info, "the LUN", last_group, several)
+    lun = Lun(way, carrier, one.info, "the LUN")
+    lun._fenced = carrier if is_fenced else None
     return target, way, lun, LunDevice(lun, writable=True)
 
 
@@ -97,7 +98,7 @@ def test_all_since_the_last_flush_is_written_again_batch_by_batch():
     device.flush()
 
     assert target.lun.disk.peek(0, 512) + target.lun.disk.peek(4096, 512) == block(4) + block(3)
-    assert target.events == [WRITE, FLUSH, WRITE, WRITE, WRITE, "session", WRITE, WRITE, WRITE, FLUSH]
+    assert target.events == [WRITE, FLUSH, WRITE, WRITE, WRITE, "session", "reset", WRITE, WRITE, WRITE, FLUSH]
 
 
 def test_writes_of_a_batch_that_were_answered_are_written_again():
@@ -127,7 +128,8 @@ def test_a_new_session_is_looked_at_before_anything_is_asked_of_it():
 
     device.write([Chunk(0, block(1))])
 
-    assert target.commands == [WRITE, 0x00, 0x12, 0x12, 0x12, 0x9E, 0x1A, WRITE]
+    look = [0x00, 0x12, 0x12, 0x12, 0x9E, 0x1A]
+    assert target.commands == [WRITE, *look, *look, WRITE]  # and behind the reset
 
 
 def other_identity(target):
@@ -215,7 +217,7 @@ def test_a_standby_portal_is_left_for_another():
     device.write([Chunk(4096, block(2))])
 
     assert way.moves == 1
-    assert target.events == [WRITE, "logout", "session", WRITE, WRITE]
+    assert target.events == [WRITE, "logout", "session", "reset", WRITE, WRITE]
 
 
 def test_where_all_portals_are_standby_it_says_so():
@@ -314,47 +316,23 @@ def test_no_more_is_kept_than_can_be_and_a_flush_comes_between(monkeypatch):
     assert target.lun.disk.peek(196608, 1024) == block(10, 2)
 
 
-@pytest.mark.parametrize(
-    "groups, last_group, several, resets",
-    [
-        ((1,), None, False, 0),
-        ((1,), 1, True, 0),
-        ((1,), 2, False, 1),
-        ((1,), None, True, 1),
-    ],
-    ids=["one portal", "the group of the last call", "another group than in the last call", "several portals"],
-)
-def test_a_late_write_of_another_portal_group_is_fenced_before_the_first_write(groups, last_group, several, resets):
-    target, _, _, device = opened(groups=groups, last_group=last_group, several=several)
+def test_late_writes_are_fenced_off_by_a_reset_before_the_first_write_of_a_session():
+    target, _, _, device = opened(is_fenced=False)
 
     device.read([Range(0, 512)])
-    assert "reset" not in target.events
     device.write([Chunk(0, block(1))])
     device.write([Chunk(512, block(1))])
 
-    assert target.events.count("reset") == resets
-    assert device.last_group == 1
-    if resets:
-        assert target.events.index("reset") < target.events.index(WRITE)
+    assert target.events == [READ, "reset", WRITE, WRITE]
 
 
-def test_a_new_session_in_another_portal_group_is_fenced_before_anything_is_repeated():
-    target, _, _, device = opened(groups=(1, 2), script={1: LOST})
+def test_a_new_session_is_fenced_before_anything_is_repeated():
+    target, _, _, device = opened(script={1: LOST})
     device.write([Chunk(0, block(1))])
 
     device.flush()
 
     assert target.events == [WRITE, "session", "reset", WRITE, FLUSH]
-    assert device.last_group == 2
-
-
-def test_a_redirected_session_is_fenced():
-    target, _, lun, device = opened()
-    lun._carrier.is_redirected = True
-
-    device.write([Chunk(0, block(1))])
-
-    assert target.events == ["reset", WRITE]
 
 
 def test_the_link_is_pumped_and_closed_with_a_logout():
