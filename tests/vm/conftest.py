@@ -7,6 +7,7 @@ taken away by the lab, everything else must have been taken away by what was tes
 
 import json
 import os
+import random
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,7 +28,9 @@ collect_ignore_glob = [] if IN_VM else ["test_*.py"]
 
 
 def pytest_addoption(parser):
-    parser.addoption("--pairs", type=int, default=1, help="how often test_timing.py measures")
+    parser.addoption("--pairs", type=int, default=1, help="how often the files bench_*.py measure")
+    parser.addoption("--calls", type=int, default=12, help="calls of which every other one is killed")
+    parser.addoption("--seed", type=int, default=random.randrange(1 << 32), help="of the moments of the kills")
 
 
 def pytest_collection_modifyitems(items):
@@ -36,10 +39,6 @@ def pytest_collection_modifyitems(items):
         if str(item.fspath) in here:
             item.add_marker("vm")
             item.add_marker("processes")
-            if item.get_closest_marker("execs") and Path("/proc/exitcode").exists():
-                item.add_marker(pytest.mark.skip(reason="User-mode Linux does not tell of execs"))
-            if item.get_closest_marker("fabric") and Path("/proc/exitcode").exists():
-                item.add_marker(pytest.mark.skip(reason="User-mode Linux has no Fibre Channel"))
 
 
 @pytest.hookimpl(trylast=True)
@@ -65,16 +64,10 @@ def lab(guest):
     yield bench
     try:
         bench.clear()
-        assert_untouched(before, except_for=iscsids(guest, before))
+        assert_untouched(before)
     except BaseException:  # the next test shall fail for itself alone
-        restore(before, except_for=iscsids(guest, before))
+        restore(before)
         raise
-
-
-def iscsids(guest, before):
-    """The iscsid of before may have been killed, and started again by the lab."""
-    gone = ["processes:" + pid for pid, command in before["processes"].items() if command.startswith("/sbin/iscsid")]
-    return [f"processes:{guest.iscsid.pid}", *gone]
 
 
 @pytest.fixture(scope="module")

@@ -1,185 +1,286 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""SR.create type=relvmoiscsi as xapi executes it, on real iSCSI, beside the original in use."""
+"""SR.create type=relvmoiscsi as xapi executes it, against the kernel's target, beside open-iscsi's own session.
 
-from xml.etree import ElementTree
+That session has the same initiator's name, an SR in use and I/O under way (kit.lab.neighbour); after each test it must
+not have noticed anything.
+"""
+
+import os
+import random
+import time
+from pathlib import Path
 
 import pytest
-import XenAPI
 
-from kit.lab import initiator
+from kit import builder
+from kit.lab import initiator, prober
+from kit.lab.bench import Lab
+from kit.lab.command import read as text_of
+from kit.lab.command import run, settle, until
 from kit.lab.lio import Chap
-from kit.lab.xapi import (
-    SUCCESS,
-    Call,
-    chosen,
-    config_of,
-    created,
-    install_rules,
-    remove_rules,
-)
-from kit.pool import client
+from kit.lab.neighbour import Neighbour
+from kit.lab.world import World, assert_untouched
+from kit.lab.xapi import SUCCESS, Call, chosen, created
+from kit.reader import read_sr
+from kit.sparse import SparseDisk
 
-TEXT_OF_SUCCESS = "successfully resigned"
+STEPS = [f"step {number} of 6" for number in range(1, 7)]
+CONFIG = Path("/etc/relvmoiscsi.conf")
+#: empty files that nobody holds
+LOCKS_OF_A_KILLED_CALL = ["files:/run/lock/lvm/*", "files:/run/lock/sm/*", "files:/run/relvmoiscsi/*"]
+#: programs by which a LUN comes to a host, or is kept from it
+OF_THE_HOST = {"iscsiadm", "iscsid", "multipath", "udevadm", "lvm", "pvs", "vgs", "dmsetup", "blkid"}
 
 
-def is_failure(answer, code):
+@pytest.fixture(scope="module")
+def neighbour(guest, host_with_sm):
+    before, lab = World.now(), Lab(guest)
+    neighbour = Neighbour(lab)
+    yield neighbour
+    neighbour.close()
+    lab.clear()
+    assert_untouched(before)
+
+
+@pytest.fixture(autouse=True)
+def unnoticed(neighbour, lab):
+    yield
+    neighbour.verify()
+
+
+@pytest.fixture
+def mapped(neighbour, lab):
+    """Maps a LUN behind the target on which the neighbour has its session; the session does not look by itself."""
+    luns = []
+
+    def add(image, number, **options):
+        luns.append(neighbour.array.add_lun(lab.lun(image, number=number, **options)))
+        return luns[-1]
+
+    yield add
+    lab.end_calls()
+    for lun in luns:
+        neighbour.forget(lun)
+    settle()
+
+
+@pytest.fixture
+def deadline():
+    """Sets it, in seconds."""
+    yield lambda seconds: CONFIG.write_text(f"[driver]\ndeadline = {seconds}\n")
+    if CONFIG.exists():
+        CONFIG.unlink()
+
+
+@pytest.fixture
+def slow_clone(lab, neighbour):
+    return lab.lun(neighbour.image.clone("slow.img"), breakable=True)
+
+
+def is_failure(answer, code, *words):
     """A failure that nobody takes for success."""
-    return answer[0] == f"SR_BACKEND_FAILURE_{code}" and TEXT_OF_SUCCESS not in str(answer)
+    ours = answer[0] == f"SR_BACKEND_FAILURE_{code}" and "successfully resigned" not in str(answer)
+    return ours and all(word in answer[2] for word in words)
+
+
+def sr_of(lun):
+    """The SR on a LUN, by the tests' own reader."""
+    return read_sr(SparseDisk.from_file(lun.path))
+
+
+def assert_new(lun, image):
+    sr = sr_of(lun)
+    assert sr.problems == ()
+    assert sr.uuid != image.sr.uuid
+    return sr.uuid
 
 
 # -- what it is for -----------------------------------------------------------------------------------------------
 
 
-def test_a_clone_is_resignatured_beside_its_original_in_use(lab, pool):
-    image = lab.image("chain")
-    original, clone = lab.lun(image), lab.lun(image.clone("clone.img"))
-    source, copies = lab.target(original), lab.target(clone)
-    digest = image.digest()
+def test_a_clone_on_the_iqn_of_its_original_is_found_by_the_storage_manager_afterwards(lab, pool, neighbour, mapped):
+    """With a session there SM does not scan, so the driver adds the one LUN to it, and no other."""
+    clone, other = (mapped(neighbour.image.clone(f"clone{number}.img"), number) for number in (7, 9))
 
-    with lab.attached(source, original, image.sr.uuid) as sr, lab.untouched():
-        assert created(pool, copies, clone) == SUCCESS
-        assert "MGT" in sr.active
+    assert created(pool, neighbour.array, clone) == SUCCESS
 
     (call,) = pool.log.of("sr_create")
     assert (call.status, call.stderr) == (0, b"")
-    seen = lab.probe(copies, clone)
-    # A row of xapi's for this call may stay if xapi dies; the SR on the LUN must not be that one.
-    assert seen.sr_uuid not in (call.params["sr_uuid"], image.sr.uuid)
+    device = initiator.device_of(clone.scsi_id)
+    assert os.path.realpath("/dev/disk/by-id/scsi-" + clone.scsi_id) == device
+    assert initiator.devices_of(other.scsi_id) == []
+    seen = prober.probe_device(device)
     assert seen.problems == ()
-    assert image.digest() == digest
+    # A row of xapi's for this call may stay if xapi dies; the SR on the LUN must not be that one.
+    assert seen.sr_uuid not in (call.params["sr_uuid"], neighbour.uuid)
+    became = dict(line.split("  becomes  ") for line in lab.smlog() if "  becomes  " in line)
+    assert {new.split()[0] for new in became.values()} == {seen.sr_uuid} | {vdi.uuid for vdi in seen.vdis}
 
-
-def test_smlog_has_the_map_of_the_sr_and_of_every_vdi(lab, pool):
-    image = lab.image("chain")
-    clone = lab.lun(image.clone("clone.img"))
-    copies = lab.target(clone)
-
-    assert created(pool, copies, clone) == SUCCESS
-
-    log = lab.smlog()
-    pairs = [line.split("  becomes  ") for line in log if "  becomes  " in line]
-    became = {old.split()[-1]: new.split()[0] for old, new in pairs}
-    seen = lab.probe(copies, clone)
-    assert set(became) == {image.sr.uuid} | {record.uuid for record in image.sr.mgt.records if not record.deleted}
-    assert set(became.values()) == {seen.sr_uuid} | {vdi.uuid for vdi in seen.vdis}
-    assert all(line.startswith("SM: [") for line in log)
-
-
-def test_the_same_call_again_gives_the_same_answer_without_a_write(lab, pool, clone):
-    copies = lab.target(clone)
-    assert created(pool, copies, clone) == SUCCESS
-    first = lab.digest(clone)
-
+    digest = lab.digest(clone)
     with lab.untouched():
-        assert created(pool, copies, clone) == SUCCESS
-
-    assert lab.digest(clone) == first
+        assert created(pool, neighbour.array, clone) == SUCCESS
+    assert lab.digest(clone) == digest
     assert any("was resignatured already" in line for line in lab.smlog())
 
 
-def test_a_clone_of_the_resignatured_lun_gets_identities_of_its_own(lab, pool, image, clone):
-    copies = lab.target(clone)
-    assert created(pool, copies, clone) == SUCCESS
-    first = lab.probe(copies, clone)
-    digest = lab.digest(clone)
-    third = lab.lun(type(image)(clone.path).clone("third.img"))
-    further = lab.target(third)
+def test_nothing_of_a_clone_reaches_this_host_though_every_other_call_is_killed(lab, pool, neighbour, pytestconfig):
+    seed = pytestconfig.getoption("--seed")
+    print(f"--seed {seed}")
+    dice = random.Random(seed)
+    kills = pytestconfig.getoption("--calls") // 2
+    image = neighbour.image
+    luns = [lab.lun(image.clone(f"clone{number}.img"), breakable=True) for number in range(1 + min(kills, 10))]
+    copies = lab.target(*luns)
+    for lun in luns:
+        lun.slow(20)  # else the kernel's target answers before a kill can come between
+    before, events = lab.world(), kernel_events()
+
+    with lab.secrets() as watcher:
+        assert created(pool, copies, luns[0]) == SUCCESS
+        whole = pool.log.of("sr_create")[-1].duration
+        found = {assert_new(luns[0], image)}
+        for number in range(kills):
+            lun = luns[1 + number % (len(luns) - 1)]
+            if number >= len(luns) - 1:
+                take_again(lun, image)
+            moment = (number + dice.random()) / kills * whole
+            call = Call(lab, created, pool, copies, lun)
+            killed_after(pool, moment)
+            call.end()
+            assert before.diff(lab.world(), except_for=LOCKS_OF_A_KILLED_CALL) == [], f"killed after {moment:.3f} s"
+            assert created(pool, copies, lun) == SUCCESS, f"killed after {moment:.3f} s"
+            assert before.diff(lab.world()) == []
+            found.add(assert_new(lun, image))
+
+    assert kernel_events() == events, "no device has come or gone, and udev was told nothing"
+    assert len(found) == 1 + kills
+    programs = {os.path.basename(line.split()[0]) for line in watcher.began}
+    assert not programs & OF_THE_HOST
+
+
+def kernel_events():
+    """How many events of devices there have been since the boot."""
+    return int(text_of("/sys/kernel/uevent_seqnum"))
+
+
+def killed_after(pool, seconds):
+    """The driver that is starting, killed that long after its start, if it has not ended."""
+    driver = pool.log.wait_for_start("sr_create", 60)
+    time.sleep(seconds)
+    if driver in pool.log.running():
+        os.kill(driver.pid, 9)
+
+
+def take_again(lun, image):
+    """A LUN is made the clone once more, under whoever has it open."""
+    run("dd", "if=" + image.path, "of=" + lun.path, "bs=1M", "conv=notrunc,sparse", "status=none")
+    assert sr_of(lun).uuid == image.sr.uuid
+
+
+def test_ten_calls_at_once_on_ten_luns_of_one_target_and_one_of_them_twice(lab, pool, deadline):
+    deadline(1200)  # one emulated processor for all of them
+    luns = [lab.lun(lab.disk(builder.one_vhd().disk, f"lun{number}.img")) for number in range(10)]
+    copies = lab.target(*luns)
 
     with lab.untouched():
-        assert created(pool, further, third) == SUCCESS
+        calls = [Call(lab, created, pool, copies, lun) for lun in [*luns, luns[0]]]
+        assert [call.end(600) for call in calls] == [SUCCESS] * 11
 
-    second = lab.probe(further, third)
-    assert second.problems == ()
-    assert len({image.sr.uuid, first.sr_uuid, second.sr_uuid}) == 3
-    assert not {vdi.uuid for vdi in first.vdis} & {vdi.uuid for vdi in second.vdis}
-    assert (first.vg_uuid, first.pv_uuid) != (second.vg_uuid, second.pv_uuid)
+    assert {sr_of(lun).uuid for lun in luns} == chosen(lab)
+    assert len(chosen(lab)) == 10
+
+
+# -- a LUN that this host sees ------------------------------------------------------------------------------------
+
+
+def test_a_lun_that_this_host_sees_is_written_unless_it_is_used_here(lab, make_pool, neighbour, mapped):
+    image = lab.image("chain")
+    clone, vg = mapped(image.clone("seen.img"), 7), "VG_XenStorage-" + image.sr.uuid
+    device, digest = neighbour.scan(clone), lab.digest(clone)
+    pool = make_pool(multipathing="true")
+
+    with open(device, "rb"):
+        read = created(pool, neighbour.array, clone)
+    initiator.lvm("vgchange", "-ay", vg, device=device)
+    active = created(pool, neighbour.array, clone)
+    initiator.lvm("vgchange", "-an", vg, device=device)
+
+    assert is_failure(read, 202, "in use"), read
+    assert is_failure(active, 202, "in use", vg.replace("-", "--")), active
     assert lab.digest(clone) == digest
 
-
-def test_the_session_of_an_sr_on_the_same_iqn_survives(lab, pool, image):
-    luns = [lab.lun(image)] + [lab.lun(image.clone(f"clone{n}.img")) for n in range(1, 10)]
-    array = lab.target(*luns)
-    digests = [lab.digest(lun) for lun in luns]
-
-    # Which of several copies a link by PV id leads to is udev's choice; of a line in SM's file blanks may stay.
-    links_and_blanks = ["links:*lvm-pv-uuid-*", "files:/run/sr-ref/*"]
-    with lab.attached(array, luns[0], image.sr.uuid) as sr, lab.untouched(except_for=links_and_blanks):
-        assert created(pool, array, luns[7]) == SUCCESS
-        assert "MGT" in sr.active
-
-    changed = [lun.number for lun, digest in zip(luns, digests) if lab.digest(lun) != digest]
-    assert changed == [7]
+    assert created(pool, neighbour.array, clone) == SUCCESS
+    assert_shown(clone, image)
 
 
-def test_a_lun_that_was_mapped_a_second_ago_is_found_on_the_session_that_is_there(lab, pool, image, original):
-    array = lab.target(original)
-    digest = image.digest()
-
-    blanks = ["files:/run/sr-ref/*", "links:*lvm-pv-uuid-*"]
-    with lab.attached(array, original, image.sr.uuid), lab.untouched(except_for=blanks):
-        clone = array.add_lun(lab.lun(image.clone("clone.img"), number=9))
-        assert created(pool, array, clone) == SUCCESS
-
-    assert image.digest() == digest
-
-
-def test_another_lun_at_the_place_of_the_one_this_host_knew_is_not_written_to(lab, pool, image, clone):
-    array = lab.target(clone)
-    initiator.login(array.iqn, array.portal)
-    initiator.device_of(clone.scsi_id)
-    array.remove_lun(clone)
-    other = array.add_lun(lab.lun(image.clone("other.img"), number=clone.number))
-    digest = lab.digest(other)
-
-    answer = created(pool, array, clone)
-
-    assert is_failure(answer, 67) and clone.scsi_id in answer[2], answer
-    assert lab.digest(other) == digest
-
-
-def test_lvm_does_not_grab_the_clone_while_events_activate(lab, pool, clone):
-    copies = lab.target(clone)
-
-    with lab.event_activation(), lab.untouched():
-        assert created(pool, copies, clone) == SUCCESS
-
-
-def test_without_our_rules_nothing_is_even_logged_in(lab, pool, clone):
-    """What events do to a clone that is not hidden, tests/vm/test_lab.py shows."""
-    copies = lab.target(clone)
-    digest = lab.digest(clone)
-    remove_rules()
+def test_the_map_of_a_lun_is_opened_for_its_paths_and_stays(lab, pool, neighbour, mapped):
+    clone = mapped(neighbour.image.clone("map.img"), 7)
+    device = neighbour.scan(clone)
+    wwids = Path("/etc/multipath/wwids").read_bytes()
+    run("multipath", "-a", device)
     try:
-        with lab.event_activation(), lab.untouched():
-            answer = created(pool, copies, clone)
-    finally:
-        install_rules()
+        run("multipath", device)
+        name = "/dev/mapper/" + clone.scsi_id
+        until(lambda: os.path.exists(name), "the map is there")
+        settle()
+        digest = lab.digest(clone)
+        with open(name, "rb"):
+            used = created(pool, neighbour.array, clone)
+        assert is_failure(used, 202, "in use"), used
+        assert lab.digest(clone) == digest
 
-    assert is_failure(answer, 202) and "57-relvmoiscsi.rules" in answer[2], answer
-    assert not any("logging in" in line for line in lab.smlog())
-    assert lab.digest(clone) == digest
+        assert created(pool, neighbour.array, clone) == SUCCESS
+        assert initiator.multipath_map(clone.scsi_id) == [os.path.basename(device)]
+        assert udev_knows(name)["ID_FS_UUID"] == prober.probe_device(name).pv_uuid
+    finally:
+        settle()
+        run("multipath", "-f", clone.scsi_id, check=False)
+        Path("/etc/multipath/wwids").write_bytes(wwids)
+    assert_new(clone, neighbour.image)
+
+
+def test_a_lun_that_appears_in_the_middle_of_a_call_is_shown_as_it_is_afterwards(lab, pool, neighbour, mapped):
+    clone = mapped(neighbour.image.clone("late.img"), 7, breakable=True)
+    clone.slow(100)
+
+    call = Call(lab, created, pool, neighbour.array, clone)
+    with call.stopped(STEPS[1]):
+        # LVM's commands do not wait for a call on a LUN that this host did not see.
+        initiator.lvm("vgchange", "--refresh", neighbour.sr.vg, device=neighbour.sr.device)
+        device = neighbour.scan(clone)
+        old = udev_knows(device)["ID_FS_UUID"]
+        descriptor = os.open(device, os.O_RDONLY)
+        label = os.pread(descriptor, 4096, 0)
+    clone.heal()
+    try:
+        assert call.end() == SUCCESS
+        assert os.pread(descriptor, 4096, 0) != label, "the page cache is stale"
+    finally:
+        os.close(descriptor)
+    assert udev_knows(device)["ID_FS_UUID"] != old
+    assert_shown(clone, neighbour.image)
+
+
+def udev_knows(device):
+    """The properties of a device in udev's database."""
+    settle()
+    lines = run("udevadm", "info", "-q", "property", device).out.splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def assert_shown(lun, image):
+    """LVM, the page cache and udev show the new identity of a LUN."""
+    device = initiator.device_of(lun.scsi_id)
+    seen = prober.probe_device(device)
+    assert seen.problems == () and seen.sr_uuid == assert_new(lun, image)
+    assert udev_knows(device)["ID_FS_UUID"] == seen.pv_uuid
 
 
 # -- passwords ----------------------------------------------------------------------------------------------------
 
 
-def test_chap_is_used_and_logged_nowhere(lab, pool, clone):
-    copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"))
-
-    with lab.untouched():
-        assert created(pool, copies, clone, chapuser="sm", chappassword="correct-horse-1") == SUCCESS
-        wrong = created(pool, copies, clone, chapuser="sm", chappassword="wrong-horse-22")
-        none = created(pool, copies, clone)
-
-    assert is_failure(wrong, 68) and is_failure(none, 68)
-    assert "Nothing was written." in wrong[2] and "Nothing was written." in none[2]
-    for secret in ("correct-horse-1", "wrong-horse-22"):
-        assert pool.log.grep(secret) == []
-        assert not any(secret in line for line in lab.smlog())
-
-
-@pytest.mark.execs
-def test_mutual_chap_is_used_and_shown_nowhere(lab, pool, clone):
+def test_mutual_chap_is_used_and_shown_nowhere(lab, pool, neighbour):
+    clone = lab.lun(neighbour.image.clone("clone.img"))
     copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"), mutual=Chap("array", "battery-staple-2"))
     digest = lab.digest(clone)
     ours = {"chapuser": "sm", "incoming_chapuser": "array", "incoming_chappassword": "battery-staple-2"}
@@ -192,221 +293,75 @@ def test_mutual_chap_is_used_and_shown_nowhere(lab, pool, clone):
         assert lab.digest(clone) == digest
         right = created(pool, copies, clone, chappassword="correct-horse-1", **ours)
 
-    assert is_failure(wrong, 68) and is_failure(not_the_array, 68) and right == SUCCESS
+    assert is_failure(wrong, 68, "Nothing was written.") and is_failure(not_the_array, 68, "Nothing was written.")
+    assert right == SUCCESS
     for secret in ("correct-horse-1", "wrong-horse-22", "battery-staple-2", "wrong-staple-33"):
         assert watcher.places(secret) == []
         assert pool.log.grep(secret) == []
         assert not any(secret in line for line in lab.smlog())
 
 
-def test_a_secret_under_our_own_key_is_used_and_no_copy_of_it_stays(lab, pool, clone):
-    copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"))
-    secret = pool.db.create("secret", value="correct-horse-1")
-    uuid = pool.db.get("secret", secret, "uuid")
+# -- while something breaks ---------------------------------------------------------------------------------------
+
+
+def test_a_target_that_goes_during_the_writes_and_comes_again(lab, pool, neighbour, slow_clone):
+    copies = lab.target(slow_clone)
+    slow_clone.slow(100)
 
     with lab.untouched():
-        assert created(pool, copies, clone, chapuser="sm", chapsecret=uuid) == SUCCESS
-    assert pool.db.refs("secret") == [secret]
+        call = Call(lab, created, pool, copies, slow_clone)
+        with call.stopped(STEPS[2]):
+            copies.disable()
+        call.reach(f" {copies.portal}: ")  # a login that was refused
+        slow_clone.heal()
+        copies.enable()
+        assert call.end() == SUCCESS
+
+    assert {assert_new(slow_clone, neighbour.image)} == chosen(lab)
 
 
-def test_a_xapi_that_hands_over_clear_passwords_is_served_as_well(lab, make_pool, clone):
-    pool = make_pool(move_secrets=False, originator=False)
-    copies = lab.target(clone, chap=Chap("sm", "correct-horse-1"))
+@pytest.mark.parametrize("how", ["unmapped", "writes fail"])
+def test_a_lun_that_fails_during_the_writes_is_finished_by_the_next_call(lab, pool, neighbour, slow_clone, how):
+    copies = lab.target(slow_clone)
+    slow_clone.slow(100)
 
-    with lab.untouched():
-        assert created(pool, copies, clone, chapuser="sm", chappassword="correct-horse-1") == SUCCESS
+    # The disk below the LUN, which goes when that is unmapped, had the link by the PV's id that is the original's then.
+    with lab.untouched(except_for=["links:*lvm-pv-uuid-*"]):
+        call = Call(lab, created, pool, copies, slow_clone)
+        with call.stopped(STEPS[2]):
+            if how == "unmapped":
+                copies.remove_lun(slow_clone)
+            else:
+                slow_clone.fail_writes()
+        failed = call.end(58)  # CloudStack waits for 60 seconds
+    assert failed[0].startswith("SR_BACKEND_FAILURE_") and "successfully resigned" not in str(failed), failed
 
-    assert not any("correct-horse-1" in line for line in lab.smlog())
-
-
-# -- what cannot be done ------------------------------------------------------------------------------------------
-
-
-UNREACHABLE = [
-    ({"SCSIid": "3600140500000000000000000000000000"}, 67),
-    ({"targetIQN": "iqn.2026-01.lab:none"}, 83),
-    ({"port": "3999"}, 141),
-    ({"target": "127.0.0.9"}, 141),
-    ({"target": "no-such-name.invalid"}, 140),
-    ({"target": None}, 95),
-]
-
-
-def test_what_cannot_be_reached_is_told_apart_and_leaves_nothing(lab, pool, clone):
-    copies = lab.target(clone)
-    digest = lab.digest(clone)
-
-    with lab.untouched():
-        answers = [(change, code, created(pool, copies, clone, **change)) for change, code in UNREACHABLE]
-
-    for change, code, answer in answers:
-        assert is_failure(answer, code), (change, answer)
-    assert lab.digest(clone) == digest
+    if how == "unmapped":
+        copies.add_lun(slow_clone)
+    slow_clone.heal()
+    assert created(pool, copies, slow_clone) == SUCCESS
+    assert {assert_new(slow_clone, neighbour.image)} == chosen(lab)
 
 
-def test_a_lun_without_an_sr_and_a_read_only_one_are_refused(lab, pool, image):
-    empty = lab.lun(lab.blank("empty.img"))
-    locked = lab.lun(image.clone("locked.img"), read_only=True)
-    target = lab.target(empty, locked)
-    digests = lab.digest(empty), lab.digest(locked)
+def test_a_lun_that_answers_nothing_is_waited_for_until_the_deadline(lab, pool, neighbour, slow_clone, deadline):
+    copies = lab.target(slow_clone)
+    digest = lab.digest(slow_clone)
+    deadline(8)
 
     with lab.untouched():
-        nothing, read_only = created(pool, target, empty), created(pool, target, locked)
+        slow_clone.freeze()
+        given_up = created(pool, copies, slow_clone)
+        assert is_failure(given_up, 47, "The 8 seconds of this call", "wrote nothing"), given_up
+        assert lab.digest(slow_clone) == digest
 
-    assert is_failure(nothing, 92) and "is empty" in nothing[2]
-    assert is_failure(read_only, 202) and "read-only" in read_only[2]
-    assert (lab.digest(empty), lab.digest(locked)) == digests
+        deadline(50)
+        slow_clone.slow(100)
+        call = Call(lab, created, pool, copies, slow_clone)
+        call.reach(STEPS[2])
+        slow_clone.freeze()
+        call.join(3)
+        assert call.answer is None, "it waits"
+        slow_clone.heal()
+        assert call.end() == SUCCESS
 
-
-def test_a_volume_group_over_two_luns_is_refused(lab, pool):
-    luns = [lab.lun(lab.blank(f"pv{n}.img", 128 << 20)) for n in range(2)]
-    target = lab.target(*luns)
-    initiator.login(target.iqn, target.portal)
-    devices = [initiator.device_of(lun.scsi_id) for lun in luns]
-    initiator.lvm("vgcreate", "VG_XenStorage-8a4ee3a1-8dbd-4b5e-8c1f-0a8f6e3b9a11", *devices)
-    initiator.logout(target.iqn)
-    digests = [lab.digest(lun) for lun in luns]
-
-    with lab.untouched():
-        answers = [created(pool, target, lun) for lun in luns]
-
-    for answer in answers:
-        assert answer[0].startswith("SR_BACKEND_FAILURE_") and TEXT_OF_SUCCESS not in str(answer)
-        assert "physical volumes" in answer[2], answer
-    assert [lab.digest(lun) for lun in luns] == digests
-
-
-def test_an_sr_that_has_the_scsi_id_is_never_touched(lab, pool, image, clone):
-    copies = lab.target(clone)
-    digest = lab.digest(clone)
-    sr = pool.db.create("SR", name_label="in use", type="lvmoiscsi", uuid=image.sr.uuid)
-    pool.db.create("PBD", SR=sr, host=pool.master, device_config={"SCSIid": clone.scsi_id}, currently_attached=True)
-
-    with lab.untouched():
-        answer = created(pool, copies, clone)
-
-    assert is_failure(answer, 202) and image.sr.uuid in answer[2]
-    assert lab.digest(clone) == digest
-
-
-def test_a_lun_in_use_on_this_host_is_never_touched(lab, pool, image, original):
-    """xapi knows of no SR on it, and LVM holds its volumes open."""
-    array = lab.target(original)
-    digest = image.digest()
-
-    with lab.attached(array, original, image.sr.uuid) as sr, lab.untouched(except_for=["files:/run/sr-ref/*"]):
-        answer = created(pool, array, original)
-        assert "MGT" in sr.active
-
-    assert answer[0].startswith("SR_BACKEND_FAILURE_") and TEXT_OF_SUCCESS not in str(answer)
-    assert "in use" in answer[2] or "held" in answer[2], answer
-    assert image.digest() == digest
-
-
-# -- how it is asked ----------------------------------------------------------------------------------------------
-
-
-def listed(stderr, root, row):
-    """What an orchestrator makes of a list on a driver's stderr."""
-    document = ElementTree.fromstring(stderr)
-    assert document.tag == root
-    return [{field.tag: field.text.strip() for field in each} for each in document.findall(row)]
-
-
-def test_without_an_iqn_the_targets_are_listed(lab, pool, clone):
-    copies = lab.target(clone)
-
-    with lab.untouched():
-        answer = created(pool, copies, clone, targetIQN=None)
-
-    assert is_failure(answer, 96)
-    rows = listed(answer[3], "iscsi-target-iqns", "TGT")
-    assert [row["TargetIQN"] for row in rows] == [copies.iqn, "*"]
-
-
-def test_without_a_scsi_id_the_luns_are_listed(lab, pool, image):
-    luns = [lab.lun(image.clone(f"clone{n}.img")) for n in range(3)]
-    copies = lab.target(*luns)
-
-    with lab.untouched():
-        answer = created(pool, copies, luns[0], SCSIid=None)
-
-    assert is_failure(answer, 107)
-    rows = listed(answer[3], "iscsi-target", "LUN")
-    assert [(row["LUNid"], row["SCSIid"]) for row in rows] == [(str(lun.number), lun.scsi_id) for lun in luns]
-
-
-def test_other_addresses_and_ports(lab, pool, image):
-    for number, portal in enumerate(["[::1]:3260", "127.0.0.2:3261"]):
-        clone = lab.lun(image.clone(f"clone{number}.img"))
-        copies = lab.target(clone, portals=[portal])
-
-        with lab.untouched():
-            assert created(pool, copies, clone, port=portal.rpartition(":")[2]) == SUCCESS
-
-
-def test_the_second_of_two_targets_serves_when_the_first_does_not(lab, pool, clone):
-    copies = lab.target(clone)
-
-    with lab.untouched():
-        assert created(pool, copies, clone, target="127.0.0.9,127.0.0.1") == SUCCESS
-
-
-@pytest.mark.parametrize("python", ["py36", "current"])
-def test_it_runs_on_old_and_new_pythons_and_under_the_observer(lab, make_pool, clone, python):
-    interpreter = lab.python(python)
-    pool = make_pool(observer=interpreter)
-    copies = lab.target(clone)
-
-    with lab.untouched():
-        assert created(pool, copies, clone) == SUCCESS
-
-    (call,) = pool.log.of("sr_create")
-    assert interpreter in call.argv[0] and call.stderr == b""
-
-
-def probed(pool, target, lun):
-    with client.connected(pool) as session:
-        host = session.xenapi.host.get_all()[0]
-        answer = session.xenapi.SR.probe(host, config_of(target, lun), "relvmoiscsi", {})
-    (row,) = listed(answer, "SRlist", "SR")
-    return row
-
-
-def test_a_probe_tells_the_state_and_writes_nothing(lab, pool, image, clone):
-    copies = lab.target(clone)
-    digest = lab.digest(clone)
-
-    with lab.untouched():
-        before = probed(pool, copies, clone)
-    assert lab.digest(clone) == digest
-    assert created(pool, copies, clone) == SUCCESS
-    after = probed(pool, copies, clone)
-
-    assert (before["state"], before["UUID"]) == ("clean", image.sr.uuid)
-    assert after["state"] == "resignatured"
-    assert (after["old_uuid"], after["new_uuid"]) == (image.sr.uuid, after["UUID"])
-
-
-def test_two_calls_at_once_give_one_resignature(lab, pool, clone):
-    copies = lab.target(clone)
-
-    with lab.untouched():
-        calls = [Call(lab, pool, copies, clone) for _ in range(2)]
-        assert [call.end() for call in calls] == [SUCCESS, SUCCESS]
-
-    seen = lab.probe(copies, clone)
-    assert seen.problems == ()
-    assert chosen(lab) == {seen.sr_uuid}
-
-
-def test_nothing_but_create_and_probe_is_there(pool, lab, clone):
-    copies = lab.target(clone)
-    with client.connected(pool) as session, lab.untouched():
-        sr = session.xenapi.SR.introduce("1c3f2ae0-32a5-4bd8-b8a6-27a0ae6f5d10", "n", "", "relvmoiscsi", "", True, {})
-        pbd = session.xenapi.PBD.create(
-            {"host": pool.master, "SR": sr, "device_config": config_of(copies, clone), "other_config": {}}
-        )
-        with pytest.raises(XenAPI.Failure) as caught:
-            session.xenapi.PBD.plug(pbd)
-    assert TEXT_OF_SUCCESS not in str(caught.value.details)
+    assert {assert_new(slow_clone, neighbour.image)} == chosen(lab)

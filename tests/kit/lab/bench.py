@@ -2,7 +2,7 @@
 """What a test holds in its hands: the fixture `lab`."""
 
 import contextlib
-import threading
+import itertools
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,11 @@ from .world import World, assert_untouched
 VENVS = Path(__file__).resolve().parents[3] / ".venv"
 WWIDS = "/etc/multipath/wwids"
 
+_TARGETS = itertools.count(1)
+
 
 class Lab:
-    """A host and its storage, for one test. What is made here is gone after the test."""
+    """A host and its storage, for one test. `clear` takes away what was made here, and nothing of another Lab."""
 
     #: interpreters a driver must run on: the newest, 3.6 where there is one, and the system's
     pythons = tuple(
@@ -38,15 +40,13 @@ class Lab:
 
     def __init__(self, guest):
         self.guest = guest
-        self.iscsid = guest.iscsid
         self.syslog = guest.syslog
-        self.is_over = threading.Event()  #: the test has ended: whoever makes calls makes no further one
+        self._others = {iqn for iqn, _ in initiator.sessions()}, luns.names()  #: sessions and files: they stay
         self._targets = []
         self._luns = []
         self._threads = []
         self._srs = []
         self._mark = guest.syslog.mark()
-        self._number = 0
 
     # -- storage ----------------------------------------------------------------------------------------------------
 
@@ -64,10 +64,9 @@ class Lab:
 
     def target(self, *lun_list, iqn=None, **options):
         """A target that is up; LUNs without a number of their own get 0, 1, ... `options`: see lio.Target."""
-        self._number += 1
         for number, lun in enumerate(lun_list):
             lun.number = lun.number or number
-        target = Target(iqn or f"iqn.2026-01.lab:t{self._number}", lun_list, **options)
+        target = Target(iqn or f"iqn.2026-01.lab:t{next(_TARGETS)}", lun_list, **options)
         self._targets.append(target)
         return target.create()
 
@@ -81,6 +80,11 @@ class Lab:
         return luns.Image(lun.path).digest()
 
     # -- the host ---------------------------------------------------------------------------------------------------
+
+    def attach(self, target, lun, uuid):
+        """The SR on `lun` is in use on this host, until this Lab is cleared."""
+        self._srs.append(initiator.AttachedSr(target, lun, uuid))
+        return self._srs[-1].attach()
 
     def attached(self, target, lun, uuid):
         """Context: the SR on `lun` is in use on this host."""
@@ -127,10 +131,6 @@ class Lab:
             self.guest.multipathd.stop()
             write(WWIDS, wwids + "\n")
 
-    def mend_luns(self):
-        for lun in self._luns:
-            lun.mend()
-
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def begin(self, thread):
@@ -142,21 +142,20 @@ class Lab:
 
     def end_calls(self, seconds=300):
         """Mend the LUNs, and wait until the threads of the test have ended, whatever became of the test."""
-        self.is_over.set()
-        self.mend_luns()
+        for lun in self._luns:
+            lun.mend()
         for thread in self._threads:
             thread.join(seconds)
             assert not thread.is_alive(), f"a call of this test has not ended {seconds} seconds after it"
 
     def clear(self):
         """Take away what this test made through the lab, all of it even if some of it cannot be."""
+        iqns, files = self._others
         with contextlib.ExitStack() as ends:  # the last of them is the first
-            ends.callback(luns.remove_all)
+            ends.callback(luns.remove_all, keep=files)
             for target in self._targets:
                 ends.callback(target.remove)
-            ends.callback(initiator.logout_all)
+            ends.callback(initiator.logout_all, keep=iqns)
             for sr in self._srs:
                 ends.callback(sr.detach)
-            if self.iscsid.pid is None:
-                self.iscsid.start()
-            self.end_calls()
+            ends.callback(self.end_calls)

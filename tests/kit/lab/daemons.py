@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The daemons of a host, as children of the test session: they can be killed and started again."""
+"""The daemons of a host, as children of the test session."""
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 
@@ -47,15 +46,8 @@ class Daemon:
         return "@" + self.socket in read("/proc/net/unix").split()
 
     def stop(self):
-        self._end(signal.SIGTERM)
-
-    def kill(self):
-        """As `kill -9`."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, number):
         if self.pid is not None:
-            self._process.send_signal(number)
+            self._process.terminate()
             try:
                 self._process.wait(20)
             except subprocess.TimeoutExpired:

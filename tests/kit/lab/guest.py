@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 
 from .command import run, settle, write
@@ -25,7 +24,7 @@ devices {{
     obtain_device_list_from_udev = 0
     hints = "none"
     allow_changes_with_duplicate_pvs = 1
-    global_filter = [ "r|^/dev/loop|", "r|^/dev/mapper/lab-|", "r|^/dev/disk/by-id/dm-name-lab-|", "a|.*|" ]
+    global_filter = [ "r#^/dev/(loop|vd)#", "r|^/dev/mapper/lab-|", "r|^/dev/disk/by-id/dm-name-lab-|", "a|.*|" ]
 }}
 global {{
     metadata_read_only = {read_only}
@@ -44,9 +43,9 @@ backup {{
 }}
 """
 
-#: replacement_timeout is 144 s in dom0 (15 with multipath): too long to wait for in a test
+#: replacement_timeout, seconds until I/O to a vanished target fails, is 144 in dom0 (15 with multipath)
 ISCSID_CONF = """node.startup = manual
-node.session.timeo.replacement_timeout = {replacement}
+node.session.timeo.replacement_timeout = 20
 node.conn[0].timeo.noop_out_interval = 5
 node.conn[0].timeo.noop_out_timeout = 5
 node.session.err_timeo.abort_timeout = 15
@@ -100,11 +99,12 @@ class Guest:
         for directory in ("/run/lock", "/var/lock/sm", "/var/run/sm", "/var/run/sr-ref", "/run/lock/lvm", "/run/lvm"):
             os.makedirs(directory, exist_ok=True)
         configure_lvm()
-        self.configure_iscsid()
+        configure_iscsid()
         Path("/etc/multipath").mkdir(exist_ok=True)
         write("/etc/multipath.conf", MULTIPATH_CONF)
         write("/etc/udev/rules.d/62-lab-by-scsid.rules", BY_SCSID_RULE)
-        HIDING.symlink_to("/dev/null")
+        if not HIDING.is_symlink():  # a VM that serves runs several sessions
+            HIDING.symlink_to("/dev/null")
         run("udevadm", "control", "--reload")
         self.syslog.start()
         self.iscsid.start()
@@ -118,11 +118,11 @@ class Guest:
         self.syslog.save(LOGS / "syslog.txt")
         self.syslog.stop()
 
-    def configure_iscsid(self, replacement=20):
-        """Before `iscsid.start`. `replacement`: seconds until I/O to a vanished target fails."""
-        Path("/etc/iscsi").mkdir(exist_ok=True)
-        write("/etc/iscsi/initiatorname.iscsi", f"InitiatorName={INITIATOR}\n")
-        write("/etc/iscsi/iscsid.conf", ISCSID_CONF.format(replacement=replacement))
+
+def configure_iscsid():
+    Path("/etc/iscsi").mkdir(exist_ok=True)
+    write("/etc/iscsi/initiatorname.iscsi", f"InitiatorName={INITIATOR}\n")
+    write("/etc/iscsi/iscsid.conf", ISCSID_CONF)
 
 
 def make_what_first_use_makes():
@@ -144,21 +144,14 @@ def configure_lvm(events=False):
 
 
 @contextlib.contextmanager
-def sg3_rules(number="55"):
-    """Within, udev has the rules of sg3_utils, by that number."""
-    place = HIDING.with_name(f"{number}-scsi-sg3_id.rules")
-    if place == HIDING:
-        HIDING.unlink()
-    else:
-        shutil.copy(str(SG3_RULES), str(place))
+def sg3_rules():
+    """Within, udev has the rules of sg3_utils."""
+    HIDING.unlink()
     run("udevadm", "control", "--reload")
     try:
         yield
     finally:
-        if place == HIDING:
-            HIDING.symlink_to("/dev/null")
-        else:
-            place.unlink()
+        HIDING.symlink_to("/dev/null")
         run("udevadm", "control", "--reload")
 
 

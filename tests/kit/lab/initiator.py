@@ -96,22 +96,19 @@ def device_of(scsi_id):
     return device
 
 
-def logout_all():
-    """End every session, delete every record: for the end of a test."""
-    if sessions():
-        iscsiadm("-m", "session", "--logout", check=False)
+def logout_all(keep=()):
+    """End every session and delete every record, but those of the IQNs in `keep`: for the end of a test."""
+    for iqn in {iqn for iqn, _ in sessions()} - set(keep):
+        iscsiadm("-m", "node", "-T", iqn, "--logout", check=False)
         settle()
     for database in DATABASES:
         for kind in ("nodes", "send_targets"):
             for entry in Path(database, kind).glob("*"):
-                shutil.rmtree(str(entry))
+                if entry.name not in keep:
+                    shutil.rmtree(str(entry))
     for path in SR_REF.iterdir():
-        path.unlink()
-
-
-def references():
-    """Who uses a session, by the lines in SM's files."""
-    return [line for path in SR_REF.iterdir() for line in path.read_text().split()]
+        if path.name not in keep:
+            path.unlink()
 
 
 # -- LVM and multipath ----------------------------------------------------------------------------------------------

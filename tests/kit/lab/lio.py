@@ -213,15 +213,6 @@ class Target:
     def _numbers(self, number):
         return [number] if number else range(1, len(self.groups) + 1)
 
-    def close_portal(self, portal):
-        """The port refuses connections. (A disabled group's port accepts them, and refuses the login.)"""
-        number = next(number for number, portals in enumerate(self.groups, 1) if portal in portals)
-        (self.group(number) / "np" / portal).rmdir()
-
-    def open_portal(self, portal):
-        number = next(number for number, portals in enumerate(self.groups, 1) if portal in portals)
-        (self.group(number) / "np" / portal).mkdir()
-
     def add_lun(self, lun):
         """A LUN is mapped while sessions are open; the initiator does not look by itself."""
         self.luns.append(lun)

@@ -3,7 +3,6 @@
 
 import hashlib
 import os
-import shutil
 import zlib
 
 from kit import golden
@@ -66,12 +65,15 @@ def blank(name, size=64 << 20):
     return Image(LUNS / name)
 
 
-def remove_all():
-    for entry in LUNS.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(str(entry))
-        else:
-            entry.unlink()
+def names():
+    """Of the files that are there."""
+    return {entry.name for entry in LUNS.iterdir()}
+
+
+def remove_all(keep=()):
+    """All files, but those of the names in `keep`."""
+    for name in names() - set(keep):
+        (LUNS / name).unlink()
 
 
 def _extents(descriptor):

@@ -20,7 +20,7 @@ def restore(before, except_for=()):
     lines = before.diff(World.now(), except_for)
     came = {section: _keys(lines, "+", section) for section in before.sections}
     _end(came["processes"])
-    initiator.logout_all()
+    initiator.logout_all(keep={text.split()[0] for text in before["sessions"].values()})
     for line in reversed(came["mounts"]):
         run("umount", line.split()[1], check=False)
     for name in reversed(came["dm"]):

@@ -2,7 +2,8 @@
 """Remembers the command line and environment of every process, so that a test can look for a secret in them.
 
 The kernel announces every exec (its process connector) and what was announced is read at once. A process that ends
-within that moment may be missed, so what programs write should be searched as well.
+within that moment may be missed, so what programs write should be searched as well. Processes that were there before
+are looked at once.
 """
 
 import os
@@ -10,7 +11,6 @@ import select
 import socket
 import struct
 import threading
-import time
 from pathlib import Path
 
 _NETLINK_CONNECTOR = 11
@@ -24,6 +24,7 @@ class Watcher:
 
     def __init__(self):
         self.seen = {}  #: (pid, "cmdline" or "environ") -> set of bytes
+        self.began = set()  #: command lines of programs that have begun, as text
         self._stop = threading.Event()
 
     def __enter__(self):
@@ -31,15 +32,16 @@ class Watcher:
         self._socket.bind((os.getpid(), _CN_IDX_PROC))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._tell(_LISTEN)
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._follow, self._poll)]
-        for thread in self._threads:
-            thread.start()
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                self._look(int(entry))
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *_):
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
         self._tell(_IGNORE)
         self._socket.close()
 
@@ -47,16 +49,11 @@ class Watcher:
         """Where a secret stood: "cmdline of 123: iscsiadm -m ..."; the lab's own processes are among them."""
         wanted = secret.encode("utf-8")
         return sorted(
-            "{} of {}: {}".format(kind, pid, text.replace(b"\0", b" ").decode("utf-8", "replace"))
+            f"{kind} of {pid}: {_text(text)}"
             for (pid, kind), texts in list(self.seen.items())
             for text in list(texts)
             if wanted in text
         )
-
-    def commands(self):
-        """Every command line seen, as text."""
-        lines = [text for (_, kind), texts in list(self.seen.items()) if kind == "cmdline" for text in list(texts)]
-        return sorted(line.replace(b"\0", b" ").decode("utf-8", "replace").strip() for line in lines)
 
     def _tell(self, what):
         message = struct.pack("=IIIIHHI", _CN_IDX_PROC, 1, 0, 0, 4, 0, what)
@@ -70,13 +67,7 @@ class Watcher:
                 what, _, _, pid = struct.unpack_from("=IIQI", data, 36)
                 if what == _EXEC:
                     self._look(pid)
-
-    def _poll(self):
-        while not self._stop.is_set():
-            for entry in os.listdir("/proc"):
-                if entry.isdigit():
-                    self._look(int(entry))
-            time.sleep(0.2)
+                    self.began |= {_text(one) for one in self.seen.get((pid, "cmdline"), ())}
 
     def _look(self, pid):
         for kind in ("cmdline", "environ"):
@@ -86,3 +77,7 @@ class Watcher:
                 continue  # it has ended
             if text:
                 self.seen.setdefault((pid, kind), set()).add(text)
+
+
+def _text(words):
+    return words.replace(b"\0", b" ").decode("utf-8", "replace").strip()

@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 import time
+import uuid
 from typing import NamedTuple
 
 LOCAL2 = 18
@@ -66,9 +67,14 @@ class Syslog:
         """A place in the log, for `smlog(since=...)`."""
         return len(self.lines)
 
-    def smlog(self, since=0, wait=0.3):
-        """The texts of LOCAL2; what was sent before is in. `wait` seconds for what is under way."""
-        time.sleep(wait)
+    def smlog(self, since=0):
+        """The texts of LOCAL2; what was sent before is in: a line of our own, sent now, comes behind it."""
+        mark = f"mark {uuid.uuid4()}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(mark.encode("ascii"), self.path)
+        with self._came:
+            arrived = self._came.wait_for(lambda: any(line.text == mark for line in self.lines[since:]), 60)
+        assert arrived, "the log listens"
         return [line.text for line in self.lines[since:] if line.facility == LOCAL2]
 
     def save(self, path):

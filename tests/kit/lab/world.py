@@ -43,7 +43,8 @@ PASSING = ("(udev-worker)", "systemd-udevd")
 class World:
     """A snapshot: for each section, a dictionary of text to text.
 
-    sessions, records, block, dm, files, names, links, processes, mounts. `World.now()` makes one.
+    sessions, records, block, dm, files, names, links, udev (entries of SCSI disks in its database), processes, mounts.
+    `World.now()` makes one.
     """
 
     def __init__(self, sections):
@@ -55,13 +56,14 @@ class World:
         settle()
         return cls(
             {
-                "sessions": dict(_sessions()),
+                "sessions": dict(iscsi_sessions()),
                 "records": dict(_records()),
                 "block": dict(_block_devices()),
                 "dm": dict(_mapped_devices()),
                 "files": dict(_files(TREES)),
                 "names": dict(_names()),
                 "links": dict(_links()),
+                "udev": {entry.name: "" for entry in Path("/run/udev/data").glob("b8:*")},
                 "processes": dict(_processes()),
                 "mounts": dict.fromkeys(read("/proc/self/mounts").splitlines(), ""),
             }
@@ -106,7 +108,7 @@ def _excepted(line, patterns):
     )
 
 
-def _sessions():
+def iscsi_sessions():
     """Number of the session -> IQN, portal, state: a session that was replaced by another shows."""
     for session in _entries("/sys/class/iscsi_session"):
         portals = []

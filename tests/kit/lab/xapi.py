@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SR.create of type relvmoiscsi, by a real XenAPI client, at a simulated pool that executes the driver as xapi does."""
 
+import contextlib
 import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -87,18 +89,34 @@ def chosen(lab):
 
 
 class Call(threading.Thread):
-    """`created` under way; `answer` is None until it has ended."""
+    """A call of XenAPI under way, such as `created`; `answer` is None until it has ended."""
 
-    def __init__(self, lab, pool, array, lun, **more):
+    def __init__(self, lab, call, pool, *words, **more):
         super().__init__(daemon=True)
         self.lab, self.pool = lab, pool
         self.answer = None
-        self._call = lambda: created(pool, array, lun, **more)
+        self._call = lambda: call(pool, *words, **more)
         self._mark = lab.syslog.mark()
         lab.begin(self)
 
     def run(self):
         self.answer = self._call()
+
+    @contextlib.contextmanager
+    def stopped(self, text):
+        """Context: the driver has logged `text` and stands still."""
+        group = os.getpgid(self.reach(text))
+        os.killpg(group, signal.SIGSTOP)
+        try:
+            assert self.answer is None, f"the call had ended: {self.answer}"
+            yield
+        finally:
+            os.killpg(group, signal.SIGCONT)
+
+    def kill(self, text):
+        """SIGKILL for the driver when it has logged `text`; the answer."""
+        os.kill(self.reach(text), signal.SIGKILL)
+        return self.end()
 
     def reach(self, text, seconds=60):
         """Wait until the driver has logged `text`; the process that did. Fails when the call ends before."""
