@@ -1,32 +1,10 @@
 #!/usr/bin/env bash
-# The part of tools/e2e.sh that runs inside the VM: e2e-guest.sh <project> <results> run|serve qemu|uml
+# The part of tools/e2e.sh that runs inside the VM: e2e-guest.sh <project> <results> run|serve
 set -euo pipefail
-project=$1 results=$2 mode=$3 machine=$4
-UML_MODULES=/usr/lib/uml/modules # of Debian's user-mode-linux
+project=$1 results=$2 mode=$3
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 exec </dev/null 2>&1 3>&- 4>&- 5>&-
 cd /
-
-# As the first process of User-mode Linux: what virtme-ng does in the other VM.
-be_init() {
-    mount -t proc proc /proc
-    mount -t sysfs sysfs /sys
-    [ -e /dev/null ] || mount -t devtmpfs devtmpfs /dev
-    mount -t tmpfs -o mode=755 tmpfs /run
-    mkdir -p /dev/pts /dev/shm /run/lock
-    mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
-    mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-    ln -sfn /proc/self/fd /dev/fd
-    ln -sf fd/0 /dev/stdin
-    ln -sf fd/1 /dev/stdout
-    ln -sf fd/2 /dev/stderr
-    # what is said here shows on the host within a second
-    echo 100 >/proc/sys/vm/dirty_writeback_centisecs
-    echo 100 >/proc/sys/vm/dirty_expire_centisecs
-    mount -t hostfs -o "$results" hostfs "$results"
-    exec >>"$results/output.txt" 2>&1
-    insmod "$UML_MODULES/$(uname -r)/kernel/fs/overlayfs/overlay.ko" # modprobe has them once the root is a new one
-}
 
 # What a toolstack or an installed package of ours brings: on this host nobody has installed either.
 absent=(opt/xensource usr/libexec/sm etc/xensource etc/xensource-inventory etc/xapi.conf etc/xapi.conf.d etc/xapi.d
@@ -40,8 +18,8 @@ hide_the_toolstack() {
         found+=("${path#"$host"/}")
     done
     for path in "${found[@]}"; do
-        [ -e "$host/$path" ] || [ -L "$host/$path" ] || continue
         directory=$(dirname "$path")
+        [ -d "$host/$directory" ] || continue # what is not there may come while the guest runs
         mkdir -p "$upper/$directory"
         while [ "$directory" != . ]; do
             chmod --reference="$host/$directory" "$upper/$directory"
@@ -51,29 +29,24 @@ hide_the_toolstack() {
     done
 }
 
-# mount_host <directory of the host> <its 9p tag> <mount point> <caching>
+# mount_host <its 9p tag> <mount point> <caching>
 mount_host() {
-    if [ "$machine" = uml ]; then
-        mount -t hostfs -o "ro,$1" hostfs "$3"
-    else
-        mount -t 9p -o "ro,version=9p2000.L,trans=virtio,$4,msize=512000" "$2" "$3"
-    fi
+    mount -t 9p -o "ro,version=9p2000.L,trans=virtio,$3,msize=512000" "$1" "$2"
 }
 
 # A root that is cached and that can be written everywhere. /run, with udev's database, comes along.
 enter_new_root() {
     local top=/run/e2e
-    mkdir -p $top/host $top/memory
-    mount_host / hostroot $top/host cache=loose
+    mkdir -p $top/host $top/disk $top/memory
+    mount_host hostroot $top/host cache=loose
+    modprobe -a virtio_blk ext4
+    mount -t ext4 -o ro /dev/vda $top/disk # what is read often (tools/e2e.sh)
     mount -t tmpfs -o size=80%,mode=755 tmpfs $top/memory
     mkdir -p $top/memory/{upper,work,root}
     hide_the_toolstack $top/host $top/memory/upper
-    mount -t overlay -o lowerdir=$top/host,upperdir=$top/memory/upper,workdir=$top/memory/work overlay $top/memory/root
+    mount -t overlay -o "lowerdir=$top/disk:$top/host,upperdir=$top/memory/upper,workdir=$top/memory/work" overlay \
+        $top/memory/root
     mkdir -p "$top/memory/root/oldroot" "$top/memory/root$results"
-    if [ "$machine" = uml ]; then
-        mkdir -p "$top/memory/root/lib/modules"
-        ln -sfn "$UML_MODULES/$(uname -r)" "$top/memory/root/lib/modules/$(uname -r)"
-    fi
     udevadm control --exit 2>/dev/null || true
     pivot_root $top/memory/root $top/memory/root/oldroot
     local what
@@ -102,7 +75,7 @@ hide_what_others_do() {
 fresh_sources() {
     local top=/run/e2e/project
     mkdir -p $top/host $top/memory
-    mount_host "$project" project $top/host cache=none
+    mount_host project $top/host cache=none
     mount -t tmpfs tmpfs $top/memory
     mkdir -p $top/memory/{upper,work}
     mount -t overlay -o lowerdir=$top/host,upperdir=$top/memory/upper,workdir=$top/memory/work overlay "$project"
@@ -141,7 +114,6 @@ run_pytest() {
 }
 
 main() {
-    [ "$machine" != uml ] || be_init
     enter_new_root
     cd /
     hostname e2e
@@ -161,7 +133,6 @@ main() {
         while [ -e "$results/serving" ]; do
             if [ -e "$results/job" ]; then
                 mv "$results/job" "$results/job-now"
-                [ "$machine" != uml ] || echo 3 >/proc/sys/vm/drop_caches # the layer keeps what it has seen below
                 run_pytest "$results/job-now" >"$results/job-output" 2>&1
             fi
             sleep 0.3
@@ -171,9 +142,4 @@ main() {
 
 # read to the end before anything runs: the file may change meanwhile
 main
-if [ "$machine" = uml ]; then
-    sync
-    echo o >/proc/sysrq-trigger
-    sleep 60
-fi
 exit

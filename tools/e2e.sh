@@ -6,14 +6,12 @@
 #   tools/e2e.sh again [pytest argument]...  run in the VM of `serve`, with the sources as they are now
 #   tools/e2e.sh again sh <command>        look around in the VM of `serve`
 #
-# The guest sees this machine's file system, read-only, with a layer in memory above it: nothing is installed, built or
-# copied, and nothing the tests do reaches this machine. No hardware virtualisation is used (/dev/kvm may hang).
+# The guest is emulated (QEMU) and has the distribution's kernel; no hardware virtualisation is used (/dev/kvm may hang),
+# so it is the same on every machine. It sees this machine's file system, read-only, with a layer in memory above it:
+# nothing is installed, built or copied, and nothing the tests do reaches this machine.
 # What is left afterwards: build/e2e (E2E_RESULTS) with junit.xml, output.txt, console.txt, dmesg.txt, logs/.
 #
-# E2E_MACHINE: uml, User-mode Linux, the same kernel as a program of this machine: what runs in it is not emulated, and
-# several times as fast; one processor, no process events. qemu, an emulated machine with the distribution's own kernel.
-# E2E_CORE: the core for uml, first or last (default) of those there are.
-# E2E_BOOT_LIMIT, E2E_SUITE_LIMIT: seconds; E2E_MEMORY, E2E_CPUS (qemu): of the VM. Exit status: pytest's; 70 if the VM
+# E2E_BOOT_LIMIT, E2E_SUITE_LIMIT: seconds; E2E_MEMORY, E2E_CPUS (1): of the VM. Exit status: pytest's; 70 if the VM
 # gave no verdict; 77 if it could not be started here at all (a failure when CI=true).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,7 +22,6 @@ NO_VERDICT=70
 CANNOT_RUN=77
 boot_limit=${E2E_BOOT_LIMIT:-240}
 suite_limit=${E2E_SUITE_LIMIT:-2400}
-machine=${E2E_MACHINE:-uml}
 results=$(realpath -m "${E2E_RESULTS:-build/e2e}")
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -64,23 +61,16 @@ esac
 [ "$(id -u)" -eq 0 ] || cannot_run "needs root; run \`make e2e\` as root"
 [ "$(uname -m)" = x86_64 ] || cannot_run "the VM is made for x86_64, this machine is $(uname -m)"
 tools/need-packages.sh e2e
-case $machine in
-    uml) needed=(linux.uml unshare) ;;
-    qemu) needed=(qemu-system-x86_64 busybox) ;;
-    *) echo "tools/e2e.sh: E2E_MACHINE is uml or qemu" >&2; exit 2 ;;
-esac
-for program in "${needed[@]}" iscsid iscsiadm lvm multipath multipathd udevadm modprobe ip; do
+for program in qemu-system-x86_64 busybox mke2fs iscsid iscsiadm lvm multipath multipathd udevadm modprobe ip; do
     command -v "$program" >/dev/null || cannot_run "there is no $program"
 done
 tools/venv.sh current
 tools/venv.sh py36
 [ -x .venv/current/bin/python ] || cannot_run ".venv/current could not be made"
-if [ "$machine" = qemu ]; then
-    kernel=$(newest_kernel)
-    [ -r "$kernel" ] || cannot_run "there is no /boot/vmlinuz-*-amd64; apt-get install linux-image-amd64"
-    tools/venv.sh vm
-    [ -x .venv/vm/bin/vng ] || cannot_run ".venv/vm/bin/vng could not be made"
-fi
+kernel=$(newest_kernel)
+[ -r "$kernel" ] || cannot_run "there is no /boot/vmlinuz-*-amd64; apt-get install linux-image-amd64"
+tools/venv.sh vm
+[ -x .venv/vm/bin/vng ] || cannot_run ".venv/vm/bin/vng could not be made"
 
 mkdir -p "$results"
 exec 8>"$results.lock"
@@ -91,9 +81,35 @@ if [[ "$*" != *tests/vm/test_* || "$*" == *test_installed* ]]; then # it alone i
     supp-pack/build-rpm.sh "$results/rpm" >/dev/null
 fi
 # What is compiled here need not be compiled there, tens of times slower.
+pythons=()
 for python in .venv/current/bin/python .venv/py36/bin/python /usr/bin/python3; do
-    [ ! -x "$python" ] || "$python" -m compileall -q relvmoiscsi tests drivers bench
+    [ ! -x "$python" ] || pythons+=("$python")
 done
+for python in "${pythons[@]}"; do
+    "$python" -m compileall -q relvmoiscsi tests drivers bench
+done
+
+# make_disk <image>: the project and what Python starts with, as hundreds of processes read them. To open a file of this
+# machine takes the emulated one several turns, each time: three quarters of the start of a driver.
+make_disk() {
+    local image=$1 stage=$1.d python
+    mkdir "$stage"
+    {
+        printf '%s\n' "$PWD"/{relvmoiscsi,drivers,tests,bench}
+        for python in "${pythons[@]}"; do
+            "$python" -c 'import os, sysconfig; print(os.path.realpath(sysconfig.get_path("stdlib")))'
+        done
+        .venv/current/bin/python -c 'import os, sysconfig; print(os.path.realpath(sysconfig.get_path("purelib")))'
+    } | tar --create --absolute-names --exclude='config-*' --exclude='*.opt-?.pyc' \
+        --exclude='python3*/'{test,idlelib,tkinter,ensurepip,lib2to3,turtledemo,pydoc_data,dist-packages} \
+        --exclude='site-packages/'{mypy,mypyc,*mypyc*.so,pip,setuptools,hypothesis,docutils,ruff,ast_serialize} \
+        --files-from=- |
+        tar --extract --absolute-names --transform="s,^/,$stage/,"
+    truncate --size="$(($(du -sm "$stage" | cut -f1) * 5 / 4 + 32))M" "$image"
+    mke2fs -q -t ext4 -O ^has_journal -i 4096 -m 0 -d "$stage" "$image"
+    rm -rf "$stage"
+}
+make_disk "$results/disk.img"
 
 # Most of a boot without KVM is drivers for hardware that is not there, and every avoided microsecond counts tenfold.
 # rcu_expedited: taking a SCSI or device-mapper device away waits for grace periods, dozens of them in one test.
@@ -113,6 +129,7 @@ qemu_options="-fsdev local,id=hostroot,path=/,readonly=on,security_model=none,mu
 qemu_options+=" -device virtio-9p-pci,fsdev=hostroot,mount_tag=hostroot"
 qemu_options+=" -fsdev local,id=project,path=$PWD,readonly=on,security_model=none,multidevs=remap"
 qemu_options+=" -device virtio-9p-pci,fsdev=project,mount_tag=project"
+qemu_options+=" -drive file=$results/disk.img,if=virtio,format=raw,readonly=on"
 qemu_options+=" -serial file:$results/console.txt"
 # a plain processor: with the vectors and protections of the newest, emulated programs take an eighth longer
 qemu_options+=" -cpu qemu64"
@@ -122,40 +139,15 @@ start_vm() {
     : >>"$results/output.txt"
     tail -f -n 0 "$results/output.txt" 8>&- &
     tail=$!
-    "start_$machine" "$1" </dev/null 8>&- &
+    start_qemu "$1" </dev/null 8>&- &
     vm=$!
 }
 
-# the_core: its number
-# shellcheck disable=SC2317 # called by start_uml
-the_core() {
-    local cores
-    cores=$(sed -n 's/^Cpus_allowed_list:\s*//p' /proc/self/status)
-    if [ "${E2E_CORE:-last}" = first ]; then echo "${cores%%[!0-9]*}"; else echo "${cores##*[!0-9]}"; fi
-}
-
-# On one core: kernel and programs take turns, and waking another core costs more than all they do.
-# In a name space of its own this machine's root is read-only and the memory of the VM goes with it, whatever happens.
-# shellcheck disable=SC2317 # called by the name of the machine
-start_uml() {
-    # shellcheck disable=SC2016 # for the inner shell
-    exec env -i PATH="$PATH" HOME=/root TMPDIR=/dev/shm timeout --kill-after=10 "$1" \
-        taskset --cpu-list "$(the_core)" unshare --mount bash -euc '
-        mount -t tmpfs -o "mode=1777,size=$1" tmpfs /dev/shm
-        mount --bind "$2" "$2"
-        mount -o remount,bind,ro /
-        exec linux.uml "mem=$1" "${@:3}"' bash \
-        "${E2E_MEMORY:-3G}" "$results" root=/dev/root rootfstype=hostfs rootflags=/ ro uml_dir=/dev/shm/ \
-        con=null con0=null,fd:1 oops=panic loglevel=4 rcupdate.rcu_expedited=1 nowatchdog \
-        init="$PWD/tools/e2e-guest.sh" -- "$PWD" "$results" "$mode" uml >>"$results/console.txt" 2>&1
-}
-
-# shellcheck disable=SC2317
 start_qemu() {
     exec env PATH="$PWD/.venv/vm/bin:$PATH" PYTHONDONTWRITEBYTECODE=1 timeout --kill-after=10 "$1" \
-        vng --run "$kernel" --disable-kvm --cpus "${E2E_CPUS:-2}" --memory "${E2E_MEMORY:-3G}" --cwd / --rwdir="$results" \
+        vng --run "$kernel" --disable-kvm --cpus "${E2E_CPUS:-1}" --memory "${E2E_MEMORY:-3G}" --cwd / --rwdir="$results" \
         --append="$kernel_options" --qemu-opts="$qemu_options" \
-        -- "bash '$PWD/tools/e2e-guest.sh' '$PWD' '$results' $mode qemu" >>"$results/output.txt" 2>&1
+        -- "bash '$PWD/tools/e2e-guest.sh' '$PWD' '$results' $mode" >>"$results/output.txt" 2>&1
 }
 
 # `timeout` leads a process group of its own, in which the VM is with all that it consists of.
@@ -168,7 +160,7 @@ stop_vm() {
     done
     kill -KILL -- "-$vm" 2>/dev/null || true
 }
-trap 'stop_vm; rm -f "$results/serving"' EXIT
+trap 'stop_vm; rm -f "$results/serving" "$results/disk.img"' EXIT
 trap 'exit 130' INT TERM HUP
 
 # watch_vm: until it ends; $booted is how many seconds it took to come up

@@ -110,7 +110,7 @@ job_cinder() {
 job_vm() {
     renice -n -5 -p "$BASHPID" >/dev/null 2>&1 || true
     # the limits end a VM that hangs
-    E2E_BOOT_LIMIT=900 E2E_SUITE_LIMIT=${vm_limit} E2E_RESULTS=build/e2e E2E_CPUS=1 E2E_MACHINE=qemu exec tools/e2e.sh -m vm
+    E2E_BOOT_LIMIT=900 E2E_SUITE_LIMIT=${vm_limit} E2E_RESULTS=build/e2e E2E_CPUS=1 exec tools/e2e.sh -m vm
 }
 
 # conduct <job>...: all of them, in this order, so many at once as there are places; what a job prints is in
