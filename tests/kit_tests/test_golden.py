@@ -7,11 +7,9 @@ import pytest
 
 from kit import golden
 from kit.reader import (
-    essence,
     identities,
     identity_places,
     layout_of,
-    lv_bytes,
     read_sr,
     read_vg,
     sightings,
@@ -175,23 +173,3 @@ def test_identity_places_tell_where_an_identity_stands():
     assert places[image.manifest["vdis"][0]["uuid"]] == ["LV name", "MGT record at 2048"]
     assert places[image.manifest["sr"]["uuid"]] == ["VG name", "MGT SR"]
     assert len(places) == 8
-
-
-def test_a_loaded_disk_may_be_changed():
-    first = golden.load("one").disk
-    first.poke(0, b"changed")
-
-    assert golden.load("one").disk.peek(0, 7) == bytes(7)
-    assert essence(golden.load("one").disk) == essence(first)
-
-
-def test_contents_are_those_of_the_volume():
-    sr = read_sr(golden.load("tree").disk)
-    disk = golden.load("tree").disk
-    (name,) = [vhd.name for vhd in sr.vhds if vhd.disk_type == 3]
-    lv = sr.vg.lv(name)
-
-    data = lv_bytes(disk, sr.vg, lv, 0, lv.extents * sr.vg.extent_bytes)
-
-    assert data[:512] == data[-512:]
-    assert data[:8] == b"conectix"

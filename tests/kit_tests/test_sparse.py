@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.sparse import PAGE, Recalled, SparseDisk, join
+from kit.sparse import PAGE, Recalled, SparseDisk
 from relvmoiscsi.device import Chunk, Range
-from relvmoiscsi.errors import Truncated
 
 SIZE = 16 * PAGE
 
@@ -62,19 +61,6 @@ def test_a_copy_and_its_original_do_not_see_each_others_changes(before, after, f
     assert changed == {at for at in range(0, SIZE, 512) if old[at : at + 512] != new[at : at + 512]}
 
 
-def test_zeros_over_a_frozen_page_are_zeros():
-    disk = SparseDisk(SIZE)
-    disk.poke(PAGE, b"x" * PAGE)
-    disk.freeze()
-
-    disk.poke(PAGE, bytes(PAGE))
-
-    assert disk == SparseDisk(SIZE)
-    assert list(disk.runs()) == []
-    disk.freeze()
-    assert "0 pages not zero" in repr(disk)
-
-
 @given(before=pokes(), one=pokes(), other=pokes())
 def test_copies_have_the_same_content_if_they_hold_the_same_bytes(before, one, other):
     disk = SparseDisk(SIZE)
@@ -86,42 +72,6 @@ def test_copies_have_the_same_content_if_they_hold_the_same_bytes(before, one, o
     assert (copies[0].content() == copies[1].content()) == (plain[0] == plain[1])
     copies[1].poke(0, plain[0])
     assert len({copy.content() for copy in copies}) == 1
-
-
-def test_disks_that_are_no_copies_of_each_other_have_no_content_in_common():
-    assert SparseDisk(SIZE).content() != SparseDisk(SIZE).content()
-
-
-def test_disks_of_two_sizes_are_never_equal():
-    assert SparseDisk(SIZE) != SparseDisk(2 * SIZE)
-    assert SparseDisk(SIZE) != "a disk"
-
-
-def test_differences_are_whole_sectors_joined():
-    one, other = SparseDisk(SIZE), SparseDisk(SIZE)
-    one.poke(511, b"ab")
-    one.poke(PAGE * 2 - 1, b"ab")
-    other.poke(SIZE - 1, b"z")
-
-    assert one.differences(other) == [Range(0, 1024), Range(PAGE * 2 - 512, 1024), Range(SIZE - 512, 512)]
-
-
-def test_operations_are_counted():
-    disk = SparseDisk(SIZE)
-
-    disk.read([Range(0, 100), Range(5000, 10)])
-    disk.write([Chunk(512, b"a" * 512), Chunk(4096, b"b" * 1024)])
-    disk.flush()
-    disk.peek(0, 512)
-
-    assert tuple(disk.counters()) == (1, 2, 110, 1, 2, 1536, 1)
-    assert tuple(disk.copy().counters()) == (0,) * 7
-
-
-@pytest.mark.parametrize("offset, length", [(SIZE, 1), (0, SIZE + 1), (SIZE - 1, 2), (-1, 1)])
-def test_a_read_past_the_end_is_truncated(offset, length):
-    with pytest.raises(Truncated):
-        SparseDisk(SIZE).read([Range(offset, length)])
 
 
 @pytest.mark.parametrize(
@@ -143,18 +93,6 @@ def test_a_write_that_no_disk_would_take_is_a_mistake_of_the_program(block_size,
         disk.write(chunks)
 
     assert disk == SparseDisk(SIZE)
-
-
-def test_a_disk_of_64_tib_costs_nothing(tmp_path):
-    disk = SparseDisk(64 << 40)
-    disk.poke((64 << 40) - 3, b"end")
-
-    twin = disk.copy()
-
-    assert twin.peek((64 << 40) - 3, 3) == b"end"
-    assert [offset for offset, _ in disk.runs()] == [(64 << 40) - PAGE]
-    with pytest.raises(AssertionError):
-        SparseDisk((64 << 40) + 512)
 
 
 @given(changes=pokes(), masks=st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=4))
@@ -192,48 +130,6 @@ def test_an_image_file_and_back_again(tmp_path):
     assert SparseDisk.from_file(path) == disk
     with open(path, "rb") as image:
         assert hashlib.sha256(image.read()).digest() == hashlib.sha256(disk.peek(0, disk.size_bytes)).digest()
-
-
-def test_pages_may_be_kept_once_for_many_places():
-    disk, page = SparseDisk(8 * PAGE), b"p" * PAGE
-    disk.poke(0, b"x" * (8 * PAGE))
-    disk.fill(2 * PAGE, 3 * PAGE, page)
-    disk.fill(6 * PAGE, PAGE, bytes(PAGE))
-    assert disk.peek(0, 8 * PAGE) == b"x" * (2 * PAGE) + page * 3 + b"x" * PAGE + bytes(PAGE) + b"x" * PAGE
-
-    disk.freeze()
-    other = disk.grown(16 * PAGE)
-    other.adopt(PAGE, disk, 4 * PAGE, 3 * PAGE)
-    other.adopt(15 * PAGE, disk, 6 * PAGE, PAGE)
-
-    assert other.peek(0, 5 * PAGE) == b"x" * PAGE + page + b"x" * PAGE + bytes(PAGE) + page
-    assert other.peek(8 * PAGE, 8 * PAGE) == bytes(8 * PAGE)
-    assert [offset // PAGE for offset, _ in other.runs()] == [0, 4, 7]
-
-
-def test_an_image_that_is_one_hole(tmp_path):
-    path = tmp_path / "image"
-    SparseDisk(1 << 30).to_file(str(path))
-
-    assert SparseDisk.from_file(str(path), 4096) == SparseDisk(1 << 30)
-    assert path.stat().st_blocks == 0
-
-
-def test_runs_may_leave_filler_out():
-    disk = SparseDisk(64 * PAGE)
-    disk.poke(100, b"\xff" * (10 * PAGE))
-    disk.poke(20 * PAGE, b"x")
-
-    assert [offset for offset, _ in disk.runs()] == [0, 20 * PAGE]
-    assert [(offset, len(data)) for offset, data in disk.runs(without_filler=True)] == [
-        (0, PAGE),
-        (10 * PAGE, PAGE),
-        (20 * PAGE, PAGE),
-    ]
-
-
-def test_join():
-    assert join([Range(5, 5), Range(0, 5), Range(20, 0), Range(12, 8), Range(13, 2)]) == [Range(0, 10), Range(12, 8)]
 
 
 def test_what_was_read_of_a_copy_is_recalled_until_a_page_that_was_looked_at_changes():

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 from ..build_volumes import Record, uuids_by_key
 from . import random_chain
-from .flat import Flat
 from .guest import Guest, Writer
 from .lun import EXTENT
-from .qcow2 import flatten
 from .qemu import Qemu, make, set_hidden, set_size
 from .random_chain import _SNAPSHOT, Chain, _Life
 
@@ -229,8 +227,3 @@ class _Qcow2Life(_Life):
 
     def _new_uuid(self, key: str) -> str:
         return uuids_by_key([key], self.seed)[key]
-
-
-def reads_as(chain: Chain, name: str) -> Flat:
-    """What a guest reads through a volume of the chain, by the reader."""
-    return flatten(chain.disk, name)

@@ -6,10 +6,9 @@ import struct
 
 import pytest
 
-from kit.build_volumes import BLOCK, MIB, VhdSpec, vhd_content
-from kit.chains import SECTOR, SECTORS, Flat, flatten
+from kit.build_volumes import MIB
+from kit.chains import SECTOR, SECTORS, flatten
 from kit.chains.controls import concatenated, copied
-from kit.chains.guest import Guest
 from kit.chains.judge import Wrong, check, fill_completely, judge, sm_cycle
 from kit.chains.libvhd import SLOT, Vhd, make, random_uuid, run_bits, with_sum
 from kit.chains.lun import EXTENT, Lun
@@ -60,11 +59,6 @@ def test_what_tapdisk_wrote_is_right_and_dense():
     assert found.problems == () and found.dense and found.above_formula == 0
     assert (found.allocated, found.unallocated, found.dead_bytes, found.size) == (2, 1, 0, SIZE)
     assert found.full_bytes == (FIRST - 7 + 3 * SLOT + 1) * SECTOR
-
-
-def test_an_empty_image_is_right():
-    found = check(Image(blocks=()).disk, NAME)
-    assert found.problems == () and (found.allocated, found.unallocated, found.dead_bytes) == (0, 3, 0)
 
 
 def damage_bitmap(image):
@@ -131,12 +125,6 @@ def test_it_complains(damage, complaint):
         judge(image.disk, NAME)
 
 
-def test_a_child_is_no_dynamic_vhd():
-    chain = random_chain(1, depth=2, blocks=4)
-    problems = " ".join(check(chain.disk, chain.leaf).problems)
-    assert "of type 4" in problems and "the locators of its header" in problems
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_copy_by_tapdisk_is_right(seed):
     chain = random_chain(f"right {seed}", blocks=(4, 5, 8)[seed])
@@ -184,16 +172,6 @@ def test_concatenated_extents_do_not_coalesce(dead):
         judge(disk, chain.leaf, chain.flats[chain.leaf])
 
 
-@pytest.mark.parametrize("odd", [False, True])
-def test_concatenated_extents_without_an_unallocated_block_are_harmless(odd):
-    chain = random_chain("all", depth=2, blocks=4, busy=1.0, empty=0.0, odd=odd, grown=False, killed=False)
-    disk = concatenated(chain)
-
-    found = judge(disk, chain.leaf, chain.flats[chain.leaf])
-
-    assert found.dead_bytes and found.unallocated == 0 and found.dense and found.above_formula
-
-
 # -- what only work brings to light ---------------------------------------------------------------------------------
 
 
@@ -217,16 +195,3 @@ def test_a_block_that_shows_stale_bytes_is_noticed():
     with pytest.raises(Wrong, match=r"at first: blocks \[0\] of 3 hold something else"):
         judge(image.disk, NAME, flat)
     assert judge(image.disk, NAME) and judge(image.disk, NAME, flatten(image.disk, NAME))
-
-
-def test_the_image_itself_is_left_alone():
-    image = Image()
-    before = image.disk.copy()
-    judge(image.disk, NAME, Flat(SIZE, flatten(image.disk, NAME).blocks))
-    assert image.disk == before
-
-
-def test_footers_by_hand_are_those_of_the_builder():
-    spec = VhdSpec(random_uuid(NAME), SIZE, 1 << 20, 0, False, None, False, "")
-    assert vhd_content(8 * MIB, spec).pieces[0][1] == Image().vhd.footer
-    assert Guest(BLOCK).flat() == Flat(BLOCK, ())

@@ -5,19 +5,16 @@ import struct
 
 import pytest
 
-from kit import builder, chains, golden
+from kit import chains, golden
 from kit.build_volumes import BLOCK, MIB, guest_sector
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.chains import (
     ChainError,
-    Flat,
     digest_of_sectors,
     flatten,
-    footer_uuid,
     guest_bytes,
     links,
 )
-from kit.sparse import SparseDisk
 
 
 def written(key, parent="", sectors=(), **more):
@@ -53,71 +50,6 @@ def test_sectors_of_a_child_hide_those_of_its_parents():
     assert guest_bytes(lun.disk, name(lun, "disk"), 512, 1024) == guest_sector("base", 1) + guest_sector("disk", 2)
 
 
-def test_an_empty_disk_has_no_blocks():
-    lun = build_sr([written("disk")])
-
-    assert flatten(lun.disk, name(lun, "disk")) == Flat(16 * MIB, ())
-
-
-def test_past_the_end_of_a_smaller_parent_there_are_zeros():
-    lun = build_sr([
-        written("base", sectors=(0, 5, 6), virtual_size=512 * 6),
-        written("disk", "base", sectors=(7,)),
-    ])  # fmt: skip
-
-    flat = flatten(lun.disk, name(lun, "disk"))
-
-    seen = {at: guest_sector(key, at) for at, key in ((0, "base"), (5, "base"), (7, "disk"))}
-    assert flat == digest_of_sectors(16 * MIB, seen)
-
-
-def test_a_block_that_the_batmap_calls_full_needs_no_bitmap():
-    lun = build_sr([written("base", sectors=(0,)), written("disk", "base", sectors=(1,))])
-    before = guest_bytes(lun.disk, name(lun, "disk"), 0, 512)
-
-    poke(lun, "disk", 1536 + 512 + 512, b"\x80")
-
-    assert before == guest_sector("base", 0)
-    assert guest_bytes(lun.disk, name(lun, "disk"), 0, 512) == bytes(512)
-
-
-@pytest.mark.parametrize("end", ["killed", "zero", "noise", "bad checksum"])
-def test_the_copy_at_the_start_governs_where_the_end_is_no_footer(end):
-    plain, odd = (build_sr([written("disk", sectors=(1,), end=how)]) for how in ("", end))
-
-    assert flatten(odd.disk, name(odd, "disk")) == flatten(plain.disk, name(plain, "disk"))
-    assert footer_uuid(odd.disk, name(odd, "disk")) == odd.truth.volume("disk").footer_uuid
-
-
-def test_a_valid_end_footer_governs_even_if_it_is_not_the_disks():
-    lun = build_sr([written("disk", sectors=(1,), end="another VHD", extents=2)])
-
-    assert flatten(lun.disk, name(lun, "disk")).size == 8 * MIB
-    assert footer_uuid(lun.disk, name(lun, "disk")) != lun.truth.volume("disk").footer_uuid
-
-
-def test_locators_that_name_another_parent_are_doubts():
-    lun = build_sr([written("old"), written("new"), written("disk", "old", located="new")])
-
-    found = links(lun.disk, name(lun, "disk"))
-
-    assert [link.lv_name for link in found] == [name(lun, "disk"), name(lun, "old")]
-    assert found[0].doubts == tuple(code + " names " + name(lun, "new") for code in ("MacX", "W2ku", "W2ru"))
-    assert found[1].doubts == ()
-
-
-def test_a_parent_may_be_found_under_another_name():
-    lun = build_sr([written("parent", sectors=(1,), named_as="disk"), written("disk", "parent", old=True)])
-    parent, new = "VHD-" + builder.build_sr([written("parent")]).truth.uuids["parent"], name(lun, "parent")
-    assert new == "VHD-" + lun.truth.uuids["disk"]
-
-    with pytest.raises(ChainError, match="there is no LV " + parent):
-        flatten(lun.disk, name(lun, "disk"))
-
-    flat = flatten(lun.disk, new, {new: name(lun, "disk"), parent: new})
-    assert flat == digest_of_sectors(16 * MIB, lun.truth.guest_sectors("disk", "parent"))
-
-
 @pytest.mark.parametrize(
     "key, offset, data, complaint",
     [
@@ -135,18 +67,6 @@ def test_a_chain_that_is_none_is_not_read(key, offset, data, complaint):
 
     with pytest.raises(ChainError, match=complaint):
         flatten(lun.disk, name(lun, "disk"))
-
-
-def test_a_loop_is_no_chain():
-    lun = build_sr([written("one", "two"), written("two", "one")])
-
-    with pytest.raises(ChainError, match="its own ancestor"):
-        flatten(lun.disk, name(lun, "one"))
-
-
-def test_a_disk_without_a_vg_has_no_chains():
-    with pytest.raises(ChainError, match="there is no VG"):
-        flatten(SparseDisk(MIB), "VHD-")
 
 
 def test_leaves_of_a_snapshot_under_way_read_what_their_base_holds():

@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SRs by chance are SRs, hold what was written, and come in every kind."""
 
-import random
-
 import pytest
 
 from kit.chains import BLOCK, flatten, links
 from kit.chains.libvhd import ALL, SECTOR, Vhd
 from kit.chains.lun import Lun
 from kit.chains.random_chain import chain_names, random_chain
-from kit.reader import read_sr, renamed
-from relvmoiscsi import engine
-
-
-def entropy(seed):
-    dice = random.Random(seed)
-    return lambda count: bytes(dice.getrandbits(8) for _ in range(count))
+from kit.reader import read_sr
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -31,24 +23,6 @@ def test_a_chain_holds_what_was_written_at_every_level(seed):
     assert sr.vg.pvs[0].pe_count - sum(lv.extents for lv in sr.vg.lvs) == chain.free
     shown = {record.uuid for record in sr.mgt.records if not record.deleted and dict(record.fields)["managed"] == "1"}
     assert {"VHD-" + uuid for uuid in shown} | {chain.leaf} == {chain.leaf, *chain.snapshots}
-
-
-def test_the_same_seed_is_the_same_lun():
-    one, other = random_chain(3, depth=2, blocks=4), random_chain(3, depth=2, blocks=4)
-    assert one.disk == other.disk and one._replace(disk=None) == other._replace(disk=None)
-    assert random_chain(random.Random(3), depth=1, blocks=4).disk != one.disk
-
-
-@pytest.mark.parametrize("seed", [1, 5])
-def test_the_engine_takes_it_for_an_sr(seed):
-    chain = random_chain(seed, depth=3, blocks=6)
-    disk = chain.disk.copy()
-
-    prepared = engine.prepare(disk, entropy(seed))
-    ids = engine.resignature(disk, prepared).ids
-
-    for name, flat in chain.flats.items():
-        assert flatten(disk, renamed(name, ids.uuids)) == flat
 
 
 def facts(chain):
@@ -91,28 +65,3 @@ def test_chance_leaves_nothing_out():
         if seen >= wanted:
             break
     assert seen == wanted
-
-
-def test_what_nobody_has_written_is_not_zero():
-    chain = random_chain(2, depth=1, blocks=4, busy=1.0, odd=False, empty=0.0, killed=False, free=1)
-    vhd = Vhd(Lun.read(chain.disk).volume(chain.leaf))
-    unset = [
-        vhd.read_sectors(block, first, 1)
-        for block in vhd.bat
-        for first in range(4096)
-        if not vhd.bits(block) >> (4095 - first) & 1
-    ]
-    assert unset and all(any(sector) for sector in unset)
-    lun = Lun.read(chain.disk)
-    assert any(lun.disk.peek(lun.place(lun.free[0]), SECTOR))
-
-
-def test_options_fix_what_chance_would_choose():
-    chain = random_chain(9, depth=4, blocks=5, grown=False, odd=False, snapshots=False, killed=True, thick=False,
-                         free=3, pieces=1000, bat_entries=64, empty=0.0, record=False)  # fmt: skip
-
-    assert (len(chain.members), chain.snapshots, chain.thick, chain.free) == (4, (), False, 3)
-    assert chain.flats[chain.leaf].size == 5 * BLOCK
-    vhd = Vhd(Lun.read(chain.disk).volume(chain.leaf))
-    assert vhd.max_bat == 64 and min(vhd.bat.values()) == 15
-    assert chain.leaf[4:] not in {record.uuid for record in read_sr(chain.disk).mgt.records}

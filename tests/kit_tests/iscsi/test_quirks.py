@@ -6,7 +6,7 @@ from plain import OPERATIONAL, Plain
 
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.options import Chap, Options
-from kit.iscsi.quirks import FAMILIES, QUIRKS, quirk
+from kit.iscsi.quirks import QUIRKS, quirk
 from kit.iscsi.wire import Broken, Gone, Pdu
 
 ACTING = sorted(name for name, item in QUIRKS.items() if item.act)
@@ -70,19 +70,6 @@ def test_a_quirk_is_another_target(name):
         assert HostileTarget(quirks=[name]).luns != HostileTarget().luns
 
 
-def test_families_have_all_and_each_says_what_it_is():
-    assert sum(map(len, FAMILIES.values())) == len(QUIRKS) > 150
-    assert all(item.about for item in QUIRKS.values())
-
-
-def test_a_quirk_acts_when_and_as_often_as_it_was_told():
-    with HostileTarget(quirks=[quirk("busy", skip=1, times=2, code=0x28)]) as target, Plain(target) as plain:
-        plain.login()
-
-        assert [plain.command(bytes(6))[0] for _ in range(5)] == [0, 0x28, 0x28, 0, 0]
-        plain.logout()
-
-
 def test_a_power_cut_forgets_what_was_not_flushed():
     with HostileTarget(ignore=["isid kept"]) as target:
         with Plain(target) as plain:
@@ -100,18 +87,6 @@ def test_a_power_cut_forgets_what_was_not_flushed():
             plain.login()
             assert plain.command(bytes(6))[2][2:13:10] == b"\x06\x29"
             plain.logout()
-
-
-def test_some_writes_may_survive_a_power_cut():
-    with HostileTarget() as target, Plain(target) as plain:
-        plain.login()
-        plain.known()
-        for block in range(4):
-            plain.write(block, bytes([block + 1]) * 512)
-
-        target.power_cut(keeps=lambda number: number % 2)
-
-        assert [target.lun(0).disk.peek(512 * block, 1) for block in range(4)] == [b"\0", b"\2", b"\0", b"\4"]
 
 
 @pytest.mark.parametrize("successor", ["the same ISID", "another ISID", "another portal", "a reset"])
@@ -137,20 +112,6 @@ def test_a_late_write_is_fenced_by_reinstatement_or_a_reset_alone(successor):
 
         fenced = successor in ("the same ISID", "a reset")
         assert target.lun(0).disk.peek(0, 4) == (b"next" if fenced else b"late")
-
-
-def test_a_closed_window_is_opened_after_a_while():
-    with HostileTarget(quirks=[quirk("closed_window", skip=0)]) as target, Plain(target) as plain:
-        plain.login()
-        plain.command(bytes(6))
-        plain.command(bytes(6))
-        assert plain.max_cmd_sn == plain.cmd_sn - 1
-
-        assert plain.receive().opcode == 0x20
-
-        assert plain.max_cmd_sn == plain.cmd_sn
-        assert plain.command(bytes(6))[0] == 0
-        plain.logout()
 
 
 BREAKS = {

@@ -41,18 +41,6 @@ def connect():
 
 
 @pytest.fixture
-def mistakes(errors):
-    """The same, of what no client may ask for: `mistakes(pool, call, parameters...)`; or the pool tells at the end."""
-
-    def of(pool, call, *params):
-        found = errors(call, *params)
-        assert pool.api.mistakes.pop() == found
-        return found
-
-    return of
-
-
-@pytest.fixture
 def errors():
     """The ErrorDescription of a call that fails: `errors(call, parameters...)`."""
 

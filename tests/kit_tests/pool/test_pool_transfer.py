@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The simulated pool exports and imports VMs as xapi does, its traps among that."""
 
-import http.client
-
 import pytest
 
 from kit.pool import transfer
-from kit.pool.database import NULL, Database
+from kit.pool.database import Database
 from kit.pool.errors import XenError
 from kit.pool.storage import Storage
 from kit.pool.vms import Vms
@@ -77,48 +75,6 @@ def test_a_disk_that_is_not_found_fails_it_and_nothing_is_left(small):
     assert small.db.refs("VM") == before
 
 
-def test_an_iso_is_looked_for_in_any_iso_sr_and_ejected_otherwise(small):
-    objects = small.exported()
-    small.db.set("VDI", small.iso, "SR", small.db.create("SR", type="nfs", content_type="iso"))
-    (new,) = small.imported(objects)
-    assert small.disks(new)["3"] == small.iso
-    small.db.destroy("VDI", small.iso)
-    (new,) = small.imported(objects)
-    assert small.disks(new)["3"] == NULL
-
-
-def test_a_network_is_the_first_of_its_name_or_of_its_bridge_or_made(small):
-    objects = small.exported()
-    small.db.set("network", small.net, "name_label", "renamed")
-    (new,) = small.imported(objects)
-    assert [vif["network"] for vif in small.db.records("VIF", VM=new).values()] == [small.net]
-    other = small.db.create("network", name_label="net")
-    (new,) = small.imported(objects)
-    assert [vif["network"] for vif in small.db.records("VIF", VM=new).values()] == [other]
-    small.db.destroy("network", other)
-    small.db.destroy("network", small.net)
-    small.imported(objects)
-    assert [record["bridge"] for record in small.db.records("network").values()] == ["xenbr0"]
-
-
-def test_a_dry_run_makes_nothing(small):
-    before = {table: small.db.refs(table) for table in ("VM", "VBD", "VIF", "network")}
-    assert small.imported(small.exported(), dry_run="true") == []
-    assert {table: small.db.refs(table) for table in before} == before
-
-
-def test_a_long_head_of_a_request_has_no_answer(start, connect):
-    pool = start()
-    connection = http.client.HTTPConnection(pool.url.split("//")[1])
-    connection.request("GET", "/export_metadata?ref=" + "x" * 1024)
-    with pytest.raises(http.client.RemoteDisconnected):
-        connection.getresponse()
-    connection.close()
-    connection.request("GET", "/export_metadata?ref=x")
-    assert connection.getresponse().status == 401
-    connection.close()
-
-
 def test_cookies_are_read_as_xapi_reads_them():
     for text, found in (
         ("session_id=a;task_id=b", {"session_id": "a", "task_id": "b"}),
@@ -132,56 +88,6 @@ def test_cookies_are_read_as_xapi_reads_them():
         )
 
 
-def test_what_a_client_may_not_do_with_a_vm(small):
-    db, vms = small.db, small.vms
-    (vbd, _) = db.refs("VBD", VM=small.vm)
-    for words, call, parameters in (
-        ("VM_BAD_POWER_STATE", vms.vm_destroy, (small.vm,)),
-        ("OPERATION_NOT_ALLOWED", vms.vbd_destroy, (vbd,)),
-        ("VM_LACKS_FEATURE", vms.vm_clean_shutdown, (small.vm,)),
-        ("DEVICE_ALREADY_ATTACHED", vms.vbd_plug, (vbd,)),
-        (
-            "DEVICE_ALREADY_EXISTS",
-            vms.vbd_create,
-            ({"VM": small.vm, "VDI": small.disk, "userdevice": "0", "mode": "RW"},),
-        ),
-        ("NETWORK_CONTAINS_VIF", vms.network_destroy, (small.net,)),
-        ("VDI_IN_USE", vms.vdi_destroy, (small.disk,)),
-    ):
-        with pytest.raises(XenError, match=words):
-            call("", *parameters)
-    tools = db.create("VM_guest_metrics", PV_drivers_detected=True)
-    other = db.create("VM", power_state="Running", guest_metrics=tools)
-    plain = db.create("VM", power_state="Running")
-    record = {"VM": other, "VDI": small.disk, "userdevice": "autodetect", "mode": "RO"}
-    for words, more in (
-        ("VDI_IN_USE", {}),
-        ("DISK_VBD_MUST_BE_READWRITE_FOR_HVM", {"VDI": db.create("VDI", SR=small.sr, location="free")}),
-        ("VM_MISSING_PV_DRIVERS", {"VM": plain}),
-    ):
-        made = vms.vbd_create("", {**record, **more})
-        with pytest.raises(XenError, match=words):
-            vms.vbd_plug("", made)
-        assert db.exists("VBD", made), "it stays"
-
-
-def test_an_export_gives_a_number_to_null_and_no_object_has_it(small):
-    objects = {each["class"]: each for each in small.exported()}
-    ids = {each["id"] for each in small.exported()}
-    vm = objects["VM"]["snapshot"]
-    assert vm["parent"] == vm["snapshot_of"] == vm["affinity"] and vm["parent"].startswith("Ref:")
-    assert vm["parent"] not in ids
-    (new,) = small.imported(small.exported())
-    assert small.db.get("VM", new, "parent") == vm["parent"], "and there it stays"
-
-
-def test_a_disk_whose_sr_was_forgotten_keeps_its_vm_from_being_exported(small):
-    small.vms.storage._forget(small.sr)
-    assert small.db.refs("VBD", VDI=small.disk)
-    with pytest.raises(XenError, match="HANDLE_INVALID"):
-        small.exported()
-
-
 def test_what_an_import_leaves_behind(small):
     small.db.set("VM", small.vm, "domain_type", "hvm")
     for is_a_template in (False, True):
@@ -190,27 +96,3 @@ def test_what_an_import_leaves_behind(small):
         vm = small.db.record("VM", new)
         assert "import_task" in vm["other_config"] and vm["is_a_template"] == is_a_template
         assert ("device-model" in vm["platform"]) == (not is_a_template)
-
-
-def test_a_template_is_not_started(small):
-    small.vms.vm_hard_shutdown("", small.vm)
-    small.db.set("VM", small.vm, "blocked_operations", {})
-    small.vms.vm_set_is_a_template("", small.vm, True)
-    with pytest.raises(XenError, match="VM_IS_TEMPLATE"):
-        small.vms.vm_start("", small.vm)
-    small.vms.vm_set_is_a_template("", small.vm, False)
-    small.vms.vm_start("", small.vm)
-
-
-def test_a_template_that_becomes_a_vm_is_looked_at_by_the_next_call_alone(small):
-    """message_forwarding.ml: VM.set_is_a_template renews allowed_operations for true, not for false."""
-    small.vms.vm_hard_shutdown("", small.vm)
-    small.db.set("VM", small.vm, "blocked_operations", {})
-    small.vms.vm_set_is_a_template("", small.vm, True)
-    small.vms.vm_set_is_a_template("", small.vm, False)
-    assert small.db.get("VM", small.vm, "allowed_operations") == ["destroy"]
-
-    small.vms.vm_unblock("", small.vm, "clone")
-    assert small.db.get("VM", small.vm, "allowed_operations") == ["start", "destroy", "make_into_template"]
-    small.vms.vm_block("", small.vm, "start", "no")
-    assert "start" not in small.db.get("VM", small.vm, "allowed_operations")
