@@ -82,24 +82,38 @@ def _is_smoke(config):
     return IS_36 and config.getoption("--sample")
 
 
-#: of so many values of one kind, or fewer, all are taken
+#: of so many values of one kind, or fewer, all are taken; a mark may say another number
 FEW = 4
 
 
 def _sampled(items):
     """Of the tests marked `states`, whose values differ in data and not in code: each kind of value, and of a kind that
-    has many, a fourth. Values are of a kind when their ids differ in digits alone: "cut at write 7" and "... 12".
+    has many, a fourth.
     """
     kinds = {}
     for item in items:
-        if item.get_closest_marker("states"):
-            kinds.setdefault(re.sub("[0-9]+", "", item.nodeid), []).append(item)
+        mark = item.get_closest_marker("states")
+        if mark:
+            kinds.setdefault(_kind(item, mark.args), []).append(item)
     left_out = set()
     for kind, values in kinds.items():
-        if len(values) > FEW:
-            count = max(FEW, len(values) // 4)
+        few = values[0].get_closest_marker("states").kwargs.get("few", FEW)
+        if len(values) > few:
+            count = max(few, len(values) // 4)
             left_out |= set(values) - set(random.Random(f"{examples.SEED} {kind}").sample(values, count))
     return [item for item in items if item not in left_out]
+
+
+def _kind(item, parameters):
+    """What the values of one kind have in common: all but the digits of their ids ("cut at write 7" and "... 12"). Or,
+    where the mark names parameters or fixtures, all but the values of these: `states("lun", few=2)`.
+    """
+    if not parameters:
+        return re.sub("[0-9]+", "", item.nodeid)
+    values = item.callspec.params
+    assert set(parameters) <= set(values), f"{item.nodeid} has no {' or '.join(parameters)}"
+    others = {name: getattr(value, "__name__", value) for name, value in values.items() if name not in parameters}
+    return f"{item.nodeid.split('[')[0]} {sorted(others.items())}"
 
 
 #: rooms that talk to the interpreter: argparse, processes, sockets, signals, encodings

@@ -80,12 +80,12 @@ job_judges() {
     local apart=(unshare --pid --fork --kill-child --mount-proc)
     "${apart[@]}" true 2>/dev/null || apart=()
     trap 'kill -KILL "$!"; exit 143' TERM
-    job_pytest judges current -m root tests/judged --ignore=tests/judged/package &
+    job_pytest judges current -m root tests/judged --ignore=tests/judged/package "${sample[@]}" &
     wait "$!"
 }
 
 # Beside the judges, of which each sees the loop devices and volume groups of all: these have root directories of their own.
-job_packages() { job_pytest packages current -m root tests/judged/package; }
+job_packages() { job_pytest packages current -m root tests/judged/package "${sample[@]}"; }
 
 # One process: to collect the tests takes each more a tenth of all that it does.
 job_unit36() { job_pytest unit36 py36 -m "not root" "${sample[@]}"; }
@@ -193,6 +193,11 @@ stage_vm() {
     fi
 }
 
+# reasons <junit file>: why tests were skipped, each reason once; nothing where the report does not say
+reasons() {
+    { grep -o '<skipped [^>]*' "$1" || true; } | sed -n 's/.* message="\([^"]*\)".*/\1/p' | sort -u | paste -s -d '|' | sed 's/|/; /g'
+}
+
 # account <name> <exit status of pytest> <junit file> <python> <seconds>: add what a stage said
 account() {
     local name=$1 status=$2 report=$3 python=$4 took=$5
@@ -214,7 +219,7 @@ account() {
         bad=1 tests=$((tests + 1))
     fi
     if [ "$name" != unit ] && [ "$name" != unit36 ] && [ "$left_out" -gt 0 ]; then
-        absent+=("$name: $left_out tests were skipped, the reasons are above")
+        absent+=("$name: $left_out tests were skipped: $(reasons "$report")")
         if in_ci; then
             problems+=("$name: $left_out tests were skipped, and CI must run them all")
             bad=$((bad + 1)) tests=$((tests + 1))
@@ -231,13 +236,13 @@ account() {
 
 summary() {
     heading "summary"
-    [ "${#sample[@]}" -eq 0 ] || echo "states and steps were sampled: RELVMOISCSI_SEED=$RELVMOISCSI_SEED takes the same ones again"
-    printf '%-10s %-8s %8s %8s %8s %9s\n' tests Python passed failed skipped time
-    [ ${#table[@]} -eq 0 ] || printf '%s\n' "${table[@]}"
     local line
     for line in "${absent[@]}"; do
         not_run "$line" || true # counted in cannot_run
     done
+    [ "${#sample[@]}" -eq 0 ] || echo "states and steps were sampled: RELVMOISCSI_SEED=$RELVMOISCSI_SEED takes the same ones again"
+    printf '%-10s %-8s %8s %8s %8s %9s\n' tests Python passed failed skipped time
+    [ ${#table[@]} -eq 0 ] || printf '%s\n' "${table[@]}"
     for line in "${problems[@]}"; do
         printf 'FAILED: %s\n' "$line"
     done

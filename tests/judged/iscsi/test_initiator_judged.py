@@ -63,6 +63,7 @@ def work(device):
     assert found[-1] == data[5:-5]
 
 
+@pytest.mark.states("name", few=3)
 @pytest.mark.parametrize("name", golden.NAMES + golden.LIVE_NAMES)
 def test_a_resignature_through_tgt_gives_the_bytes_of_one_on_the_file(tmp_path, name):
     require("tgtd", "tgtadm", "setpriv")
@@ -80,6 +81,7 @@ def test_a_resignature_through_tgt_gives_the_bytes_of_one_on_the_file(tmp_path, 
     assert SparseDisk.from_file(str(tmp_path / "lun.img")) == SparseDisk.from_file(str(tmp_path / "file.img"))
 
 
+@pytest.mark.states("more")
 @pytest.mark.parametrize(
     "more",
     [

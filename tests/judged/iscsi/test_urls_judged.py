@@ -149,6 +149,7 @@ def _words_while_it_runs(process):
     return words
 
 
+@pytest.mark.states(few=2)
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.03, 0.06])
 def test_a_command_that_is_killed_in_the_middle_is_recovered_over_the_url(place, seconds):
     lun, original = image(place, "lun.img"), image(place, "original.img")

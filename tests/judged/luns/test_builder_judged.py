@@ -119,6 +119,7 @@ def lun(request):
     return made
 
 
+@pytest.mark.states("lun")
 def test_lvm_shows_the_vg_as_the_truth_says(lun, attach):
     device, truth = attach(lun.disk), lun.truth
 
@@ -145,6 +146,7 @@ def test_lvm_shows_the_vg_as_the_truth_says(lun, attach):
     assert sorted(shown) == sorted(expected)
 
 
+@pytest.mark.states("lun")
 def test_vgck_and_pvck_find_nothing(lun, attach):
     device, grumble = attach(lun.disk), GRUMBLES.get(lun.disk.name)
 
@@ -159,6 +161,7 @@ def test_vgck_and_pvck_find_nothing(lun, attach):
         assert f"size {area.length}\n" in headers
 
 
+@pytest.mark.states("lun")
 def test_blkid_knows_the_disk(lun, attach):
     device = attach(lun.disk)
 
@@ -168,6 +171,7 @@ def test_blkid_knows_the_disk(lun, attach):
     assert "UUID=" + lun.truth.pv_id in words
 
 
+@pytest.mark.states("lun")
 def test_lvm_goes_on_from_there_and_the_reader_follows(lun, attach):
     before = read_vg(lun.disk)
     device = attach(lun.disk)
@@ -323,6 +327,7 @@ ODD = {
 }
 
 
+@pytest.mark.states("what")
 @pytest.mark.parametrize("what", sorted(ODD))
 def test_lvm_and_the_reader_agree_on_what_is_there(what, attach):
     lun = ODD[what]()

@@ -246,6 +246,7 @@ def vhdiinfo(path):
     return {key.strip(): value.strip() for key, _, value in fields if value}
 
 
+@pytest.mark.states("vhd_disk", few=3)
 def test_libvhdi_reads_the_same_of_each_vhd_and_the_new_name_of_its_parent(vhd_disk, lvm, loops, tmp_path):
     loop = loops(vhd_disk)
     old_files = take_out(loop, lvm, tmp_path / "before")
@@ -268,6 +269,7 @@ def test_libvhdi_reads_the_same_of_each_vhd_and_the_new_name_of_its_parent(vhd_d
     assert parents == sum(bool(vhd.locators) for vhd in vhds)
 
 
+@pytest.mark.states("vhd_disk", few=3)
 def test_qemu_reads_the_same_data_of_dynamic_vhds(vhd_disk, lvm, loops, tmp_path):
     loop = loops(vhd_disk)
     old_files = take_out(loop, lvm, tmp_path / "before")
@@ -319,6 +321,7 @@ def lvm_sr(request, lvm, loops):
     return loop
 
 
+@pytest.mark.states("lvm_sr", few=2)
 def test_an_sr_that_real_lvm_made_is_the_same_one_with_new_ids(lvm_sr, lvm, loops, tmp_path):
     before = lvm_sr.disk()
     original, own = loops(before), lvm.over(lvm_sr.path)
@@ -346,6 +349,7 @@ def test_an_sr_that_real_lvm_made_is_the_same_one_with_new_ids(lvm_sr, lvm, loop
     assert vhdiinfo(files[renamed_volume(VHD_CHILD, ids)])["Parent filename"] == parent
 
 
+@pytest.mark.states("lvm_sr", few=2)
 def test_lvm_goes_on_with_an_sr_that_it_made(lvm_sr, lvm):
     own = lvm.over(lvm_sr.path)
     name = "VG_XenStorage-" + resignature(lvm_sr, SR).ids.new_sr
@@ -365,6 +369,7 @@ def test_lvm_goes_on_with_an_sr_that_it_made(lvm_sr, lvm):
     assert lvm_sr.inspect().state == engine.RESIGNATURED
 
 
+@pytest.mark.states("lvm_sr", few=2)
 def test_an_undo_gives_lvm_back_the_sr_it_made(lvm_sr, lvm):
     own = lvm.over(lvm_sr.path)
     old = own.listed()

@@ -29,6 +29,8 @@ from kit.lvmreader import dashed
 from kit.sm_recovery import recovery
 from relvmoiscsi import engine
 
+pytestmark = pytest.mark.states("disk")
+
 BLOCK = chains.BLOCK
 WINDOW = 64 << 10  #: that much is compared with zeros at once
 

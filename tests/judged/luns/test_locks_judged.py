@@ -174,6 +174,7 @@ def waits_or_has_ended(command):
     return False
 
 
+@pytest.mark.states("command", few=2)
 @pytest.mark.parametrize("behind", IN_THE_MIDDLE)
 @pytest.mark.parametrize("command", OF_THE_GROUP)
 def test_a_command_on_the_old_group_waits_and_then_finds_no_such_group(command, behind, world):
@@ -186,6 +187,7 @@ def test_a_command_on_the_old_group_waits_and_then_finds_no_such_group(command, 
     assert world.loop.disk() == world.after, said
 
 
+@pytest.mark.states("command", few=2)
 @pytest.mark.parametrize("behind", [JOURNAL, CONTENTS])
 @pytest.mark.parametrize("command", OF_THE_DISK)
 def test_a_command_that_has_read_the_old_group_waits_and_writes_nothing(command, behind, world):
@@ -197,6 +199,7 @@ def test_a_command_that_has_read_the_old_group_waits_and_writes_nothing(command,
     assert errors == [] and world.loop.disk() == world.after, said
 
 
+@pytest.mark.states("command")
 @pytest.mark.parametrize("command", OF_THE_DISK)
 def test_a_command_that_has_read_the_new_group_before_the_end_leaves_volumes_and_group_whole(command, world):
     with world.run_under_way(HEADERS) as errors:
@@ -210,6 +213,7 @@ def test_a_command_that_has_read_the_new_group_before_the_end_leaves_volumes_and
         assert (seen.name, seen.vg[1], seen.pvs[0][1]) == (new.name, new.vg[1], new.pvs[0][1]), said
 
 
+@pytest.mark.states("command", few=2)
 @pytest.mark.parametrize("behind", IN_THE_MIDDLE)
 @pytest.mark.parametrize("command", OF_A_FREE_DISK)
 def test_a_command_that_makes_or_wipes_a_pv_does_not_get_the_disk(command, behind, world):
@@ -222,6 +226,7 @@ def test_a_command_that_makes_or_wipes_a_pv_does_not_get_the_disk(command, behin
     assert world.loop.disk() == world.after, said
 
 
+@pytest.mark.states("command")
 @pytest.mark.parametrize("command", OF_THE_GROUP)
 def test_twin_without_the_locks_the_command_does_harm(command, world):
     with world.run_under_way(CONTENTS, with_locks=False) as errors:
@@ -277,6 +282,7 @@ def test_twin_without_the_locks_a_command_that_read_before_the_run_restores_old_
     assert read_vg(world.loop.disk()).name == world.names["OLD"]
 
 
+@pytest.mark.states("command", few=2)
 @pytest.mark.parametrize("behind", IN_THE_MIDDLE)
 @pytest.mark.parametrize("command", ELSEWHERE)
 def test_a_command_on_another_group_ends_while_the_run_stands_still(command, behind, world):
@@ -299,6 +305,7 @@ def unseen(lvm, loops, tmp_path):
     return World(lvm, loops, tmp_path, sees_clone=False)
 
 
+@pytest.mark.states("command")
 @pytest.mark.parametrize("command", [*OF_THE_GROUP, *OF_THE_DISK, *OF_A_FREE_DISK])
 def test_a_clone_that_lvm_does_not_see_needs_no_lock_and_commands_on_its_original_wait_for_nothing(command, unseen):
     tables = {**OF_THE_GROUP, **OF_THE_DISK, **OF_A_FREE_DISK}

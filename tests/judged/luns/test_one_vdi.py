@@ -55,6 +55,7 @@ def one(request, loops):
     return OnLoop(loops(chain.disk), chain)
 
 
+@pytest.mark.states(few=1)
 def test_lvm_accepts_the_result_and_goes_on_with_it(one, lvm):
     own = lvm.over(one.loop.path)
     vg = vg_of(one.loop.disk())
@@ -93,6 +94,7 @@ def blocks_of(path):
     return {number: digest(block) for number, block in blocks.items() if any(block)}
 
 
+@pytest.mark.states(few=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_libvhdi_reads_the_vhd_as_one_without_a_parent(seed, loops, lvm, tmp_path):
     one = OnLoop(*on(loops, random_chain(seed, bat_entries=4096, free=40, grown=False)))
@@ -106,6 +108,7 @@ def test_libvhdi_reads_the_vhd_as_one_without_a_parent(seed, loops, lvm, tmp_pat
     assert not fields.get("Parent filename")
 
 
+@pytest.mark.states(few=2)
 @pytest.mark.parametrize("seed", (1, 2, 4, 6, 9, 12))
 def test_qemu_reads_the_vhd_where_no_slot_was_given_away(seed, loops, lvm, tmp_path):
     one = OnLoop(*on(loops, random_chain(seed, bat_entries=4096, free=40, stale=False, odd=False, depth=3)))
@@ -121,6 +124,7 @@ def test_qemu_reads_the_vhd_where_no_slot_was_given_away(seed, loops, lvm, tmp_p
     assert blocks_of(tmp_path / "flat") == dict(one.chain.flats[one.chain.leaf].blocks)
 
 
+@pytest.mark.states(few=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_qemu_checks_the_qcow2_where_lvm_says_that_it_lies(seed, loops, lvm, tmp_path):
     one = OnLoop(*on(loops, random_qcow2(seed, free=40)))

@@ -56,6 +56,7 @@ def made_one(chain):
     return disk, volume.name.text
 
 
+@pytest.mark.states(few=2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_qemu_reads_the_same_and_fills_the_disk_within_its_volume(seed, tmp_path):
     chain = random_qcow2(seed)
