@@ -2,7 +2,6 @@
 """Makes packs of a small RPM, and looks at them with programs that had no part in making them."""
 
 import gzip
-import hashlib
 import importlib.util
 import os
 import re
@@ -26,7 +25,6 @@ PACKAGES_OF_DOM0 = ("/bin/sh", "/usr/bin/python3", "sm")
 
 REPO = "{http://linux.duke.edu/metadata/repo}"
 COMMON = "{http://linux.duke.edu/metadata/common}"
-RPM = "{http://linux.duke.edu/metadata/rpm}"
 
 PAYLOAD_SPEC = """
 Name: {name}
@@ -201,10 +199,6 @@ def query(rpm, what):
     return succeed("rpm", "-qp", "--nosignature", "--qf", what, rpm)
 
 
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def tree(directory):
     """Everything below a directory: name, permissions, date and content."""
     return {
@@ -226,17 +220,22 @@ def packages_in(metadata):
         return list(ElementTree.parse(stream).getroot().iter(COMMON + "package"))
 
 
-class Host:
-    """A root directory in which a real dnf installs; what dom0 has is there as a package without files."""
+def dom0_repository(directory, provides=PACKAGES_OF_DOM0):
+    """What dom0 has, as a repository with a package without files; gives its directory."""
+    rpmbuild(DOM0_SPEC.format(provides="\n".join("Provides: " + what for what in provides)), directory)
+    succeed("createrepo_c", "-q", directory)
+    return directory
 
-    def __init__(self, directory, provides=PACKAGES_OF_DOM0):
+
+class Host:
+    """A root directory in which a real dnf installs, from a repository of what dom0 has and those it is told of."""
+
+    def __init__(self, directory, dom0):
         self.directory = directory
+        self.dom0 = dom0
         self.root = directory / "root"
         for program in PROGRAMS_OF_DOM0:
             self.copy_with_libraries(shutil.which(program))
-        provided = "\n".join("Provides: " + what for what in provides)
-        rpmbuild(DOM0_SPEC.format(provides=provided), directory / "dom0")
-        succeed("createrepo_c", "-q", directory / "dom0")
 
     def copy_with_libraries(self, program):
         linked = succeed("ldd", program)
@@ -249,9 +248,7 @@ class Host:
         """Run dnf with the configuration, whose text xapi or the administrator wrote; (exit status, output)."""
         path = self.directory / "yum.conf"
         path.write_text(
-            "{}\n[dom0]\nname=dom0\nbaseurl=file://{}\ngpgcheck=0\nrepo_gpgcheck=0\n".format(
-                configuration, self.directory / "dom0"
-            )
+            f"{configuration}\n[dom0]\nname=dom0\nbaseurl=file://{self.dom0}\ngpgcheck=0\nrepo_gpgcheck=0\n"
         )
         argv = ["dnf", "-y", "--noplugins", "-c", str(path), "--releasever=/", "--installroot", str(self.root)]
         argv += ["--setopt=cachedir=" + str(self.directory / "cache"), "--setopt=metadata_expire=0"]

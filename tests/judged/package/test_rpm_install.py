@@ -9,119 +9,25 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import xmlrpc.client
 
 import pytest
 
-from kit.dom0 import Dom0, make_package
-from kit.rpm_tools import TOP, build_rpm, copy_of_sources, pool_package
+from kit.dom0 import Dom0
+from kit.packages import CONF, CONF_D, NEXT, STOCK
+from kit.rpm_tools import TOP, pool_package
 from relvmoiscsi import __version__
 from relvmoiscsi.host.xapi import conf
 
 pytestmark = pytest.mark.root
 
-STOCK = "ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
 XCP_NG = STOCK + " cephfs glusterfs xfs zfs largeblock"
 PACKAGE = "relvmoiscsi"
 OURS = "relvmoiscsi relvmohba"  #: SR types
 CODE = "/usr/share/relvmoiscsi/relvmoiscsi/"
-CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
 DROP_IN = CONF_D + "zz-relvmoiscsi.conf"
-NEXT = "0.9.9"
-LATER = ("direct", "doctor", "formats", "resignature", "sr_driver")  #: folders that the earlier version did not have
 PYTHON36 = TOP / ".venv" / "py36" / "bin" / "python"
-
-
-# --- packages
-
-
-@pytest.fixture(scope="session")
-def packages(tmp_path_factory):
-    return Packages(tmp_path_factory.mktemp("packages"))
-
-
-class Packages:
-    """Builds what the tests install, each once."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.made = {}
-
-    def ours(self):
-        return self._once("ours", lambda: build_rpm(self.directory / "ours"))
-
-    def ours_without_file_triggers(self):
-        """As an rpm older than 4.13 sees it: XenServer 8 and XCP-ng 8.3 have 4.11."""
-        return self._once(
-            "4.11", lambda: build_rpm(self.directory / "4.11", RPMBUILD_OPTIONS="--without=file_triggers")
-        )
-
-    def earlier(self):
-        """An earlier version, with a module and a rule that are gone since, and without most of what came later."""
-
-        def build():
-            source = copy_of_sources(self.directory / "source-earlier")
-            version = source / "relvmoiscsi/__init__.py"
-            version.write_text(version.read_text().replace(__version__, "0.0.1"))
-            for name in LATER:
-                shutil.rmtree(str(source / "relvmoiscsi" / name))
-            (source / "relvmoiscsi/gone.py").write_text("")
-            (source / "udev/58-relvmoiscsi-gone.rules").write_text("# gone\n")
-            return build_rpm(self.directory / "earlier", source)
-
-        return self._once("earlier", build)
-
-    def later(self):
-        """A later version, which has other rules and another configuration file."""
-
-        def build():
-            source = copy_of_sources(self.directory / "source-later")
-            version = source / "relvmoiscsi/__init__.py"
-            version.write_text(version.read_text().replace(__version__, NEXT))
-            for path in (source / "udev/57-relvmoiscsi.rules", source / "supp-pack/relvmoiscsi.conf"):
-                path.write_text(path.read_text() + f"# new in {NEXT}\n")
-            return build_rpm(self.directory / "later", source)
-
-        return self._once("later", build)
-
-    def base(self):
-        """What every dom0 has."""
-        directories = ["/etc/udev/rules.d", "/etc/xapi.d/plugins", "/usr/share/man/man8", "/usr/share/doc"]
-        directories += ["/usr/lib/systemd/system", "/usr/libexec", "/opt/xensource"]
-        return self._make("base", 1, {}, directories=directories, provides=["/bin/sh", "/usr/bin/python3"])
-
-    def sm(self, files=None, directories=("/opt/xensource/sm",)):
-        driver = {"/opt/xensource/sm/LVMoISCSISR": ("#!/bin/sh\n", 0o755)}
-        return self._make("sm", 1, files or driver, directories=directories)
-
-    def xapi(self, version=1, plugins=STOCK, noreplace=True, conf_d=True):
-        """xapi's package: XenServer's keeps an edited xapi.conf, XCP-ng's replaces it."""
-        files = {
-            CONF: f"# xapi {version}\nlog=all\nsm-plugins={plugins}\n",
-            "/usr/lib/systemd/system/xapi.service": "[Service]\nExecStart=/opt/xensource/libexec/xapi-init start\n",
-        }
-        kind = {"noreplace": [CONF]} if noreplace else {"config": [CONF]}
-        return self._make("xapi-core", version, files, directories=[CONF_D] if conf_d else [], **kind)
-
-    def python(self):
-        """An update of the interpreter; the file itself is borrowed."""
-        return self._make("python3", 2, {})
-
-    def driver(self, name, file, plugins, version=1, **kind):
-        """Another driver's package, with a drop-in of its own."""
-        return self._make(name, version, {CONF_D + file: f"sm-plugins={plugins}\n"}, **kind)
-
-    def _make(self, name, version, files, **more):
-        key = (name, version, repr(sorted(files.items())), repr(sorted(more.items())))
-        directory = self.directory / f"stand-in{len(self.made)}"
-        return self._once(key, lambda: make_package(directory, name, version, files, **more))
-
-    def _once(self, key, build):
-        if key not in self.made:
-            self.made[key] = build()
-        return self.made[key]
 
 
 # --- hosts
@@ -200,7 +106,6 @@ HOSTS = {
     "no-list": (no_list, None, None, None),
     "installer": (installer, None, None, None),
 }
-every_host = pytest.mark.parametrize("host", list(HOSTS))
 
 
 def xapi_list(dom0):
@@ -239,7 +144,8 @@ def fresh():
     return {}
 
 
-@every_host
+@pytest.mark.states("host")
+@pytest.mark.parametrize("host", list(HOSTS))
 def test_every_host_accepts_us_while_we_are_there_and_is_as_it_was_when_we_are_gone(dom0, packages, fresh, host):
     prepare, without_us, with_us, drop_in = HOSTS[host]
     prepare(dom0, packages)
@@ -274,6 +180,7 @@ def kept_of(host):
     return {CONF_D.rstrip("/")} if host == "no-directory" else set()
 
 
+@pytest.mark.states("host", few=3)
 @pytest.mark.parametrize("host", ["stock", "late", "by-hand", "enabled-by-hand", "no-directory", "no-list"])
 def test_an_upgrade_leaves_what_a_new_installation_would(dom0, packages, fresh, host):
     prepare, without_us, with_us, _ = HOSTS[host]
@@ -319,34 +226,18 @@ def test_it_is_not_installed_where_sm_is_not(dom0, packages):
 # --- what an administrator is told
 
 
-def test_installing_says_what_was_done_and_what_is_left_to_do(dom0, packages):
+def test_an_administrator_is_told_what_was_done_and_what_is_left_to_do(dom0, packages):
     stock(dom0, packages)
 
-    said = dom0.rpm("-i", packages.ours()).stdout
+    installed = dom0.rpm("-i", packages.earlier()).stdout
+    upgraded = dom0.rpm("-U", packages.ours()).stdout
+    removed = dom0.rpm("-e", PACKAGE).stdout
 
-    assert DROP_IN + " was written: the drivers of /etc/xapi.conf, relvmoiscsi and relvmohba." in said
-    assert "run xe-toolstack-restart on each of them" in said
-
-
-def test_an_upgrade_says_nothing_of_a_restart_of_the_pool(dom0, packages):
-    stock(dom0, packages)
-    dom0.rpm("-i", packages.earlier())
-
-    said = dom0.rpm("-U", packages.ours()).stdout
-
-    assert DROP_IN + " is up to date" in said
-    assert "restart" not in said
-
-
-def test_removing_says_what_was_done_and_what_is_left_to_do(dom0, packages):
-    stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
-
-    said = dom0.rpm("-e", PACKAGE).stdout
-
-    assert DROP_IN + " was removed." in said
-    assert "run xe-toolstack-restart" in said
-    assert "lose their links" not in said
+    assert DROP_IN + " was written: the drivers of /etc/xapi.conf, relvmoiscsi and relvmohba." in installed
+    assert "run xe-toolstack-restart on each of them" in installed
+    assert DROP_IN + " is up to date" in upgraded and "restart" not in upgraded
+    assert DROP_IN + " was removed." in removed and "run xe-toolstack-restart" in removed
+    assert "lose their links" not in removed
 
 
 @pytest.mark.parametrize("obstacle", ["conf", "directory"])
@@ -402,16 +293,7 @@ def test_an_edited_configuration_survives_upgrades_and_a_new_one_lies_beside_it(
     assert not dom0.exists("/etc/relvmoiscsi.conf")
 
 
-def test_a_configuration_that_nobody_edited_is_replaced(dom0, packages):
-    stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
-
-    dom0.rpm("-U", packages.later())
-
-    assert "# new in " + NEXT in dom0.read("/etc/relvmoiscsi.conf")
-
-
-def test_edited_rules_make_way_for_those_of_the_new_code_and_are_kept(dom0, packages):
+def test_a_configuration_that_nobody_edited_is_replaced_and_so_are_edited_rules_which_are_kept(dom0, packages):
     rules = "/etc/udev/rules.d/57-relvmoiscsi.rules"
     stock(dom0, packages)
     dom0.rpm("-i", packages.ours())
@@ -419,6 +301,7 @@ def test_edited_rules_make_way_for_those_of_the_new_code_and_are_kept(dom0, pack
 
     dom0.rpm("-U", packages.later())
 
+    assert "# new in " + NEXT in dom0.read("/etc/relvmoiscsi.conf")
     assert "# new in " + NEXT in dom0.read(rules)
     assert dom0.read(rules + ".rpmsave") == "# edited\n"
 
@@ -461,8 +344,7 @@ def test_an_update_of_xapi_that_keeps_an_edited_file_changes_nothing(dom0, packa
     assert xapi_list(dom0) == "ext moosefs " + OURS
 
 
-@pytest.mark.parametrize("name", ["xcp-ng-linstor", "moosefs-driver"])
-@pytest.mark.parametrize("file", ["99-driver.conf", "zzz-driver.conf"])
+@pytest.mark.parametrize("name, file", [("xcp-ng-linstor", "99-driver.conf"), ("moosefs-driver", "zzz-driver.conf")])
 def test_a_driver_that_comes_changes_and_goes_after_us_is_followed(dom0, packages, name, file):
     stock(dom0, packages)
     before = dom0.tree()
@@ -480,18 +362,6 @@ def test_a_driver_that_comes_changes_and_goes_after_us_is_followed(dom0, package
 
     dom0.rpm("-e", PACKAGE)
     assert dom0.tree() == before
-
-
-def test_what_rpm_saves_of_another_driver_counts_as_it_does_for_xapi(dom0, packages):
-    stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
-    dom0.rpm("-i", packages.driver("other", "99-other.conf", "ext one", config=[CONF_D + "99-other.conf"]))
-    dom0.write(CONF_D + "99-other.conf", "sm-plugins=ext edited\n")
-
-    dom0.rpm("-U", packages.driver("other", "99-other.conf", "ext two", version=2, config=[CONF_D + "99-other.conf"]))
-
-    assert dom0.names(CONF_D) == ["99-other.conf", "99-other.conf.rpmsave", "zz-relvmoiscsi.conf"]
-    assert xapi_list(dom0) == "ext edited " + OURS
 
 
 def test_in_an_installer_xapi_may_come_after_us(dom0, packages):
@@ -599,31 +469,44 @@ def links(dom0, packages):
     dom0.rpm("-i", packages.xapi(), packages.sm(files, directories))
 
 
-def interpreters():
-    yield pytest.param(None, id="python3")
-    yield pytest.param(str(PYTHON36), id="python3.6")
-
-
-@pytest.fixture(params=interpreters())
+@pytest.fixture(params=["python3", "python3.6"])
 def dom0_of_any_python(request, tmp_path, packages):
-    if request.param is not None and not os.path.exists(request.param):
+    is_36 = request.param == "python3.6"
+    if is_36 and not PYTHON36.exists():
         pytest.skip("there is no Python 3.6 on this machine")
-    with Dom0(tmp_path / "dom0", python=request.param) as made:
+    with Dom0(tmp_path / "dom0", python=str(PYTHON36) if is_36 else None) as made:
         version = made.run(["/usr/bin/python3", "-c", "import sys; print(sys.version_info[:2])"]).stdout
-        assert (version == "(3, 6)\n") is (request.param is not None)
+        assert (version == "(3, 6)\n") is is_36
         made.rpm("-i", packages.base())
         yield made
 
 
 @pytest.mark.parametrize("prepare", [stock, links])
-@pytest.mark.parametrize("directory", ["/opt/xensource/sm", "/usr/libexec/sm/drivers"])
-def test_xapi_finds_the_driver_in_either_directory_and_it_answers(dom0_of_any_python, packages, prepare, directory):
+def test_what_was_installed_works_is_compiled_already_and_leaves_nothing(dom0_of_any_python, packages, prepare):
     dom0 = dom0_of_any_python
     prepare(dom0, packages)
     before = dom0.tree()
-    dom0.rpm("-i", packages.ours())
+    dom0.rpm("-i", packages.whole())
     installed = dom0.tree()
 
+    for directory in ("/opt/xensource/sm", "/usr/libexec/sm/drivers"):
+        assert_drivers_answer(dom0, directory)
+    document = xmlrpc.client.dumps(("OpaqueRef:session", {}), "version")
+    ((answer,), _) = xmlrpc.client.loads(dom0.run(["/etc/xapi.d/plugins/relvmoiscsi", document]).stdout)
+    assert answer == {"Status": "Success", "Value": __version__}
+    assert dom0.run(["relvmoiscsi", "--version"]).stdout == f"relvmoiscsi {__version__}\n"
+    shown = dom0.run(
+        ["sh", "-c", "head -c 1048576 /dev/zero >/tmp/lun; relvmoiscsi show --json /tmp/lun; rm /tmp/lun"]
+    ).stdout
+    assert json.loads(shown)["state"] == "empty"
+    assert used(dom0) <= compiled(dom0) <= set(installed)
+
+    assert dom0.tree() == installed, "a program left files behind"
+    dom0.rpm("-e", PACKAGE)
+    assert dom0.tree() == before
+
+
+def assert_drivers_answer(dom0, directory):
     names = {"relvmoiscsi": "LVHD over iSCSI with resigning of duplicates"}
     names["relvmohba"] = "LVM over HBA with new identities for clones"
     for sr_type, name in names.items():
@@ -634,26 +517,6 @@ def test_xapi_finds_the_driver_in_either_directory_and_it_answers(dom0_of_any_py
             xmlrpc.client.loads(call(dom0, driver, "sr_scan", command="sr_scan", device_config={}).stdout)
         assert fault.value.faultCode == 38, "the driver has not found the rest of the package"
         assert sr_type in fault.value.faultString
-
-    assert dom0.tree() == installed, "the driver left files behind"
-    dom0.rpm("-e", PACKAGE)
-    assert dom0.tree() == before
-
-
-def test_what_runs_is_compiled_already_and_leaves_nothing(dom0_of_any_python, packages):
-    dom0 = dom0_of_any_python
-    stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
-    dom0.write("/tmp/lun", "\0" * 1048576)
-    installed = dom0.tree()
-
-    version = dom0.run(["relvmoiscsi", "--version"]).stdout
-    shown = dom0.run(["relvmoiscsi", "show", "--json", "/tmp/lun"]).stdout
-
-    assert version == f"relvmoiscsi {__version__}\n"
-    assert json.loads(shown)["state"] == "empty"
-    assert dom0.tree() == installed
-    assert used(dom0) <= compiled(dom0) <= set(installed)
 
 
 def used(dom0):
@@ -688,14 +551,14 @@ def test_compiled_files_follow_the_code_and_the_python(dom0, packages):
 def test_the_pool_client_comes_and_goes_by_itself(dom0_of_any_python, packages):
     dom0, command = dom0_of_any_python, "/usr/sbin/relvmoiscsi"
     stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
+    dom0.rpm("-i", packages.whole())
     alone = dom0.tree()
     for words in (["pool", "luns", "--target", "10.0.0.5"], ["pool", "--help"], ["pool"]):
         ran = dom0.run([command, *words], check=False)
         assert ran.status == 3 and "Install its package" in ran.stderr and "Traceback" not in ran.stderr
     assert "pool" in dom0.run([command, "--help"]).stdout
 
-    dom0.rpm("-i", pool_package(packages.ours()))
+    dom0.rpm("-i", pool_package(packages.whole()))
     ran = dom0.run([command, "pool", "luns", "--pool", "xs1"], check=False)
     assert ran.status == 2 and "There is no password" in ran.stderr
     assert {path for path in dom0.tree() if path.endswith(".pyc")} == compiled(dom0)
@@ -706,7 +569,7 @@ def test_the_pool_client_comes_and_goes_by_itself(dom0_of_any_python, packages):
 
 def test_what_lies_beside_the_driver_or_in_the_environment_is_not_imported(dom0, packages):
     stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
+    dom0.rpm("-i", packages.whole())
     for path in ("/opt/xensource/sm/xmlrpc.py", "/opt/xensource/sm/logging.py", "/tmp/relvmoiscsi/__init__.py"):
         dom0.write(path, "raise SystemExit('the wrong module')\n")
 
@@ -716,18 +579,6 @@ def test_what_lies_beside_the_driver_or_in_the_environment_is_not_imported(dom0,
 
     assert "resigning of duplicates" in answer.stdout
     assert dom0.run(["env", "PYTHONPATH=/tmp", "relvmoiscsi", "--version"]).stdout.startswith("relvmoiscsi ")
-
-
-def test_the_host_plugin_answers(dom0, packages):
-    stock(dom0, packages)
-    dom0.rpm("-i", packages.ours())
-    installed = dom0.tree()
-
-    document = xmlrpc.client.dumps(("OpaqueRef:session", {}), "version")
-    ((answer,), _) = xmlrpc.client.loads(dom0.run(["/etc/xapi.d/plugins/relvmoiscsi", document]).stdout)
-
-    assert answer == {"Status": "Success", "Value": __version__}
-    assert dom0.tree() == installed
 
 
 def test_the_drop_in_of_xapi_s_unit_runs_a_program_before_it_and_nothing_else(dom0, packages):

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The packages that tests install, each built once: ours in several versions, and stand-ins for those of others."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from kit.dom0 import make_package
+from kit.rpm_tools import TOP, build_rpm, copy_of_sources
+from relvmoiscsi import __version__
+
+STOCK = "ext nfs iscsi lvmoiscsi dummy file hba rawhba udev iso lvm lvmohba lvmofcoe shm smb"
+CONF, CONF_D = "/etc/xapi.conf", "/etc/xapi.conf.d/"
+NEXT = "0.9.9"
+#: a folder that the earlier version does not have; and modules of the package relvmoiscsi-pool
+LATER, OF_THE_POOL = "direct", ("cli/pool.py", "pool/calls.py")
+
+
+class Packages:
+    """Builds what the tests install, each once."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.made = {}
+
+    def whole(self):
+        """The package of this repository, with relvmoiscsi-pool beside it."""
+        return self._once("whole", lambda: build_rpm(self.directory / "whole"))
+
+    def ours(self):
+        """The same with few modules: those that its scriptlets run, and some more.
+
+        A host compiles each module at each installation: all of them take seconds, and teach a test nothing.
+        """
+        return self._once("ours", lambda: build_rpm(self.directory / "ours", self._source("ours")))
+
+    def ours_without_file_triggers(self):
+        """As an rpm older than 4.13 sees it: XenServer 8 and XCP-ng 8.3 have 4.11."""
+        return self._once(
+            "4.11",
+            lambda: build_rpm(
+                self.directory / "4.11", self._source("4.11"), RPMBUILD_OPTIONS="--without=file_triggers"
+            ),
+        )
+
+    def earlier(self):
+        """An earlier version, with a module and a rule that are gone since, and without what came later."""
+
+        def build():
+            source = self._source("earlier", "0.0.1")
+            shutil.rmtree(str(source / "relvmoiscsi" / LATER))
+            (source / "relvmoiscsi/gone.py").write_text("")
+            (source / "udev/58-relvmoiscsi-gone.rules").write_text("# gone\n")
+            return build_rpm(self.directory / "earlier", source)
+
+        return self._once("earlier", build)
+
+    def later(self):
+        """A later version, which has other rules and another configuration file."""
+
+        def build():
+            source = self._source("later", NEXT)
+            for path in (source / "udev/57-relvmoiscsi.rules", source / "supp-pack/relvmoiscsi.conf"):
+                path.write_text(path.read_text() + f"# new in {NEXT}\n")
+            return build_rpm(self.directory / "later", source)
+
+        return self._once("later", build)
+
+    def _source(self, name, version=__version__):
+        return few_modules(self.directory / ("source-" + name), version)
+
+    def base(self):
+        """What every dom0 has."""
+        directories = ["/etc/udev/rules.d", "/etc/xapi.d/plugins", "/usr/share/man/man8", "/usr/share/doc"]
+        directories += ["/usr/lib/systemd/system", "/usr/libexec", "/opt/xensource"]
+        return self._make("base", 1, {}, directories=directories, provides=["/bin/sh", "/usr/bin/python3"])
+
+    def sm(self, files=None, directories=("/opt/xensource/sm",)):
+        driver = {"/opt/xensource/sm/LVMoISCSISR": ("#!/bin/sh\n", 0o755)}
+        return self._make("sm", 1, files or driver, directories=directories)
+
+    def xapi(self, version=1, plugins=STOCK, noreplace=True, conf_d=True):
+        """xapi's package: XenServer's keeps an edited xapi.conf, XCP-ng's replaces it."""
+        files = {
+            CONF: f"# xapi {version}\nlog=all\nsm-plugins={plugins}\n",
+            "/usr/lib/systemd/system/xapi.service": "[Service]\nExecStart=/opt/xensource/libexec/xapi-init start\n",
+        }
+        kind = {"noreplace": [CONF]} if noreplace else {"config": [CONF]}
+        return self._make("xapi-core", version, files, directories=[CONF_D] if conf_d else [], **kind)
+
+    def python(self):
+        """An update of the interpreter; the file itself is borrowed."""
+        return self._make("python3", 2, {})
+
+    def driver(self, name, file, plugins, version=1, **kind):
+        """Another driver's package, with a drop-in of its own."""
+        return self._make(name, version, {CONF_D + file: f"sm-plugins={plugins}\n"}, **kind)
+
+    def _make(self, name, version, files, **more):
+        key = (name, version, repr(sorted(files.items())), repr(sorted(more.items())))
+        directory = self.directory / f"stand-in{len(self.made)}"
+        return self._once(key, lambda: make_package(directory, name, version, files, **more))
+
+    def _once(self, key, build):
+        if key not in self.made:
+            self.made[key] = build()
+        return self.made[key]
+
+
+def few_modules(target, version=__version__):
+    """A copy of what the package is built from, of its modules the few; gives its path."""
+    source = copy_of_sources(target)
+    kept = {*OF_THE_POOL, *modules_of_the_scriptlets()}
+    for path in (source / "relvmoiscsi").rglob("*.py"):
+        name = str(path.relative_to(source / "relvmoiscsi"))
+        if name not in kept and not name.startswith(LATER + "/"):
+            path.unlink()
+    stated = source / "relvmoiscsi/__init__.py"
+    stated.write_text(stated.read_text().replace(__version__, version))
+    return source
+
+
+def modules_of_the_scriptlets():
+    """What sm-whitelist imports of the package, as Python says: paths in relvmoiscsi/."""
+    program = "import sys, relvmoiscsi.host.xapi.whitelist\n"
+    program += "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('relvmoiscsi')))"
+    said = subprocess.check_output([sys.executable, "-c", program], cwd=str(TOP), encoding="utf-8")
+    return {os.path.relpath(path, str(TOP / "relvmoiscsi")) for path in said.split()}
