@@ -30,7 +30,6 @@ from .flat import (  # noqa: F401  (what tests want of the reader is to be had f
     digest,
     digest_of_sectors,
     flatten,
-    footer_uuid,
     guest_blocks,
     guest_bytes,
     links,

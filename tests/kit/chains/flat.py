@@ -18,7 +18,6 @@ Most of what tests make is zero, so a digest is of the pages of 4 KiB that are n
 import hashlib
 import re
 import struct
-import uuid
 from typing import Callable, Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..lvmreader import Vg, read_vg
@@ -272,10 +271,3 @@ def _pieces(layers: List[_Layer], number: int) -> Iterator[Tuple[int, bytes]]:
         missing &= ~own
         if not missing:
             break
-
-
-def footer_uuid(disk: SparseDisk, lv_name: str) -> str:
-    """The uuid of the footer that libvhd goes by."""
-    vg = read_vg(disk)
-    assert vg is not None
-    return str(uuid.UUID(bytes=_layer(disk, vg, lv_name, lv_name).uuid))

@@ -17,8 +17,6 @@ from .lun import EXTENT
 from .qemu import Qemu, make, set_hidden, set_size
 from .random_chain import _SNAPSHOT, Chain, _Life
 
-KIB = 1024
-
 
 class Options(NamedTuple):
     """What chance chooses where it is None."""
