@@ -40,41 +40,12 @@ scsi_ids = st.from_regex(r"3[0-9a-f]{16,32}|1[A-Za-z0-9_.:=-]{8,40}|SATA_[A-Za-z
 entries = st.lists(st.builds(Entry, names, scsi_ids), max_size=5, unique_by=(lambda e: e.name, lambda e: e.scsi_id))
 
 #: lines that an administrator, an editor or an accident puts into a file
+ODD_LINES = ["", "", "# [direct]", "; old", "[direct]", "[direct]\r", "[other]", " [direct] ", "[direct] # ours"]
+ODD_LINES += ["[Direct]", "[", "]", "[]", "key = value", "  indented = yes", "= nothing", "lonely", "disk = 3600"]
+ODD_LINES += ["\t", "\r", "\ufeff", "\udce9\udcff", config.MARK]
+ODD_LINES += ["a = " + OTHER, "b: " + OTHER + " ; theirs", "b = " + OTHER + "  # again"]
 lines = st.one_of(
-    st.sampled_from(
-        [
-            "",
-            "",
-            "# [direct]",
-            "; old",
-            "[direct]",
-            "[direct]\r",
-            "[other]",
-            " [direct] ",
-            "[direct] # ours",
-            "[Direct]",
-        ]
-        + [
-            "key = value",
-            "  indented = yes",
-            "= nothing",
-            "lonely",
-            "[",
-            "]",
-            "[]",
-            "disk = 3600",
-            "\t",
-            "\r",
-            "\ufeff",
-        ]
-        + [
-            config.MARK,
-            "a = " + OTHER,
-            "b: " + OTHER + " ; theirs",
-            "b = " + OTHER + "  # again",
-            "\udce9\udcff",
-        ]
-    ),
+    st.sampled_from(ODD_LINES),
     st.text(st.characters(blacklist_characters="\n", blacklist_categories=["Cs"]), max_size=20),
 )
 texts = st.builds("\n".join, st.lists(lines, max_size=12))
@@ -134,11 +105,6 @@ def test_no_file_is_a_failure(text):
     assert len({entry.scsi_id for entry in section.entries}) == len(section.entries)
 
 
-@pytest.mark.parametrize("name", ["a", "7", "database-log", "A.b_c-1", "x" * 64, "sda-old", "nvme", "loopback"])
-def test_a_name_of_a_file_is_a_name(name):
-    assert check_name(name) == name
-
-
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "-f", ".hidden", "a/b", "a b", "a\n", "\u00e9", "$x", "%k", "x" * 65]
@@ -147,6 +113,11 @@ def test_a_name_of_a_file_is_a_name(name):
 def test_what_would_be_a_path_an_option_or_a_disk_of_the_kernel_is_no_name(name):
     with pytest.raises(UsageError):
         check_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "7", "A.b_c-1", "x" * 64, "sda-old", "nvme", "loopback"])
+def test_what_is_none_of_these_is_a_name(name):
+    assert check_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -181,36 +152,6 @@ def test_adding_and_removing_restores_every_byte(text):
     assert read_section(changed).named("new") == Entry("new", LUN)
     assert set(read_section(changed).entries) == {*read_section(text).entries, Entry("new", LUN)}
     assert without_entry(changed, "new") == text
-
-
-@given(st.sampled_from(["", "# mine", "# mine\n", "[other]\nkey = value\n\n\n", "\n"]), entries)
-def test_many_can_come_and_go_in_any_order(text, found):
-    changed = text
-    for entry in found:
-        changed = with_entry(changed, entry)
-    assert set(read_section(changed).entries) == set(found)
-    assert changed.startswith(text)
-
-    for entry in found:
-        changed = without_entry(changed, entry.name)
-    assert changed == text
-
-
-@given(texts)
-def test_what_is_added_is_one_line_and_at_most_a_section_for_it(text):
-    assume(not read_section(text).named("new") and not read_section(text).of_lun(LUN))
-    try:
-        changed = with_entry(text, Entry("new", LUN)).split("\n")
-    except Refused:
-        return
-    more = [line.rstrip("\r") for line in changed]
-    for line in text.split("\n"):
-        more.remove(line.rstrip("\r"))
-
-    assert sorted(line for line in more if line) in (
-        ["new = " + LUN],
-        sorted([config.MARK, "[direct]", "new = " + LUN]),
-    )
 
 
 def test_a_file_with_the_line_ends_of_windows_keeps_them():
@@ -306,21 +247,21 @@ def test_the_new_file_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
     assert order == ["fsync", "rename", "fsync"]
 
 
-def test_changes_wait_for_each_other(tmp_path, monkeypatch):
+def test_one_change_at_a_time(tmp_path, monkeypatch):
     path, order = str(tmp_path / "conf"), []
 
     def second():
         with only_one(path):
             order.append("second")
 
+    thread = threading.Thread(target=second)
     with only_one(path):
-        thread = threading.Thread(target=second)
+        with monkeypatch.context() as patch:
+            patch.setattr(config_file, "LOCK_SECONDS", 0.0)
+            with pytest.raises(Refused, match="being changed by this very process"), only_one(path):
+                pass
         thread.start()
-        time.sleep(0.2)
         order.append("first")
-        monkeypatch.setattr(config_file, "LOCK_SECONDS", 0.0)
-        with pytest.raises(Refused, match="being changed by this very process"), only_one(path):
-            pass
     thread.join()
 
     assert order == ["first", "second"]
@@ -344,19 +285,48 @@ def world(tmp_path, monkeypatch):
     return world
 
 
-def test_the_only_disk_of_a_lun_has_the_link(world):
+def two_paths(world):
+    world.has_disk("sda")
+    world.has_disk("sdb", "8:16")
+
+
+def a_map_of_two_paths(world):
+    two_paths(world)
+    world.has_map()
+
+
+def a_disk_and_one_of_another_lun(world):
     world.has_disk("sda")
     world.has_disk("sdb", "8:16", OTHER)
 
-    assert (world.link_name("sda"), world.link_name("sdb")) == ("disk", "")
 
-
-def test_a_map_has_the_link_and_its_paths_have_none(world):
+def a_disk_that_was_multipathed_once(world):
     world.has_disk("sda")
-    world.has_disk("sdb", "8:16")
-    world.has_map()
+    world.lists()
 
-    assert [world.link_name(name) for name in ("dm-0", "sda", "sdb")] == ["disk", "", ""]
+
+def a_disk_that_multipath_never_took(world):
+    world.has_disk("sda")
+    world.lists(OTHER)
+    world.runs_multipathd()
+
+
+def devices_without_a_scsi_id(world):
+    world.put("sys/block/dm-7/dm/uuid", "LVM-abc\n")
+
+
+@pytest.mark.parametrize("arrange, expected", [
+    (a_disk_and_one_of_another_lun, {"sda": "disk", "sdb": ""}),
+    (two_paths, {"sda": "", "sdb": ""}),
+    (a_map_of_two_paths, {"dm-0": "disk", "sda": "", "sdb": ""}),
+    (a_disk_that_was_multipathed_once, {"sda": "disk"}),
+    (a_disk_that_multipath_never_took, {"sda": "disk"}),
+    (devices_without_a_scsi_id, {"dm-7": "", "gone": ""}),
+])  # fmt: skip
+def test_a_link_leads_to_the_one_device_of_a_lun(world, arrange, expected):
+    arrange(world)
+
+    assert {name: world.link_name(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("state", ["offline", "transport-offline", "blocked", "running"])
@@ -366,64 +336,27 @@ def test_an_only_disk_keeps_its_link_while_it_is_down(world, state):
     assert world.link_name("sda", "disk") == "disk"
 
 
-def test_several_disks_without_a_map_have_no_link(world):
-    world.has_disk("sda")
-    world.has_disk("sdb", "8:16")
-
-    assert (world.link_name("sda", "disk"), world.link_name("sdb")) == ("", "")
-    assert "has 2 paths" in links.status_of(DISK, world.look, world.host).problem
-
-
-def test_a_second_disk_takes_the_link_from_the_first(world):
-    world.has_disk("sda")
+@pytest.mark.parametrize("arrange, device, link", [(two_paths, "sdb", ""), (a_map_of_two_paths, "dm-0", "disk")])
+def test_a_second_disk_or_a_map_takes_the_link_from_the_first_disk(world, arrange, device, link):
+    arrange(world)
     world.marks("8:0")
-    world.has_disk("sdb", "8:16")
 
-    assert world.link_name("sdb") == ""
+    assert world.link_name(device) == link
     assert world.events() == ["sda"]
 
 
-def test_a_new_map_takes_the_link_from_its_paths(world):
-    world.has_disk("sda")
-    world.marks("8:0")
-    world.has_disk("sdb", "8:16")
-    world.has_map()
-
-    assert world.link_name("dm-0") == "disk"
-    assert world.events() == ["sda"]
-
-
-@pytest.mark.parametrize(
-    "sign",
-    [
-        "run/nonpersistent/multipath_enabled",
-        "etc/systemd/system/multi-user.target.wants/multipathd.service",
-        "etc/systemd/system/sysinit.target.wants/multipathd.service",
-        None,
-    ],
-)
+@pytest.mark.parametrize("sign", [
+    "run/nonpersistent/multipath_enabled",
+    "etc/systemd/system/multi-user.target.wants/multipathd.service",
+    "etc/systemd/system/sysinit.target.wants/multipathd.service",
+    None,
+])  # fmt: skip
 def test_a_disk_that_multipath_will_take_has_no_link(world, sign):
-    world.has_disk("sda")
-    world.lists()
+    a_disk_that_was_multipathed_once(world)
     world.put(sign) if sign else world.runs_multipathd()
 
     assert world.link_name("sda") == ""
     assert "has no map yet" in links.status_of(DISK, world.look, world.host).problem
-
-
-def test_a_lun_that_was_multipathed_once_has_its_link_where_multipathing_is_off(world):
-    world.has_disk("sda")
-    world.lists()
-
-    assert world.link_name("sda") == "disk"
-
-
-def test_a_lun_that_multipath_never_took_has_its_link_while_it_runs(world):
-    world.has_disk("sda")
-    world.lists(OTHER)
-    world.runs_multipathd()
-
-    assert world.link_name("sda") == "disk"
 
 
 @pytest.mark.parametrize("text", ["", "[direct]\n", "disk = {0}\n", "[other]\ndisk = {0}\n", "[direct]\nsda = {0}\n"])
@@ -432,12 +365,6 @@ def test_what_is_not_configured_has_no_link(world, text):
     world.has_disk("sda")
 
     assert world.link_name("sda", "disk") == ""
-
-
-def test_a_device_without_a_scsi_id_has_no_link(world):
-    world.put("sys/block/dm-7/dm/uuid", "LVM-abc\n")
-
-    assert world.link_name("dm-7") == world.link_name("gone") == ""
 
 
 # --- what is on it
@@ -642,14 +569,19 @@ def test_a_linked_lun_is_linked_and_not_read(world):
 
 
 def test_every_lun_without_a_link_has_a_reason(world):
-    assert "No disk of this host has the SCSIid" in links.status_of(DISK, world.look, world.host).problem
+    def problem():
+        return links.status_of(DISK, world.look, world.host).problem
+
+    assert "No disk of this host has the SCSIid" in problem()
 
     world.has_disk("sda")
-    assert "are the rules of relvmoiscsi installed?" in links.status_of(DISK, world.look, world.host).problem
+    assert "are the rules of relvmoiscsi installed?" in problem()
     world.put("run/udev/data/b8:0", "E:RELVMOISCSI_HIDDEN=all\n")
-    assert "giving the LUN new identities" in links.status_of(DISK, world.look, world.host).problem
+    assert "giving the LUN new identities" in problem()
     world.links("sdz")
-    assert "disk leads to sdz." in links.status_of(DISK, world.look, world.host).problem
+    assert "disk leads to sdz." in problem()
+    two_paths(world)
+    assert "has 2 paths" in problem()
 
 
 # --- the rules
