@@ -50,6 +50,18 @@ def test_sectors_of_a_child_hide_those_of_its_parents():
     assert guest_bytes(lun.disk, name(lun, "disk"), 512, 1024) == guest_sector("base", 1) + guest_sector("disk", 2)
 
 
+def test_past_the_end_of_a_smaller_parent_there_are_zeros():
+    lun = build_sr([
+        written("base", sectors=(0, 5, 6), virtual_size=512 * 6),
+        written("disk", "base", sectors=(7,)),
+    ])  # fmt: skip
+
+    flat = flatten(lun.disk, name(lun, "disk"))
+
+    seen = {at: guest_sector(key, at) for at, key in ((0, "base"), (5, "base"), (7, "disk"))}
+    assert flat == digest_of_sectors(16 * MIB, seen)
+
+
 @pytest.mark.parametrize(
     "key, offset, data, complaint",
     [
