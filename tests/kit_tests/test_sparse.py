@@ -157,3 +157,20 @@ def test_what_was_read_of_a_copy_is_recalled_until_a_page_that_was_looked_at_cha
     assert recalled(disk, "another") == same and asked[3:] == ["another"]
     other = SparseDisk(64 * PAGE)
     assert recalled(other, "one") == (b"\0", b"\0\0", 0), "no copy: nothing is known of it"
+
+
+def test_pages_may_be_kept_once_for_many_places():
+    disk, page = SparseDisk(8 * PAGE), b"p" * PAGE
+    disk.poke(0, b"x" * (8 * PAGE))
+    disk.fill(2 * PAGE, 3 * PAGE, page)
+    disk.fill(6 * PAGE, PAGE, bytes(PAGE))
+    assert disk.peek(0, 8 * PAGE) == b"x" * (2 * PAGE) + page * 3 + b"x" * PAGE + bytes(PAGE) + b"x" * PAGE
+
+    disk.freeze()
+    other = disk.grown(16 * PAGE)
+    other.adopt(PAGE, disk, 4 * PAGE, 3 * PAGE)
+    other.adopt(15 * PAGE, disk, 6 * PAGE, PAGE)
+
+    assert other.peek(0, 5 * PAGE) == b"x" * PAGE + page + b"x" * PAGE + bytes(PAGE) + page
+    assert other.peek(8 * PAGE, 8 * PAGE) == bytes(8 * PAGE)
+    assert [offset // PAGE for offset, _ in other.runs()] == [0, 4, 7]

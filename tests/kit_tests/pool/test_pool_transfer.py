@@ -96,3 +96,17 @@ def test_what_an_import_leaves_behind(small):
         vm = small.db.record("VM", new)
         assert "import_task" in vm["other_config"] and vm["is_a_template"] == is_a_template
         assert ("device-model" in vm["platform"]) == (not is_a_template)
+
+
+def test_a_network_is_the_first_of_its_name_or_of_its_bridge_or_made(small):
+    objects = small.exported()
+    small.db.set("network", small.net, "name_label", "renamed")
+    (new,) = small.imported(objects)
+    assert [vif["network"] for vif in small.db.records("VIF", VM=new).values()] == [small.net]
+    other = small.db.create("network", name_label="net")
+    (new,) = small.imported(objects)
+    assert [vif["network"] for vif in small.db.records("VIF", VM=new).values()] == [other]
+    small.db.destroy("network", other)
+    small.db.destroy("network", small.net)
+    small.imported(objects)
+    assert [record["bridge"] for record in small.db.records("network").values()] == ["xenbr0"]
