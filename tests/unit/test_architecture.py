@@ -61,7 +61,7 @@ MAY_IMPORT = {
 #: Rooms within a room: what else of that room each may import from.
 MAY_IMPORT_WITHIN = {"pool": (), "pool.vms": ("pool",)}
 #: Where a room may import from single modules of another one alone: which.
-MAY_REACH = {"pool": {"host": ("host.this_host",)}}
+MAY_REACH = {"pool": {"host": ("host.this_host", "host.xapi.sdk")}}
 
 #: Devices, clocks, entropy and command runners come in as arguments, everywhere but here.
 MAY_TOUCH_THE_WORLD = ("__main__", "cli", "sr_driver", "direct", "doctor", "plugin", "pool", "host", "deadline")

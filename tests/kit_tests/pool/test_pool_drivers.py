@@ -7,6 +7,7 @@ import os
 import pytest
 
 from kit import pool_fakes
+from kit.pool.runner import PATH
 from kit.pool_fakes import until
 
 pytestmark = pytest.mark.processes
