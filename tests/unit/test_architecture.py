@@ -162,7 +162,7 @@ def against_the_direction_within(module):
         if is_wrong and inner not in (own, *MAY_IMPORT_WITHIN[own]):
             yield f"{module.name}:{line} imports {inner}"
         reach = MAY_REACH.get(module.unit, {}).get(parts[0])
-        if reach is not None and ".".join(parts[:2]) not in reach:
+        if reach is not None and not any((".".join(parts) + ".").startswith(place + ".") for place in reach):
             yield f"{module.name}:{line} imports {'.'.join(parts)}"
 
 
