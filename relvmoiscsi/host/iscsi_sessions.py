@@ -128,9 +128,8 @@ def _add(session: Session, scsi_id: str, number: int, host: Host) -> str:
     found = _at(address, host)
     if found is None:
         raise Refused(f"the target has no LUN {number} for this host.")
-    if found != scsi_id:  # an array may number LUNs for each host; what this call has brought, it takes away
-        scsi.remove_lun(address, host)
-        raise Refused(f"for this host, the LUN {number} of the target is {found}.")
+    if found != scsi_id:
+        raise Refused(f"for this host, the LUN {number} of the target is {found}, which this host sees now.")
     return ""
 
 

@@ -128,11 +128,12 @@ def _look_once(carrier: Carrier, luns: Sequence[bytes]) -> List[Look]:
 
 
 def _names_once(carrier: Carrier, luns: Sequence[bytes]) -> List[Look]:
-    tasks = read(carrier, [command for lun in luns for command in _asking_names(lun)], "a look at the names of LUNs")
-    return [_name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
+    tasks = read(carrier, [command for lun in luns for command in asking_names(lun)], "a look at the names of LUNs")
+    return [name_of(lun, tasks[3 * number : 3 * number + 3]) for number, lun in enumerate(luns)]
 
 
-def _asking_names(lun: bytes) -> List[Command]:
+def asking_names(lun: bytes) -> List[Command]:
+    """The commands whose answers `name_of` reads. No unit attention comes with them."""
     return [
         asking(lun, scsi.inquiry(INQUIRY_BYTES), INQUIRY_BYTES),
         asking(lun, scsi.inquiry(_PAGE_BYTES, PAGE_83), _PAGE_BYTES),
@@ -143,10 +144,10 @@ def _asking_names(lun: bytes) -> List[Command]:
 def _questions(lun: bytes) -> List[Command]:
     """A unit attention, if one waits, comes with the first, so that the others need not be repeated for it."""
     sizes = [asking(lun, scsi.read_capacity_16(), 32), asking(lun, scsi.mode_sense(), 4)]
-    return [asking(lun, scsi.test_unit_ready(), 0), *_asking_names(lun), *sizes]
+    return [asking(lun, scsi.test_unit_ready(), 0), *asking_names(lun), *sizes]
 
 
-def _name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
+def name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
     """What it is called. A page that it refuses is absent; one that it did not give for another reason is not."""
     unread = [task for task in tasks if _verdict(task) not in (Verdict.DONE, Verdict.UNSUPPORTED, Verdict.UNMAPPED)]
     if unread:
@@ -170,7 +171,7 @@ def _name_of(lun: bytes, tasks: Sequence[Task]) -> Look:
 
 
 def _look_of(lun: bytes, tasks: Sequence[Task]) -> Look:
-    one = _name_of(lun, tasks[1:4])
+    one = name_of(lun, tasks[1:4])
     if not one.is_disk or one.verdict != Verdict.DONE:
         return one
     mode = answer_of(tasks[5])

@@ -5,15 +5,16 @@ A session is lost with its connection. Then comes a new one with the same ISID, 
 and before anything else
 
     look     is it the same LUN, as large as before? A unit attention is followed by the same look
-    fence    LOGICAL UNIT RESET, before the first write of a session: it ends what the target still has of writes of a
+    fence    LOGICAL UNIT RESET, once on a session that writes: it ends what the target still has of writes of a
              session in another portal group, which the new one does not replace, or of a call on another host
     repeat   all writes since the last flush, batch by batch: a target that has lost its power has lost what it had
              acknowledged. They are kept for that, 64 MiB at most, and there is a flush in between where they are more
 
 and what is left of the batch that was under way: all of its writes, and the reads that were not answered.
 
-The first write of a batch goes alone. Where the array has put another LUN in the place of this one since the last
-command, a unit attention answers that write, and of those behind it none has been sent.
+An array may put another LUN in the place of this one at any time, and not every target tells of it by a unit attention.
+So a batch of writes begins with the question for SCSIid and serial number, and each batch, of reads as well, ends with
+it. And the first write of a batch goes alone: where a unit attention answers it, none of those behind it has been sent.
 """
 
 import errno
@@ -55,7 +56,7 @@ class Lun:
         self._way = way
         self._carrier: Optional[Carrier] = carrier
         self._is_known = True  # looked at, and nothing has happened since
-        self._is_sure = False  # it was this LUN a moment ago
+        self._is_asked = self._is_sure = False  # of the batch: the LUN has said its name; the first write was taken
         self._fenced: Optional[Carrier] = None  # behind which no late write can come any more
         self._unflushed: List[List[Operation]] = []
         self._unflushed_bytes = 0
@@ -81,9 +82,16 @@ class Lun:
             self._unflushed_bytes += size
 
     def flush(self) -> None:
-        """Return once everything written is durable. Raises as `read` does."""
+        """Return once everything written is durable, on the LUN that was opened. Raises as `read` does."""
         self._run([Operation(FLUSH, 0, 0, Command(self.info.lun, scsi.synchronize_cache()))])
         self._unflushed, self._unflushed_bytes = [], 0
+
+    def fence(self) -> None:
+        """Return once no write of a session before this one can come any more. Raises as `read` does.
+
+        Who does not call it has the same before the first write, and may have read what such a write changes later.
+        """
+        self._run([Operation(WRITE, 0, 0, Command(self.info.lun, scsi.test_unit_ready()))])
 
     def pump(self) -> None:
         """Answer what the target has asked meanwhile; for who thinks or waits for long."""
@@ -98,16 +106,18 @@ class Lun:
 
     def _run(self, operations: Sequence[Operation]) -> None:
         left, epoch = list(operations), self._epoch
-        self._is_sure = False
+        self._is_asked = self._is_sure = False
         while left:
             try:
                 carrier = self._ready(left[0].action == WRITE)
-                if self._epoch != epoch and left[0].action == WRITE:  # what was answered may be lost as well
+                if self._epoch != epoch and left[0].action == WRITE:  # the same, behind a unit attention
                     left = list(operations)
                 epoch = self._epoch
                 self._attempt(carrier, left)
             except Lost as lost:
-                self._note_loss(lost, left[0])
+                self._note_loss(lost, operations[0])
+                if operations[0].action == WRITE:  # what was answered may be lost as well
+                    left = list(operations)
             except OutOfTime as over:
                 self._drop(politely=False)
                 problem = self._failure(left[0], over.message.rstrip("."), errno.ETIMEDOUT)
@@ -123,6 +133,8 @@ class Lun:
                 self._look(carrier)
             elif (writes or self._to_repeat) and self._fenced is not carrier:
                 self._fence(carrier)
+            elif (writes or self._to_repeat) and not self._is_asked:
+                self._ask(carrier)
             elif self._to_repeat:
                 batch = self._to_repeat[0]
                 self._attempt(carrier, batch)
@@ -146,7 +158,9 @@ class Lun:
         What an operation that failed asks for is heeded.
         """
         now = left[:1] if left[0].action == WRITE and not self._is_sure else list(left)
-        whole = list(zip(now, carrier.session.start([operation.command for operation in now])))
+        names = looking.asking_names(self.info.lun)
+        tasks = carrier.session.start([*(operation.command for operation in now), *names])
+        whole = list(zip(now, tasks))
         try:
             carrier.wait(lambda: carrier.session.is_idle, f"the {left[0].action} of {self.name}")
         except BaseException:
@@ -155,6 +169,7 @@ class Lun:
         finally:
             left[: len(now)] = [operation for operation, task in whole if not self._is_done(operation, task)]
         self._is_sure = True
+        self._compare(carrier, tasks[len(now) :])
         failed = [pair for pair in whole if pair[1].is_done and not self._is_done(*pair)]
         if failed:
             self._heed(carrier, *max(failed, key=lambda pair: self._verdict(*pair).value))
@@ -202,7 +217,7 @@ class Lun:
 
     def _start_over(self) -> None:
         """Nothing is known of the LUN any more."""
-        self._is_known = self._is_sure = False
+        self._is_known = False
         self._to_repeat = [list(batch) for batch in self._unflushed]
         self._epoch += 1
 
@@ -241,9 +256,10 @@ class Lun:
             return
         if now.scsi_id is None and now.problem:
             raise self._unusable(now)
-        if now.scsi_id != was.scsi_id:
+        if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
+            what = now.scsi_id if now.scsi_id != was.scsi_id else f"one with the serial number {now.serial!r}"
             raise Refused(
-                f"The LUN {was.scsi_id} is {now.scsi_id} now: the array has mapped another one in its place. Check the "
+                f"The LUN {was.scsi_id} is {what} now: the array has mapped another one in its place. Check the "
                 "mapping at the array.",
                 "ISCSIDevice",
             )
@@ -251,6 +267,16 @@ class Lun:
             raise self._unusable(now)
         self._compare_size(now)
         self._is_known = True
+
+    def _ask(self, carrier: Carrier) -> None:
+        """Is it still the same LUN? Raises Refused when it is not."""
+        self._is_asked = True
+        self._compare(carrier, looking.read(carrier, looking.asking_names(self.info.lun), f"the name of {self.name}"))
+
+    def _compare(self, carrier: Carrier, tasks: Sequence[Task]) -> None:
+        now, was = looking.name_of(self.info.lun, tasks).info, self.info
+        if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
+            self._look(carrier)  # which says what has become of it
 
     def _unusable(self, now: LunInfo) -> Refused:
         return Refused(f"{self.name} cannot be used any more: {now.problem}.", "ISCSIDevice")

@@ -21,6 +21,7 @@ from relvmoiscsi.iscsi.target import TargetWay, isid_of_reader, isid_of_writer
 log = logging.getLogger(__name__)
 
 _SLOW_COPY_BYTES = 64 * 1024 * 1024  #: that digests in Python are done with in a quarter of a minute
+_TELLING_TRIES = 5  #: each takes a second where a LUN is busy, and then says so at once
 _MANY = 100  #: LUNs; of more, only the one that is wanted is asked for its size
 
 LunName = Union[str, int]
@@ -57,13 +58,15 @@ def open_lun(
     deadline: Deadline,
     credentials: Credentials = NO_CREDENTIALS,
     scsi_id: Optional[str] = None,
+    is_fenced: bool = False,
 ) -> Iterator[LunDevice]:
     """A LUN as a device, by its SCSIid or (an int) its number, for the block.
 
     A LUN that is named by its number is refused where it has another SCSIid than `scsi_id`, if that is given.
 
     Who opens it for writing has the lock of the LUN: the session ends every other one of this host that was opened to
-    write to it, and resets the LUN before the first write.
+    write to it, and resets the LUN before the first write; with `is_fenced` before the first read, which is for who
+    knows by then that nobody uses the LUN.
 
     Raises NotFound (DNSError, ISCSITarget, ISCSIDiscovery, ISCSIDevice), Refused (ISCSILogin, SRInUse), OutOfTime.
     """
@@ -83,6 +86,8 @@ def open_lun(
     try:
         if writable and opened.look.is_read_only:
             raise read_only(name)
+        if is_fenced:
+            found.fence()
         log.info("opened %s (%s): %d bytes in blocks of %d", name, info.scsi_id, info.size_bytes, info.block_size)
         yield LunDevice(found, writable, _copy_limit(opened.carrier))
     finally:
@@ -123,8 +128,11 @@ def _usable(way: TargetWay, carrier: Carrier, lun: LunName, scsi_id: Optional[st
     if isinstance(lun, int):
         luns = [address for address in luns if LunInfo(address).number == lun] or luns
     elif len(luns) > _MANY:
-        luns = [info.lun for info in looking.names(carrier, luns) if info.scsi_id == lun] or luns[:_MANY]
+        called = looking.names(carrier, luns)
+        luns = [info.lun for info in called if info.scsi_id == lun or info.problem] or luns[:_MANY]
     looks = looking.look(carrier, luns)
+    if writable:
+        _verify_told(carrier, way.iqn, looks)
     disks = [one for one in looks if one.is_disk]
     found = [one for one in disks if lun == (one.info.scsi_id if isinstance(lun, str) else one.info.number)]
     if not found:
@@ -151,10 +159,29 @@ def _usable(way: TargetWay, carrier: Carrier, lun: LunName, scsi_id: Optional[st
     if scsi_id is not None and one.info.scsi_id != scsi_id:
         raise _another(name, one.info.scsi_id, scsi_id)
     if writable and isinstance(lun, int) and one.info.scsi_id is not None:
+        _verify_told(carrier, way.iqn, looking.look(carrier, every))
         alike = [info for info in looking.names(carrier, every) if info.scsi_id == one.info.scsi_id]
         if len(alike) > 1:
             raise _several(way.iqn, one.info.scsi_id, alike)
     return one
+
+
+def _verify_told(carrier: Carrier, iqn: str, looks: Sequence[Look]) -> None:
+    """Raises Refused where a LUN keeps its SCSIid to itself: it may be a twin of the one that is to be written."""
+    silent = [one for one in looks if one.is_disk and one.info.scsi_id is None and one.verdict != Verdict.DONE]
+    for _ in range(_TELLING_TRIES):
+        if not silent:
+            return
+        carrier.pause(looking.PAUSE_SECONDS)
+        silent = [one for one in looking.look(carrier, [one.info.lun for one in silent]) if one.info.scsi_id is None]
+        silent = [one for one in silent if one.is_disk and one.verdict != Verdict.DONE]
+    if silent:
+        one = silent[0].info
+        raise Refused(
+            f"The LUN {one.number} behind {iqn} does not tell its SCSIid ({one.problem}): it may be a twin of the LUN "
+            "that is wanted. Try again when the array has time, or have it hide that LUN from this host.",
+            "ISCSIDevice",
+        )
 
 
 def _refuse_no_disk(iqn: str, lun: LunName, looks: Sequence[Look]) -> None:

@@ -5,7 +5,7 @@ import logging
 import math
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Iterator, Optional
+from typing import TYPE_CHECKING, Callable, Iterator, Optional
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.host.deadline import Deadline
@@ -40,12 +40,18 @@ def sr_create(
         raise UsageError(problem, "InvalidArg").in_state(NOTHING_WRITTEN)
     pool = read_pool(xapi)
     verify_unused(lun.scsi_id, pool, call.sr_ref, here=call.host_ref)
+
+    def verify_again() -> None:
+        """It may have waited for locks and logins, and somebody may have attached the LUN since."""
+        if lun.asks_pool_again:
+            verify_unused(lun.scsi_id, read_pool(xapi), call.sr_ref, here=call.host_ref)
+
     log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
     with _naming_the_way_out(lun, call, xapi):
         if not config.is_meant:
             with in_state(NOTHING_WRITTEN):
                 raise _not_meant(lun, pool)
-        return lun.with_device(partial(_resignatured, lun, config, asked), writable=True)
+        return lun.with_device(partial(_resignatured, lun, config, asked, verify_again), writable=True)
 
 
 @contextmanager
@@ -113,7 +119,9 @@ def _held_there(device: "Device") -> str:
     return f"{found.lun.sr_uuid} the SR {found.lun.sr_uuid} ({label!r})"
 
 
-def _resignatured(lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], device: "Device") -> str:
+def _resignatured(
+    lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], verify: Callable[[], None], device: "Device"
+) -> str:
     """Its SR is not the one that xapi has a row of during this call.
 
     Should xapi die, that row stays, and a second SR of the same UUID could never be introduced.
@@ -123,4 +131,4 @@ def _resignatured(lun: Lun, config: Wanted, asked: Optional[OneVdiSetting], devi
 
     one = Request(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
     locks = Locks(of_lvm=lun.is_seen, of_sm=lun.is_seen and not lun.has_sm_lock)
-    return resignatured(device, lun.scsi_id, "", lun.deadline, one, locks, config.clear_databases)
+    return resignatured(device, lun.scsi_id, "", lun.deadline, one, locks, config.clear_databases, verify)

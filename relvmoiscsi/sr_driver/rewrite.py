@@ -4,12 +4,12 @@
 import logging
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Callable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Prepared, Result
-from relvmoiscsi.errors import Refused, Unfinished
+from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, in_state
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks import sm_locks
@@ -49,12 +49,14 @@ def resignatured(
     one: Optional[Request] = None,
     locks: Locks = Locks(),  # noqa: B008 - a tuple
     clear_databases: bool = False,
+    verify: Callable[[], None] = lambda: None,
 ) -> str:
     """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here. `one`: with one VDI.
 
-    `clear_databases`: as `engine.prepare` has it.
+    `clear_databases`: as `engine.prepare` has it. `verify` is called last before the first write; what it raises goes
+    through, with nothing written.
     """
-    voice = _SmLog(device, deadline, locks)
+    voice = _SmLog(device, deadline, locks, verify)
     done = procedure.resignature(
         device, os.urandom, voice, scsi_id, sr_uuid=sr_uuid or None, one=one, clear_databases=clear_databases
     )
@@ -79,8 +81,10 @@ _WHY = {
 class _SmLog(procedure.Voice):
     """Nobody is asked: the caller wants a LUN of its own, and SMlog has what was done for it."""
 
-    def __init__(self, device: Device, deadline: Deadline, locks: Locks) -> None:
-        self._device, self._deadline, self._locks = device, deadline, locks
+    def __init__(
+        self, device: Device, deadline: Deadline, locks: Locks, verify: Callable[[], None] = lambda: None
+    ) -> None:
+        self._device, self._deadline, self._locks, self._verify = device, deadline, locks, verify
         self._said = 0  # tenths of what is copied
         self._takes_back = False
 
@@ -132,6 +136,8 @@ class _SmLog(procedure.Voice):
                 seconds = waiting(self._deadline, VG_LOCK_SECONDS)
                 descriptors += held.enter_context(lvm_locks(engine.vg_names(run), timeout=seconds)).descriptors
             lend(descriptors)
+            with in_state(NOTHING_WRITTEN):
+                self._verify()
             yield
 
     def has_settled(self, mark: Mark, result: Result) -> None:

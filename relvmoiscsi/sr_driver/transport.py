@@ -72,6 +72,7 @@ class Lun:
     """The LUN that a call names."""
 
     is_seen = True  #: does LVM on this host see it, so that who writes needs LVM's locks? Known once it is opened
+    asks_pool_again = False  #: are the pool's records read once more before the first write?
     has_sm_lock = False  #: has SM's LVM lock been held since before the LUN came?
 
     def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf, place: str = "") -> None:

@@ -16,7 +16,8 @@ def lun_list(luns: Sequence[LunInfo]) -> str:
     """The XML of error 107: each SCSIid once, by the numbers that Linux gives to LUNs."""
     found: Dict[str, LunInfo] = {}
     for lun in sorted(luns, key=lambda lun: lun.kernel_number):
-        found.setdefault(lun.scsi_id or "", lun)
+        if lun.scsi_id:
+            found.setdefault(lun.scsi_id, lun)
     return _document(
         "iscsi-target",
         "LUN",

@@ -37,10 +37,15 @@ log = logging.getLogger(__name__)
 #: after the first write: how long each batch of reads or writes may take, lost sessions included. As long as
 #: open-iscsi has its LUNs wait (node.session.timeo.replacement_timeout); array controllers take over in half of it
 LOST_SECONDS = 120.0
+#: behind the deadline, for the answer to the first write: where a lost session keeps that write from the target for
+#: longer, the caller may have taken the LUN away
+FIRST_SECONDS = 5.0
 
 
 class IscsiLun(Lun):
     """It comes with a session, and goes with it; sessions of others are left alone."""
+
+    asks_pool_again = True
 
     def __init__(self, access: Access, deadline: Deadline, lock_seconds: float) -> None:
         super().__init__(access.config.scsi_id, deadline, lock_seconds, "behind " + access.config.target_iqn)
@@ -86,7 +91,7 @@ class IscsiLun(Lun):
     def _opened(self, held: ExitStack, writable: bool, patience: Deadline) -> LunDevice:
         def open_by(initiator: Initiator) -> LunDevice:
             where = (access.portals, access.config.target_iqn, initiator, self.scsi_id, writable, patience)
-            return held.enter_context(open_lun(*where, access.credentials))
+            return held.enter_context(open_lun(*where, access.credentials, is_fenced=writable))
 
         access = self._access
         try:
@@ -107,6 +112,9 @@ class Patience(Deadline):
 
     def renew(self) -> None:
         self._end, self.seconds, self._is_of_a_batch = self._clock() + LOST_SECONDS, LOST_SECONDS, True
+
+    def extend(self, seconds: float) -> None:
+        self._end += seconds
 
     def over(self, what: str) -> OutOfTime:
         if not self._is_of_a_batch:
@@ -134,20 +142,25 @@ class CallDevice(Device):
             return self._device.read(ranges)
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        self._begin()
-        self._device.write(chunks)
+        with self._begun():
+            self._device.write(chunks)
 
     def flush(self) -> None:
-        self._begin()
-        self._device.flush()
+        with self._begun():
+            self._device.flush()
 
-    def _begin(self) -> None:
-        if not self._has_begun:
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        """Each batch has a time of its own, as soon as the target has answered the first."""
+        if self._has_begun:
+            self._patience.renew()
+        else:
             with terminated.waiting():  # a SIGTERM that has come is heeded here at the latest
                 self._deadline.check("the first write to the LUN")
             terminated.heed_no_longer()
-            self._has_begun = True
-        self._patience.renew()
+            self._patience.extend(FIRST_SECONDS)
+        yield
+        self._has_begun = True
 
     @contextmanager
     def _in_time(self) -> Iterator[None]:

@@ -77,13 +77,12 @@ def test_warnings_do_not_keep_it_from_being_ready(world, pool, doctor):
 
 def test_the_reason_is_the_last_line(world, pool, doctor):
     world.put("/etc/xapi.conf.d/zzz-linstor.conf", STOCK + " linstor\n")
-    world.remove("/etc/iscsi/initiatorname.iscsi")
 
     ran = doctor("--root", world.root)
 
     assert ran.status == 4
     assert last_line(ran) == (
-        "Not ready (2 problems): sm-plugins in /etc/xapi.conf.d/zzz-linstor.conf, the last such line that xapi reads, "
+        "Not ready (1 problem): sm-plugins in /etc/xapi.conf.d/zzz-linstor.conf, the last such line that xapi reads, "
         "lacks relvmoiscsi and relvmohba; " + DROP_IN + " has it, and does not count. "
         "Run `/usr/share/relvmoiscsi/sm-whitelist sync`, then `xe-toolstack-restart`."
     )
@@ -91,7 +90,7 @@ def test_the_reason_is_the_last_line(world, pool, doctor):
 
 def test_the_worst_comes_last(world, doctor):
     world.put("/run/relvmoiscsi/scanned/36001405993c87c37fa84d02b7fa62c40", "1:0:0:0\n")
-    world.remove("/etc/iscsi/initiatorname.iscsi")
+    world.put("/etc/xapi.conf.d/zzz-linstor.conf", STOCK + " linstor\n")
 
     ran = doctor("--root", world.root)
 

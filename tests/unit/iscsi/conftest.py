@@ -9,7 +9,7 @@ from relvmoiscsi.iscsi import link, target
 @pytest.fixture
 def short_waits(monkeypatch):
     monkeypatch.setattr(link, "PING_SECONDS", 0.3)
-    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.6)
-    monkeypatch.setattr(link, "NO_STEP_SECONDS", 1.2)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr(link, "NO_STEP_SECONDS", 3.0)
     monkeypatch.setattr(link, "LOGOUT_SECONDS", 0.3)
     monkeypatch.setattr(target, "_TRY_SECONDS", 0.05)

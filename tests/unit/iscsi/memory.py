@@ -3,8 +3,9 @@
 
     target = MemoryTarget(Lun(0, MIB), script={3: LOST, 5: kit.iscsi.scsi.check(6, 0x29)})
 
-What happens to the command of a number, counted over all sessions and from 0, `script` says: LOST, the connection ends
-before it is carried out; ANSWER_LOST, behind it; a Result, which the command gets instead; a function of the target.
+What happens to the command of a number, counted over all sessions, from 0 and without INQUIRY, `script` says: LOST,
+the connection ends before it is carried out; ANSWER_LOST, behind it; a Result, which the command gets instead; a function
+of the target.
 """
 
 from kit.iscsi import scsi
@@ -88,9 +89,10 @@ class MemoryTarget:
         self.sessions = 0
 
     def result(self, cdb, data):
-        number = len(self.commands)
-        self.commands.append(cdb[0])
-        said = self.script.get(number)
+        said = None
+        if cdb[0] != 0x12:  # INQUIRY
+            said = self.script.get(len(self.commands))
+            self.commands.append(cdb[0])
         if callable(said):
             said = said(self)
         if said == LOST:

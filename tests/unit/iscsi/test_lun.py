@@ -19,7 +19,7 @@ from relvmoiscsi.iscsi.lun_device import LunDevice
 
 MIB = 1 << 20
 READ, WRITE, FLUSH = scsi.READ_10, scsi.WRITE_10, scsi.SYNCHRONIZE_CACHE_10
-LOOK = 6  #: commands of a look
+LOOK = 3  #: commands of a look, but for INQUIRY
 ATTENTION = scsi.check(6, 0x29)
 
 
@@ -128,7 +128,7 @@ def test_a_new_session_is_looked_at_before_anything_is_asked_of_it():
 
     device.write([Chunk(0, block(1))])
 
-    look = [0x00, 0x12, 0x12, 0x12, 0x9E, 0x1A]
+    look = [0x00, 0x9E, 0x1A]
     assert target.commands == [WRITE, *look, *look, WRITE]  # and behind the reset
 
 
@@ -188,7 +188,7 @@ def test_behind_a_unit_attention_is_looked_and_all_is_written_again():
 
     device.write([Chunk(4096, block(2))])
 
-    assert target.commands == [WRITE, WRITE, 0x00, 0x12, 0x12, 0x12, 0x9E, 0x1A, WRITE, WRITE]
+    assert target.commands == [WRITE, WRITE, 0x00, 0x9E, 0x1A, WRITE, WRITE]
     assert target.sessions == 1
 
 

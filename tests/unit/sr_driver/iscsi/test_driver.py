@@ -13,11 +13,11 @@ import pytest
 
 from kit import golden
 from kit.driver_calls import SUCCESS_TEXT
-from kit.iscsi import acts
+from kit.iscsi import acts, scsi
 from kit.iscsi.hostile import HostileTarget
 from kit.iscsi.lun import Lun
 from kit.iscsi.options import Chap
-from kit.iscsi.quirks import quirk
+from kit.iscsi.quirks import Quirk, quirk
 from kit.pool import wire
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused
@@ -429,6 +429,69 @@ def at_first(clone, what, act):
         return real(*arguments)
 
     setattr(place, name, once)
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_lun_that_is_mapped_in_its_place_without_a_word_gets_no_write(driver, clone, monkeypatch, number):
+    """LIO makes no unit attention for a LUN that comes where another one was."""
+    neighbour, scsi_id = Lun(7, disk=clone.disk.copy(), naa="6001405" + 25 * "e"), clone.scsi_id
+    batches, write = [], CallDevice.write
+
+    def remap_and_write(device, chunks):
+        batches.append(chunks)
+        if len(batches) == number:
+            target.luns[:] = [neighbour]
+        write(device, chunks)
+
+    monkeypatch.setattr(CallDevice, "write", remap_and_write)
+    with HostileTarget([clone]) as target:
+        found = driver("sr_create", target, scsi_id)
+
+    assert found.result.code == 67 and "mapped another one in its place" in found.result.text
+    assert neighbour.writes == 0
+
+
+def test_a_twin_is_not_written_while_the_clone_does_not_tell_its_id(driver, clone, monkeypatch):
+    """Two LUNs of one SCSIid, of which one is busy."""
+    monkeypatch.setattr(opening, "_TELLING_TRIES", 1)
+    twin = Lun(8, disk=clone.disk.copy(), naa=clone.naa)
+
+    def busy(_connection, task):
+        if task.lun is clone:
+            task.result = scsi.Result(scsi.BUSY)
+
+    with HostileTarget([clone, twin], quirks=[Quirk("busy", "arrived", busy, {}, times=None, name="busy")]) as target:
+        found = driver.create(target)
+
+    assert found.result.code == 67 and "does not tell its SCSIid" in found.result.text
+    assert (twin.writes, clone.writes) == (0, 0)
+
+
+def test_an_sr_that_is_attached_while_the_call_waits_is_refused(driver, clone):
+    def attach():
+        db, config = driver.pool.db, {"target": "127.0.0.1", "targetIQN": target.iqn, "SCSIid": clone.scsi_id}
+        sr = db.create("SR", type="lvmoiscsi", name_label="in use")
+        db.create("PBD", SR=sr, host=driver.pool.master, currently_attached=True, device_config=config)
+
+    at_first(clone, "read", attach)
+    with HostileTarget([clone]) as target:
+        found = driver.create(target)
+
+    assert found.result.code == 202 and "in use" in found.result.text
+    assert clone.writes == 0
+
+
+def test_a_first_write_that_a_lost_session_keeps_back_is_not_written_behind_the_deadline(driver, clone, clock):
+    def cut(connection, task):
+        clock.ahead += 60
+        return acts.reset(connection, task)
+
+    lost = Quirk("lost", "arrived", cut, {}, kinds=scsi.WRITES, times=1, name="lost")
+    with HostileTarget([clone], quirks=[lost]) as target:
+        found = driver.create(target)
+
+    assert found.result.code == 47
+    assert clone.writes == 0
 
 
 def test_a_sigterm_before_the_first_write_ends_the_call_with_nothing_written(driver, clone):
