@@ -17,7 +17,7 @@ from bench.table import print_table, size, verdict
 from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.device import CountingDevice
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.engine import OneVdiRequest
 
 #: what a larger disk may write more, but for the tables that a QCOW2 has of it
 MORE = 4 << 20
@@ -47,7 +47,7 @@ SMALL, LARGE = 8, 80
 def measured(kind: Kind, gib: int, partial: int) -> Tuple[Chain, CountingDevice]:
     made = kind.make(written(gib, partial, kind.beside))
     counting = CountingDevice(made.disk)
-    engine.resignature(counting, engine.prepare(counting, entropy(0), one=Request()))
+    engine.resignature(counting, engine.prepare(counting, entropy(0), one=OneVdiRequest()))
     return made, counting
 
 

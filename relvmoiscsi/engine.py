@@ -10,86 +10,81 @@ exclusive opening and LVM's locks, is the caller's; `vg_names` says which names 
 """
 
 import logging
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import NamedTuple, Optional, Tuple, Union
 
 from relvmoiscsi import __version__
-from relvmoiscsi.device import CountingDevice, Device, Range
-from relvmoiscsi.errors import (
-    NOTHING_WRITTEN,
-    DeviceError,
-    FormatError,
-    NotFound,
-    Place,
-    Refused,
-    RelvmoiscsiError,
-    Unfinished,
-    in_state,
-)
+from relvmoiscsi.device import CountingDevice, Device
+from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, NotFound, Place, Refused, Unfinished, in_state
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature import check
 from relvmoiscsi.resignature.after_a_cut import earlier_run, recovery
 from relvmoiscsi.resignature.after_a_cut.undo import prepare_undo
-from relvmoiscsi.resignature.compare import differing, extents
-from relvmoiscsi.resignature.one_vdi import collapse, fit
-from relvmoiscsi.resignature.one_vdi.choice import Request, said_who_asks
-from relvmoiscsi.resignature.one_vdi.collapse import Cost
-from relvmoiscsi.resignature.one_vdi.fit import has_one_row, named_now
-from relvmoiscsi.resignature.planning import contents, new_ids, plan
-from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.compare import Comparison, compare
+from relvmoiscsi.resignature.inspection import (
+    CAN_BE_ONE,
+    CANNOT_BE_ONE,
+    CLEAN,
+    DAMAGED,
+    EMPTY,
+    FOREIGN,
+    IS_ONE,
+    RESIGNATURED,
+    UNFINISHED,
+    Inspection,
+    OneVdiOutlook,
+    inspect,
+    one_vdi,
+    state_of,
+)
+from relvmoiscsi.resignature.one_vdi import fit
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest, said_who_asks
+from relvmoiscsi.resignature.one_vdi.fit import fits, named_now
+from relvmoiscsi.resignature.planning import collapse, new_ids, plan
+from relvmoiscsi.resignature.planning.collapse import Cost
+from relvmoiscsi.resignature.planning.plan import NEW_IMAGE, Plan, Planned
 from relvmoiscsi.resignature.planning.plan_check import check_plan
-from relvmoiscsi.resignature.protocol import sentences
+from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.mark import (
     DONE,
     IN_PROGRESS,
     KINDS,
     RESIGNATURE,
+    SWITCHED,
     UNDO,
     Tail,
+    is_of_another_lun,
     read_tail,
     scsi_id_digest,
 )
-from relvmoiscsi.resignature.protocol.rebuilt import Unseen
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Unseen
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.databases import without_databases
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.databases import databases, without_databases
+from relvmoiscsi.resignature.reading.lun import Lun, Unreadable, Volume
+from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.reading.saved import saved
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
 
-__all__ = [  # what docs/python.rst promises to programs; the rest is for the package
+__all__ = [  # what docs/python.rst describes, and what stays
     "AlreadyDone", "Comparison", "Inspection", "Prepared", "Result",
     "compare", "inspect", "prepare", "recover", "resignature", "undo",
 ]  # fmt: skip
+PROMISED = tuple(__all__)
+__all__ += [  # for the rest of the package, which imports nothing from `resignature`; this may change
+    "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
+    "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "Tail",
+    "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "Plan", "Planned", "Progress", "steps",
+    "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
+    "OneVdiOutlook", "OneVdiRequest", "fits", "one_vdi", "refuse_other_vdis",
+    "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
+    "read_undoable", "vg_names",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
-
-EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
-UNFINISHED, RESIGNATURED, DAMAGED = "unfinished", "resignatured", "damaged"
-IS_ONE, CAN_BE_ONE, CANNOT_BE_ONE = "is", "can be", "cannot be"
-
-
-class Inspection(NamedTuple):
-    """What is on a device. `problem` says why there is no `lun`."""
-
-    state: str
-    lun: Optional[Lun] = None
-    tail: Optional[Tail] = None
-    run: Optional[Run] = None  #: of the journal, where it still lies on the LUN
-    problem: Optional[RelvmoiscsiError] = None
-    defects: Tuple[RelvmoiscsiError, ...] = ()  #: of a LUN that is damaged: all that were found, `problem` first
-    readable: Optional[Lun] = None  #: what can be read of such a LUN, for telling; nothing may be planned with it
-
-
-class OneVdiOutlook(NamedTuple):
-    """Whether a LUN is one with a single VDI, or can be made one."""
-
-    state: str  #: IS_ONE, CAN_BE_ONE or CANNOT_BE_ONE
-    cost: Optional[Cost] = None  #: of making it one
-    problem: Optional[RelvmoiscsiError] = None  #: why it cannot be
 
 
 class Result(NamedTuple):
@@ -127,85 +122,6 @@ class Prepared(NamedTuple):
     bytes_written: int = 0
 
 
-def inspect(device: Device) -> Inspection:
-    """What is on a device. Raises DeviceError only: whatever the disk holds is an answer.
-
-    A damaged LUN is read to its end, and each defect is told. `prepare` stops at the first of them.
-    """
-    cache = ReadCache(device)
-    try:
-        label = survey.read_label(cache)
-    except NotFound as problem:
-        return Inspection(EMPTY, problem=problem)
-    except Refused as problem:
-        return Inspection(FOREIGN, problem=problem)
-    except FormatError as problem:
-        return Inspection(DAMAGED, problem=problem, defects=(problem,))
-    try:
-        tail = read_tail(label, Place(device.name, label.offset))
-    except FormatError as problem:
-        return Inspection(DAMAGED, problem=problem, defects=(problem,))
-    run = earlier_run.run_or_none(cache, tail, label)
-    if tail is not None and tail.phase != DONE:
-        return Inspection(UNFINISHED, tail=tail, run=run, problem=_why_unfinished(cache, tail))
-    return _inspect_at_rest(cache, label, tail, run)
-
-
-def _why_unfinished(device: Device, tail: Tail) -> Unfinished:
-    """What to say of a run that was cut: the way on."""
-    try:
-        mark = earlier_run.find_unfinished(device)
-    except FormatError:
-        mark = None
-    if mark is None:
-        return Unfinished(sentences.journal_lost(device.name, tail))
-    return recovery.cut(device, mark)
-
-
-def _inspect_at_rest(device: Device, label: Label, tail: Optional[Tail], run: Optional[Run]) -> Inspection:
-    """What is on a LUN without an unfinished run, as far as it reads."""
-    defects: List[RelvmoiscsiError] = []
-    lun = None
-
-    def keep(defect: FormatError) -> None:
-        if defect not in defects:  # one object: what does not read may be met again where parts are compared
-            defects.append(defect)
-
-    try:
-        lun = survey.read_lun(device, label, on_defect=keep)
-    except Refused as problem:
-        if not defects:
-            return Inspection(FOREIGN, tail=tail, problem=problem)
-        defects.append(problem)
-    except FormatError as problem:
-        defects.append(problem)
-    except DeviceError as problem:
-        if not defects:
-            raise
-        defects.append(problem)
-    if defects:
-        readable = lun._replace(work=None) if lun is not None else None  # its work is not going to be finished
-        return Inspection(DAMAGED, None, tail, None, defects[0], tuple(defects), readable)
-    return Inspection(_state_of(tail), lun, tail, run)
-
-
-def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
-    """Whether the LUN that `inspect` has found can be made one with a single VDI. Whatever is on it is an answer.
-
-    Nothing is written. Of a chain the block tables are read, and the bitmaps of blocks that are not known to be full.
-    """
-    try:
-        cost = collapse.make_one(device, lun, Request()).cost
-    except (Refused, FormatError, DeviceError) as problem:
-        return OneVdiOutlook(CANNOT_BE_ONE, problem=problem)
-    return OneVdiOutlook(IS_ONE) if has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)
-
-
-def _state_of(tail: Optional[Tail]) -> str:
-    """The state of a LUN without an unfinished run."""
-    return RESIGNATURED if tail is not None and tail.kind == RESIGNATURE else CLEAN
-
-
 # --- resignature
 
 
@@ -216,7 +132,7 @@ def prepare(
     chosen: Optional[IdMap] = None,
     again: bool = False,
     sr_uuid: Optional[str] = None,
-    one: Optional[Request] = None,
+    one: Optional[OneVdiRequest] = None,
     clear_databases: bool = False,
 ) -> Union[Prepared, AlreadyDone]:
     """Read the LUN, plan its resignature and check what the plan leads to. Nothing is written.
@@ -258,10 +174,10 @@ def prepare(
         made = made._replace(unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)
     cost = way.cost if way is not None else None
-    return Prepared(_state_of(tail), made, lun, counting.reads, counting.read_batches, cost)
+    return Prepared(state_of(tail), made, lun, counting.reads, counting.read_batches, cost)
 
 
-def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[Request]) -> None:
+def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
     """Raises Refused where a LUN that is resignatured does not hold the VDIs that are asked for; `run` if it reads."""
     if one is None and run is not None and run.one is not None and earlier_run.has_kept_all(device, lun, run):
         return
@@ -464,70 +380,3 @@ def _reverse(device: Device, mark: Mark, entropy: Entropy, before: str = "") -> 
     counting = CountingDevice(device)
     apply.carry_out(counting, made, before)
     return _result(counting, CLEAN, old, made.run)
-
-
-# --- two LUNs
-
-
-_ELSEWHERE = "Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared."
-
-
-class Comparison(NamedTuple):
-    """What `check --original` found; without problems the clone shares nothing with the original."""
-
-    problems: List[str]
-    bytes_compared: int
-
-
-def compare(
-    original: Device, clone: Device, data: Optional[Sequence[Range]] = None, progress: Optional[Progress] = None
-) -> Comparison:
-    """Whether two LUNs share no identity and differ in nothing else.
-
-    `data` are the ranges of both devices that may hold anything but zeros; None compares no guest data. `progress` is
-    told how many bytes are compared, and how many will be. Raises FormatError, Refused or NotFound for a LUN that holds
-    no SR.
-    """
-    caches = [ReadCache(original), ReadCache(clone)]
-    labels = [survey.read_label(cache) for cache in caches]
-    before, after = (survey.read_lun(cache, label) for cache, label in zip(caches, labels))
-    one, other = before.settled(), after.settled()
-    ids, problems = check.pairing(one, other), check.shared_identities(before, after)
-    if problems:
-        return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0)
-    tail = read_tail(labels[1], Place(clone.name, labels[1].offset))
-    run = earlier_run.run_or_none(caches[1], tail, labels[1])
-    is_of_original = check.is_made_of(one, other, run.ids if run is not None else None)
-    if not is_of_original and not check.has_same_shape(one, other):
-        return Comparison([_another_sr(before, after, tail, run)], 0)
-    if ids is None:
-        return Comparison([_ELSEWHERE], 0)
-    problems = check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
-    if problems and not is_of_original:
-        return Comparison([_another_sr(before, after, tail, run)], 0)
-    changes = list(contents.volume_changes(before, ids))
-    fields = contents.content_fields(one.vg, changes)
-    writes = contents.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
-    allowed = {write.offset: write.new for write in writes}
-    spans = extents(one, data or [])
-    problems += differing(original, clone, spans, allowed, progress)
-    if problems and not is_of_original:
-        problems.insert(0, _another_sr(before, after, tail, run))
-    return Comparison(problems, sum(span.length for span in spans))
-
-
-def _another_sr(original: Lun, clone: Lun, tail: Optional[Tail], run: Optional[Run]) -> str:
-    """The sentence about an original that a clone was not made of."""
-    made_of = f", which was made of SR {run.ids.sr}" if run is not None and run.ids.new_sr == clone.sr_uuid else ""
-    told = f"{clone.name} holds SR {_named(clone)}{made_of}, and {original.name} holds SR {_named(original)}"
-    unless = (
-        ""
-        if tail is None
-        else " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
-    )
-    return f"The original is another SR: {told}. Give the LUN that {clone.name} was cloned from.{unless}"
-
-
-def _named(lun: Lun) -> str:
-    label = lun.mgt.name_label if lun.mgt else ""
-    return f'{lun.sr_uuid} "{label}"' if label else lun.sr_uuid

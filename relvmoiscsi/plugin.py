@@ -30,6 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from relvmoiscsi import cli, engine, report
+from relvmoiscsi.engine import DONE, IN_PROGRESS, SWITCHED, databases, is_of_another_lun
 from relvmoiscsi.errors import NotFound, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.host import flock, iscsi_sessions
@@ -40,8 +41,6 @@ from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.sm_locks import LUN_LOCKS
 from relvmoiscsi.host.own_process import apart
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, SWITCHED, is_of_another_lun
-from relvmoiscsi.resignature.reading.databases import databases
 from relvmoiscsi.scsi_id_text import is_scsi_id
 
 if TYPE_CHECKING:

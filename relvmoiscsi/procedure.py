@@ -18,14 +18,9 @@ from typing import Any, ContextManager, Iterator, NamedTuple, Optional, Union
 
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
-from relvmoiscsi.engine import AlreadyDone, Prepared, Result
+from relvmoiscsi.engine import UNDO, AlreadyDone, Mark, OneVdiRequest, Prepared, Result, Run, fits
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.identity import Entropy, IdMap
-from relvmoiscsi.resignature.one_vdi.choice import Request
-from relvmoiscsi.resignature.one_vdi.fit import fits
-from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.mark import UNDO
-from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.wording import human_size
 
 #: why a run is taken back
@@ -77,7 +72,7 @@ def resignature(
     chosen: Optional[IdMap] = None,
     again: bool = False,
     sr_uuid: Optional[str] = None,
-    one: Optional[Request] = None,
+    one: Optional[OneVdiRequest] = None,
     clear_databases: bool = False,
 ) -> Union[Outcome, AlreadyDone, Prepared]:
     """New identities for the LUN: an Outcome, or AlreadyDone, or the plan where the voice wanted no more.
@@ -152,7 +147,7 @@ def _settle(
     voice: Voice,
     scsi_id: Optional[str],
     problem: Unfinished,
-    one: Optional[Request],
+    one: Optional[OneVdiRequest],
 ) -> Union[Outcome, str]:
     """Bring a run that was cut to its end: the Outcome, or what was done where a new run is to follow."""
     mark = engine.find_unfinished(device)
@@ -176,7 +171,7 @@ def _settle(
     return Outcome(result, was_cut=True)
 
 
-def _why_not_finished(mark: Mark, scsi_id: Optional[str], one: Optional[Request]) -> str:
+def _why_not_finished(mark: Mark, scsi_id: Optional[str], one: Optional[OneVdiRequest]) -> str:
     """Why a run that was cut is not finished; empty where it is."""
     run, is_undo = mark.journal.run, mark.tail.kind == UNDO
     if not is_undo and None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id:

@@ -4,17 +4,29 @@
 from itertools import groupby
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, OneVdiOutlook, Result
+from relvmoiscsi.engine import (
+    CAN_BE_ONE,
+    EMPTY_UNIT,
+    FULL_UNIT,
+    IS_ONE,
+    NEW_IMAGE,
+    Comparison,
+    Cost,
+    Inspection,
+    Lun,
+    OneVdiOutlook,
+    Plan,
+    Planned,
+    Result,
+    Unreadable,
+    Volume,
+    notes,
+    steps,
+)
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap, dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
-from relvmoiscsi.resignature.one_vdi.collapse import Cost
-from relvmoiscsi.resignature.planning.plan import NEW_IMAGE, Plan, Planned
-from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT
-from relvmoiscsi.resignature.reading.lun import Lun, Unreadable, Volume
-from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import human_size, printable
 
 #: of one VDI that is made of several images

@@ -28,8 +28,8 @@ from kit.chains.qcow2 import flatten as flatten_qcow2  # noqa: E402
 from kit.chains.random_chain import Chain, random_chain  # noqa: E402
 from kit.chains.random_qcow2 import random_qcow2  # noqa: E402
 from relvmoiscsi import engine  # noqa: E402
+from relvmoiscsi.engine import OneVdiRequest  # noqa: E402
 from relvmoiscsi.errors import Refused, RelvmoiscsiError  # noqa: E402
-from relvmoiscsi.resignature.one_vdi.choice import Request  # noqa: E402
 from relvmoiscsi.resignature.one_vdi.vhd import layout as vhd_layout  # noqa: E402
 
 
@@ -69,7 +69,7 @@ def one(kind: Kind, seed: int, options: Dict[str, Any], found: "Counter[str]") -
         return []
     disk = chain.disk.copy()
     try:
-        prepared = engine.prepare(disk, os.urandom, one=Request())
+        prepared = engine.prepare(disk, os.urandom, one=OneVdiRequest())
         engine.resignature(disk, prepared)
     except Refused as refused:
         found["refused: " + re.sub("[0-9a-f]{8}-[0-9a-f-]+|[0-9]+", "…", refused.message)[:70]] += 1

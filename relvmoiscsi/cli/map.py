@@ -11,7 +11,7 @@ from relvmoiscsi.cli.opening import opened_to_read
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
-from relvmoiscsi.resignature.planning.mapfile import derived_ids
+from relvmoiscsi.formats.mapfile import derived_ids
 
 _MAP = """\
 With --device, the whole map of a resignatured LUN, from the journal on it; LVM uses that space again one day.

@@ -28,13 +28,11 @@ from relvmoiscsi.cli.opening import opened_to_read
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.cli.over_iscsi import may_open, say_where_seen
 from relvmoiscsi.device import Range
-from relvmoiscsi.engine import Result
+from relvmoiscsi.engine import Lun, Result, Run
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_state
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
-from relvmoiscsi.resignature.protocol.run import Run
-from relvmoiscsi.resignature.reading.lun import Lun
 from relvmoiscsi.wording import human_size
 
 if TYPE_CHECKING:

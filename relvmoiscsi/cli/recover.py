@@ -8,9 +8,8 @@ from relvmoiscsi.cli.guard import NOBODY_NEEDED
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.engine import KINDS, Mark
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
-from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.mark import KINDS
 from relvmoiscsi.wording import printable
 
 _RECOVER = """\

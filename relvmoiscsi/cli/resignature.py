@@ -13,17 +13,11 @@ from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.progress import Bar
-from relvmoiscsi.engine import AlreadyDone, Prepared, Result
+from relvmoiscsi.engine import RESIGNATURE, AlreadyDone, Lun, Mark, OneVdiRequest, Prepared, Result, Run, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
+from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
-from relvmoiscsi.resignature.one_vdi.choice import Request
-from relvmoiscsi.resignature.planning import mapfile
-from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
-from relvmoiscsi.resignature.protocol.run import Run
-from relvmoiscsi.resignature.reading.lun import Lun
-from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import printable
 
 _RESIGNATURE = """\
@@ -84,7 +78,7 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     return answer(target, done.result, FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path))
 
 
-def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[Request]) -> Optional[Answer]:
+def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[OneVdiRequest]) -> Optional[Answer]:
     """The answer where the same was done before.
 
     The LUN may be in use by now, so it is opened for reading: for writing it would be refused, and udev would look at
@@ -215,13 +209,13 @@ class _Terminal(procedure.Voice):
 # --- chosen ids
 
 
-def _one(arguments: argparse.Namespace) -> Optional[Request]:
+def _one(arguments: argparse.Namespace) -> Optional[OneVdiRequest]:
     """What --vdis and --vdi ask for; None: all VDIs stay. Raises UsageError."""
     if arguments.vdis == ALL:
         if arguments.vdi is not None:
             raise UsageError("--vdi names the one VDI that stays: say --vdis one as well.")
         return None
-    return Request(arguments.vdi if arguments.vdi is None else mapfile.checked_uuid(arguments.vdi.lower()))
+    return OneVdiRequest(arguments.vdi if arguments.vdi is None else mapfile.checked_uuid(arguments.vdi.lower()))
 
 
 def _chosen(arguments: argparse.Namespace) -> IdMap:

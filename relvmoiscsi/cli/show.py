@@ -11,7 +11,7 @@ from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.listing import listed
 from relvmoiscsi.cli.opening import opened_to_read, scsi_id_of
 from relvmoiscsi.cli.output import Answer, Maker
-from relvmoiscsi.resignature.reading.saved import saved as saved_vms
+from relvmoiscsi.engine import saved as saved_vms
 
 _SHOW = """\
 Nothing is written, and the device may be in use. In dom0, xapi is asked who uses the LUN.

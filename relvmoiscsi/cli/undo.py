@@ -7,8 +7,8 @@ import os
 from relvmoiscsi import engine
 from relvmoiscsi.cli.on_lun import answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.engine import RESIGNATURE
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
-from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
 from relvmoiscsi.wording import printable
 
 _UNDO = """\

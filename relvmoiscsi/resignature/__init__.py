@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""From what is on a LUN to a LUN with new identities, and back. The rooms follow a run.
+"""From what is on a LUN to a LUN with new identities, and back. The rooms follow a run. Only `relvmoiscsi.engine`
+imports from here.
 
+inspection     what is on a device, whatever that is: state, defects, whether one VDI can be made of it
+compare        two LUNs: no identity in common, nothing else differs, byte for byte
 reading        what is on it: survey (LVM's part), volumes (what is inside), read_cache, lun (the values), lun_notes,
                databases (of pools), saved (records of VMs); SM's unfinished work: sm_journals (its rules), sm_work
                (what it leads to)
-planning       new_ids (derived or chosen), mapfile (what people choose them with); plan, contents (inside volumes),
-               labels, plan_check (read back in memory)
+planning       new_ids (derived or chosen); collapse (a LUN with one VDI); plan, contents (inside volumes), labels;
+               check (every identity new, nothing else differs), plan_check (the plan read back in memory)
 one_vdi        a leaf and its parents become one image: choice (which), way (what a format says of its chains), extents
-               (where it goes), compact (values in little memory), collapse (all of it); fit (an earlier run); vhd and
-               qcow2: members (of a chain), layout (where blocks go), homes (of a VHD's), ways, image
+               (where it goes), compact (values in little memory), fit (an earlier run); vhd and qcow2: members (of a
+               chain), layout (where blocks go), homes (of a VHD's), ways, image
 protocol       steps (the table); mark (in the label), journal (its bytes), run (what it says), rebuilt (what one VDI
                adds to it), structure (with a checksum), canvas (as found, as it is to be), identities (taken back),
                sentences (what is said of a run that is not over)
 writing        apply (step by step), copying (guest data, unseen), rebuilding (of an image made anew), landing (the
                end), reading_back
 after_a_cut    earlier_run (what was left), recovery (take back, finish), undo
-the judge      check (every identity new, nothing else differs), compare (two LUNs, byte for byte)
 """

@@ -1,17 +1,85 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Whether two LUNs differ in what they are expected to differ in, byte for byte."""
+"""Whether two LUNs share no identity, and differ in nothing else, byte for byte."""
 
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Device, Range
-from relvmoiscsi.errors import Truncated
+from relvmoiscsi.errors import Place, Truncated
+from relvmoiscsi.resignature.after_a_cut import earlier_run
+from relvmoiscsi.resignature.planning import check, contents
+from relvmoiscsi.resignature.protocol.mark import Tail, read_tail
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.writing.copying import Progress
 
 _COMPARE_BYTES = 1 << 20
+_ELSEWHERE = "Their volumes do not lie at the same places. A clone that was made one VDI cannot be compared."
 
 
-def extents(lun: Lun, data: Sequence[Range]) -> List[Range]:
+class Comparison(NamedTuple):
+    """What `check --original` found; without problems the clone shares nothing with the original."""
+
+    problems: List[str]
+    bytes_compared: int
+
+
+def compare(
+    original: Device, clone: Device, data: Optional[Sequence[Range]] = None, progress: Optional[Progress] = None
+) -> Comparison:
+    """Whether two LUNs share no identity and differ in nothing else.
+
+    `data` are the ranges of both devices that may hold anything but zeros; None compares no guest data. `progress` is
+    told how many bytes are compared, and how many will be. Raises FormatError, Refused or NotFound for a LUN that holds
+    no SR.
+    """
+    caches = [ReadCache(original), ReadCache(clone)]
+    labels = [survey.read_label(cache) for cache in caches]
+    before, after = (survey.read_lun(cache, label) for cache, label in zip(caches, labels))
+    one, other = before.settled(), after.settled()
+    ids, problems = check.pairing(one, other), check.shared_identities(before, after)
+    if problems:
+        return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0)
+    tail = read_tail(labels[1], Place(clone.name, labels[1].offset))
+    run = earlier_run.run_or_none(caches[1], tail, labels[1])
+    is_of_original = check.is_made_of(one, other, run.ids if run is not None else None)
+    if not is_of_original and not check.has_same_shape(one, other):
+        return Comparison([_another_sr(before, after, tail, run)], 0)
+    if ids is None:
+        return Comparison([_ELSEWHERE], 0)
+    problems = check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
+    if problems and not is_of_original:
+        return Comparison([_another_sr(before, after, tail, run)], 0)
+    changes = list(contents.volume_changes(before, ids))
+    fields = contents.content_fields(one.vg, changes)
+    writes = contents.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
+    allowed = {write.offset: write.new for write in writes}
+    spans = _extents(one, data or [])
+    problems += _differing(original, clone, spans, allowed, progress)
+    if problems and not is_of_original:
+        problems.insert(0, _another_sr(before, after, tail, run))
+    return Comparison(problems, sum(span.length for span in spans))
+
+
+def _another_sr(original: Lun, clone: Lun, tail: Optional[Tail], run: Optional[Run]) -> str:
+    """The sentence about an original that a clone was not made of."""
+    made_of = f", which was made of SR {run.ids.sr}" if run is not None and run.ids.new_sr == clone.sr_uuid else ""
+    told = f"{clone.name} holds SR {_named(clone)}{made_of}, and {original.name} holds SR {_named(original)}"
+    unless = (
+        ""
+        if tail is None
+        else " Only a LUN that was resignatured more than once, or with --map, may still be its clone."
+    )
+    return f"The original is another SR: {told}. Give the LUN that {clone.name} was cloned from.{unless}"
+
+
+def _named(lun: Lun) -> str:
+    label = lun.mgt.name_label if lun.mgt else ""
+    return f'{lun.sr_uuid} "{label}"' if label else lun.sr_uuid
+
+
+def _extents(lun: Lun, data: Sequence[Range]) -> List[Range]:
     """The parts of `data` that belong to volumes; everything else is LVM's."""
     vg, found = lun.vg, []
     owned = sorted(part for lv in vg.lvs for part in vg.ranges(lv, 0, vg.size_of(lv)))
@@ -23,7 +91,7 @@ def extents(lun: Lun, data: Sequence[Range]) -> List[Range]:
     return found
 
 
-def differing(
+def _differing(
     original: Device,
     clone: Device,
     spans: Sequence[Range],

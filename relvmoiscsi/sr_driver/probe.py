@@ -12,6 +12,7 @@ from typing import List, Sequence, Tuple
 
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
+from relvmoiscsi.engine import Lun, databases, is_of_another_lun, saved
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
@@ -19,10 +20,6 @@ from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
 from relvmoiscsi.host.xml_text import escaped
-from relvmoiscsi.resignature.protocol.mark import is_of_another_lun
-from relvmoiscsi.resignature.reading.databases import databases
-from relvmoiscsi.resignature.reading.lun import Lun
-from relvmoiscsi.resignature.reading.saved import saved
 from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
 

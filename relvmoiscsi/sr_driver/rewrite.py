@@ -8,18 +8,13 @@ from typing import Callable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.device import Device
-from relvmoiscsi.engine import AlreadyDone, Prepared, Result
+from relvmoiscsi.engine import AlreadyDone, Lun, Mark, OneVdiRequest, Prepared, Result, Run, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, in_state
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.own_process import lending
-from relvmoiscsi.resignature.one_vdi.choice import Request
-from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.run import Run
-from relvmoiscsi.resignature.reading.lun import Lun
-from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.wording import human_size
 
 log = logging.getLogger(__name__)
@@ -46,7 +41,7 @@ def resignatured(
     scsi_id: str,
     sr_uuid: str,
     deadline: Deadline,
-    one: Optional[Request] = None,
+    one: Optional[OneVdiRequest] = None,
     locks: Locks = Locks(),  # noqa: B008 - a tuple
     clear_databases: bool = False,
     verify: Callable[[], None] = lambda: None,

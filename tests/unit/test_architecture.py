@@ -35,15 +35,15 @@ BASE = ("errors", "device", "vpd", "scsi_id_text", "wording", "__init__")
 #:     plugin_targets -> cli, sr_driver, iscsi
 MAY_IMPORT = {
     "__main__": ("cli",),
-    "cli": ("direct", "doctor", "pool", "report", "procedure", "engine", "resignature", "formats", "host", "iscsi"),
-    "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "resignature", "formats", "host", "iscsi"),
-    "plugin": ("plugin_targets", "cli", "report", "engine", "resignature", "formats", "host"),
+    "cli": ("direct", "doctor", "pool", "report", "procedure", "engine", "formats", "host", "iscsi"),
+    "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "formats", "host", "iscsi"),
+    "plugin": ("plugin_targets", "cli", "report", "engine", "formats", "host"),
     "plugin_targets": ("cli", "sr_driver", "host", "iscsi", "deadline"),
     "direct": ("host",),
     "doctor": ("direct", "host"),
     "pool": ("formats", "host"),
-    "report": ("engine", "resignature", "formats"),
-    "procedure": ("engine", "resignature", "formats"),
+    "report": ("engine", "formats"),
+    "procedure": ("engine", "formats"),
     "engine": ("resignature", "formats"),
     "resignature": ("formats",),
     "formats": (),
@@ -57,6 +57,9 @@ MAY_IMPORT = {
     "errors": (),
     "__init__": (),
 }
+
+#: Rooms without a circle of imports at any depth: a folder's own modules are one room, each folder in it another.
+ROOMS_WITHOUT_CIRCLES = ("resignature", "formats")
 
 #: Rooms within a room: what else of that room each may import from.
 MAY_IMPORT_WITHIN = {"pool": (), "pool.vms": ("pool",)}
@@ -243,8 +246,8 @@ def shipped_keys():
     return {name: int(number) for number, name in pairs}
 
 
-def import_circle(modules):
-    """Module names along a circle of imports at import time; empty if there is none."""
+def imported_modules(modules):
+    """For each module the modules that it imports, wherever in its text: names to sets of names."""
     names = {module.name for module in modules}
     edges = {}
     for module in modules:
@@ -255,6 +258,25 @@ def import_circle(modules):
                 meant = (parts, parts[:-1], [*parts, "__init__"], [*parts[:-1], "__init__"])
                 wanted.update([".".join(way) for way in meant if ".".join(way) in names][:1])
         edges[module.name] = wanted
+    return edges
+
+
+def import_circle(modules):
+    """Module names along a circle of imports; empty if there is none."""
+    return circle_in(imported_modules(modules))
+
+
+def room_circle(modules, top):
+    """Folders of `top` along a circle of imports; empty if there is none. A folder stands for its own modules alone."""
+    edges = {}
+    for name, wanted in imported_modules(modules).items():
+        rooms = [each.rpartition(".")[0] for each in (name, *wanted)]
+        edges.setdefault(rooms[0], set()).update(room for room in rooms[1:] if room != rooms[0])
+    return circle_in({room: found for room, found in edges.items() if (room + ".").startswith(top + ".")})
+
+
+def circle_in(edges):
+    """Names along a circle of arrows; empty if there is none."""
     done, path = set(), []
 
     def visit(name):
@@ -263,7 +285,7 @@ def import_circle(modules):
         if name in done:
             return []
         path.append(name)
-        for wanted in sorted(edges[name]):
+        for wanted in sorted(edges.get(name, ())):
             circle = visit(wanted)
             if circle:
                 return circle
@@ -319,6 +341,11 @@ def test_no_imports_run_in_a_circle():
     assert import_circle(MODULES) == []
 
 
+@pytest.mark.parametrize("top", ROOMS_WITHOUT_CIRCLES)
+def test_no_imports_run_in_a_circle_between_the_rooms_of_a_room(top):
+    assert room_circle(MODULES, top) == []
+
+
 @every_module
 def test_every_sm_key_in_the_code_is_one_that_sm_ships(module):
     keys = shipped_keys()
@@ -370,6 +397,10 @@ def test_exit_statuses_are_not_shared_between_families():
         (against_the_direction, "engine", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
         (against_the_direction, "report", "from relvmoiscsi import host"),
         (against_the_direction, "host.files", "from relvmoiscsi.doctor import finding"),
+        (against_the_direction, "cli.show", "from relvmoiscsi.resignature.reading.saved import saved"),
+        (against_the_direction, "sr_driver.probe", "from relvmoiscsi import resignature"),
+        (against_the_direction, "report", "from relvmoiscsi.resignature.protocol import steps"),
+        (against_the_direction, "plugin", "def late():\n    from relvmoiscsi.resignature.reading.lun import Lun"),
         (against_the_direction, "direct.links", "from relvmoiscsi.formats.lvm import pv"),
         (against_the_direction, "novelty", "from relvmoiscsi import errors"),
         (against_the_direction_within, "pool.attach", "from relvmoiscsi.pool.vms import clone"),
@@ -443,6 +474,21 @@ def test_a_circle_of_imports_is_noticed():
 
     assert sorted(import_circle(circle)) == ["planning.plan", "protocol.journal", "reading.survey"]
     assert import_circle(circle[1:]) == []
+
+
+def test_a_circle_between_rooms_is_noticed_where_no_modules_make_one():
+    modules = [
+        Module("resignature.check", "from relvmoiscsi.resignature.reading import lun"),
+        Module("resignature.compare", "from relvmoiscsi.resignature.planning import plan"),
+        Module("resignature.planning.plan", "from relvmoiscsi.resignature import check"),
+        Module("resignature.reading.lun", "from relvmoiscsi.formats import naming"),
+        Module("formats.naming", ""),
+    ]
+
+    assert import_circle(modules) == []
+    assert sorted(room_circle(modules, "resignature")) == ["resignature", "resignature.planning"]
+    assert room_circle(modules, "formats") == []
+    assert room_circle([modules[0], *modules[2:]], "resignature") == []
 
 
 def test_sm_keys_are_found_wherever_they_are_given():

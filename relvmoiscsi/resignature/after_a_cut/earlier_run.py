@@ -11,8 +11,8 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.formats.lvm.vg import read_vg
-from relvmoiscsi.resignature import check
 from relvmoiscsi.resignature.after_a_cut.undo import old_text
+from relvmoiscsi.resignature.planning import check
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
 from relvmoiscsi.resignature.protocol.mark import (
     DONE,

@@ -7,6 +7,7 @@ extents     which extents of the LUN the new image may have
 compact     millions of small values in little memory
 vhd         the ways of a chain of VHDs
 qcow2       the ways of a chain of QCOW2 images
-collapse    all of it: the LUN that it leads to, and how
 fit         whether an earlier run leads to the VDIs that are asked for now
+
+`planning.collapse` puts these together: the LUN that this leads to, and how.
 """

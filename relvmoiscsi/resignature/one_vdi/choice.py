@@ -12,7 +12,7 @@ MAX_LEVELS = 30  #: of a chain, as SM allows them
 _SHOWN = 4  #: VDIs that a message lists
 
 
-class Request(NamedTuple):
+class OneVdiRequest(NamedTuple):
     """What is asked for."""
 
     vdi: Optional[str] = None  #: UUID of the leaf, where several are live
@@ -21,7 +21,7 @@ class Request(NamedTuple):
 
 
 @contextmanager
-def said_who_asks(request: Optional[Request]) -> Iterator[None]:
+def said_who_asks(request: Optional[OneVdiRequest]) -> Iterator[None]:
     """What is refused for the sake of one VDI says who wants it."""
     try:
         yield
@@ -42,7 +42,7 @@ class Chain(NamedTuple):
         return self.members[0]
 
 
-def choose_chain(lun: Lun, request: Request) -> Chain:
+def choose_chain(lun: Lun, request: OneVdiRequest) -> Chain:
     """The chain of the one VDI. `lun` is settled.
 
     Raises Refused where there is no such VDI, or one that cannot be made one image; UsageError for a choice that
@@ -80,7 +80,7 @@ def leaves(lun: Lun) -> Dict[str, Volume]:
     return {uuid: disk for uuid, disk in disks.items() if not disk.hidden and (disk.name.kind, uuid) not in parents}
 
 
-def _leaf(lun: Lun, request: Request) -> Volume:
+def _leaf(lun: Lun, request: OneVdiRequest) -> Volume:
     if request.vdi is not None:
         found = leaves(lun).get(request.vdi)
         if found is None:

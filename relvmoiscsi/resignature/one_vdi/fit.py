@@ -6,12 +6,12 @@ from typing import Optional
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading.lun import Lun
 
 
-def fits(run: Run, request: Optional[Request]) -> bool:
+def fits(run: Run, request: Optional[OneVdiRequest]) -> bool:
     """Whether a run that was cut leads to what is asked for: all VDIs, one, or this one."""
     if request is None or run.one is None:
         return request is None and run.one is None
@@ -41,7 +41,7 @@ def has_one_row(lun: Lun) -> bool:
     return len(logs.union(lun.disks())) == 1
 
 
-def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional[Request]) -> None:
+def refuse_other_vdis(name: str, lun: Lun, run: Optional[Run], request: Optional[OneVdiRequest]) -> None:
     """Raises Refused where a LUN that is resignatured does not hold the VDIs that are asked for.
 
     `run` is that of the journal; None where LVM has reclaimed its space.

@@ -5,7 +5,7 @@ from typing import Iterable, Iterator, Optional, Sequence
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, whole_blocks
 from relvmoiscsi.errors import Place, Refused
-from relvmoiscsi.resignature import check
+from relvmoiscsi.resignature.planning import check
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import decode

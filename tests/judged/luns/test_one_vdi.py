@@ -22,7 +22,7 @@ from kit.cuts import entropy
 from kit.judges import NEW_LV, Loop, expected, extract, lv_ranges, run, vg_of
 from relvmoiscsi import engine
 from relvmoiscsi.host.disk.block_device import open_device
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
 pytestmark = pytest.mark.root
 CHAINS = {f"vhd {seed}": lambda seed=seed: random_chain(seed, bat_entries=4096, free=40, depth=3) for seed in range(4)}
@@ -35,7 +35,7 @@ class OnLoop:
     def __init__(self, loop: Loop, chain) -> None:
         self.loop, self.chain = loop, chain
         with open_device(loop.path, writable=True) as device:
-            self.prepared = engine.prepare(device, entropy(0), one=Request())
+            self.prepared = engine.prepare(device, entropy(0), one=OneVdiRequest())
             engine.resignature(device, self.prepared)
         (self.name,) = [lv.name for lv in vg_of(loop.disk()).lvs if reader.kind_of(lv.name) in ("vhd", "qcow2")]
 

@@ -14,7 +14,7 @@ from kit.cuts import entropy
 from kit.judges import run
 from relvmoiscsi import engine
 from relvmoiscsi.formats.qcow2 import clusters
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.one_vdi.qcow2 import image, ways
 
 MIB = 1 << 20
@@ -51,7 +51,7 @@ def size_of(path):
 
 def made_one(chain):
     disk = chain.disk.copy()
-    engine.resignature(disk, engine.prepare(disk, entropy(0), one=Request()))
+    engine.resignature(disk, engine.prepare(disk, entropy(0), one=OneVdiRequest()))
     (volume,) = engine.inspect(disk).lun.disks().values()
     return disk, volume.name.text
 

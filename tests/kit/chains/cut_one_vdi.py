@@ -12,7 +12,7 @@ import pytest
 
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
 
 from ..crash import CrashDisk
@@ -27,7 +27,7 @@ Reader = Callable[[SparseDisk, str], Flat]
 def cut(chain: Chain, dropped_flush: Optional[int] = None) -> Tuple[CrashDisk, Any]:
     """A run on a disk that remembers it, and the plan."""
     crash = CrashDisk(chain.disk, dropped_flush)
-    prepared = engine.prepare(crash, entropy(0), SCSI_ID, one=Request())
+    prepared = engine.prepare(crash, entropy(0), SCSI_ID, one=OneVdiRequest())
     engine.resignature(crash, prepared)
     return crash, prepared
 

@@ -8,7 +8,7 @@ import pytest
 
 from kit.shell import SR, TOP, tree
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.resignature.planning.mapfile import derived_ids
+from relvmoiscsi.formats.mapfile import derived_ids
 
 #: The example of the public contract. Whoever has to change it breaks a promise.
 NEW_SR = "db0cd78a-53f4-4682-a7b3-6e2f53d22f96"

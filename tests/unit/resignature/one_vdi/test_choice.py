@@ -10,7 +10,7 @@ from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.resignature.one_vdi import choice
-from relvmoiscsi.resignature.one_vdi.choice import Request, choose_chain
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest, choose_chain
 
 MISSING = "0a0b0c0d-0000-4000-8000-000000000009"
 
@@ -30,14 +30,14 @@ def settled(built):
 def chosen(built, vdi=None):
     """Keys of the volumes that the VDI is made of, and of those that go."""
     keys = {volume.name: volume.key for volume in built.truth.volumes}
-    found = choose_chain(settled(built), Request(vdi and built.truth.uuids[vdi]))
+    found = choose_chain(settled(built), OneVdiRequest(vdi and built.truth.uuids[vdi]))
     members = [keys[volume.name.text] for volume in found.members]
     return members, {keys[volume.name.text] for volume in found.dropped}
 
 
 def refusal(built, vdi=None, error=Refused):
     with pytest.raises(error) as caught:
-        choose_chain(settled(built), Request(vdi))
+        choose_chain(settled(built), OneVdiRequest(vdi))
     return caught.value.message
 
 
@@ -55,7 +55,7 @@ def test_a_refusal_says_who_asks():
     note = "One VDI is wanted by the host."
 
     with pytest.raises(Refused) as caught:
-        engine.prepare(built.disk, entropy(0), one=Request(note=note))
+        engine.prepare(built.disk, entropy(0), one=OneVdiRequest(note=note))
 
     assert caught.value.message.endswith("(`vdis=all`). " + note)
     assert caught.value.disk_state == "Nothing was written."
@@ -204,7 +204,7 @@ def test_nothing_is_written_where_it_is_refused():
     before = disk.copy()
 
     with pytest.raises(Refused) as caught:
-        engine.prepare(disk, entropy(0), one=Request())
+        engine.prepare(disk, entropy(0), one=OneVdiRequest())
 
     assert caught.value.disk_state == "Nothing was written."
     assert disk == before

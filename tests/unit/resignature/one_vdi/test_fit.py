@@ -11,9 +11,9 @@ from kit.crash import CrashDisk
 from kit.cuts import OTHER_SCSI_ID, SCSI_ID, entropy
 from relvmoiscsi import engine, procedure
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
-ONE = Request()
+ONE = OneVdiRequest()
 #: groups of writes that a cut has let through: the mark is there, the commit is not; and the commit is
 BEFORE, BEHIND = 2, 4
 
@@ -155,14 +155,14 @@ def test_where_another_vdi_is_named_than_was_kept_it_is_no_success(chain):
     call(disk, ONE)
 
     with pytest.raises(Refused, match=f"it is not {snapshot} that was kept"):
-        call(disk, Request(snapshot))
+        call(disk, OneVdiRequest(snapshot))
 
 
 def test_the_one_that_was_kept_may_be_named(chain):
     disk = chain.disk.copy()
     call(disk, ONE)
 
-    call(disk, Request(chain.leaf[len("VHD-") :]))
+    call(disk, OneVdiRequest(chain.leaf[len("VHD-") :]))
 
 
 def test_a_lun_that_was_resignatured_with_all_is_not_what_one_asks_for(chain):
@@ -186,24 +186,24 @@ def test_the_one_that_was_kept_may_be_named_by_the_uuid_it_has_now(chain):
     first = call(disk, ONE)
     new = first.result.ids.uuids[kept]
 
-    assert isinstance(call(disk, Request(new)), engine.AlreadyDone)
+    assert isinstance(call(disk, OneVdiRequest(new)), engine.AlreadyDone)
 
 
 def test_on_a_copy_the_one_may_be_named_by_the_uuid_it_had(chain):
     """That is finished first, and has another by then. The same words go on to be the one that was asked for."""
     disk, kept = left_by_a_cut(chain, ONE, BEHIND), chain.leaf[4:]
 
-    outcome = call(disk, Request(kept), OTHER_SCSI_ID)
+    outcome = call(disk, OneVdiRequest(kept), OTHER_SCSI_ID)
 
     assert not outcome.was_cut
-    assert isinstance(call(disk, Request(kept), OTHER_SCSI_ID), engine.AlreadyDone)
+    assert isinstance(call(disk, OneVdiRequest(kept), OTHER_SCSI_ID), engine.AlreadyDone)
 
 
 def test_on_a_copy_that_a_call_has_finished_alone_the_old_name_is_taken(chain):
     disk, kept = left_by_a_cut(chain, ONE, BEHIND), chain.leaf[4:]
     engine.recover(disk, engine.find_unfinished(disk))
 
-    assert not call(disk, Request(kept), OTHER_SCSI_ID).was_cut
+    assert not call(disk, OneVdiRequest(kept), OTHER_SCSI_ID).was_cut
 
 
 def test_where_there_was_one_vdi_only_all_of_them_are_there():

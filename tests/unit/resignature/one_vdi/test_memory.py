@@ -19,7 +19,7 @@ from relvmoiscsi.device import Device, align_up
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.qcow2 import clusters as qcow2_clusters
 from relvmoiscsi.resignature.one_vdi import compact
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.one_vdi.qcow2 import image, layout, members
 from relvmoiscsi.resignature.one_vdi.vhd import members as vhd_members
 
@@ -43,7 +43,7 @@ def prepared(chain):
 
 
 def prepared_of(disk):
-    return engine.prepare(disk, entropy(0), one=Request())
+    return engine.prepare(disk, entropy(0), one=OneVdiRequest())
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from kit.outcome import areas_of, assert_same_sr_under_new_ids, entropy_of, name
 from relvmoiscsi import engine
 from relvmoiscsi.errors import UsageError
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.resignature.planning.mapfile import derived_ids
+from relvmoiscsi.formats.mapfile import derived_ids
 
 NEW_SR = "11111111-2222-4333-8444-555555555555"
 NEW_VDI = "66666666-7777-4888-9999-aaaaaaaaaaaa"

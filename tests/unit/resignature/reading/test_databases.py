@@ -8,7 +8,7 @@ from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import SCSI_ID, CrashDisk, Judge, done, entropy, every_fault, recover, resignature, undo
 from kit.sparse import join
 from relvmoiscsi import engine
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.reading.databases import databases
 from relvmoiscsi.resignature.reading.lun_notes import notes
 
@@ -109,6 +109,6 @@ def test_every_cut_leaves_the_old_lun_the_new_one_or_one_that_finishes(built):
 
 def test_with_one_vdi_it_is_gone_as_well():
     built = build_sr([of_pool(vhd("disk", bat_entries=SMALL_BAT))])
-    after = done(built.disk, run=cleared, one=Request())
+    after = done(built.disk, run=cleared, one=OneVdiRequest())
 
     assert pools(after) == {"disk": ""} and not recover(after)

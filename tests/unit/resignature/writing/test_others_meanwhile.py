@@ -18,7 +18,7 @@ from kit.cuts import SCSI_ID, entropy
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.writing import apply
 
@@ -37,7 +37,7 @@ def qcow2s(seed, free):
 
 
 def prepared(disk, seed=0):
-    return engine.prepare(disk, entropy(seed), SCSI_ID, one=Request())
+    return engine.prepare(disk, entropy(seed), SCSI_ID, one=OneVdiRequest())
 
 
 def copied(disk, seed=0):

@@ -19,7 +19,7 @@ from kit.cuts import SCSI_ID, entropy
 from kit.sparse import Recalled
 from relvmoiscsi import engine
 from relvmoiscsi.errors import DeviceError
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
 pytestmark = pytest.mark.states
 CASES = ((1, 512), (2, 4096), (8, 512))
@@ -84,7 +84,7 @@ def test_an_operation_that_fails_leaves_the_old_sr_or_the_new_one_or_what_recove
         disk = chain.disk.copy()
         failing = FailingDisk(disk, n, leaves=leaves)
         try:
-            prepared = engine.prepare(failing, entropy(0), SCSI_ID, one=Request())
+            prepared = engine.prepare(failing, entropy(0), SCSI_ID, one=OneVdiRequest())
             engine.resignature(failing, prepared)
         except DeviceError:
             state = settled(disk)

@@ -20,12 +20,12 @@ from kit.cuts import entropy
 from kit.examples import examples
 from relvmoiscsi import engine
 from relvmoiscsi.errors import FormatError, Refused
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.one_vdi.qcow2 import image, ways
 
 pytestmark = pytest.mark.states
 
-ANY = Request()
+ANY = OneVdiRequest()
 PAIR = {
     "depth": 2,
     "bits": 16,
@@ -233,10 +233,10 @@ def test_more_to_copy_than_a_call_may_is_refused_with_the_sizes():
     """The cluster in which the disk of a parent ends is copied in any case. The cheapest way counts."""
     chain = random_qcow2(0, **{**PAIR, "odd": True, "grown": True, "full": True, "busy": 0.02})
     assert made_one(chain)[2].cost.copied == 31  # all: the extents are half empty
-    assert made_one(chain, Request(most_bytes=65536))[2].cost.copied == 1
+    assert made_one(chain, OneVdiRequest(most_bytes=65536))[2].cost.copied == 1
 
     with pytest.raises(Refused, match=r"takes 65536 bytes of copying, and a call may copy 65535 here"):
-        made_one(chain, Request(most_bytes=65535))
+        made_one(chain, OneVdiRequest(most_bytes=65535))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -19,7 +19,7 @@ from kit.chains.random_chain import random_chain
 from kit.chains.tapdisk import Tapdisk
 from kit.cuts import SCSI_ID, entropy
 from relvmoiscsi import engine
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
 pytestmark = pytest.mark.states
 
@@ -42,7 +42,7 @@ BOTH, FILLED = CASES[:2]
 def chain_of(case):
     chain = random_chain(case.seed, bat_entries=4096, free=20, blocks=5, depth=3)
     chain.disk.physical_block_size = case.physical
-    rebuilt = engine.prepare(chain.disk, entropy(0), one=Request()).plan.run.rebuilt
+    rebuilt = engine.prepare(chain.disk, entropy(0), one=OneVdiRequest()).plan.run.rebuilt
     assert all(getattr(rebuilt, what) for what in case.has), "chance has changed: look for another seed"
     return chain
 

@@ -11,12 +11,12 @@ from kit.chains.random_chain import random_chain
 from kit.cuts import entropy
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.resignature.one_vdi.choice import Request
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 
 pytestmark = pytest.mark.states
 
 SMALL = {"bat_entries": 4096, "blocks": 14}
-ANY = Request()
+ANY = OneVdiRequest()
 SEEDS = range(12)
 
 
@@ -72,4 +72,4 @@ def test_more_to_copy_than_a_call_may_is_refused_with_the_sizes():
     chain = random_chain(38, free=40, **SMALL)
 
     with pytest.raises(Refused, match=r"takes [0-9]+ bytes of copying, and a call may copy 1048576 here"):
-        made_one(chain, Request(most_bytes=1 << 20))
+        made_one(chain, OneVdiRequest(most_bytes=1 << 20))

@@ -9,7 +9,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume
 from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_only
-from relvmoiscsi.resignature.one_vdi.choice import Chain, Request, choose_chain
+from relvmoiscsi.resignature.one_vdi.choice import Chain, OneVdiRequest, choose_chain
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
 from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways
 from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways
@@ -47,7 +47,7 @@ class OneVdi(NamedTuple):
         return self.way.image(device, _new_lv(self), ids.lvm_ids[self.leaf.lv.id])
 
 
-def make_one(device: Device, lun: Lun, request: Request, lot: int = 0) -> OneVdi:
+def make_one(device: Device, lun: Lun, request: OneVdiRequest, lot: int = 0) -> OneVdi:
     """How the LUN becomes one with one VDI. `lot` is that of `extents.room_on`.
 
     Raises Refused or UsageError where it cannot, or costs more than the request allows; FormatError for an image that
@@ -65,7 +65,7 @@ def make_one(device: Device, lun: Lun, request: Request, lot: int = 0) -> OneVdi
     return made._replace(lun=_with_work(lun, settled, chain, leaf, frozenset([leaf.lv.id])))
 
 
-def _best(device: Device, lun: Lun, chain: Chain, request: Request, lot: int) -> OneVdi:
+def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: int) -> OneVdi:
     """The cheapest way for which there is room."""
     problem: Optional[Refused] = None
     least: Optional[int] = None

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What is on a device: no SR, or an SR that is clean, unfinished, resignatured or damaged, with each defect. Pure."""
+
+from typing import List, NamedTuple, Optional, Tuple
+
+from relvmoiscsi.device import Device
+from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Place, Refused, RelvmoiscsiError, Unfinished
+from relvmoiscsi.formats.lvm.pv import Label
+from relvmoiscsi.resignature.after_a_cut import earlier_run, recovery
+from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
+from relvmoiscsi.resignature.one_vdi.fit import has_one_row
+from relvmoiscsi.resignature.planning import collapse
+from relvmoiscsi.resignature.planning.collapse import Cost
+from relvmoiscsi.resignature.protocol import sentences
+from relvmoiscsi.resignature.protocol.mark import DONE, RESIGNATURE, Tail, read_tail
+from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+
+EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
+UNFINISHED, RESIGNATURED, DAMAGED = "unfinished", "resignatured", "damaged"
+IS_ONE, CAN_BE_ONE, CANNOT_BE_ONE = "is", "can be", "cannot be"
+
+
+class Inspection(NamedTuple):
+    """What is on a device. `problem` says why there is no `lun`."""
+
+    state: str
+    lun: Optional[Lun] = None
+    tail: Optional[Tail] = None
+    run: Optional[Run] = None  #: of the journal, where it still lies on the LUN
+    problem: Optional[RelvmoiscsiError] = None
+    defects: Tuple[RelvmoiscsiError, ...] = ()  #: of a LUN that is damaged: all that were found, `problem` first
+    readable: Optional[Lun] = None  #: what can be read of such a LUN, for telling; nothing may be planned with it
+
+
+class OneVdiOutlook(NamedTuple):
+    """Whether a LUN is one with a single VDI, or can be made one."""
+
+    state: str  #: IS_ONE, CAN_BE_ONE or CANNOT_BE_ONE
+    cost: Optional[Cost] = None  #: of making it one
+    problem: Optional[RelvmoiscsiError] = None  #: why it cannot be
+
+
+def inspect(device: Device) -> Inspection:
+    """What is on a device. Raises DeviceError only: whatever the disk holds is an answer.
+
+    A damaged LUN is read to its end, and each defect is told. `prepare` stops at the first of them.
+    """
+    cache = ReadCache(device)
+    try:
+        label = survey.read_label(cache)
+    except NotFound as problem:
+        return Inspection(EMPTY, problem=problem)
+    except Refused as problem:
+        return Inspection(FOREIGN, problem=problem)
+    except FormatError as problem:
+        return Inspection(DAMAGED, problem=problem, defects=(problem,))
+    try:
+        tail = read_tail(label, Place(device.name, label.offset))
+    except FormatError as problem:
+        return Inspection(DAMAGED, problem=problem, defects=(problem,))
+    run = earlier_run.run_or_none(cache, tail, label)
+    if tail is not None and tail.phase != DONE:
+        return Inspection(UNFINISHED, tail=tail, run=run, problem=_why_unfinished(cache, tail))
+    return _inspect_at_rest(cache, label, tail, run)
+
+
+def _why_unfinished(device: Device, tail: Tail) -> Unfinished:
+    """What to say of a run that was cut: the way on."""
+    try:
+        mark = earlier_run.find_unfinished(device)
+    except FormatError:
+        mark = None
+    if mark is None:
+        return Unfinished(sentences.journal_lost(device.name, tail))
+    return recovery.cut(device, mark)
+
+
+def _inspect_at_rest(device: Device, label: Label, tail: Optional[Tail], run: Optional[Run]) -> Inspection:
+    """What is on a LUN without an unfinished run, as far as it reads."""
+    defects: List[RelvmoiscsiError] = []
+    lun = None
+
+    def keep(defect: FormatError) -> None:
+        if defect not in defects:  # one object: what does not read may be met again where parts are compared
+            defects.append(defect)
+
+    try:
+        lun = survey.read_lun(device, label, on_defect=keep)
+    except Refused as problem:
+        if not defects:
+            return Inspection(FOREIGN, tail=tail, problem=problem)
+        defects.append(problem)
+    except FormatError as problem:
+        defects.append(problem)
+    except DeviceError as problem:
+        if not defects:
+            raise
+        defects.append(problem)
+    if defects:
+        readable = lun._replace(work=None) if lun is not None else None  # its work is not going to be finished
+        return Inspection(DAMAGED, None, tail, None, defects[0], tuple(defects), readable)
+    return Inspection(state_of(tail), lun, tail, run)
+
+
+def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
+    """Whether the LUN that `inspect` has found can be made one with a single VDI. Whatever is on it is an answer.
+
+    Nothing is written. Of a chain the block tables are read, and the bitmaps of blocks that are not known to be full.
+    """
+    try:
+        cost = collapse.make_one(device, lun, OneVdiRequest()).cost
+    except (Refused, FormatError, DeviceError) as problem:
+        return OneVdiOutlook(CANNOT_BE_ONE, problem=problem)
+    return OneVdiOutlook(IS_ONE) if has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)
+
+
+def state_of(tail: Optional[Tail]) -> str:
+    """The state of a LUN without an unfinished run."""
+    return RESIGNATURED if tail is not None and tail.kind == RESIGNATURE else CLEAN
