@@ -32,7 +32,7 @@ def resignature(device: Device, draw: Callable[[int], bytes], scsi_id: Optional[
     """
     gc.disable()
     try:
-        prepared = engine.prepare(device, draw, scsi_id)
+        prepared = engine.prepare(device, draw, engine.ResignatureRequest(scsi_id=scsi_id))
         assert isinstance(prepared, engine.Prepared)
         engine.resignature(device, prepared)
     finally:

@@ -47,7 +47,7 @@ SMALL, LARGE = 8, 80
 def measured(kind: Kind, gib: int, partial: int) -> Tuple[Chain, CountingDevice]:
     made = kind.make(written(gib, partial, kind.beside))
     counting = CountingDevice(made.disk)
-    engine.resignature(counting, engine.prepare(counting, entropy(0), one=OneVdiRequest()))
+    engine.resignature(counting, engine.prepare(counting, entropy(0), engine.ResignatureRequest(one=OneVdiRequest())))
     return made, counting
 
 

@@ -2,7 +2,8 @@
 """What can be done with a LUN: look at it, resignature it, finish what was cut, take it back, compare it.
 
     found = engine.inspect(device)                       # never raises for what is on the disk
-    plan = engine.prepare(device, os.urandom)            # reads, plans, checks; writes nothing
+    wanted = engine.ResignatureRequest(scsi_id=scsi_id)  # what is asked for
+    plan = engine.prepare(device, os.urandom, wanted)    # reads, plans, checks; writes nothing
     result = engine.resignature(device, plan)            # writes
 
 Everything comes in as an argument: the device, entropy, the SCSIid. What must be held while a device is written,
@@ -70,7 +71,7 @@ from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
 
 __all__ = [  # what docs/python.rst describes, and what stays
-    "AlreadyDone", "Comparison", "Inspection", "Prepared", "Result",
+    "AlreadyDone", "Comparison", "Inspection", "OneVdiRequest", "Prepared", "ResignatureRequest", "Result",
     "compare", "inspect", "prepare", "recover", "resignature", "undo",
 ]  # fmt: skip
 PROMISED = tuple(__all__)
@@ -79,12 +80,23 @@ __all__ += [  # for the rest of the package, which imports nothing from `resigna
     "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "Tail",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "Plan", "Planned", "Progress", "steps",
     "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
-    "OneVdiOutlook", "OneVdiRequest", "fits", "one_vdi", "refuse_other_vdis",
+    "OneVdiOutlook", "fits", "one_vdi", "refuse_other_vdis",
     "copy_unseen", "find_done", "find_unfinished", "goes_back", "has_new_identities", "is_of_another_lun",
     "read_undoable", "vg_names",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
+
+
+class ResignatureRequest(NamedTuple):
+    """What is asked of a resignature."""
+
+    scsi_id: Optional[str] = None  #: of this LUN; a finished run for the same SCSIid is not repeated
+    chosen: Optional[IdMap] = None  #: some of the new ids
+    again: bool = False  #: resignature a LUN that is resignatured already
+    sr_uuid: Optional[str] = None  #: of the new SR; None for a random UUID
+    one: Optional[OneVdiRequest] = None  #: make a LUN with one VDI
+    clear_databases: bool = False  #: take out of MGT which VDIs hold the database of a pool
 
 
 class Result(NamedTuple):
@@ -128,48 +140,40 @@ class Prepared(NamedTuple):
 def prepare(
     device: Device,
     entropy: Entropy,
-    scsi_id: Optional[str] = None,
-    chosen: Optional[IdMap] = None,
-    again: bool = False,
-    sr_uuid: Optional[str] = None,
-    one: Optional[OneVdiRequest] = None,
-    clear_databases: bool = False,
+    request: ResignatureRequest = ResignatureRequest(),  # noqa: B008 - a tuple
 ) -> Union[Prepared, AlreadyDone]:
     """Read the LUN, plan its resignature and check what the plan leads to. Nothing is written.
-
-    `chosen` gives some of the new ids, `sr_uuid` the new SR's; `again` resignatures a LUN that is already done; `one`
-    makes it a LUN with one VDI; `clear_databases` takes out of MGT which VDIs hold the database of a pool.
 
     Raises Unfinished where an earlier run was cut (`recover` settles it), NotFound, Refused or FormatError for a
     LUN that will not be resignatured, UsageError for a choice that cannot be.
     """
-    counting = CountingDevice(device)
+    counting, one = CountingDevice(device), request.one
     with in_state(NOTHING_WRITTEN):
         cache = ReadCache(counting)
         label = survey.read_label(cache)
         tail = read_tail(label, Place(device.name, label.offset))
         if tail is not None and tail.phase != DONE:
             raise sentences.unfinished(device.name, tail)
-        done = None if again else _done_before(cache, label, tail, scsi_id)
+        done = None if request.again else _done_before(cache, label, tail, request.scsi_id)
         if done is not None:
             found = survey.read_lun(cache, label)
             with said_who_asks(one):
                 refuse_other_vdis(cache, found, done.run, one)
             return done
         lun = survey.read_lun(cache, label)
-        lun = without_databases(lun) if clear_databases else lun
+        lun = without_databases(lun) if request.clear_databases else lun
         if one is not None and one.vdi is not None:
             one = one._replace(vdi=named_now(one.vdi, lun, earlier_run.run_or_none(cache, tail, label)))
         with said_who_asks(one):
             way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
         lun = way.lun if way is not None else lun
-        ids = new_ids.choose_ids(lun, entropy, chosen, sr_uuid)
+        ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid)
         block_bytes = plan.block_bytes_of(lun, device)
         image = way.image(cache, ids) if way is not None else None
         rebuilt = image.rebuilt if image is not None else None
         kept = way.leaf.name.uuid if way is not None else None
         made = plan.plan_resignature(
-            lun, cache.read, block_bytes, ids, entropy(16), scsi_id, __version__, rebuilt, kept
+            lun, cache.read, block_bytes, ids, entropy(16), request.scsi_id, __version__, rebuilt, kept
         )
         made = made._replace(unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)

@@ -14,13 +14,13 @@ have a voice in it, which says what is said, asks whom it asks, holds what it ho
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import Any, ContextManager, Iterator, NamedTuple, Optional, Union
+from typing import Any, ContextManager, Iterator, NamedTuple, Union
 
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
-from relvmoiscsi.engine import UNDO, AlreadyDone, Mark, OneVdiRequest, Prepared, Result, Run, fits
+from relvmoiscsi.engine import UNDO, AlreadyDone, Mark, Prepared, ResignatureRequest, Result, Run, fits
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfinished
-from relvmoiscsi.formats.identity import Entropy, IdMap
+from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.wording import human_size
 
 #: why a run is taken back
@@ -68,30 +68,21 @@ def resignature(
     device: Device,
     entropy: Entropy,
     voice: Voice,
-    scsi_id: Optional[str] = None,
-    chosen: Optional[IdMap] = None,
-    again: bool = False,
-    sr_uuid: Optional[str] = None,
-    one: Optional[OneVdiRequest] = None,
-    clear_databases: bool = False,
+    request: ResignatureRequest = ResignatureRequest(),  # noqa: B008 - a tuple
 ) -> Union[Outcome, AlreadyDone, Prepared]:
     """New identities for the LUN: an Outcome, or AlreadyDone, or the plan where the voice wanted no more.
 
-    The arguments are those of `engine.prepare`, and so are the errors, with those of `engine.resignature`,
-    `engine.recover` and `engine.undo`, and with whatever the voice raises.
+    The errors are those of `engine.prepare`, `engine.resignature`, `engine.recover` and `engine.undo`, and whatever the
+    voice raises.
     """
-
-    def prepare() -> Union[Prepared, AlreadyDone]:
-        return engine.prepare(device, entropy, scsi_id, chosen, again, sr_uuid, one, clear_databases)
-
     try:
-        prepared = prepare()
+        prepared = engine.prepare(device, entropy, request)
     except Unfinished as problem:
-        settled = _settle(device, entropy, voice, scsi_id, problem, one)
+        settled = _settle(device, entropy, voice, request, problem)
         if isinstance(settled, Outcome):
             return settled
         with _since(settled):
-            return _carried_out(device, voice, prepare())
+            return _carried_out(device, voice, engine.prepare(device, entropy, request))
     return _carried_out(device, voice, prepared)
 
 
@@ -142,24 +133,19 @@ def _state_since(settled: str, state: str, always: bool) -> str:
 
 
 def _settle(
-    device: Device,
-    entropy: Entropy,
-    voice: Voice,
-    scsi_id: Optional[str],
-    problem: Unfinished,
-    one: Optional[OneVdiRequest],
+    device: Device, entropy: Entropy, voice: Voice, request: ResignatureRequest, problem: Unfinished
 ) -> Union[Outcome, str]:
     """Bring a run that was cut to its end: the Outcome, or what was done where a new run is to follow."""
     mark = engine.find_unfinished(device)
     if mark is None:  # somebody has settled it since
         return ""
     run = mark.journal.run
-    why = _why_not_finished(mark, scsi_id, one)
+    why = _why_not_finished(mark, request)
     take_back = why if run.rebuilt is None or engine.goes_back(mark) else ""
     is_undone = take_back and not engine.goes_back(mark)
     voice.agrees_to_settle(mark, take_back, problem)
     with voice.locks(run):
-        known = None if why else scsi_id  # a copy may be finished here: a new run follows
+        known = None if why else request.scsi_id  # a copy may be finished here: a new run follows
         result = engine.undo(device, entropy) if is_undone else engine.recover(device, mark, known)
     voice.has_settled(mark, result)
     if mark.tail.kind == UNDO:
@@ -171,11 +157,11 @@ def _settle(
     return Outcome(result, was_cut=True)
 
 
-def _why_not_finished(mark: Mark, scsi_id: Optional[str], one: Optional[OneVdiRequest]) -> str:
+def _why_not_finished(mark: Mark, request: ResignatureRequest) -> str:
     """Why a run that was cut is not finished; empty where it is."""
     run, is_undo = mark.journal.run, mark.tail.kind == UNDO
-    if not is_undo and None not in (run.scsi_id, scsi_id) and run.scsi_id != scsi_id:
+    if not is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
         return OF_A_COPY
     if engine.goes_back(mark):
         return BEFORE_COMMIT
-    return "" if is_undo or fits(run, one) else OTHER_VDIS
+    return "" if is_undo or fits(run, request.one) else OTHER_VDIS

@@ -69,7 +69,7 @@ def one(kind: Kind, seed: int, options: Dict[str, Any], found: "Counter[str]") -
         return []
     disk = chain.disk.copy()
     try:
-        prepared = engine.prepare(disk, os.urandom, one=OneVdiRequest())
+        prepared = engine.prepare(disk, os.urandom, engine.ResignatureRequest(one=OneVdiRequest()))
         engine.resignature(disk, prepared)
     except Refused as refused:
         found["refused: " + re.sub("[0-9a-f]{8}-[0-9a-f-]+|[0-9]+", "…", refused.message)[:70]] += 1

@@ -13,7 +13,18 @@ from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
 from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.progress import Bar
-from relvmoiscsi.engine import RESIGNATURE, AlreadyDone, Lun, Mark, OneVdiRequest, Prepared, Result, Run, notes
+from relvmoiscsi.engine import (
+    RESIGNATURE,
+    AlreadyDone,
+    Lun,
+    Mark,
+    OneVdiRequest,
+    Prepared,
+    ResignatureRequest,
+    Result,
+    Run,
+    notes,
+)
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError, in_state
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
@@ -60,17 +71,10 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     if finished is not None:
         return finished
     with opened(arguments, writable=not arguments.dry_run) as target:
-        done = procedure.resignature(
-            target.device,
-            os.urandom,
-            _Terminal(arguments, target, chosen),
-            target.ids.recorded,
-            chosen,
-            arguments.again,
-            arguments.sr_uuid,
-            one,
-            arguments.clear_metadata_vdi,
+        request = ResignatureRequest(
+            target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi
         )
+        done = procedure.resignature(target.device, os.urandom, _Terminal(arguments, target, chosen), request)
         if isinstance(done, AlreadyDone):
             return _already_done(arguments, chosen, done, target, engine.inspect(target.device).lun)
     if isinstance(done, Prepared):

@@ -126,9 +126,10 @@ def _resignatured(
 
     Should xapi die, that row stays, and a second SR of the same UUID could never be introduced.
     """
-    from relvmoiscsi.engine import OneVdiRequest  # noqa: PLC0415 - a call that ends before needs none
+    from relvmoiscsi.engine import OneVdiRequest, ResignatureRequest  # noqa: PLC0415 - a call that ends before needs none
     from relvmoiscsi.sr_driver.rewrite import Locks, resignatured  # noqa: PLC0415 - the same
 
     one = OneVdiRequest(config.vdi, asked.most_bytes, asked.note) if asked is not None else None
+    request = ResignatureRequest(lun.scsi_id, one=one, clear_databases=config.clear_databases)
     locks = Locks(of_lvm=lun.is_seen, of_sm=lun.is_seen and not lun.has_sm_lock)
-    return resignatured(device, lun.scsi_id, "", lun.deadline, one, locks, config.clear_databases, verify)
+    return resignatured(device, request, lun.deadline, locks, verify)

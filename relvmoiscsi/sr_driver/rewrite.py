@@ -8,7 +8,7 @@ from typing import Callable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi import engine, procedure, report
 from relvmoiscsi.device import Device
-from relvmoiscsi.engine import AlreadyDone, Lun, Mark, OneVdiRequest, Prepared, Result, Run, notes
+from relvmoiscsi.engine import AlreadyDone, Lun, Mark, Prepared, ResignatureRequest, Result, Run, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, in_state
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.deadline import Deadline
@@ -38,23 +38,16 @@ class Locks(NamedTuple):
 
 def resignatured(
     device: Device,
-    scsi_id: str,
-    sr_uuid: str,
+    request: ResignatureRequest,
     deadline: Deadline,
-    one: Optional[OneVdiRequest] = None,
     locks: Locks = Locks(),  # noqa: B008 - a tuple
-    clear_databases: bool = False,
     verify: Callable[[], None] = lambda: None,
 ) -> str:
-    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here. `one`: with one VDI.
+    """The new SR UUID: chosen now, or by the earlier call that is finished or repeated here.
 
-    `clear_databases`: as `engine.prepare` has it. `verify` is called last before the first write; what it raises goes
-    through, with nothing written.
+    `verify` is called last before the first write; what it raises goes through, with nothing written.
     """
-    voice = _SmLog(device, deadline, locks, verify)
-    done = procedure.resignature(
-        device, os.urandom, voice, scsi_id, sr_uuid=sr_uuid or None, one=one, clear_databases=clear_databases
-    )
+    done = procedure.resignature(device, os.urandom, _SmLog(device, deadline, locks, verify), request)
     if isinstance(done, AlreadyDone):
         log.info("%s was resignatured already, as SR %s", device.name, done.sr_uuid)
         return done.sr_uuid

@@ -118,7 +118,9 @@ def image(name):
 
 
 def resignature(disk, seed=0, scsi_id=SCSI_ID, **more):
-    return engine.resignature(disk, engine.prepare(disk, entropy(seed), scsi_id, **more))
+    return engine.resignature(
+        disk, engine.prepare(disk, entropy(seed), engine.ResignatureRequest(scsi_id=scsi_id, **more))
+    )
 
 
 def undo(disk, seed=0):

@@ -46,7 +46,7 @@ class _Silent(procedure.Voice):
 
 def _call(lun: Any) -> Any:
     """What the command and the driver do."""
-    return procedure.resignature(lun, cuts.entropy(0), _Silent(), cuts.SCSI_ID)
+    return procedure.resignature(lun, cuts.entropy(0), _Silent(), engine.ResignatureRequest(scsi_id=cuts.SCSI_ID))
 
 
 def worker(seed: int, count: int) -> None:

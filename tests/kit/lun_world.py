@@ -347,7 +347,9 @@ class World:
         end = time.monotonic() + self.create_s
         with self._lock:
             clear = config.get("clear-metadata-vdi") == "true"
-            procedure.resignature(lun.disk, os.urandom, _Yes(), lun.scsi_id, clear_databases=clear)
+            procedure.resignature(
+                lun.disk, os.urandom, _Yes(), engine.ResignatureRequest(scsi_id=lun.scsi_id, clear_databases=clear)
+            )
         if self.create_s:  # on a host ten drivers are ten processes, and other calls do not wait for them
             self._probed(lun)
             self._volumes(lun)

@@ -47,7 +47,7 @@ class Outcome:
 def resignatured(disk, seed="ids", **options):
     """A disk before and after a resignature; the disk given stays as it is."""
     after = disk.copy()
-    prepared = engine.prepare(after, entropy_of(seed), **options)
+    prepared = engine.prepare(after, entropy_of(seed), engine.ResignatureRequest(**options))
     result = engine.resignature(after, prepared)
     return Outcome(disk, after, prepared.plan.run.ids, result)
 

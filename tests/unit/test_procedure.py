@@ -65,7 +65,7 @@ class Recorder(procedure.Voice):
 
 
 def resignature(disk, voice, scsi_id=SCSI_ID, **more):
-    return procedure.resignature(disk, entropy("ids"), voice, scsi_id, **more)
+    return procedure.resignature(disk, entropy("ids"), voice, engine.ResignatureRequest(scsi_id=scsi_id, **more))
 
 
 def old_sr(disk):

@@ -35,7 +35,7 @@ def entropy(name):
 
 
 def resignatured(device, name, scsi_id):
-    return engine.resignature(device, engine.prepare(device, entropy(name), scsi_id))
+    return engine.resignature(device, engine.prepare(device, entropy(name), engine.ResignatureRequest(scsi_id=scsi_id)))
 
 
 def lun_of(target, number=1, writable=True, credentials=NONE, seconds=20):

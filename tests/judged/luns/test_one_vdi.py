@@ -35,7 +35,7 @@ class OnLoop:
     def __init__(self, loop: Loop, chain) -> None:
         self.loop, self.chain = loop, chain
         with open_device(loop.path, writable=True) as device:
-            self.prepared = engine.prepare(device, entropy(0), one=OneVdiRequest())
+            self.prepared = engine.prepare(device, entropy(0), engine.ResignatureRequest(one=OneVdiRequest()))
             engine.resignature(device, self.prepared)
         (self.name,) = [lv.name for lv in vg_of(loop.disk()).lvs if reader.kind_of(lv.name) in ("vhd", "qcow2")]
 

@@ -51,7 +51,7 @@ def size_of(path):
 
 def made_one(chain):
     disk = chain.disk.copy()
-    engine.resignature(disk, engine.prepare(disk, entropy(0), one=OneVdiRequest()))
+    engine.resignature(disk, engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest())))
     (volume,) = engine.inspect(disk).lun.disks().values()
     return disk, volume.name.text
 

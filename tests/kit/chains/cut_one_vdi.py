@@ -27,7 +27,7 @@ Reader = Callable[[SparseDisk, str], Flat]
 def cut(chain: Chain, dropped_flush: Optional[int] = None) -> Tuple[CrashDisk, Any]:
     """A run on a disk that remembers it, and the plan."""
     crash = CrashDisk(chain.disk, dropped_flush)
-    prepared = engine.prepare(crash, entropy(0), SCSI_ID, one=OneVdiRequest())
+    prepared = engine.prepare(crash, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID, one=OneVdiRequest()))
     engine.resignature(crash, prepared)
     return crash, prepared
 

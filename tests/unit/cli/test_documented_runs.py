@@ -86,7 +86,7 @@ def test_the_python_on_the_page_runs(luns, command):
     assert ran.failed == 0, "".join(said)
     called = " ".join(example.source for example in lines.examples)
     uncalled = [name for name in engine.PROMISED if f"engine.{name}" not in called]
-    assert uncalled == ["Comparison", "Inspection", "Result"]
+    assert uncalled == ["Comparison", "Inspection", "OneVdiRequest", "Result"]
     assert command("show", "clone.img", "--json").json["state"] == "clean"
 
 

@@ -176,7 +176,7 @@ def test_whatever_stands_in_a_journal_is_shown_and_not_sent():
 def plan_of_one():
     """A plan with fills, copies and holes."""
     chain = random_chain(0, free=40)
-    return engine.prepare(chain.disk, entropy(0), one=OneVdiRequest()).plan
+    return engine.prepare(chain.disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest())).plan
 
 
 def test_the_plan_of_one_vdi_has_what_is_alike_in_one_item_and_large_pieces_without_their_bytes(plan_of_one):
@@ -239,7 +239,9 @@ def test_what_goes_is_said_volume_by_volume():
     then = vhd("then", "base", label="of then", snapshot_of="disk", bat_entries=SMALL_BAT)
     built = build_sr([base, disk, then, cbtlog("disk")], area=AREA_DEFAULT)
 
-    found = report.dropped_facts(engine.prepare(built.disk, entropy(0), one=OneVdiRequest()).lun)
+    found = report.dropped_facts(
+        engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest())).lun
+    )
 
     assert [(one["kind"], one["name_label"], one["hidden"], one["is_a_snapshot"]) for one in found] == [
         ("vhd", "base copy", True, False),

@@ -28,7 +28,7 @@ def load(name):
 
 
 def resignatured(device, name):
-    prepared = engine.prepare(device, entropy(name), SCSI_ID)
+    prepared = engine.prepare(device, entropy(name), engine.ResignatureRequest(scsi_id=SCSI_ID))
     return engine.resignature(device, prepared)
 
 

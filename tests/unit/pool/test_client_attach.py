@@ -611,7 +611,7 @@ def test_an_original_is_refused(lab):
 def test_a_copy_that_was_attached_by_hand_is_not_called_the_original(lab, world):
     clone, storage = lab.clone("Production"), lab.pool.storage
     disk = world.lun(clone).disk
-    engine.resignature(disk, engine.prepare(disk, os.urandom, clone))
+    engine.resignature(disk, engine.prepare(disk, os.urandom, engine.ResignatureRequest(scsi_id=clone)))
     sr = storage.sr_introduce("", world.sr_uuid(clone), "by hand", "", "lvmoiscsi", "user", True)
     config = {"target": TARGET, "targetIQN": IQN, "SCSIid": clone}
     world.ask_for_list(lab.pool.master, IQN)
@@ -725,7 +725,7 @@ def test_the_pool_does_not_begin_to_write_its_database_into_a_clone(lab, world):
 def test_one_that_was_resignatured_with_it_is_refused(lab, world):
     clone = with_database(lab, "Disaster")
     lun = world.lun(clone)
-    engine.resignature(lun.disk, engine.prepare(lun.disk, os.urandom, clone))
+    engine.resignature(lun.disk, engine.prepare(lun.disk, os.urandom, engine.ResignatureRequest(scsi_id=clone)))
     (done,) = lab.attach(clone)
 
     assert done.status == FAILED and "is to hold the database of this pool" in str(done.error)

@@ -44,7 +44,7 @@ def test_who_holds_a_lock_is_told_before_the_time_is_over(monkeypatch):
     monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", waiting_for([]))
     monkeypatch.setattr(rewrite, "lvm_locks", waiting_for(LvmLocks()))
 
-    rewrite.resignatured(golden.load("one").disk, SCSI_ID, "", Deadline(12, Clock()))
+    rewrite.resignatured(golden.load("one").disk, engine.ResignatureRequest(SCSI_ID), Deadline(12, Clock()))
 
     assert waits == [11, 11]
     assert rewrite.waiting(Deadline(0.5, Clock()), 600) == 0
@@ -56,7 +56,7 @@ def test_more_than_one_vdi_is_said_plainly(caplog, kind, lines):
     caplog.set_level(logging.INFO)
     disk = golden.load(kind).disk
 
-    rewrite.resignatured(disk, SCSI_ID, "", NO_DEADLINE)
+    rewrite.resignatured(disk, engine.ResignatureRequest(SCSI_ID), NO_DEADLINE)
 
     rows = len(engine.inspect(disk).lun.disks())
     said = [record.getMessage() for record in caplog.records if "CloudStack" in record.getMessage()]
@@ -67,7 +67,11 @@ def test_more_than_one_vdi_is_said_plainly(caplog, kind, lines):
 def test_the_same_call_again_has_the_same_answer_whatever_uuid_xapi_has_made_up():
     disk = golden.load("one").disk
 
-    first = rewrite.resignatured(disk, SCSI_ID, "", NO_DEADLINE)
+    first = rewrite.resignatured(disk, engine.ResignatureRequest(SCSI_ID), NO_DEADLINE)
 
-    assert rewrite.resignatured(disk, SCSI_ID, "", NO_DEADLINE) == first == engine.inspect(disk).lun.sr_uuid
+    assert (
+        rewrite.resignatured(disk, engine.ResignatureRequest(SCSI_ID), NO_DEADLINE)
+        == first
+        == engine.inspect(disk).lun.sr_uuid
+    )
     assert first != SR_UUID

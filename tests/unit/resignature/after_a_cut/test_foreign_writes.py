@@ -219,7 +219,7 @@ def test_a_mark_without_a_journal_stays_where_anything_of_its_run_may_be_there(n
         with pytest.raises(FormatError, match="take the clone again"):
             act(disk)
     with pytest.raises(engine.Unfinished):
-        engine.prepare(disk, entropy(1), SCSI_ID)
+        engine.prepare(disk, entropy(1), engine.ResignatureRequest(scsi_id=SCSI_ID))
     assert disk == before
 
 
@@ -231,4 +231,4 @@ def test_the_mark_of_an_undo_without_a_journal_goes_as_well():
 
     assert reader.identities(disk) == reader.identities(finished)
     assert engine.inspect(disk).state == engine.RESIGNATURED
-    assert isinstance(engine.prepare(disk, entropy(1), SCSI_ID), engine.AlreadyDone)
+    assert isinstance(engine.prepare(disk, entropy(1), engine.ResignatureRequest(scsi_id=SCSI_ID)), engine.AlreadyDone)

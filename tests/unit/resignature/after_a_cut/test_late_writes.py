@@ -23,7 +23,7 @@ def go_on(disk, seed=1):
     """What a user does who wants the LUN resignatured: the same command again, until it says so."""
     for _ in range(3):
         try:
-            prepared = engine.prepare(disk, entropy(seed), SCSI_ID)
+            prepared = engine.prepare(disk, entropy(seed), engine.ResignatureRequest(scsi_id=SCSI_ID))
         except Unfinished:
             recover(disk)
             continue

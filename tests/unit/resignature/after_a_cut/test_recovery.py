@@ -219,7 +219,9 @@ def test_a_copy_of_an_unfinished_lun_is_not_finished_with_the_same_ids(flush):
 
     assert "copy of a LUN" in sentence and SCSI_ID in sentence and "relvmoiscsi undo" in sentence
     undo(disk)
-    assert isinstance(engine.prepare(disk, entropy(9), OTHER_SCSI_ID), engine.Prepared)
+    assert isinstance(
+        engine.prepare(disk, entropy(9), engine.ResignatureRequest(scsi_id=OTHER_SCSI_ID)), engine.Prepared
+    )
 
 
 @pytest.mark.parametrize("flush", [IN_PROGRESS, CONTENTS_WRITTEN])
@@ -453,7 +455,7 @@ def test_a_mark_that_points_nowhere_is_refused_without_a_write(fields):
     with_mark(disk, **dict({"journal_digest": b"y" * 32}, **fields))
 
     assert engine.inspect(disk).state == engine.UNFINISHED
-    for act in (recover, undo, lambda lun: engine.prepare(lun, entropy(2), SCSI_ID)):
+    for act in (recover, undo, lambda lun: engine.prepare(lun, entropy(2), engine.ResignatureRequest(scsi_id=SCSI_ID))):
         assert "take the clone again" in refused(disk, act, kind=RelvmoiscsiError) or act not in (recover, undo)
 
 
@@ -463,7 +465,9 @@ def test_a_mark_of_another_version_is_left_alone(fields):
 
     refused(disk, kind=FormatError)
     refused(disk, undo, kind=FormatError)
-    refused(disk, lambda lun: engine.prepare(lun, entropy(2), SCSI_ID), kind=FormatError)
+    refused(
+        disk, lambda lun: engine.prepare(lun, entropy(2), engine.ResignatureRequest(scsi_id=SCSI_ID)), kind=FormatError
+    )
     assert engine.inspect(disk).state == engine.DAMAGED
 
 

@@ -177,7 +177,7 @@ def test_the_same_lun_is_already_done_and_nothing_is_written():
     before = disk.copy()
     disk.reset_counters()
 
-    found = engine.prepare(disk, entropy(5), SCSI_ID)
+    found = engine.prepare(disk, entropy(5), engine.ResignatureRequest(scsi_id=SCSI_ID))
 
     assert isinstance(found, engine.AlreadyDone)
     assert found.run.ids == engine.inspect(before).run.ids
@@ -196,7 +196,7 @@ def test_already_done_is_told_after_lvm_has_reclaimed_the_journal():
     mark = read_mark(disk)
     disk.poke(mark.journal.offset, bytes(len(mark.journal.data)))
 
-    found = engine.prepare(disk, entropy(5), SCSI_ID)
+    found = engine.prepare(disk, entropy(5), engine.ResignatureRequest(scsi_id=SCSI_ID))
 
     assert isinstance(found, engine.AlreadyDone)
     assert found.run is None
@@ -206,7 +206,7 @@ def test_already_done_is_told_after_lvm_has_reclaimed_the_journal():
 def test_without_both_scsi_ids_whether_it_is_a_later_clone_cannot_be_told(first, second):
     disk = done(image("one VDI"), scsi_id=first)
 
-    sentence = refused(lambda lun: engine.prepare(lun, entropy(5), second), disk)
+    sentence = refused(lambda lun: engine.prepare(lun, entropy(5), engine.ResignatureRequest(scsi_id=second)), disk)
 
     assert re.search("SCSIid .*(not known|not recorded)", sentence)
     assert "--again" in sentence
@@ -225,7 +225,9 @@ def test_another_scsi_id_makes_it_a_later_clone_that_gets_ids_of_its_own(name):
         assert not reader.identities(clone) & reader.identities(other)
     assert engine.compare(first, clone).problems == []
     assert run_id(clone) != run_id(first)
-    assert isinstance(engine.prepare(clone, entropy(3), OTHER_SCSI_ID), engine.AlreadyDone)
+    assert isinstance(
+        engine.prepare(clone, entropy(3), engine.ResignatureRequest(scsi_id=OTHER_SCSI_ID)), engine.AlreadyDone
+    )
 
 
 def test_undo_of_a_later_clone_makes_it_its_parent_again():
@@ -257,7 +259,7 @@ def test_again_does_not_start_over_on_an_unfinished_run():
     before = disk.copy()
 
     with pytest.raises(engine.Unfinished) as caught:
-        engine.prepare(disk, entropy(2), SCSI_ID, again=True)
+        engine.prepare(disk, entropy(2), engine.ResignatureRequest(scsi_id=SCSI_ID, again=True))
 
     assert disk == before
     assert caught.value.disk_state == "Nothing was written."

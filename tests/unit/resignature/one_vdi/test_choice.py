@@ -55,7 +55,7 @@ def test_a_refusal_says_who_asks():
     note = "One VDI is wanted by the host."
 
     with pytest.raises(Refused) as caught:
-        engine.prepare(built.disk, entropy(0), one=OneVdiRequest(note=note))
+        engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest(note=note)))
 
     assert caught.value.message.endswith("(`vdis=all`). " + note)
     assert caught.value.disk_state == "Nothing was written."
@@ -204,7 +204,7 @@ def test_nothing_is_written_where_it_is_refused():
     before = disk.copy()
 
     with pytest.raises(Refused) as caught:
-        engine.prepare(disk, entropy(0), one=OneVdiRequest())
+        engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest()))
 
     assert caught.value.disk_state == "Nothing was written."
     assert disk == before

@@ -54,12 +54,14 @@ def chain():
 
 def left_by_a_cut(chain, one, groups, scsi_id=SCSI_ID):
     crash = CrashDisk(chain.disk)
-    engine.resignature(crash, engine.prepare(crash, entropy(0), scsi_id, one=one))
+    engine.resignature(crash, engine.prepare(crash, entropy(0), engine.ResignatureRequest(scsi_id=scsi_id, one=one)))
     return crash.after_group(groups)
 
 
 def call(disk, one, scsi_id=SCSI_ID, voice=None):
-    return procedure.resignature(disk, entropy(1), voice or Consent(), scsi_id, one=one)
+    return procedure.resignature(
+        disk, entropy(1), voice or Consent(), engine.ResignatureRequest(scsi_id=scsi_id, one=one)
+    )
 
 
 def disks(disk):

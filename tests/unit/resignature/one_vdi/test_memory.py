@@ -43,7 +43,7 @@ def prepared(chain):
 
 
 def prepared_of(disk):
-    return engine.prepare(disk, entropy(0), one=OneVdiRequest())
+    return engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest()))
 
 
 @pytest.fixture

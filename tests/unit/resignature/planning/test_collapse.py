@@ -23,7 +23,7 @@ SEEDS = range(12)
 def made_one(chain, request=ANY):
     """The LUN with one VDI, the name of its volume, and the plan that led to it."""
     disk = chain.disk.copy()
-    prepared = engine.prepare(disk, entropy(0), one=request)
+    prepared = engine.prepare(disk, entropy(0), engine.ResignatureRequest(one=request))
     engine.resignature(disk, prepared)
     (volume,) = engine.inspect(disk).lun.disks().values()
     return disk, volume.name.text, prepared

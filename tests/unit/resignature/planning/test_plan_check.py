@@ -19,7 +19,7 @@ from relvmoiscsi.resignature.reading.read_cache import ReadCache
 def planned(image):
     """A LUN and a plan for it that does check."""
     disk = image().disk
-    prepared = engine.prepare(disk, entropy_of(1), "scsi id")
+    prepared = engine.prepare(disk, entropy_of(1), engine.ResignatureRequest(scsi_id="scsi id"))
     return disk, prepared.lun, prepared.plan
 
 

@@ -392,7 +392,10 @@ def test_all_ids_but_the_sr_s_follow_from_the_sr_s_and_the_old_ones():
 def test_one_sr_uuid_for_two_copies_gives_them_the_same_ids():
     before = outcome_of("everything").before
 
-    one, other = (engine.prepare(before.copy(), entropy_of(seed), sr_uuid=NEW_SR) for seed in ("one", "other"))
+    one, other = (
+        engine.prepare(before.copy(), entropy_of(seed), engine.ResignatureRequest(sr_uuid=NEW_SR))
+        for seed in ("one", "other")
+    )
 
     assert one.plan.run.ids == other.plan.run.ids
     assert one.plan.run.run_id != other.plan.run.run_id
@@ -415,7 +418,9 @@ def test_an_id_that_is_chosen_as_what_another_one_becomes_is_refused():
 
     with pytest.raises(UsageError, match="both become"):
         engine.prepare(
-            built.disk, entropy_of("ids"), chosen=_chosen(built.truth, {uuids["data"]: taken}), sr_uuid=NEW_SR
+            built.disk,
+            entropy_of("ids"),
+            engine.ResignatureRequest(chosen=_chosen(built.truth, {uuids["data"]: taken}), sr_uuid=NEW_SR),
         )
 
 
@@ -444,7 +449,9 @@ def test_a_choice_that_cannot_be_is_a_usage_error_and_nothing_is_written(choice)
     uuids, sentence = REFUSED_CHOICES[choice]
 
     with pytest.raises(UsageError, match=sentence) as caught:
-        engine.prepare(built.disk, entropy_of("ids"), chosen=_chosen(built.truth, uuids(built.truth)))
+        engine.prepare(
+            built.disk, entropy_of("ids"), engine.ResignatureRequest(chosen=_chosen(built.truth, uuids(built.truth)))
+        )
 
     assert caught.value.exit_status == 2
     assert "Nothing was written." in str(caught.value)
@@ -457,7 +464,7 @@ def test_a_chosen_lvm_id_that_is_none_is_a_usage_error(lvm_id):
     chosen = _chosen(built.truth, {}, {built.truth.pv_id.replace("-", ""): lvm_id})
 
     with pytest.raises(UsageError) as caught:
-        engine.prepare(built.disk, entropy_of("ids"), chosen=chosen)
+        engine.prepare(built.disk, entropy_of("ids"), engine.ResignatureRequest(chosen=chosen))
 
     assert "Nothing was written." in str(caught.value)
 
@@ -482,7 +489,7 @@ def test_tags_of_the_group_and_its_volumes_stay_even_with_an_old_uuid_in_them():
 def test_the_same_lun_again_is_already_done_without_a_write():
     disk = resignatured(build_sr([raw("data")]).disk, scsi_id="3600a").after.copy()
 
-    answer = engine.prepare(disk, entropy_of("more"), scsi_id="3600a")
+    answer = engine.prepare(disk, entropy_of("more"), engine.ResignatureRequest(scsi_id="3600a"))
 
     assert isinstance(answer, engine.AlreadyDone)
     assert (disk.writes, disk.flushes) == (0, 0)

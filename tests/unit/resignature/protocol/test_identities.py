@@ -27,7 +27,7 @@ NAMES = ["everything", "blocks of 4096", "512e", "fragmented"]
 def run_on(name):
     """A planned run on an image, which has not been begun."""
     disk = image(name)
-    return engine.prepare(disk, entropy(0), SCSI_ID).plan.run, disk
+    return engine.prepare(disk, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID)).plan.run, disk
 
 
 def with_writes(disk, run, new):

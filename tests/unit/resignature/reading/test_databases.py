@@ -54,7 +54,9 @@ def test_it_stays_unless_somebody_asks(built):
 
     assert pools(after) == before and set(before.values()) >= {POOL}
     assert [
-        write for write in engine.prepare(built.disk, entropy(0), SCSI_ID).plan.run.writes if "record" in write.what
+        write
+        for write in engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID)).plan.run.writes
+        if "record" in write.what
     ] == []
 
 
@@ -90,7 +92,10 @@ def test_undo_gives_it_back(built):
 def test_a_lun_without_any_is_resignatured_as_ever():
     built = build_sr([vhd("disk", bat_entries=SMALL_BAT)])
 
-    plain, asked = (engine.prepare(built.disk, entropy(0), SCSI_ID, clear_databases=each) for each in (False, True))
+    plain, asked = (
+        engine.prepare(built.disk, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID, clear_databases=each))
+        for each in (False, True)
+    )
     assert plain.plan == asked.plan
 
 

@@ -53,7 +53,7 @@ class Watched(Device):
 
 def resignatured(disk):
     watched = Watched(disk)
-    prepared = engine.prepare(watched, entropy(0), SCSI_ID)
+    prepared = engine.prepare(watched, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID))
     assert "w" not in watched.steps and "f" not in watched.steps
     return watched, engine.resignature(watched, prepared)
 
@@ -189,7 +189,7 @@ def test_already_done_costs_reads_only():
     before = disk.copy()
     disk.reset_counters()
 
-    found = engine.prepare(disk, entropy(1), SCSI_ID)
+    found = engine.prepare(disk, entropy(1), engine.ResignatureRequest(scsi_id=SCSI_ID))
 
     assert isinstance(found, engine.AlreadyDone)
     assert (disk.writes, disk.flushes) == (0, 0)

@@ -290,7 +290,7 @@ def test_twin_without_a_flush_a_cut_recovery_breaks(flush, broken):
 def test_what_was_reported_as_done_is_on_the_disk(name):
     crash = CrashDisk(image(name))
 
-    result = engine.resignature(crash, engine.prepare(crash, entropy(0), SCSI_ID))
+    result = engine.resignature(crash, engine.prepare(crash, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID)))
 
     assert result.flushes == crash.flushes == 6
     assert durable(crash) == crash.current

@@ -261,7 +261,7 @@ def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
             super().flush()
 
     device = Shared(disk)
-    prepared = engine.prepare(device, entropy(0), SCSI_ID)
+    prepared = engine.prepare(device, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID))
     if moment == "before":
         lvm_commit(disk)
     with pytest.raises(Refused) as caught:

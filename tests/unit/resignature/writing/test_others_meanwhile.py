@@ -37,7 +37,7 @@ def qcow2s(seed, free):
 
 
 def prepared(disk, seed=0):
-    return engine.prepare(disk, entropy(seed), SCSI_ID, one=OneVdiRequest())
+    return engine.prepare(disk, entropy(seed), engine.ResignatureRequest(scsi_id=SCSI_ID, one=OneVdiRequest()))
 
 
 def copied(disk, seed=0):

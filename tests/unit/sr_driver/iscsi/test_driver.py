@@ -82,7 +82,8 @@ def test_it_logs_in_by_the_name_of_the_call_else_of_the_host(driver, clone, monk
 def test_the_bytes_are_those_that_an_image_gets(driver, clone, monkeypatch):
     image = clone.disk.copy()
     monkeypatch.setattr(rewrite, "os", SimpleNamespace(urandom=bytes))
-    rewrite.resignatured(image, clone.scsi_id, "", NO_DEADLINE, locks=rewrite.Locks(False, False))
+    request = engine.ResignatureRequest(clone.scsi_id)
+    rewrite.resignatured(image, request, NO_DEADLINE, rewrite.Locks(False, False))
     with HostileTarget([clone]) as target:
         driver.create(target)
 

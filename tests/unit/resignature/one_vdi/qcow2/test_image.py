@@ -84,7 +84,9 @@ def test_an_operation_that_fails_leaves_the_old_sr_or_the_new_one_or_what_recove
         disk = chain.disk.copy()
         failing = FailingDisk(disk, n, leaves=leaves)
         try:
-            prepared = engine.prepare(failing, entropy(0), SCSI_ID, one=OneVdiRequest())
+            prepared = engine.prepare(
+                failing, entropy(0), engine.ResignatureRequest(scsi_id=SCSI_ID, one=OneVdiRequest())
+            )
             engine.resignature(failing, prepared)
         except DeviceError:
             state = settled(disk)

@@ -42,7 +42,7 @@ BOTH, FILLED = CASES[:2]
 def chain_of(case):
     chain = random_chain(case.seed, bat_entries=4096, free=20, blocks=5, depth=3)
     chain.disk.physical_block_size = case.physical
-    rebuilt = engine.prepare(chain.disk, entropy(0), one=OneVdiRequest()).plan.run.rebuilt
+    rebuilt = engine.prepare(chain.disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest())).plan.run.rebuilt
     assert all(getattr(rebuilt, what) for what in case.has), "chance has changed: look for another seed"
     return chain
 

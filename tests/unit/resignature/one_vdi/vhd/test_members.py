@@ -41,7 +41,7 @@ def test_a_bitmap_of_a_few_stretches_takes_less_than_a_hundred_bytes():
 def test_copies_can_be_asked_for_more_than_once():
     chain = random_chain(34, bat_entries=4096, free=20, blocks=5, depth=3)
 
-    unseen = engine.prepare(chain.disk, entropy(0), one=OneVdiRequest()).plan.unseen
+    unseen = engine.prepare(chain.disk, entropy(0), engine.ResignatureRequest(one=OneVdiRequest())).plan.unseen
 
     first = [list(several) for several in unseen.copies]
     assert any(first) and first == [list(several) for several in unseen.copies]
