@@ -1,38 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What people and programs are told: facts as JSON-ready dictionaries, and as text. Pure."""
+"""What `show` and `check` tell of a LUN: the SR, its VDIs as a tree, its volumes, each defect, two LUNs compared."""
 
-from itertools import groupby
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.engine import (
-    CAN_BE_ONE,
-    EMPTY_UNIT,
-    FULL_UNIT,
-    IS_ONE,
-    NEW_IMAGE,
-    Comparison,
-    Cost,
-    Inspection,
-    Lun,
-    OneVdiOutlook,
-    Plan,
-    Planned,
-    Result,
-    Unreadable,
-    Volume,
-    notes,
-    steps,
-)
+from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, Lun, OneVdiOutlook, Unreadable, Volume, notes
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.identity import IdMap, dashed
+from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
+from relvmoiscsi.report.one_vdi import IRREVERSIBLE, cost_facts, cost_words
 from relvmoiscsi.wording import human_size, printable
-
-#: of one VDI that is made of several images
-IRREVERSIBLE = "Irreversible once committed."
-#: of one VDI that was one image, where the others only leave LVM's list
-_UNTIL_LVM_CHANGES = "`relvmoiscsi undo` brings these back until LVM next changes the volume group."
 
 
 class Branches(NamedTuple):
@@ -46,9 +23,6 @@ class Branches(NamedTuple):
 
 UNICODE_BRANCHES = Branches("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = Branches("|- ", "`- ", "|  ", "   ")
-
-
-# --- show
 
 
 def inspection_facts(name: str, found: Inspection) -> Dict[str, Any]:
@@ -199,7 +173,7 @@ def _one_vdi_line(found: OneVdiOutlook) -> str:
         return "  one VDI  yes"
     if found.state == CAN_BE_ONE and found.cost is not None:
         loss = "" if found.cost.images == 1 else " " + IRREVERSIBLE
-        return "  one VDI  can be made" + _cost_words(found.cost) + loss
+        return "  one VDI  can be made" + cost_words(found.cost) + loss
     return "  one VDI  cannot be made: " + printable(str(found.problem))
 
 
@@ -210,7 +184,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
     if found.run is not None and found.run.ids.new_sr == lun.sr_uuid and state == "resignatured":
         state = f"resignatured (it was {printable(found.run.ids.sr)})"
     allocated = facts["vg"]["extents_allocated"] * lun.vg.extent_size
-    rows = [_row(lun, row) for row in _tree(facts["vdis"], branches)]
+    rows = [_row(lun, row) for row in tree(facts["vdis"], branches)]
     lines = [
         "{}: SR {}{}".format(name, lun.sr_uuid, f' "{label}"' if label else ""),
         f"  state    {state}",
@@ -232,7 +206,7 @@ class _Node(NamedTuple):
     vdi: Mapping[str, Any]
 
 
-def _tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
+def tree(vdis: Sequence[Mapping[str, Any]], branches: Branches) -> List[_Node]:
     """VDIs under their parents, in the order of the LUN. Those of a chain without an end come last, one by one."""
     children: Dict[Optional[str], List[Mapping[str, Any]]] = {}
     known = {vdi["uuid"] for vdi in vdis}
@@ -315,248 +289,6 @@ def defects_text(name: str, found: Inspection) -> str:
     lines = [f"{name}: {found.state}, {number}:"]
     lines += ["  " + printable(str(defect)) for defect in found.defects]
     return "\n".join(lines + note_lines(notes(found.readable) if found.readable is not None else []))
-
-
-# --- the map of a run
-
-
-def map_facts(lun: Optional[Lun], ids: IdMap) -> Dict[str, Any]:
-    """The old-to-new map, in the form that `--map` takes. `lun` is the LUN before the run or after it."""
-    facts: Dict[str, Any] = {"sr": {"old": ids.sr, "new": ids.new_sr}}
-    if lun is None:
-        return {**facts, "uuids": ids.uuids, "lvm_ids": {dashed(old): dashed(new) for old, new in ids.lvm_ids.items()}}
-    lun = lun.settled()
-    to_new = ids if lun.sr_uuid == ids.sr else None
-    to_old = None if to_new else ids.reversed()
-    facts["vg_id"] = _pair(lun.vg.id, to_new, to_old)
-    facts["pv_id"] = _pair(lun.label.pv_id, to_new, to_old)
-    facts["vdis"] = [_vdi_pair(lun, volume, to_new, to_old) for volume in lun.disks().values()]
-    facts["lvs"] = [
-        {"name": _name_pair(volume, to_new, to_old), "id": _pair(volume.lv.id, to_new, to_old)}
-        for volume in lun.volumes
-    ]
-    told = {ids.sr, *(vdi["old"] for vdi in facts["vdis"])}
-    facts["other_uuids"] = {old: new for old, new in ids.uuids.items() if old not in told}
-    return facts
-
-
-def _pair(lvm_id: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
-    """Unknown ids are their own twins: a volume may have come after the run."""
-    old = to_old.lvm_ids.get(lvm_id, lvm_id) if to_old else lvm_id
-    new = to_new.lvm_ids.get(lvm_id, lvm_id) if to_new else lvm_id
-    return {"old": dashed(old), "new": dashed(new)}
-
-
-def _uuid_pair(uuid: str, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
-    old = to_old.uuids.get(uuid, uuid) if to_old else uuid
-    new = to_new.uuids.get(uuid, uuid) if to_new else uuid
-    return {"old": old, "new": new}
-
-
-def _name_pair(volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, str]:
-    if volume.name.uuid is None:
-        return {"old": volume.name.text, "new": volume.name.text}
-    pair = _uuid_pair(volume.name.uuid, to_new, to_old)
-    return {which: volume.name.text.replace(volume.name.uuid, uuid) for which, uuid in pair.items()}
-
-
-def _vdi_pair(lun: Lun, volume: Volume, to_new: Optional[IdMap], to_old: Optional[IdMap]) -> Dict[str, Any]:
-    uuid = str(volume.name.uuid)
-    record = lun.records().get(uuid)
-    pair: Dict[str, Any] = dict(_uuid_pair(uuid, to_new, to_old))
-    pair["name_label"] = record.name_label if record else ""
-    pair["lv"] = _name_pair(volume, to_new, to_old)
-    return pair
-
-
-def result_facts(name: str, result: Result) -> Dict[str, Any]:
-    """What `resignature --json`, `recover --json` and `undo --json` give."""
-    facts: Dict[str, Any] = {
-        "state": result.state,
-        "device": name,
-        "scsi_id": result.scsi_id,
-        "already_done": result.already_done,
-        "writes": result.writes,
-        "bytes_written": result.bytes_written,
-        "flushes": result.flushes,
-    }
-    if result.ids is not None:
-        facts.update(map_facts(result.lun, result.ids))
-    elif result.lun is not None:
-        facts["sr"] = {"old": None, "new": result.lun.sr_uuid}
-    if result.lun is not None:
-        facts["notes"] = notes(result.lun)
-    return facts
-
-
-def map_text(lun: Optional[Lun], ids: IdMap) -> str:
-    """The map as people read it: the SR, then its VDIs."""
-    facts = map_facts(lun, ids)
-    lines = ["  SR   {old}  becomes  {new}".format(**facts["sr"])]
-    for vdi in facts.get("vdis", []):
-        label = vdi["name_label"]
-        lines.append("  VDI  {old}  becomes  {new}".format(**vdi) + ("  " + label if label else ""))
-    return "\n".join(printable(line) for line in lines)
-
-
-def whole_map_lines(lun: Optional[Lun], ids: IdMap) -> List[str]:
-    """The map with every id in it, LVM's as well; for a record of what was done."""
-    facts = map_facts(lun, ids)
-    rows = [("SR", facts["sr"], "")]
-    if lun is None:
-        rows += [("UUID", {"old": old, "new": new}, "") for old, new in facts["uuids"].items() if old != ids.sr]
-        rows += [("LVM", {"old": old, "new": new}, "") for old, new in facts["lvm_ids"].items()]
-    else:
-        rows += [("VG", facts["vg_id"], ""), ("PV", facts["pv_id"], "")]
-        rows += [("VDI", vdi, vdi["name_label"]) for vdi in facts["vdis"]]
-        rows += [("LV", lv["id"], lv["name"]["new"]) for lv in facts["lvs"]]
-        rows += [("UUID", {"old": old, "new": new}, "") for old, new in facts["other_uuids"].items()]
-    width = max(len(what) for what, _, _ in rows)
-    return [
-        printable(f"  {what:<{width}}  {pair['old']}  becomes  {pair['new']}" + (f"  {label}" if label else ""))
-        for what, pair, label in rows
-    ]
-
-
-# --- plan, comparison, error
-
-
-def cost_facts(cost: Cost) -> Dict[str, int]:
-    """What it takes to make one VDI, as `resignature --vdis one --json` gives it."""
-    return dict(cost._asdict())
-
-
-def dropped_facts(lun: Lun) -> List[Dict[str, Any]]:
-    """The volumes that go, for one VDI or with SM's unfinished work, under their old names."""
-    stay = {volume.lv.id for volume in lun.settled().volumes}
-    return [_dropped(lun, volume) for volume in lun.volumes if volume.lv.id not in stay]
-
-
-def _dropped(lun: Lun, volume: Volume) -> Dict[str, Any]:
-    record = lun.records().get(str(volume.name.uuid)) if volume.is_disk else None
-    return {
-        "lv": volume.name.text,
-        "kind": volume.name.kind,
-        "uuid": volume.name.uuid,
-        "is_vdi": volume.is_disk,
-        "name_label": record.name_label if record else "",
-        "hidden": volume.is_disk and volume.hidden,
-        "is_a_snapshot": bool(record and record.is_a_snapshot),
-    }
-
-
-def cost_text(cost: Cost) -> str:
-    """The same as a sentence."""
-    return "One VDI" + _cost_words(cost)
-
-
-def _cost_words(cost: Cost) -> str:
-    goes = {0: "nothing goes", 1: "1 volume goes"}.get(cost.dropped, f"{cost.dropped} volumes go")
-    if cost.images == 1:
-        return f": it is one image; {goes}, and nothing is copied."
-    return (
-        f" from {cost.images} images: of {cost.blocks} blocks {cost.remapped} stay where they are "
-        f"({cost.filled} filled up), {cost.copied} are copied: {human_size(cost.data_bytes)}. "
-        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {goes}."
-    )
-
-
-class OneVdiLoss(NamedTuple):
-    """What making one VDI of several destroys, as people read it."""
-
-    lines: List[str]  #: what stays and what goes, each in a line, and whether that can be undone
-    question: str  #: "" where no VDI goes
-
-
-def one_vdi_loss(lun: Lun, is_rebuilt: bool) -> OneVdiLoss:
-    """What goes, where a LUN becomes one with one VDI; `is_rebuilt`: that VDI becomes a new image.
-
-    The counts are those of `dropped_facts`, which --json gives.
-    """
-    (kept,) = lun.settled().disks()
-    record = lun.records().get(kept)
-    label = printable(record.name_label) if record else ""
-    dropped = dropped_facts(lun)
-    lines = [f"  stays  {kept}  {label}".rstrip()]
-    lines += ["  goes   " + _dropped_line(volume) for volume in dropped]
-    count = sum(volume["is_vdi"] for volume in dropped)
-    if not count:
-        return OneVdiLoss(lines, "")
-    lines.append(IRREVERSIBLE if is_rebuilt else _UNTIL_LVM_CHANGES)
-    noun = "1 VDI" if count == 1 else f"{count} VDIs"
-    return OneVdiLoss(lines, f"Destroy {noun} and keep '{label}' ({kept})?")
-
-
-def _dropped_line(volume: Mapping[str, Any]) -> str:
-    if not volume["is_vdi"]:
-        return printable(f"{volume['lv']}  [no VDI]")
-    notes = [note for note, shown in (("hidden", volume["hidden"]), ("snapshot", volume["is_a_snapshot"])) if shown]
-    text = f"{volume['uuid']}  {volume['name_label']}" + (" [{}]".format(", ".join(notes)) if notes else "")
-    return printable(text.rstrip())
-
-
-#: of a new image, longer pieces are left out of the JSON: they would be megabytes of hexadecimal
-_MOST_IMAGE_BYTES = 64 << 10
-#: so many writes of one kind in a row are one line of the text
-_MOST_ALIKE = 4
-
-
-def plan_facts(plan: Plan) -> List[Dict[str, Any]]:
-    """Every write of a plan in its order; bytes as hexadecimal, `old` null where free space is written.
-
-    Only with one VDI: `new` is null for a large piece of the new image; bitmaps, which are all alike, are one item with
-    `offsets` and no `offset`; what is copied is one with its length alone.
-    """
-    rows: List[Dict[str, Any]] = []
-    for step in steps.ALL_PARTS:
-        for same, group in groupby(plan.each_write(step), _same_bytes):
-            if same:
-                rows.append(_alike(list(group)))
-            else:
-                rows += map(_write, group)
-        if step == steps.JOURNAL and plan.unseen.copied_bytes:
-            rows.append(_write_facts(None, plan.unseen.copied_bytes, "guest data, copied"))
-    return rows
-
-
-def _same_bytes(planned: Planned) -> bytes:
-    """What is written, of the bitmaps that a new image leaves to be done; of anything else, nothing."""
-    return planned.new if planned.new in (FULL_UNIT, EMPTY_UNIT) and planned.old is None else b""
-
-
-def _alike(several: Sequence[Planned]) -> Dict[str, Any]:
-    row = _write_facts(None, len(several[0].new), several[0].what)
-    return {**row, "new": several[0].new.hex(), "offsets": [planned.offset for planned in several]}
-
-
-def _write(planned: Planned) -> Dict[str, Any]:
-    row = _write_facts(planned.offset, len(planned.new), planned.what)
-    row["old"] = planned.old.hex() if planned.old is not None else None
-    if planned.what != NEW_IMAGE or len(planned.new) <= _MOST_IMAGE_BYTES:
-        row["new"] = planned.new.hex()
-    return row
-
-
-def _write_facts(offset: Optional[int], length: int, what: str) -> Dict[str, Any]:
-    return {"offset": offset, "length": length, "what": what, "old": None, "new": None}
-
-
-def plan_text(plan: Plan) -> str:
-    """The plan as people read it, one write a line; many of a kind are one line, and what is copied is another."""
-    rows = [["offset", "bytes", "what"]]
-    for step in steps.ALL_PARTS:
-        for what, planned in groupby(plan.each_write(step), lambda write: write.what):
-            rows += _plan_rows(what, [(write.offset, len(write.new)) for write in planned])
-        if step == steps.JOURNAL and plan.unseen.copied_bytes:
-            rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])
-    widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
-    return "\n".join(f"  {row[0].rjust(widths[0])}  {row[1].rjust(widths[1])}  {row[2]}" for row in rows)
-
-
-def _plan_rows(what: str, places: Sequence[Tuple[int, int]]) -> List[List[str]]:
-    if len(places) <= _MOST_ALIKE:
-        return [[str(offset), str(length), what] for offset, length in places]
-    return [["", str(sum(length for _, length in places)), f"{what}, {len(places)} times"]]
 
 
 def comparison_facts(name: str, original: str, found: Comparison) -> Dict[str, Any]:

@@ -16,6 +16,7 @@ from relvmoiscsi import engine, report, wording
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Refused, Unfinished
 from relvmoiscsi.formats.identity import IdMap
+from relvmoiscsi.report.lun import tree
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.protocol import steps
@@ -87,7 +88,7 @@ def test_golden_luns_are_drawn_in_ascii_like_this(name):
 
 def test_a_chain_goes_on_beside_its_siblings():
     vdis = [("a", None), ("b", "a"), ("c", "b"), ("d", "b"), ("e", "a"), ("f", None), ("g", "gone")]
-    nodes = report._tree([{"uuid": uuid, "parent": parent} for uuid, parent in vdis], report.ASCII_BRANCHES)
+    nodes = tree([{"uuid": uuid, "parent": parent} for uuid, parent in vdis], report.ASCII_BRANCHES)
 
     assert [node.prefix + node.vdi["uuid"] for node in nodes] == ["a", "|- b", "|  |- c", "|  `- d", "`- e", "f", "g"]
 
