@@ -14,6 +14,12 @@ from typing import Iterable, Iterator, List, NamedTuple, Sequence
 
 from relvmoiscsi.errors import Place, Truncated
 
+__all__ = [
+    "MAX_TORN_BYTES", "NEAR", "PIECE", "SECTOR", "Chunk", "CountingDevice", "Device", "Range", "align_down",
+    "align_up", "cut_out", "in_pieces", "pieces_of", "read_pieces", "runs_of", "spans_of", "torn_bytes",
+    "verify_readable", "verify_writable", "whole_blocks",
+]  # fmt: skip
+
 SECTOR = 512
 NEAR = 4096  #: bytes; reading a gap of this size costs less than a second request
 PIECE = 1024 * 1024  #: bytes; the largest single request, as large as block devices usually take whole

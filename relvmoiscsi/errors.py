@@ -10,6 +10,12 @@ Anything that is not a `RelvmoiscsiError` is a bug; its traceback goes through a
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Type, TypeVar, Union
 
+__all__ = [
+    "NOTHING_WRITTEN", "BadChecksum", "BadMagic", "CommandFailed", "DeviceError", "FormatError", "Malformed",
+    "NotFound", "OnDefect", "Partial", "Place", "Refused", "RelvmoiscsiError", "Truncated", "Unfinished",
+    "Unsupported", "UsageError", "in_state", "raise_defect", "reading",
+]  # fmt: skip
+
 NOTHING_WRITTEN = "Nothing was written."
 
 SelfError = TypeVar("SelfError", bound="RelvmoiscsiError")

@@ -23,6 +23,10 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, Unfin
 from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.wording import human_size
 
+__all__ = [
+    "BEFORE_COMMIT", "OF_A_COPY", "OTHER_VDIS", "Outcome", "Voice", "check_copy", "resignature",
+]  # fmt: skip
+
 #: why a run is taken back
 OF_A_COPY, OTHER_VDIS, BEFORE_COMMIT = "of a copy", "other VDIs", "before its commit"
 

@@ -21,6 +21,8 @@ from relvmoiscsi.host.xapi import sdk
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool.calls import EVENT_SECONDS, Calls, PoolFailure, failure
 
+__all__ = ["LOCAL", "TIMEOUT_SECONDS", "Where", "connect", "url_of"]
+
 LOCAL = "local"
 TIMEOUT_SECONDS = 2 * EVENT_SECONDS  #: for one answer; whatever takes longer is a task
 _MOST_MASTERS = 3  #: a master may change while we follow it
