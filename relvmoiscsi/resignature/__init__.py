@@ -15,7 +15,7 @@ one_vdi        a leaf and its parents become one image: choice (which), way (wha
 protocol       steps (the table); mark (in the label), journal (its bytes), run (what it says), rebuilt (what one VDI
                adds to it), structure (with a checksum), canvas (as found, as it is to be), identities (taken back),
                sentences (what is said of a run that is not over)
-writing        apply (step by step), copying (guest data, unseen), rebuilding (of an image made anew), landing (the
-               end), reading_back
+writing        apply (step by step), copying (guest data, unseen), landing (the end, of an image made anew as well),
+               reading_back
 after_a_cut    earlier_run (what was left), recovery (take back, finish), undo
 """

@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Read the MGT volume, and say which of its bytes a new identity changes.
 
+There are no integers and no checksums in it, only padded text.
+
+    0        header: XSSM:<length>:<major>:<minor>, padded with spaces
+    512      SR: <uuid> and <allocation>
+    1024     SR: <name_label>
+    1536     SR: <name_description>
+    2048     VDI records of 1024 bytes: <vdi><name_label>..<name_description>.. | all other tags </vdi>
+
 Tags are found where they stand, not by an XML parser: labels are escaped, so `<uuid>` is a tag wherever it appears,
 and two things that SM itself has written are no XML. A label cut to its room may end inside an entity (`&am`). And
 SM 3.0.0 to 3.0.12 counted characters for bytes: a record with non-ASCII text is longer than its room by k bytes, its
@@ -8,6 +16,8 @@ second sector starts k bytes late, and rewriting it blanked the first k bytes of
 
 A record that does not read costs its VDI the label, and nothing else: SM attaches such an SR. Its bytes stay, but for
 the UUIDs in it. Of several records of one VDI the last one counts, as it does for SM.
+
+Source: SM drivers/srmetadata.py (LVMMetadataHandler), drivers/metadata.py.
 """
 
 import re
@@ -18,8 +28,20 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from relvmoiscsi.errors import Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import UUID_PATTERN, is_uuid
-from relvmoiscsi.formats.mgt import layout
 from relvmoiscsi.formats.ondisk import Change
+
+# fmt: off
+MAGIC          = b"XSSM"
+HEADER_FIELDS  = 4             #: magic, length, major, minor; separated by colons
+MAJOR          = 1
+HEADER_BYTES   = 512
+SR_START       = 512           #: bytes from the start of the volume
+SR_END         = 2048          #: the VDI records start here
+RECORD_BYTES   = 1024
+MAX_RECORDS    = 4094          #: the volume has 4 MiB
+#: tags of an experiment of 2015 (xenvm) that kept its own allocation map
+XENVM_TAGS     = (b"initial_allocation", b"allocation_quantum")
+# fmt: on
 
 _TAG = re.compile(rb"<([a-z_]+)>([^<]*)</\1>")
 _END = b"</vdi>"
@@ -92,19 +114,19 @@ def read_length(start: bytes, volume_size: int, volume: str) -> int:
     Releases before 6.0 stored a binary header: SM 3 cannot read it either.
     """
     where = Place(volume, 0)
-    header = start[: layout.HEADER_BYTES]
-    if header[:4] != layout.MAGIC:
+    header = start[:HEADER_BYTES]
+    if header[:4] != MAGIC:
         raise Malformed("MGT header", where, f"it begins with {header[:4]!r}")
     if header[4:5] != b":":
         raise Unsupported("MGT header", where, "it has the binary form of releases before 6.0")
     fields = header.replace(b"\0", b"").split(b":")
-    if len(fields) != layout.HEADER_FIELDS or not all(field.strip().isdigit() for field in fields[1:]):
+    if len(fields) != HEADER_FIELDS or not all(field.strip().isdigit() for field in fields[1:]):
         raise Malformed("MGT header", where, "it reads {!r}".format(header.rstrip(b" \0")[:64]))
     length, major, _minor = (int(field.strip()[:18]) for field in fields[1:])
-    if major != layout.MAJOR:
+    if major != MAJOR:
         raise Unsupported("MGT header", where, f"its version is {major}")
-    whole = length >= layout.SR_END and (length - layout.SR_END) % layout.RECORD_BYTES == 0
-    most = layout.SR_END + layout.MAX_RECORDS * layout.RECORD_BYTES
+    whole = length >= SR_END and (length - SR_END) % RECORD_BYTES == 0
+    most = SR_END + MAX_RECORDS * RECORD_BYTES
     if not whole or length > min(volume_size, most):
         raise Malformed("MGT header", where, f"it says that {length} of {volume_size} bytes are in use")
     return length
@@ -112,27 +134,27 @@ def read_length(start: bytes, volume_size: int, volume: str) -> int:
 
 def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
     """Read the bytes in use (`read_length` says how many); `spare` is what follows them. Raises FormatError."""
-    sr = _tags(data, layout.SR_START, layout.SR_END, Place(volume, layout.SR_START))
-    for name in layout.XENVM_TAGS:
+    sr = _tags(data, SR_START, SR_END, Place(volume, SR_START))
+    for name in XENVM_TAGS:
         if name in sr:
-            where = Place(volume, _at(data, name, sr, layout.SR_START))
+            where = Place(volume, _at(data, name, sr, SR_START))
             raise Unsupported("MGT", where, "the SR was made by the xenvm experiment")
     records, damaged, unread = [], [], []
-    for offset in range(layout.SR_END, len(data), layout.RECORD_BYTES):
+    for offset in range(SR_END, len(data), RECORD_BYTES):
         try:
             records.append(_record(data, offset, Place(volume, offset)))
         except Malformed:
             unread.append(Unread(offset, _links(data, offset)))
             continue
-        if not data[offset : offset + layout.RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
+        if not data[offset : offset + RECORD_BYTES].replace(b"\0", b"").startswith(b"<vdi>"):
             damaged.append(offset)
-    sr_uuid = _uuid("SR", sr, Place(volume, layout.SR_START))
+    sr_uuid = _uuid("SR", sr, Place(volume, SR_START))
     return Mgt(
         data=data,
         spare=spare,
         length=len(data),
         sr_uuid=sr_uuid,
-        sr_uuid_at=_at(data, b"uuid", sr, layout.SR_START),
+        sr_uuid_at=_at(data, b"uuid", sr, SR_START),
         name_label=_text(sr, b"name_label"),
         name_description=_text(sr, b"name_description"),
         records=records,
@@ -142,7 +164,7 @@ def read_mgt(data: bytes, volume: str, spare: bytes = b"") -> Mgt:
 
 
 def _links(data: bytes, offset: int) -> Tuple[Link, ...]:
-    found = _LINK.finditer(data, offset, offset + layout.RECORD_BYTES)
+    found = _LINK.finditer(data, offset, offset + RECORD_BYTES)
     return tuple(Link(match.start(1), match.group(1).decode("ascii")) for match in found)
 
 
@@ -165,7 +187,7 @@ def _at(data: bytes, name: bytes, tags: Tags, start: int) -> int:
 
 
 def _record(data: bytes, offset: int, where: Place) -> VdiRecord:
-    end = offset + layout.RECORD_BYTES
+    end = offset + RECORD_BYTES
     tags = _tags(data, offset, end, where)
     if b"deleted" not in tags or data.find(_END, offset, end) < 0:
         raise Malformed("MGT record", where, "it does not read as a VDI record")
@@ -218,7 +240,7 @@ def other_tags(one: Mgt, record: VdiRecord, other: Mgt, twin: VdiRecord) -> List
 
 def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
     """The record without its UUIDs, and where they stood."""
-    slot = bytearray(mgt.data[record.offset : record.offset + layout.RECORD_BYTES])
+    slot = bytearray(mgt.data[record.offset : record.offset + RECORD_BYTES])
     places = record.uuid_at - record.offset, record.snapshot_of_at - record.offset if record.snapshot_of else -1
     for at in places:
         if at >= 0:
@@ -227,7 +249,7 @@ def _blanked(mgt: Mgt, record: VdiRecord) -> Tuple[int, int, bytes]:
 
 
 def _kept(mgt: Mgt, record: VdiRecord) -> Tags:
-    tags = _tags(mgt.data, record.offset, record.offset + layout.RECORD_BYTES, Place("MGT", record.offset))
+    tags = _tags(mgt.data, record.offset, record.offset + RECORD_BYTES, Place("MGT", record.offset))
     return {name: text.strip() for name, text in tags.items() if name not in (b"uuid", b"snapshot_of")}
 
 
@@ -261,11 +283,8 @@ def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, s
     for change in found:
         final[change.offset : change.offset + len(change.new)] = change.new
     stored = before.data + before.spare
-    slots = [(0, layout.HEADER_BYTES, "MGT: bytes in use")]
-    slots += [
-        (at, layout.RECORD_BYTES, f"MGT: record at byte {at}")
-        for at in range(layout.SR_END, len(final), layout.RECORD_BYTES)
-    ]
+    slots = [(0, HEADER_BYTES, "MGT: bytes in use")]
+    slots += [(at, RECORD_BYTES, f"MGT: record at byte {at}") for at in range(SR_END, len(final), RECORD_BYTES)]
     whole = [
         Change(at, stored[at : at + length], bytes(final[at : at + length]), what)
         for at, length, what in slots
@@ -278,9 +297,9 @@ def changes_between(before: Mgt, after: Mgt, sr_uuid: str, uuids: Mapping[str, s
 
 def _slot_of(offset: int) -> int:
     """Where the record begins that a byte of the volume belongs to; -1 in the SR's own part."""
-    if offset < layout.SR_END:
+    if offset < SR_END:
         return -1
-    return offset - (offset - layout.SR_END) % layout.RECORD_BYTES
+    return offset - (offset - SR_END) % RECORD_BYTES
 
 
 # --- records that are added
@@ -301,20 +320,20 @@ def with_records(mgt: Mgt, wanted: Sequence[NewRecord], volume_size: int, volume
     """MGT with these records in free slots, and those for which there was no room. SM takes the first deleted slot."""
     data = bytearray(mgt.data)
     free = [record.offset for record in mgt.records if record.deleted]
-    most = min(volume_size, layout.SR_END + layout.MAX_RECORDS * layout.RECORD_BYTES, mgt.length + len(mgt.spare))
+    most = min(volume_size, SR_END + MAX_RECORDS * RECORD_BYTES, mgt.length + len(mgt.spare))
     left_over = []
     for record in wanted:
         if free:
             at = free.pop(0)
-        elif len(data) + layout.RECORD_BYTES <= most:
+        elif len(data) + RECORD_BYTES <= most:
             at = len(data)
-            data += bytes(layout.RECORD_BYTES)
+            data += bytes(RECORD_BYTES)
         else:
             left_over.append(record)
             continue
-        data[at : at + layout.RECORD_BYTES] = _record_bytes(record)
+        data[at : at + RECORD_BYTES] = _record_bytes(record)
     if len(data) > mgt.length:
-        data[: layout.HEADER_BYTES] = _header_bytes(mgt.data[: layout.HEADER_BYTES], len(data))
+        data[:HEADER_BYTES] = _header_bytes(mgt.data[:HEADER_BYTES], len(data))
     return read_mgt(bytes(data), volume, mgt.spare[len(data) - mgt.length :]), left_over
 
 
@@ -335,7 +354,7 @@ def _record_bytes(record: NewRecord) -> bytes:
         f"<type>{record.type}</type><vdi_type>{record.vdi_type}</vdi_type><read_only>{record.read_only:d}</read_only><managed>{record.managed:d}</managed>"
         "<metadata_of_pool></metadata_of_pool><deleted>0</deleted></vdi>"
     )
-    half = layout.RECORD_BYTES // 2
+    half = RECORD_BYTES // 2
     return names.encode("utf-8").ljust(half) + facts.encode("utf-8").ljust(half)
 
 
@@ -343,7 +362,7 @@ def _header_bytes(header: bytes, length: int) -> bytes:
     """The header with another length; SM pads it to ten characters."""
     fields = header.split(b":")
     fields[1] = b"%-10d" % length
-    return b":".join(fields)[: layout.HEADER_BYTES].ljust(layout.HEADER_BYTES)
+    return b":".join(fields)[:HEADER_BYTES].ljust(HEADER_BYTES)
 
 
 # --- one record
@@ -354,9 +373,9 @@ def with_only(mgt: Mgt, wanted: NewRecord, volume: str) -> Mgt:
     found = mgt.live().get(wanted.uuid)
     slot = _record_bytes(wanted)
     if found is not None:
-        slot = _no_snapshot(mgt.data[found.offset : found.offset + layout.RECORD_BYTES], wanted.vdi_type)
-    end = layout.SR_END + layout.RECORD_BYTES
-    data = _header_bytes(mgt.data[: layout.HEADER_BYTES], end) + mgt.data[layout.HEADER_BYTES : layout.SR_END] + slot
+        slot = _no_snapshot(mgt.data[found.offset : found.offset + RECORD_BYTES], wanted.vdi_type)
+    end = SR_END + RECORD_BYTES
+    data = _header_bytes(mgt.data[:HEADER_BYTES], end) + mgt.data[HEADER_BYTES:SR_END] + slot
     return read_mgt(data, volume, (mgt.data + mgt.spare)[end:])
 
 
@@ -364,7 +383,7 @@ def _no_snapshot(slot: bytes, vdi_type: str) -> bytes:
     """A record with these tags changed; all of them are in its second sector, which ends in blanks."""
     for name, text in (("is_a_snapshot", "0"), ("snapshot_of", ""), ("vdi_type", vdi_type)):
         slot = _with_tag(slot, name, text)
-    return slot.rstrip(b" ").ljust(layout.RECORD_BYTES)
+    return slot.rstrip(b" ").ljust(RECORD_BYTES)
 
 
 def _with_tag(slot: bytes, name: str, text: str) -> bytes:
@@ -377,7 +396,7 @@ def without_pools(mgt: Mgt, volume: str) -> Mgt:
     data = bytearray(mgt.data)
     for record in mgt.live().values():
         if record.metadata_of_pool:
-            slot = bytes(data[record.offset : record.offset + layout.RECORD_BYTES])
-            cleared = _with_tag(slot, "metadata_of_pool", "").rstrip(b" \0").ljust(layout.RECORD_BYTES)
-            data[record.offset : record.offset + layout.RECORD_BYTES] = cleared
+            slot = bytes(data[record.offset : record.offset + RECORD_BYTES])
+            cleared = _with_tag(slot, "metadata_of_pool", "").rstrip(b" \0").ljust(RECORD_BYTES)
+            data[record.offset : record.offset + RECORD_BYTES] = cleared
     return read_mgt(bytes(data), volume, mgt.spare)

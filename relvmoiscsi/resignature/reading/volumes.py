@@ -7,8 +7,7 @@ from relvmoiscsi.device import SECTOR, Device, read_pieces
 from relvmoiscsi.errors import FormatError, OnDefect, Place, Truncated, raise_defect
 from relvmoiscsi.formats import cbt, naming
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
-from relvmoiscsi.formats.mgt import layout as mgt_layout
-from relvmoiscsi.formats.mgt.records import Mgt, read_length, read_mgt
+from relvmoiscsi.formats.mgt.records import RECORD_BYTES, SR_END, Mgt, read_length, read_mgt
 from relvmoiscsi.formats.naming import LvName, ParentName
 from relvmoiscsi.formats.qcow2 import image as qcow2
 from relvmoiscsi.formats.vhd import image as vhd
@@ -156,7 +155,7 @@ def _heads(vg: VolumeGroup, lv: LogicalVolume, name: LvName, volume_count: int) 
         return [Wanted(lv, 0, SECTOR)]
     if name.kind == naming.MGT:
         records = volume_count + _SPARE_MGT_RECORDS
-        guess = mgt_layout.SR_END + records * mgt_layout.RECORD_BYTES
+        guess = SR_END + records * RECORD_BYTES
         return [Wanted(lv, 0, min(guess, vg.size_of(lv)))]
     return []
 
@@ -202,7 +201,7 @@ def _tails(vg: VolumeGroup, lv: LogicalVolume, content: Opened) -> List[Wanted]:
         return [Wanted(lv, content.backing.offset, content.backing.length)]
     if isinstance(content, bytes):
         length = read_length(content, vg.size_of(lv), lv.name)
-        end = min(length + _NEW_MGT_RECORDS * mgt_layout.RECORD_BYTES, vg.size_of(lv))
+        end = min(length + _NEW_MGT_RECORDS * RECORD_BYTES, vg.size_of(lv))
         return [Wanted(lv, len(content), end - len(content))] if end > len(content) else []
     return []
 
@@ -222,7 +221,7 @@ def _is_empty(content: Content, table: bytes) -> bool:
 
 def _mgt(data: bytes, volume_size: int, volume: str) -> Mgt:
     length = read_length(data, volume_size, volume)
-    return read_mgt(data[:length], volume, data[length : length + _NEW_MGT_RECORDS * mgt_layout.RECORD_BYTES])
+    return read_mgt(data[:length], volume, data[length : length + _NEW_MGT_RECORDS * RECORD_BYTES])
 
 
 def _parent(content: Content, texts: Sequence[bytes], volume: str) -> Optional[ParentName]:

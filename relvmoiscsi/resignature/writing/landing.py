@@ -2,9 +2,14 @@
 """The end of a run: headers and label go back to where LVM put them, with the text that is committed then.
 
 LVM may have gone on in the second areas, so the text need not be the one that the run wrote.
+
+A volume that was made anew has free slots, which are given away here: first their bitmaps are emptied, then the block
+table names them. Where somebody has used the SR since the commit, what tapdisk has written stays. Where LVM has given
+the extents to another volume, nothing is written.
 """
 
-from typing import List, Optional, Tuple
+import logging
+from typing import Iterable, List, Optional, Tuple
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import Place, Refused
@@ -15,11 +20,13 @@ from relvmoiscsi.resignature.planning.labels import Labels, final_label
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.mark import DONE, UNDO
+from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.reading.survey import vg_in
-from relvmoiscsi.resignature.writing import rebuilding
 from relvmoiscsi.resignature.writing.apply import step
 from relvmoiscsi.resignature.writing.reading_back import read_back
+
+log = logging.getLogger(__name__)
 
 
 def settle(device: Device, label: Label, journal: Journal) -> None:
@@ -43,10 +50,10 @@ def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
     if run.rebuilt is None:
         return []
     vg = _newest_vg(device, label, run)
-    units = rebuilding.empty_units(device, run.rebuilt, vg)
+    units = empty_units(device, run.rebuilt, vg)
     if any(True for _unit in units):
         step(device, steps.HOLES, (), units=units)
-    return rebuilding.table_units(device, run.rebuilt, vg)
+    return table_units(device, run.rebuilt, vg)
 
 
 def _newest_vg(device: Device, label: Label, run: Run) -> Optional[VolumeGroup]:
@@ -94,3 +101,27 @@ def _landing(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[in
         if part.length >= align_up(len(text), ring.ALIGNMENT):
             return part.offset, [Chunk(part.offset, text.ljust(align_up(len(text), ring.ALIGNMENT), b"\0"))]
     raise Refused("There is no room to bring the metadata text back to its original area.", sm_key="SRNoSpace")
+
+
+def empty_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> Iterable[Chunk]:
+    """The bitmaps of slots that the block table does not give away yet; none where the volume is not ours any more."""
+    if vg is None or not rebuilt.is_still_on(vg):
+        log.warning("%s: the volume group was changed; free slots of the new image stay unused", device.name)
+        return ()
+    return all_the_same(not_given_yet(rebuilt, _table(device, rebuilt)), EMPTY_UNIT)
+
+
+def table_units(device: Device, rebuilt: Rebuilt, vg: Optional[VolumeGroup]) -> List[Chunk]:
+    """The block table with those slots given away, where it does not do so yet."""
+    if vg is None or not rebuilt.is_still_on(vg):
+        return []
+    found = []
+    for unit, data in zip(rebuilt.table, _table(device, rebuilt)):
+        merged = merged_table(unit, data)
+        if merged != data:
+            found.append(Chunk(unit.offset, merged))
+    return found
+
+
+def _table(device: Device, rebuilt: Rebuilt) -> List[bytes]:
+    return device.read([Range(unit.offset, len(unit.old)) for unit in rebuilt.table])
