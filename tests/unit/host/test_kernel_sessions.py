@@ -127,7 +127,7 @@ def test_a_lun_that_the_target_does_not_have_for_this_host_is_a_warning_with_wha
 
 
 def test_another_lun_of_that_number_is_named_and_stays(world):
-    """An array may give each host numbers of its own. SM may have found the LUN meanwhile, so it is not ours to take."""
+    """An array may give each host numbers of its own. SM may have found the LUN, so it is not taken away."""
     world.has_session(1)
     world.finds(2)
 

@@ -3,9 +3,9 @@
 
     target = MemoryTarget(Lun(0, MIB), script={3: LOST, 5: kit.iscsi.scsi.check(6, 0x29)})
 
-What happens to the command of a number, counted over all sessions, from 0 and without INQUIRY, `script` says: LOST,
-the connection ends before it is carried out; ANSWER_LOST, behind it; a Result, which the command gets instead; a function
-of the target.
+`script` says what happens to the command of a number. Commands are counted over all sessions, from 0, without INQUIRY.
+LOST: the connection ends before it is carried out; ANSWER_LOST: behind it; a Result: the command gets it instead; or a
+function of the target.
 """
 
 from kit.iscsi import scsi
