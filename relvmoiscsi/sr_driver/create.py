@@ -46,7 +46,7 @@ def sr_create(
         if lun.asks_pool_again:
             verify_unused(lun.scsi_id, read_pool(xapi), call.sr_ref, here=call.host_ref)
 
-    log.info("sr_create: LUN %s %s", lun.scsi_id, lun.place)
+    log.info("sr_create: LUN %s", lun.scsi_id)
     with _naming_the_way_out(lun, call, xapi):
         if not config.is_meant:
             with in_state(NOTHING_WRITTEN):

@@ -8,8 +8,7 @@ transport is a folder here:
     transport.py    the two types' names, and where the rest begins; light, as a call may end with its words
     listing.py      the list of LUNs that the stock driver prints on stderr
 
-and a `Lun`: over a session of this process (iscsi/lun.py), or as a disk that a scan brings to this host (hba/reach.py
-with held.py).
+and a `Lun`: over a session of this process (iscsi/lun.py), or as disks that a scan brings to this host (hba/lun.py).
 """
 
 import math
@@ -75,10 +74,9 @@ class Lun:
     asks_pool_again = False  #: are the pool's records read once more before the first write?
     has_sm_lock = False  #: has SM's LVM lock been held since before the LUN came?
 
-    def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf, place: str = "") -> None:
+    def __init__(self, scsi_id: str, deadline: "Deadline", lock_seconds: float = math.inf) -> None:
         """`lock_seconds`: how long to wait for a lock that somebody has, as far as the deadline allows."""
-        self.scsi_id, self.place = scsi_id, place
-        self.deadline, self.lock_seconds = deadline, lock_seconds
+        self.scsi_id, self.deadline, self.lock_seconds = scsi_id, deadline, lock_seconds
 
     def with_device(self, work: Work, writable: bool) -> str:
         """What `work` gives of the LUN. Nobody else on this host of ours works on it meanwhile.

@@ -18,9 +18,9 @@ def open_lun(
     call: Call, config: Config, xapi: "Xapi", _smlog: "SmLogHandler", deadline: "Deadline", lock_seconds: float
 ) -> Lun:
     """The LUN that a call names. Raises Listed, RelvmoiscsiError."""
-    from relvmoiscsi.sr_driver.hba import reach  # noqa: PLC0415 - what words refuse needs nothing of it
+    from relvmoiscsi.sr_driver.hba.lun import named_lun  # noqa: PLC0415 - what words refuse needs nothing of it
 
-    return reach.named_lun(call, config, xapi, deadline, lock_seconds)
+    return named_lun(call, config, xapi, deadline, lock_seconds)
 
 
 # A probe has the time of the whole call: after the scan, a slow host is long in making a map of all paths. Each step

@@ -48,7 +48,7 @@ class IscsiLun(Lun):
     asks_pool_again = True
 
     def __init__(self, access: Access, deadline: Deadline, lock_seconds: float) -> None:
-        super().__init__(access.config.scsi_id, deadline, lock_seconds, "behind " + access.config.target_iqn)
+        super().__init__(access.config.scsi_id, deadline, lock_seconds)
         self._access = access
 
     def with_device(self, work: Work, writable: bool) -> str:

@@ -31,17 +31,26 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import heeded
 from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi import lun_users
-from relvmoiscsi.sr_driver import held as held_module
-from relvmoiscsi.sr_driver.hba import reach
+from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
+from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.config import parse_config
-from relvmoiscsi.sr_driver.held import held
 
 CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
 MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
 #: the ends of these are steps: something has changed, or is about to
-STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "write", "_look_around", "scan", "_bring", "_noted", "settle"}
-STEPS |= {"take_away", "remove", "_unlock", "_switch_off", "_forget", "disks", "is_new", "make_event", "_is_to_stay"}
-FILES = {module.__file__ for module in (reach, scan_module, udev, sm_locks)} | {__file__}
+STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "write", "look_around", "scan", "_bring", "_noted", "settle"}
+STEPS |= {
+    "take_away",
+    "remove",
+    "_unlock",
+    "_switch_off",
+    "forget_others",
+    "disks",
+    "is_new",
+    "make_event",
+    "_is_to_stay",
+}
+FILES = {module.__file__ for module in (discovery, missing, other_luns, scan_module, udev, sm_locks)} | {__file__}
 
 pytestmark = pytest.mark.processes
 
@@ -102,13 +111,14 @@ class KilledHost:
 
     def call(self, resignatures):
         pool = lun_users.Pool({}, {}, {})
-        lun = reach.HbaLun(CLONE, parse_config({}), False, Deadline(50, Clock()), 0.0, None, lambda: pool)
-        lun.verify_unused_elsewhere = lun.verify_free = lambda *_: None
-        with held(lun, to_write=resignatures) as path:
+        found = discovery.Discovery(CLONE, parse_config({}), Deadline(50, Clock()), 0.0, lambda: pool)
+        found.verify_free = lambda *_: None
+        lun = lun_module.HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))
+        with lun.device_session(lambda: None, to_write=resignatures) as path:
             assert path == "/dev/sdc"
             if resignatures:
                 self.resignature()
-                lun.is_done = True
+                found.is_new = True
 
     def resignature(self):
         self._after.to_file(os.path.join(self.array, "sdc"))
@@ -121,7 +131,7 @@ class KilledHost:
     def list(self):
         """A call that names no LUN."""
         xapi = SimpleNamespace(records=lambda kind: {})
-        raise reach.missing_scsi_id(parse_config({}), xapi, Deadline(50, Clock()), 0.0)
+        raise missing.missing_scsi_id(parse_config({}), xapi, Deadline(50, Clock()), 0.0)
 
     def killed_at(self, number, call, by=signal.SIGKILL):
         """The name of the step; "" where the call has ended before."""
@@ -174,9 +184,9 @@ def make_host(tmp_path, monkeypatch):
         for function in filter(inspect.isfunction, functions):
             defaults = [made.host if isinstance(one, Host) else one for one in function.__defaults__ or ()]
             monkeypatch.setattr(function, "__defaults__", tuple(defaults))
-        for module in (reach, held_module):
+        for module in (discovery, lun_module, missing, other_luns):
             monkeypatch.setattr(module, "THIS_HOST", made.host._replace(wait_for=lambda condition, _: condition()))
-        monkeypatch.setattr(reach, "_is_taken", lambda scsi_id, pool, host_ref: False)
+        monkeypatch.setattr(other_luns, "is_taken", lambda scsi_id, pool, host_ref: False)
         monkeypatch.setattr(scan_module, "_scan", made.scan)
         monkeypatch.setattr(scsi_id, "remove_lun", made.remove)
         monkeypatch.setattr(paths, "look", made.look)
@@ -213,7 +223,7 @@ def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_ho
 @pytest.mark.parametrize("lists", [False, True], ids=["a probe", "a list"])
 def test_a_call_that_is_told_to_end_at_any_step_leaves_no_lun_that_its_scan_has_brought(make_host, monkeypatch, lists):
     """It did, and showed them to LVM."""
-    monkeypatch.setattr(reach, "device_list", lambda *_: "")
+    monkeypatch.setattr(missing, "device_list", lambda *_: "")
     steps = set()
     for number in itertools.count(1, 3):  # each of the steps has been tried
         host = make_host(str(number))
@@ -226,13 +236,13 @@ def test_a_call_that_is_told_to_end_at_any_step_leaves_no_lun_that_its_scan_has_
 
 
 def test_what_a_scan_has_brought_goes_although_the_call_fails_right_behind_it(make_host, monkeypatch):
-    host, scan = make_host("one"), reach.scan
+    host, scan = make_host("one"), discovery.scan
 
     def brings_and_fails(*arguments):
         scan(*arguments)
         raise OSError("a failure")
 
-    monkeypatch.setattr(reach, "scan", brings_and_fails)
+    monkeypatch.setattr(discovery, "scan", brings_and_fails)
 
     with pytest.raises(OSError, match="a failure"):
         host.call(resignatures=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A LUN is reached, hidden, held and given back in one order, whatever its transport; the rest is tested in VMs."""
+"""A LUN is hidden, brought, opened and taken back in one order; the rest is tested in VMs."""
 
 import os
 import signal
@@ -14,29 +14,29 @@ from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import Terminated, heeded, pause
-from relvmoiscsi.sr_driver import held as held_module
 from relvmoiscsi.sr_driver.cleanup import quietly
-from relvmoiscsi.sr_driver.held import HeldLun, held
+from relvmoiscsi.sr_driver.hba import lun as lun_module
+from relvmoiscsi.sr_driver.hba.lun import HbaLun
 
 VERIFY_UNUSED = paths.verify_unused
 
 
-class Told(HeldLun):
-    """A LUN that tells what is asked of it, and may fail at a step."""
+class Told:
+    """The disks of a LUN, which tell what is asked of them, and may fail at a step."""
 
-    def __init__(self, said, multipathing=False, fails_at=""):
-        super().__init__(SCSI_ID, multipathing, Deadline(50, Clock()))
+    is_new = has_sm_lock = False
+
+    def __init__(self, said, fails_at):
+        self.scsi_id, self.deadline = SCSI_ID, Deadline(50, Clock())
         self._said, self._fails_at = said, fails_at
 
-    def before(self):
-        self._said.append("before")
-
-    def verify_unused_elsewhere(self):
+    def verify_unused(self, scsi_id, deadline):
+        assert (scsi_id, deadline) == (self.scsi_id, self.deadline)
         self._step("ask the other hosts")
 
-    def reach(self, stack):
+    def bring(self, stack):
         stack.callback(self._said.append, "taken back")
-        self._step("reach")
+        self._step("bring")
 
     def disks(self):
         self._step("disks")
@@ -49,13 +49,22 @@ class Told(HeldLun):
     def verify_free(self, disks):
         self._step("verify free")
 
-    def afterwards(self):
-        self._said.append("afterwards")
+    def ids_of_pool(self):
+        raise AssertionError("nothing is stale")
 
     def _step(self, name):
         self._said.append(name)
         if name == self._fails_at:
             raise Refused("It fails here.")
+
+
+def lun_of(said, multipathing=False, fails_at=""):
+    told = Told(said, fails_at)
+    return HbaLun(told, multipathing, 0.0, told)
+
+
+def session(lun, meanwhile=lambda: None, to_write=False):
+    return lun.device_session(meanwhile, to_write)
 
 
 @pytest.fixture
@@ -92,6 +101,7 @@ def said(monkeypatch):
     monkeypatch.setattr(own_maps, "look", lambda _: multipath.Before(SCSI_ID, False, False))
     monkeypatch.setattr(own_maps, "left", lambda _: None)
     monkeypatch.setattr(own_maps, "note", told("note the map"))
+    monkeypatch.setattr(own_maps, "clear", told("clear maps"))
     monkeypatch.setattr(multipath, "find_map", lambda _: None)
     monkeypatch.setattr(multipath, "ensure_map", told("map", multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m")))
     monkeypatch.setattr(multipath, "flush_map", told("flush"))
@@ -101,12 +111,12 @@ def said(monkeypatch):
     return found
 
 
-BEFORE = ["lock", "before", "hide", "reach"]
-AFTER = ["taken back", "end of hide", "end of lock", "afterwards"]
+BEFORE = ["lock", "hide", "bring"]
+AFTER = ["taken back", "end of hide", "end of lock", "clear maps"]
 
 
-def test_a_lun_is_held_by_its_only_path(said):
-    with held(Told(said), meanwhile=lambda: said.append("meanwhile")) as path:
+def test_a_lun_is_opened_by_its_only_path(said):
+    with session(lun_of(said), meanwhile=lambda: said.append("meanwhile")) as path:
         assert path == "/dev/sdb"
         said.append("work")
 
@@ -114,28 +124,28 @@ def test_a_lun_is_held_by_its_only_path(said):
     assert said == [*BEFORE, *steps, *AFTER]
 
 
-@pytest.mark.parametrize("is_done, waited", [(True, [f"wait until {SCSI_ID} is shown"]), (False, [])])
-def test_one_that_is_done_is_waited_for_when_all_may_see_it(said, monkeypatch, is_done, waited):
+@pytest.mark.parametrize("is_new, waited", [(True, [f"wait until {SCSI_ID} is shown"]), (False, [])])
+def test_one_that_is_new_is_waited_for_when_all_may_see_it(said, monkeypatch, is_new, waited):
     monkeypatch.setattr(udev, "wait_until_shown", lambda scsi_id, *_: said.append(f"wait until {scsi_id} is shown"))
 
-    lun = Told(said)
-    with held(lun):
-        lun.is_done = is_done
+    lun = lun_of(said)
+    with session(lun):
+        lun.discovery.is_new = is_new
 
     assert [word for word in said if "shown" in word] == waited
 
 
 def test_where_it_is_written_nobody_may_use_it(said):
-    with pytest.raises(Refused), held(Told(said, fails_at="verify free"), to_write=True):
+    with pytest.raises(Refused), session(lun_of(said, fails_at="verify free"), to_write=True):
         raise AssertionError("there is no path")
 
-    before = [*BEFORE[:-1], "ask the other hosts", "reach"]
+    before = [*BEFORE[:-1], "ask the other hosts", "bring"]
     assert said == [*before, "disks", "settle", "verify", "verify free", *AFTER]
 
 
 def test_the_other_hosts_are_asked_once_they_can_see_that_this_one_has_begun(said):
     """Of two that begin at the same time one at least sees the other; before the lock, neither might."""
-    with pytest.raises(Refused), held(Told(said, fails_at="ask the other hosts"), to_write=True):
+    with pytest.raises(Refused), session(lun_of(said, fails_at="ask the other hosts"), to_write=True):
         raise AssertionError("there is no path")
 
     assert said == [*BEFORE[:-1], "ask the other hosts", *AFTER[1:]]
@@ -148,7 +158,7 @@ def test_nor_through_a_path_that_does_not_answer(said, monkeypatch, multipathing
     monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: [f"the volume MGT on {names[0]}"])
 
     refused = pytest.raises(Refused, match="through the disk sda that does not answer: the volume MGT on sda")
-    with refused, held(Told(said, multipathing), to_write=True):
+    with refused, session(lun_of(said, multipathing), to_write=True):
         raise AssertionError("there is no path")
 
     assert "map" not in said and "single path" not in said
@@ -159,7 +169,7 @@ def test_a_dead_path_in_the_map_is_for_the_map_to_tell(said, monkeypatch):
     monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: ["multipath map m"])
     monkeypatch.setattr(multipath, "find_map", lambda _: multipath.Map("dm-0", "m", ("sda",), "/dev/mapper/m"))
 
-    with held(Told(said, multipathing=True), to_write=True) as path:
+    with session(lun_of(said, multipathing=True), to_write=True) as path:
         assert path == "/dev/mapper/m"
 
 
@@ -170,17 +180,17 @@ def test_a_path_that_multipathd_has_taken_is_left_to_its_map_by_the_rules(
     monkeypatch.setattr(udev, "is_hidden", lambda _: False)
     the_map = multipath.Map("dm-0", "m", paths_of_map, "/dev/mapper/m") if paths_of_map else None
     monkeypatch.setattr(multipath, "find_map", lambda _: the_map)
-    with held(Told(said, multipathing=True)):
+    with session(lun_of(said, multipathing=True)):
         pass
 
     assert ("sdb not hidden from event handlers" in caplog.text) == warned
 
 
-def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
-    with held(Told(said, multipathing=True)) as path:
+def test_with_multipathing_it_is_opened_by_a_map_that_goes_before_its_disks(said):
+    with session(lun_of(said, multipathing=True)) as path:
         assert path == "/dev/mapper/m"
 
-    before = [*BEFORE[:-1], "note the map", "reach", "give to multipath"]
+    before = [*BEFORE[:-1], "note the map", "bring", "give to multipath"]
     # sda does not answer
     found = ["disks", "settle", "wait for sdb", "verify", "map"]
     assert said == [*before, *found, "flush", "drop caches", *AFTER]
@@ -188,8 +198,8 @@ def test_with_multipathing_it_is_held_by_a_map_that_goes_before_its_disks(said):
 
 @pytest.mark.parametrize("step, error", [("verify", None), ("", OutOfTime), ("", Refused)])
 def test_caches_are_dropped_where_a_map_may_have_been_written_through(said, step, error):
-    """A disk that does not answer takes all the seconds that there are for it, and the logouts are to come yet."""
-    with pytest.raises(Refused), held(Told(said, multipathing=True, fails_at=step)):
+    """A disk that does not answer takes all the seconds that there are for it, and its disks are to go yet."""
+    with pytest.raises(Refused), session(lun_of(said, multipathing=True, fails_at=step)):
         raise error("It fails at work.")
 
     assert ("drop caches" in said) == (error is Refused) and "flush" in said
@@ -197,8 +207,8 @@ def test_caches_are_dropped_where_a_map_may_have_been_written_through(said, step
 
 def test_after_the_deadline_a_map_that_stays_leaves_time_for_what_follows(said, monkeypatch):
     seconds = []
-    monkeypatch.setattr(held_module, "_multipath", lambda deadline: seconds.append(deadline.left))
-    with held(Told(said, multipathing=True)):
+    monkeypatch.setattr(lun_module, "_multipath", lambda deadline: seconds.append(deadline.left))
+    with session(lun_of(said, multipathing=True)):
         pass
 
     assert seconds == [50, 53]
@@ -210,7 +220,7 @@ def test_a_disk_that_came_while_the_lun_was_being_hidden_is_known_to_have_been_t
     given = []
     monkeypatch.setattr(udev, "give_to_multipath", lambda disks: given.extend(disks) or [])
 
-    with held(Told(said, multipathing=True)):
+    with session(lun_of(said, multipathing=True)):
         pass
 
     assert given == ["sda"]
@@ -224,7 +234,7 @@ def test_the_note_of_a_map_goes_when_its_disks_are_gone(said, monkeypatch, is_ov
     monkeypatch.setattr(multipath, "find_map", lambda _: multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m"))
     monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
 
-    with held(Told(said, multipathing=True)):
+    with session(lun_of(said, multipathing=True)):
         pass
 
     last = ["flush", "forget"] if is_over else []
@@ -235,40 +245,40 @@ def test_a_map_that_a_killed_call_has_left_goes_where_multipathing_is_off_by_now
     monkeypatch.setattr(own_maps, "left", lambda scsi_id: multipath.Before(scsi_id, False, False))
     monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
 
-    with held(Told(said)):
+    with session(lun_of(said)):
         pass
 
-    assert said[:6] == ["lock", "before", "hide", "flush", "forget", "reach"]
+    assert said[:5] == ["lock", "hide", "flush", "forget", "bring"]
 
 
-@pytest.mark.parametrize("step", ["reach", "disks", "verify"])
+@pytest.mark.parametrize("step", ["bring", "disks", "verify"])
 def test_whatever_fails_what_was_done_is_taken_back_in_order(said, step):
-    with pytest.raises(Refused, match="It fails here"), held(Told(said, fails_at=step)):
+    with pytest.raises(Refused, match="It fails here"), session(lun_of(said, fails_at=step)):
         raise AssertionError("there is no path")
 
     assert said[said.index(step) + 1 :] == AFTER
 
 
-@pytest.mark.parametrize("step", ["reach", ""], ids=["after a failure", "after its use"])
+@pytest.mark.parametrize("step", ["bring", ""], ids=["after a failure", "after its use"])
 def test_what_is_taken_back_is_taken_back_to_the_end_although_the_call_is_told_to_end(said, monkeypatch, step):
-    lun = Told(said, fails_at=step)
-    reach = lun.reach
+    lun = lun_of(said, fails_at=step)
+    bring = lun.discovery.bring
     monkeypatch.setattr(
-        lun, "reach", lambda stack: (stack.callback(os.kill, os.getpid(), signal.SIGTERM), reach(stack))
+        lun.discovery, "bring", lambda stack: (stack.callback(os.kill, os.getpid(), signal.SIGTERM), bring(stack))
     )
 
-    with heeded(), suppress(Refused), held(lun):
+    with heeded(), suppress(Refused), session(lun):
         said.append("used")
 
-    assert ("used" in said) == (not step) and said[-1] == "afterwards"
+    assert ("used" in said) == (not step) and said[-1] == "clear maps"
 
 
 def test_a_call_that_does_not_get_the_lock_finishes_nothing(said, monkeypatch):
     def busy(*_, **__):
-        raise Refused("It is held.")
+        raise Refused("It is locked.")
 
     monkeypatch.setattr(sm_locks, "lun_lock", busy)
-    with pytest.raises(Refused, match="It is held"), held(Told(said)):
+    with pytest.raises(Refused, match="It is locked"), session(lun_of(said)):
         raise AssertionError("there is no path")
 
     assert said == []
@@ -277,8 +287,8 @@ def test_a_call_that_does_not_get_the_lock_finishes_nothing(said, monkeypatch):
 @pytest.mark.parametrize(
     "failure, logged",
     [
-        (Refused("The session stays."), "the logout failed: The session stays."),
-        (RuntimeError("KeyError('flowers')"), "the logout failed, by a bug"),
+        (Refused("The disk stays."), "the removal failed: The disk stays."),
+        (RuntimeError("KeyError('flowers')"), "the removal failed, by a bug"),
     ],
     ids=["a failure", "a bug in a process of its own"],
 )
@@ -286,7 +296,7 @@ def test_a_cleanup_that_fails_is_logged_and_the_next_one_follows(caplog, failure
     def fail():
         raise failure
 
-    quietly("the logout", fail)
+    quietly("the removal", fail)
 
     assert logged in caplog.text
 

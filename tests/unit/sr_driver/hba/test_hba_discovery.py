@@ -21,7 +21,7 @@ from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import Note
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.xapi import lun_users
-from relvmoiscsi.sr_driver.hba import reach
+from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
 from relvmoiscsi.sr_driver.hba.config import parse_config
 
 CLONE = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -84,7 +84,7 @@ class Host:
 
     def lun(self, scsi_id=CLONE, **config):
         deadline = Deadline(50, Clock())
-        return reach.HbaLun(scsi_id, parse_config(config), False, deadline, 0.0, None, self.read_pool, "here")
+        return discovery.Discovery(scsi_id, parse_config(config), deadline, 0.0, self.read_pool, "here")
 
     def read_pool(self):
         return self.pool
@@ -94,13 +94,12 @@ class Host:
         return Note(CLONE, self.world.host)
 
     def hold(self, lun, is_new=False):
-        """The steps of `held` that are the transport's; gives the disks."""
+        """The steps of a session that are about the disks; gives the disks."""
         with ExitStack() as stack:
-            lun.before()
-            lun.reach(stack)
+            lun.bring(stack)
             disks = lun.disks()
             if is_new:
-                lun.is_done = True
+                lun.is_new = True
         return disks
 
 
@@ -130,12 +129,16 @@ def host(tmp_path, monkeypatch):
     for name in ("disks_of", "hidden_adapters", "ids_here", "is_left_hidden"):
         monkeypatch.setattr(udev, name, here(getattr(udev, name), made.world.host))
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
-    monkeypatch.setattr(reach, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)
-    monkeypatch.setattr(reach, "scan", made.scan)
-    monkeypatch.setattr(reach, "take_away", made.take_away)
-    monkeypatch.setattr(reach, "Note", here(Note, made.world.host))
-    monkeypatch.setattr(reach, "THIS_HOST", made.world.host._replace(wait_for=lambda condition, _: condition()))
-    monkeypatch.setattr(reach, "scsi_id_of_address", lambda one: scsi_id_of_address(one, made.world.host))
+    monkeypatch.setattr(other_luns, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)
+    seconds_off = made.world.host._replace(wait_for=lambda condition, _: condition())
+    for module in (discovery, missing, other_luns):
+        monkeypatch.setattr(module, "THIS_HOST", seconds_off)
+    for module in (discovery, missing):
+        monkeypatch.setattr(module, "scan", made.scan)
+    for module in (discovery, other_luns):
+        monkeypatch.setattr(module, "take_away", made.take_away)
+        monkeypatch.setattr(module, "Note", here(Note, made.world.host))
+        monkeypatch.setattr(module, "scsi_id_of_address", lambda one: scsi_id_of_address(one, made.world.host))
     return made
 
 
@@ -159,21 +162,17 @@ def test_what_a_map_of_ours_may_keep_is_for_the_next_call_to_take_away(host, mon
     host.mapped = [("1:0:0:7", "sdc")]
     host.stays = {"1:0:0:7": "The disk sdc at 1:0:0:7 stays: it is in use by multipath map /dev/mapper/clone."}
     left = multipath.Before(CLONE, False, False) if has_map else None
-    monkeypatch.setattr(reach.own_maps, "left", lambda scsi_id: left)
+    monkeypatch.setattr(discovery.own_maps, "left", lambda scsi_id: left)
 
     host.hold(host.lun())
 
     assert (host.note.read() is not None) is has_map
 
 
-def test_afterwards_what_killed_calls_have_left_in_multipaths_list_goes_but_what_the_pool_names(host, monkeypatch):
+def test_what_the_pool_names_is_known_to_whoever_clears_stale_maps(host):
     host.pool = with_lun(OTHER)
-    named = []
-    monkeypatch.setattr(reach.own_maps, "clear", lambda ids_of_pool: named.extend(ids_of_pool()))
 
-    host.lun().afterwards()
-
-    assert OTHER in named
+    assert OTHER in host.lun().ids_of_pool()
 
 
 def test_with_new_identities_it_stays(host):
@@ -241,8 +240,7 @@ def test_the_note_is_of_all_adapters_whichever_are_scanned(host):
 
     with ExitStack() as call:
         lun = host.lun(type="fcoe")
-        lun.before()
-        lun.reach(call)
+        lun.bring(call)
         call.pop_all()  # killed: nothing is undone
     assert "9:0:0:7" in host.note.read()
 
@@ -323,7 +321,7 @@ def test_a_number_above_255_is_looked_for_as_arrays_count_and_as_the_kernel_does
             host.world.lun("1:0:0:16684", "sdc", scsi_id=CLONE)
         return []
 
-    monkeypatch.setattr(reach, "scan", scan)
+    monkeypatch.setattr(discovery, "scan", scan)
 
     assert host.hold(host.lun(lun=str(number))) == ["sdc"]
 
@@ -431,7 +429,7 @@ def test_one_that_the_pool_comes_to_name_during_the_scan_stays(host, failures):
         return scan(places, deadline)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "scan", scan_meanwhile)
+        patch.setattr(discovery, "scan", scan_meanwhile)
         host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
@@ -452,7 +450,7 @@ def test_while_the_pool_does_not_say_whether_it_has_them_they_stay(host, caplog)
 
     host.read_pool = read_pool
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "scan", scan_meanwhile)
+        patch.setattr(discovery, "scan", scan_meanwhile)
         host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
@@ -475,7 +473,7 @@ def test_one_behind_a_port_that_logs_in_during_the_scan_stays(host, is_new, stat
         return scan(places, deadline)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "scan", scan_meanwhile)
+        patch.setattr(discovery, "scan", scan_meanwhile)
         host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 3:0:0:7", "unlock"]
@@ -492,7 +490,7 @@ def test_one_that_stays_is_noted_for_its_next_call_and_shown(host):
         return came(addresses, deadline)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "take_away", take_away)
+        patch.setattr(other_luns, "take_away", take_away)
         host.hold(host.lun())
 
     assert Note(OTHER, host.world.host).read() == ("1:0:0:0", "3:0:0:0")
@@ -516,8 +514,7 @@ def test_while_the_kernel_goes_on_with_a_scan_they_are_hidden_to_the_end_of_the_
 
     with ExitStack() as call:
         lun = host.lun()
-        lun.before()
-        lun.reach(call)
+        lun.bring(call)
         assert set(host.switches()) == {"host0", "host1", "host2", "host3"}
         host.world.lun("3:0:0:8", "sdd", scsi_id=OTHER)
 
@@ -542,10 +539,10 @@ def listing(host, monkeypatch):
     """The call without SCSIid, in a pool that has one LUN."""
     host.pool = with_lun(SCSI_ID)
     monkeypatch.setattr(lun_users, "read_pool", lambda _: host.pool)
-    monkeypatch.setattr(reach, "_description", lambda driver: "")
+    monkeypatch.setattr(missing, "_description", lambda driver: "")
 
     def ask(**config):
-        return reach.missing_scsi_id(parse_config(config), None, Deadline(50, Clock()), 0.0, "here")
+        return missing.missing_scsi_id(parse_config(config), None, Deadline(50, Clock()), 0.0, "here")
 
     return ask
 
@@ -611,7 +608,7 @@ def test_what_the_pool_comes_to_name_during_a_list_stays(host, listing, monkeypa
         host.pool = with_lun(OTHER)
         return scan(places, deadline)
 
-    monkeypatch.setattr(reach, "scan", scan_meanwhile)
+    monkeypatch.setattr(missing, "scan", scan_meanwhile)
 
     listing()
 
@@ -643,7 +640,7 @@ def test_while_sm_is_at_an_lvm_command_the_list_is_of_what_is_there(host, listin
     answer = listing()
 
     assert "were not scanned" in str(answer) and "process 12" in str(answer)
-    assert (ids_in(answer), host.done, waits) == ([OTHER], [], [reach.BUSY_SECONDS])
+    assert (ids_in(answer), host.done, waits) == ([OTHER], [], [missing.BUSY_SECONDS])
 
 
 def test_where_luns_cannot_be_hidden_the_list_is_of_what_is_there(host, listing):

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""A call without SCSIid is answered by the LUNs adapters see after a scan; what that has brought goes again."""
+
+import logging
+from contextlib import ExitStack
+from functools import lru_cache, partial
+from typing import List, Optional, Sequence
+
+from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.host import terminated
+from relvmoiscsi.host.command import run
+from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import paths
+from relvmoiscsi.host.hba import adapters as hba
+from relvmoiscsi.host.hba.scan import scan
+from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.this_host import THIS_HOST
+from relvmoiscsi.host.xapi import lun_users
+from relvmoiscsi.host.xapi.api import Xapi
+from relvmoiscsi.sr_driver.cleanup import quietly
+from relvmoiscsi.sr_driver.hba import other_luns
+from relvmoiscsi.sr_driver.hba.config import Config
+from relvmoiscsi.sr_driver.hba.discovery import DISK_SECONDS, SCAN_SECONDS
+from relvmoiscsi.sr_driver.hba.listing import device_list
+from relvmoiscsi.sr_driver.transport import Listed
+
+log = logging.getLogger(__name__)
+
+LIST_SECONDS = 4.0  #: for all disks of a list to answer
+BUSY_SECONDS = 3.0  #: for SM's LVM lock, where a list is asked for; a probe keeps PBDs from being plugged
+
+
+def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float, host_ref: str = "") -> Listed:
+    """The answer without SCSIid: the LUNs that the adapters see after a scan, which takes away what it has brought.
+
+    While SM is at an LVM command, those that they see without one, and it is said.
+    """
+    adapters = hba.adapters(config.driver)
+    pool = lun_users.read_pool(xapi)
+
+    def is_taken(scsi_id: str) -> bool:
+        return other_luns.is_taken(scsi_id, pool, host_ref)
+
+    busy = ""
+    with ExitStack() as stack, terminated.only_here():
+        try:
+            stack.enter_context(sm_locks.lvm_lock(timeout=deadline.within(max(lock_seconds, BUSY_SECONDS))))
+            before = other_luns.look_around(pool)
+            if adapters:
+                stack.enter_context(other_luns.hidden(adapters, before))
+        except Refused as problem:
+            busy = f" The adapters were not scanned, so LUNs that were mapped of late are not in the list. {problem}"
+            log.warning("the list is of what is there, without a scan: %s", problem)
+        else:
+
+            def forget() -> None:
+                pool_now = partial(lun_users.read_pool, xapi)
+                other_luns.forget_others(adapters, before, pool_now, host_ref, deadline.for_cleanup())
+
+            stack.callback(quietly, "taking away what the scan has brought", forget)
+            for failure in scan(hba.places(adapters, config.lun, config.wwpns), deadline.part(SCAN_SECONDS)):
+                log.warning("%s", failure)
+            came = [one for one in hba.addresses(adapters) if one not in before.addresses]
+            THIS_HOST.wait_for(lambda: all(hba.disk_at(one) for one in came), deadline.within(DISK_SECONDS))
+        xml = device_list(_as_they_are(hba.disks(adapters), deadline), adapters, is_taken, _description)
+    if config.device:
+        text = f"{config.device} leads to no LUN with a SCSIid (device-config:device)."
+        return Listed(text + busy, "ConfigSCSIid", xml)
+    return Listed("The SCSIid (device-config:SCSIid) is missing." + busy, "ConfigSCSIid", xml)
+
+
+def _as_they_are(disks: Sequence[hba.Disk], deadline: Deadline) -> List[hba.Disk]:
+    """The disks with what they answer now; one that does not in time is as the kernel has found it."""
+    faces = paths.look([disk.name for disk in disks], deadline.part(LIST_SECONDS))
+    return [_with_face(disk, faces.get(disk.name)) for disk in disks]
+
+
+def _with_face(disk: hba.Disk, face: Optional[paths.Face]) -> hba.Disk:
+    if face is None:
+        return disk
+    if face.scsi_id != disk.scsi_id:
+        log.warning("the disk %s was the LUN %s, and is %s now", disk.name, disk.scsi_id, face.scsi_id)
+    return disk._replace(scsi_id=face.scsi_id, serial=face.serial, size_bytes=face.size_bytes)
+
+
+@lru_cache(maxsize=None)
+def _description(driver: str) -> str:
+    """What the module says of itself, which SM takes for the manufacturer."""
+    try:
+        return run(["modinfo", "-d", driver], accept=range(256)).stdout.strip()
+    except RelvmoiscsiError:
+        return ""
