@@ -1,16 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What calls for Fibre Channel have left on the host that were killed, or that could not take all away again."""
 
-import os
-from typing import List
-
-from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.finding import AS_ROOT, Finding, listed, ok, unknown, warning
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk import own_maps, udev
-from relvmoiscsi.host.disk.udev import RUN_DIRECTORY, switch_name
-from relvmoiscsi.host.hba.scan import NOTES
+from relvmoiscsi.host.disk import cleanup_journal, own_maps, udev
 from relvmoiscsi.host.this_host import Host
 
 _NEXT_CALL = "Repeat the call, or `xe sr-probe type=relvmohba` for that SCSIid: either takes it away."
@@ -19,7 +12,8 @@ _NEXT_CALL = "Repeat the call, or `xe sr-probe type=relvmohba` for that SCSIid: 
 def examine_left_overs(host: Host) -> Finding:
     """LUNs that a scan of a killed call has brought, disks that are hidden, maps. No call is at work at any of them."""
     try:
-        scanned, disks, maps = _scanned(host), udev.left_hidden(host), own_maps.left_behind(host)
+        scanned = cleanup_journal.unattended(cleanup_journal.SCAN, host)
+        disks, maps = udev.left_hidden(host), own_maps.left_behind(host)
     except (OSError, NotFound) as error:
         return unknown("left-overs", f"What killed calls have left is not known: {error}", AS_ROOT)
     if scanned:
@@ -32,21 +26,3 @@ def examine_left_overs(host: Host) -> Finding:
         advice = f"Repeat the call. Or, if LVM may see that disk: `echo change > /sys/block/{disks[0]}/uevent`."
         return warning("left-overs", sentence, advice)
     return ok("left-overs", "No killed call has left anything behind.")
-
-
-def _scanned(host: Host) -> List[str]:
-    """The SCSIids of LUNs that a scan may have brought, and at which no call is. Raises OSError."""
-    try:
-        names = sorted(name for name in host_root.names_in(host, NOTES) if not name.endswith(".new"))
-    except FileNotFoundError:  # nobody has scanned
-        return []
-    return [name for name in names if not _is_worked_on(host, name)]
-
-
-def _is_worked_on(host: Host, scsi_id: str) -> bool:
-    """Does a call hide it now?"""
-    path = os.path.join(host_root.path_of(host, RUN_DIRECTORY + "/hide"), switch_name(scsi_id))
-    try:
-        return bool(flock.owners_of(os.lstat(path), host))
-    except FileNotFoundError:
-        return False

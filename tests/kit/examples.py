@@ -9,7 +9,8 @@ RELVMOISCSI_SEED=<number>  the sample of another run again; CI always takes the 
 import os
 import platform
 import random
-from typing import Iterator
+from itertools import takewhile
+from typing import Dict, Iterator, List, Sequence
 
 IS_36 = platform.python_version().startswith("3.6.")
 WHOLE = os.environ.get("RELVMOISCSI_WHOLE", "") == "1"
@@ -34,6 +35,18 @@ def steps(every: int, what: str = "") -> Iterator[int]:
     while True:
         yield number
         number += width
+
+
+def of_each_kind(kinds: Sequence[str], every: int, what: str = "") -> List[int]:
+    """Which steps of a run to take, by number from 1 on, if they are of these kinds: a sample, and one of each kind."""
+    chosen = set(takewhile(lambda number: number <= len(kinds), steps(every, what)))
+    numbers: Dict[str, List[int]] = {}
+    for number, kind in enumerate(kinds, 1):
+        numbers.setdefault(kind, []).append(number)
+    for kind, those in numbers.items():
+        if not chosen & set(those):
+            chosen.add(random.Random(f"{SEED} {what} {kind}").choice(those))
+    return sorted(chosen)
 
 
 #: of a client or call that is killed at its first step, its second and so on a sample takes each so many'th

@@ -3,11 +3,6 @@
 
 A scan asks each target for its LUNs; at a dead port it hangs until the kernel gives up, in a process that cannot be
 ended. So each adapter is scanned in a process of its own, all of them at the same time, with one limit.
-
-What a scan brings stays visible, unlike behind an iSCSI session, which ends. So what was there before it is noted, for
-this run and for the next one, should this one be killed:
-
-    /run/relvmoiscsi/scanned/<SCSIid>     the SCSI addresses that were there, one a line
 """
 
 import json
@@ -15,21 +10,19 @@ import logging
 import os
 import time
 from functools import partial
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.files import in_directory
 from relvmoiscsi.host.hba.adapters import Place, disk_at
 from relvmoiscsi.host.own_process import Outcome, together
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
 
-NOTES = "/run/relvmoiscsi/scanned"
 LOOK_SECONDS = 3.0  #: for whoever only looks at a disk, such as LVM that scans all of them
 POLL_SECONDS = 0.1
 
@@ -114,45 +107,3 @@ def _remove(address: str, disk: Optional[str], users: Sequence[str], host: Host)
         time.sleep(POLL_SECONDS)
     scsi.remove_lun(address, host)
     return ""
-
-
-class Note:
-    """What was there before the scan for a LUN. The LUN's lock is held."""
-
-    def __init__(self, scsi_id: str, host: Host = THIS_HOST) -> None:
-        self._directory = host.at(NOTES)
-        self._path = os.path.join(self._directory, scsi_id)
-
-    def read(self) -> Optional[Tuple[str, ...]]:
-        """The addresses; None where nobody has scanned for the LUN, or all is taken back."""
-        try:
-            with open(self._path, encoding="ascii") as file:
-                return tuple(file.read().split())
-        except FileNotFoundError:
-            return None
-
-    def write(self, addresses: Sequence[str]) -> None:
-        """To be called before the scan. Raises Refused."""
-        try:
-            in_directory(self._directory, 0o755, partial(self._replace, addresses))
-        except OSError as error:
-            raise Refused(f"{self._path} cannot be written: {error.strerror}.").in_state(
-                "Nothing was written."
-            ) from error
-
-    def _replace(self, addresses: Sequence[str]) -> None:
-        with open(self._path + ".new", "w", encoding="ascii") as file:
-            file.write("".join(address + "\n" for address in addresses))
-        os.rename(self._path + ".new", self._path)
-
-    def remove(self) -> None:
-        """All is taken back, or is to stay."""
-        for path in (self._path + ".new", self._path):
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                pass
-        try:
-            os.rmdir(self._directory)
-        except OSError:
-            pass  # somebody else's note, or there was none

@@ -21,11 +21,12 @@ from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
-from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
+from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
+from relvmoiscsi.host.disk.cleanup_journal import SCAN
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
-from relvmoiscsi.host.hba.scan import POLL_SECONDS, Note, scan, take_away
+from relvmoiscsi.host.hba.scan import POLL_SECONDS, scan, take_away
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, apart
 from relvmoiscsi.host.this_host import THIS_HOST
@@ -68,7 +69,6 @@ class Discovery:
         self._failures: List[str] = []
         self._live: List[str] = []
         self._faces: Dict[str, paths.Face] = {}
-        self._note = Note(scsi_id)
         self._was_noted = self._is_kept = False
 
     # --- the steps
@@ -82,14 +82,16 @@ class Discovery:
             stack.enter_context(sm_locks.lvm_lock(timeout=self.deadline.within(self._lock_seconds)))
             self.has_sm_lock = True
             self._live = self._answering(but=asked)  # whoever had the lock may have brought it
-        self._was_noted = self._note.read() is not None
+        self._was_noted = cleanup_journal.read(self.scsi_id, SCAN) is not None
         if self._live and not self._was_noted:
             return
         pool = self._read_pool()  # a failure ends the call here: nothing has come, nothing goes
         self._is_kept = any(not user.is_own for user in lun_users.all_of(self.scsi_id, pool, self._host_ref))
         stack.callback(quietly, "taking away what a scan has brought", self._take_away)
         if not self._was_noted:
-            self._note.write(hba.addresses(hba.adapters()))  # of all: the next call may filter others
+            cleanup_journal.note(
+                self.scsi_id, SCAN, hba.addresses(hba.adapters())
+            )  # of all: the next call may filter others
         self._scan(pool, stack)
 
     def disks(self) -> List[str]:
@@ -195,10 +197,10 @@ class Discovery:
 
     def _take_away(self) -> None:
         """What came, by this call or by one that was killed, goes unless it is to stay. It is hidden still."""
-        before = self._note.read()
+        before = cleanup_journal.read(self.scsi_id, SCAN)
         if before is None:
             return
-        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before]
+        came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before.there]
         if came and self._was_noted and not (self._live or self._is_kept):
             log.warning("what came of the LUN %s stays, as no disk of it tells whose it is now", self.scsi_id)
             return
@@ -211,7 +213,7 @@ class Discovery:
                 return  # a map of ours may keep them: the next call takes that away, and then them
         if not is_known or self._failures and not (self.is_new or self._is_kept):
             return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know
-        self._note.remove()
+        cleanup_journal.forget(self.scsi_id, SCAN)
 
     def _is_to_stay(self) -> Tuple[bool, bool]:
         """Whether that is known, and whether it is so. A LUN of which no disk answers any more leaves dead disks.

@@ -12,10 +12,11 @@ from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, O
 
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
-from relvmoiscsi.host.disk import holders, udev
+from relvmoiscsi.host.disk import cleanup_journal, holders, udev
+from relvmoiscsi.host.disk.cleanup_journal import SCAN
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
-from relvmoiscsi.host.hba.scan import Note, take_away
+from relvmoiscsi.host.hba.scan import take_away
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
@@ -85,7 +86,7 @@ def forget_others(
                 stay += addresses
             elif _take_lock(scsi_id, locks):  # else the call that is at it waits for it, and hides it
                 free[scsi_id] = addresses
-        notes = _noted(free, before.addresses)
+        noted = _noted(free, before.addresses)
         goes = [one for addresses in free.values() for one in addresses]
         awaited = goes + stay
         if not awaited:
@@ -97,9 +98,9 @@ def forget_others(
         stays = take_away(goes, deadline.for_cleanup().part(CLEANUP_SECONDS))
         for sentence in stays.values():
             log.warning("%s", sentence)
-        for scsi_id, note in notes.items():
+        for scsi_id in noted:
             if not any(one in stays for one in free[scsi_id]):
-                note.remove()
+                cleanup_journal.forget(scsi_id, SCAN)
 
 
 def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Pool]:
@@ -111,15 +112,14 @@ def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Poo
         return None
 
 
-def _noted(luns: Iterable[str], there: Sequence[str]) -> Dict[str, Note]:
-    """Notes of these LUNs, by SCSIid; one that an earlier call has left stays as it is, and no part of the answer."""
-    notes = {}
+def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
+    """Those of the LUNs that are noted now. The entry that an earlier call has left stays, and is no part of this."""
+    noted = []
     for scsi_id in luns:
-        note = Note(scsi_id)
-        if note.read() is None:
-            quietly("noting what a scan has brought", partial(note.write, there))
-            notes[scsi_id] = note
-    return notes
+        if cleanup_journal.read(scsi_id, SCAN) is None:
+            quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, SCAN, there))
+            noted.append(scsi_id)
+    return noted
 
 
 def _by_lun(addresses: Iterable[str]) -> Dict[str, List[str]]:

@@ -15,6 +15,7 @@ from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, STOCK, UUID, World
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import __version__, cli
 from relvmoiscsi.doctor.finding import problem, to_json
+from relvmoiscsi.host.disk import cleanup_journal
 
 pytestmark = pytest.mark.processes
 
@@ -67,7 +68,7 @@ def test_a_host_that_is_ready(world, pool, doctor):
 
 
 def test_warnings_do_not_keep_it_from_being_ready(world, pool, doctor):
-    world.put("/run/relvmoiscsi/scanned/36001405993c87c37fa84d02b7fa62c40", "1:0:0:0\n")
+    cleanup_journal.note("36001405993c87c37fa84d02b7fa62c40", cleanup_journal.SCAN, ["1:0:0:0"], world.host())
 
     ran = doctor("--root", world.root)
 
@@ -89,7 +90,7 @@ def test_the_reason_is_the_last_line(world, pool, doctor):
 
 
 def test_the_worst_comes_last(world, doctor):
-    world.put("/run/relvmoiscsi/scanned/36001405993c87c37fa84d02b7fa62c40", "1:0:0:0\n")
+    cleanup_journal.note("36001405993c87c37fa84d02b7fa62c40", cleanup_journal.SCAN, ["1:0:0:0"], world.host())
     world.put("/etc/xapi.conf.d/zzz-linstor.conf", STOCK + " linstor\n")
 
     ran = doctor("--root", world.root)

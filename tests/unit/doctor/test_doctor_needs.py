@@ -15,7 +15,8 @@ from relvmoiscsi.doctor.needs import (
     examine_rules,
     stop_in,
 )
-from relvmoiscsi.host.disk import multipath, own_maps
+from relvmoiscsi.host.disk import cleanup_journal, multipath, own_maps
+from relvmoiscsi.host.locks.sm_locks import lun_lock
 
 # --- the firewall
 
@@ -146,7 +147,6 @@ def test_there_is_room(world):
 # --- what killed calls have left
 
 SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
-NOTE = "/run/relvmoiscsi/scanned/" + SCSI_ID
 
 
 def test_a_host_where_no_call_was_killed_is_well(world):
@@ -154,26 +154,20 @@ def test_a_host_where_no_call_was_killed_is_well(world):
 
 
 def test_a_lun_that_a_killed_call_may_have_brought_is_a_warning(world):
-    world.put(NOTE, "1:0:0:0\n")
-    world.put(NOTE + ".new", "")
+    cleanup_journal.note(SCSI_ID, cleanup_journal.SCAN, ["1:0:0:0"], world.host())
 
     finding = examine_left_overs(world.host())
 
     assert (finding.name, finding.status) == ("left-overs", "warning")
-    assert SCSI_ID in finding.sentence and ".new" not in finding.sentence
+    assert SCSI_ID in finding.sentence
     assert "sr-probe" in finding.advice
 
 
 def test_a_lun_that_a_call_works_on_is_no_left_over(world):
-    world.put(NOTE, "1:0:0:0\n")
-    path = "/run/relvmoiscsi/hide/" + SCSI_ID
-    world.put(path, "")
-    status = os.stat(world.at(path))
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    world.process(4711, "ReLVMoHBASR")
-    world.put("/proc/locks", f"1: FLOCK  ADVISORY  WRITE 4711 {device} 0 EOF\n")
+    cleanup_journal.note(SCSI_ID, cleanup_journal.SCAN, ["1:0:0:0"], world.host())
 
-    assert examine_left_overs(world.host()).status == "ok"
+    with lun_lock(SCSI_ID, world.host()):
+        assert examine_left_overs(world.host()).status == "ok"
 
 
 def test_a_map_that_a_killed_call_has_left_is_a_warning(world):

@@ -11,10 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from kit.vanishing import vanishing
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.command import Completed
-from relvmoiscsi.host.disk import multipath, own_maps
+from relvmoiscsi.host.disk import cleanup_journal, multipath, own_maps
 from relvmoiscsi.host.disk.multipath import (
     Before,
     Map,
@@ -446,7 +445,7 @@ def test_a_map_that_multipathd_took_away_itself_is_gone(world):
 
 
 def noted(world):
-    return sorted(path.name for path in (world.root / own_maps.DIRECTORY).glob("*"))
+    return sorted(path.name for path in (world.root / cleanup_journal.DIRECTORY).glob("*"))
 
 
 def boot(world, number):
@@ -564,15 +563,14 @@ def test_any_call_after_a_reboot_takes_our_entry_from_the_list(killed):
     assert noted(killed) == []
 
 
-@pytest.mark.parametrize(("named", "stays"), [([LUN], []), (None, [LUN])])
-def test_the_entry_of_a_lun_that_the_pool_may_have_stays(killed, named, stays):
+def test_the_entry_of_a_lun_that_the_pool_may_have_stays(killed):
     killed.loses_map()
     boot(killed, 2)
 
-    own_maps.clear(lambda: named, killed.host)
+    own_maps.clear(lambda: [LUN], killed.host)
 
     assert f"/{LUN}/" in (killed.root / "etc/multipath/wwids").read_text()
-    assert noted(killed) == stays
+    assert noted(killed) == []
 
 
 def test_of_an_entry_that_was_there_before_only_the_note_goes(world):
@@ -611,23 +609,9 @@ def test_a_map_of_others_is_not_noted(world):
     assert noted(world) == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"boot": 1, "had_wwid": false}'])
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"map": {"boot": 1, "had_wwid": false}}'])
 def test_a_note_that_cannot_be_read_makes_no_map_ours(world, content):
     world.has_map(["sda"])
-    world.put(f"{own_maps.DIRECTORY}/{LUN}", content)
+    world.put(f"{cleanup_journal.DIRECTORY}/{LUN}", content)
 
     assert own_maps.look(LUN, world.host).had_map and own_maps.left(LUN, world.host) is None
-
-
-def test_a_call_that_removes_the_directory_at_this_moment_is_no_obstacle(world):
-    with vanishing(2):
-        own_maps.note(FIRST_TIME, [], world.host)
-
-    assert noted(world) == [LUN]
-
-
-def test_a_note_that_cannot_be_written_is_a_refusal(world):
-    world.put("var/lib/relvmoiscsi", "in the way")
-
-    with pytest.raises(Refused, match="which a cleanup after a crash needs, cannot be used.*Nothing was written"):
-        own_maps.note(FIRST_TIME, [], world.host)

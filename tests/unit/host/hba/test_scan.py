@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Adapters are scanned at the same time, with one limit; what that has brought is known, and taken away again."""
+"""Adapters are scanned at the same time, with one limit; what that has brought is taken away again."""
 
 import os
 
 import pytest
 
-from kit.vanishing import vanishing
-from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.hba.adapters import adapters, places
-from relvmoiscsi.host.hba.scan import Note, scan, take_away
+from relvmoiscsi.host.hba.scan import scan, take_away
 
 SCSI_ID = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
 
@@ -121,49 +119,3 @@ def test_where_there_is_no_time_to_look_all_stay(world):
     assert stays["1:0:0:7"].startswith("The disk sdc at 1:0:0:7 stays: ")
     assert "over before it was known who uses the disk" in stays["3:0:0:8"]
     assert os.path.getsize(world.at("bus/scsi/devices/1:0:0:7/delete")) == 0
-
-
-# --- the note
-
-
-def test_what_was_there_is_noted_until_all_is_taken_back(world):
-    note = Note(SCSI_ID, world.host)
-    assert note.read() is None
-
-    note.write(["1:0:0:0", "3:0:0:0"])
-    assert Note(SCSI_ID, world.host).read() == ("1:0:0:0", "3:0:0:0")
-
-    note.remove()
-    assert note.read() is None
-    assert not os.path.exists(world.host.at(scan_module.NOTES))
-
-
-def test_a_call_that_removes_the_directory_at_this_moment_is_no_obstacle(world):
-    with vanishing(2):
-        Note(SCSI_ID, world.host).write(["1:0:0:0"])
-
-    assert Note(SCSI_ID, world.host).read() == ("1:0:0:0",)
-
-
-def test_nothing_was_there_is_another_note_than_none(world):
-    Note(SCSI_ID, world.host).write([])
-
-    assert Note(SCSI_ID, world.host).read() == ()
-
-
-def test_the_notes_of_other_luns_stay(world):
-    other = Note(SCSI_ID[:-1] + "b", world.host)
-    other.write(["1:0:0:0"])
-
-    Note(SCSI_ID, world.host).remove()
-
-    assert other.read() == ("1:0:0:0",)
-
-
-def test_without_a_note_nobody_scans(world):
-    os.makedirs(world.host.at("run"))
-    with open(world.host.at("run/relvmoiscsi"), "w", encoding="ascii"):
-        pass
-
-    with pytest.raises(Refused, match=r"scanned/36.* cannot be written: .* Nothing was written"):
-        Note(SCSI_ID, world.host).write([])

@@ -14,11 +14,11 @@ from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
 from kit.outcome import resignatured
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import multipath, paths, udev
+from relvmoiscsi.host.disk import cleanup_journal, multipath, paths, udev
+from relvmoiscsi.host.disk.cleanup_journal import SCAN
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
-from relvmoiscsi.host.hba.scan import Note
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.sr_driver.hba import discovery, missing, other_luns
@@ -66,7 +66,7 @@ class Host:
         if not addresses:
             return {}
         self.done.append("take away " + ", ".join(addresses))
-        self.noted = self.note.read()
+        self.noted = self.noted_of()
         return self.stays
 
     def look(self, disks, _deadline):
@@ -89,9 +89,13 @@ class Host:
     def read_pool(self):
         return self.pool
 
-    @property
-    def note(self):
-        return Note(CLONE, self.world.host)
+    def note(self, addresses, scsi_id=CLONE):
+        cleanup_journal.note(scsi_id, SCAN, addresses)
+
+    def noted_of(self, scsi_id=CLONE):
+        """What was there before the scan for the LUN, as it is noted."""
+        entry = cleanup_journal.read(scsi_id, SCAN)
+        return entry and entry.there
 
     def hold(self, lun, is_new=False):
         """The steps of a session that are about the disks; gives the disks."""
@@ -126,6 +130,8 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(hba, "remote_ports", lambda _: list(WWPNS))
     monkeypatch.setattr(paths, "look", made.look)
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
+    for name in ("read", "note", "forget"):
+        monkeypatch.setattr(cleanup_journal, name, here(getattr(cleanup_journal, name), made.world.host))
     for name in ("disks_of", "hidden_adapters", "ids_here", "is_left_hidden"):
         monkeypatch.setattr(udev, name, here(getattr(udev, name), made.world.host))
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
@@ -137,7 +143,6 @@ def host(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "scan", made.scan)
     for module in (discovery, other_luns):
         monkeypatch.setattr(module, "take_away", made.take_away)
-        monkeypatch.setattr(module, "Note", here(Note, made.world.host))
         monkeypatch.setattr(module, "scsi_id_of_address", lambda one: scsi_id_of_address(one, made.world.host))
     return made
 
@@ -154,7 +159,7 @@ def test_one_that_is_not_is_scanned_for_under_the_lock_of_lvm_and_goes_again(hos
 
     assert host.hold(host.lun()) == ["sdc", "sdd"]
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7, 3:0:0:7", "unlock"]
-    assert host.note.read() is None
+    assert host.noted_of() is None
 
 
 @pytest.mark.parametrize("has_map", [False, True])
@@ -166,7 +171,7 @@ def test_what_a_map_of_ours_may_keep_is_for_the_next_call_to_take_away(host, mon
 
     host.hold(host.lun())
 
-    assert (host.note.read() is not None) is has_map
+    assert (host.noted_of() is not None) is has_map
 
 
 def test_what_the_pool_names_is_known_to_whoever_clears_stale_maps(host):
@@ -181,7 +186,7 @@ def test_with_new_identities_it_stays(host):
     host.hold(host.lun(), is_new=True)
 
     assert host.done == ["lock", "scan - - -", "unlock"]
-    assert host.note.read() is None
+    assert host.noted_of() is None
 
 
 def test_a_dead_path_counts_as_if_it_were_not_there(host):
@@ -194,16 +199,16 @@ def test_a_dead_path_counts_as_if_it_were_not_there(host):
 
 
 def test_what_a_killed_call_has_brought_goes_with_the_next_one(host):
-    host.note.write(["1:0:0:0", "3:0:0:0"])
+    host.note(["1:0:0:0", "3:0:0:0"])
     host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
 
     assert host.hold(host.lun()) == ["sdc"]
     assert host.done == ["take away 1:0:0:7"]
-    assert host.note.read() is None
+    assert host.noted_of() is None
 
 
 def test_so_it_does_where_no_adapter_is_of_the_type_that_is_meant(host):
-    host.note.write(["1:0:0:0", "3:0:0:0"])
+    host.note(["1:0:0:0", "3:0:0:0"])
     host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
 
     assert host.hold(host.lun(type="qla2xxx")) == ["sdc"]
@@ -215,7 +220,7 @@ def killed(host):
     """A call that scanned was killed; the disk shows what it has left of the LUN."""
 
     def after(disk):
-        host.note.write(["1:0:0:0", "3:0:0:0"])
+        host.note(["1:0:0:0", "3:0:0:0"])
         host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
         disk.to_file(host.world.host.node("sdc"))
 
@@ -230,7 +235,7 @@ def test_what_a_killed_call_has_brought_stays_with_new_identities_of_its_own(hos
 
     assert host.hold(host.lun()) == ["sdc"]
     assert host.done == (["take away 1:0:0:7"] if goes else [])
-    assert host.note.read() is None
+    assert host.noted_of() is None
 
 
 def test_the_note_is_of_all_adapters_whichever_are_scanned(host):
@@ -242,7 +247,7 @@ def test_the_note_is_of_all_adapters_whichever_are_scanned(host):
         lun = host.lun(type="fcoe")
         lun.bring(call)
         call.pop_all()  # killed: nothing is undone
-    assert "9:0:0:7" in host.note.read()
+    assert "9:0:0:7" in host.noted_of()
 
     host.dead = set()
     host.hold(host.lun())
@@ -253,13 +258,13 @@ def test_what_a_scan_brings_after_it_was_given_up_goes_with_the_next_call(host):
     host.failures = ["host3 (fcoe): It hangs."]
     with pytest.raises(NotFound):
         host.hold(host.lun())
-    assert host.note.read() == ("1:0:0:0", "3:0:0:0")
+    assert host.noted_of() == ("1:0:0:0", "3:0:0:0")
 
     host.world.lun("3:0:0:7", "sdd", scsi_id=CLONE)  # the kernel gets there now
     host.hold(host.lun())
 
     assert host.done[-1] == "take away 3:0:0:7"
-    assert host.note.read() is None
+    assert host.noted_of() is None
 
 
 def test_so_does_what_the_pool_knows(host, killed):
@@ -268,7 +273,7 @@ def test_so_does_what_the_pool_knows(host, killed):
     host.pool = with_lun(CLONE)
     host.hold(host.lun())
 
-    assert (host.done, host.note.read()) == ([], None)
+    assert (host.done, host.noted_of()) == ([], None)
 
 
 def test_so_does_what_came_then_and_does_not_answer_now_and_the_next_call_knows(host, killed):
@@ -279,7 +284,7 @@ def test_so_does_what_came_then_and_does_not_answer_now_and_the_next_call_knows(
         host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "unlock"]
-    assert host.note.read() == ("1:0:0:0", "3:0:0:0")
+    assert host.noted_of() == ("1:0:0:0", "3:0:0:0")
 
 
 def test_while_xapi_does_not_answer_nothing_comes_or_goes(host):
@@ -493,7 +498,7 @@ def test_one_that_stays_is_noted_for_its_next_call_and_shown(host):
         patch.setattr(other_luns, "take_away", take_away)
         host.hold(host.lun())
 
-    assert Note(OTHER, host.world.host).read() == ("1:0:0:0", "3:0:0:0")
+    assert host.noted_of(OTHER) == ("1:0:0:0", "3:0:0:0")
     assert Path(host.world.at("block/sdd/uevent")).read_text(encoding="ascii") == "add"
 
 
@@ -597,7 +602,7 @@ def test_what_a_list_has_brought_is_noted_until_it_is_gone(host, listing, stays)
     listing(type="fcoe")
 
     there = ("1:0:0:0", "3:0:0:0", "9:0:0:7")
-    assert (host.noted, host.note.read()) == (there, there if stays else None)
+    assert (host.noted, host.noted_of()) == (there, there if stays else None)
 
 
 def test_what_the_pool_comes_to_name_during_a_list_stays(host, listing, monkeypatch):
@@ -616,12 +621,12 @@ def test_what_the_pool_comes_to_name_during_a_list_stays(host, listing, monkeypa
 
 
 def test_what_an_earlier_call_has_noted_stays_noted(host, listing):
-    host.note.write(["1:0:0:0"])
+    host.note(["1:0:0:0"])
     host.mapped = [("1:0:0:7", "sdc")]
 
     listing()
 
-    assert host.note.read() == ("1:0:0:0",)
+    assert host.noted_of() == ("1:0:0:0",)
 
 
 def test_while_sm_is_at_an_lvm_command_the_list_is_of_what_is_there(host, listing, monkeypatch):

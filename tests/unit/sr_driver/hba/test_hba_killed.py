@@ -6,12 +6,12 @@ about a scan is played.
 """
 
 import inspect
-import itertools
 import os
 import shutil
 import signal
 import sys
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,11 +19,13 @@ import pytest
 
 from kit import golden
 from kit.clock import Clock
+from kit.examples import of_each_kind
+from kit.examples import steps as sampled
 from kit.hba_world import HbaWorld
 from kit.outcome import resignatured
 from relvmoiscsi.device import Range
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, scsi_id, udev
+from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, own_maps, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba import scan as scan_module
@@ -38,19 +40,12 @@ from relvmoiscsi.sr_driver.hba.config import parse_config
 CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbbbbbbbb"
 MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
 #: the ends of these are steps: something has changed, or is about to
-STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "write", "look_around", "scan", "_bring", "_noted", "settle"}
-STEPS |= {
-    "take_away",
-    "remove",
-    "_unlock",
-    "_switch_off",
-    "forget_others",
-    "disks",
-    "is_new",
-    "make_event",
-    "_is_to_stay",
-}
-FILES = {module.__file__ for module in (discovery, missing, other_luns, scan_module, udev, sm_locks)} | {__file__}
+STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "note", "forget", "look_around", "scan", "_bring", "_noted"}
+STEPS |= {"settle", "take_away", "_unlock", "_switch_off", "forget_others", "disks", "_is_to_stay"}
+OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
+MODULES = (cleanup_journal, discovery, missing, other_luns, scan_module, udev, sm_locks)
+FILES = {module.__file__ for module in MODULES} | {__file__}
+EVERY_KILL, EVERY_SIGTERM = 16, 4  #: a sample takes each so many'th step; of kills, one at each kind of step as well
 
 pytestmark = pytest.mark.processes
 
@@ -65,8 +60,8 @@ class KilledHost:
         os.makedirs(self.array)
         os.makedirs(self.host.at("run/udev/data"))
         os.symlink("/proc", self.host.at("proc"))  # it has who holds a lock
-        for disk_name, _, _ in MAPPED.values():
-            disk.to_file(os.path.join(self.array, disk_name))
+        disk.to_file(os.path.join(self.array, "sdc"))
+        Path(self.array, "sdd").touch()  # nobody reads it
 
     # --- the kernel and udev
 
@@ -102,7 +97,7 @@ class KilledHost:
         return sorted(path.name for path in Path(self.host.at("run/relvmoiscsi")).glob("hide/*"))
 
     def notes(self):
-        return sorted(path.name for path in Path(self.host.at(scan_module.NOTES)).glob("*"))
+        return sorted(path.name for path in Path(self.host.at(cleanup_journal.DIRECTORY)).glob("*"))
 
     def look(self, disks, _deadline):
         return {disk: Face(scsi_id.scsi_id_of_disk(disk, self.host), "", 1, "") for disk in disks}
@@ -133,8 +128,12 @@ class KilledHost:
         xapi = SimpleNamespace(records=lambda kind: {})
         raise missing.missing_scsi_id(parse_config({}), xapi, Deadline(50, Clock()), 0.0)
 
+    def steps_of(self, call):
+        """The names of all steps of the call, which nobody disturbs."""
+        return self.killed_at(0, call).split()
+
     def killed_at(self, number, call, by=signal.SIGKILL):
-        """The name of the step; "" where the call has ended before."""
+        """The names of the steps up to that one; of all where the call has ended before."""
         hear, tell = os.pipe()
         pid = os.fork()
         if not pid:
@@ -159,12 +158,12 @@ class Killer:
 
     def __call__(self, frame, event, _argument):
         code = frame.f_code
-        if code.co_name not in STEPS or code.co_filename not in FILES:
+        if code.co_name not in STEPS | OF_SUCCESS or code.co_filename not in FILES:
             return None
         if event == "return" and os.getpid() == self._pid:
             self._left -= 1
+            os.write(self._tell, code.co_name.encode("ascii") + b"\n")
             if not self._left:
-                os.write(self._tell, code.co_name.encode("ascii"))
                 os.kill(self._pid, self._by)
         return self
 
@@ -174,9 +173,8 @@ def make_host(tmp_path, monkeypatch):
     """Makes host after host, each of them the one that the driver is on from then on."""
     original = golden.load("one").disk
     after = resignatured(original, scsi_id=CLONE).after
-    modules = (hba, udev, sm_locks, scan_module, multipath, own_maps, holders, scsi_id)
+    modules = (cleanup_journal, hba, udev, sm_locks, scan_module, multipath, own_maps, holders, scsi_id)
     functions = [inspect.unwrap(one) for module in modules for one in vars(module).values() if callable(one)]
-    functions.append(scan_module.Note.__init__)
     monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
 
     def make(name):
@@ -199,13 +197,14 @@ def make_host(tmp_path, monkeypatch):
 @pytest.mark.states
 @pytest.mark.parametrize("resignatures", [False, True])
 def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_host, resignatures):
-    steps = []
-    while True:
-        host = make_host(str(len(steps)))
-        step = host.killed_at(len(steps) + 1, partial(host.call, resignatures))
-        if not step:
-            break
-        steps.append(step)
+    first = make_host("undisturbed")
+    steps = first.steps_of(partial(first.call, resignatures))
+    assert set(steps) == STEPS | (OF_SUCCESS if resignatures else set())
+
+    for number in of_each_kind(steps, EVERY_KILL, str(resignatures)):
+        host = make_host(str(number))
+        step = (number, steps[number - 1])
+        assert host.killed_at(number, partial(host.call, resignatures)).split() == steps[:number]
         is_new = host.is_new()
 
         host.call(resignatures=not resignatures)
@@ -213,10 +212,9 @@ def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_ho
         stays = [CLONE] * (is_new or not resignatures)
         assert (host.seen(), host.switches()) == (stays, []), step
         assert set(host.notes()) <= {OTHER}, step  # that it may be there is no harm
-        if len(steps) % 8 == 1:
+        if number % 4 == 1:
             host.call(resignatures=True)
             assert (host.seen(), host.switches(), host.is_new()) == ([CLONE], [], True), step
-    assert set(steps) >= STEPS - (set() if resignatures else {"is_new", "make_event"})
 
 
 @pytest.mark.states
@@ -224,15 +222,14 @@ def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_ho
 def test_a_call_that_is_told_to_end_at_any_step_leaves_no_lun_that_its_scan_has_brought(make_host, monkeypatch, lists):
     """It did, and showed them to LVM."""
     monkeypatch.setattr(missing, "device_list", lambda *_: "")
-    steps = set()
-    for number in itertools.count(1, 3):  # each of the steps has been tried
+    first = make_host("undisturbed")
+    steps = first.steps_of(first.list if lists else partial(first.call, False))
+    assert {"scan", "take_away", "forget"} <= set(steps)
+
+    for number in takewhile(lambda number: number <= len(steps), sampled(EVERY_SIGTERM, str(lists))):
         host = make_host(str(number))
-        step = host.killed_at(number, host.list if lists else partial(host.call, False), by=signal.SIGTERM)
-        if not step:
-            break
-        steps.add(step)
-        assert (host.seen(), host.switches()) == ([], []), (number, step)
-    assert len(steps) > 3
+        host.killed_at(number, host.list if lists else partial(host.call, False), by=signal.SIGTERM)
+        assert (host.seen(), host.switches()) == ([], []), (number, steps[number - 1])
 
 
 def test_what_a_scan_has_brought_goes_although_the_call_fails_right_behind_it(make_host, monkeypatch):
