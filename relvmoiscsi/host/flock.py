@@ -14,7 +14,6 @@ import time
 from contextlib import contextmanager
 from typing import Callable, Iterator, List, Optional
 
-from relvmoiscsi.host.disk.holders import named_process
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -80,7 +79,7 @@ def is_current(path: str, descriptor: int) -> bool:
 
 def owners_of(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:
     """Which processes hold an flock on the file or device node of this stat, for a sentence."""
-    return [named_process(number, host) for number in owner_numbers(status, host)]
+    return [host.named_process(number) for number in owner_numbers(status, host)]
 
 
 def owner_numbers(status: os.stat_result, host: Host = THIS_HOST) -> List[str]:

@@ -30,10 +30,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host import terminated
+from relvmoiscsi.host import inherited_lock_fds, terminated
 from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
-from relvmoiscsi.host.locks import copies
-from relvmoiscsi.host.locks.sm_locks import undo
 
 log = logging.getLogger(__name__)
 
@@ -288,9 +286,9 @@ def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
         global _parent  # noqa: PLW0603 - of this process, which does nothing else
         _parent = _Parent(lending, tell, hear)
         if guards_lun:
-            copies.close_all_but_lun()
+            inherited_lock_fds.close_all_but_lun()
         else:
-            copies.close_all()
+            inherited_lock_fds.close_all()
         _part_from(here)
         _tell(tell, json.dumps(_done(work, _parent)))
     finally:
@@ -371,8 +369,8 @@ def _undo_locks(child: _Child) -> None:
     _take_locks(child)
     while child.locks:
         descriptor = child.locks.pop(0)
-        undo(descriptor)
-        copies.forget(descriptor)
+        inherited_lock_fds.undo(descriptor)
+        inherited_lock_fds.forget(descriptor)
         os.close(descriptor)
 
 
@@ -388,7 +386,7 @@ def _take_locks(child: _Child) -> None:
             return
         for _level, _kind, rights in ancillary:
             for descriptor in array.array("i", rights):
-                copies.note(descriptor)
+                inherited_lock_fds.note(descriptor)
                 child.locks.append(descriptor)
 
 

@@ -9,7 +9,7 @@ import os
 from typing import NamedTuple, Tuple
 
 from relvmoiscsi.host.command import Runner, run
-from relvmoiscsi.host.disk.events import Waiter, wait_for
+from relvmoiscsi.host.events import Waiter, wait_for
 from relvmoiscsi.host.files import text_of
 
 XAPI_SOCKET = "/var/lib/xcp/xapi"
@@ -32,6 +32,13 @@ class Host(NamedTuple):
     def node(self, kernel_name: str) -> str:
         """The device node of a block device by the kernel's name for it ("sdb", "dm-3")."""
         return os.path.join(self.dev, kernel_name)
+
+    def named_process(self, number: str) -> str:
+        """A process for a sentence: "process 4711 (qemu-dp)"."""
+        if number == str(os.getpid()):
+            return "this very process"
+        command = text_of(os.path.join(self.proc, number, "comm")).rstrip("\n")
+        return f"process {number} ({command})" if command else f"process {number}"
 
     @property
     def sysfs(self) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Events of block devices that come as a test says."""
 
-from relvmoiscsi.host.disk.events import Events, wait_for
+from relvmoiscsi.host.events import Events, wait_for
 
 
 class Scripted(Events):

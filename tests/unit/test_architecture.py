@@ -62,7 +62,16 @@ MAY_IMPORT = {
 ROOMS_WITHOUT_CIRCLES = ("report", "resignature", "formats")
 
 #: Rooms within a room: what else of that room each may import from.
-MAY_IMPORT_WITHIN = {"pool": (), "pool.vms": ("pool",)}
+MAY_IMPORT_WITHIN = {
+    "pool": (),
+    "pool.vms": ("pool",),
+    "host": (),
+    "host.locks": ("host",),
+    "host.disk": ("host", "host.locks"),
+    "host.hba": ("host", "host.locks", "host.disk"),
+    "host.iscsi_sessions": ("host", "host.disk"),
+    "host.xapi": ("host", "host.locks", "host.disk"),
+}
 #: Where a room may import from single modules of another one alone: which.
 MAY_REACH = {"pool": {"host": ("host.this_host", "host.xapi.sdk")}}
 
@@ -153,16 +162,21 @@ def against_the_direction(module):
             yield f"{module.name}:{line} imports {unit}"
 
 
+def inner_room(parts):
+    """The room within a room that a module is in, or the room where it is in none: "host.disk"."""
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in MAY_IMPORT_WITHIN else parts[0]
+
+
 def against_the_direction_within(module):
     """Imports that point the wrong way between the rooms within a room, or reach too far into another, as sentences."""
-    own = module.name.rpartition(".")[0]
+    own = inner_room(module.name.split("."))
     for line, name in module.imports():
         parts = name.split(".")[1:]
         if name.split(".")[0] != PACKAGE or not parts:
             continue
-        inner = ".".join(parts[:2]) if ".".join(parts[:2]) in MAY_IMPORT_WITHIN else parts[0]
-        is_wrong = own in MAY_IMPORT_WITHIN and inner in MAY_IMPORT_WITHIN
-        if is_wrong and inner not in (own, *MAY_IMPORT_WITHIN[own]):
+        inner = inner_room(parts)
+        is_within = parts[0] == module.unit and inner in MAY_IMPORT_WITHIN
+        if is_within and inner not in (own, *MAY_IMPORT_WITHIN[own]):
             yield f"{module.name}:{line} imports {inner}"
         reach = MAY_REACH.get(module.unit, {}).get(parts[0])
         if reach is not None and not any((".".join(parts) + ".").startswith(place + ".") for place in reach):
@@ -408,6 +422,11 @@ def test_exit_statuses_are_not_shared_between_families():
         (against_the_direction_within, "pool.records", "from .vms import clone"),
         (against_the_direction_within, "pool.records", "from relvmoiscsi.host.disk.block_device import BlockDevice"),
         (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.host import command"),
+        (against_the_direction_within, "host.flock", "from relvmoiscsi.host.disk.holders import users_of_disks"),
+        (against_the_direction_within, "host.flock", "from relvmoiscsi.host import locks"),
+        (against_the_direction_within, "host.locks.sm_locks", "from relvmoiscsi.host.disk import holders"),
+        (against_the_direction_within, "host.disk.udev", "from ..hba import adapters"),
+        (against_the_direction_within, "host.hba.scan", "from relvmoiscsi.host.xapi.api import Xapi"),
         (touches_the_world, "resignature.plan", "import os.path"),
         (touches_the_world, "iscsi.session", "import socket"),
         (touches_the_world, "iscsi.lun", "from time import monotonic"),
@@ -432,6 +451,10 @@ def test_a_breach_is_noticed(rule, name, source):
         (against_the_direction_within, "pool.vms.clone", "from relvmoiscsi.pool.vms import ova"),
         (against_the_direction_within, "pool.connection", "from relvmoiscsi.host.this_host import THIS_HOST"),
         (against_the_direction_within, "cli.pool", "from relvmoiscsi.pool.vms import clone"),
+        (against_the_direction_within, "host.hba.scan", "from relvmoiscsi.host.disk import holders"),
+        (against_the_direction_within, "host.disk.udev", "from relvmoiscsi.host import flock"),
+        (against_the_direction_within, "host.disk.udev", "from relvmoiscsi.host.locks.sm_locks import lun_lock"),
+        (against_the_direction_within, "doctor.pool", "from relvmoiscsi.host.disk import holders"),
         (unplaced, "formats.novelty", ""),
         (unplaced, "host.novelty", ""),
         (

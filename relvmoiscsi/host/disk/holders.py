@@ -219,7 +219,7 @@ def _processes_with(
             found[int(process), numbers.get(number, "")] = None
     for one, name in sorted(found):
         if _text(os.path.join(host.proc, str(one), "comm")) not in WATCHERS:
-            yield name, named_process(str(one), host)
+            yield name, host.named_process(str(one))
 
 
 def _open_devices(host: Host) -> Iterator[str]:
@@ -303,7 +303,7 @@ def _processes(status: os.stat_result, own_descriptor: int, host: Host) -> List[
         number = link.split(os.sep)[-3]
         if link != own and number not in numbers and _is_same(link, status):
             numbers.append(number)
-    return [named_process(number, host) for number in sorted(numbers, key=int)]
+    return [host.named_process(number) for number in sorted(numbers, key=int)]
 
 
 def _is_same(link: str, status: os.stat_result) -> bool:
@@ -312,14 +312,6 @@ def _is_same(link: str, status: os.stat_result) -> bool:
     except OSError:
         return False  # closed in the meantime
     return os.path.samestat(there, status)
-
-
-def named_process(number: str, host: Host) -> str:
-    """A process for a sentence."""
-    command = _text(os.path.join(host.proc, number, "comm"))
-    if number == str(os.getpid()):
-        return "this very process"
-    return f"process {number} ({command})" if command else f"process {number}"
 
 
 def _text(path: str) -> str:

@@ -53,7 +53,7 @@ def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Di
 
 def verify_unused(dead: Sequence[str], host: Host = THIS_HOST) -> None:
     """Does nobody use the LUN through a path that is dead now? It may come back, and write. Raises Refused."""
-    given_up = {holders.named_process(str(pid), host) for pid in still_there()}
+    given_up = {host.named_process(str(pid)) for pid in still_there()}
     for disk in dead:
         users = [user for user in holders.users_of_disks([disk], host, answering=False) if user not in given_up]
         if users:

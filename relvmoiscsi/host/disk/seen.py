@@ -23,12 +23,11 @@ from glob import escape, glob
 from typing import Callable, Iterator, List, NamedTuple, Sequence, Set
 
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.host import terminated
+from relvmoiscsi.host import inherited_lock_fds, terminated
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import claim, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
-from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ def _is_still(disk: str, scsi_id: str, now: str) -> bool:
 def _open(node: str, held: ExitStack, deadline: Deadline, host: Host) -> None:
     descriptor = claim.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
     held.callback(os.close, descriptor)
-    held.enter_context(copies.noted(descriptor, guards_lun=True))
+    held.enter_context(inherited_lock_fds.noted(descriptor, guards_lun=True))
     claim.take_alone(node, descriptor, deadline.within(claim.FLOCK_SECONDS), host)
 
 

@@ -37,10 +37,9 @@ from glob import escape, glob
 from typing import Any, Callable, Iterable, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host import flock, terminated
+from relvmoiscsi.host import flock, inherited_lock_fds, terminated
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import append, remedy
-from relvmoiscsi.host.locks import copies
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import in_udev
 
@@ -386,7 +385,7 @@ def _make(names: Sequence[str], run_dir: str, ids: Sequence[str], guards_lun: bo
         raise
     finally:
         os.unlink(path)
-    copies.note(descriptor, guards_lun)
+    inherited_lock_fds.note(descriptor, guards_lun)
     return descriptor
 
 
@@ -437,7 +436,7 @@ def _switch_off(names: Sequence[str], run_dir: str, descriptor: int) -> None:
     except (OSError, Refused) as error:
         log.warning("the switch that hid a LUN from event handlers could not be removed from %s: %s", directory, error)
     finally:
-        copies.forget(descriptor)
+        inherited_lock_fds.forget(descriptor)
         os.close(descriptor)
 
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Iterator
 
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.disk.holders import named_process
 from relvmoiscsi.host.flock import POLL_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -61,6 +60,6 @@ def _holder(name: str, host: Host) -> str:
             asking.connect(name)
             answer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_UCRED))
         pid = struct.unpack(_UCRED, answer)[0]
-        return named_process(str(pid), host)
+        return host.named_process(str(pid))
     except OSError:
         return "a process that could not be found out"

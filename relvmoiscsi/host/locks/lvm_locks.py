@@ -27,9 +27,8 @@ from contextlib import contextmanager
 from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host import flock
+from relvmoiscsi.host import flock, inherited_lock_fds
 from relvmoiscsi.host.files import remedy
-from relvmoiscsi.host.locks import copies
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class LvmLocks:
                 f"The LVM lock {path} is held by {_owner(path)} and did not become free in time. "
                 "Let the LVM commands on that volume group end, then try again."
             ).in_state("Nothing was written.")
-        copies.note(descriptor)
+        inherited_lock_fds.note(descriptor)
         self._held.append(_Held(path, descriptor))
         log.debug("took the LVM lock %s", path)
 
@@ -143,7 +142,7 @@ def _let_go(held: _Held) -> None:
     except OSError as error:
         log.warning("The LVM lock file %s could not be removed: %s.", held.path, error.strerror)
     flock.undo(held.descriptor, held.path)
-    copies.forget(held.descriptor)
+    inherited_lock_fds.forget(held.descriptor)
     try:
         os.close(held.descriptor)
     except OSError as error:

@@ -11,8 +11,8 @@ file. The locks of open file descriptions (F_OFD_SETLK, Linux 3.15) exclude thos
 taken here. The files of SM stay where they are: SM does not look whether the file it has locked is still the one that
 its name leads to, so removing one would give the lock to two. A forked child has a copy of what was open, and may hang
 in a disk for longer than its parent lives: so each lock is undone, which is for all copies, before its file is closed;
-and a child closes its copies, but for that of its LUN's if it writes (copies.py), as a parent that is killed undoes
-nothing. What a child has taken by itself is lent to its parent (own_process.lending).
+and a child closes its copies (inherited_lock_fds.py), but for that of its LUN's if it writes, as a parent that is
+killed undoes nothing. What a child has taken by itself is lent to its parent (own_process.lending).
 
 All of these are of this host only. Whoever takes several takes them in this order: the LUN, LVM.
 Source: SM drivers/lock.py, flock.py, lvutil.py; misc/fairlock.
@@ -22,7 +22,6 @@ import fcntl
 import logging
 import os
 import socket
-import stat
 import struct
 import time
 from contextlib import ExitStack, contextmanager
@@ -30,12 +29,11 @@ from glob import escape, glob
 from typing import Callable, Dict, Iterator, List, Sequence
 
 from relvmoiscsi.errors import CommandFailed, Refused, UsageError
-from relvmoiscsi.host import flock, terminated
+from relvmoiscsi.host import flock, inherited_lock_fds, terminated
 from relvmoiscsi.host.command import Runner
-from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.files import remedy, text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.locks import copies
+from relvmoiscsi.host.inherited_lock_fds import F_OFD_GETLK, F_OFD_SETLK, RECORD_LOCK
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
 
@@ -49,9 +47,6 @@ FAIRLOCK_SERVICE = "fairlock@devicemapper.service"
 SM_LOCKS = ("var/lock/sm", "run/lock/sm")
 LUN_LOCKS = "run/lock/relvmoiscsi"
 
-_F_OFD_GETLK, _F_OFD_SETLK = 36, 37  # in Python's fcntl since 3.9
-_FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length (0: to the end), pid (must be 0)
-
 
 class Busy(Refused):
     """A lock is held by somebody else and did not become free in time."""
@@ -61,23 +56,14 @@ class Busy(Refused):
 def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[List[int]]:
     """Keep SM from running LVM commands while the block runs; `timeout` in seconds. Raises Refused if it cannot.
 
-    Gives the descriptors of what is held, for `undo`. The locks of LVM itself are in lvm_locks.py; they keep every LVM
-    command away, not only those of SM.
+    Gives the descriptors of what is held, for `inherited_lock_fds.undo`. The locks of LVM itself are in lvm_locks.py;
+    they keep every LVM command away, not only those of SM.
     """
     deadline = time.monotonic() + timeout
     with ExitStack() as held:
         descriptor = held.enter_context(_sm_lock(host.at(LVM_LOCK), deadline, host))
         fairlock = held.enter_context(_fairlock(host.at(FAIRLOCK), deadline, host.runner))
         yield [descriptor, *fairlock]
-
-
-def undo(descriptor: int) -> None:
-    """Undo the lock on an open file, of whatever kind, or end the connection that is one; for all copies of it."""
-    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as connection:
-            _end(connection)
-    else:
-        _unlock(descriptor, "of a process that was given up")
 
 
 def is_sm_here(host: Host = THIS_HOST) -> bool:
@@ -116,8 +102,8 @@ def is_lun_locked(scsi_id: str, host: Host = THIS_HOST) -> bool:
     except FileNotFoundError:
         return False
     try:
-        query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, _F_OFD_GETLK, query))
+        query = struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_ = struct.unpack(RECORD_LOCK, fcntl.fcntl(descriptor, F_OFD_GETLK, query))
         return bool(kind != fcntl.F_UNLCK)
     finally:
         os.close(descriptor)
@@ -128,7 +114,7 @@ def _sm_lock(path: str, deadline: float, host: Host, guards_lun: bool = False) -
     """Hold a record lock on the whole file, which is made if need be; the descriptor of the file."""
     descriptor = _open(path)
     try:
-        with copies.noted(descriptor, guards_lun):
+        with inherited_lock_fds.noted(descriptor, guards_lun):
             while not _try_lock(descriptor, path):
                 if time.monotonic() >= deadline:
                     raise _taken(path, _holder(descriptor, host))
@@ -136,7 +122,7 @@ def _sm_lock(path: str, deadline: float, host: Host, guards_lun: bool = False) -
             log.debug("took the lock %s", path)
             yield descriptor
     finally:
-        _unlock(descriptor, path)
+        inherited_lock_fds.undo(descriptor, path)
         os.close(descriptor)
         log.debug("closed the lock %s", path)
 
@@ -163,7 +149,7 @@ def _make_directory(path: str) -> None:
 
 def _try_lock(descriptor: int, path: str) -> bool:
     try:
-        fcntl.fcntl(descriptor, _F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as the system pleases
         return False
     except OSError as error:
@@ -171,19 +157,10 @@ def _try_lock(descriptor: int, path: str) -> bool:
     return True
 
 
-def _unlock(descriptor: int, path: str) -> None:
-    """Undo the record lock, and an flock on the same file, for whoever has a copy of the descriptor."""
-    try:
-        fcntl.fcntl(descriptor, _F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
-    except OSError as error:
-        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
-    flock.undo(descriptor, path)
-
-
 def _holder(descriptor: int, host: Host) -> str:
     """Who holds the lock, as words for a message. Only SM's kind of lock tells the process; ours are looked for."""
-    query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, _F_OFD_GETLK, query))
+    query = struct.pack(RECORD_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = struct.unpack(RECORD_LOCK, fcntl.fcntl(descriptor, F_OFD_GETLK, query))
     if kind != fcntl.F_UNLCK and pid > 0:
         return f"process {pid}"
     try:
@@ -214,7 +191,7 @@ def _of_ours(process: str, path: str, host: Host) -> str:
         luns = sorted(
             _locked(os.path.join(escape(host.proc), process), lambda name: os.path.dirname(name) == top).values()
         )
-    named = holders.named_process(process, host)
+    named = host.named_process(process)
     return named + (f", which is at work on the LUN {', '.join(map(os.path.basename, luns))}," if luns else "")
 
 
@@ -259,13 +236,13 @@ def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[List[int]]:
         yield []
         return
     connection = _greeted(path, deadline, run)
-    with connection, copies.noted(connection.fileno()):
+    with connection, inherited_lock_fds.noted(connection.fileno()):
         log.debug("took the Fairlock %s", path)
         try:
             connection.sendall(f"{os.getpid()} - relvmoiscsi".encode("ascii"))
             yield [connection.fileno()]
         finally:
-            _end(connection)
+            inherited_lock_fds.end(connection)
     log.debug("released the Fairlock %s", path)
 
 
@@ -300,13 +277,6 @@ def _greeted(path: str, deadline: float, run: Runner) -> socket.socket:
         if time.monotonic() >= deadline:
             raise Refused(f"The lock service at {path} does not answer: {answer}.")
         terminated.pause(POLL_SECONDS)
-
-
-def _end(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # the server has ended it
 
 
 def _start_service(argv: Sequence[str], run: Runner) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from kit.scripted_events import Scripted
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.host.disk import events as events_module
-from relvmoiscsi.host.disk.events import NoEvents, SocketEvents, listen, wait_for
+from relvmoiscsi.host import events as events_module
+from relvmoiscsi.host.events import NoEvents, SocketEvents, listen, wait_for
 
 #: received from the kernel (group 1): a workqueue, then a disk; and from udev (group 2), with its header
 OF_A_WORKQUEUE = (
