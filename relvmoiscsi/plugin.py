@@ -39,7 +39,7 @@ from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.hba import adapters
 from relvmoiscsi.host.locks.sm_locks import LUN_LOCKS
-from relvmoiscsi.host.own_process import apart
+from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
 
@@ -80,7 +80,7 @@ def look(path: str, told: Callable[[engine.Inspection], Dict[str, Any]]) -> Dict
         with open_device(path, writable=False) as device:
             return json.dumps(told(engine.inspect(device)))
 
-    found: Dict[str, Any] = json.loads(apart(inspected, Deadline(LUN_SECONDS), "the LUN had been read"))
+    found: Dict[str, Any] = json.loads(run_in_child(inspected, Deadline(LUN_SECONDS), "the LUN had been read"))
     return found
 
 

@@ -22,7 +22,7 @@ POLL_SECONDS = 0.1  #: the same, where there are no events at all
 
 _KERNEL_EVENTS, _UDEV_EVENTS = 1, 2  #: multicast groups of the socket
 _UEVENTS = 15  #: NETLINK_KOBJECT_UEVENT of linux/netlink.h
-_RECEIVE_BUFFER = 1 << 20  #: bytes; a login to a target with many LUNs makes many events at once
+_RECEIVE_BUFFER = 1 << 20  #: bytes; a scan that finds many LUNs makes many events at once
 _MAX_EVENT = 1 << 16  #: bytes
 
 Value = TypeVar("Value")

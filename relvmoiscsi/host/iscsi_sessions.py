@@ -23,7 +23,7 @@ from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.files import text_of
-from relvmoiscsi.host.own_process import together
+from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def problems_of_adding(iqn: str, scsi_id: str, number: int, deadline: Deadline, 
         return []
     limit = deadline.part(ADD_SECONDS)
     works = [partial(_add, session, scsi_id, number, host) for session in lacking]
-    outcomes = together(works, limit, "the session showed the LUN")
+    outcomes = run_parallel(works, limit, "the session showed the LUN")
     added = sum(not isinstance(outcome, RelvmoiscsiError) for outcome in outcomes)
     problems = [
         f"The LUN {scsi_id} was not added to {session.name} to {iqn}: {outcome} {_by_hand(session)}"

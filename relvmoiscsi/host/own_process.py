@@ -50,7 +50,7 @@ _AT_ONCE = 64  #: processes; a host may have thousands of disks
 _MOST_LENT = 16  # descriptors at a time
 _INT = array.array("i").itemsize
 
-_parent: Optional["_Parent"] = None  # in work that is done apart
+_parent: Optional["_Parent"] = None  # in a child
 _given_up: List[int] = []  # processes that had not ended then
 
 
@@ -92,7 +92,7 @@ class AskingDevice(Device):
 
 @contextmanager
 def lending() -> Iterator[Callable[[Sequence[int]], None]]:
-    """In work that is done apart: a function that takes the descriptors of locks which the block has taken.
+    """In a child: a function that takes the descriptors of locks which the block has taken.
 
     They are the other process's alone from then on, which undoes them when the block ends, after what the block does to
     release them; here are other descriptors of the same files in their place. Elsewhere nothing is done.
@@ -141,7 +141,7 @@ class _Child(NamedTuple):
     orders: int  #: one to write to
 
 
-def apart(work: Callable[[Begin], str], deadline: Deadline, what: str, only_reads: bool = False) -> str:
+def run_in_child(work: Callable[[Begin], str], deadline: Deadline, what: str, only_reads: bool = False) -> str:
     """What `work` gives, done in a process of its own; it calls its argument before its first write.
 
     Raises OutOfTime when the deadline passes before that; RelvmoiscsiError with the message, key and state of the one
@@ -192,7 +192,7 @@ def _part_with(child: _Child, begun: bool) -> None:
         child.lent.close()
 
 
-def together(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
+def run_parallel(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
     """What each gives, all done at the same time, in processes of their own; an error in the place of what fails.
 
     That is OutOfTime for work that was not done by the deadline and given up; `what` is what did not come to pass. Of

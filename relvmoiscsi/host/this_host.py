@@ -76,7 +76,7 @@ class Host(NamedTuple):
 
     @property
     def boot_id(self) -> str:
-        """What differs after a reboot, when no session and no map of before is left."""
+        """What differs after a reboot, when no disk and no map of before is left."""
         return text_of(os.path.join(self.proc, "sys/kernel/random/boot_id")).strip()
 
     @property

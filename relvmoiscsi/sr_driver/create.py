@@ -100,13 +100,13 @@ def _not_meant(lun: Lun, pool: Pool) -> UsageError:
 
 def _held_on(path: str, deadline: Deadline) -> str:
     from relvmoiscsi.host.disk.block_device import open_device  # noqa: PLC0415 - who is not refused needs no disk
-    from relvmoiscsi.host.own_process import Begin, apart  # noqa: PLC0415 - the same
+    from relvmoiscsi.host.own_process import Begin, run_in_child  # noqa: PLC0415 - the same
 
     def read(_begin: Begin) -> str:
         with open_device(path, writable=False) as device:
             return _held_there(device)
 
-    return apart(read, deadline, "the LUN had been read", only_reads=True)
+    return run_in_child(read, deadline, "the LUN had been read", only_reads=True)
 
 
 def _held_there(device: "Device") -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The multipath map of one LUN: find it, have it made, take exactly that one away again; other maps are not touched.
 
-    before = look(scsi_id)                  before the login: what will have to be there afterwards
+    before = look(scsi_id)                  before the disks come: what will have to be there afterwards
     the_map = ensure_map(before, disks)     writes go to the_map.device
-    flush_map(before)                       after the device was closed, before the logout
+    flush_map(before)                       after the device was closed, before the disks go
 
 Whether multipathing is on is for the caller to say (`is_on`); with several paths and without it, `single_path` decides.
 
@@ -94,7 +94,7 @@ def find_map(scsi_id: str, host: Host = THIS_HOST) -> Optional[Map]:
 
 
 def look(scsi_id: str, host: Host = THIS_HOST) -> Before:
-    """What there is of a LUN's map now. To be called before the login: multipathd may make a map by itself then."""
+    """What there is of a LUN's map now, before its disks come: then multipathd may make a map by itself."""
     return Before(scsi_id, find_map(scsi_id, host) is not None, _is_listed(scsi_id, host))
 
 

@@ -20,7 +20,7 @@ from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.own_process import still_there, together
+from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Face(NamedTuple):
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:
     """What each of these disks ("sdb") shows now; those that do not answer by the deadline are not among them."""
-    outcomes = together([partial(_shown, host.node(disk)) for disk in disks], deadline, "the disk answered")
+    outcomes = run_parallel([partial(_shown, host.node(disk)) for disk in disks], deadline, "the disk answered")
     found: Dict[str, Face] = {}
     for disk, outcome in zip(disks, outcomes):
         if isinstance(outcome, RelvmoiscsiError):
@@ -63,7 +63,7 @@ def verify_unused(dead: Sequence[str], host: Host = THIS_HOST) -> None:
 
 def drop_caches(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> None:
     """Have the kernel forget what it has read through these disks: what was written by a map of theirs passed it by."""
-    outcomes = together([partial(_drop_cache, host.node(disk)) for disk in disks], deadline, "the disk answered")
+    outcomes = run_parallel([partial(_drop_cache, host.node(disk)) for disk in disks], deadline, "the disk answered")
     for disk, outcome in zip(disks, outcomes):
         if isinstance(outcome, RelvmoiscsiError):
             log.warning("%s may be read from the page cache as it was before: %s", disk, outcome)

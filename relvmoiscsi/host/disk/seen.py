@@ -20,10 +20,10 @@ import logging
 import os
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
-from typing import Callable, Iterator, List, NamedTuple, Sequence, Set
+from typing import Iterator, List, NamedTuple, Sequence, Set
 
-from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.host import inherited_lock_fds, terminated
+from relvmoiscsi.host import inherited_lock_fds
+from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import claim, paths, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
@@ -58,9 +58,9 @@ def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> 
             yield Seen(devices)
         finally:
             # Before the disks are closed: who has waited for them is to read nothing old.
-            _quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host))
+            quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host))
             held.close()
-            _quietly("having udev look at the LUN again", lambda: _show(scsi_id, before, deadline, host))
+            quietly("having udev look at the LUN again", lambda: _show(scsi_id, before, deadline, host))
 
 
 def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host) -> List[str]:
@@ -130,14 +130,3 @@ def _show(scsi_id: str, before: Sequence[str], deadline: Deadline, host: Host) -
         log.warning("%s came while the LUN %s was written, and was not held", ", ".join(came), scsi_id)
     if names:
         udev.look_again(names, deadline.for_cleanup().within(UDEV_SECONDS), host)
-
-
-def _quietly(what: str, action: Callable[[], None]) -> None:
-    """Cleanup: what the block has ended with says more than a failure, or a bug, of this."""
-    try:
-        with terminated.put_off():
-            action()
-    except (RelvmoiscsiError, OSError) as error:
-        log.error("%s failed: %s", what, error)
-    except Exception:
-        log.exception("%s failed, by a bug", what)

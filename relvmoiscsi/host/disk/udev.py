@@ -49,7 +49,7 @@ RUN_DIRECTORY = "/run/relvmoiscsi"  #: known to the rules in udev/
 RULES = "57-relvmoiscsi.rules"  #: of those, the one that hides
 SETTLE_SECONDS = 30.0
 SHOWN_SECONDS = 10.0  #: for udev, to make the links again that were not made while the LUN was hidden
-COUNTS_MINUTES = 2  #: known to the rules: a call comes to its login in one, and iscsid to the end of that in another
+COUNTS_MINUTES = 2  #: known to the rules: a call comes to its scan in one, and the kernel to the end of that in another
 LOCK_SECONDS = 5.0  #: for what others do with the switches, which takes a millisecond
 
 _MARK = "RELVMOISCSI_HIDDEN"  #: what the rules set in udev's database
@@ -60,7 +60,7 @@ def disks_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     """The kernel's names of all SCSI disks with this SCSIid that can be opened: ["sdb", "sdc"]. One each per path.
 
     The kernel keeps the pages that this reads from when it found the disk. Where an array may have put another LUN in
-    its place since, the session has to be rescanned before.
+    its place since, they say what was there before (paths.look asks the disk).
     """
     names = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/sd*"))]
     found = [name for name in names if scsi_id_of_disk(name, host) == scsi_id]
@@ -78,7 +78,7 @@ def settle(
     """Wait until udev has gone through its rules for these block devices ("sdb").
 
     To be called before a disk is locked: udev puts off what it has to do with a locked one, and would do it when the
-    switch is gone. `since` is a value of time.monotonic() from before a login, and `known` are the devices that were
+    switch is gone. `since` is a value of time.monotonic() from before a scan, and `known` are the devices that were
     there at that time: numbers are used again, and the database may still have an earlier disk of that number. Devices
     that are gone count as handled; so do all of them where udev does not run. What other devices are at is of no
     concern, unlike with `udevadm settle`.
@@ -136,7 +136,7 @@ def is_hidden(name: str, host: Host = THIS_HOST) -> bool:
 
 
 def is_left_hidden(name: str, host: Host = THIS_HOST) -> bool:
-    """Was the disk ("sdb") hidden when it came, and is no call at work on its LUN? A login or a scan has brought it.
+    """Was the disk ("sdb") hidden when it came, and is no call at work on its LUN? A scan has brought it.
 
     To be asked while nobody scans: then that call was killed, or could not take the disk away.
     """

@@ -18,7 +18,7 @@ from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.hba.adapters import Place, disk_at
-from relvmoiscsi.host.own_process import Outcome, together
+from relvmoiscsi.host.own_process import Outcome, run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def scan(places: Sequence[Place], deadline: Deadline, host: Host = THIS_HOST) ->
     it: whoever looks then for what it has brought would be too early.
     """
     works = [partial(_scan, place, host) for place in places]
-    outcomes = together(works, deadline, "an adapter had been scanned")
+    outcomes = run_parallel(works, deadline, "an adapter had been scanned")
     return [
         f"{place.adapter.name} ({place.adapter.driver}): {outcome}"
         for place, outcome in zip(places, outcomes)
@@ -62,12 +62,12 @@ def take_away(addresses: Iterable[str], deadline: Deadline, host: Host = THIS_HO
     there = {address: disk_at(address, host) for address in addresses}
     # One look is for all, as it takes a while on a large host.
     looking = [partial(_looked, [disk for disk in there.values() if disk], host)]
-    (users,) = together(looking, deadline, "it was known who uses the disk")
+    (users,) = run_parallel(looking, deadline, "it was known who uses the disk")
     outcomes: Sequence[Outcome] = [users] * len(there)
     if not isinstance(users, RelvmoiscsiError):
         by_lun = _users_by_lun(there, json.loads(users), host)
         works = [partial(_remove, address, disk, by_lun[address], host) for address, disk in there.items()]
-        outcomes = together(works, deadline, "the disk had been removed")
+        outcomes = run_parallel(works, deadline, "the disk had been removed")
     return {
         address: f"The disk {disk or 'without a name'} at {address} stays: {outcome}"
         for (address, disk), outcome in zip(there.items(), outcomes)

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
+from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
@@ -28,10 +29,9 @@ from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import POLL_SECONDS, scan, take_away
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.own_process import Begin, apart
+from relvmoiscsi.host.own_process import Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
-from relvmoiscsi.sr_driver.cleanup import quietly
 from relvmoiscsi.sr_driver.hba import other_luns
 from relvmoiscsi.sr_driver.hba.config import Config
 
@@ -115,7 +115,9 @@ class Discovery:
 
     def verify_free(self, disks: Sequence[str]) -> None:
         """Before a write: raises Refused when somebody uses the LUN in a way that opening it does not tell."""
-        apart(partial(self._verified_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True)
+        run_in_child(
+            partial(self._verified_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True
+        )
 
     def ids_of_pool(self) -> Sequence[str]:
         """The SCSIids that the pool names."""
@@ -240,7 +242,7 @@ class Discovery:
         if not self._live:
             return False  # it came dead, and nobody has written to it
         deadline = self.deadline.for_cleanup()
-        return apart(self._state, deadline, "the label had been read", only_reads=True) == _NEW
+        return run_in_child(self._state, deadline, "the label had been read", only_reads=True) == _NEW
 
     def _state(self, _begin: Begin) -> str:
         from relvmoiscsi import engine  # noqa: PLC0415 - most calls need it for nothing here

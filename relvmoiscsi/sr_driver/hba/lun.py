@@ -20,16 +20,16 @@ from typing import Callable, Iterator, List, Optional, Sequence
 
 from relvmoiscsi.errors import in_state
 from relvmoiscsi.host import terminated
+from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.deadline import Deadline, OutOfTime, in_time, waiting_in_time
 from relvmoiscsi.host.disk import multipath, own_maps, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.own_process import AskingDevice, Begin, apart
+from relvmoiscsi.host.own_process import AskingDevice, Begin, run_in_child
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi import lun_users, other_hosts
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.sr_driver.cleanup import quietly
 from relvmoiscsi.sr_driver.hba.config import Config
 from relvmoiscsi.sr_driver.hba.discovery import Discovery
 from relvmoiscsi.sr_driver.hba.missing import missing_scsi_id
@@ -78,9 +78,9 @@ class HbaLun(Lun):
                 path = stack.enter_context(self.device_session(meanwhile, to_write=writable))
             if not writable:
                 read = partial(_read, path, work)
-                return apart(read, self.deadline, "the LUN had been read", only_reads=True)
+                return run_in_child(read, self.deadline, "the LUN had been read", only_reads=True)
             write = partial(_written, path, work, self.deadline)
-            answer = apart(write, self.deadline, "the LUN had been read")
+            answer = run_in_child(write, self.deadline, "the LUN had been read")
             self.discovery.is_new = True
         return answer
 

@@ -8,6 +8,7 @@ from typing import List, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
+from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.command import run
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import paths
@@ -17,7 +18,6 @@ from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.sr_driver.cleanup import quietly
 from relvmoiscsi.sr_driver.hba import other_luns
 from relvmoiscsi.sr_driver.hba.config import Config
 from relvmoiscsi.sr_driver.hba.discovery import DISK_SECONDS, SCAN_SECONDS

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
 from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.host.disk import cleanup_journal, holders, udev
 from relvmoiscsi.host.disk.cleanup_journal import SCAN
@@ -20,7 +21,6 @@ from relvmoiscsi.host.hba.scan import take_away
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
-from relvmoiscsi.sr_driver.cleanup import quietly
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from typing import ContextManager, Iterator, List, Sequence, Tuple
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import DeviceError, RelvmoiscsiError, in_state
 from relvmoiscsi.host import terminated
+from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk.seen import exclusive_open
 from relvmoiscsi.host.iscsi_sessions import add_lun
@@ -28,7 +29,6 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.names import Initiator
 from relvmoiscsi.iscsi.opening import open_lun
-from relvmoiscsi.sr_driver.cleanup import quietly
 from relvmoiscsi.sr_driver.iscsi.access import Access
 from relvmoiscsi.sr_driver.transport import Lun, Work
 

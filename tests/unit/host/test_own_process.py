@@ -17,7 +17,7 @@ from kit.clock import Clock
 from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host import own_process as apart_module
+from relvmoiscsi.host import own_process as child_module
 from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.host.disk.udev import hidden, is_switch_on
 from relvmoiscsi.host.flock import take
@@ -29,7 +29,7 @@ from relvmoiscsi.host.locks.sm_locks import (
     lun_lock,
     lvm_lock,
 )
-from relvmoiscsi.host.own_process import AskingDevice, apart, lending, still_there, together
+from relvmoiscsi.host.own_process import AskingDevice, lending, run_in_child, run_parallel, still_there
 from relvmoiscsi.host.terminated import Terminated, heeded
 from relvmoiscsi.host.this_host import Host
 
@@ -46,11 +46,11 @@ def for_ever():
 
 
 def test_what_the_work_gives():
-    assert apart(lambda begin: "the UUID \u00e9\udcff", NO_DEADLINE, "it was done") == "the UUID \u00e9\udcff"
+    assert run_in_child(lambda begin: "the UUID \u00e9\udcff", NO_DEADLINE, "it was done") == "the UUID \u00e9\udcff"
 
 
 def test_it_is_done_in_another_process_and_that_one_has_ended():
-    other = int(apart(lambda begin: str(os.getpid()), NO_DEADLINE, "it was done"))
+    other = int(run_in_child(lambda begin: str(os.getpid()), NO_DEADLINE, "it was done"))
 
     assert other != os.getpid()
     with pytest.raises(ProcessLookupError):
@@ -60,13 +60,13 @@ def test_it_is_done_in_another_process_and_that_one_has_ended():
 def test_no_descriptor_stays():
     before = os.listdir("/proc/self/fd")
 
-    apart(lambda begin: "", NO_DEADLINE, "it was done")
+    run_in_child(lambda begin: "", NO_DEADLINE, "it was done")
 
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_what_it_prints_is_not_the_answer_to_xapi(capfd):
-    apart(lambda begin: str(os.write(1, b"stray") + os.write(2, b"stray")), NO_DEADLINE, "it was done")
+    run_in_child(lambda begin: str(os.write(1, b"stray") + os.write(2, b"stray")), NO_DEADLINE, "it was done")
 
     assert capfd.readouterr() == ("", "")
 
@@ -76,7 +76,7 @@ def test_an_error_comes_with_its_message_key_and_state():
         raise Refused("It is in use.", "InvalidDev").in_state("Nothing was written.")
 
     with pytest.raises(RelvmoiscsiError, match="It is in use. Nothing was written.") as caught:
-        apart(work, NO_DEADLINE, "it was done")
+        run_in_child(work, NO_DEADLINE, "it was done")
     assert (caught.value.sm_key, caught.value.disk_state) == ("InvalidDev", "Nothing was written.")
 
 
@@ -86,7 +86,7 @@ def test_an_error_after_the_first_write_that_says_nothing_of_the_disk_is_given_a
         raise Refused("Something else.")
 
     with pytest.raises(RelvmoiscsiError, match=MAYBE_BEGUN):
-        apart(work, NO_DEADLINE, "it was done")
+        run_in_child(work, NO_DEADLINE, "it was done")
 
 
 def test_a_bug_is_a_bug_here_as_well():
@@ -94,7 +94,7 @@ def test_a_bug_is_a_bug_here_as_well():
         raise KeyError("flowers")
 
     with pytest.raises(RuntimeError, match="KeyError.*flowers"):
-        apart(work, NO_DEADLINE, "it was done")
+        run_in_child(work, NO_DEADLINE, "it was done")
 
 
 def test_a_read_that_does_not_end_is_given_up_at_the_deadline():
@@ -103,7 +103,7 @@ def test_a_read_that_does_not_end_is_given_up_at_the_deadline():
         return "never"
 
     with pytest.raises(OutOfTime, match="over before the LUN was read") as caught:
-        apart(work, Deadline(0.05), "the LUN was read")
+        run_in_child(work, Deadline(0.05), "the LUN was read")
     assert caught.value.disk_state == NOT_BEGUN
 
 
@@ -121,7 +121,7 @@ def test_no_write_begins_after_the_deadline(tmp_path):
 
     # The clock is looked at when the deadline is made, for each byte of the question, and for the answer.
     with pytest.raises(OutOfTime, match="over before the first write") as caught:
-        apart(work, Deadline(50, Clock(0, 0, 0, 51)), "the LUN was read")
+        run_in_child(work, Deadline(50, Clock(0, 0, 0, 51)), "the LUN was read")
 
     assert caught.value.disk_state == NOT_BEGUN
     assert not written.exists()
@@ -134,7 +134,7 @@ def test_what_began_before_the_deadline_goes_on_to_its_end():
         begin()
         return "done"
 
-    assert apart(work, Deadline(50, clock), "the LUN was read") == "done"
+    assert run_in_child(work, Deadline(50, clock), "the LUN was read") == "done"
 
 
 @pytest.mark.parametrize("begins, state", [(False, "wrote nothing to the LUN"), (True, MAYBE_BEGUN)])
@@ -146,7 +146,7 @@ def test_work_that_is_killed_says_what_may_be(begins, state):
         return "never"
 
     with pytest.raises(Refused, match="was ended from outside. .*" + state):
-        apart(work, NO_DEADLINE, "it was done")
+        run_in_child(work, NO_DEADLINE, "it was done")
 
 
 def test_a_device_asks_once_and_before_its_first_write():
@@ -172,8 +172,8 @@ def test_a_device_asks_once_and_before_its_first_write():
 def stuck(monkeypatch):
     """The children that were given up; they end with the test."""
     pids = []
-    monkeypatch.setattr(apart_module, "_kill", pids.append)
-    monkeypatch.setattr(apart_module, "_REAP_MILLISECONDS", 20)
+    monkeypatch.setattr(child_module, "_kill", pids.append)
+    monkeypatch.setattr(child_module, "_REAP_MILLISECONDS", 20)
     yield pids
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -183,13 +183,13 @@ def stuck(monkeypatch):
 
 def give_one_up():
     with pytest.raises(OutOfTime):
-        apart(lambda begin: for_ever() or "", Deadline(0.05), "the LUN was read")
+        run_in_child(lambda begin: for_ever() or "", Deadline(0.05), "the LUN was read")
 
 
 def test_a_child_that_somebody_else_takes_note_of_has_ended():
     usual = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # then the kernel does
     try:
-        assert apart(lambda begin: "done", NO_DEADLINE, "it was done") == "done"
+        assert run_in_child(lambda begin: "done", NO_DEADLINE, "it was done") == "done"
         assert still_there() == []
     finally:
         signal.signal(signal.SIGCHLD, usual)
@@ -292,7 +292,7 @@ def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, f
         return 100.0 * len(looks)
 
     with pytest.raises(OutOfTime):
-        apart(work, Deadline(50, clock), "the LUN was read")
+        run_in_child(work, Deadline(50, clock), "the LUN was read")
     for descriptor in (hear, tell):
         os.close(descriptor)
 
@@ -322,7 +322,7 @@ def all_locks(root):
 
 @contextmanager
 def lent_locks(root):
-    """As work that is done apart takes those that nobody has taken for it."""
+    """As work in a child takes those that nobody has taken for it."""
     with lending() as lend, lvm_lock(Host(str(root)), 20) as of_sm, lvm_locks(
         ["VG_XenStorage-old"], str(root / "lvm"), 20
     ) as of_lvm:
@@ -363,7 +363,7 @@ def killed(tmp_path, fairlock, kill_during):
 
     def call(hang):
         with all_locks(tmp_path):
-            together([hang], NO_DEADLINE, "an adapter had been scanned")
+            run_parallel([hang], NO_DEADLINE, "an adapter had been scanned")
 
     kill_during(call)
     return Host(str(tmp_path))
@@ -401,7 +401,7 @@ def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_al
                 (tmp_path / "lvm").mkdir()
                 held.enter_context(lun_lock(CLONE, host, 1))
                 held.enter_context(hidden(CLONE, host=host))
-            apart(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read")
+            run_in_child(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read")
 
     kill_during(call)
 
@@ -427,7 +427,7 @@ def test_locks_that_were_lent_are_free_when_the_work_is_done_with_them_and_their
             shutil.rmtree(str((tmp_path / FAIRLOCK).parent), ignore_errors=True)  # its server serves one
         return "done"
 
-    assert apart(work, NO_DEADLINE, "the LUN was read") == "done"
+    assert run_in_child(work, NO_DEADLINE, "the LUN was read") == "done"
     assert fairlock.readline() == b"free\n"
 
 
@@ -439,9 +439,9 @@ def open_files(_begin=None):
 def test_work_that_only_reads_has_no_locks_and_work_that_writes_has_what_guards_the_lun(tmp_path, fairlock):
     """Its lock and the switch that hides it: a write that hangs may come to pass when the call is gone."""
     with all_locks(tmp_path):
-        writing = apart(open_files, NO_DEADLINE, "it was done")
-        reading = apart(open_files, NO_DEADLINE, "it was done", only_reads=True)
-        (beside,) = together([open_files], NO_DEADLINE, "it was done")
+        writing = run_in_child(open_files, NO_DEADLINE, "it was done")
+        reading = run_in_child(open_files, NO_DEADLINE, "it was done", only_reads=True)
+        (beside,) = run_parallel([open_files], NO_DEADLINE, "it was done")
 
     assert writing.count(str(tmp_path)) == 2
     assert os.path.join(LUN_LOCKS, CLONE) in writing and "run/relvmoiscsi/switch-" in writing
@@ -454,7 +454,7 @@ def test_a_descriptor_of_a_lock_that_has_ended_is_closed_for_nobody(tmp_path, fa
         pass
     files = [os.open(str(tmp_path), os.O_RDONLY) for _ in range(20)]  # they have the same numbers
 
-    (beside,) = together([open_files], NO_DEADLINE, "it was done")
+    (beside,) = run_parallel([open_files], NO_DEADLINE, "it was done")
 
     assert beside.count(str(tmp_path)) == len(files)
     for descriptor in files:
@@ -475,9 +475,9 @@ def test_what_has_written_nothing_ends_with_a_call_that_is_terminated(tmp_path, 
 
     with pytest.raises(Terminated), heeded():
         if beside:
-            together([work], NO_DEADLINE, "it was done")
+            run_parallel([work], NO_DEADLINE, "it was done")
         else:
-            apart(work, NO_DEADLINE, "it was done")
+            run_in_child(work, NO_DEADLINE, "it was done")
 
     (child,) = tmp_path.iterdir()
     with pytest.raises(ProcessLookupError):
@@ -493,14 +493,14 @@ def test_the_locks_of_work_that_writes_are_those_of_the_call_for_whoever_waits(t
         with lending() as lend, lvm_lock(host) as held:
             lend(held)
             begin()
-            return apart(waits, NO_DEADLINE, "it was done")
+            return run_in_child(waits, NO_DEADLINE, "it was done")
 
     def waits(_begin):
         with pytest.raises(Refused) as caught, lvm_lock(host, timeout=0):
             pytest.fail("taken twice")
         return str(caught.value)
 
-    assert f"is held by process {os.getpid()} (" in apart(work, NO_DEADLINE, "it was done")
+    assert f"is held by process {os.getpid()} (" in run_in_child(work, NO_DEADLINE, "it was done")
 
 
 def test_what_has_begun_to_write_is_waited_for_by_a_call_that_is_terminated():
@@ -510,7 +510,7 @@ def test_what_has_begun_to_write_is_waited_for_by_a_call_that_is_terminated():
         return "written"
 
     with heeded():
-        assert apart(work, NO_DEADLINE, "it was done") == "written"
+        assert run_in_child(work, NO_DEADLINE, "it was done") == "written"
 
 
 def test_a_signal_to_the_work_alone_does_not_end_it():
@@ -521,7 +521,7 @@ def test_a_signal_to_the_work_alone_does_not_end_it():
         return "done"
 
     with heeded():
-        assert apart(work, NO_DEADLINE, "it was done") == "done"
+        assert run_in_child(work, NO_DEADLINE, "it was done") == "done"
 
 
 def test_a_flush_counts_as_a_write():
@@ -545,14 +545,14 @@ def test_what_works_give_beside_each_other_is_in_their_order():
     def refuse():
         raise Refused("It is refused.")
 
-    first, second, third = together([lambda: "one", refuse, lambda: "three"], NO_DEADLINE, "it was done")
+    first, second, third = run_parallel([lambda: "one", refuse, lambda: "three"], NO_DEADLINE, "it was done")
 
     assert (first, third) == ("one", "three")
     assert isinstance(second, RelvmoiscsiError) and "It is refused." in str(second)
 
 
 def test_one_that_hangs_is_given_up_and_the_others_are_done():
-    first, second = together([for_ever, lambda: "two"], Deadline(2), "it was done")
+    first, second = run_parallel([for_ever, lambda: "two"], Deadline(2), "it was done")
 
     assert isinstance(first, OutOfTime) and "over before it was done" in str(first)
     assert second == "two"
@@ -560,10 +560,10 @@ def test_one_that_hangs_is_given_up_and_the_others_are_done():
 
 def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck, monkeypatch):
     done = []
-    monkeypatch.setattr(apart_module, "_kill", lambda pid: done.append(pid) or stuck.append(pid))
-    monkeypatch.setattr(apart_module, "_has_ended", lambda pid: bool(done.append(pid)))
+    monkeypatch.setattr(child_module, "_kill", lambda pid: done.append(pid) or stuck.append(pid))
+    monkeypatch.setattr(child_module, "_has_ended", lambda pid: bool(done.append(pid)))
 
-    outcomes = together([for_ever] * 3, Deadline(0.05), "it was done")
+    outcomes = run_parallel([for_ever] * 3, Deadline(0.05), "it was done")
     monkeypatch.undo()
 
     assert all(isinstance(one, OutOfTime) for one in outcomes)
@@ -572,22 +572,22 @@ def test_those_that_hang_are_killed_first_and_waited_for_at_the_same_time(stuck,
 
 
 def test_one_that_hangs_does_not_hold_up_those_that_begin_later(monkeypatch):
-    monkeypatch.setattr(apart_module, "_AT_ONCE", 2)
+    monkeypatch.setattr(child_module, "_AT_ONCE", 2)
 
-    first, *others = together([for_ever, str, str, str], Deadline(2), "it was done")
+    first, *others = run_parallel([for_ever, str, str, str], Deadline(2), "it was done")
 
     assert isinstance(first, OutOfTime)
     assert others == [""] * 3
 
 
 def test_none_begins_after_the_deadline(monkeypatch, tmp_path):
-    monkeypatch.setattr(apart_module, "_AT_ONCE", 1)
+    monkeypatch.setattr(child_module, "_AT_ONCE", 1)
 
     def begin():
         (tmp_path / "begun").touch()
         return ""
 
-    outcomes = together([for_ever, begin], Deadline(0.05), "it was done")
+    outcomes = run_parallel([for_ever, begin], Deadline(0.05), "it was done")
 
     assert [type(one) for one in outcomes] == [OutOfTime, OutOfTime]
     assert os.listdir(str(tmp_path)) == []
@@ -606,7 +606,7 @@ def test_a_bug_in_one_leaves_no_other_behind():
         return str(1 / 0)
 
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        together([hang, fail], NO_DEADLINE, "it was done")
+        run_parallel([hang, fail], NO_DEADLINE, "it was done")
 
     os.close(tell)
     assert os.read(hear, 1) == b"", "nobody else has the other end"
@@ -614,16 +614,16 @@ def test_a_bug_in_one_leaves_no_other_behind():
 
 
 def test_none_at_all():
-    assert together([], NO_DEADLINE, "it was done") == []
+    assert run_parallel([], NO_DEADLINE, "it was done") == []
 
 
 def test_of_very_many_all_are_done(monkeypatch):
     """With as few descriptors as those that are begun at once take. A fork of this process is dear, so few are many."""
-    monkeypatch.setattr(apart_module, "_AT_ONCE", 8)
+    monkeypatch.setattr(child_module, "_AT_ONCE", 8)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8 * 3 + 12, hard))
 
     try:
-        assert together([str] * 40, NO_DEADLINE, "it was done") == [""] * 40
+        assert run_parallel([str] * 40, NO_DEADLINE, "it was done") == [""] * 40
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -37,7 +37,7 @@ from relvmoiscsi.host.disk.udev import (
     wait_for_multipath,
     wait_until_shown,
 )
-from relvmoiscsi.host.own_process import apart
+from relvmoiscsi.host.own_process import run_in_child
 from relvmoiscsi.host.terminated import Terminated, heeded, pause
 from relvmoiscsi.host.this_host import Host
 
@@ -495,7 +495,7 @@ def test_a_write_that_hangs_hides_its_lun_and_not_whatever_comes_behind_the_adap
         return any(os.path.samestat(os.stat(path), switch) for path in descriptors if os.path.exists(path))
 
     with hidden(LUN, host=world.host), hidden_adapters(["host1"], [], world.host):
-        assert apart(writes_on, NO_DEADLINE, "it was written") == f"{LUN} mpath-{LUN}"
+        assert run_in_child(writes_on, NO_DEADLINE, "it was written") == f"{LUN} mpath-{LUN}"
 
 
 def test_without_the_rules_no_adapter_is_hidden(world):

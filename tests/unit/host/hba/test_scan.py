@@ -102,7 +102,7 @@ def test_of_a_lun_in_use_through_one_path_the_others_stay_as_well(world):
 
 def test_one_look_at_the_host_is_for_all_disks(world, monkeypatch):
     looks, users_of_each = [], holders.users_of_each
-    monkeypatch.setattr(scan_module, "together", lambda works, *_: [work() for work in works])
+    monkeypatch.setattr(scan_module, "run_parallel", lambda works, *_: [work() for work in works])
     monkeypatch.setattr(holders, "users_of_each", lambda disks, host: looks.append(disks) or users_of_each(disks, host))
     for number in range(3):
         world.lun(f"1:0:0:{number + 7}", "sd" + "cde"[number])

@@ -10,11 +10,11 @@ import pytest
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import Terminated, heeded, pause
-from relvmoiscsi.sr_driver.cleanup import quietly
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 
