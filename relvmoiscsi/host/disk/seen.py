@@ -26,7 +26,6 @@ from relvmoiscsi.host import inherited_lock_fds
 from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import claim, paths, udev
-from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
@@ -64,7 +63,7 @@ def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> 
 
 
 def _opened(scsi_id: str, held: ExitStack, deadline: Deadline, host: Host) -> List[str]:
-    maps = _maps_of(scsi_id, host)
+    maps = udev.maps_of(scsi_id, host)
     in_maps = _paths_of(maps, host)
     alone = [disk for disk in udev.disks_of(scsi_id, host) if disk not in in_maps]
     asked = [disk for disk in alone if _is_running(disk, host)]
@@ -91,12 +90,6 @@ def _open(node: str, held: ExitStack, deadline: Deadline, host: Host) -> None:
     claim.take_alone(node, descriptor, deadline.within(claim.FLOCK_SECONDS), host)
 
 
-def _maps_of(scsi_id: str, host: Host) -> List[str]:
-    """The kernel's names ("dm-3") of the LUN's multipath maps."""
-    names = sorted(os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/dm-*")))
-    return [name for name in names if scsi_id_of_disk(name, host) == scsi_id]
-
-
 def _paths_of(maps: Sequence[str], host: Host) -> Set[str]:
     """The disks ("sdb") in these maps."""
     found = [glob(os.path.join(escape(host.sysfs), "block", name, "slaves/*")) for name in maps]
@@ -108,7 +101,7 @@ def _there(scsi_id: str, host: Host) -> List[str]:
 
     A dead path is left out: a process of udev that looks at it would hang.
     """
-    return [name for name in udev.disks_of(scsi_id, host) + _maps_of(scsi_id, host) if _is_running(name, host)]
+    return [name for name in udev.disks_of(scsi_id, host) + udev.maps_of(scsi_id, host) if _is_running(name, host)]
 
 
 def _is_running(name: str, host: Host) -> bool:

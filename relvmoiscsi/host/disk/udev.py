@@ -68,6 +68,12 @@ def disks_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
     return sorted((name for name in found if os.path.exists(host.node(name))), key=_by_age)
 
 
+def maps_of(scsi_id: str, host: Host = THIS_HOST) -> List[str]:
+    """The kernel's names ("dm-3") of the LUN's multipath maps."""
+    names = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/dm-*"))]
+    return sorted((name for name in names if scsi_id_of_disk(name, host) == scsi_id), key=_by_age)
+
+
 def settle(
     devices: Iterable[str],
     timeout_seconds: float = SETTLE_SECONDS,
@@ -500,10 +506,7 @@ def _disks_behind(adapters: Sequence[str], host: Host) -> List[str]:
 
 def _show(scsi_id: str, host: Host) -> None:
     """Let udev have another look at the LUN's disks and map, as far as they are still there and marked."""
-    maps = glob(os.path.join(escape(host.sysfs), "block/dm-*"))
-    maps = [path for path in maps if scsi_id_of_disk(os.path.basename(path), host) == scsi_id]
-    names = disks_of(scsi_id, host) + [os.path.basename(path) for path in maps]
-    names = [name for name in names if _may_be_hidden(name, host)]
+    names = [name for name in disks_of(scsi_id, host) + maps_of(scsi_id, host) if _may_be_hidden(name, host)]
     if names and _left_by_killed(os.path.join(host.at(RUN_DIRECTORY), "hide"), host):
         _leave_out(scsi_id, lambda directory: _left_by_killed(directory, host), host)
     for name in names:

@@ -13,7 +13,7 @@ from kit.clock import Clock
 from kit.scripted_events import waiting_with
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
-from relvmoiscsi.host.disk import claim, holders, paths, seen, udev
+from relvmoiscsi.host.disk import claim, holders, paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.seen import exclusive_open
 from relvmoiscsi.host.this_host import Host
@@ -90,8 +90,7 @@ def world(tmp_path, monkeypatch):
     def drop_caches(names, deadline, host):
         world.dropped += [(name, world.is_locked(name)) for name in names]
 
-    for module in (udev, seen):
-        monkeypatch.setattr(module, "scsi_id_of_disk", lambda name, host: LUN if name in world.ids else None)
+    monkeypatch.setattr(udev, "scsi_id_of_disk", lambda name, host: LUN if name in world.ids else None)
     monkeypatch.setattr(scsi, "live_scsi_id", live)
     monkeypatch.setattr(scsi, "live_size", lambda path: 4096)
     monkeypatch.setattr(scsi, "live_serial", lambda path: "serial")
