@@ -6,7 +6,7 @@ host_root.py    looking at a host, or at its files in a directory
 driver.py       the drivers as xapi finds, starts and understands them; the list of drivers that xapi accepts
 toolstack.py    whether xapi runs, and has started since
 needs.py        firewall, udev rules, room to write
-left_overs.py   what killed calls have left on the host
+stale_resources.py  what killed calls have left on the host
 settings.py     what is set for calls of the driver
 pool.py         what xapi knows; the other hosts
 """
@@ -17,10 +17,10 @@ from typing import List, Optional, Tuple
 from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import DriverInfo, examine_drivers, examine_whitelist
 from relvmoiscsi.doctor.finding import OK, Finding, problem, unknown
-from relvmoiscsi.doctor.left_overs import examine_left_overs
 from relvmoiscsi.doctor.needs import examine_firewall, examine_room, examine_rules
 from relvmoiscsi.doctor.pool import examine_pool, no_pool, read_pool
 from relvmoiscsi.doctor.settings import examine_vdis
+from relvmoiscsi.doctor.stale_resources import examine_stale_resources
 from relvmoiscsi.doctor.toolstack import examine_restart, xapi_started
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.this_host import Host
@@ -67,14 +67,14 @@ def _examine_host(host: Host, is_registered: Optional[bool]) -> Tuple[List[Findi
     started, runs = xapi_started(host)
     found += [*drivers, examine_whitelist(host), runs, examine_restart(host, started, path, is_registered)]
     found += [examine_firewall(host), examine_rules(host), examine_room(host)]
-    found += [_examine_left_overs(host), examine_vdis(host)]
+    found += [_examine_stale_resources(host), examine_vdis(host)]
     return found, info
 
 
-def _examine_left_overs(host: Host) -> Finding:
+def _examine_stale_resources(host: Host) -> Finding:
     """What killed calls have left. A call that ends, or begins, at the very moment of a look seems to be killed."""
-    found = examine_left_overs(host)
+    found = examine_stale_resources(host)
     if found.status == OK:
         return found
     time.sleep(AGAIN_SECONDS)
-    return examine_left_overs(host)
+    return examine_stale_resources(host)

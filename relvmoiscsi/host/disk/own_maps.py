@@ -32,7 +32,7 @@ _IN_USE_BY_SM = "disk/mpInuse"  # below /dev
 
 def look(scsi_id: str, host: Host = THIS_HOST) -> multipath.Before:
     """What there was of a LUN's map before the first call of ours that has not finished its cleanup."""
-    found = left(scsi_id, host)
+    found = stale(scsi_id, host)
     if found is not None:
         log.info("an earlier run did not clean up after the multipath map of %s", scsi_id)
     return found or multipath.look(scsi_id, host)
@@ -50,7 +50,7 @@ def note(before: multipath.Before, there: Sequence[str], host: Host = THIS_HOST)
     cleanup_journal.note(before.scsi_id, MAP, disks, host, before.had_wwid)
 
 
-def left(scsi_id: str, host: Host = THIS_HOST) -> Optional[multipath.Before]:
+def stale(scsi_id: str, host: Host = THIS_HOST) -> Optional[multipath.Before]:
     """What a call has noted and not taken back: for `flush_map`; None where there is nothing of ours."""
     noted = cleanup_journal.read(scsi_id, MAP, host)
     if noted is None:
@@ -85,7 +85,7 @@ def clear(ids_of_pool: Callable[[], Sequence[str]], host: Host = THIS_HOST) -> N
             log.info("what a killed call has noted of the multipath map of %s stays for now: %s", scsi_id, problem)
 
 
-def left_behind(host: Host = THIS_HOST) -> List[str]:
+def stale_luns(host: Host = THIS_HOST) -> List[str]:
     """The SCSIids of LUNs with a map of ours at which no call of ours is. Nothing is touched."""
     maps = [one for one in cleanup_journal.unattended(MAP, host) if multipath.find_map(one, host) is not None]
     return [one for one in maps if _is_ours(one, host)]
@@ -111,7 +111,7 @@ def _is_listed_by_us(scsi_id: str, host: Host) -> bool:
 
 def _clear(scsi_id: str, named: Sequence[str], host: Host) -> None:
     """The LUN is locked now. A call that has had it since may have changed everything."""
-    before = left(scsi_id, host)
+    before = stale(scsi_id, host)
     if before is None or not _is_gone(scsi_id, host):
         return
     if not is_among(scsi_id, named):

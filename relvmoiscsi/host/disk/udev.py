@@ -141,7 +141,7 @@ def is_hidden(name: str, host: Host = THIS_HOST) -> bool:
     return any(line.startswith("E:" + _MARK + "=") for line in _database(name, host))
 
 
-def is_left_hidden(name: str, host: Host = THIS_HOST) -> bool:
+def is_stale_hidden(name: str, host: Host = THIS_HOST) -> bool:
     """Was the disk ("sdb") hidden when it came, and is no call at work on its LUN? A scan has brought it.
 
     To be asked while nobody scans: then that call was killed, or could not take the disk away.
@@ -158,7 +158,7 @@ def ids_here(host: Host = THIS_HOST) -> List[str]:
     """The SCSIids of all disks and maps of this host, but of disks that a scan has brought and that are hidden."""
     paths = [path for kind in ("sd*", "dm-*") for path in glob(os.path.join(escape(host.sysfs), "block", kind))]
     names = [os.path.basename(path) for path in paths]
-    found = {scsi_id_of_disk(name, host) for name in names if not is_left_hidden(name, host)}
+    found = {scsi_id_of_disk(name, host) for name in names if not is_stale_hidden(name, host)}
     return sorted(filter(None, found))
 
 
@@ -226,7 +226,7 @@ def wait_until_shown(scsi_id: str, seconds: float, host: Host = THIS_HOST) -> bo
     return False
 
 
-def left_hidden(host: Host = THIS_HOST) -> List[str]:
+def stale_hidden(host: Host = THIS_HOST) -> List[str]:
     """The disks ("sdb") that are hidden though no call that hides them is at work any more.
 
     It was killed, or could not take away what it has brought.
@@ -234,7 +234,7 @@ def left_hidden(host: Host = THIS_HOST) -> List[str]:
     Raises OSError, NotFound when that cannot be read.
     """
     disks = [os.path.basename(path) for path in glob(os.path.join(escape(host.sysfs), "block/sd*"))]
-    left = sorted((disk for disk in disks if is_left_hidden(disk, host)), key=_by_age)
+    left = sorted((disk for disk in disks if is_stale_hidden(disk, host)), key=_by_age)
     at_work = _hidden_now(host) if left else []
     return [disk for disk in left if disk not in at_work]
 
@@ -283,7 +283,7 @@ def hidden_adapters(adapters: Sequence[str], known: Iterable[str], host: Host = 
 def _show_behind(adapters: Sequence[str], host: Host) -> None:
     for disk in _disks_behind(adapters, host):
         try:
-            if is_left_hidden(disk, host) or _is_unseen(disk, host) and not _is_worked_on(disk, host):
+            if is_stale_hidden(disk, host) or _is_unseen(disk, host) and not _is_worked_on(disk, host):
                 _show_disk(disk, host, "add")  # multipathd of dom0 passes over a change of a path that is new to it
         except RelvmoiscsiError as error:
             log.warning("udev was not asked to look at %s again: %s", disk, error)

@@ -211,7 +211,7 @@ class Discovery:
             stay = take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values()
             for sentence in stay:
                 log.error("%s", sentence)
-            if stay and own_maps.left(self.scsi_id) is not None:
+            if stay and own_maps.stale(self.scsi_id) is not None:
                 return  # a map of ours may keep them: the next call takes that away, and then them
         if not is_known or self._failures and not (self.is_new or self._is_kept):
             return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know

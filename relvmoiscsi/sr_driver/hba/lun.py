@@ -168,9 +168,9 @@ def _multipath(deadline: Deadline) -> Host:
 
 def _take_back_stale_map(lun: HbaLun) -> None:
     """A map that a killed call has left, where multipathing has been switched off since."""
-    left = None if lun.multipathing else own_maps.left(lun.scsi_id)
-    if left is not None:
-        multipath.flush_map(left, STALE_MAP_SECONDS, _multipath(lun.deadline))
+    stale = None if lun.multipathing else own_maps.stale(lun.scsi_id)
+    if stale is not None:
+        multipath.flush_map(stale, STALE_MAP_SECONDS, _multipath(lun.deadline))
         own_maps.hand_over(lun.scsi_id)
 
 
@@ -180,7 +180,7 @@ def _flush_map(before: multipath.Before, deadline: Deadline) -> None:
 
 def _forget_map(before: multipath.Before) -> None:
     """Where disks stay that have come with this call, as they do not answer, multipathd makes a map of them yet."""
-    if own_maps.left(before.scsi_id) is None:
+    if own_maps.stale(before.scsi_id) is None:
         return
     if own_maps.is_over(before.scsi_id) or multipath.find_map(before.scsi_id) is None:
         multipath.flush_map(before, 0)  # one that has gone with its disks has left its entry in the list of WWIDs

@@ -42,7 +42,7 @@ def look_around(pool: lun_users.Pool) -> Before:
     """
     ports = set(hba.ports_online(hba.adapters()))
     disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
-    there = [one for one, disk in disks.items() if disk is None or not udev.is_left_hidden(disk)]
+    there = [one for one, disk in disks.items() if disk is None or not udev.is_stale_hidden(disk)]
     return Before(there, {*udev.ids_here(), *lun_users.ids_named(pool)}, ports)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from kit.doctor_world import TOP, failed, unreadable
 from relvmoiscsi.doctor import needs
-from relvmoiscsi.doctor.left_overs import examine_left_overs
 from relvmoiscsi.doctor.needs import (
     OUR_RULES,
     examine_firewall,
@@ -15,6 +14,7 @@ from relvmoiscsi.doctor.needs import (
     examine_rules,
     stop_in,
 )
+from relvmoiscsi.doctor.stale_resources import examine_stale_resources
 from relvmoiscsi.host.disk import cleanup_journal, multipath, own_maps
 from relvmoiscsi.host.locks.sm_locks import lun_lock
 
@@ -150,13 +150,13 @@ SCSI_ID = "36001405993c87c37fa84d02b7fa62c40"
 
 
 def test_a_host_where_no_call_was_killed_is_well(world):
-    assert examine_left_overs(world.host()).status == "ok"
+    assert examine_stale_resources(world.host()).status == "ok"
 
 
 def test_a_lun_that_a_killed_call_may_have_brought_is_a_warning(world):
     cleanup_journal.note(SCSI_ID, cleanup_journal.SCAN, ["1:0:0:0"], world.host())
 
-    finding = examine_left_overs(world.host())
+    finding = examine_stale_resources(world.host())
 
     assert (finding.name, finding.status) == ("left-overs", "warning")
     assert SCSI_ID in finding.sentence
@@ -167,16 +167,16 @@ def test_a_lun_that_a_call_works_on_is_no_left_over(world):
     cleanup_journal.note(SCSI_ID, cleanup_journal.SCAN, ["1:0:0:0"], world.host())
 
     with lun_lock(SCSI_ID, world.host()):
-        assert examine_left_overs(world.host()).status == "ok"
+        assert examine_stale_resources(world.host()).status == "ok"
 
 
 def test_a_map_that_a_killed_call_has_left_is_a_warning(world):
     own_maps.note(multipath.Before(SCSI_ID, False, True), [], world.host())
-    assert examine_left_overs(world.host()).status == "ok", "the map is gone"
+    assert examine_stale_resources(world.host()).status == "ok", "the map is gone"
     for name, content in (("dm/uuid", "mpath-" + SCSI_ID), ("dm/name", SCSI_ID), ("dev", "253:3")):
         world.put("/sys/block/dm-3/" + name, content + "\n")
 
-    finding = examine_left_overs(world.host())
+    finding = examine_stale_resources(world.host())
 
     assert finding.status == "warning" and finding.sentence.endswith(f"left the multipath map of LUN {SCSI_ID}.")
 
@@ -185,7 +185,7 @@ def test_a_disk_that_stays_hidden_is_a_warning_with_the_command_that_shows_it(wo
     world.put("/sys/block/sdc/dev", "8:32\n")
     world.put("/run/udev/data/b8:32", "E:RELVMOISCSI_HIDDEN=all\n")
 
-    finding = examine_left_overs(world.host())
+    finding = examine_stale_resources(world.host())
 
     assert finding.status == "warning" and "has left sdc hidden from udev" in finding.sentence
     assert "`echo change > /sys/block/sdc/uevent`" in finding.advice

@@ -466,7 +466,7 @@ def test_the_map_of_a_killed_call_goes_and_its_entry_in_the_list(killed):
     before = own_maps.look(LUN, killed.host)
     assert before == FIRST_TIME
     own_maps.note(before, ["sda"], killed.host)  # of the next call, which may be killed as well
-    assert own_maps.look(LUN, killed.host) == own_maps.left(LUN, killed.host) == FIRST_TIME
+    assert own_maps.look(LUN, killed.host) == own_maps.stale(LUN, killed.host) == FIRST_TIME
     assert noted(killed) == [LUN]
 
     flush_map(before, host=killed.expects((FLUSHED, killed.loses_map), (UNLISTED, crosses_out(killed))))
@@ -474,7 +474,7 @@ def test_the_map_of_a_killed_call_goes_and_its_entry_in_the_list(killed):
 
     assert (killed.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
     assert not (killed.root / "var/lib/relvmoiscsi").exists()
-    assert own_maps.left(LUN, killed.host) is None
+    assert own_maps.stale(LUN, killed.host) is None
 
 
 def test_an_entry_that_was_there_before_the_killed_call_stays(world):
@@ -517,7 +517,7 @@ def test_a_map_that_somebody_has_taken_since_is_no_longer_ours(killed, by, numbe
     else:
         killed.put("dev/disk/mpInuse/" + LUN, "")
 
-    assert own_maps.left(LUN, killed.host) is None
+    assert own_maps.stale(LUN, killed.host) is None
     assert own_maps.look(LUN, killed.host) == Before(LUN, had_map=True, had_wwid=True)
     assert noted(killed) == []
 
@@ -534,8 +534,8 @@ def test_after_a_reboot_the_entry_in_the_list_goes_where_nobody_has_made_a_map(k
 def test_the_map_that_multipathd_makes_of_our_entry_after_a_reboot_is_ours(killed):
     boot(killed, 2)
 
-    assert own_maps.look(LUN, killed.host) == own_maps.left(LUN, killed.host) == FIRST_TIME
-    assert own_maps.left_behind(killed.host) == [LUN]
+    assert own_maps.look(LUN, killed.host) == own_maps.stale(LUN, killed.host) == FIRST_TIME
+    assert own_maps.stale_luns(killed.host) == [LUN]
 
 
 def test_the_map_that_it_makes_of_an_entry_that_was_there_before_is_not(world):
@@ -545,7 +545,7 @@ def test_the_map_that_it_makes_of_an_entry_that_was_there_before_is_not(world):
     boot(world, 2)
     world.has_map(["sda"])
 
-    assert own_maps.left_behind(world.host) == [] and own_maps.look(LUN, world.host).had_map
+    assert own_maps.stale_luns(world.host) == [] and own_maps.look(LUN, world.host).had_map
     assert noted(world) == []
 
 
@@ -614,4 +614,4 @@ def test_a_note_that_cannot_be_read_makes_no_map_ours(world, content):
     world.has_map(["sda"])
     world.put(f"{cleanup_journal.DIRECTORY}/{LUN}", content)
 
-    assert own_maps.look(LUN, world.host).had_map and own_maps.left(LUN, world.host) is None
+    assert own_maps.look(LUN, world.host).had_map and own_maps.stale(LUN, world.host) is None

@@ -30,9 +30,9 @@ from relvmoiscsi.host.disk.udev import (
     hidden_adapters,
     ids_here,
     is_hidden,
-    is_left_hidden,
-    left_hidden,
+    is_stale_hidden,
     settle,
+    stale_hidden,
     switch_name,
     wait_for_multipath,
     wait_until_shown,
@@ -427,7 +427,7 @@ def test_disks_behind_an_adapter_that_are_hidden_still_are_shown_again(world):
     (world.root / "proc").symlink_to("/proc")  # it has who holds the switch
     with hidden(LUN, host=world.host):
         with hidden_adapters(["host1", "host2", "host3"], [], world.host):
-            assert [is_left_hidden(name, world.host) for name in ("sda", "sdc", "sdd")] == [True, False, False]
+            assert [is_stale_hidden(name, world.host) for name in ("sda", "sdc", "sdd")] == [True, False, False]
         assert [world.event_of(name) for name in ("sda", "sdb", "sdc", "sdd")] == ["add", "", "", ""]
 
 
@@ -603,7 +603,7 @@ def test_what_the_switch_of_a_call_that_was_just_killed_hides_is_not_left_hidden
     has_disk_behind(world, 1, "sdc", "8:32", OTHER, "E:RELVMOISCSI_HIDDEN=all")
     for age, left in ((OLD - 10, []), (OLD, ["sdc"])):
         killed(world, "scan-00000000-host1", age)
-        assert left_hidden(world.host) == left
+        assert stale_hidden(world.host) == left
 
 
 def test_a_lun_that_a_call_shows_is_left_out_of_what_calls_hide_that_were_killed_and_of_that_alone(world):

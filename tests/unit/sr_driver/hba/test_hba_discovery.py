@@ -132,7 +132,7 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
     for name in ("read", "note", "forget"):
         monkeypatch.setattr(cleanup_journal, name, here(getattr(cleanup_journal, name), made.world.host))
-    for name in ("disks_of", "hidden_adapters", "ids_here", "is_left_hidden"):
+    for name in ("disks_of", "hidden_adapters", "ids_here", "is_stale_hidden"):
         monkeypatch.setattr(udev, name, here(getattr(udev, name), made.world.host))
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
     monkeypatch.setattr(other_luns, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)
@@ -167,7 +167,7 @@ def test_what_a_map_of_ours_may_keep_is_for_the_next_call_to_take_away(host, mon
     host.mapped = [("1:0:0:7", "sdc")]
     host.stays = {"1:0:0:7": "The disk sdc at 1:0:0:7 stays: it is in use by multipath map /dev/mapper/clone."}
     left = multipath.Before(CLONE, False, False) if has_map else None
-    monkeypatch.setattr(discovery.own_maps, "left", lambda scsi_id: left)
+    monkeypatch.setattr(discovery.own_maps, "stale", lambda scsi_id: left)
 
     host.hold(host.lun())
 

@@ -99,7 +99,7 @@ def said(monkeypatch):
     monkeypatch.setattr(udev, "is_hidden", lambda _: True)
     monkeypatch.setattr(udev, "wait_until_shown", lambda *_: True)
     monkeypatch.setattr(own_maps, "look", lambda _: multipath.Before(SCSI_ID, False, False))
-    monkeypatch.setattr(own_maps, "left", lambda _: None)
+    monkeypatch.setattr(own_maps, "stale", lambda _: None)
     monkeypatch.setattr(own_maps, "note", told("note the map"))
     monkeypatch.setattr(own_maps, "clear", told("clear maps"))
     monkeypatch.setattr(multipath, "find_map", lambda _: None)
@@ -229,7 +229,7 @@ def test_a_disk_that_came_while_the_lun_was_being_hidden_is_known_to_have_been_t
 @pytest.mark.parametrize("is_over", [False, True])
 def test_the_note_of_a_map_goes_when_its_disks_are_gone(said, monkeypatch, is_over):
     """While they are there multipathd may make it again, as it does when a LUN answers at last."""
-    monkeypatch.setattr(own_maps, "left", lambda scsi_id: multipath.Before(scsi_id, False, False))
+    monkeypatch.setattr(own_maps, "stale", lambda scsi_id: multipath.Before(scsi_id, False, False))
     monkeypatch.setattr(own_maps, "is_over", lambda scsi_id: is_over and "taken back" in said)
     monkeypatch.setattr(multipath, "find_map", lambda _: multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m"))
     monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
@@ -242,7 +242,7 @@ def test_the_note_of_a_map_goes_when_its_disks_are_gone(said, monkeypatch, is_ov
 
 
 def test_a_map_that_a_killed_call_has_left_goes_where_multipathing_is_off_by_now(said, monkeypatch):
-    monkeypatch.setattr(own_maps, "left", lambda scsi_id: multipath.Before(scsi_id, False, False))
+    monkeypatch.setattr(own_maps, "stale", lambda scsi_id: multipath.Before(scsi_id, False, False))
     monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
 
     with session(lun_of(said)):

@@ -9,11 +9,11 @@ from relvmoiscsi.host.this_host import Host
 _NEXT_CALL = "Repeat the call, or `xe sr-probe type=relvmohba` for that SCSIid: either takes it away."
 
 
-def examine_left_overs(host: Host) -> Finding:
+def examine_stale_resources(host: Host) -> Finding:
     """LUNs that a scan of a killed call has brought, disks that are hidden, maps. No call is at work at any of them."""
     try:
         scanned = cleanup_journal.unattended(cleanup_journal.SCAN, host)
-        disks, maps = udev.left_hidden(host), own_maps.left_behind(host)
+        disks, maps = udev.stale_hidden(host), own_maps.stale_luns(host)
     except (OSError, NotFound) as error:
         return unknown("left-overs", f"What killed calls have left is not known: {error}", AS_ROOT)
     if scanned:
