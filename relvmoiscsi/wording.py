@@ -17,6 +17,11 @@ def human_size(size: int) -> str:
     return "{} {}".format(shown[:-2] if shown.endswith(".0") else shown, _UNITS[unit])
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: "1 LUN", "2 LUNs"."""
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def printable(text: str) -> str:
     """Text from the disk, safe to print: control characters are shown, not sent to a terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

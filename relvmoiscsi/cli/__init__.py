@@ -102,4 +102,4 @@ def _json(facts: Dict[str, Any]) -> str:
 def _how_to_tell(arguments: "Namespace") -> str:
     if not hasattr(arguments, "device"):
         return ""
-    return f" `relvmoiscsi show {arguments.device}` tells what state {arguments.device} is in."
+    return f" `relvmoiscsi show {arguments.device}` shows the state of {arguments.device}."

@@ -15,7 +15,7 @@ def must_be_able_to_ask(arguments: argparse.Namespace) -> None:
         return
     if arguments.json or sys.stdin is None or sys.stderr is None or not sys.stdin.isatty():
         see_plan = ", or --dry-run to see the plan" if hasattr(arguments, "dry_run") else ""
-        raise UsageError(f"Nobody can be asked here; say --yes{see_plan}.")
+        raise UsageError(f"No terminal to confirm on: use --yes{see_plan}.")
 
 
 def ask(arguments: argparse.Namespace, question: str) -> None:
@@ -35,7 +35,7 @@ def tell(text: str, end: str = "\n") -> None:
     try:
         write_text(sys.stderr, text + end)
     except OSError as error:
-        raise UsageError(f"The question cannot be shown: {error.strerror}; say --yes.") from error
+        raise UsageError(f"The question cannot be shown: {error.strerror}. Use --yes.") from error
 
 
 def _typed(question: str) -> str:

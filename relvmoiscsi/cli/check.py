@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from relvmoiscsi.cli.opening import Opened
 
 _CHECK = """\
-Nothing is written. Of a damaged LUN every defect is told, with its place; the exit status is 5.
-With --original, both are read in full where they hold data: on a block device that takes as
-long as reading it. A terminal shows how far it is, and how long the rest takes.
+Writes nothing. On a damaged LUN, prints every defect with its position; the exit status is 5. With
+--original, reads all data of both devices and compares them. On a terminal, a bar shows the progress and the
+remaining time.
 
 example:
   relvmoiscsi check /dev/sdc --original /dev/sdb"""
@@ -29,14 +29,14 @@ example:
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     check = takes_device(make(_check, _CHECK))
-    what = "prove that the two share no identity and all data"
+    what = "also check that both devices share no identity and hold the same data"
     check.add_argument("--original", metavar="DEVICE", type=device_word, help=what)
     check.add_argument("--identities-only", action="store_true", help="with --original: do not compare guest data")
 
 
 def _check(arguments: argparse.Namespace) -> Answer:
     if arguments.identities_only and not arguments.original:
-        raise UsageError("--identities-only goes with --original.")
+        raise UsageError("--identities-only needs --original.")
     with opened_to_read(arguments, arguments.device) as device:
         found = engine.inspect(device)
         facts = report.inspection_facts(arguments.device, found)

@@ -41,10 +41,16 @@ def check_login(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name[2:].replace("-", "_"), None) is not None:
             from relvmoiscsi.errors import UsageError  # noqa: PLC0415
 
-            raise UsageError(f"{name} goes with the URL of a LUN: no login is made for a path.")
+            raise UsageError(f"{name} needs the URL of a LUN: a path needs no login.")
 
 
 def takes_login(parser: argparse.ArgumentParser) -> None:
     """Have the parser take who logs in to the target of a URL."""
-    parser.add_argument("--initiator-name", metavar="IQN", help="with a URL: who logs in; by default this machine")
-    parser.add_argument("--chap-file", metavar="FILE", help="with a URL: CHAP users and passwords, NAME=VALUE a line")
+    parser.add_argument(
+        "--initiator-name",
+        metavar="IQN",
+        help="with a URL: initiator name to log in with; default: the name of this machine",
+    )
+    parser.add_argument(
+        "--chap-file", metavar="FILE", help="with a URL: file with CHAP users and passwords, one NAME=VALUE per line"
+    )

@@ -28,10 +28,10 @@ HOST = THIS_HOST
 _INTRODUCER = "opt/xensource/libexec/local-device-change"
 
 _DIRECT = """\
-A direct LUN is a VDI of this host's udev SR ("Removable storage"), without LVM or VHD between the VM and the array.
-Its link, /dev/xapi/block/NAME, leads to the LUN's multipath map, or to its disk where there is no multipathing. The
-names stand in the section [direct] of /etc/relvmoiscsi.conf. A LUN that an SR uses is refused, and so is one behind
-iSCSI, unless you say that you keep its session.
+A direct LUN is a VDI of this host's udev SR ("Removable storage"), without LVM or VHD between the VM and the
+array. Its link, /dev/xapi/block/NAME, leads to the LUN's multipath map, or to its disk where there is no
+multipathing. The names stand in the section [direct] of /etc/relvmoiscsi.conf. The command refuses a LUN that
+an SR uses. It refuses a LUN behind iSCSI without --iscsi.
 
 example:
   relvmoiscsi direct add database-log 36001405993c87c37fa84d02b7fa62c40
@@ -39,25 +39,27 @@ example:
   relvmoiscsi direct remove database-log"""
 
 _ADD = """\
-The LUN need not be there yet. Harmless when it is done already.
+The LUN may appear later. To repeat the command is harmless.
 
-Nothing here keeps an iSCSI session for a VM: SM ends it, under a running VM, when it detaches its last SR on the
-same target, and after a restart of the host nobody logs in. So a LUN behind iSCSI is refused, unless --iscsi says
-that you see to both.
+relvmoiscsi keeps no iSCSI session for a VM. SM logs out when it detaches its last SR on the target, even
+under a running VM. After a restart of the host, no program logs in. The command therefore refuses a LUN
+behind iSCSI, unless --iscsi confirms that you keep the session and log in at boot.
 
 example:
   relvmoiscsi direct add database-log 36001405993c87c37fa84d02b7fa62c40"""
 
-_WITHOUT_SESSION = "Should it come by iSCSI, nothing keeps its session for a VM; see `relvmoiscsi direct add --help`."
+_WITHOUT_SESSION = (
+    "If the LUN comes by iSCSI, no program keeps its session for a VM; see `relvmoiscsi direct add --help`."
+)
 
 _REMOVE = """\
-Only when no VM has it as a disk. What is on the LUN stays.
+Refused while a VM has the LUN as a disk. The data on the LUN is not changed.
 
 example:
   relvmoiscsi direct remove database-log"""
 
 _LIST = """\
-For each: whether its LUN is there, and the link; if not, why.
+Shows the device, the size and the link of each direct LUN, or why there is no link.
 
 example:
   relvmoiscsi direct list"""
@@ -78,21 +80,21 @@ def add_command(make: Maker) -> None:
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
-        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="say more on stderr")
+        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
         return sub
 
-    adding = command("add", _add, "make a LUN a direct one, under a name", _ADD)
-    adding.add_argument("name", metavar="NAME", help="of the link in /dev/xapi/block")
-    adding.add_argument("scsi_id", metavar="SCSIID", help="of the LUN, as `scsi_id -g` prints it")
-    adding.add_argument("--iscsi", action="store_true", help="a LUN behind iSCSI is welcome: you keep its session")
-    removing = command("remove", _remove, "take it away from the udev SR", _REMOVE)
-    removing.add_argument("name", metavar="NAME", help="as `list` has it")
-    command("list", _list, "tell how it stands with each", _LIST)
+    adding = command("add", _add, "give a LUN a name and make the LUN a direct LUN", _ADD)
+    adding.add_argument("name", metavar="NAME", help="name of the link in /dev/xapi/block")
+    adding.add_argument("scsi_id", metavar="SCSIID", help="SCSIid of the LUN, as `scsi_id -g` prints it")
+    adding.add_argument("--iscsi", action="store_true", help="accept a LUN behind iSCSI; you keep its session")
+    removing = command("remove", _remove, "remove a direct LUN from the udev SR", _REMOVE)
+    removing.add_argument("name", metavar="NAME", help="name of the direct LUN, as `list` prints it")
+    command("list", _list, "show the state of each direct LUN", _LIST)
     command("udev", _udev, "", "What udev asks: the name of the link that a device gets").add_argument("kernel_name")
 
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
-    raise UsageError("Say what to do: `relvmoiscsi direct add`, `remove` or `list`; --help tells more.")
+    raise UsageError("Give a subcommand: `relvmoiscsi direct add`, `remove` or `list`; see --help.")
 
 
 # --- add
@@ -156,7 +158,7 @@ def _check_device(device: str, is_new: bool, notes: List[str]) -> None:
         direct.check_unused(device, HOST)
     owner = direct.check_content(device, look, HOST)
     if owner.vg_name:
-        note = "It holds the volume group {}, which LVM commands of this host see as well; {}."
+        note = "It holds the volume group {}, which LVM commands of this host also see; {}."
         note = note.format(
             ascii(owner.vg_name), "the page on direct LUNs, docs/direct-luns.rst beside README.rst, has a filter"
         )
@@ -227,7 +229,7 @@ def _vdi(entry: Entry, notes: List[str]) -> str:
             found = pool.vdis(link) or _introduced(entry, link, pool, notes)
             return str(next(iter(found.values()))["uuid"]) if found else ""
     except RelvmoiscsiError as error:
-        notes.append(f"Its VDI could not be looked for: {error.message}")
+        notes.append(f"The VDI of the LUN could not be found: {error.message}")
         return ""
 
 
@@ -244,7 +246,10 @@ def _introduced(entry: Entry, link: str, pool: "_Pool", notes: List[str]) -> Dic
     found = pool.vdis(link)
     if not found:
         sr = next(iter(srs.values()))["uuid"]
-        advice = "It is no VDI yet; `xe vdi-introduce uuid=$(uuidgen) sr-uuid={} type=user location={}` makes it one."
+        advice = (
+            "The LUN is not a VDI yet. To make a VDI: "
+            "`xe vdi-introduce uuid=$(uuidgen) sr-uuid={} type=user location={}`."
+        )
         notes.append(advice.format(sr, link))
     return found
 
@@ -259,19 +264,19 @@ def _remove(arguments: argparse.Namespace) -> Answer:
         entry = read_section(text).named(arguments.name)
         with in_state(NOT_CHANGED):
             if entry is None:
-                raise NotFound(f"There is no direct LUN of the name {arguments.name!r}.")
+                raise NotFound(f"There is no direct LUN with the name {arguments.name!r}.")
             for device in _devices(entry):
                 direct.check_unused(device, HOST)
             _check_no_vm(entry, notes)
             new_text = without_entry(text, entry.name)
         replace_config(HOST.config, new_text)
     if not direct.remove_link(entry, HOST):
-        raise Refused(f"{direct.link_of(entry.name, HOST)} is still there; udev did not take it away.").in_state(
+        raise Refused(f"{direct.link_of(entry.name, HOST)} still exists: udev did not remove the link.").in_state(
             f"{HOST.config} has {entry.name} no longer."
         )
     _forget(entry, notes)
     facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": direct.link_of(entry.name, HOST), "notes": notes}
-    text = f"{entry.name} (LUN {entry.scsi_id}) is no direct LUN any more."
+    text = f"{entry.name} (LUN {entry.scsi_id}) is no longer a direct LUN."
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
@@ -297,11 +302,11 @@ def _check_no_vm(entry: Entry, notes: List[str]) -> None:
             if vbds:
                 vm = pool.call("VM.get_record", pool.call("VBD.get_record", vbds[0])["VM"])
                 raise Refused(
-                    "{} is a disk of the VM {} ({!r}). Take it from the VM first: `xe vbd-list` and "
-                    "`xe vbd-destroy`.".format(entry.name, vm.get("uuid"), vm.get("name_label"))
+                    "{} is a disk of the VM {} ({!r}). Remove the disk from the VM first: `xe vbd-list` and `xe "
+                    "vbd-destroy`.".format(entry.name, vm.get("uuid"), vm.get("name_label"))
                 )
     except XapiFailure as error:
-        notes.append(f"Whether a VM has it as a disk could not be asked of xapi: {error.message}")
+        notes.append(f"xapi could not be asked whether a VM has the LUN as a disk: {error.message}")
 
 
 def _forget(entry: Entry, notes: List[str]) -> None:
@@ -310,7 +315,7 @@ def _forget(entry: Entry, notes: List[str]) -> None:
             for ref in pool.vdis(direct.link_of(entry.name, HOST)):
                 pool.call("VDI.forget", ref)
     except RelvmoiscsiError as error:
-        notes.append(f"Its VDI could not be forgotten: {error.message} `xe vdi-forget` does it.")
+        notes.append(f"The VDI of the LUN could not be forgotten: {error.message} Run `xe vdi-forget`.")
 
 
 # --- list
@@ -320,7 +325,7 @@ def _list(_arguments: argparse.Namespace) -> Answer:
     section = read_section(read_config(HOST.config))
     found = [(entry, direct.status_of(entry, look, HOST)) for entry in section.entries]
     facts = {"luns": [_facts(entry, status) for entry, status in found], "problems": list(section.problems)}
-    lines = _table(found) if found else ["There are no direct LUNs."]
+    lines = _table(found) if found else ["This host has no direct LUNs."]
     lines += [f"{HOST.config}: {printable(problem)}" for problem in section.problems]
     return Answer(facts, "\n".join(lines))
 
@@ -371,7 +376,7 @@ def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
     else:
         lines = [f"{direct.link_of(entry.name, HOST)} will appear with its LUN. {printable(status.problem)}"]
     if vdi:
-        lines.append(f"It is the VDI {vdi}.")
+        lines.append(f"The LUN is the VDI {vdi}.")
     return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
 
 

@@ -14,12 +14,13 @@ from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import printable
 
 _DOCTOR = """\
-Run it as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or CloudStack no longer
-detects the driver. It looks at this host, at what xapi knows, and by way of xapi at the other hosts of the pool; it
-changes nothing. The last line says "Ready.", or "Not ready" with the reason and what to do.
+Run it as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or CloudStack no
+longer detects the driver. The command checks this host, the records of xapi and, through xapi, the other
+hosts of the pool. It changes nothing. The last line says "Ready.", or "Not ready" with the reason and what to
+do.
 
 exit status:
-  0 ready, maybe with warnings     4 not ready, or something that matters could not be looked at
+  0 ready, maybe with warnings     4 not ready, or an important check was impossible
 
 example:
   relvmoiscsi doctor"""
@@ -28,7 +29,9 @@ example:
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     doctor = make(_doctor, _DOCTOR)
-    doctor.add_argument("--root", metavar="DIR", default="/", help="look at the host whose files are in DIR, a chroot")
+    doctor.add_argument(
+        "--root", metavar="DIR", default="/", help="check the host whose root file system is in DIR, a chroot"
+    )
 
 
 def _doctor(arguments: argparse.Namespace) -> Answer:

@@ -120,10 +120,10 @@ class PoolAnswer(NamedTuple):
         }
 
 
-NOBODY_NEEDED = PoolAnswer("Nobody was asked whether it is in use: there is nothing to write.")
+NOBODY_NEEDED = PoolAnswer("No pool was asked whether the LUN is in use: there is nothing to write.")
 _IMAGE_FILE = PoolAnswer("This is an image file: no pool was asked whether it is in use.")
-_NO_XAPI = PoolAnswer("No xapi here: nobody was asked whether this LUN is in use.")
-_NO_SCSI_ID = PoolAnswer("It has no SCSIid, so xapi cannot be asked: nobody was asked whether it is in use.")
+_NO_XAPI = PoolAnswer("No xapi on this machine: no pool was asked whether this LUN is in use.")
+_NO_SCSI_ID = PoolAnswer("The LUN has no SCSIid: no pool was asked whether this LUN is in use.")
 
 
 def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
@@ -142,10 +142,10 @@ def ask_pool(path: str, ids: ScsiIds, new_sr: str = "") -> PoolAnswer:
             return _answer_of(list(xapi.records("pool").values()), ids, read_pool(xapi), new_sr)
     except XapiFailure as failure:
         problem = Refused(
-            "Whether this pool uses the LUN {} cannot be told: {} See to it that xapi answers "
-            "(`xe-toolstack-restart` starts it anew), then try again.".format(" or ".join(ids.names), failure.message)
+            "xapi cannot say whether this pool uses the LUN {}: {} Make xapi answer (`xe-toolstack-restart` "
+            "restarts xapi), then repeat the command.".format(" or ".join(ids.names), failure.message)
         )
-        return PoolAnswer("xapi does not answer: it is not known whether this LUN is in use.", objection=problem)
+        return PoolAnswer("xapi does not answer: this LUN may be in use.", objection=problem)
 
 
 def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: Pool, new_sr: str) -> PoolAnswer:
@@ -161,7 +161,7 @@ def _answer_of(pools: Sequence[Mapping[str, Any]], ids: ScsiIds, pool: Pool, new
     twin = None
     if any(sr.get("uuid") == new_sr for sr in pool.srs.values()):
         twin = Refused(
-            f"This pool has an SR {new_sr} already: two LUNs with one --sr-uuid share every identity. Give another one."
+            f"This pool has an SR {new_sr} already: give another --sr-uuid, or two LUNs share every identity."
         )
     return PoolAnswer(f"The pool {called} was asked: it does not use this LUN.", uuid, label, twin)
 
@@ -174,15 +174,15 @@ def verify_not_in_use(arguments: argparse.Namespace, found: PoolAnswer, ids: Scs
     """
     if arguments.not_in_use:
         if found.objection is not None:
-            _warn(f"--not-in-use: {arguments.device} is written to in spite of this: {found.objection.message}")
+            _warn(f"--not-in-use: {arguments.device} will be changed despite this refusal: {found.objection.message}")
         was_needed = found.objection is not None or is_nobody_asked(arguments.device, found)
         return found._replace(is_overridden=was_needed)
     problem = found.objection or _unsaid(arguments, found, ids)
     if problem is not None and getattr(arguments, "dry_run", False):
-        say("note: this would be refused: " + printable(problem.message))
+        say("note: a run without --dry-run is refused: " + printable(problem.message))
     elif problem is not None:
         if problem is found.objection:
-            problem.message += " If you know better, --not-in-use overrides that."
+            problem.message += " If this is wrong, override with --not-in-use."
         raise problem.in_state(NOTHING_WRITTEN)
     return found
 
@@ -199,13 +199,13 @@ def _unsaid(arguments: argparse.Namespace, found: PoolAnswer, ids: ScsiIds) -> O
         return None
     if ids.own is None:
         return Refused(
-            f"Nobody was asked whether {path} is in use, and no SCSIid tells it from its original. Give --not-in-use "
-            "if it is the clone and nobody uses it."
+            f"No pool was asked whether {path} is in use, and the device has no SCSIid. If the device is the "
+            "unused clone, use --not-in-use."
         )
     if arguments.yes:
         return Refused(
-            f"Nobody was asked whether {path} is in use, and --yes alone does not tell it from its original. Give the "
-            "SCSIid of the clone with --scsi-id, or --not-in-use."
+            f"No pool was asked whether {path} is in use, and --yes alone does not identify the clone. Add "
+            "--scsi-id with the SCSIid of the clone, or --not-in-use."
         )
     return None
 

@@ -16,7 +16,7 @@ from relvmoiscsi.wording import human_size, printable
 if TYPE_CHECKING:
     from relvmoiscsi.cli.opening import Opened
 
-_AT_WORK = "The storage manager was at work on it when the copy was taken, or is at work now."
+_AT_WORK = "The storage manager was working on the SR when the copy was taken, or is working now."
 
 
 class Identification(NamedTuple):

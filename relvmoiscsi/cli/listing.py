@@ -69,8 +69,8 @@ def _say_alike(infos: Sequence[LunInfo], number: Optional[int] = None) -> None:
     for scsi_id, numbers in by_id.items():
         if len(numbers) > 1 and number in (None, *numbers):
             say(
-                f"note: the LUNs {', '.join(map(str, numbers))} have one SCSIid, {printable(scsi_id)}: it does not "
-                "tell a clone from its original. Nothing is written to them by a URL."
+                f"note: the LUNs {', '.join(map(str, numbers))} have one SCSIid, {printable(scsi_id)}: it does "
+                "not identify the clone. The command writes to none of them by a URL."
             )
 
 

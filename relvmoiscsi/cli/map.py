@@ -14,10 +14,10 @@ from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.mapfile import derived_ids
 
 _MAP = """\
-With --device, the whole map of a resignatured LUN, from the journal on it; LVM uses that space again one day.
-Without: new ids follow from the UUID of the new SR and the old ids, unless --map chose others. OLD is the UUID of
-a VDI, or the id of a PV, VG or LV, with its dashes or without; not the old SR's UUID, which became NEW itself. What
---json prints is also a file for `resignature --map`.
+With --device, prints the whole map of a resignatured LUN from its journal, until LVM overwrites that space.
+With --sr, computes each new id from the UUID of the new SR and the old id. This is wrong for ids that
+`resignature --map` has chosen. OLD is the UUID of a VDI, or the id of a PV, VG or LV, with or without dashes.
+OLD is not the UUID of the old SR, which became NEW. `resignature --map` accepts the output of --json.
 
 example:
   relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b
@@ -27,17 +27,17 @@ example:
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     parser = make(_map, _MAP)
-    what = "a resignatured LUN: print its whole map"
+    what = "print the whole map of this resignatured LUN"
     parser.add_argument("--device", dest="lun", metavar="DEVICE", type=device_word, help=what)
     takes_login(parser)
     parser.add_argument("--sr", metavar="NEW", help="UUID of the new SR")
-    parser.add_argument("old", metavar="OLD", nargs="*", help="UUID of a VDI, or LVM id, as it was before")
+    parser.add_argument("old", metavar="OLD", nargs="*", help="UUID of a VDI or LVM id on the original")
 
 
 def _map(arguments: argparse.Namespace) -> Answer:
     if arguments.lun is not None:
         if arguments.sr is not None or arguments.old:
-            raise UsageError("--device gives the whole map: leave --sr and the ids away.")
+            raise UsageError("--device prints the whole map: remove --sr and the ids.")
         return _map_of(arguments)
     if arguments.sr is None or not arguments.old:
         raise UsageError("Give --sr and at least one old id, or --device.")
@@ -58,11 +58,11 @@ def _map_of(arguments: argparse.Namespace) -> Answer:
     if found.problem is not None:
         raise found.problem
     if found.state != engine.RESIGNATURED:
-        raise NotFound(f"{path} is not resignatured: no map is on it.")
+        raise NotFound(f"{path} is not resignatured and holds no map.")
     if found.run is None:
         raise NotFound(
-            f"LVM has used the space of the journal on {path}, and the map was in it. Look in SMlog or syslog, or in a "
-            "file of --map-out; `relvmoiscsi map --sr NEW OLD` tells what became of an old id."
+            f"LVM has overwritten the journal with the map on {path}. Look for the map in SMlog, in syslog or in "
+            "the file of --map-out. `relvmoiscsi map --sr NEW OLD` computes the new id of an old id."
         )
     facts = {"device": path, **report.map_facts(found.lun, found.run.ids)}
     return Answer(facts, "\n".join([f"{path} was resignatured:", *report.whole_map_lines(found.lun, found.run.ids)]))

@@ -25,7 +25,7 @@ def written(run: Command) -> Command:
     """The same command, which writes what it answers to the file of --map-out."""
 
     def command(arguments: argparse.Namespace) -> Answer:
-        look = f"`relvmoiscsi show {arguments.device}` tells what state {arguments.device} is in."
+        look = f"`relvmoiscsi show {arguments.device}` shows the state of {arguments.device}."
         with new_file(arguments.map_out, look) as finish:
             answer = run(arguments)
             return answer if finish(answer.facts) else answer._replace(status=EXIT_NOT_PRINTED)
@@ -61,9 +61,7 @@ class _MapFile:
         self._new = os.path.join(directory, f".{name}.{os.urandom(6).hex()}")
         try:
             if not _is_free(self._path):
-                raise UsageError(
-                    f"{path} is there already, and --map-out replaces nothing. Name a file that is not there yet."
-                )
+                raise UsageError(f"{path} already exists and --map-out replaces no file. Give the name of a new file.")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
             self._file = os.fdopen(os.open(self._new, flags, 0o600), "wb")
             take_over(self._path, self._file.fileno())
@@ -83,7 +81,7 @@ class _MapFile:
             os.rename(self._new, self._path)
             sync_directory(os.path.dirname(self._path))
         except OSError as error:
-            say(f"It is done, but the map cannot be written to {self._path}: {error.strerror}. {self._look}")
+            say(f"The run is complete, but the map cannot be written to {self._path}: {error.strerror}. {self._look}")
             return False
         return True
 

@@ -48,11 +48,13 @@ _LOOKED_AT = Range(0, 8192)
 
 def writes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The same parser, which takes DEVICE and what a command that writes takes."""
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--not-in-use", action="store_true", help="you know that nobody uses the LUN")
-    parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the LUN; refused where the device has another one")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
-        "--map-out", metavar="FILE", help="write what --json prints, with the old-to-new map, to a new FILE"
+        "--not-in-use", action="store_true", help="proceed even if xapi reports the LUN in use or does not answer"
+    )
+    parser.add_argument("--scsi-id", metavar="ID", help="SCSIid of the clone; refuse a device with another SCSIid")
+    parser.add_argument(
+        "--map-out", metavar="FILE", help="write the JSON output, with the old-to-new map, to a new FILE"
     )
     parser.set_defaults(run=map_out.written(parser.get_default("run")))
     return takes_device(parser)
@@ -81,7 +83,7 @@ class Target:
             pool = guard.verify_not_in_use(arguments, guard.ask_pool(self.path, self.ids, new_sr), self.ids)
             found = self.identification = identify(self.device, self.ids.own, pool, lun, sr_uuid)
         if not arguments.yes and not getattr(arguments, "dry_run", False):
-            say(f"{self.path} is about to be changed:")
+            say(f"{self.path} will be changed:")
             tell("\n".join(found.lines()))
         return found
 
@@ -121,7 +123,8 @@ class Target:
         if now != self._seen:
             offset = next(at for at, pair in enumerate(zip(now, self._seen)) if pair[0] != pair[1])
             raise Refused(
-                f"{self.path} changed at byte {offset} since it was read: something else writes to it. It is in use."
+                f"{self.path} changed at byte {offset} since the first read. "
+                "Another program or host writes to this device: the LUN is in use."
             )
 
 

@@ -72,7 +72,7 @@ def initiator_name(given: Optional[str]) -> str:
     """The IQN to log in with. Raises UsageError for what cannot be one."""
     if given is not None:
         if not _INITIATOR.match(given):
-            raise UsageError(f"{given!r} is no initiator name: it begins with iqn., eui. or naa.")
+            raise UsageError(f"{given!r} is not an initiator name: begin with iqn., eui. or naa.")
         return given
     for line in text_of(guard.HOST.at(INITIATOR_FILE)).splitlines():
         key, _, value = line.partition("=")
@@ -97,9 +97,9 @@ def credentials(arguments: argparse.Namespace, url: Url) -> Credentials:
         if user and not secret:
             raise UsageError(f"The CHAP user {user!r} has no password: give {where}, or --chap-file with that line.")
         if secret and not user:
-            raise UsageError(f"{where} is a password without a user: name the CHAP user as well.")
+            raise UsageError(f"{where} is a password without a user: give the CHAP user as well.")
     if found.incoming_user and not found.user:
-        raise UsageError(f"The target proves itself to a CHAP user alone: give {USER} and {SECRET} as well.")
+        raise UsageError(f"The target authenticates only to a CHAP user: give {USER} and {SECRET} as well.")
     return found
 
 
@@ -109,7 +109,7 @@ def _in_file(path: str) -> Dict[str, str]:
         with open(path, encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
             if stat.S_ISREG(mode) and mode & 0o077:
-                raise UsageError(f"{path} holds passwords, and not its owner alone may use it. Run `chmod 600 {path}`.")
+                raise UsageError(f"{path} holds passwords and is accessible to other users. Run `chmod 600 {path}`.")
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
@@ -120,7 +120,7 @@ def _in_file(path: str) -> Dict[str, str]:
             continue
         name, is_set, value = line.partition("=")
         if name.strip() not in found or not is_set:
-            raise UsageError(f"Line {number} of {path} is none of {', '.join(_NAMES)}, each with `=` and its value.")
+            raise UsageError(f"Line {number} of {path} is not NAME=VALUE with one of the names {', '.join(_NAMES)}.")
         found[name.strip()] = value.strip()
     return found
 
@@ -186,7 +186,7 @@ def opened_url(
     """
     login = _login(arguments, text)
     if login.url.lun is None:
-        raise UsageError(f"{text} names no LUN, expected {FORM}. `relvmoiscsi show {text}` lists what is there.")
+        raise UsageError(f"{text} names no LUN, expected {FORM}. `relvmoiscsi show {text}` lists the LUNs.")
     patience = Patience(seconds)
     with ExitStack() as held:
         with _who_asked(login.initiator):
@@ -203,7 +203,7 @@ def _who_asked(initiator: Initiator) -> Iterator[None]:
     except (NotFound, Refused) as problem:
         asks_for_it = problem.sm_key in ("ISCSILogin", "ISCSIDiscovery", "ISCSIDevice")
         if asks_for_it and initiator.name not in problem.message:
-            problem.message += f" This machine is {initiator.name} to the array."
+            problem.message += f" The initiator name of this machine is {initiator.name}."
         raise
 
 
@@ -229,7 +229,9 @@ def lun_lock(scsi_id: Optional[str]) -> ContextManager[object]:
     if os.geteuid() == 0:
         guard.take(held, sm_locks.lun_lock(scsi_id, guard.HOST, guard.LOCK_SECONDS))
     elif _is_locked_by_root(scsi_id):
-        raise Refused(f"The SR driver, or a command of root, is at work on the LUN {scsi_id}. Try again later.")
+        raise Refused(
+            f"The SR driver, or a command of root, is working on the LUN {scsi_id}. Repeat the command later."
+        )
     guard.take(held, lun_name(scsi_id, guard.LOCK_SECONDS, guard.HOST))
     return held
 
@@ -250,8 +252,7 @@ def refuse_where_seen(text: str, scsi_id: Optional[str]) -> None:
     if disks:
         names = ", ".join("/dev/" + name for name in disks)
         raise Refused(
-            f"This machine sees {text} as {names} already. Give the command that device instead, or its multipath map "
-            "where there is one."
+            f"This machine sees {text} as {names} already. Give the command that device instead, or its multipath map."
         ).in_state(NOTHING_WRITTEN)
 
 
@@ -259,7 +260,7 @@ def say_where_seen(scsi_id: Optional[str]) -> None:
     """Tell of disks that came while the LUN was written to: what was read of them may be old."""
     for name in _seen_as(scsi_id):
         say(
-            f"note: meanwhile this machine has found the LUN as /dev/{name}. Drop what it has read of it: "
+            f"note: during the run this machine found the LUN as /dev/{name}. Drop its cached data: "
             f"`blockdev --flushbufs /dev/{name}; udevadm trigger --action=change /dev/{name}`."
         )
 

@@ -3,16 +3,16 @@
 
 #: The commands and what each does, in the order of --help; each is the module of that name, which --help does not need.
 COMMANDS = {
-    "show": "what is on it: SR, VDIs as a tree of chains, state",
-    "check": "verify every structure on it",
-    "resignature": "give it new identities",
-    "recover": "settle a run that was cut",
-    "undo": "give the old identities back, while that is possible",
-    "map": "tell what old ids became, from the new SR's UUID",
-    "doctor": "tell whether this host and its pool are ready for the SR driver",
-    "settings": "tell what holds for the SR driver on this host, and change it",
-    "direct": "give LUNs to VMs as they are: add, remove, list",
-    "pool": "clones as SRs on all hosts of a pool, and their VMs: luns, attach, map, clone, discard",
+    "show": "show the SR, its VDIs as a tree of chains, and the state of the LUN",
+    "check": "verify every structure on the LUN",
+    "resignature": "give the clone new identities",
+    "recover": "finish an interrupted run or roll it back",
+    "undo": "restore the old identities, while LVM has not changed the volume group",
+    "map": "translate old ids to new ids, from the UUID of the new SR",
+    "doctor": "check whether this host and its pool are ready for the SR driver",
+    "settings": "show or change the SR driver's settings on this host",
+    "direct": "give LUNs to VMs without LVM or VHD: add, remove, list",
+    "pool": "attach clones as SRs on all hosts of a pool, clone their VMs, discard them",
 }
 
 _PAGE = """\
@@ -36,8 +36,8 @@ example:
 
 exit status:
   0 done     2 usage     3 not found     4 refused: unsafe; doctor: not ready     5 unreadable or damaged
-  6 a program failed     7 the device failed     8 an unfinished run: recover it     9 done in part
-  70 a bug     74 it is done, but the result could not be printed     130 interrupted"""
+  6 a program failed     7 the device failed     8 an unfinished run: recover it     9 partly done
+  70 a bug     74 done, but the result could not be printed     130 interrupted"""
 
 
 def page() -> str:

@@ -93,7 +93,13 @@ def _describe(sub: argparse.ArgumentParser, what: str, module: ModuleType) -> No
         sub.description = what + ".\n\n" + more
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
-        sub.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; twice: everything")
+        sub.add_argument(
+            "-v",
+            "--verbose",
+            action="count",
+            default=0,
+            help="print more on stderr; twice: every command and its output",
+        )
         return sub
 
     module.add_command(command)

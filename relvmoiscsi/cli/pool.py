@@ -29,12 +29,12 @@ from relvmoiscsi.pool.vms import discard as made_vms
 from relvmoiscsi.pool.vms import forget
 from relvmoiscsi.pool.vms.discard import Plan
 from relvmoiscsi.scsi_id_text import is_scsi_id
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import counted, human_size, printable
 
 _POOL = """\
-By XenAPI alone, from any machine: nothing is installed on this one but relvmoiscsi and the module XenAPI
-(`pip install .[pool]` in a clone of its repository; dom0 has its own). relvmoiscsi must be installed on the pool's
-hosts. A user with the role pool-operator may do everything but --hba, which takes pool-admin.
+Works from any machine by XenAPI alone. This machine needs relvmoiscsi and the module XenAPI (`pip install
+.[pool]` in a clone of the repository; dom0 has its own). Every host of the pool needs relvmoiscsi. The role
+pool-operator is sufficient, except for --hba, which needs pool-admin.
 
 example:
   relvmoiscsi pool luns --pool https://xs1.example --ca xs1.pem --target 10.0.0.5
@@ -43,38 +43,40 @@ example:
   relvmoiscsi pool discard "Production 2026-11-22\""""
 
 _LUNS = """\
-Each is named for what it is: original, attached copy, clone of which SR, resignatured, unfinished, empty, foreign.
-Nothing is written, and nothing is left on any host. Without --target it looks behind the targets of the pool's SRs.
+Classifies each LUN: original, attached copy, clone of an SR, resignatured, unfinished, empty, foreign. Writes
+nothing and leaves nothing on any host. Without --target, lists the LUNs of the targets of the pool's SRs.
 
 example:
   relvmoiscsi pool luns --target 10.0.0.5"""
 
 _ATTACH = """\
-Every clone is resignatured before the first is attached. Each becomes an SR on every host of the pool, which the
-storage manager does not coalesce (gc=false) and nobody destroys by mistake (indestructible=true); names, tags and
-other_config of its VDIs are those of the original. Run it again whatever has ended it: what is done is left alone.
+Resignatures every clone before it attaches the first clone. Each clone becomes an SR on every host of the
+pool. gc=false stops coalescing; indestructible=true stops SR.destroy. VDIs get the names, tags and
+other_config of the original's VDIs. To resume an interrupted or failed run, repeat the command: it skips
+finished steps.
 
 example:
   relvmoiscsi pool attach --clones-of Production --clones-of Testing --yes"""
 
 _MAP = """\
-Names and VMs are those of the original's VDIs, as the pool has them now.
+Prints the current names and VMs of the original's VDIs.
 
 example:
   relvmoiscsi pool map "Production 2026-11-22\""""
 
 _DISCARD = """\
-Unplugs it everywhere and forgets it. The LUN stays as it is; to remove it is the array's. Refused while a running
-VM has a disk there, or one that was restored from it, or to which one is lent, and for SRs that `attach` has not
-introduced. Halted VMs that stay without disks are named first; with --yes say --with-vms or --leave-vms.
+Unplugs the SR on every host and forgets the SR. The LUN is not changed: remove the LUN on the array. Refuses
+a copy while a running VM, a restored VM or a VM with a lent disk uses the copy. Refuses an SR that `attach`
+has not introduced. If halted VMs would lose disks, lists these VMs first; --yes then needs --with-vms or
+--leave-vms.
 
 example:
   relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
 
 _UNLOCK = """\
-A command that changes something locks the copy first, and another client is refused meanwhile. A client that was killed
-leaves its lock, which counts no more 30 minutes after that client was alive last. A run that is alive and loses its
-lock stops before its next step.
+Every command that changes a copy locks the copy first; meanwhile, other clients are refused. A killed client
+leaves its lock, which expires 30 minutes after its last refresh. A live run that loses its lock stops before
+its next step.
 
 example:
   relvmoiscsi pool unlock "Production 2026-11-22\""""
@@ -94,45 +96,50 @@ def add_command(make: Maker) -> None:
         sub.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object and nothing else"
         )
-        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="say more on stderr")
+        sub.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help="print more on stderr")
         takes_connection(sub)
         return sub
 
-    listing = command("luns", _luns, "tell what LUNs the pool sees, and what each is", _LUNS)
+    listing = command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
     _takes_portal(listing)
     _takes_jobs(listing)
-    attaching = command("attach", _attach, "make SRs of clones, on all hosts", _ATTACH)
-    attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="of a LUN, as `luns` has it")
+    attaching = command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
+    attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` prints it")
     _takes_copies(attaching)
     attaching.add_argument(
         "--foreign",
         action="store_true",
-        help="LUNs named, with SRs that this pool does not know, are clones that no other pool uses",
+        help="accept clones of SRs unknown to this pool; you confirm no other pool uses them",
     )
     attaching.add_argument(
         "--leave-others",
         action="store_true",
-        help="although hosts will see untouched clones; a host with a session to the target sees them at once",
+        help="proceed even if hosts will see clones that still have the identities of their originals",
     )
     attaching.add_argument(
-        "--name", metavar="TEXT", default=attach.NAME, help="of the new SRs, with {sr}, {date}, {scsi_id}; {sr} {date}"
+        "--name",
+        metavar="TEXT",
+        default=attach.NAME,
+        help="name of the new SRs; {sr}, {date} and {scsi_id} are replaced; default: {sr} {date}",
     )
-    attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs there, as JSON")
+    attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
     _takes_portal(attaching)
     _takes_jobs(attaching)
     _changes(attaching)
-    mapping = command("map", _map, "tell which VDI of a copy is which of the original, with names and VMs", _MAP)
+    mapping = command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
     mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
-    discarding = command("discard", _discard, "forget copies, and never destroy them", _DISCARD)
+    discarding = command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
     discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
     _takes_copies(discarding)
-    discarding.add_argument("--with-vms", action="store_true", help="and destroy the VMs that `clone` has made there")
     discarding.add_argument(
-        "--leave-vms", action="store_true", help="leave other halted VMs without their disks there; with --yes"
+        "--with-vms", action="store_true", help="also destroy the VMs that `clone` has made on the copy"
+    )
+    discarding.add_argument(
+        "--leave-vms", action="store_true", help="with --yes: let halted VMs lose their disks on the copy"
     )
     _changes(discarding)
     unlocking = command("unlock", _unlock, "break the lock that a killed client has left on a copy", _UNLOCK)
-    unlocking.add_argument("sr", metavar="SR", help="the copy, by UUID or name, or what the refusal has named")
+    unlocking.add_argument("sr", metavar="SR", help="the copy, by UUID or name, or the lock name from the refusal")
     _changes(unlocking)
     tools = pool_vms.Tools(command, _changes, _opened)
     pool_vms.add_commands(tools)
@@ -155,46 +162,54 @@ def _takes_copies(parser: argparse.ArgumentParser) -> None:
         metavar="SR",
         action="append",
         default=[],
-        help="all copies of an SR, by UUID or name; repeatable",
+        help="select all copies of this SR (UUID or name); repeatable",
     )
-    parser.add_argument("--all", action="store_true", help="all copies that there are")
+    parser.add_argument("--all", action="store_true", help="select all copies")
 
 
 def takes_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--pool", metavar="URL", help="any host of the pool, or `local` in dom0; else XENSERVER_HOST, else local"
+        "--pool", metavar="URL", help="URL of a pool host, or `local` in dom0; default: XENSERVER_HOST, else local"
     )
-    parser.add_argument("--user", metavar="NAME", help="else XENSERVER_USER, else root")
-    parser.add_argument("--password-file", metavar="FILE", help="its first line; else XENSERVER_PASSWORD")
-    parser.add_argument("--ca", metavar="FILE", help="certificates to be believed, PEM")
-    parser.add_argument("--insecure", action="store_true", help="believe any certificate")
+    parser.add_argument("--user", metavar="NAME", help="user name; default: XENSERVER_USER, else root")
+    parser.add_argument(
+        "--password-file", metavar="FILE", help="file with the password in its first line; default: XENSERVER_PASSWORD"
+    )
+    parser.add_argument("--ca", metavar="FILE", help="trusted certificates, PEM")
+    parser.add_argument("--insecure", action="store_true", help="accept any certificate")
 
 
 def _takes_portal(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hba", action="store_true", help="what the master's adapters have: Fibre Channel, SAS")
-    parser.add_argument("--target", metavar="ADDRESS", help="of an iSCSI portal; else those of all SRs")
-    parser.add_argument("--iqn", metavar="IQN", help="of a target there; else all")
-    parser.add_argument("--port", metavar="PORT", help="3260 unless said")
-    parser.add_argument("--chap-user", metavar="NAME", help="else as the SR of that target has it")
-    parser.add_argument("--chap-password-file", metavar="FILE", help="its first line")
+    parser.add_argument("--hba", action="store_true", help="LUNs on the master's Fibre Channel or SAS adapters")
     parser.add_argument(
-        "--clean-secrets", action="store_true", help="destroy Secrets with CHAP passwords that killed runs have left"
+        "--target", metavar="ADDRESS", help="address of an iSCSI portal; default: the portals of all SRs"
+    )
+    parser.add_argument("--iqn", metavar="IQN", help="IQN of a target at that portal; default: all targets")
+    parser.add_argument("--port", metavar="PORT", help="port of the portal; default: 3260")
+    parser.add_argument(
+        "--chap-user", metavar="NAME", help="CHAP user; default: the CHAP user of the SR on that target"
+    )
+    parser.add_argument("--chap-password-file", metavar="FILE", help="file with the CHAP password in its first line")
+    parser.add_argument(
+        "--clean-secrets", action="store_true", help="destroy Secrets with CHAP passwords of killed runs"
     )
 
 
 def _takes_jobs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", metavar="N", type=int, default=jobs.MOST, help="LUNs at once, 10 unless said")
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of LUNs in parallel; default: 10"
+    )
 
 
 def _changes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="tell what would be done, and do nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="print what the command would do and change nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _no_command(_arguments: argparse.Namespace) -> Answer:
     raise UsageError(
-        "Say what to do: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms`, "
-        "`discard`, `unlock` or `secrets`; --help tells more."
+        "Give a subcommand: `relvmoiscsi pool luns`, `attach`, `map`, `clone`, `restore`, `rescue`, `save-vms`, "
+        "`discard`, `unlock` or `secrets`; see --help."
     )
 
 
@@ -210,7 +225,7 @@ def where(arguments: argparse.Namespace) -> Where:
     if arguments.password_file:
         password = _first_line(arguments.password_file)
     if pool != LOCAL and not password:
-        raise UsageError("There is no password: give --password-file, or set XENSERVER_PASSWORD.")
+        raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
     user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
     return Where(pool, user, password, arguments.ca, arguments.insecure)
 
@@ -245,7 +260,7 @@ def _portals(arguments: argparse.Namespace, found: _Open) -> Iterator[List[Porta
     asked = Portal(arguments.target or "", arguments.iqn or "", arguments.port or "")
     portals = [asked.as_known(known)] if arguments.target else known
     if not portals:
-        raise UsageError("No SR of the pool tells a target: give --target.")
+        raise UsageError("No SR of the pool has an iSCSI target: give --target.")
     password = _first_line(arguments.chap_password_file) if arguments.chap_password_file else ""
     if arguments.chap_password_file and not password:
         raise UsageError(f"{arguments.chap_password_file} has no password in its first line.")
@@ -261,11 +276,11 @@ def _clean_secrets(found: _Open, is_dry: bool) -> None:
     try:
         left = secrets.left_behind(*found, time.time())
         if is_dry:
-            say(f"{len(left)} Secrets that killed runs have left would be destroyed.")
+            say(f"{len(left)} Secrets of killed runs would be destroyed.")
         else:
-            say(f"{secrets.clean(found.calls, left)} Secrets that killed runs had left are gone.")
+            say(f"{secrets.clean(found.calls, left)} Secrets of killed runs were destroyed.")
     except PoolFailure as failure:
-        say(printable(f"Secrets that killed runs have left could not be destroyed: {failure}"))
+        say(printable(f"The Secrets of killed runs could not be destroyed: {failure}"))
 
 
 # --- luns
@@ -281,13 +296,13 @@ def _luns(arguments: argparse.Namespace) -> Answer:
 
 def _check_portal(arguments: argparse.Namespace) -> None:
     if arguments.hba and (arguments.target or arguments.chap_user):
-        raise UsageError("--hba looks at what the master has; it goes with neither --target nor --chap-user.")
+        raise UsageError("--hba lists the master's adapters: remove --target and --chap-user.")
     if bool(arguments.chap_user) != bool(arguments.chap_password_file):
-        raise UsageError("--chap-user and --chap-password-file belong together.")
+        raise UsageError("--chap-user and --chap-password-file need each other: give both.")
     if arguments.chap_user and not arguments.target:
-        raise UsageError("--chap-user goes with --target: one array's password is not shown to all others.")
+        raise UsageError("--chap-user needs --target: no other array may receive the password.")
     if (arguments.iqn or arguments.port) and not arguments.target:
-        raise UsageError("--iqn and --port go with --target: without it, all targets of the pool are looked at.")
+        raise UsageError("--iqn and --port need --target: without --target, the command reads all targets of the pool.")
 
 
 def _seen(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]) -> List[PoolLun]:
@@ -298,14 +313,14 @@ def _seen(arguments: argparse.Namespace, found: _Open, portals: Sequence[Portal]
 
 def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
     if not seen:
-        return "The pool sees no LUN there."
+        return "The pool sees no LUN behind these targets."
     rows = [("SCSIid", "size", "what it is")]
     rows += [(lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun)) for lun in seen if lun.scsi_id]
     widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
     away = [lun for lun in seen if not lun.scsi_id]
     lines += [
-        printable(f"What is behind {lun.portal.target} {lun.portal.iqn} is unknown: {lun.problem}") for lun in away
+        printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}") for lun in away
     ]
     return "\n".join(lines)
 
@@ -317,9 +332,9 @@ def _words(pool: Pool, lun: PoolLun) -> str:
         luns.ATTACHED: f"attached, {quoted}",
         luns.CLONE: f"clone of {quoted}",
         luns.UNKNOWN_SR: f"{quoted}, which this pool does not know ({lun.sr_uuid})",
-        luns.UNCONNECTED: f"{quoted}, which has no PBD: the original or a clone, nobody can tell",
+        luns.UNCONNECTED: f"{quoted}, which has no PBD: original or clone is unknown",
         luns.RESIGNATURED: f"resignatured, a copy of {quoted if lun.of_sr else 'an SR'}; not attached here",
-        luns.UNFINISHED: "unfinished; attach finishes it",
+        luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
     }
     text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
     if lun.one_vdi == "cannot be" and lun.kind in luns.UNTOUCHED:
@@ -327,7 +342,7 @@ def _words(pool: Pool, lun: PoolLun) -> str:
     if lun.vms:
         text += "; VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)
     if pool.ref in lun.metadata_of:
-        text += "; has a database of this pool"
+        text += "; holds a database of this pool"
     return printable(text)
 
 
@@ -341,9 +356,9 @@ def _attach(arguments: argparse.Namespace) -> Answer:
         if not is_scsi_id(scsi_id):
             raise UsageError(f"{scsi_id!r} is no SCSIid.")
     if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
-        raise UsageError("Nothing is named: give SCSIids, --clones-of SR, or --all.")
+        raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
     attach.verify_template(arguments.name)
-    with new_file(arguments.map_out, "`relvmoiscsi pool map` tells the same.") as finish:
+    with new_file(arguments.map_out, "`relvmoiscsi pool map` prints the same UUIDs.") as finish:
         must_be_able_to_ask(arguments)
         with _opened(arguments) as found, _portals(arguments, found) as portals:
             return _attached(arguments, found, portals, finish)
@@ -351,7 +366,7 @@ def _attach(arguments: argparse.Namespace) -> Answer:
 
 def _check_jobs(arguments: argparse.Namespace) -> None:
     if arguments.jobs < 1:
-        raise UsageError(f"--jobs {arguments.jobs}: at least one LUN at a time.")
+        raise UsageError(f"--jobs {arguments.jobs}: give 1 or more LUNs in parallel.")
 
 
 def _attached(
@@ -366,7 +381,7 @@ def _attached(
     chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all, arguments.foreign)
     left = attach.unseen(seen, arguments.scsi_ids, of, arguments.all)
     for lun in attach.doubtful(seen, chosen) if of or arguments.all else []:
-        say(printable(f"{lun.scsi_id} is left out: {_words(pool, lun)}. It may be in use elsewhere."))
+        say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. Another pool may use this LUN."))
     if not arguments.leave_others:
         attach.verify_none_left(seen, chosen)
     wanted = Wanted(arguments.name, records.today(), records.run_id(), arguments.jobs, arguments.leave_others)
@@ -378,7 +393,7 @@ def _attached(
     count = sum(bool(row.steps) for row in planned)
     if count and not arguments.yes:
         say(_would_attach(planned, passed_over).text)
-        ask(arguments, f"Attach {count} LUNs?")
+        ask(arguments, f"Attach {counted(count, 'LUN')}?")
     todo = [row.lun.scsi_id for row in planned if row.steps]
     stream = None if arguments.json else progress.terminal()
     with progress.shown(stream, count) as shown, arguments.so_far.work(todo):
@@ -416,7 +431,7 @@ def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
     lines = [f"{row.lun.scsi_id}: {row.text()}" for row in planned]
     lines += [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
     is_any = any(row.steps for row in planned)
-    head = "This would be done:" if is_any else "There is nothing to do:"
+    head = "Planned steps:" if is_any else "Nothing to do:"
     rows = [row.facts() for row in planned]
     rows += [
         {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "error": str(each.error)}
@@ -434,19 +449,19 @@ def _would_status(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -
 
 
 #: what is said behind the state of a host that has not plugged an SR
-_AFTERWARDS = {hosts.DOWN: "when it is up"}
-_MENDED = "when that is mended"
+_AFTERWARDS = {hosts.DOWN: "when the host is up"}
+_CORRECTED = "after you correct the cause"
 
 
 def _attached_text(results: Sequence[Attached]) -> str:
     lines = []
     for result in results:
-        of = f' "{result.name}" ({result.sr_uuid}), {len(result.vdis)} VDIs' if result.name else ""
+        of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
         lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
         away = {name: state for name, state in result.hosts.items() if state != hosts.PLUGGED}
         for name, state in away.items():
-            again = _AFTERWARDS.get(state, _MENDED)
-            lines.append(printable("  {}: {}; run the same again {}".format(name, state.rstrip("."), again)))
+            again = _AFTERWARDS.get(state, _CORRECTED)
+            lines.append(printable("  {}: {}; repeat the command {}".format(name, state.rstrip("."), again)))
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
     return "\n".join(lines)
@@ -503,7 +518,7 @@ def _pair_line(pair: Pair, vms: Dict[str, List[str]]) -> str:
 
 def _discard(arguments: argparse.Namespace) -> Answer:
     if not (arguments.srs or arguments.clones_of or arguments.all):
-        raise UsageError("Nothing is named: give SRs, --clones-of SR, or --all.")
+        raise UsageError("No copy is selected: give SRs, --clones-of SR, or --all.")
     must_be_able_to_ask(arguments)
     with _opened(arguments) as (calls, pool):
         refs, gone = _copies(pool, arguments)
@@ -535,18 +550,22 @@ def _discard(arguments: argparse.Namespace) -> Answer:
 
 def _question(plan: Plan) -> str:
     halted = {ref: name for sr in plan.uses for ref, name in plan.losers(sr).items()}
-    lost = f"These VMs, which are halted, lose disks there: {forget.named(halted)}. " if halted else ""
-    lost += "--with-vms destroys those that `clone` has made. " if halted and not plan.made else ""
+    lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
+    lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
     made = [each for of_sr in plan.made.values() for each in of_sr]
-    goes = ", and destroy {} VMs ({})".format(len(made), ", ".join(sorted(each.name for each in made))) if made else ""
+    goes = (
+        ", and destroy {} ({})".format(counted(len(made), "VM"), ", ".join(sorted(each.name for each in made)))
+        if made
+        else ""
+    )
     snapshots = sorted(name for each in made for name in each.snapshots)
-    goes += " with {} snapshots ({})".format(len(snapshots), ", ".join(snapshots)) if snapshots else ""
+    goes += " with {} ({})".format(counted(len(snapshots), "snapshot"), ", ".join(snapshots)) if snapshots else ""
     names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
     return printable(f"{lost}Discard {names}{goes}?")
 
 
 _WOULD_DISCARD = "would be discarded"
-_LOSE = "halted VMs that lose disks there (with --yes, say --with-vms or --leave-vms)"
+_LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms)"
 
 
 def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
@@ -585,7 +604,7 @@ def _discarded(
             lines.append("  with their snapshots " + ", ".join(snapshots))
         if others:
             lines.append(
-                f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks there'}: {', '.join(others)}"
+                f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
             )
     row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
     rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
@@ -603,11 +622,11 @@ def _unlock(arguments: argparse.Namespace) -> Answer:
         locks = lock.read(calls)
         what = arguments.sr if arguments.sr in locks else lock.name_of(pool.srs[records.find_sr(pool, arguments.sr)])
         if what not in locks:
-            raise NotFound(printable(f"No client has locked {arguments.sr!r}. Nothing was changed."))
+            raise NotFound(printable(f"There is no lock on {arguments.sr!r}. Nothing was changed."))
         found = locks[what]
         if arguments.dry_run:
             return Answer({"would": [found.facts()]}, f"{what}: would be unlocked; it is locked by {found.text()}")
-        ask(arguments, f"The lock is that of {found.text()}. If that run is alive, it will stop. Break the lock?")
+        ask(arguments, f"The lock belongs to {found.text()}. A live run stops when it loses the lock. Break the lock?")
         with arguments.so_far.work():
             broken = lock.unlock(calls, found)
     lines = [printable(f"{each.what}: unlocked; it was locked by {each.text()}") for each in broken]

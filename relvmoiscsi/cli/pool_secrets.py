@@ -9,12 +9,14 @@ from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, say
 from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.pool import orphans
+from relvmoiscsi.wording import counted
 
 _SECRETS = """\
-xapi keeps a Secret of each call with a CHAP password, and removes none. Listed are those that hold a CHAP password of
-an SR of this pool, or the one in --chap-password-file, that have no other_config, and that no record of the pool
-names. --remove looks a second time after five minutes, as a call that is under way has such a Secret too. A Secret
-that only a script of yours names looks the same: give it an other_config, and it is left alone.
+xapi makes a Secret for each call with a CHAP password and never removes the Secret. The command lists Secrets
+that hold a CHAP password of an SR of this pool, or the password in --chap-password-file. A Secret is not
+listed if it has other_config keys, or if a record of the pool refers to it. Set an other_config key on
+Secrets that your scripts use. --remove lists the Secrets again after five minutes, because a running call has
+such a Secret too.
 
 example:
   relvmoiscsi pool secrets
@@ -23,10 +25,12 @@ example:
 
 def add_command(tools: Tools, first_line: Callable[[str], str]) -> None:
     """Describe the command; `first_line` reads a file with a password."""
-    parser = tools.command("secrets", _secrets, "tell, or remove, Secrets with CHAP passwords of nobody", _SECRETS)
-    parser.add_argument("--remove", action="store_true", help="destroy them")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--chap-password-file", metavar="FILE", help="a CHAP password that no SR has any more")
+    parser = tools.command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
+    parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument(
+        "--chap-password-file", metavar="FILE", help="also find this CHAP password, which no SR uses now"
+    )
     parser.set_defaults(tools=tools, first_line=first_line)
 
 
@@ -41,17 +45,17 @@ def _secrets(arguments: argparse.Namespace) -> Answer:
             return _listed(found)
         if not arguments.yes:
             say("\n".join(sorted(found.values())))
-        ask(arguments, f"Destroy these {len(found)} Secrets?")
-        say(f"Looking again in {orphans.CALL_SECONDS:.0f} seconds, as a call that is under way may need one of them.")
+        ask(arguments, f"Destroy {counted(len(found), 'Secret')}?")
+        say(f"Listing the Secrets again in {orphans.CALL_SECONDS:.0f} seconds: a running call may need a Secret.")
         time.sleep(orphans.CALL_SECONDS)
         now = orphans.find(calls, pool, passwords)
         gone = {ref: uuid for ref, uuid in found.items() if ref in now}
         count = orphans.remove(calls, gone)
-    return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{count} Secrets are gone.")
+    return Answer({"secrets": sorted(gone.values()), "removed": True}, f"{count} Secrets were destroyed.")
 
 
 def _listed(found: Dict[str, str]) -> Answer:
     lines = sorted(found.values())
-    lines.append(f"{len(found)} Secrets hold a CHAP password and belong to nothing; --remove destroys them.")
-    text = "\n".join(lines) if found else "No Secret with a CHAP password of this pool belongs to nothing."
+    lines.append(f"{len(found)} Secrets hold a CHAP password and are unused; --remove destroys the Secrets.")
+    text = "\n".join(lines) if found else "There is no unused Secret with a CHAP password of this pool."
     return Answer({"secrets": sorted(found.values()), "removed": False}, text)

@@ -20,37 +20,40 @@ from relvmoiscsi.pool.vms.cloned import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
-from relvmoiscsi.wording import printable
+from relvmoiscsi.wording import counted, printable
 
 _CLONE = """\
-Each is a new VM, halted, whose disks are those of the copy, and nothing is copied. A VM with a disk that is not on the
-copy is refused. HA, PCI devices, tags and keys of backup tools stay behind, MACs are new. Run it again whatever has
-ended it: a VM that is there is found by its marks, and none is made twice.
+Makes halted VMs that use the disks of the copy; no data is copied. Refuses a VM with a disk that is not on
+the copy. The new VMs get new MACs, but no HA, PCI devices, tags or keys of backup tools. To resume an
+interrupted or failed run, repeat the command: no VM is made twice.
 
 example:
   relvmoiscsi pool clone "Production 2026-11-22" --all --isolated lab"""
 
 _RESTORE = """\
-The VM is shut down; its disks are swapped for those of the copy, at once, and nothing is copied. A journal on the VM
-says what was there: --undo puts it back, and what the VM has written since stays on the copy. --home moves the disks
-from the copy to the SR of the VM, running or not; only then the copy can be discarded. --keep touches no disk: it ends
-the restore of a VM that neither of them can end, as somebody has changed its disks since, and tells what it has.
+Shuts the VM down and replaces its disks with the disks of the copy; no data is copied. The VM's other_config
+keeps a journal of the old disks. Three options end a restore:
+--undo puts the old disks back; later writes of the VM stay on the copy.
+--home moves the disks from the copy to the SR of the VM, also while the VM runs. Then the copy can be
+discarded.
+--keep leaves all disks as they are and removes the journal, for a VM whose disks were changed by hand.
 
 example:
   relvmoiscsi pool restore "Production 2026-11-22" web --shutdown
   relvmoiscsi pool restore --undo web"""
 
 _RESCUE = """\
-The disk becomes one more of the VM, plugged in if that runs; --done unplugs it and takes it away again.
+Adds the disk to the VM and plugs the disk in if the VM runs. --done unplugs and removes the disk.
 
 example:
   relvmoiscsi pool rescue "Production 2026-11-22" "root disk" --vm helper
   relvmoiscsi pool rescue "Production 2026-11-22" --done"""
 
 _SAVE = """\
-Before the array's snapshot: the records of all VMs that have disks on an SR go onto a small raw VDI there, of 4 MiB or
-so, without vTPM contents. `show` and `pool luns` read them from the bare clone, and `clone --from-snapshot` makes VMs
-of them that the pool has no more. Each run takes the place of the one before.
+Run it before the array's snapshot. The command saves the records of all VMs with disks on the SR to a raw
+VDI of some 4 MiB there. The records have no vTPM contents. `show` and `pool luns` read the records from a clone. `clone
+--from-snapshot` makes VMs from the records, even VMs that the pool no longer has. Each run replaces the
+records of the last run.
 
 example:
   relvmoiscsi pool save-vms Production --yes"""
@@ -66,60 +69,75 @@ class Tools(NamedTuple):
 
 def add_commands(tools: Tools) -> None:
     """Describe the commands and their arguments."""
-    cloning = tools.command("clone", lambda found: _clone(found, tools), "make VMs of the disks of a copy", _CLONE)
+    cloning = tools.command("clone", lambda found: _clone(found, tools), "make VMs from the disks of a copy", _CLONE)
     cloning.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
-    cloning.add_argument("vms", metavar="VM", nargs="*", help="whose disks it has, by UUID or name")
-    cloning.add_argument("--all", action="store_true", help="all VMs that have disks there")
+    cloning.add_argument("vms", metavar="VM", nargs="*", help="VMs whose disks are on the copy, by UUID or name")
+    cloning.add_argument("--all", action="store_true", help="select all VMs that have disks on the copy")
     cloning.add_argument(
-        "--name", metavar="TEXT", default=choice.NAME, help="of the new VMs, with {vm}, {date}, {sr}; {vm} {date}"
+        "--name",
+        metavar="TEXT",
+        default=choice.NAME,
+        help="name of the new VMs; {vm}, {date} and {sr} are replaced; default: {vm} {date}",
     )
     nets = cloning.add_mutually_exclusive_group()
-    nets.add_argument("--isolated", metavar="NET", help="put all on this network, which leads nowhere; made if need be")
+    nets.add_argument(
+        "--isolated",
+        metavar="NET",
+        help="connect all new VMs to this isolated network; the network is made if it does not exist",
+    )
     nets.add_argument(
         "--network",
         metavar="PAIR",
         action="append",
         default=[],
-        help="OLD=NEW, networks: put VIFs elsewhere; repeatable",
+        help="OLD=NEW: connect VIFs on network OLD to network NEW; repeatable",
     )
-    cloning.add_argument("--keep-mac", action="store_true", help="the MACs of the originals")
-    cloning.add_argument("--snapshots", action="store_true", help="with the snapshots of the VMs that are on the copy")
+    cloning.add_argument("--keep-mac", action="store_true", help="keep the MACs of the originals")
+    cloning.add_argument("--snapshots", action="store_true", help="also make the VMs' snapshots that are on the copy")
     cloning.add_argument(
-        "--from-snapshot", action="store_true", help="VMs as `save-vms` has saved them, with their records of then"
+        "--from-snapshot", action="store_true", help="use the VM records that `save-vms` has saved on the copy"
     )
-    cloning.add_argument("--no-vtpm", action="store_true", help="without vTPM, whose contents are secrets")
-    cloning.add_argument("--no-vgpu", action="store_true", help="without virtual GPUs")
-    cloning.add_argument("--jobs", metavar="N", type=int, default=jobs.MOST, help="VMs at once, 10 unless said")
+    cloning.add_argument("--no-vtpm", action="store_true", help="omit the vTPM, whose contents are secrets")
+    cloning.add_argument("--no-vgpu", action="store_true", help="omit virtual GPUs")
+    cloning.add_argument(
+        "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of VMs in parallel; default: 10"
+    )
     tools.changes(cloning)
     _describe_restore(tools)
     _describe_rescue(tools)
-    what = "save the records of the VMs of an SR on that SR"
+    what = "save VM records on the SR before the array's snapshot"
     saving = tools.command("save-vms", lambda found: _save(found, tools), what, _SAVE)
     saving.add_argument("sr", metavar="SR", help="the original, by UUID or name")
     tools.changes(saving)
 
 
 def _describe_restore(tools: Tools) -> None:
-    what = "put disks of a copy in place of a VM's own"
+    what = "replace a VM's disks with the disks of a copy"
     restoring = tools.command("restore", lambda found: _restore(found, tools), what, _RESTORE)
     restoring.add_argument("sr", metavar="SR", nargs="?", help="the copy, by UUID or name")
-    restoring.add_argument("vm", metavar="VM", nargs="?", help="by UUID or name")
-    restoring.add_argument("--disk", metavar="LIST", help="only these, by device: 0,1")
+    restoring.add_argument("vm", metavar="VM", nargs="?", help="the VM to restore, by UUID or name")
+    restoring.add_argument("--disk", metavar="LIST", help="restore only these disks, by device: 0,1")
     restoring.add_argument("--shutdown", action="store_true", help="shut the VM down first")
     ways = restoring.add_mutually_exclusive_group()
-    ways.add_argument("--undo", metavar="VM", help="put its own disks back")
-    ways.add_argument("--home", metavar="VM", help="move its disks from the copy to the SR where they were")
-    ways.add_argument("--keep", metavar="VM", help="leave it as it is, and forget what it was")
+    ways.add_argument("--undo", metavar="VM", help="put the old disks of this VM back")
+    ways.add_argument("--home", metavar="VM", help="move the disks of this VM from the copy to the SR of the old disks")
+    ways.add_argument("--keep", metavar="VM", help="leave the disks of this VM as they are and remove the journal")
     tools.changes(restoring)
 
 
 def _describe_rescue(tools: Tools) -> None:
-    rescuing = tools.command("rescue", lambda found: _rescue(found, tools), "lend a disk of a copy to a VM", _RESCUE)
+    rescuing = tools.command(
+        "rescue", lambda found: _rescue(found, tools), "add a disk of a copy to a VM for a while", _RESCUE
+    )
     rescuing.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
-    rescuing.add_argument("vdi", metavar="VDI", nargs="?", help="by its UUID, that of the original, or its name")
-    rescuing.add_argument("--vm", metavar="VM", help="to this VM, by UUID or name")
-    rescuing.add_argument("--rw", action="store_true", help="the VM may write, to the copy alone")
-    rescuing.add_argument("--done", action="store_true", help="take it back; without VDI, all of this copy")
+    rescuing.add_argument(
+        "vdi", metavar="VDI", nargs="?", help="the disk, by its UUID, the UUID of the original VDI, or its name"
+    )
+    rescuing.add_argument("--vm", metavar="VM", help="the VM that gets the disk, by UUID or name")
+    rescuing.add_argument("--rw", action="store_true", help="let the VM write to the disk on the copy")
+    rescuing.add_argument(
+        "--done", action="store_true", help="take the disk back; without VDI, take all lent disks of this copy back"
+    )
     tools.changes(rescuing)
 
 
@@ -128,9 +146,9 @@ def _describe_rescue(tools: Tools) -> None:
 
 def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
     if arguments.jobs < 1:
-        raise UsageError(f"--jobs {arguments.jobs}: at least one VM at a time.")
+        raise UsageError(f"--jobs {arguments.jobs}: give 1 or more VMs in parallel.")
     if not (arguments.vms or arguments.all):
-        raise UsageError("No VM is named: give VMs, or --all.")
+        raise UsageError("No VM is selected: give VMs, or --all.")
     _pairs(arguments.network)
     choice.verify_template(arguments.name)
     must_be_able_to_ask(arguments)
@@ -148,8 +166,8 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         if arguments.dry_run or not count:  # nobody is asked for nothing
             return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), _status(planned))
         if not arguments.yes:
-            say(_cloned_text(planned))
-        ask(arguments, f"Clone {count} VMs?")
+            say("Planned:\n" + _cloned_text(planned))
+        ask(arguments, f"Clone {counted(count, 'VM')}?")
         found = inventory.read(calls)  # what was seen before the question is old
         todo = [_said(source) for source, each in zip(sources, planned) if each.status == cloned.WOULD]
         with arguments.so_far.work(todo):
@@ -186,7 +204,7 @@ def _pairs(texts: Sequence[str]) -> List[Tuple[str, str]]:
     for text in texts:
         old, separator, new = text.partition("=")
         if not separator:
-            raise UsageError(f"--network {text!r}: it is OLD=NEW, names or UUIDs of networks.")
+            raise UsageError(f"--network {text!r}: give OLD=NEW, with names or UUIDs of networks.")
         pairs.append((old, new))
     return pairs
 
@@ -250,7 +268,7 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
     if back and (arguments.sr or arguments.disk is not None) or not (back or arguments.vm):
         missing = "" if back else _missing(SR=arguments.sr, VM=arguments.vm)
         raise UsageError(
-            "Say which copy and which VM: `restore SR VM`; or which VM alone, with --undo, --home or --keep." + missing
+            "Give a copy and a VM: `restore SR VM`. With --undo, --home or --keep, give only the VM." + missing
         )
     devices = _devices(arguments.disk)
     must_be_able_to_ask(arguments)
@@ -280,7 +298,7 @@ def _devices(text: Optional[str]) -> List[str]:
     """Raises UsageError for a list without anything in it, as of a script whose variable is empty: it is not all."""
     devices = [] if text is None else [device.strip() for device in text.split(",")]
     if not all(devices):
-        raise UsageError(f"--disk {text!r}: it is devices, as in 0,1; without --disk all disks are restored.")
+        raise UsageError(f"--disk {text!r}: give devices, for example 0,1. Without --disk, all disks are restored.")
     return devices
 
 
@@ -291,7 +309,7 @@ def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str
     elif arguments.home:
         planned, question = home.would(calls, vm), f"Move the disks of {name} to its own SR?"
     else:
-        planned, question = keep.would(calls, vm), f"Leave {name} as it is, and forget what it was?"
+        planned, question = keep.would(calls, vm), f"Leave the disks of {name} as they are and remove the journal?"
     if arguments.dry_run:
         return _restored(planned)
     _ask(arguments, planned, question)
@@ -314,11 +332,11 @@ def _ask(arguments: argparse.Namespace, planned: Restored, question: str) -> Non
     """Go on only with a yes, after the plan was told. Raises Refused."""
     if not arguments.yes:
         say(_restored(planned).text)
-    first = f"{printable(planned.name)} is running: it is shut down first, and stays halted. "
+    first = f"{printable(planned.name)} is running. The run shuts the VM down and leaves the VM halted. "
     ask(arguments, (first if planned.shuts_down else "") + question)
 
 
-_SHUTS_DOWN = "the VM is running: it is shut down first, and stays halted"
+_SHUTS_DOWN = "the VM is running: the run shuts the VM down and leaves the VM halted"
 _WOULD_BE = (restore.WOULD, restore.WOULD_UNDO, restore.WOULD_HOME, restore.WOULD_KEEP)
 
 
@@ -334,7 +352,9 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
             lines.append(f"  disk {disk.userdevice}: {old} became {new}")
     if result.shuts_down:
         is_ahead = result.status in _WOULD_BE
-        lines.append(f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down, and is halted: start it yourself'}")
+        lines.append(
+            f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
+        )
     lines += [f"  no longer needed: {uuid}" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
@@ -346,9 +366,7 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
 def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
     if arguments.done and arguments.rw or not arguments.done and not (arguments.vdi and arguments.vm):
         missing = "" if arguments.done else _missing(VDI=arguments.vdi, **{"--vm": arguments.vm})
-        raise UsageError(
-            "Say which disk and to which VM: `rescue SR VDI --vm VM`; or --done, to take it back." + missing
-        )
+        raise UsageError("Give a disk and a VM: `rescue SR VDI --vm VM`. To take disks back, use --done." + missing)
     must_be_able_to_ask(arguments)
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
@@ -373,7 +391,7 @@ def _take_back(
 ) -> Answer:
     if arguments.dry_run:
         return _lent([rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds])
-    ask(arguments, f"Take {len(vbds)} disks back?")
+    ask(arguments, f"Take {counted(len(vbds), 'disk')} back?")
     rows = [rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds]
     said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
     results: List[Lent] = []
@@ -416,5 +434,5 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
             done = saved.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]
-    lines.append(f"Their records of {done.when} are on the VDI {done.vdi}. vTPM contents are not.")
+    lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")
     return Answer(done.facts(), "\n".join(map(printable, lines)), Partial.exit_status if done.failed else 0)

@@ -13,14 +13,15 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.wording import printable
 
 _RECOVER = """\
-After a power cut, a lost connection, a killed process, on any host. A run that was cut before its commit is taken
-back, one behind it is finished with the same new identities. Harmless where nothing was cut: then it does not ask.
+Run it on any host after a power cut, a lost connection or a killed process. A run that was interrupted before
+its commit is rolled back. A run that was interrupted after its commit is finished with the same new
+identities. If no run was interrupted, the command changes nothing and does not ask.
 
 example:
   relvmoiscsi recover /dev/sdc"""
 
 
-_TAKEN_BACK = "{}: the {} was cut before its commit; it was taken back. Run it again."
+_TAKEN_BACK = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
 
 
 def add_command(make: Maker) -> None:
@@ -47,7 +48,7 @@ def _question(target: Target, mark: Mark) -> str:
     """What will be done, and which SR will be on the LUN then."""
     kind, ids = KINDS[mark.tail.kind], mark.journal.run.ids
     what, sr_uuid = ("Take back", ids.sr) if engine.goes_back(mark) else ("Finish", ids.new_sr)
-    return printable(f"{what} the {kind} of {target.path} that was cut, so that it is SR {sr_uuid}?")
+    return printable(f"{what} the {kind} of {target.path} that was interrupted, to SR {sr_uuid}?")
 
 
 def _nothing_was_cut(target: Target) -> Answer:
@@ -57,4 +58,4 @@ def _nothing_was_cut(target: Target) -> Answer:
             raise found.problem
     facts = report.inspection_facts(target.path, found)
     facts["lun"] = identify(target.device, target.ids.own, NOBODY_NEEDED, found.lun).facts()
-    return Answer(facts, f"{target.path}: nothing was cut; state {found.state}. Nothing was written.")
+    return Answer(facts, f"{target.path}: no run was interrupted; state {found.state}. Nothing was written.")

@@ -32,9 +32,9 @@ from relvmoiscsi.host.settings import ALL, VDIS
 from relvmoiscsi.wording import printable
 
 _RESIGNATURE = """\
-DEVICE must be the clone. Everything is read, planned and checked before the first byte is written; then a journal
-on the LUN makes the change one atomic step. Snapshots, chains, labels and CBT survive.
-In dom0, a LUN that an SR or a VDI of the pool uses is refused, attached or not.
+DEVICE must be the clone. The command reads, plans and checks everything before it writes the first byte. A
+journal on the LUN then makes the change one atomic step. Snapshots, chains, labels and CBT survive. In dom0,
+the command refuses a LUN that an SR or a VDI of the pool uses, attached or not.
 
 example:
   relvmoiscsi resignature /dev/sdc --dry-run
@@ -44,23 +44,23 @@ example:
 def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     parser = writes(make(_resignature, _RESIGNATURE))
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument(
-        "--sr-uuid", metavar="UUID", help="the new SR UUID, another one for each clone; else a random one"
+        "--sr-uuid", metavar="UUID", help="UUID of the new SR; never use one UUID for two clones; default: random"
     )
-    parser.add_argument("--map", metavar="FILE", help="old-to-new map (JSON, as --json prints it) to take ids from")
+    parser.add_argument("--map", metavar="FILE", help="take ids from this old-to-new map (JSON, as --json prints it)")
     parser.add_argument(
         "--vdis",
         choices=VDIS,
         default=ALL,
         metavar="WHICH",
-        help="one: a single VDI, without snapshots; all: each stays",
+        help="one: reduce the LUN to a single VDI without snapshots; all (default): keep every VDI",
     )
-    parser.add_argument("--vdi", metavar="UUID", help="with --vdis one: which VDI, where several are live")
     parser.add_argument(
-        "--clear-metadata-vdi", action="store_true", help="no VDI on it is to hold the database of a pool any more"
+        "--vdi", metavar="UUID", help="with --vdis one: the VDI to keep, if the LUN has several live VDIs"
     )
-    parser.add_argument("--again", action="store_true", help="resignature it although that was done before")
+    parser.add_argument("--clear-metadata-vdi", action="store_true", help="clear the pool-metadata flag on all VDIs")
+    parser.add_argument("--again", action="store_true", help="resignature the LUN even if it was resignatured before")
 
 
 def _resignature(arguments: argparse.Namespace) -> Answer:
@@ -107,9 +107,9 @@ def _already_done(
     """
     path, new_ids = arguments.device, done.run.ids if done.run else None
     known = new_ids or IdMap("", {"": done.sr_uuid}, {})
-    _refuse_contradictions(arguments, chosen, known, "With --again it is resignatured once more.")
+    _refuse_contradictions(arguments, chosen, known, "Use --again to resignature the LUN once more.")
     result = Result(engine.RESIGNATURED, lun, new_ids, target.ids.recorded, already_done=True)
-    text = f"{path} was resignatured already, as SR {done.sr_uuid}. Nothing was written."
+    text = f"{path} was already resignatured, as SR {done.sr_uuid}. Nothing was written."
     facts = report.result_facts(path, result)
     facts.setdefault("sr", {"old": None, "new": done.sr_uuid})
     facts["lun"] = identify(target.device, target.ids.own, NOBODY_NEEDED, lun, done.sr_uuid).facts()
@@ -122,7 +122,7 @@ def _planned(target: Target, prepared: Prepared) -> Answer:
     facts = report.result_facts(path, Result(prepared.state, lun, run.ids, target.ids.recorded))
     facts["lun"] = found.facts()
     facts["plan"] = report.plan_facts(prepared.plan)
-    lines = [f"{path}: this would be written; nothing was.", *found.lines()]
+    lines = [f"{path}: dry run. These writes are planned; nothing was written.", *found.lines()]
     if prepared.cost is not None:
         facts["cost"] = report.cost_facts(prepared.cost)
         facts["dropped"] = report.dropped_facts(lun)
@@ -135,9 +135,9 @@ def _planned(target: Target, prepared: Prepared) -> Answer:
 # --- whom it asks
 
 _NEW = "{} was resignatured."
-_OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); that is taken back here first."
-_OTHER_VDIS = "{} holds a resignature that was cut and leads to other VDIs; that is taken back here first."
-_BEFORE_COMMIT = "{} holds a resignature that was cut before its commit; that is taken back here first."
+_OF_A_COPY = "{} is a copy of a LUN whose resignature was cut (SCSIid {}); this run rolls it back first."
+_OTHER_VDIS = "{} holds an interrupted resignature that keeps other VDIs; this run rolls it back first."
+_BEFORE_COMMIT = "{} holds a resignature that was interrupted before its commit; this run rolls it back first."
 _WHY = {
     procedure.OF_A_COPY: _OF_A_COPY,
     procedure.OTHER_VDIS: _OTHER_VDIS,
@@ -157,19 +157,21 @@ class _Terminal(procedure.Voice):
         if mark.tail.kind != RESIGNATURE:
             raise problem
         if self._arguments.dry_run:
-            what = "takes it back first, and makes a new run" if take_back else "finishes it"
+            what = "rolls it back first and starts a new run" if take_back else "finishes it"
             problem.message += f" The same call without --dry-run {what}."
             raise problem
         self._target.identify(None, mark.journal.run.ids.sr)
         path = self._arguments.device
         if take_back:
             say(_WHY[take_back].format(path, printable(str(mark.journal.run.scsi_id))))
-            self._target.ask("Take it back?")
+            self._target.ask("Roll the interrupted resignature back?")
         else:
-            instead = f"`relvmoiscsi recover {path}` finishes that, `relvmoiscsi undo {path}` takes it back."
+            instead = (
+                f"`relvmoiscsi recover {path}` finishes the interrupted run, `relvmoiscsi undo {path}` rolls it back."
+            )
             _refuse_contradictions(self._arguments, self._chosen, mark.journal.run.ids, instead)
-            say(f"{path} holds a resignature that was cut; it is finished with the ids it had chosen.")
-            self._target.ask(f"Finish it, so that it is SR {mark.journal.run.ids.new_sr}?")
+            say(f"{path} holds an interrupted resignature. This run finishes it with the ids that were chosen then.")
+            self._target.ask(f"Finish the resignature to SR {mark.journal.run.ids.new_sr}?")
 
     def agrees_to(self, prepared: Prepared) -> bool:
         self._target.identify(prepared.lun, new_sr=prepared.plan.run.ids.new_sr)
@@ -217,7 +219,7 @@ def _one(arguments: argparse.Namespace) -> Optional[OneVdiRequest]:
     """What --vdis and --vdi ask for; None: all VDIs stay. Raises UsageError."""
     if arguments.vdis == ALL:
         if arguments.vdi is not None:
-            raise UsageError("--vdi names the one VDI that stays: say --vdis one as well.")
+            raise UsageError("--vdi names the VDI to keep and needs --vdis one.")
         return None
     return OneVdiRequest(arguments.vdi if arguments.vdi is None else mapfile.checked_uuid(arguments.vdi.lower()))
 
@@ -235,10 +237,10 @@ def _chosen(arguments: argparse.Namespace) -> IdMap:
     except OSError as error:
         raise UsageError(f"{arguments.map}: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{arguments.map} does not read as JSON: {error}.") from error
+        raise UsageError(f"{arguments.map} is not valid JSON: {error}.") from error
     new_sr = mapfile.chosen_sr(facts)
     if None not in (new_sr, arguments.sr_uuid) and new_sr != arguments.sr_uuid:
-        raise UsageError(f"{arguments.map} is a map for the SR {new_sr}, and --sr-uuid says {arguments.sr_uuid}.")
+        raise UsageError(f"{arguments.map} is a map for the SR {new_sr}, but --sr-uuid says {arguments.sr_uuid}.")
     arguments.sr_uuid = arguments.sr_uuid or new_sr
     return chosen
 
@@ -247,5 +249,5 @@ def _refuse_contradictions(arguments: argparse.Namespace, chosen: IdMap, ids: Id
     """A script that has chosen ids must not take others for them."""
     found = mapfile.contradictions(chosen, arguments.sr_uuid, ids)
     if found:
-        problem = f"{arguments.device} was given other ids before: {found[0]}. {instead}"
+        problem = f"{arguments.device} already has other ids: {found[0]}. {instead}"
         raise Refused(problem).in_state(NOTHING_WRITTEN)

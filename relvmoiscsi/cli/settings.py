@@ -14,10 +14,11 @@ from relvmoiscsi.host.this_host import THIS_HOST
 HOST = THIS_HOST
 
 _SETTINGS = """\
-They stand in the section [driver] of /etc/relvmoiscsi.conf, and hold from the next call on. --vdis changes one
-of them; the rest of the file stays as it is. With `one`, each LUN that xapi has resignatured on this host becomes
-one with a single VDI, as CloudStack needs it: snapshots go, and the disk and its hidden parents become one image.
-Set it alike on all hosts of a pool. A call may say otherwise: device-config:vdis.
+The settings are in the section [driver] of /etc/relvmoiscsi.conf and apply from the next call of the SR
+driver. --vdis changes one setting and leaves the rest of the file as it is. With `one`, the SR driver reduces
+each LUN to a single VDI, as CloudStack needs: it removes snapshots and merges the disk with its hidden
+parents into one image. Use the same setting on all hosts of a pool. device-config:vdis overrides the setting
+for one call.
 
 example:
   relvmoiscsi settings
@@ -28,7 +29,7 @@ def add_command(make: Maker) -> None:
     """Describe the command and its arguments."""
     parser = make(_settings, _SETTINGS)
     parser.add_argument(
-        "--vdis", choices=VDIS, metavar="WHICH", help="one: each LUN becomes one with a single VDI; all: none does"
+        "--vdis", choices=VDIS, metavar="WHICH", help="one: reduce each LUN to a single VDI; all: keep every VDI"
     )
 
 

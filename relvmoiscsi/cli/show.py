@@ -14,8 +14,8 @@ from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.engine import saved as saved_vms
 
 _SHOW = """\
-Nothing is written, and the device may be in use. In dom0, xapi is asked who uses the LUN.
-A URL without a LUN lists the LUNs behind the target, and one without an IQN the targets.
+Writes nothing; the device may be in use. In dom0, asks xapi who uses the LUN. A URL without a LUN lists the
+LUNs behind the target. A URL without an IQN lists the targets.
 
 example:
   relvmoiscsi show /dev/sdc

@@ -8,8 +8,13 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 from relvmoiscsi.wording import printable
 
 DONE, FAILED, UNDER_WAY, NOT_BEGUN = "done", "failed", "under way", "not begun"
-_AGAIN = "The same command goes on from there."
-_HEADS = {DONE: "Done", FAILED: "Failed", UNDER_WAY: "Under way, and the pool may still end it", NOT_BEGUN: "Not begun"}
+_AGAIN = "Repeat the command to resume."
+_HEADS = {
+    DONE: "Done",
+    FAILED: "Failed",
+    UNDER_WAY: "Started; the pool may still finish this work",
+    NOT_BEGUN: "Not started",
+}
 
 
 class Interrupted(KeyboardInterrupt):

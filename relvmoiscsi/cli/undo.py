@@ -12,8 +12,9 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.wording import printable
 
 _UNDO = """\
-Possible until LVM next changes the volume group, for example when the SR is used. A run that was cut is taken back.
-Every byte comes back, but for some KiB of free space in LVM's metadata area: there the journals of both runs stay.
+Possible until LVM next changes the volume group, for example when the SR is attached. An interrupted run is
+rolled back. Every byte is restored, except some KiB of free space in LVM's metadata area. The journals of
+both runs stay there.
 
 example:
   relvmoiscsi undo /dev/sdc"""

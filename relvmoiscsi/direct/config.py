@@ -51,11 +51,11 @@ def check_name(name: str) -> str:
     """The name, if a link may have it. Raises UsageError."""
     if not _NAME.match(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a direct LUN: up to 64 letters, digits and . _ - after a letter or digit "
-            "can."
+            f"{name!r} cannot be the name of a direct LUN. Use up to 64 letters, digits and . _ - and begin with "
+            "a letter or digit."
         )
     if _KERNEL_NAME.match(name):
-        raise UsageError(f"{name!r} cannot be the name of a direct LUN: the kernel calls its disks so.")
+        raise UsageError(f"{name!r} cannot be the name of a direct LUN: the kernel uses such names for disks.")
     return name
 
 
@@ -63,7 +63,7 @@ def check_scsi_id(scsi_id: str) -> str:
     """The SCSIid, if it can be one. Raises UsageError."""
     if not _SCSI_ID.match(scsi_id):
         raise UsageError(
-            f"{scsi_id!r} is no SCSIid as `scsi_id -g` or `multipath -l` prints it.", sm_key="ConfigSCSIid"
+            f"{scsi_id!r} is not a SCSIid as `scsi_id -g` or `multipath -l` prints it.", sm_key="ConfigSCSIid"
         )
     return scsi_id
 
@@ -129,7 +129,7 @@ def without_entry(text: str, name: str) -> str:
     lines = text.split("\n")
     found = [number for number, line in lines_of_section(lines, SECTION) if _is_entry(line) and _name_of(line) == name]
     if not found:
-        raise NotFound(f"There is no direct LUN of the name {name}.")
+        raise NotFound(f"There is no direct LUN with the name {name}.")
     at = found[0]
     del lines[at]
     if lines[max(0, at - 2) : at] == [MARK, f"[{SECTION}]"] and not any(_rest_of_section(lines[at:])):

@@ -86,9 +86,8 @@ def device_of(scsi_id: str, host: Host = THIS_HOST) -> str:
     disks = udev.disks_of(scsi_id, host)
     if disks and is_for_multipath(scsi_id, host):
         raise Refused(
-            f"Multipathing is on and LUN {scsi_id} was multipathed before, but it has no map yet; `multipath -v3 -d "
-            f"{scsi_id}` may "
-            "tell why."
+            f"Multipathing is on and LUN {scsi_id} was multipathed before, but has no map yet. `multipath -v3 -d "
+            f"{scsi_id}` may show the reason."
         )
     if len(disks) == 1:
         return disks[0]  # in whatever state: a path that is down comes back, and the VM's disk with it
@@ -118,16 +117,15 @@ def size_bytes(kernel_name: str, host: Host = THIS_HOST) -> int:
 def check_content(kernel_name: str, look: Looker, host: Host = THIS_HOST, seconds: float = LOOK_SECONDS) -> Owner:
     """What is on the device. Raises Refused for what must not be given to a VM, Uncertain when it does not answer."""
     if text_of(os.path.join(host.sysfs, "block", kernel_name, "dm/suspended")).strip() == "1":
-        raise Uncertain(f"The map {kernel_name} is suspended; whose the LUN is cannot be read.")
+        raise Uncertain(f"The map {kernel_name} is suspended: the owner of the LUN cannot be read.")
     owner = in_time(look, host.node(kernel_name), seconds)
     if owner.is_sr:
         raise Refused(
-            f"{kernel_name} holds an SR (volume group {ascii(owner.vg_name)}), or a clone of one. Introduce that SR, "
-            "or, if what is on the LUN can be "
-            "lost, put zeros on its first MiB."
+            f"{kernel_name} holds an SR (volume group {ascii(owner.vg_name)}), or a clone of one. Introduce that "
+            "SR. If the data on the LUN is not needed, zero its first MiB."
         )
     if owner.problem:
-        raise Refused(f"{kernel_name} holds LVM structures that do not read, so it may be an SR's: {owner.problem}")
+        raise Refused(f"{kernel_name} holds damaged LVM structures and may belong to an SR: {owner.problem}")
     return owner
 
 
@@ -206,10 +204,8 @@ def check_transport(disks: Iterable[str], host: Host = THIS_HOST) -> None:
         session = _SESSION.search(os.path.realpath(os.path.join(host.sysfs, "block", disk)))
         if session is not None:
             raise Refused(
-                f"{disk} is behind the iSCSI {session.group(1)}, and nothing keeps that for a VM: SM ends it with its "
-                "last SR on the "
-                "target, and after a restart of the host nobody logs in. Where you see to both, repeat this with "
-                "--iscsi."
+                f"{disk} is behind the iSCSI {session.group(1)}, and no program keeps that session for a VM. If "
+                "you keep the session and log in at boot, add --iscsi."
             )
 
 
@@ -245,9 +241,7 @@ def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host
     for user in [*lun_users.users_of(scsi_id, pool, look), *lun_users.made_on(scsi_id, pool)]:
         if not user.vdi:
             raise Refused(
-                f"LUN {scsi_id} belongs to the SR {user.sr_name}. A LUN is either an SR's or a VM's; forget the SR "
-                "first if it is not "
-                "needed."
+                f"LUN {scsi_id} belongs to the SR {user.sr_name}. If the SR is not needed, forget the SR first."
             )
         if user.vdi.get("location") != link:
             raise Refused(
@@ -354,7 +348,7 @@ def status_of(entry: Entry, look: Looker, host: Host = THIS_HOST) -> Status:
         return found._replace(problem=problem.message)
     return found._replace(
         problem=(
-            f"udev has made no link for {device}; are the rules of relvmoiscsi installed? `relvmoiscsi direct add "
-            f"{entry.name} {entry.scsi_id}` asks it again."
+            f"udev has made no link for {device}; check that the rules of relvmoiscsi are installed, then repeat "
+            f"`relvmoiscsi direct add {entry.name} {entry.scsi_id}`."
         )
     )

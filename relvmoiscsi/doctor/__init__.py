@@ -55,14 +55,14 @@ def _is_dom0(host: Host) -> bool:
 def _no_dom0(host: Host) -> Finding:
     where = "here" if host.root == "/" else f"in {host.root}"
     sentence = f"This is no dom0: there is no {', no '.join(SIGNS_OF_DOM0)} {where}."
-    advice = "Run it as root in dom0, on a host of the pool. The commands on a LUN need no dom0, and are not looked at."
+    advice = "Run doctor as root in dom0, on a host of the pool. The commands on a LUN need no dom0 and no doctor."
     return problem("dom0", sentence, advice)
 
 
 def _examine_host(host: Host, is_registered: Optional[bool]) -> Tuple[List[Finding], Optional[DriverInfo]]:
     found = []
     if not host.is_superuser:
-        found = [unknown("user", "Only root can look at everything.", "Run `relvmoiscsi doctor` as root.")]
+        found = [unknown("user", "Some checks need root.", "Run `relvmoiscsi doctor` as root for a complete check.")]
     drivers, info, path = examine_drivers(host)
     started, runs = xapi_started(host)
     found += [*drivers, examine_whitelist(host), runs, examine_restart(host, started, path, is_registered)]

@@ -26,7 +26,7 @@ EXECUTABLES = {TYPE: "ReLVMoISCSISR", HBA_TYPE: "ReLVMoHBASR"}
 PHRASE = "resigning of duplicates"
 
 SM_DIR = "/opt/xensource/sm"
-INSTALL = "Install the package relvmoiscsi on this host, or install it again."
+INSTALL = "Install the package relvmoiscsi on this host, or reinstall the package."
 SYNC = "Run `/usr/share/relvmoiscsi/sm-whitelist sync`, then `xe-toolstack-restart`."
 UNIMPLEMENTED = 38
 
@@ -91,8 +91,8 @@ def _ask_for_more(host: Host, path: str) -> Finding:
     except ValueError as error:
         said = str(error)
     if not said.startswith(f"fault {UNIMPLEMENTED},"):
-        return problem("package", f"The driver cannot load what it consists of: {said.rstrip('.')}.", INSTALL)
-    return ok("package", "The driver loads what it consists of.")
+        return problem("package", f"The driver cannot load its modules: {said.rstrip('.')}.", INSTALL)
+    return ok("package", "The driver loads all its modules.")
 
 
 def _answer(host: Host, path: str, command: str) -> Any:
@@ -142,7 +142,7 @@ def examine_whitelist(host: Host) -> Finding:
         return unknown("whitelist", str(error), AS_ROOT)
     if obstacles:
         sentence = f"xapi reads every entry of {conf.CONF_D} and does not start: {listed(obstacles)} cannot be read."
-        return problem("whitelist", sentence, "Remove what is no file from there.")
+        return problem("whitelist", sentence, "Remove every entry that is not a file from that directory.")
     if whitelist.source is None:
         sentence = "No file of xapi has a line sm-plugins, so xapi accepts no driver at all."
         return problem("whitelist", sentence, "Install the package xapi-core again, then relvmoiscsi.")
@@ -155,5 +155,5 @@ def examine_whitelist(host: Host) -> Finding:
         for each in whitelist.sources
         if each.path != whitelist.source and conf.allows(each.plugins, lacking[0])
     ]
-    sentence += f"; {listed(others)} has it, and does not count" if others else ""
+    sentence += f"; {listed(others)} lists it, but xapi does not use that line" if others else ""
     return problem("whitelist", sentence + ".", SYNC)

@@ -10,7 +10,7 @@ PROBLEM = "problem"
 UNKNOWN = "unknown"  #: could not be looked at; as long as it is so, nobody can say "ready"
 STATUSES = (OK, WARNING, UNKNOWN, PROBLEM)  #: from harmless to worst
 
-AS_ROOT = "Run `relvmoiscsi doctor` as root."
+AS_ROOT = "Run `relvmoiscsi doctor` as root for a complete check."
 
 _LONGEST = 2000  #: characters of a text that another host sent
 

@@ -35,10 +35,10 @@ def examine_firewall(host: Host) -> Finding:
         except CommandFailed as error:
             return unknown("firewall", f"`{name} -S` fails: {why(error).rstrip('.')}.", AS_ROOT)
         if stop:
-            sentence = f"{name} stops connections to port {ISCSI_PORT}, of some targets at least: `{stop}`."
-            advice = f"If a target is behind it: `{name} -I OUTPUT -p tcp --dport {ISCSI_PORT} -j ACCEPT`."
+            sentence = f"{name} blocks connections to port {ISCSI_PORT} for at least some targets: `{stop}`."
+            advice = f"If this rule blocks your target: `{name} -I OUTPUT -p tcp --dport {ISCSI_PORT} -j ACCEPT`."
             return warning("firewall", sentence, advice)
-    return ok("firewall", f"No rule of a firewall on this host stops connections to port {ISCSI_PORT}.")
+    return ok("firewall", f"No firewall rule on this host blocks connections to port {ISCSI_PORT}.")
 
 
 def stop_in(rules: str) -> str:
@@ -113,8 +113,8 @@ def examine_rules(host: Host) -> Finding:
         except OSError:  # a link to /dev/null, by which udev has it switched off
             is_empty = True
         if is_empty:
-            sentence = f"The udev rules {name} are not installed, or switched off: an empty file is in their place."
-            return problem("udev-rules", sentence, "Remove what is in their place, and install relvmoiscsi again.")
+            sentence = f"The udev rules {name} are not installed, or an empty file replaces them."
+            return problem("udev-rules", sentence, "Remove that empty file and reinstall relvmoiscsi.")
     return ok("udev-rules", "The udev rules, which hide a LUN while it changes and link direct LUNs, are there.")
 
 

@@ -29,7 +29,7 @@ HOSTS_AT_ONCE = 8
 
 _AWAY = ("HOST_OFFLINE", "HOST_NOT_LIVE", "HOST_STILL_BOOTING", "CANNOT_CONTACT_HOST")
 _UPGRADE = "rolling_upgrade_in_progress"
-_ON_MASTER = "See that the master has relvmoiscsi and accepts it, then run `xe-toolstack-restart` there."
+_ON_MASTER = "Run `relvmoiscsi doctor` on the master, then `xe-toolstack-restart` there."
 _ON_ALL = "Install the same package on every host of the pool, then restart every toolstack, the master's first."
 
 #: a version and findings, or why there are none
@@ -97,10 +97,10 @@ def _ask(xapi: Xapi, ref: str, is_own: bool) -> Answer:
 
 
 def no_pool(failure: Exception) -> Finding:
-    sentence = "xapi does not say what it knows of the driver and the other hosts: {}.".format(
+    sentence = "xapi does not answer questions about the driver and the other hosts: {}.".format(
         str(failure).rstrip(".")[:400]
     )
-    return unknown("pool", sentence, "Run `relvmoiscsi doctor` again, as root, when xapi runs.")
+    return unknown("pool", sentence, "Start xapi, then run `relvmoiscsi doctor` again as root.")
 
 
 def examine_pool(here: Host, pool: Pool, info: Optional[DriverInfo]) -> List[Finding]:
@@ -175,11 +175,11 @@ def _host(pool: Pool, ref: str) -> List[Finding]:
 def _no_answer(failure: Exception, host: str) -> Finding:
     code = failure.code if isinstance(failure, XapiFailure) else ""
     if code == "XENAPI_MISSING_PLUGIN":
-        sentence = f"{host} does not have relvmoiscsi, or not all of it: xapi finds no host plugin there."
+        sentence = f"{host} has no complete installation of relvmoiscsi: xapi finds no host plugin there."
         return problem("hosts", sentence, _ON_ALL)
     if code in _AWAY:
         sentence = f"{host} cannot be asked: it is offline or just starting."
-        return unknown("hosts", sentence, "Run `relvmoiscsi doctor` again when it is back.")
+        return unknown("hosts", sentence, "Run `relvmoiscsi doctor` again when the host is online.")
     sentence = f"{host} cannot be asked, or its answer cannot be read: {str(failure)[:400]}"
     return unknown("hosts", sentence, "Run `relvmoiscsi doctor` on that host.")
 
@@ -201,7 +201,7 @@ def examine_upgrade(pool: Pool) -> List[Finding]:
     if _UPGRADE not in pool.other_config:
         return []
     sentence = "A rolling pool upgrade is under way, and xapi refuses SR.create until it has ended."
-    return [problem("upgrade", sentence, "Upgrade the hosts that are left; install relvmoiscsi on each again.")]
+    return [problem("upgrade", sentence, "Upgrade the remaining hosts and reinstall relvmoiscsi on each of them.")]
 
 
 def examine_ssh(pool: Pool) -> List[Finding]:
@@ -217,12 +217,10 @@ def examine_leftovers(pool: Pool) -> List[Finding]:
     """During a call xapi has a row of its SR, and keeps it if it dies then. No LUN has that UUID."""
     if not pool.leftovers:
         return []
-    sentence = (
-        f"xapi has SRs of type {' or '.join(TYPES)}, which are there during a call only: {listed(pool.leftovers)}."
-    )
+    sentence = f"xapi has SRs of type {' or '.join(TYPES)}, which exist only during a call: {listed(pool.leftovers)}."
     commands = [f"`xe sr-forget uuid={uuid}`" for uuid in pool.leftovers]
     advice = (
-        f"If no SR.create is under way: {listed(commands)}. Where the call had a CHAP password, a Secret stays: "
+        f"If no SR.create is under way: {listed(commands)}. If the call had a CHAP password, a Secret remains: "
         "`relvmoiscsi pool secrets --remove`."
     )
     return [warning("leftover-srs", sentence, advice)]
@@ -265,7 +263,11 @@ def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
         f"The SR driver makes each LUN one with a single VDI on {listed(one)}, and keeps every VDI on {listed(every)}: "
         "what a call does depends on which host is the pool's master."
     )
-    return [warning("vdis", sentence, "Run `relvmoiscsi settings --vdis one`, or `all`, on the hosts that are wrong.")]
+    return [
+        warning(
+            "vdis", sentence, "Run `relvmoiscsi settings --vdis one`, or `all`, on the hosts with the wrong setting."
+        )
+    ]
 
 
 def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:

@@ -20,9 +20,13 @@ def examine_vdis(host: Host) -> Finding:
     except FileNotFoundError:
         text = ""
     except OSError as error:
-        return unknown("vdis", f"{CONFIG} cannot be read: {error.strerror}.", "Run `relvmoiscsi doctor` as root.")
+        return unknown(
+            "vdis",
+            f"{CONFIG} cannot be read: {error.strerror}.",
+            "Run `relvmoiscsi doctor` as root for a complete check.",
+        )
     try:
         wanted = settings_in(text, CONFIG).vdis
     except Refused as error:
-        return problem("vdis", error.message, "Correct that line; `relvmoiscsi settings` tells what is in force then.")
+        return problem("vdis", error.message, "Correct that line, then check the result with `relvmoiscsi settings`.")
     return ok("vdis", MAKES_ONE if wanted == ONE else KEEPS_ALL)

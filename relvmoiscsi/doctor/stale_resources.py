@@ -6,7 +6,7 @@ from relvmoiscsi.errors import NotFound
 from relvmoiscsi.host.disk import cleanup_journal, own_maps, udev
 from relvmoiscsi.host.this_host import Host
 
-_NEXT_CALL = "Repeat the call, or `xe sr-probe type=relvmohba` for that SCSIid: either takes it away."
+_NEXT_CALL = "Repeat the call, or run `xe sr-probe type=relvmohba` for that SCSIid: both remove the LUN from this host."
 
 
 def examine_stale_resources(host: Host) -> Finding:
@@ -15,14 +15,17 @@ def examine_stale_resources(host: Host) -> Finding:
         scanned = cleanup_journal.unattended(cleanup_journal.SCAN, host)
         disks, maps = udev.stale_hidden(host), own_maps.stale_luns(host)
     except (OSError, NotFound) as error:
-        return unknown("left-overs", f"What killed calls have left is not known: {error}", AS_ROOT)
+        return unknown("left-overs", f"Leftovers of killed calls cannot be listed: {error}", AS_ROOT)
     if scanned:
-        sentence = f"A call has left LUN {listed(scanned)}, which may be a clone with the identities of its original."
+        sentence = (
+            f"A killed call has left LUN {listed(scanned)} on this host. "
+            "The LUN may be a clone with the identities of its original."
+        )
         return warning("left-overs", sentence, _NEXT_CALL)
     if maps:
         return warning("left-overs", f"A killed call has left the multipath map of LUN {listed(maps)}.", _NEXT_CALL)
     if disks:
-        sentence = f"A call has left {listed(disks)} hidden from udev, so links to it are missing."
+        sentence = f"A killed call has left {listed(disks)} hidden from udev, so its links are missing."
         advice = f"Repeat the call. Or, if LVM may see that disk: `echo change > /sys/block/{disks[0]}/uevent`."
         return warning("left-overs", sentence, advice)
-    return ok("left-overs", "No killed call has left anything behind.")
+    return ok("left-overs", "There are no leftovers of killed calls.")

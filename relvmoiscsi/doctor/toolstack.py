@@ -23,7 +23,7 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     """When xapi started (seconds since the epoch), None if that is not known; and what there is to say about it."""
     numbers = host_root.processes(host, "xapi")
     if numbers is None:
-        sentence = f"Whether xapi runs cannot be told: there is no /proc in {host.root}."
+        sentence = f"Cannot check whether xapi runs: there is no /proc in {host.root}."
         return None, unknown("xapi", sentence, "Run `relvmoiscsi doctor` on the running host.")
     if not numbers:
         return None, problem("xapi", "xapi does not run on this host.", "Start it: `xe-toolstack-restart`.")
@@ -31,7 +31,7 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     ticks = [host_root.text_of(host, f"/proc/{number}/stat").rpartition(")")[2].split() for number in numbers]
     known = [int(words[_START_TIME]) for words in ticks if len(words) > _START_TIME and words[_START_TIME].isdigit()]
     if boot is None or not known:
-        return None, unknown("xapi", "xapi runs; since when, the kernel does not say.", RESTART)
+        return None, unknown("xapi", "xapi runs; the kernel does not give its start time.", RESTART)
     # Where it has a watchdog there are two; the first is never younger than the one that looked for drivers.
     started = int(boot.group(1)) + min(known) / _TICKS
     return started, ok("xapi", f"xapi runs since {_moment(started)}.")
@@ -44,16 +44,16 @@ def examine_restart(host: Host, started: Optional[float], driver: str, is_regist
     changed matters less: it runs the file that is there now.
     """
     if started is None:
-        return unknown("restart", "Whether xapi has seen the driver and its settings is not known.", RESTART)
+        return unknown("restart", "Cannot check whether xapi has loaded the driver and its settings.", RESTART)
     try:
         paths = [driver] if driver else []
         paths += [setting.path for setting in conf.read_whitelist(host.root).sources] + [conf.CONF_D]
         late = [path for path in dict.fromkeys(paths) if _changed_at(host, path) > started + _TOLERANCE_SECONDS]
     except (NotFound, OSError) as error:
-        return unknown("restart", f"When files of xapi changed is not known: {error}.", RESTART)
+        return unknown("restart", f"Cannot check when xapi's files changed: {error}.", RESTART)
     if not late:
         return ok("restart", "xapi has started since the driver and the lists of drivers last changed.")
-    sentence = f"xapi has not seen what has changed after it had started: {listed(late)}."
+    sentence = f"These files changed after xapi started, and xapi has not read them: {listed(late)}."
     if is_registered or late == [conf.CONF_D]:
         return warning("restart", sentence, RESTART)
     return problem("restart", sentence, RESTART)

@@ -114,7 +114,7 @@ def choose(
     left out; `unseen` has it. Raises NotFound, Refused, UsageError.
     """
     if not scsi_ids and not of and not everything:
-        raise UsageError("Nothing is named: give SCSIids, --clones-of SR, or --all.")
+        raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
     by_id = {lun.scsi_id: lun for lun in found if lun.scsi_id}
     missing = [scsi_id for scsi_id in scsi_ids if scsi_id not in by_id]
     if missing:
@@ -130,7 +130,7 @@ def choose(
         if lun not in chosen and (is_named or everything and _is_copy(lun, False)):
             chosen.append(lun)
     if not chosen and not unseen(found, scsi_ids, of, everything):
-        raise NotFound("The pool sees no LUN that could be attached. `relvmoiscsi pool luns` tells what it sees.")
+        raise NotFound("The pool sees no LUN that can be attached. `relvmoiscsi pool luns` lists the LUNs.")
     return chosen
 
 
@@ -154,29 +154,29 @@ def doubtful(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLu
 
 def passed_over(lun: PoolLun) -> Attached:
     """What became of a LUN, or of a target, that could not be looked at."""
-    what = lun.scsi_id or f"What is behind {lun.portal.target} {lun.portal.iqn}".strip()
-    error = PoolFailure(f"{what} was passed over, as it is {lun.kind}: {lun.problem}")
+    what = lun.scsi_id or f"The target {lun.portal.target} {lun.portal.iqn}".strip()
+    error = PoolFailure(f"{what} was skipped. Its state is {lun.kind}: {lun.problem}")
     return Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=error)
 
 
 def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
     if lun.kind == ORIGINAL:
         raise Refused(
-            f"The LUN {lun.scsi_id} is in use by the SR {lun.name!r} ({lun.sr_uuid}), which `relvmoiscsi pool attach` "
-            "has not introduced: an original, or a copy that was attached by hand."
+            f"The LUN {lun.scsi_id} is in use by the SR {lun.name!r} ({lun.sr_uuid}), which is an original or "
+            "was attached by hand, not by `relvmoiscsi pool attach`. Select another LUN."
         )
     if lun.kind == UNCONNECTED:
         raise Refused(
-            f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which has no PBD: it may be the "
-            "original. Connect that SR first, or forget it."
+            f"The LUN {lun.scsi_id} holds the SR {lun.name!r} ({lun.sr_uuid}), which has no PBD. The LUN may be "
+            "the original. Plug the SR first, or forget the SR."
         )
     if lun.kind == UNKNOWN_SR and not are_clones:
         raise Refused(
-            f"The LUN {lun.scsi_id} holds the SR {lun.sr_uuid}, which this pool does not know: it may be in use in "
-            "another pool. If it is a clone, and nobody else uses it, say --foreign."
+            f"The LUN {lun.scsi_id} holds the SR {lun.sr_uuid}, which this pool does not know. Another pool may "
+            "use the LUN. If the LUN is an unused clone, add --foreign."
         )
     if lun.kind not in ATTACHABLE:
-        raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: there is nothing to attach. {lun.problem}".strip())
+        raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())
 
 
 def left_untouched(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
@@ -190,9 +190,9 @@ def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> Non
     left = left_untouched(found, chosen)
     if left:
         raise Refused(
-            "Behind the same target there are clones that were not named: {}. Hosts that log in see them as well, and "
-            "an SR cannot be plugged again as long as an untouched clone of it is to be seen. Name them too, or say "
-            "--leave-others.".format(", ".join(lun.scsi_id for lun in left))
+            "The same target has clones that you did not select: {}. A host that logs in sees these clones too. "
+            "While a host sees a clone with old identities, the host cannot plug the original again. Select "
+            "these clones too, or add --leave-others.".format(", ".join(lun.scsi_id for lun in left))
         )
 
 
@@ -222,7 +222,7 @@ def verify_template(template: str) -> None:
     except ValueError as error:
         raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
     if any(field not in ("sr", "date", "scsi_id") or form or conversion for _, field, form, conversion in used):
-        raise UsageError(f"--name {template!r} may have sr, date and scsi_id in braces, and nothing else.")
+        raise UsageError(f"--name {template!r} may contain only the fields sr, date and scsi_id in braces.")
 
 
 # --- attach
@@ -278,8 +278,8 @@ def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> Non
             pool.sr_on(lun.scsi_id),
         ):
             raise Refused(
-                f"Another client has attached or discarded the LUN {lun.scsi_id} meanwhile. Nothing was changed. Run "
-                "the same again."
+                f"Another client has just attached or discarded the LUN {lun.scsi_id}. Nothing was changed. "
+                "Repeat the command."
             )
 
 
@@ -420,7 +420,7 @@ def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
             raise
     else:
         raise PoolFailure(
-            f"SR.create of type {lun.portal.own_type} made an SR, which it never does: look at the pool's SRs."
+            f"SR.create of type {lun.portal.own_type} made an SR, which must never happen. Check the SRs of the pool."
         )
     return lun
 
@@ -429,7 +429,7 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """A LUN that was resignatured, with the SR that is on it now. Raises PoolFailure, Refused."""
     on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
     if on.state != RESIGNATURED or not on.sr_uuid:
-        raise PoolFailure(f"The LUN was resignatured, and its probe says {on.state}. {on.problem}".strip())
+        raise PoolFailure(f"The LUN was resignatured, but its probe reports {on.state}. {on.problem}".strip())
     verify_no_database(pool, lun.scsi_id, on.metadata_of)
     of_sr = on.old_uuid or lun.of_sr
     return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=of_sr, old_vdis=on.old_vdis)

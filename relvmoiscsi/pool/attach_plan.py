@@ -105,11 +105,11 @@ class LunPlan(NamedTuple):
         for step in self.steps:
             parts.setdefault(step.what, []).append(f'"{step.on}"' if step.what == INTRODUCE else step.on)
         found = [" ".join([what + _JOINED.get(what, ""), ", ".join(on)]).strip() for what, on in parts.items()]
-        found += [f"host {name} is down: left for a later run" for name in self.down]
+        found += [f"host {name} is down: repeat the command when the host is up" for name in self.down]
         if self.unplugged is not None:
             return "; ".join([*found, str(self.unplugged)])
         if not self.steps:
-            found = ["already attached" + (" on the hosts that are up" if self.down else ": nothing to do"), *found]
+            found = ["already attached" + (" on all hosts that are up" if self.down else ": nothing to do"), *found]
         return "; ".join(found)
 
 
@@ -180,8 +180,8 @@ def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
     left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
     if left:
         raise Refused(
-            "The SR on the LUN {} is introduced and not plugged. Behind the same target, clones may still have the "
-            "identities of their originals: {}. Run the same again, or give --leave-others.".format(
+            "The SR on the LUN {} is introduced but not plugged. Clones on the same target may still have the "
+            "identities of their originals: {}. Repeat the command, or add --leave-others.".format(
                 row.lun.scsi_id, ", ".join(left)
             )
         )
@@ -219,7 +219,8 @@ def verify_not_overwritten(pool: Pool, lun: PoolLun) -> None:
         name, old = pool.srs[earlier]["name_label"], pool.srs[earlier]["uuid"]
         raise Refused(
             f"The LUN {lun.scsi_id} was that of the SR {name!r} ({old}), and holds another one now: the array has "
-            "overwritten it. Nothing was written. `relvmoiscsi pool discard` that SR, then run the same again."
+            "overwritten the LUN. Nothing was written. Discard the old SR (`relvmoiscsi pool discard`), then repeat "
+            "the command."
         )
 
 
@@ -227,9 +228,9 @@ def verify_no_database(pool: Pool, scsi_id: str, metadata_of: Sequence[str]) -> 
     """Raises Refused where a VDI on a LUN with identities of its own is to hold the database of this pool."""
     if pool.ref in metadata_of:
         raise Refused(
-            f"A VDI on the LUN {scsi_id} is to hold the database of this pool, which would write it there once the "
-            "SR is plugged. The LUN was resignatured before, without --clear-metadata-vdi: undo that on a host, then "
-            "run the same again."
+            f"A VDI on the LUN {scsi_id} has the pool-metadata flag: the pool would write its database to this "
+            "VDI after a plug. The LUN was resignatured without --clear-metadata-vdi. Run `relvmoiscsi undo` "
+            "for the LUN on a host, then repeat this command."
         )
 
 

@@ -95,7 +95,7 @@ class Calls:
         except self._refusal as error:
             raise failure(method, getattr(error, "details", [])) from error
         except GONE as error:
-            raise PoolGone(f"The pool at {self.url} went away during {method}: {reason(error)}.") from error
+            raise PoolGone(f"The pool at {self.url} closed the connection during {method}: {reason(error)}.") from error
         except KeyboardInterrupt:
             self._disconnect()  # it waits for an answer; what is to be cleaned up takes a new connection
             raise
@@ -132,9 +132,7 @@ class Calls:
         while record.get("status", "pending") in ("pending", "cancelling"):
             left = end - time.monotonic()
             if left <= 0:
-                raise PoolFailure(
-                    f"{method} has not ended within {limit_seconds:.0f} seconds; the pool goes on with it."
-                )
+                raise PoolFailure(f"{method} did not end within {limit_seconds:.0f} seconds and continues in the pool.")
             batch = self.call("event.from", ["task/" + task], token, min(EVENT_SECONDS, left))
             token = batch["token"]
             told = [event["snapshot"] for event in batch["events"] if event["ref"] == task and "snapshot" in event]
@@ -148,7 +146,9 @@ class Calls:
         except PoolFailure as problem:
             if problem.code != "HANDLE_INVALID":
                 raise
-            raise PoolGone("The toolstack of the master was restarted meanwhile. Run the same again.") from problem
+            raise PoolGone(
+                "The toolstack of the master was restarted during the call. Repeat the command."
+            ) from problem
         return record
 
     def another(self) -> "Calls":
@@ -203,24 +203,24 @@ def failure(method: str, details: Sequence[Any]) -> PoolFailure:
 
 
 NO_READ_ONLY_DISK = (
-    "An HVM VM that runs takes no read-only disk. Shut the VM down and run the same again, or say --rw: that writes to "
-    "the copy alone."
+    "A running HVM VM cannot get a read-only disk. Shut the VM down and repeat the command, or use --rw, which "
+    "lets the VM write to the copy."
 )
 _SENTENCES = {
-    "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. The role pool-operator may do "
-    "all but --hba, which takes pool-admin.",
+    "RBAC_PERMISSION_DENIED": "The user of this session may not call {0}. Use the role pool-operator; --hba "
+    "needs pool-admin.",
     "LICENCE_RESTRICTION": "The licence of this pool does not allow {0} ({1}).",
-    "HOST_IS_SLAVE": "Another host is the master of the pool since: it is at {1}.",
+    "HOST_IS_SLAVE": "The master of the pool has changed: connect to {1}.",
     "HOST_OFFLINE": "The host is down.",
     "HOST_NOT_LIVE": "The host is down.",
     "SESSION_AUTHENTICATION_FAILED": "The pool does not accept this user and password.",
     "SR_UNKNOWN_DRIVER": "The pool knows no SRs of type {1}: relvmoiscsi is not installed on its master, or its "
     "toolstack has not been restarted since.",
-    "SR_HAS_NO_PBDS": "No host that could do it has the SR attached ({0}).",
-    "VM_LACKS_FEATURE": "The guest has no tools (PV drivers) by which the pool could shut it down. Shut the guest down "
-    "from inside, or with `xe vm-shutdown force=true`, and run the same again.",
-    "VM_MISSING_PV_DRIVERS": "The guest has no PV drivers: the pool can plug and unplug its disks only while the VM is "
-    "shut down. Shut the VM down, and run the same again.",
+    "SR_HAS_NO_PBDS": "No suitable host has the SR attached ({0}).",
+    "VM_LACKS_FEATURE": "The guest has no PV drivers, so the pool cannot shut the VM down. Shut down from inside "
+    "the guest or with `xe vm-shutdown force=true`, then repeat the command.",
+    "VM_MISSING_PV_DRIVERS": "The guest has no PV drivers: the pool can plug disks only while the VM is shut "
+    "down. Shut the VM down, then repeat the command.",
     "DISK_VBD_MUST_BE_READWRITE_FOR_HVM": NO_READ_ONLY_DISK,
     "XENAPI_MISSING_PLUGIN": "The host has no plugin {1}: relvmoiscsi is not installed there.",
 }

@@ -35,7 +35,7 @@ class Where(NamedTuple):
     user: str = "root"
     password: str = ""
     ca: Optional[str] = None  #: file of certificates that are believed; None: those this machine believes
-    insecure: bool = False  #: believe any certificate
+    insecure: bool = False  #: accept any certificate
     timeout: float = TIMEOUT_SECONDS
     socket_path: str = THIS_HOST.xapi_socket
 
@@ -72,7 +72,7 @@ def _logged_in(module: Any, where: Where) -> Any:
         except GONE as error:
             proxy("close")()
             raise PoolFailure(_no_login(where, url, error)) from error
-    raise PoolFailure(f"The hosts of the pool name one another as its master; the last one was {url}.")
+    raise PoolFailure(f"The hosts of the pool disagree about the master; the last answer was {url}.")
 
 
 def _another(module: Any, where: Where, url: str, proxy: Any) -> Any:
@@ -97,14 +97,14 @@ def _no_login(where: Where, url: str, error: BaseException) -> str:
     if isinstance(error, ssl.CertificateError) or isinstance(error, ssl.SSLError) and "CERTIFICATE" in str(error):
         if url != url_of(where):
             return (
-                f"The host {where.pool} is a member of the pool, and the certificate of its master, at {url}, is not "
-                f"to be believed: {reason(error)}. Name the master with --pool, as its certificate has it; the file of "
-                "--ca may hold the certificates of several hosts."
+                f"The host {where.pool} is a member of the pool, and the certificate of its master, at {url}, is "
+                f"not trusted: {reason(error)}. Give --pool the host name of the master from its certificate. "
+                "The file of --ca may hold the certificates of several hosts."
             )
         return (
-            f"The certificate of {url} is not to be believed: {reason(error)}. Give the file that vouches for it with "
-            "--ca (hosts make their own: /etc/xensource/xapi-ssl.pem has it, copy its certificate alone), or "
-            "--insecure."
+            f"The certificate of {url} is not trusted: {reason(error)}. Give --ca a file with the certificate, "
+            "or use --insecure. A host keeps its own certificate in /etc/xensource/xapi-ssl.pem: copy the "
+            "certificate without the key."
         )
     if isinstance(error, OSError):
         return f"No pool answers at {url}: {reason(error)}."
@@ -116,12 +116,12 @@ def url_of(where: Where) -> str:
     if where.pool == LOCAL:
         return "http://localhost/"
     if "@" in where.pool:  # not shown: there may be a password in it
-        raise UsageError("The pool's URL has a user or a password in it: give --user and --password-file instead.")
+        raise UsageError("The pool's URL contains a user or a password: use --user and --password-file instead.")
     parts = urllib.parse.urlsplit(where.pool if "://" in where.pool else "https://" + where.pool)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise UsageError(f"{where.pool!r} is no pool: name a host, or https://HOST, or `local` in dom0.")
+        raise UsageError(f"{where.pool!r} is not a pool: give HOST, https://HOST, or `local` in dom0.")
     if parts.scheme == "http" and where.ca:
-        raise UsageError(f"{where.pool} shows no certificate: give https://, or leave --ca away.")
+        raise UsageError(f"{where.pool} uses no certificate: give an https:// URL, or remove --ca.")
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -137,7 +137,7 @@ def _tls(where: Where) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=where.ca)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"{where.ca} holds no certificates that can be read: {reason(error)}.") from error
+        raise UsageError(f"{where.ca} holds no readable certificates: {reason(error)}.") from error
     if where.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -196,9 +196,9 @@ def _explained(failure: PoolFailure, config: Mapping[str, str]) -> PoolFailure:
     if failure.code != SCSI_ID_MISSING:
         return failure
     return PoolFailure(
-        "PBD.plug: the host does not see the LUN {} behind {}. Either the array does not map the LUN to this host, or "
-        "the host had an iSCSI session to the target before the LUN was mapped. Map the LUN to every host, and run "
-        "`iscsiadm -m session --rescan` on this host. Then run the same again.".format(
+        "PBD.plug: the host does not see the LUN {} behind {}. The array may not map the LUN to this host, or "
+        "the host's iSCSI session may be older than the mapping. Map the LUN to every host, and run "
+        "`iscsiadm -m session --rescan` on this host. Then repeat the command.".format(
             config.get("SCSIid", ""), config.get("targetIQN", "")
         ),
         failure.description,

@@ -61,7 +61,10 @@ def on_lun(document: str) -> OnLun:
     """What a successful probe of one LUN gives. Raises PoolFailure for a text that is none."""
     found = [{**row} for row in _parse(document, "SR")]
     if len(found) != 1 or "state" not in found[0]:
-        raise PoolFailure("The probe's answer has no state of the LUN: the driver on the master is of another version.")
+        raise PoolFailure(
+            "The probe's answer has no state of the LUN: the driver on the master has another version. "
+            "Install the same version."
+        )
     row = found[0]
     return OnLun(
         state=row["state"],
@@ -84,7 +87,7 @@ def _names(text: str) -> Tuple[str, ...]:
     try:
         return tuple(str(name) for name in json.loads(text))
     except (TypeError, ValueError) as error:
-        raise PoolFailure(f"The driver's answer is no list that can be read: {error}.") from error
+        raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
 
 
 def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
@@ -96,11 +99,11 @@ def _rows(failure: PoolFailure, code: str, tag: str) -> List[Dict[str, str]]:
 def _parse(document: str, tag: str) -> List[Dict[str, str]]:
     """The children of each element of this name, by their names. An answer with entities of its own is none of ours."""
     if "<!" in document:
-        raise PoolFailure("The driver's answer is no list that can be read.")
+        raise PoolFailure("The driver's list cannot be read.")
     try:
         root = ElementTree.fromstring(document.strip())
     except ElementTree.ParseError as error:
-        raise PoolFailure(f"The driver's answer is no list that can be read: {error}.") from error
+        raise PoolFailure(f"The driver's list cannot be read: {error}.") from error
     return [{child.tag: (child.text or "").strip() for child in item} for item in _items(root, tag)]
 
 

@@ -169,8 +169,11 @@ class Held:
         locks = read(calls)
         for what in self._whats:
             if what not in locks or locks[what].token != self._values["token"]:
-                by = f" Now it has {locks[what].text()}." if what in locks else ""
-                raise Refused(f"Somebody has broken the lock that this run had on {what}.{by} This run has stopped.")
+                by = f" The new lock belongs to {locks[what].text()}." if what in locks else ""
+                raise Refused(
+                    f"Another client has broken this run's lock on {what}.{by} This run has stopped. "
+                    "Repeat the command to resume."
+                )
 
     def take(self) -> None:
         """Raises Refused, PoolFailure."""
@@ -255,9 +258,10 @@ def unlock(calls: Calls, lock: Lock) -> List[Lock]:
 
 def _refused(lock: Lock) -> Refused:
     return Refused(
-        f"Another client has locked {lock.what}: {lock.text()}. Nothing was changed. Wait until that run has ended. If "
-        f"it was killed, break its lock: `relvmoiscsi pool unlock {lock.what}`; {STALE_SECONDS / 60:.0f} minutes after "
-        "it was refreshed last the lock counts no more."
+        f"Another client has locked {lock.what}: {lock.text()}. Nothing was changed. Wait until the other run "
+        f"has ended. If the other run was killed, break its lock: `relvmoiscsi pool unlock {lock.what}`. "
+        f"{STALE_SECONDS / 60:.0f} minutes "
+        "after its last refresh the lock expires."
     )
 
 

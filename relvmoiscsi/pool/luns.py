@@ -314,4 +314,4 @@ def _probe_fails(calls: Calls, pool: Pool, portal: Portal) -> PoolFailure:
         calls.run("SR.probe", pool.master, portal.config(), portal.own_type, {})
     except PoolFailure as failure:
         return failure
-    return PoolFailure(f"The driver has no list of what is behind {portal.target}.")
+    return PoolFailure(f"The driver gave no list of LUNs for {portal.target}.")

@@ -80,8 +80,8 @@ def _verify_users_are_shown(calls: Calls) -> None:
             what = "a proxy for updates"
         if what:
             raise Refused(
-                f"The pool uses {what}, and XenAPI does not tell which Secret has the password for that. Nothing was "
-                "removed. Look at `xe secret-list` by hand."
+                f"The pool uses {what}, and XenAPI does not show which Secret holds that password. Nothing was "
+                "removed. Check `xe secret-list` by hand."
             )
 
 

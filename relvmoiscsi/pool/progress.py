@@ -10,13 +10,13 @@ from typing import Any, Dict, Iterator, List, Optional, TextIO
 from relvmoiscsi.pool.attach import ATTACHING, BEGUN, ENDED, OVER, RESIGNATURING, Progress
 
 _WORDS = {
-    (RESIGNATURING, BEGUN): "is being resignatured",
-    (RESIGNATURING, OVER): "has identities of its own",
-    (RESIGNATURING, ENDED): "was not resignatured",
+    (RESIGNATURING, BEGUN): "resignature started",
+    (RESIGNATURING, OVER): "resignature finished",
+    (RESIGNATURING, ENDED): "resignature failed",
     # to introduce an SR takes no time that anybody would see
-    (ATTACHING, BEGUN): "is being attached",
-    (ATTACHING, OVER): "is attached",
-    (ATTACHING, ENDED): "was not attached",
+    (ATTACHING, BEGUN): "attach started",
+    (ATTACHING, OVER): "attach finished",
+    (ATTACHING, ENDED): "attach failed",
 }
 
 

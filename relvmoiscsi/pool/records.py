@@ -180,7 +180,7 @@ def verify_copy(pool: Pool, sr: str) -> None:
     record = pool.srs[sr]
     if not is_copy(record):
         raise Refused(
-            "The SR {!r} ({}) is no copy that `relvmoiscsi pool attach` has introduced.".format(
+            "The SR {!r} ({}) was not introduced by `relvmoiscsi pool attach`: give the SR of an attached copy.".format(
                 record["name_label"], record["uuid"]
             )
         )

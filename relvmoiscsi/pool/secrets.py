@@ -58,7 +58,7 @@ def chap(
             _destroyed(calls, ref)
         except PoolFailure as failure:
             tell(
-                f"The Secret with the CHAP password could not be destroyed, and stays: {failure} "
+                f"The Secret with the CHAP password could not be destroyed: {failure} "
                 "`relvmoiscsi pool luns --clean-secrets` destroys it."
             )
 

@@ -44,11 +44,13 @@ def cost_text(cost: Cost) -> str:
 def cost_words(cost: Cost) -> str:
     goes = {0: "nothing goes", 1: "1 volume goes"}.get(cost.dropped, f"{cost.dropped} volumes go")
     if cost.images == 1:
-        return f": it is one image; {goes}, and nothing is copied."
+        return f", which is one image; {goes}. No data to copy."
+    data = (
+        f"{cost.copied} of {cost.blocks} blocks are copied, {cost.filled} are completed: {human_size(cost.data_bytes)}."
+    )
     return (
-        f" from {cost.images} images: of {cost.blocks} blocks {cost.remapped} stay where they are "
-        f"({cost.filled} filled up), {cost.copied} are copied: {human_size(cost.data_bytes)}. "
-        f"{cost.fresh_extents} of {cost.free_extents} free extents are used before the commit; {goes}."
+        f" from {cost.images} images; {goes}. {data if cost.data_bytes else 'No data to copy.'} "
+        f"The run needs {cost.fresh_extents} of {cost.free_extents} free extents."
     )
 
 

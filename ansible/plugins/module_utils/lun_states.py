@@ -166,7 +166,7 @@ def would_attach(pool, row):
 def away(hosts):
     """A sentence on the hosts that do not have it; None where all have."""
     told = [f"{host} ({state.rstrip('.')})" for host, state in hosts.items() if state != "plugged"]
-    return f"It is not plugged on {', '.join(told)}: run the same again when that is mended." if told else None
+    return f"It is not plugged on {', '.join(told)}: correct the cause, then repeat the task." if told else None
 
 
 def would_resignature(pool, lun):

@@ -218,7 +218,7 @@ def test_check_mode_knows_of_a_lun_that_is_not_plugged_beside_such_a_clone(stage
     overwrite(stage)
     both_luns = [stage.clone, stage.other]
     check, real = both(stage, scsi_ids=both_luns)
-    assert same(check, real) == (True, True) and "is introduced and not plugged" in check["msg"]
+    assert same(check, real) == (True, True) and "is introduced but not plugged" in check["msg"]
     assert [row["error"] for row in check["luns"]] == [row["error"] for row in real["luns"]]
     assert "sr: (new)" in check["diff"]["after"] and "xs1: plugged" not in check["diff"]["after"]
     assert same(*both(stage, scsi_ids=both_luns)) == (True, False)

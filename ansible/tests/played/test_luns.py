@@ -106,7 +106,7 @@ def test_one_lun_that_fails_stops_no_other_where_hosts_may_see_it(stage):
     stage.world.fail["sr_create", stage.clone] = UsageError("The array is on fire.")
     held = stage.now("lun", all=True)
     assert held["failed"] and held["changed"] and {row["status"] for row in held["luns"]} == {"failed"}
-    assert "is introduced and not plugged" in held["msg"] and "give leave_others" in held["msg"]
+    assert "is introduced but not plugged" in held["msg"] and "add leave_others" in held["msg"]
     found = stage.now("lun", all=True, leave_others=True)
     rows = {row["scsi_id"]: row for row in found["luns"]}
     assert found["failed"] and found["changed"] and "The array is on fire." in found["msg"]
@@ -136,10 +136,10 @@ def test_the_environment_names_the_pool_as_it_does_for_other_modules(stage):
 def test_what_cannot_be_meant_is_refused(stage):
     original = stage.lab.originals["Production"][0]
     wrong = [
-        ({}, "Nothing is named"),
+        ({}, "is selected"),
         ({"srs": ["x"]}, "srs is for"),
         ({"scsi_ids": [original]}, "in use by the SR"),
-        ({"scsi_ids": [stage.clone]}, "were not named"),
+        ({"scsi_ids": [stage.clone]}, "did not select"),
         ({"state": "forgotten", "srs": ["Production"]}, "is no copy"),
         ({"all": True, "jobs": 0}, "at least one"),
     ]

@@ -65,13 +65,13 @@ def choose(found: Inventory, copy: Copy, names: Sequence[str], everything: bool 
     One that cannot be cloned says why, as its `problem`.
     """
     if not names and not everything:
-        raise UsageError("No VM is named: give VMs, or --all.")
+        raise UsageError("No VM is selected: give VMs, or --all.")
     refs = [inventory.find_vm(found, name) for name in names]
     if everything:
         ours = {ref for ref, _ in found.copies_on(copy.uuid)}
         refs += [ref for ref in inventory.in_order(found.named_vms()) if ref not in ours and _has_any(found, copy, ref)]
     if not refs:
-        raise NotFound(f"No VM of the pool has a disk of which {copy.name!r} has a copy.")
+        raise NotFound(f"No VM of the pool has a disk whose copy is on {copy.name!r}.")
     return [_source(found, copy, ref) for ref in dict.fromkeys(refs)]
 
 
@@ -88,14 +88,14 @@ def _source(found: Inventory, copy: Copy, ref: str) -> Source:
         problem = Refused(f"The VM {vm['name_label']!r} has no disk.")
     elif lent:
         problem = Refused(
-            f"The VM {vm['name_label']!r} has disks that `rescue` has lent to it: {_named(lent)}. Take them back first "
-            "(`relvmoiscsi pool rescue SR --done`, with the copy that they are on)."
+            f"The VM {vm['name_label']!r} has disks that were lent by `rescue`: {_named(lent)}. Take the disks "
+            "back first: `relvmoiscsi pool rescue SR --done`, where SR is their copy."
         )
     elif missing:
         words = _named(missing)
         problem = Refused(
-            f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of the VM "
-            "would have to do without them, or write to the originals."
+            f"The VM {vm['name_label']!r} has disks that are not on the copy {copy.name!r}: {words}. A copy of "
+            "the VM would lack these disks or write to the originals."
         )
     return Source(vm["uuid"], vm["name_label"], ref, problem=problem)
 
@@ -151,9 +151,9 @@ def verify_template(template: str) -> List[Tuple[str, Optional[str]]]:
     except ValueError as error:
         raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
     if any(field not in ("vm", "date", "sr", None) or spec or conversion for _, field, spec, conversion in parts):
-        raise UsageError(f"--name {template!r} may have vm, date and sr in braces, and nothing else.")
+        raise UsageError(f"--name {template!r} may contain only the fields vm, date and sr in braces.")
     if any(unicodedata.category(character) in _NO_TEXT for character in template):
-        raise UsageError(f"--name {template!r} has characters that are no text.")
+        raise UsageError(f"--name {template!r} contains bytes that are not text.")
     if not template.strip():
         raise UsageError(f"--name {template!r} leaves the copy without a name.")
     return [(text, field) for text, field, _, _ in parts]
@@ -216,7 +216,7 @@ def networks(found: Inventory, sources: Sequence[Source], pairs: Iterable[Tuple[
         if uuid not in used:
             raise UsageError(f"--network {old}={new}: none of the VMs has a network card on the network {old!r}.")
         if chosen.get(uuid, ref) != ref:
-            raise UsageError(f"--network {old}={new}: the network {old!r} was given another one already.")
+            raise UsageError(f"--network {old}={new}: the network {old!r} already has another NEW.")
         chosen[uuid] = ref
     return chosen
 
@@ -265,7 +265,7 @@ def isolated_network(
     except NotFound:
         record = {
             "name_label": text,
-            "name_description": "Leads nowhere; for copies of VMs. Made by relvmoiscsi.",
+            "name_description": "Isolated network for copies of VMs. Made by relvmoiscsi.",
             "MTU": "1500",
             "other_config": {DONE: "true", ON_SR: sr_uuid},
             "tags": [],
@@ -292,11 +292,11 @@ def _verify_isolated(found: Inventory, ref: str, text: str) -> None:
     if network["PIFs"]:
         raise Refused(f"The network {text!r} has physical interfaces: it is not isolated.")
     if network["other_config"].get(_INTERNAL) == "true" or not network.get("managed", True):
-        raise Refused(f"The network {text!r} is one of the hosts themselves: it is not isolated.")
+        raise Refused(f"The network {text!r} is a network of the hosts themselves: it is not isolated.")
     others = {vif["VM"] for vif in found.vifs.values() if vif["network"] == ref and not found.is_copy(vif["VM"])}
     if others:
         names = sorted(str(found.vms[vm]["name_label"]) if vm in found.vms else vm for vm in others)
-        raise Refused(f"The network {text!r} has VMs that are no copies: {', '.join(names)}. It is not isolated.")
+        raise Refused(f"The network {text!r} has VMs that are not copies: {', '.join(names)}. It is not isolated.")
 
 
 def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> None:
@@ -308,8 +308,8 @@ def verify_macs(found: Inventory, sources: Sequence[Source], wanted: Wanted) -> 
             network = found.networks[vif["network"]]
             if network_of(found, wanted, network["uuid"]) == vif["network"]:
                 raise Refused(
-                    f"--keep-mac: the MAC {vif['MAC']} of {source.name!r} would be twice on the network "
-                    f"{network['name_label']!r}. Say --isolated NET, or --network {network['name_label']}=NEW."
+                    f"--keep-mac: the MAC {vif['MAC']} of {source.name!r} would exist twice on the network "
+                    f"{network['name_label']!r}. Use --isolated NET, or --network {network['name_label']}=NEW."
                 )
 
 

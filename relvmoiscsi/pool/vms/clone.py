@@ -42,9 +42,10 @@ from relvmoiscsi.pool.vms.inventory import COPY_OF, DONE, NULL, ON_SR, Copy, Inv
 #: what every copy has in common with its original, and a person has to know before it is started
 TO_KNOW = (
     "Each copy has the hostname, the machine SID, the keys and the static addresses of its original.",
-    "HA is off for them, and backups pass over them (tag xo:no-bak); a backup of a copy begins with a full one.",
+    "HA is off for the copies. Xen Orchestra skips the copies in backups (tag xo:no-bak). "
+    "The first backup of a copy is a full backup.",
 )
-SAME_NETWORK = "They are on the networks of their originals; --isolated NET puts them on one that leads nowhere."
+SAME_NETWORK = "The copies are on the networks of their originals: expect conflicts. --isolated NET avoids them."
 
 
 # --- clone
@@ -90,7 +91,7 @@ def _cloned(
         try:
             calls.run("SR.scan", copy.ref)  # some releases set snapshot_of and parent of VDIs anew at an import
         except PoolFailure as failure:
-            note = f"the scan of the copy at the end failed: {failure}"
+            note = f"the final scan of the copy failed: {failure}"
             results = [each.noted(note) if each.status == MADE else each for each in results]
     return results
 
@@ -166,7 +167,7 @@ class _Clone:
         lacks_vifs = self.wanted.keep_mac and len(record["VIFs"]) < len(edited.nics)  # they are made anew first
         if not lacks_vifs:
             self._verify_half(vm, record, edited)
-        return f"another run has left it half ({record['uuid']}); that is verified and finished"
+        return f"an earlier run left the VM unfinished ({record['uuid']}); this run verifies and finishes the VM"
 
     def _edited(self, begun: Sequence[str]) -> ova.Edited:
         """The records of the copy. Raises PoolFailure, Refused, UsageError."""
@@ -201,8 +202,8 @@ class _Clone:
     def _beside(self) -> List[str]:
         """What is said of a VM that was a copy of the same, when there was another of this SR."""
         return [
-            f"{vm['name_label']!r} ({vm['uuid']}) was its copy and has no disk here any more: destroy it if you do not "
-            "need it (xe vm-destroy)"
+            f"{vm['name_label']!r} ({vm['uuid']}) is an older copy of this VM without a disk on the copy: if "
+            "unused, destroy the older copy (xe vm-destroy)"
             for _, vm in empty(self.found, self.copy)
             if vm["other_config"][COPY_OF] == self.source.uuid
         ]
@@ -237,8 +238,9 @@ class _Clone:
         problem = self._problem(vm, record, edited) or self._taken(vm, edited)
         if problem:
             raise Refused(
-                f"Another run has left the copy {record['name_label']!r} ({record['uuid']}) half: {problem}. It was "
-                f"not changed. If nobody uses it and no run is at work, {BY_HAND}, then run this again."
+                f"Another run left the copy {record['name_label']!r} ({record['uuid']}) unfinished: "
+                f"{problem}. The VM was not changed. If the VM is unused and no run is active, {BY_HAND}, then "
+                f"repeat the command."
             )
 
     def _add_missing_vifs(self, vm: str, record: Record, nics: Mapping[str, ova.Nic]) -> None:
@@ -252,7 +254,7 @@ class _Clone:
     def _finished(self, made: Sequence[str], edited: ova.Edited) -> Record:
         """The VM, verified and marked. One that is not what it should be is destroyed. Raises Refused, PoolFailure."""
         if len(made) != 1:
-            raise PoolFailure(f"An import of one VM made {len(made)}: look at the pool's VMs.")
+            raise PoolFailure(f"An import of one VM made {len(made)} VMs: check the VMs of the pool.")
         record: Record = self.calls.call("VM.get_record", made[0])
         problem = self._problem(made[0], record, edited) or self._taken(made[0], edited)
         if problem:
@@ -297,10 +299,10 @@ class _Clone:
             destroy_own(self.calls, vm, self.wanted.run)
         except RelvmoiscsiError as error:
             raise Refused(
-                f"The copy {self.name!r} is not what it should be: {problem}. It could not be destroyed: {error} Do "
-                f"not start it; {BY_HAND}."
+                f"The copy {self.name!r} is wrong: {problem}. The copy could not be destroyed: {error} Do not "
+                f"start the copy; {BY_HAND}."
             ) from error
-        raise Refused(f"The copy of {self.source.name!r} was destroyed again: {problem}. No disk was touched.")
+        raise Refused(f"The copy of {self.source.name!r} was destroyed: {problem}. No disk was changed.")
 
     def _problem(self, vm: str, record: Record, edited: ova.Edited) -> str:
         """Why the VM that was made is not the one that was wanted; "" when it is."""
@@ -311,21 +313,21 @@ class _Clone:
         for each, its in vms.items():
             vbds.update(self.calls.records("VBD", VM=each))
             if its["power_state"] != "Halted" or its["ha_always_run"]:
-                return "it is not halted, or HA is on"
+                return "the copy is not halted, or HA is on"
         away = [vbd for vbd in vbds.values() if not self._is_allowed(vbd)]
         if away:
             return f"its disk {away[0]['userdevice']} is not on the copy"
         disks = [vbd for vbd in vbds.values() if vbd["VM"] == vm and vbd["type"] == "Disk"]
         has = sorted((vbd["userdevice"], self.copy.vdis[vbd["VDI"]]["uuid"]) for vbd in disks)
         if has != [(disk.userdevice, disk.new) for disk in edited.disks]:
-            return "it has other disks than its original"
+            return "the copy has other disks than its original"
         vifs = self.calls.records("VIF", VM=vm)
         if {vif["device"]: vif["network"] for vif in vifs.values()} != {
             device: nic.network for device, nic in edited.nics.items()
         }:
-            return "it is on other networks than it should be"
+            return "the copy is on the wrong networks"
         left = inventory.dangling([*vms.values(), *vbds.values(), *vifs.values()])
-        return "it has references that lead nowhere: {}".format(", ".join(left)) if left else ""
+        return "the copy has invalid references: {}".format(", ".join(left)) if left else ""
 
     def _is_allowed(self, vbd: Record) -> bool:
         """A disk of the copy, or a drive that is empty or has an ISO."""
@@ -355,8 +357,8 @@ _VIF = (
 
 
 def _half_beside(vm: Record) -> str:
-    return f"an earlier run has left a copy half beside it, {vm['name_label']!r} ({vm['uuid']}): {BY_HAND}"
+    return f"an earlier run also left an unfinished copy, {vm['name_label']!r} ({vm['uuid']}): {BY_HAND}"
 
 
 def _not_ended(task: str) -> str:
-    return f"an import of an earlier run has not ended ({task}): it may still leave a copy that is half beside this one"
+    return f"an import of an earlier run is still active ({task}) and may leave a second, unfinished copy"

@@ -7,7 +7,7 @@ from relvmoiscsi.pool.records import RUN
 from relvmoiscsi.pool.vms.inventory import COPY_OF
 
 #: what is half made is a template, and both of the latter destroy the disks as well
-BY_HAND = "destroy it without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
+BY_HAND = "destroy the VM without its disks (xe vm-destroy, never vm-uninstall or template-uninstall)"
 
 
 def destroy_own(calls: Calls, vm: str, run: str) -> None:
@@ -17,7 +17,7 @@ def destroy_own(calls: Calls, vm: str, run: str) -> None:
     if record is None:
         return
     if record["other_config"].get(RUN) != run:
-        raise Refused(f"The VM {record['name_label']!r} was not made by this run.")
+        raise Refused(f"The VM {record['name_label']!r} was not made by this run. The run destroys only its own VMs.")
     destroy(calls, vms, vm)
 
 
@@ -27,7 +27,7 @@ def destroy(calls: Calls, vms: Records, vm: str) -> None:
     """
     record = vms.get(vm)
     if record is None or COPY_OF not in record["other_config"]:
-        raise Refused(f"The VM {vm} is none that `relvmoiscsi pool clone` has made.")
+        raise Refused(f"The VM {vm} was not made by `relvmoiscsi pool clone`.")
     if record["power_state"] != "Halted":
         raise Refused(f"The VM {record['name_label']!r} is not shut down.")
     # those with memory are suspended for ever, and go so (xapi_vm_lifecycle.ml)

@@ -42,12 +42,12 @@ def must_have(record: Record, device: Device, expected: Collection[str], begun: 
         return
     wanted = " or ".join(sorted(uuid for uuid in expected if uuid)) or "none"
     keep = (
-        f"If that disk is to stay, `relvmoiscsi pool restore --keep {record['uuid']}` leaves the VM as it is and ends "
-        "this; otherwise take it off the VM and run the same again."
+        f"To keep that disk, run `relvmoiscsi pool restore --keep {record['uuid']}`. Otherwise remove the disk "
+        "from the VM and repeat the command."
     )
     raise Refused(
         f"The disk {device.number} of the VM {record['name_label']!r} is not what it was: it has {_said(device)}, and "
-        f"not {wanted}. Nothing was done to it. {keep if begun else 'Look at the VM, and run the same again.'}"
+        f"not {wanted}. This disk was not changed. {keep if begun else 'Check the VM, then repeat the command.'}"
     )
 
 
@@ -61,8 +61,8 @@ def must_be_free(calls: Calls, vdi: str, but: str = "") -> None:
     if users:
         names = sorted({_owner(calls, vbd) for vbd in users})
         raise Refused(
-            f"The VDI {vdi} is a disk of {', '.join(names)} as well. Take it from there first (a disk that was lent: "
-            "`relvmoiscsi pool rescue --done`)."
+            f"The VDI {vdi} is a disk of {', '.join(names)} as well. Remove the disk from there first. For a "
+            "lent disk, use `relvmoiscsi pool rescue --done`."
         )
 
 
@@ -84,7 +84,7 @@ def must_be_idle(record: Record) -> None:
         found: Dict[str, str] = record["current_operations"]
         raise Refused(
             f"The pool is busy with the VM {record['name_label']!r}: {', '.join(sorted(set(found.values())))}. Nothing "
-            "was done; run the same again afterwards."
+            "was changed. Wait, then repeat the command."
         )
 
 
@@ -92,7 +92,7 @@ def ref_of(calls: Calls, vdi: str) -> str:
     """Raises NotFound."""
     ref = find(calls, vdi)
     if ref is None:
-        raise NotFound(f"The VDI {vdi} is not in the pool any more.")
+        raise NotFound(f"The VDI {vdi} is no longer in the pool.")
     return ref
 
 

@@ -71,9 +71,9 @@ def verify_nobody_left(plan: Plan) -> None:
     left = {ref: name for sr in plan.uses if sr in plan.pool.srs for ref, name in plan.losers(sr).items()}
     if left:
         raise Refused(
-            f"These VMs, which are halted, would stay without their disks: {forget.named(left)}. Nothing was changed. "
-            "Say --with-vms, which destroys those that `relvmoiscsi pool clone` has made; or --leave-vms, which leaves "
-            "them without these disks."
+            f"These halted VMs would lose their disks: {forget.named(left)}. Nothing was changed. --with-vms "
+            "destroys the VMs that `relvmoiscsi pool clone` has made. --leave-vms leaves the VMs without these "
+            "disks."
         )
 
 
@@ -101,10 +101,9 @@ def _made_on(found: Inventory, pool: Pool, sr: str) -> List[Made]:
             if not homes:
                 continue
             raise Refused(
-                f"The VM {vm['name_label']!r} ({vm['uuid']}) has disks on this copy, and is none that a run of "
-                "`relvmoiscsi pool clone` has finished: it was cloned from a copy, or the run was cut, and then the "
-                "same `clone` again finishes it. It is not destroyed. Take its disks elsewhere, or destroy it by hand "
-                "(xe vm-destroy)."
+                f"The VM {vm['name_label']!r} ({vm['uuid']}) has disks on this copy but is not a finished VM of "
+                "`relvmoiscsi pool clone`. The VM was not destroyed. If a `clone` run was interrupted, repeat "
+                "that `clone`. Otherwise move the disks, or destroy the VM by hand (xe vm-destroy)."
             )
         snapshots = {each: row for each, row in found.vms.items() if row["is_a_snapshot"] and row["snapshot_of"] == ref}
         _verify_goes(found, sr, ref, vm)
@@ -139,12 +138,12 @@ def _verify_snapshot_goes(found: Inventory, sr: str, vm: Record, ref: str, snaps
 def _verify_unprotected(record: Record, what: str) -> None:
     if "destroy" in record["blocked_operations"]:
         raise Refused(
-            f"{what} is protected from deletion. Take that away (xe vm-param-remove param-name=blocked-operations "
-            "param-key=destroy), or leave the copy."
+            f"{what} is protected from deletion. Remove the protection (xe vm-param-remove "
+            "param-name=blocked-operations param-key=destroy), or keep the copy."
         )
     if record["current_operations"]:
         busy = ", ".join(sorted(set(map(str, record["current_operations"].values()))))
-        raise Refused(f"{what} is busy: {busy}. Run the same again afterwards.")
+        raise Refused(f"{what} is busy: {busy}. Repeat the command when the VM is idle.")
 
 
 # --- carry out

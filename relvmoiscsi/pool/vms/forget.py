@@ -92,14 +92,14 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
         name, uuid = pool.srs[sr]["name_label"], pool.srs[sr]["uuid"]
         if found.restored:
             raise Refused(
-                f"VMs were restored from the SR {name!r}: {named(found.restored)}. Take them home first (`relvmoiscsi "
-                "pool restore --home VM`), or undo the restore (`relvmoiscsi pool restore --undo VM`), also one that "
-                "was cut. Where the VM has other disks by now, `relvmoiscsi pool restore --keep VM` ends the restore."
+                f"VMs were restored from the SR {name!r}: {named(found.restored)}. Run `relvmoiscsi pool restore "
+                "--home VM` or `relvmoiscsi pool restore --undo VM` first, also for an interrupted restore. If "
+                "the VM has other disks now, run `relvmoiscsi pool restore --keep VM`."
             )
         if found.lent:
             raise Refused(
-                f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed. Take the disks "
-                f"back first: `relvmoiscsi pool rescue {uuid} --done`."
+                f"Disks of the SR {name!r} are lent to VMs: {named(found.lent)}. Nothing was changed. Take the "
+                f"disks back: `relvmoiscsi pool rescue {uuid} --done`."
             )
         if found.running:
             raise Refused(
@@ -108,9 +108,9 @@ def verify_unused(pool: Pool, uses: Dict[str, Uses]) -> None:
             )
         if found.control:
             raise Refused(
-                f"Control domains have disks of the SR {name!r}: {named(found.control)}. Nothing was changed. A backup "
-                "may be reading them: wait for it, or take each disk off (xe vbd-unplug, then xe vbd-destroy, with the "
-                "UUID of the VBD)."
+                f"Control domains have disks of the SR {name!r}: {named(found.control)}. Nothing was changed. A "
+                "backup may be reading the disks. Wait for the backup, or remove each disk (xe vbd-unplug, then "
+                "xe vbd-destroy, with the UUID of the VBD)."
             )
 
 
@@ -119,8 +119,8 @@ def verify_hosts_up(pool: Pool, sr: str) -> None:
     down = [host for host, (_, pbd) in pool.pbds_of(sr).items() if pbd["currently_attached"] and not pool.live[host]]
     if down:
         raise Refused(
-            "The SR {!r} cannot be discarded while these hosts are down, as the pool has it attached there: {}. "
-            "Nothing was unplugged. Start them, or remove them from the pool.".format(
+            "The SR {!r} is still attached on hosts that are down: {}. Nothing was unplugged. Start these hosts, "
+            "or remove the hosts from the pool, then discard again.".format(
                 pool.srs[sr]["name_label"], ", ".join(sorted(map(pool.host_name, down)))
             )
         )
@@ -139,7 +139,9 @@ def forget(calls: Calls, held: lock.Held, pool: Pool, sr: str, known: Optional[C
     try:
         _verify_nobody_new(calls, pool, sr, known)
     except Refused as error:
-        raise Refused(f"{error} The SR is on no host now; `relvmoiscsi pool attach` brings it back.") from error
+        raise Refused(
+            f"{error} The SR is now unplugged on all hosts; `relvmoiscsi pool attach` plugs the SR again."
+        ) from error
     with passing("HANDLE_INVALID"):
         calls.call("SR.forget", sr)
 
@@ -194,8 +196,8 @@ def verify_known(pool: Pool, sr: str, uses: Uses, known: Optional[Collection[str
     new = {ref: name for ref, name in uses.halted.items() if known is not None and ref not in known}
     if new:
         raise Refused(
-            f"VMs have got disks on the SR {pool.srs[sr]['name_label']!r} meanwhile: {named(new)}. They were not told "
-            "of when this was begun; look at them, and run the same again."
+            f"VMs got disks on the SR {pool.srs[sr]['name_label']!r} since the run began: {named(new)}. "
+            "Check these VMs, then repeat the command."
         )
 
 

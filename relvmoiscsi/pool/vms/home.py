@@ -31,8 +31,8 @@ def home(calls: Calls, vm: str, tell: Callable[[str], None] = lambda _: None) ->
 
 def _cut_sentence(record: Record) -> str:
     return (
-        f"The VM {record['name_label']!r} has each disk either at home or on the copy, and can be used. Run the same "
-        f"again, or `relvmoiscsi pool restore --undo {record['uuid']}`."
+        f"The VM {record['name_label']!r} has some disks on its own SR and the others on the copy, and can be "
+        f"used. Repeat the command, or run `relvmoiscsi pool restore --undo {record['uuid']}`."
     )
 
 
@@ -55,7 +55,7 @@ def _left(calls: Calls, swaps: Sequence[Swap]) -> Tuple[List[str], List[str]]:
     for uuid in [uuid for swap in swaps for uuid in (swap.old, swap.new)]:
         users = devices.users_of(calls, uuid, "")
         if users:
-            notes.append(f"The VDI {uuid} is a disk of {', '.join(users)}: it is needed.")
+            notes.append(f"The VDI {uuid} is a disk of {', '.join(users)}: keep the VDI.")
         elif devices.find(calls, uuid) is not None:
             left.append(uuid)
     return left, notes
@@ -77,8 +77,8 @@ def verify_home(calls: Calls, vm: str) -> Record:
     there = restore_journal.disks(calls, vm, swaps)
     if standstill.is_begun(record) or any(there[swap.userdevice].vdi in ("", swap.old) for swap in swaps):
         raise Refused(
-            f"A restore of the VM {record['name_label']!r} was cut. Run it again, or undo it, before it goes home; or "
-            "leave the VM as it is (`relvmoiscsi pool restore --keep`)."
+            f"A restore of the VM {record['name_label']!r} was interrupted. First repeat the restore or undo the "
+            "restore. To leave the VM as it is, use `relvmoiscsi pool restore --keep`."
         )
     devices.must_be_idle(record)
     for swap in swaps:
@@ -97,21 +97,22 @@ def _verify_movable(calls: Calls, record: Record, swap: Swap, device: devices.De
     snapshots = devices.snapshots_of(calls, record)
     if snapshots:
         raise Refused(
-            f"The VM {name!r} has snapshots: {', '.join(snapshots)}. The pool would move their disks too, those of "
-            "before the restore to its default SR. Delete the snapshots first, or undo the restore; nothing was moved."
+            f"The VM {name!r} has snapshots: {', '.join(snapshots)}. Nothing was moved: the pool would move the "
+            "disks of the snapshots too, partly to its default SR. Delete the snapshots first, or undo the "
+            "restore."
         )
     vdi = calls.call("VDI.get_record", device.vdi_ref)
     if vdi["cbt_enabled"]:
         raise Refused(
-            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, and "
-            f"the pool moves no such VDI. Switch it off (`xe vdi-disable-cbt uuid={swap.new}`): the next backup is a "
-            "full one anyway. Then run the same again."
+            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, has changed block tracking on, "
+            f"and the pool cannot move such a VDI. Run `xe vdi-disable-cbt uuid={swap.new}`, then repeat the "
+            f"command. The next backup is a full backup in any case."
         )
     if vdi["on_boot"] != "persist":
         raise Refused(
-            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start (on-boot), and "
-            f"the pool moves no such VDI. Say `xe vdi-param-set on-boot=persist uuid={swap.new}`, and run the same "
-            "again."
+            f"The VDI {swap.new}, the disk {swap.userdevice} of the VM {name!r}, is reset at each start "
+            f"(on-boot), and the pool cannot move such a VDI. Run `xe vdi-param-set on-boot=persist "
+            f"uuid={swap.new}`, then repeat the command."
         )
     _sr(calls, swap)
 
@@ -148,9 +149,9 @@ def _not_moved(record: Record, failure: PoolFailure) -> str:
     if failure.code != "LICENCE_RESTRICTION":
         return _cut_sentence(record)
     return (
-        f"The VM {record['name_label']!r} stays on the copy, and can be used. Copy the disk with the VM shut down (`xe "
-        "vdi-copy`), hang the copied one on the VM in its place, and say `relvmoiscsi pool restore --keep "
-        f"{record['uuid']}`; or `--undo`."
+        f"The VM {record['name_label']!r} stays on the copy and can be used. Shut the VM down, copy the disk "
+        "(`xe vdi-copy`) and attach the new VDI in its place. Then run `relvmoiscsi pool restore --keep "
+        "{record['uuid']}`. Or use `--undo`."
     )
 
 
@@ -159,9 +160,9 @@ def _verify_is_home(locked: LockedVm, swap: Swap) -> None:
     record = locked.read()
     if not restore_journal.is_home(locked.calls, record, swap, devices.read(locked.calls, locked.vm, swap.userdevice)):
         raise PoolFailure(
-            f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, to which the "
-            f"pool says it has moved the VDI {swap.new}. The journal stays; look at the VM's disks before "
-            "anything else."
+            f"The disk {swap.userdevice} of the VM {record['name_label']!r} is not on the SR {swap.home}, although "
+            f"the pool reported the move of the VDI {swap.new} as done. The journal stays. Check the disks of "
+            f"the VM before you go on."
         )
 
 
@@ -173,6 +174,6 @@ def _sr(calls: Calls, swap: Swap) -> str:
         if failure.code != "UUID_INVALID":
             raise
         raise NotFound(
-            f"The SR {swap.home}, where the disks were, is not in the pool any more. Introduce it again, or say "
-            f"`relvmoiscsi pool restore --keep {swap.vm}`, which ends the restore and leaves the VM on the copy."
+            f"The SR {swap.home}, which held the old disks, is no longer in the pool. Introduce the SR again. Or "
+            f"run `relvmoiscsi pool restore --keep {swap.vm}`: the VM then stays on the copy."
         ) from failure

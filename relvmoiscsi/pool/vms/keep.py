@@ -65,7 +65,7 @@ def _has(calls: Calls, vm: str, swap: Swap) -> str:
     device = devices.read(calls, vm, swap.userdevice)
     if device.vdi in ("", NULL):
         return f"disk {swap.userdevice}: none"
-    stays = "; who discards that copy takes it away" if device.sr == swap.sr else ""
+    stays = "; it disappears when that copy is discarded" if device.sr == swap.sr else ""
     return f"disk {swap.userdevice}: {device.vdi} {_where(calls, device.vdi_ref)}{stays}"
 
 

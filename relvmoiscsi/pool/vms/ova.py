@@ -252,7 +252,7 @@ def _move_vifs(ova: Ova, main: Thing, edit: Edit) -> Dict[str, Nic]:
         ref = edit.network(uuid)
         if ref is None:
             raise UsageError(
-                f"The network {name!r} ({uuid}) is not in the pool; say --network {name}=NEW, or --isolated."
+                f"The network {name!r} ({uuid}) is not in the pool; use --network {name}=NEW, or --isolated."
             )
         vif.set_map("other_config", {**_kept(vif.map("other_config")), "maps_to": ref})
         vif.set_truth("currently_attached", False)
@@ -282,10 +282,10 @@ def _kept(other_config: Mapping[str, str]) -> Dict[str, str]:
 def _quieten(ova: Ova, main: Thing, edit: Edit) -> List[str]:
     """Halted, without HA, PCI devices, tags and whatever would have somebody else start or back it up."""
     told = {
-        "its memory is left out: it boots as after a cut of the power": main.text("power_state") == "Suspended",
+        "without the suspended memory: the VM boots as after a power cut": main.text("power_state") == "Suspended",
         "HA is off": main.truth("ha_always_run") or bool(main.text("ha_restart_priority")),
-        "it has no PCI device of the host": "pci" in main.map("other_config") or bool(main.text("PCI_bus")),
-        "it does not start with its host": main.map("other_config").get("auto_poweron") == "true",
+        "without the PCI devices of the host": "pci" in main.map("other_config") or bool(main.text("PCI_bus")),
+        "the VM does not start with its host": main.map("other_config").get("auto_poweron") == "true",
     }
     for vm in ova.of("VM"):
         _quieten_one(vm, edit)
@@ -366,6 +366,6 @@ def verify(document: bytes, edit: Edit) -> None:
 
 def _leads_away(thing: Thing) -> Refused:
     return Refused(
-        f"The records of the copy would lead to another disk than the copy's ({thing.cls} {thing.text('uuid')}). "
-        "Nothing was made. This is a defect: please report it."
+        f"The records of the new VM would refer to a disk outside the copy ({thing.cls} {thing.text('uuid')}). "
+        "Nothing was made. This is a bug: please report it."
     )

@@ -140,8 +140,8 @@ def _verify_names(names: Collection[str], exactly: Collection[str] = ()) -> None
 
 def _not_plain() -> Refused:
     return Refused(
-        "The records of the VM cannot be read: they are not as xapi writes them, and could be read in two ways. If "
-        "they are those of `save-vms`, somebody has changed them."
+        "The records of the VM cannot be read: they are ambiguous and were not written by xapi. Records of "
+        "`save-vms` were changed by another program."
     )
 
 
@@ -184,7 +184,7 @@ class Ova:
 
     def __init__(self, document: bytes) -> None:
         if b"<!" in document:  # entities of its own: xapi writes none
-            raise Refused("The records of the VM cannot be read: they are none that xapi has written.")
+            raise Refused("The records of the VM cannot be read: they were not written by xapi.")
         if len(document) > _MOST_BYTES:
             raise Refused(f"The records of the VM cannot be read: they have {len(document)} bytes.")
         try:
@@ -213,7 +213,7 @@ class Ova:
         """The VM itself. Raises Refused."""
         found = [vm for vm in self.of("VM") if not vm.truth("is_a_snapshot")]
         if len(found) != 1:
-            raise Refused(f"The records are those of {len(found)} VMs, and not of one.")
+            raise Refused(f"The records describe {len(found)} VMs, expected one.")
         return found[0]
 
     def document(self) -> bytes:
@@ -230,10 +230,10 @@ def unpack(archive: bytes) -> bytes:
             member = tar.next()
             file = tar.extractfile(member) if member is not None and member.name == _NAME else None
             if file is None:
-                raise Refused("What the pool has exported has no ova.xml.")
+                raise Refused("The export of the pool has no ova.xml.")
             return file.read()
     except tarfile.TarError as error:
-        raise Refused(f"What the pool has exported is no tar: {error}.") from error
+        raise Refused(f"The export of the pool is not a tar archive: {error}.") from error
 
 
 def pack(document: bytes) -> bytes:

@@ -21,9 +21,9 @@ WOULD_BACK, FAILED = "would be taken back", "failed"
 #: the guest is at work with the disk
 _HELD = ("DEVICE_DETACH_REJECTED", "DEVICE_DETACH_TIMEOUT")
 
-TO_KNOW = "The guest must not have the original as well: what LVM and file systems are named by would be there twice."
+TO_KNOW = "Do not attach the original to this guest too: LVM and filesystem IDs would clash."
 READ_ONLY = (
-    "It is read-only. A file system that has to replay its journal may not mount: --rw writes to the copy alone."
+    "The disk is read-only. If a filesystem must replay its journal to mount, use --rw, which writes only to the copy."
 )
 
 
@@ -72,7 +72,9 @@ def _lend(calls: Calls, found: Inventory, copy: Copy, vdi: str, vm: str, writabl
     _verify_free(found, copy, vdi, vm if there is not None else "", writable)
     _verify_not_beside_itself(found, copy, vdi, vm, there)
     if there is not None and found.vbds[there]["mode"] != mode:
-        raise Refused(f"The VM {to['name_label']!r} has this disk already, otherwise: take it back first (--done).")
+        raise Refused(
+            f"The VM {to['name_label']!r} already has this disk, in another mode. Take the disk back first (--done)."
+        )
     told = Lent(record["uuid"], record["name_label"], to["name_label"], WOULD, mode)
     is_running = to["power_state"] == "Running"
     is_whole = there is not None and (not is_running or found.vbds[there]["currently_attached"])
@@ -123,8 +125,8 @@ def _verify_free(found: Inventory, copy: Copy, vdi: str, vm: str, writable: bool
         if user != vm and (writable or found.vms[user]["power_state"] != "Halted"):
             name = found.vms[user]["name_label"]
             raise Refused(
-                f"The VDI {copy.vdis[vdi]['uuid']} is a disk of the VM {name!r}: two would write to it, or one read "
-                "what the other has not finished."
+                f"The VDI {copy.vdis[vdi]['uuid']} is a disk of the VM {name!r}: two VMs must not use one disk. "
+                "Take another VDI or another copy."
             )
 
 
@@ -132,7 +134,7 @@ def _verify_still_free(calls: Calls, found: Inventory, vdi: str) -> None:
     """Raises Refused where somebody has got the VDI since the pool was read, or starts or moves a VM that has it."""
     vbds = calls.call("VDI.get_VBDs", vdi)
     if not set(vbds) <= set(found.vbds):
-        raise Refused("Somebody has hung this disk on a VM meanwhile. Look there, and run the same again.")
+        raise Refused("Another client has just attached this disk to a VM. Check that VM, then repeat the command.")
     for vm in {found.vbds[vbd]["VM"] for vbd in vbds}:
         now = calls.call("VM.get_record", vm)
         devices.must_be_idle(now)
@@ -152,8 +154,8 @@ def _verify_not_beside_itself(found: Inventory, copy: Copy, vdi: str, vm: str, t
         if is_original or mine & _ancestors(by_uuid, disk):
             what = "the original" if is_original else "this or another copy"
             raise Refused(
-                f"The VM {found.vms[vm]['name_label']!r} has {what} of this disk, {disk['uuid']}: what LVM and "
-                "file systems are named by would be there twice. Take another VM."
+                f"The VM {found.vms[vm]['name_label']!r} has {what} of this disk, {disk['uuid']}: LVM and "
+                "filesystem IDs would clash. Use another VM."
             )
 
 
@@ -179,7 +181,7 @@ def _plug(calls: Calls, vbd: str, name: str) -> bool:
     except PoolFailure as failure:
         with passing("HANDLE_INVALID"):
             calls.call("VBD.destroy", vbd)
-        raise failure.in_state(f"The disk was taken off the VM {name!r} again.") from failure
+        raise failure.in_state(f"The disk was removed from the VM {name!r}.") from failure
     return True
 
 
@@ -223,7 +225,7 @@ def _take_back(calls: Calls, found: Inventory, vbd: str) -> None:
     except PoolFailure as failure:
         if failure.code in _HELD:
             name = found.vms[found.vbds[vbd]["VM"]]["name_label"]
-            failure.in_state(f"Unmount the disk in the guest of {name!r}, and run the same again.")
+            failure.in_state(f"Unmount the disk in the guest of {name!r}, then repeat the command.")
         if failure.code != "HANDLE_INVALID":
             raise
 

@@ -40,10 +40,11 @@ WOULD_UNDO, WOULD_HOME = "would be undone", "would be taken home"
 KEPT, WOULD_KEEP = "kept as it is", "would be kept as it is"
 
 TO_KNOW = (
-    "The next backup of the VM is a full one: its disks have other UUIDs. Its snapshots are of the disks before.",
-    "The disks before are kept, and say so in their names; --undo puts them back, --home makes the copy's disks stay.",
-    "Nothing is coalesced on a copy: each snapshot that is made and deleted there leaves its link in the chain, and at "
-    "30 of them no more can be made. Say --home, or --undo, before long.",
+    "The next backup of the VM is a full backup, because the disks have other UUIDs. "
+    "The VM's snapshots belong to the old disks.",
+    "The old disks are kept and renamed. --undo puts the old disks back. --home moves the copy's disks to the VM's SR.",
+    "Copies are not coalesced: each deleted snapshot lengthens the chain, up to the limit of 30. Use --home or "
+    "--undo soon.",
 )
 
 
@@ -97,15 +98,15 @@ def plan(found: Inventory, copy: Copy, vm: str, chosen: Sequence[str], date: str
 
 def _verify_ours(found: Inventory, copy: Copy, vm: str) -> None:
     if vm in dict(found.copies_on(copy.uuid)):
-        raise Refused(f"The VM {found.vms[vm]['name_label']!r} is a copy itself, and has these disks.")
+        raise Refused(f"The VM {found.vms[vm]['name_label']!r} is a copy and already has these disks.")
 
 
 def _verify_same_copy(name: str, there: Mapping[str, Swap], copy: Copy) -> None:
     other = [swap.sr for swap in there.values() if swap.sr != copy.uuid]
     if other:
         raise Refused(
-            f"The VM {name!r} was restored from the copy {other[0]}. Undo that (`relvmoiscsi pool restore --undo`), "
-            "take it home (`--home`) or, where neither can be done, leave it so (`--keep`) first."
+            f"The VM {name!r} was restored from the copy {other[0]}. First end that restore: `relvmoiscsi pool "
+            "restore --undo`, `--home` or, if both fail, `--keep`."
         )
 
 
@@ -114,7 +115,11 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
     new = copy.new_of(old["uuid"])
     if new is None:
         here = [each for each, vdi in sorted(found.disks_of(vm).items()) if copy.new_of(vdi["uuid"]) is not None]
-        more = f"Restore the others alone: `--disk {','.join(here)}`." if here else "No disk of the VM is."
+        more = (
+            f"Restore only the other disks: `--disk {','.join(here)}`."
+            if here
+            else "No disk of the VM is on this copy."
+        )
         raise Refused(
             f"The disk {device} of the VM, {old['name_label']!r} ({old['uuid']}), is not on this copy. {more}"
         )
@@ -123,7 +128,7 @@ def _swap(found: Inventory, copy: Copy, vm: str, device: str, date: str) -> Swap
         names = ", ".join(sorted(str(found.vms[user]["name_label"]) for user in users))
         raise Refused(
             f"The VDI {new['uuid']}, which the disk {device} would become, is a disk of {names} already. Attach "
-            "another copy, or discard those."
+            "another copy, or discard these VMs."
         )
     vbd = next(vbd for vbd in found.vbds_of(vm).values() if vbd["userdevice"] == device)
     waiting = f"{old['name_label']} before restore {date}".strip()
@@ -217,8 +222,8 @@ def _look(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> None:
         devices.must_have(record, device, (swap.old, swap.new, "") if begun else (swap.old,), begun)
         if not begun and _kept(device.record) != swap.vbd:
             raise Refused(
-                f"The disk {swap.userdevice} of the VM {record['name_label']!r} was changed meanwhile. "
-                "Run the same again."
+                f"The disk {swap.userdevice} of the VM {record['name_label']!r} was changed during this run. "
+                "Repeat the command."
             )
         devices.must_be_free(calls, swap.new, device.vbd if device.vdi == swap.new else "")
         _verify_not_shared(calls, vm, swap)
@@ -229,8 +234,8 @@ def _verify_not_shared(calls: Calls, vm: str, swap: Swap) -> None:
     names = devices.users_of(calls, swap.old, vm)
     if names and calls.call("VDI.get_sharable", devices.ref_of(calls, swap.old)):
         raise Refused(
-            f"The disk {swap.userdevice}, {swap.old}, is shared with {', '.join(names)}: they would go on with it, and "
-            "this VM with that of the snapshot. Leave it out (--disk), or take it from them first."
+            f"The disk {swap.userdevice}, {swap.old}, is shared with {', '.join(names)}: a restore would give "
+            "only this VM the disk of the copy. Omit the disk (--disk), or remove the disk from the other VMs."
         )
 
 
@@ -241,8 +246,8 @@ def _verify_not_moved(calls: Calls, record: Record, swap: Swap, device: devices.
         raise Refused(_gone_on_the_way(record, swap))
     if restore_journal.is_home(calls, record, swap, device):
         raise Refused(
-            f"The disks of the VM {record['name_label']!r} are on their way home. Go on with that (`relvmoiscsi pool "
-            "restore --home`), or undo all (`--undo`)."
+            f"The disks of the VM {record['name_label']!r} are being moved to its own SR. Finish with "
+            "`relvmoiscsi pool restore --home`, or put the old disks back (`--undo`)."
         )
 
 
@@ -259,8 +264,8 @@ def _gone_on_the_way(record: Record, swap: Swap) -> str:
     arrived = restore_journal.arrived_as(record, swap)
     where = f"as the VDI {arrived}" if arrived else f"perhaps as a VDI of the SR {swap.home}"
     return (
-        f"The disk {swap.userdevice} of the VM {record['name_label']!r} was on its way home, {where}, and the VM has "
-        "none there now. Look for what it has written since, and hang that on the VM; then `relvmoiscsi pool restore "
+        f"The disk {swap.userdevice} of the VM {record['name_label']!r} was being moved, {where}, and is not "
+        "attached now. Find the VDI with the latest data and attach it to the VM. Then `relvmoiscsi pool restore "
         f"--keep {record['uuid']}` ends this."
     )
 
@@ -271,16 +276,15 @@ def notes_of(calls: Calls, vm: str, record: Record, swaps: Sequence[Swap]) -> Li
     names = devices.snapshots_of(calls, record)
     if names:
         notes.append(
-            f"It has snapshots ({', '.join(names)}): a revert to one undoes the restore without a word, and the "
-            "journal with it: nothing says then that the disks on the copy were the VM's. --home waits until they are "
-            "gone."
+            f"It has snapshots ({', '.join(names)}): a revert to a snapshot silently undoes the restore and "
+            "removes the journal. --home is refused until the snapshots are deleted."
         )
     for swap in swaps:
         users = devices.users_of(calls, swap.old, vm)
         if users:
             notes.append(
-                f"The disk {swap.userdevice} before, {swap.old}, is also one of {', '.join(users)}, and keeps its "
-                "name; --undo waits until it is not."
+                f"The disk {swap.userdevice} before, {swap.old}, is also one of {', '.join(users)}, and keeps "
+                "its name. --undo is refused until then."
             )
     return notes
 
@@ -345,8 +349,8 @@ def _verify_back(calls: Calls, vm: str, record: Record) -> List[str]:
     for swap in swaps:
         if devices.find(calls, swap.old) is None:
             raise NotFound(
-                f"The VDI {swap.old}, which was the disk {swap.userdevice}, is not in the pool any more: there "
-                "is no undo. --home makes the copy's disks stay, --keep leaves all as it is."
+                f"The VDI {swap.old}, which was the disk {swap.userdevice}, is no longer in the pool: --undo is "
+                "impossible. Use --home to move the copy's disks, or --keep to leave all as it is."
             )
         device = devices.read(calls, vm, swap.userdevice)
         if not restore_journal.is_home(calls, record, swap, device):

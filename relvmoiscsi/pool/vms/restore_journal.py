@@ -47,7 +47,7 @@ def journal_of(vm: Record) -> List[Swap]:
     for key, why in spoiled:
         raise Refused(
             f"{key} of the VM {vm['name_label']!r} cannot be read: {why}. `relvmoiscsi pool restore --keep "
-            f"{vm['uuid']}` leaves the VM as it is and takes the journal away."
+            f"{vm['uuid']}` leaves the VM as it is and removes the journal."
         )
     return swaps
 
@@ -82,15 +82,17 @@ def verify_journal(record: Record, swaps: Sequence[Swap]) -> None:
     there, copies = {swap.userdevice: swap for swap in journal}, {swap.sr for swap in journal}
     if any(there.get(swap.userdevice, swap) != swap or copies - {swap.sr} for swap in swaps):
         raise Refused(
-            f"The VM {record['name_label']!r} was restored meanwhile, by another run. Nothing was done; look at what "
-            "it has now, and undo that (`relvmoiscsi pool restore --undo`) or take it home (`--home`) first."
+            f"The VM {record['name_label']!r} was restored by another run. Nothing was changed. Check its disks, "
+            "then run `relvmoiscsi pool restore --undo` or `--home` first."
         )
 
 
 def must_be_restored(record: Record) -> List[Swap]:
     """The journal of a VM; empty where a run was cut when it had ended that. Raises Refused for one that has none."""
     if not (_is_marked(record) or standstill.is_begun(record)):
-        raise Refused(f"The VM {record['name_label']!r} has no disks of a copy that `restore` has put there.")
+        raise Refused(
+            f"The VM {record['name_label']!r} was not restored from a copy: there is nothing to undo, move or keep."
+        )
     return journal_of(record)
 
 
@@ -198,9 +200,9 @@ def verify_not_between(calls: Calls, record: Record, swap: Swap, device: devices
         return
     raise Refused(
         f"The pool was moving the VDI {swap.new}, the disk {swap.userdevice} of the VM {record['name_label']!r}, home. "
-        f"The VM has the VDI {device.vdi} there now, and the one that was moved is still on the copy, on no VM; "
-        f"if {device.vdi} has what the VM has written, destroy {swap.new} (`xe vdi-destroy`), which is of before, and "
-        f"run the same again; `relvmoiscsi pool restore --keep {record['uuid']}` leaves all as it is."
+        f"The VM has the VDI {device.vdi} there now. The source of the move is still on the copy, without a VM. "
+        f"Check that {device.vdi} has the latest data of the VM. If so, destroy {swap.new} (`xe vdi-destroy`) and "
+        f"repeat the command. `relvmoiscsi pool restore --keep {record['uuid']}` leaves all as it is."
     )
 
 

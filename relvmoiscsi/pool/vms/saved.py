@@ -45,9 +45,9 @@ def vms_on(pool: Pool, found: Inventory, sr: str) -> List[str]:
     """The VMs that have a disk on an SR, by name. Raises Refused for an SR on which nothing is saved, NotFound."""
     record = pool.srs[sr]
     if is_copy(record):
-        raise Refused(f"The SR {record['name_label']!r} is a copy: records are saved on the original.")
+        raise Refused(f"The SR {record['name_label']!r} is a copy: give the original SR.")
     if not is_lvm(record):
-        raise Refused(f"The SR {record['name_label']!r} is no LVM SR: no copy of it could be resignatured.")
+        raise Refused(f"The SR {record['name_label']!r} is not an LVM SR: its clones cannot be resignatured.")
     refs = [
         ref
         for ref in inventory.in_order(found.named_vms())
@@ -72,7 +72,7 @@ def save(calls: Calls, pool: Pool, found: Inventory, sr: str, when: str, at_once
         if isinstance(outcome, RelvmoiscsiError)
     ]
     if not good:
-        raise PoolFailure(f"The records of no VM could be had: {failed[0][1]}")
+        raise PoolFailure(f"The pool exported no VM records: {failed[0][1]}")
     missing = {found.vms[ref]["uuid"] for ref in refs} - {vm.uuid for vm, _ in good}
     kept, failed, serial = _earlier(calls, sr, failed, missing)
     content = saved_vms.pack(pool.srs[sr]["uuid"], when, serial + 1, [*good, *kept])
@@ -88,8 +88,8 @@ def _verify_size(content: bytes) -> None:
         saved_vms.read_header(content, saved_vms.NAME_LABEL)
     except FormatError as error:
         raise Refused(
-            f"The records of the VMs are too many to be read again ({len(content)} bytes). Nothing was saved; delete "
-            "snapshots of VMs, whose records are most of it."
+            f"The records of the VMs are too large to be read back ({len(content)} bytes). Nothing was saved. "
+            "Delete snapshots of VMs: their records need most of the space."
         ) from error
 
 
@@ -145,8 +145,8 @@ def _records(calls: Calls, found: Inventory, ref: str) -> Tuple[SavedVm, bytes]:
     document = ova_file.without_vtpm(transfer.export_vm(calls, ref, snapshots=True))
     if len(document) > saved_vms.MOST_RECORDS_BYTES:
         raise Refused(
-            f"The records of the VM {vm['name_label']!r} have {len(document)} bytes, too many to be saved. Delete "
-            "snapshots of it."
+            f"The records of the VM {vm['name_label']!r} have {len(document)} bytes, too many to save. Delete "
+            "snapshots of the VM."
         )
     return SavedVm(vm["uuid"], vm["name_label"], vm["power_state"], tuple(disks)), document
 
@@ -158,7 +158,9 @@ def _written(calls: Calls, sr: str, mark: str, content: bytes) -> str:
         size = int(calls.call("VDI.get_virtual_size", vdi))
         transfer.import_raw(calls, vdi, content + bytes(size - len(content)))
         if transfer.export_raw(calls, vdi)[: len(content)] != content:
-            raise PoolFailure("The VDI with the records of the VMs reads back otherwise than it was written.")
+            raise PoolFailure(
+                "The VDI with the records of the VMs reads back different data than was written. Repeat the command."
+            )
     except PoolFailure:
         _destroy(calls, vdi)
         raise
@@ -226,7 +228,7 @@ def read(calls: Calls, copy: Copy) -> SavedVms:
     good = (one for one in found if isinstance(one, SavedVms))
     last = max(good, key=attrgetter("order"), default=None)
     if last is None:
-        raise NotFound(f"There are no VM records on {copy.name!r}: save-vms was not run before its snapshot was made.")
+        raise NotFound(f"There are no VM records on {copy.name!r}: run `save-vms` before the next array snapshot.")
     return last
 
 

@@ -17,14 +17,14 @@ from relvmoiscsi.pool.vms.standstill import LockedVm
 
 AS_IT_WAS = "Nothing was changed."
 NAME_SECONDS = 30.0  #: for one name to be written to the LUN of an SR
-_DOWN = "The VM was shut down for this and is down; nothing else was changed."
+_DOWN = "The VM was shut down for this run; nothing else was changed."
 
 
 def cut_sentence(record: Record) -> str:
     """What a VM is like whose disks are being swapped, and what ends it."""
     return (
-        f"Some disks of the VM {record['name_label']!r} may be swapped and others not; nobody can start it. Run the "
-        f"same again, or `relvmoiscsi pool restore --undo {record['uuid']}`."
+        f"Some disks of the VM {record['name_label']!r} may be swapped and others not, and its start is blocked. "
+        f"Repeat the command, or run `relvmoiscsi pool restore --undo {record['uuid']}`."
     )
 
 
@@ -42,7 +42,7 @@ def verify_can_be_halted(record: Record, shutdown: bool) -> None:
     """Raises Refused."""
     state = record["power_state"]
     if state != "Halted" and (state != "Running" or not shutdown):
-        more = " Say --shutdown." if state == "Running" else " Its memory would not fit its disks: shut it down."
+        more = " Add --shutdown." if state == "Running" else " Its memory would not match its disks: shut the VM down."
         raise Refused(f"The VM {record['name_label']!r} is not halted but {state.lower()}.{more}")
 
 
@@ -93,7 +93,7 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
     if device.vdi == uuid and not locked.is_after_a_cut:
         return
     if not standstill.holds(record):
-        raise Refused(f"Somebody has allowed the VM {record['name_label']!r} to be started meanwhile.")
+        raise Refused(f"Another client has unblocked the start of the VM {record['name_label']!r} during this run.")
     verify_can_be_halted(record, False)
     devices.must_be_idle(record)
     devices.must_be_free(calls, uuid, device.vbd if device.vdi == uuid else "")
@@ -106,7 +106,7 @@ def hang(locked: LockedVm, swap: Swap, uuid: str, expected: Sequence[str]) -> No
         if failure.code not in ("HANDLE_INVALID", "DEVICE_ALREADY_EXISTS"):
             raise
         raise Refused(
-            f"Somebody has changed the disk {swap.userdevice} of the VM {record['name_label']!r} at this very moment."
+            f"Another client has just changed the disk {swap.userdevice} of the VM {record['name_label']!r}."
         ) from failure
 
 
@@ -137,7 +137,7 @@ def rename(calls: Calls, names: Mapping[str, str]) -> List[str]:
             raise
         except PoolFailure as failure:
             notes.append(
-                f"The VDI {uuid} keeps its name: {failure} Rename the VDI when its SR is attached: `xe vdi-param-set "
+                f"The VDI {uuid} keeps its name: {failure} Rename the VDI after its SR is attached: `xe vdi-param-set "
                 f"uuid={uuid} name-label={shlex.quote(text)}`."
             )
     return notes

@@ -43,8 +43,8 @@ def export_vm(calls: Calls, vm: str, snapshots: bool) -> bytes:
     except PoolFailure as failure:
         if failure.code == "HANDLE_INVALID" and "VDI" in failure.description:
             raise Refused(
-                "The VM has a disk whose SR was forgotten. xapi takes such a disk off the VM within a minute; run the "
-                "same again then."
+                "The VM has a disk whose SR was forgotten. xapi removes such a disk from the VM within a minute. "
+                "Repeat the command after that."
             ) from failure
         raise
     return ova_file.unpack(archive)
@@ -138,6 +138,8 @@ def _answered(calls: Calls, request: _Request, task: str) -> Tuple[int, bytes]:
                 return response.status, b""  # said when it begins; the connection ends with the work
             return response.status, response.read()
     except GONE as error:
-        raise PoolGone(f"The pool at {calls.url} went away during {request.path}: {reason(error)}.") from error
+        raise PoolGone(
+            f"The pool at {calls.url} closed the connection during {request.path}: {reason(error)}."
+        ) from error
     finally:
         connection.close()

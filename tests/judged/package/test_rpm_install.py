@@ -560,7 +560,7 @@ def test_the_pool_client_comes_and_goes_by_itself(dom0_of_any_python, packages):
 
     dom0.rpm("-i", pool_package(packages.whole()))
     ran = dom0.run([command, "pool", "luns", "--pool", "xs1"], check=False)
-    assert ran.status == 2 and "There is no password" in ran.stderr
+    assert ran.status == 2 and "The password is missing" in ran.stderr
     assert {path for path in dom0.tree() if path.endswith(".pyc")} == compiled(dom0)
 
     dom0.rpm("-e", "relvmoiscsi-pool")

@@ -154,8 +154,8 @@ def test_a_lun_behind_iscsi_is_refused_as_nothing_keeps_its_session(scene, run):
 
     ran = run("add", "disk", LUN)
 
-    refused(scene, ran, 4, "sda is behind the iSCSI session7, and nothing keeps that for a VM: SM ends it")
-    assert "repeat this with --iscsi." in ran.err
+    refused(scene, ran, 4, "sda is behind the iSCSI session7, and no program keeps that session for a VM")
+    assert "add --iscsi." in ran.err
 
 
 def test_one_path_behind_iscsi_is_enough(scene, run):
@@ -178,7 +178,7 @@ def test_for_a_lun_that_is_not_there_yet_it_is_a_note(scene, run, options, notes
     ran = run("add", "disk", LUN, "--json", *options)
 
     assert ran.status == 0
-    assert len([note for note in ran.json["notes"] if "nothing keeps its session" in note]) == notes
+    assert len([note for note in ran.json["notes"] if "no program keeps its session" in note]) == notes
 
 
 def test_it_is_told_in_words(scene, run):
@@ -186,7 +186,7 @@ def test_it_is_told_in_words(scene, run):
     sr = scene.has_udev_sr()
     vdi = scene.has_vdi(sr)
 
-    assert run("add", "disk", LUN).out == "{} leads to {} (64 MiB).\nIt is the VDI {}.\n".format(
+    assert run("add", "disk", LUN).out == "{} leads to {} (64 MiB).\nThe LUN is the VDI {}.\n".format(
         links.link_of("disk", scene.host), scene.host.node("sda"), scene.pool.db.get("VDI", vdi, "uuid")
     )
 
@@ -237,7 +237,7 @@ def test_a_xapi_that_goes_away_in_between_is_no_failure(scene, run, monkeypatch)
     scene.link_name = link_name
     ran = run("add", "disk", LUN)
 
-    assert ran.status == 0 and "note: Its VDI could not be looked for" in ran.out
+    assert ran.status == 0 and "note: The VDI of the LUN could not be found" in ran.out
 
 
 def test_a_map_is_not_made_beside_a_disk_in_use(scene, run):
@@ -323,7 +323,7 @@ def test_a_vdi_on_the_lun_is_a_refusal(scene, run):
     "owner, reason",
     [
         (Owner("VG_XenStorage-1", is_sr=True), "sda holds an SR (volume group 'VG_XenStorage-1')"),
-        (Owner(problem="bad label."), "may be an SR's: bad label."),
+        (Owner(problem="bad label."), "may belong to an SR: bad label."),
         (DeviceError("/dev/sda", "read", 0, 512, "Input/output error"), "Input/output error"),
     ],
 )
@@ -381,7 +381,11 @@ def test_a_link_that_does_not_come_is_told_with_the_state(scene, run):
 
     ran = run("add", "disk", LUN)
 
-    assert ran.status == 4 and "did not appear" in ran.err and "are the rules of relvmoiscsi installed?" in ran.err
+    assert (
+        ran.status == 4
+        and "did not appear" in ran.err
+        and "check that the rules of relvmoiscsi are installed" in ran.err
+    )
     assert ran.err.endswith(f"disk has LUN {LUN} in {scene.host.config}.\n")
 
 
@@ -392,7 +396,7 @@ def test_lvm_of_a_guest_is_noted(scene, run):
     ran = run("add", "disk", LUN)
 
     assert ran.status == 0
-    assert "note: It holds the volume group 'guest\\x1b[2J', which LVM commands of this host see as well" in ran.out
+    assert "note: It holds the volume group 'guest\\x1b[2J', which LVM commands of this host also see" in ran.out
 
 
 def test_a_failure_is_json_as_well(scene, run):
@@ -431,7 +435,7 @@ def test_what_was_added_is_removed_without_a_trace(linked, run):
 def test_a_lun_that_is_away_can_be_removed(scene, run):
     run("add", "disk", LUN)
 
-    assert run("remove", "disk").out == f"disk (LUN {LUN}) is no direct LUN any more.\n"
+    assert run("remove", "disk").out == f"disk (LUN {LUN}) is no longer a direct LUN.\n"
     assert scene.config == ADMINISTRATORS
 
 
@@ -463,8 +467,8 @@ def test_without_xapi_it_is_removed_and_what_is_left_is_told(linked, run, monkey
     ran = run("remove", "disk")
 
     assert ran.status == 0
-    assert "note: Whether a VM has it as a disk could not be asked of xapi" in ran.out
-    assert "`xe vdi-forget` does it" in ran.out
+    assert "note: xapi could not be asked whether a VM has the LUN as a disk" in ran.out
+    assert "Run `xe vdi-forget`" in ran.out
     assert linked.config == ADMINISTRATORS
 
 
@@ -473,11 +477,11 @@ def test_a_link_that_does_not_go_is_told(linked, run):
 
     ran = run("remove", "disk")
 
-    assert ran.status == 4 and "is still there; udev did not take it away" in ran.err
+    assert ran.status == 4 and "still exists: udev did not remove the link" in ran.err
 
 
 def test_what_is_not_there_is_not_removed(scene, run):
-    refused(scene, run("remove", "disk"), 3, "There is no direct LUN of the name 'disk'.")
+    refused(scene, run("remove", "disk"), 3, "There is no direct LUN with the name 'disk'.")
     refused(scene, run("remove", "di\x1bsk"), 3, "'di\\x1bsk'")
 
 
@@ -493,7 +497,8 @@ def test_the_list_tells_how_it_stands_with_each(linked, run):
         "NAME  SCSIID                             DEVICE  SIZE    LINK",
         f"disk  {LUN}  sda     64 MiB  linked",
         f"away  {OTHER}  -       -       not linked: No disk of this host has the SCSIid {OTHER}.",
-        f"{linked.host.config}: Line 9: 'sda' cannot be the name of a direct LUN: the kernel calls its disks so.",
+        f"{linked.host.config}: Line 9: 'sda' cannot be the name of a direct LUN: "
+        "the kernel uses such names for disks.",
     ]
     assert ran.status == 0
 
@@ -507,7 +512,7 @@ def test_the_list_has_the_same_for_programs(linked, run):
 
 
 def test_no_direct_luns_is_an_answer(scene, run):
-    assert run("list").out == "There are no direct LUNs.\n"
+    assert run("list").out == "This host has no direct LUNs.\n"
     assert run("list", "--json").json == {"luns": [], "problems": []}
 
 

@@ -84,7 +84,7 @@ def test_the_reason_is_the_last_line(world, pool, doctor):
     assert ran.status == 4
     assert last_line(ran) == (
         "Not ready (1 problem): sm-plugins in /etc/xapi.conf.d/zzz-linstor.conf, the last such line that xapi reads, "
-        "lacks relvmoiscsi and relvmohba; " + DROP_IN + " has it, and does not count. "
+        "lacks relvmoiscsi and relvmohba; " + DROP_IN + " lists it, but xapi does not use that line. "
         "Run `/usr/share/relvmoiscsi/sm-whitelist sync`, then `xe-toolstack-restart`."
     )
 
@@ -104,14 +104,14 @@ def test_what_is_unknown_is_not_ready(world, doctor):
     ran = doctor("--root", world.root)
 
     assert ran.status == 4
-    assert last_line(ran).startswith("Not ready (1 thing unknown): xapi does not say what it knows of the driver")
+    assert last_line(ran).startswith("Not ready (1 thing unknown): xapi does not answer questions about the driver")
 
 
 def test_a_problem_of_another_host_is_told_with_its_name(world, pool, doctor):
     other = pool._new_host(2, "xs2")
     ran = doctor("--root", world.root)
     assert ran.status == 4
-    assert last_line(ran).startswith("Not ready (1 problem): xs2 does not have relvmoiscsi")
+    assert last_line(ran).startswith("Not ready (1 problem): xs2 has no complete installation of relvmoiscsi")
 
     os.makedirs(world.at("/plugins2"))
     found = to_json(__version__, [problem("initiator", "This host has no iSCSI initiator name.", "Set it.")])

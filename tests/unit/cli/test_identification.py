@@ -13,7 +13,7 @@ from kit.shell import OTHER_SCSI_ID, SCSI_ID, SR, content, patched, tree
 from relvmoiscsi.cli import guard, identification, on_lun
 from relvmoiscsi.host.disk.scsi_id import Hardware
 
-NO_XAPI = "No xapi here: nobody was asked whether this LUN is in use."
+NO_XAPI = "No xapi on this machine: no pool was asked whether this LUN is in use."
 IMAGE = "This is an image file: no pool was asked whether it is in use."
 COMMANDS = ("resignature", "recover", "undo")
 
@@ -80,7 +80,7 @@ def test_the_prompt_says_them(disk, command, monkeypatch, type_in, name):
 
     lines = command(name, disk).err.splitlines()
 
-    at = lines.index(f"relvmoiscsi: {disk} is about to be changed:")
+    at = lines.index(f"relvmoiscsi: {disk} will be changed:")
     assert lines[at + 1] == f"  device   SCSIid {SCSI_ID}, ACME Rocket, serial x42, 57.5 MiB"
     assert lines[at + 2].startswith("  SR       ")
     assert lines[at + 3] == f"  pool     {NO_XAPI}"
@@ -137,7 +137,7 @@ def test_what_is_done_already_needs_nobody_to_be_asked(disk, command):
     found = command("resignature", disk, "--yes", "--json").json
 
     assert found["already_done"] is True
-    assert found["lun"]["pool"]["sentence"] == "Nobody was asked whether it is in use: there is nothing to write."
+    assert found["lun"]["pool"]["sentence"] == "No pool was asked whether the LUN is in use: there is nothing to write."
 
 
 def test_work_of_the_storage_manager_is_said(tmp_path, command):
@@ -146,7 +146,9 @@ def test_work_of_the_storage_manager_is_said(tmp_path, command):
 
     ran = command("resignature", path, "--dry-run")
 
-    assert "  note     The storage manager was at work on it when the copy was taken, or is at work now.\n" in ran.out
+    assert (
+        "  note     The storage manager was working on the SR when the copy was taken, or is working now.\n" in ran.out
+    )
     assert command("show", path, "--json").json["lun"]["storage_manager_at_work"] is True
 
 
@@ -160,7 +162,7 @@ def test_yes_alone_does_not_tell_a_clone_from_its_original(lun, command, monkeyp
     ran = command(name, lun, "--yes", "--json")
 
     assert ran.status == 4
-    assert f"Nobody was asked whether {lun} is in use, and --yes alone does not tell it from its original." in ran.err
+    assert f"No pool was asked whether {lun} is in use, and --yes alone does not identify the clone." in ran.err
     assert ran.json["error"]["disk_state"] == "Nothing was written."
     assert content(lun) == before
 
@@ -185,7 +187,7 @@ def test_what_has_no_scsi_id_is_known_by_nothing(nameless, command, type_in, wor
     ran = command("resignature", nameless, *words, *(["--yes"] if who == "a script" else []))
 
     assert ran.status == 4
-    assert f"Nobody was asked whether {nameless} is in use, and no SCSIid tells it from its original." in ran.err
+    assert f"No pool was asked whether {nameless} is in use, and the device has no SCSIid." in ran.err
     assert content(nameless) == before
     assert command("resignature", nameless, "--yes", "--not-in-use").status == 0
 
@@ -193,7 +195,7 @@ def test_what_has_no_scsi_id_is_known_by_nothing(nameless, command, type_in, wor
 def test_a_pool_that_cannot_be_asked_for_want_of_a_scsi_id_has_said_nothing(nameless, command, pool):
     ran = command("resignature", nameless, "--yes")
 
-    assert ran.status == 4 and "no SCSIid tells it from its original" in ran.err
+    assert ran.status == 4 and "the device has no SCSIid" in ran.err
     assert command("show", nameless, "--json").json["lun"]["pool"]["asked"] is False
 
 
@@ -205,7 +207,7 @@ def test_a_dry_run_says_what_a_script_would_be_told(lun, command):
     ran = command("resignature", lun, "--yes", "--dry-run")
 
     assert ran.status == 0
-    assert "note: this would be refused: Nobody was asked whether" in ran.err
+    assert "note: a run without --dry-run is refused: No pool was asked whether" in ran.err
     assert "refused" not in command("resignature", lun, "--dry-run").err
 
 
@@ -267,7 +269,10 @@ def test_a_volume_group_that_changes_meanwhile_is_in_use(lun, command, monkeypat
     ran = command(name, lun, "--yes", "--scsi-id", SCSI_ID)
 
     assert ran.status == 4
-    assert f"{lun} changed at byte 4136 since it was read: something else writes to it. It is in use." in ran.err
+    assert (
+        f"{lun} changed at byte 4136 since the first read. "
+        "Another program or host writes to this device: the LUN is in use." in ran.err
+    )
     assert 0.5 < seen[0] <= 1.0
     assert content(lun) == seen[1]
 

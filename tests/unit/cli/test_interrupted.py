@@ -21,7 +21,7 @@ BEGUN = (
 )
 UNSEEN = "Every VDI on {0} reads as before: "
 OVER = "The {1} was finished."
-LOOK = "`relvmoiscsi show {0}` tells what state {0} is in."
+LOOK = "`relvmoiscsi show {0}` shows the state {0} is in."
 
 
 class Keys:

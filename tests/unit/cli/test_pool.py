@@ -85,14 +85,14 @@ def test_what_would_be_done_is_told_and_not_done(lab, pool_command):
 
     assert ran.status == 0 and (lab.summary(), lab.world.sr_uuid(clone)) == (before, luns)
     steps = 'resignature; introduce as "Production copy"; create PBD on xs1, xs2; plug on xs1, xs2; scan; label VDIs'
-    assert ran.out.splitlines() == ["This would be done:", f"{clone}: {steps}"]
+    assert ran.out.splitlines() == ["Planned steps:", f"{clone}: {steps}"]
     (row,) = facts(pool_command("attach", clone, "--dry-run", "--json"))["would"]
     assert (row["scsi_id"], row["hosts_down"], row["error"]) == (clone, [], None)
     assert row["steps"][0] == {"step": "resignature", "on": None} and {"step": "plug", "on": "xs2"} in row["steps"]
 
     pool_command("attach", clone, "--yes", "--name", "{sr} copy")
     ran = pool_command("attach", clone, "--dry-run")
-    assert ran.out == f"There is nothing to do:\n{clone}: already attached: nothing to do\n"
+    assert ran.out == f"Nothing to do:\n{clone}: already attached: nothing to do\n"
     ran = pool_command("discard", "Production copy", "--dry-run", "--json")
     assert facts(ran)["srs"][0]["status"] == "would be discarded"
     assert lab.pool.db.refs("SR", name_label="Production copy")
@@ -137,12 +137,12 @@ def test_a_host_that_fails_for_another_reason_is_not_said_to_be_down(lab, pool_c
     ran = pool_command("attach", lab.clone("Production"), "--yes")
 
     assert ran.status == 9
-    assert "  xs2: PBD.plug: ISCSI login failed; run the same again when that is mended" in ran.out
+    assert "  xs2: PBD.plug: ISCSI login failed; repeat the command after you correct the cause" in ran.out
 
 
 def test_a_map_that_cannot_be_written_is_told_before_the_work(lab, pool_command, tmp_path):
     clone = lab.clone("Production")
-    for path, why in ((tmp_path / "no" / "map.json", "No such file or directory"), (tmp_path, "is there already")):
+    for path, why in ((tmp_path / "no" / "map.json", "No such file or directory"), (tmp_path, "already exists")):
         ran = pool_command("attach", clone, "--yes", "--map-out", path)
         assert ran.status == 2 and why in ran.err and "Nothing was written" in ran.err
 
@@ -153,7 +153,7 @@ def test_the_map_of_an_earlier_run_is_not_replaced(lab, pool_command, tmp_path):
     clone = lab.clone("Production")
     (tmp_path / "map.json").write_text("of an earlier run")
     ran = pool_command("attach", clone, "--yes", "--map-out", tmp_path / "map.json")
-    assert ran.status == 2 and "is there already, and --map-out replaces nothing" in ran.err
+    assert ran.status == 2 and "already exists and --map-out replaces no file" in ran.err
     assert (tmp_path / "map.json").read_text() == "of an earlier run" and lab.world.state(clone) == "clean"
     ran = pool_command("attach", clone, "--dry-run", "--map-out", tmp_path / "new.json")
     assert ran.status == 0 and [path.name for path in tmp_path.iterdir()] == ["map.json"]
@@ -267,7 +267,7 @@ def test_attach_that_is_interrupted_says_how_far_each_lun_is(
     interrupts(lab, method, number)
     ran = pool_command(*words, "--json")
     assert ran.status == 130 and states(ran) == dict(zip(clones, expected))
-    assert "The same command goes on from there." in facts(ran)["error"]["disk_state"]
+    assert "Repeat the command to resume." in facts(ran)["error"]["disk_state"]
     assert pool_command(*words).status == 0
 
 
@@ -276,8 +276,8 @@ def test_attach_that_is_interrupted_says_so_in_a_sentence(lab, pool_command, int
     interrupts(lab, "Async.SR.create", 2)
     ran = pool_command("attach", *clones, "--yes", "--jobs", "1")
     assert ran.err.splitlines()[-1] == (
-        f"relvmoiscsi: Interrupted. Under way, and the pool may still end it: {clones[0]} (resignature: done), "
-        f"{clones[1]} (resignature). Not begun: {clones[2]}. The same command goes on from there."
+        f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (resignature: done), "
+        f"{clones[1]} (resignature). Not started: {clones[2]}. Repeat the command to resume."
     )
 
 
@@ -287,7 +287,7 @@ def test_several_at_once_that_are_interrupted(lab, pool_command, interruptible, 
     clones = [lab.clone(name) for name in ("Production", "Testing", "Production")]
     interrupts(lab, "Async.PBD.plug", 2)
     ran = pool_command("attach", *clones, "--yes", *words)
-    assert ran.status == 130 and "The same command goes on from there." in ran.err
+    assert ran.status == 130 and "Repeat the command to resume." in ran.err
     if words:
         assert set(states(ran)) == set(clones) and "failed" not in {state for state, _ in states(ran).values()}
     until(lambda: lab.pool.is_at_rest)
@@ -333,7 +333,7 @@ def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, wor
     assert ran.status == 9
     assert [lun["status"] for lun in facts(ran)["luns"]] == ["failed", "failed"]
     assert "did not appear" in facts(ran)["luns"][0]["error"]
-    assert "is introduced and not plugged" in facts(ran)["luns"][1]["error"]
+    assert "is introduced but not plugged" in facts(ran)["luns"][1]["error"]
 
     ran = pool_command("attach", "--all", "--yes", "--json", "--leave-others")
     assert ran.status == 9
@@ -344,7 +344,7 @@ def test_somebody_is_asked(lab, pool_command, type_in):
     clone = lab.clone("Production")
     type_in("no\n")
     ran = pool_command("attach", clone)
-    assert ran.status == 4 and "Attach 1 LUNs? [y/N]" in ran.err and lab.world.state(clone) == "clean"
+    assert ran.status == 4 and "Attach 1 LUN? [y/N]" in ran.err and lab.world.state(clone) == "clean"
 
     type_in("y\n")
     assert pool_command("attach", clone).status == 0
@@ -358,7 +358,7 @@ def test_the_question_counts_what_there_is_to_do(lab, pool_command, type_in):
     pool_command("attach", clones[0], "--yes", "--leave-others")
     type_in("y\n")
     ran = pool_command("attach", "--all")
-    assert ran.status == 0 and "Attach 1 LUNs? [y/N]" in ran.err
+    assert ran.status == 0 and "Attach 1 LUN? [y/N]" in ran.err
     assert f"{clones[0]}: already attached: nothing to do" in ran.err
 
     type_in("")
@@ -371,21 +371,21 @@ def test_a_host_that_is_down_is_not_promised(lab, pool_command, type_in):
     clone = lab.clone("Production")
     lab.pool.go_down(lab.pool.hosts[1])
     ran = pool_command("attach", clone, "--dry-run")
-    assert "; plug on xs1; scan;" in ran.out and "host xs2 is down: left for a later run" in ran.out
+    assert "; plug on xs1; scan;" in ran.out and "host xs2 is down: repeat the command when the host is up" in ran.out
     assert ran.status == 9, "as the run"
     pool_command("attach", clone, "--yes")
     ran = pool_command("attach", clone, "--dry-run")
-    assert ran.status == 9 and "already attached on the hosts that are up; host xs2 is down" in ran.out
+    assert ran.status == 9 and "already attached on all hosts that are up; host xs2 is down" in ran.out
     type_in("")
     ran = pool_command("attach", clone)
-    assert ran.status == 9 and "[y/N]" not in ran.err and "xs2: down; run the same again when it is up" in ran.out
+    assert ran.status == 9 and "[y/N]" not in ran.err and "xs2: down; repeat the command when the host is up" in ran.out
 
 
 def test_what_could_not_be_looked_at_is_in_the_dry_run(lab, world, pool_command):
     bad, good = lab.clone("Testing"), lab.clone("Production")
     world.fail["sr_probe", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
     ran = pool_command("attach", "--all", "--dry-run")
-    assert f"{good}: resignature; " in ran.out and f"{bad}: {bad} was passed over" in ran.out
+    assert f"{good}: resignature; " in ran.out and f"{bad}: {bad} was skipped" in ran.out
     rows = facts(pool_command("attach", "--all", "--dry-run", "--json"))["would"]
     assert [(row["scsi_id"], bool(row["steps"]), bool(row["error"])) for row in rows] == [
         (good, True, False),
@@ -402,7 +402,7 @@ def test_the_question_tells_what_vms_lose(lab, pool_command, type_in):
     ran = pool_command("discard", "copy")
 
     assert ran.status == 4
-    assert "These VMs, which are halted, lose disks there: payroll. --with-vms destroys" in ran.err
+    assert "These halted VMs lose their disks on the copy: payroll. --with-vms destroys" in ran.err
     assert "has made. Discard copy? [y/N]" in ran.err
     type_in("y\n")
     assert pool_command("discard", "copy").status == 0
@@ -411,7 +411,7 @@ def test_the_question_tells_what_vms_lose(lab, pool_command, type_in):
 def test_where_nobody_can_be_asked_it_says_so(lab, pool_command):
     for words in (["attach", "--all"], ["discard", "--all"]):
         ran = pool_command(*words, "--json")
-        assert ran.status == 2 and "say --yes, or --dry-run to see the plan" in ran.err
+        assert ran.status == 2 and "use --yes, or --dry-run to see the plan" in ran.err
 
 
 def test_a_copy_that_is_gone_is_done(lab, pool_command):
@@ -426,14 +426,14 @@ def test_a_copy_that_is_gone_is_done(lab, pool_command):
 @pytest.mark.parametrize(
     "words, said",
     [
-        ([], "Say what to do"),
-        (["attach", "--yes"], "Nothing is named"),
-        (["discard", "--yes"], "Nothing is named"),
+        ([], "Give a subcommand"),
+        (["attach", "--yes"], "is selected"),
+        (["discard", "--yes"], "is selected"),
         (["attach", "../x", "--yes"], "is no SCSIid"),
-        (["attach", "--all", "--yes", "--jobs", "0"], "at least one LUN at a time"),
+        (["attach", "--all", "--yes", "--jobs", "0"], "give 1 or more LUNs in parallel"),
         (["luns", "--password-file", "/nowhere"], "/nowhere cannot be read"),
-        (["luns", "--chap-user", "alice"], "belong together"),
-        (["attach", "--all", "--yes", "--name", "{x}"], "may have sr, date and scsi_id"),
+        (["luns", "--chap-user", "alice"], "need each other"),
+        (["attach", "--all", "--yes", "--name", "{x}"], "may contain only the fields sr, date and scsi_id"),
     ],
 )
 def test_what_cannot_be_meant_is_2(lab, pool_command, words, said):
@@ -446,7 +446,7 @@ def test_what_cannot_be_meant_is_2(lab, pool_command, words, said):
 
 def test_a_password_is_needed_from_afar(lab, pool_command, monkeypatch, tmp_path):
     monkeypatch.delenv("XENSERVER_PASSWORD")
-    assert "There is no password" in pool_command("luns").err
+    assert "The password is missing" in pool_command("luns").err
 
     (tmp_path / "password").write_text(lab.pool.api.password + "\n")
     assert pool_command("luns", "--password-file", tmp_path / "password").status == 0
@@ -469,7 +469,7 @@ def test_what_could_not_be_looked_at_is_9_and_in_the_json(lab, world, pool_comma
     }
     assert "did not appear" in rows[bad]["error"] and "iqn.2026-01.test:refuses" in rows[None]["error"]
     ran = pool_command("luns", "--target", TARGET)
-    assert f"What is behind {TARGET} iqn.2026-01.test:refuses is unknown" in ran.out
+    assert f"The LUNs behind {TARGET} iqn.2026-01.test:refuses are unknown" in ran.out
 
 
 def test_what_may_be_another_pools_is_left_out_with_a_word(lab, world, pool_command):
@@ -477,7 +477,7 @@ def test_what_may_be_another_pools_is_left_out_with_a_word(lab, world, pool_comm
     theirs = world.add(TARGET, IQN, sr_disk("their production"))
     ran = pool_command("attach", "--all", "--yes")
 
-    assert ran.status == 0 and f"{theirs} is left out" in ran.err and theirs not in ran.out
+    assert ran.status == 0 and f"{theirs} is skipped" in ran.err and theirs not in ran.out
     assert pool_command("attach", theirs, "--yes").status == 4
     uuid = world.sr_uuid(theirs)
     assert pool_command("attach", "--clones-of", uuid, "--foreign", "--yes").status == 0
@@ -503,10 +503,10 @@ def test_what_killed_runs_have_left_is_cleaned_where_somebody_says_so(lab, pool_
     clone, left = lab.clone("Production"), killed(lab)
     assert not pool_command("luns").err
     ran = pool_command("attach", clone, "--dry-run", "--clean-secrets")
-    assert "1 Secrets that killed runs have left would be destroyed" in ran.err and left in lab.pool.db.refs("secret")
+    assert "1 Secrets of killed runs would be destroyed" in ran.err and left in lab.pool.db.refs("secret")
 
     ran = pool_command("attach", clone, "--yes", "--clean-secrets")
-    assert "1 Secrets that killed runs had left are gone" in ran.err and left not in lab.pool.db.refs("secret")
+    assert "1 Secrets of killed runs were destroyed" in ran.err and left not in lab.pool.db.refs("secret")
 
 
 def test_the_answer_is_not_lost_when_secrets_cannot_be_cleaned(lab, pool_command):
@@ -526,7 +526,7 @@ def test_the_password_of_one_array_is_not_shown_to_all(lab, pool_command, tmp_pa
     (tmp_path / "chap").write_text("a secret word\n")
     ran = pool_command("luns", "--chap-user", "alice", "--chap-password-file", tmp_path / "chap")
 
-    assert ran.status == 2 and "--chap-user goes with --target" in ran.err
+    assert ran.status == 2 and "--chap-user needs --target" in ran.err
 
 
 @pytest.mark.parametrize("words", [("--iqn", IQN), ("--port", "3260"), ("--hba", "--iqn", IQN)])
@@ -537,7 +537,7 @@ def test_what_narrows_a_target_is_an_error_without_one(lab, pool_command, words)
     ran, listed = pool_command("attach", "--all", "--yes", *words), pool_command("luns", *words)
 
     assert (ran.status, listed.status) == (2, 2)
-    assert "--iqn and --port go with --target" in ran.err and "--iqn and --port go with --target" in listed.err
+    assert "--iqn and --port need --target" in ran.err and "--iqn and --port need --target" in listed.err
     assert lab.pool.api.calls == before
 
 
@@ -546,10 +546,10 @@ def test_without_a_terminal_steps_are_lines(lab, pool_command):
     ran = pool_command("attach", clone, "--yes")
 
     assert [line for line in ran.err.splitlines() if clone in line] == [
-        f"relvmoiscsi: {clone} is being resignatured",
-        f"relvmoiscsi: {clone} has identities of its own",
-        f"relvmoiscsi: {clone} is being attached",
-        f"relvmoiscsi: {clone} is attached",
+        f"relvmoiscsi: {clone} resignature started",
+        f"relvmoiscsi: {clone} resignature finished",
+        f"relvmoiscsi: {clone} attach started",
+        f"relvmoiscsi: {clone} attach finished",
     ]
     assert not pool_command("attach", clone, "--yes", "--json").err
 
@@ -608,7 +608,7 @@ def test_without_the_library_a_terminal_has_lines(monkeypatch):
     with progress.shown(stream, 1) as tell:
         tell("a", "attach", "begun")
 
-    assert stream.text == "relvmoiscsi: a is being attached\n"
+    assert stream.text == "relvmoiscsi: a attach started\n"
 
 
 # --- secrets
@@ -632,9 +632,9 @@ def test_secrets_of_nobody_are_listed_and_left(lab, pool_command, orphan, passwo
 
     ran = pool_command("secrets", *password)
     assert (ran.status, ran.out.splitlines()[0]) == (0, uuid)
-    assert "1 Secrets hold a CHAP password and belong to nothing; --remove destroys them." in ran.out
+    assert "1 Secrets hold a CHAP password and are unused; --remove destroys the Secrets." in ran.out
     assert facts(pool_command("secrets", "--json", *password)) == {"secrets": [uuid], "removed": False}
-    assert "No Secret" in pool_command("secrets").out
+    assert "no unused Secret" in pool_command("secrets").out
     assert lab.pool.db.exists("secret", orphan)
 
 
@@ -649,7 +649,7 @@ def test_secrets_are_removed_after_a_second_look(lab, pool_command, orphan, pass
     monkeypatch.setattr(pool_secrets.time, "sleep", sleep)
     ran = pool_command("secrets", "--remove", "--yes", *password)
 
-    assert (ran.status, ran.out, waits) == (0, "1 Secrets are gone.\n", [300.0])
+    assert (ran.status, ran.out, waits) == (0, "1 Secrets were destroyed.\n", [300.0])
     assert lab.pool.db.exists("secret", young) and not lab.pool.db.exists("secret", orphan)
 
 
@@ -695,13 +695,13 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     assert ran.status == 0 and "would be unlocked; it is locked by `relvmoiscsi pool restore` of" in ran.out
     type_in("n\n")
     ran = pool_command("unlock", getattr(locked, named))
-    assert ran.status == 4 and "If that run is alive, it will stop. Break the lock? [y/N]" in ran.err
+    assert ran.status == 4 and "A live run stops when it loses the lock. Break the lock? [y/N]" in ran.err
     assert len(locks(lab)) == 1
     ran = pool_command("unlock", getattr(locked, named), "--yes", "--json")
     (row,) = json.loads(ran.out)["unlocked"]
     assert ran.status == 0 and row["what"] == locked.scsi_id and row["doing"] == "restore" and locks(lab) == []
     ran = pool_command("unlock", getattr(locked, named), "--yes")
-    assert ran.status == 3 and (named == "scsi_id" or "No client has locked" in ran.err)
+    assert ran.status == 3 and (named == "scsi_id" or "There is no lock on" in ran.err)
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
 
 

@@ -58,7 +58,7 @@ def test_all_vms_isolated_by_one_command(office, pool_command):
     lines = ran.out.splitlines()
     assert lines[0].startswith('db: cloned "db lab" (') and "  network 0: office became lab" in lines
     assert "  HA is off" in lines
-    assert "hostname, the machine SID" in ran.out and "backup of a copy begins with a full one" in ran.out
+    assert "hostname, the machine SID" in ran.out and "first backup of a copy is a full backup" in ran.out
     assert "networks of their originals" not in ran.out
     assert "relvmoiscsi: web: cloned" in ran.err
     ran = pool_command("clone", "copy", "--all", "--isolated", "lab", "--yes", "--json")
@@ -74,7 +74,7 @@ def test_what_would_be_done_is_told_and_not_done(office, pool_command, type_in):
 
     type_in("no\n")
     ran = pool_command("clone", "copy", "web", "--isolated", "lab")
-    assert ran.status == 4 and "Clone 1 VMs? [y/N]" in ran.err and "would be cloned" in ran.err
+    assert ran.status == 4 and "Clone 1 VM? [y/N]" in ran.err and "would be cloned" in ran.err
     assert office.state() == before
     assert pool_command("clone", "copy", "web", "--json").status == 2
 
@@ -132,7 +132,7 @@ def test_the_dry_run_promises_what_is_then_done(office, pool_command, monkeypatc
     assert dry.status == ran.status
     assert [row["status"].replace("would be ", "") for row in promised] == [row["status"] for row in done]
     for would, did in zip(promised, done):
-        half = [note for note in would["notes"] if "left it half" in note]
+        half = [note for note in would["notes"] if "left the VM unfinished" in note]
         if half and did["error"] is None:
             assert state is one_is_half
             continue
@@ -147,7 +147,7 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
     pool_command("clone", "copy", "web", "--yes")
     type_in("y\n")
     ran = pool_command("clone", "copy", "--all")
-    assert ran.status == 9 and "Clone 1 VMs? [y/N]" in ran.err
+    assert ran.status == 9 and "Clone 1 VM? [y/N]" in ran.err
     type_in("")
     ran = pool_command("clone", "copy", "web", "db", "--isolated", "lab")
     assert ran.status == 0 and "[y/N]" not in ran.err and ran.out.count(": already there") == 2
@@ -157,7 +157,7 @@ def test_nobody_is_asked_for_nothing_and_the_question_counts_what_is_made(office
 
 def test_on_the_same_network_that_is_told(office, pool_command):
     ran = pool_command("clone", "copy", "web", "--yes")
-    assert "They are on the networks of their originals" in ran.out
+    assert "The copies are on the networks of their originals" in ran.out
 
 
 def test_one_vm_that_cannot_be_cloned(office, pool_command):
@@ -173,12 +173,12 @@ def test_one_vm_that_cannot_be_cloned(office, pool_command):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["copy"], "No VM is named"),
-        (["copy", "--all", "--jobs", "0"], "at least one VM at a time"),
-        (["copy", "--all", "--network", "x"], "it is OLD=NEW"),
-        (["Production", "--all"], "is no copy that"),
+        (["copy"], "No VM is selected"),
+        (["copy", "--all", "--jobs", "0"], "give 1 or more VMs in parallel"),
+        (["copy", "--all", "--network", "x"], "give OLD=NEW"),
+        (["Production", "--all"], "was not introduced by"),
         (["copy", "--all", "--isolated", "office"], "has physical interfaces"),
-        (["copy", "--all", "--keep-mac"], "would be twice on the network 'office'"),
+        (["copy", "--all", "--keep-mac"], "would exist twice on the network 'office'"),
         (["copy", "--all", "--network", "office=other"], "no network with the UUID or the name 'other'"),
         (["nothing", "--all"], "no SR with the UUID or the name 'nothing'"),
     ],
@@ -217,15 +217,15 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     pool_command("clone", "copy", "db", "--name", "{vm} too", "--yes")
     before = office.state()
     ran = pool_command("discard", "copy", "--dry-run")
-    assert "  halted VMs that lose disks there (with --yes, say --with-vms or --leave-vms): db too" in ran.out
+    assert "  halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms): db too" in ran.out
     (row,) = facts(pool_command("discard", "copy", "--dry-run", "--json"))["srs"]
     assert row["vms_left_without_disks"] == ["db too"]
     ran = pool_command("discard", "copy", "--yes")
-    assert ran.status == 4 and "would stay without their disks: db too. Nothing was changed." in ran.err
+    assert ran.status == 4 and "would lose their disks: db too. Nothing was changed." in ran.err
     assert "--with-vms" in ran.err and "--leave-vms" in ran.err and office.state() == before
 
     ran = pool_command("discard", "copy", "--yes", "--leave-vms")
-    assert ran.status == 0 and "halted VMs that had disks there: db too" in ran.out
+    assert ran.status == 0 and "halted VMs that had disks on the copy: db too" in ran.out
 
 
 @pytest.mark.parametrize("words", [[], ["--with-vms"]])
@@ -236,7 +236,7 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     office.vm("experiment", *there)
     before = office.state()
     ran = pool_command("discard", "--all", "--yes", *words)
-    assert ran.status == 4 and "without their disks: experiment." in ran.err and office.state() == before
+    assert ran.status == 4 and "would lose their disks: experiment." in ran.err and office.state() == before
     assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
 
 
@@ -268,7 +268,7 @@ def test_a_host_that_is_down_keeps_all(office, pool_command):
     office.pool.go_down(office.pool.hosts[1])
     for words in (["--dry-run"], ["--yes"]):
         ran = pool_command("discard", "copy", "--with-vms", *words)
-        assert ran.status == 4 and "cannot be discarded while these hosts are down" in ran.err
+        assert ran.status == 4 and "is still attached on hosts that are down" in ran.err
     assert len(made(office)) == 2
 
 
@@ -281,7 +281,7 @@ def test_snapshots_that_go_are_named(office, pool_command, type_in):
     assert facts(ran)["srs"][0]["snapshots"] == ["before the upgrade"]
     type_in("y\n")
     ran = pool_command("discard", "copy", "--with-vms")
-    assert ran.status == 0 and "with 1 snapshots (before the upgrade)" in ran.err
+    assert ran.status == 0 and "with 1 snapshot (before the upgrade)" in ran.err
     assert "  with their snapshots before the upgrade" in ran.out and snap not in office.pool.db.refs("VM")
 
 
@@ -292,7 +292,7 @@ def test_who_loses_disks_is_named_whatever_the_name(office, pool_command, type_i
     office.vm("web too", vdi)
     type_in("n\n")
     ran = pool_command("discard", "copy", "--with-vms")
-    assert "lose disks there: web too." in ran.err
+    assert "lose their disks on the copy: web too." in ran.err
 
 
 @pytest.mark.parametrize("words", [["restore", "copy", "db"], ["clone", "copy", "db"]])
@@ -327,7 +327,7 @@ def test_a_half_one_is_told_what_finishes_it(office, pool_command):
     pool_command("clone", "copy", "web", "--yes")
     office.pool.api.before = None
     ran = pool_command("discard", "copy", "--with-vms", "--yes")
-    assert ran.status == 4 and "the same `clone` again finishes it" in ran.err
+    assert ran.status == 4 and "repeat that `clone`" in ran.err
     assert pool_command("clone", "copy", "web", "--yes").status == 0
     assert pool_command("discard", "copy", "--with-vms", "--yes").status == 0
 
@@ -360,7 +360,7 @@ def test_a_network_that_is_gone_is_named_as_it_was(office, pool_command):
             db.destroy(table, ref)
     db.destroy("network", office.net)
     words = ["--from-snapshot", "--yes", "--json"]
-    assert "say --network office=NEW" in pool_command("clone", copy.sr_uuid, "web", *words).out
+    assert "use --network office=NEW" in pool_command("clone", copy.sr_uuid, "web", *words).out
     for vm, old in (("web", "office"), ("db", uuid)):
         ran = pool_command("clone", copy.sr_uuid, vm, *words, "--network", f"{old}=lab")
         assert ran.status == 0 and facts(ran)["vms"][0]["networks"] == {"0": {"old": "office", "new": "lab"}}
@@ -370,7 +370,7 @@ def test_a_network_that_is_gone_is_named_as_it_was(office, pool_command):
     ("pairs", "message"),
     [
         (["other=lab"], "none of the VMs has a network card on the network 'other'"),
-        (["office=lab", "office=other"], "was given another one already"),
+        (["office=lab", "office=other"], "already has another NEW"),
     ],
 )
 def test_a_pair_that_does_nothing_is_refused(office, pool_command, pairs, message):
@@ -386,15 +386,15 @@ def test_a_pair_that_does_nothing_is_refused(office, pool_command, pairs, messag
 def test_restore_undo_and_home(office, pool_command, type_in):
     own = office.disks_of(office.web)
     ran = pool_command("restore", "copy", "web", "--yes")
-    assert ran.status == 4 and "Say --shutdown" in ran.err
+    assert ran.status == 4 and "Add --shutdown" in ran.err
     ran = pool_command("restore", "copy", "web", "--dry-run")
-    assert ran.status == 4 and "Say --shutdown" in ran.err
+    assert ran.status == 4 and "Add --shutdown" in ran.err
     ran = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
     assert ran.status == 0 and ran.out.startswith("web: would be restored\n  disk 0: ")
     type_in("y\n")
     ran = pool_command("restore", "copy", "web", "--shutdown", "--disk", "0")
     assert ran.status == 0 and "Restore web? [y/N]" in ran.err and "web: restored" in ran.out
-    assert "next backup of the VM is a full one" in ran.out
+    assert "next backup of the VM is a full backup" in ran.out
     assert pool_command("discard", "copy", "--yes").status == 4
     ran = pool_command("restore", "--undo", "web", "--dry-run")
     assert "web: would be undone" in ran.out
@@ -418,15 +418,15 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
         vms.vm_start("", office.web)
     before = office.state()
     ran = pool_command(*words, "--shutdown", "--dry-run")
-    assert "  the VM is running: it is shut down first, and stays halted" in ran.out
+    assert "  the VM is running: the run shuts the VM down and leaves the VM halted" in ran.out
     assert facts(pool_command(*words, "--shutdown", "--dry-run", "--json"))["shuts_down"] is True
     type_in("n\n")
     ran = pool_command(*words, "--shutdown")
-    assert ran.status == 4 and "web is running: it is shut down first, and stays halted. " in ran.err
+    assert ran.status == 4 and "web is running. The run shuts the VM down and leaves the VM halted. " in ran.err
     assert office.state() == before
 
     ran = pool_command(*words, "--shutdown", "--yes")
-    assert ran.status == 0 and "  the VM was shut down, and is halted: start it yourself" in ran.out
+    assert ran.status == 0 and "  the VM was shut down and is halted: start the VM when you are ready" in ran.out
     assert office.pool.db.get("VM", office.web, "power_state") == "Halted"
     again = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
     assert "is running" not in again.out, "it is halted"
@@ -484,23 +484,23 @@ def test_the_dry_run_of_home_names_the_disks_that_are_moved(halted, pool_command
     [
         (["restore"], "Missing: SR, VM."),
         (["restore", "copy"], "Missing: VM."),
-        (["restore", "--undo", "web", "--disk", ","], "or which VM alone, with --undo"),
-        (["restore", "copy", "web", "--disk", ","], "it is devices, as in 0,1"),
+        (["restore", "--undo", "web", "--disk", ","], "With --undo, --home or --keep"),
+        (["restore", "copy", "web", "--disk", ","], "give devices, for example 0,1"),
         (["rescue", "copy"], "Missing: VDI, --vm."),
         (["rescue", "copy", "--vm", "web"], "Missing: VDI."),
         (["rescue", "copy", "data"], "Missing: --vm."),
-        (["clone", "copy"], "No VM is named"),
-        (["clone", "copy", "--all", "--network", "x"], "it is OLD=NEW"),
-        (["clone", "copy", "--all", "--name", "{x}"], "may have vm, date and sr in braces"),
-        (["clone", "copy", "--all", "--jobs", "0"], "at least one VM at a time"),
-        (["attach"], "Nothing is named"),
+        (["clone", "copy"], "No VM is selected"),
+        (["clone", "copy", "--all", "--network", "x"], "give OLD=NEW"),
+        (["clone", "copy", "--all", "--name", "{x}"], "may contain only the fields vm, date and sr in braces"),
+        (["clone", "copy", "--all", "--jobs", "0"], "give 1 or more VMs in parallel"),
+        (["attach"], "is selected"),
         (["attach", "../x"], "is no SCSIid"),
-        (["attach", "--all", "--jobs", "0"], "at least one LUN at a time"),
-        (["attach", "--all", "--name", "{x}"], "may have sr, date and scsi_id"),
+        (["attach", "--all", "--jobs", "0"], "give 1 or more LUNs in parallel"),
+        (["attach", "--all", "--name", "{x}"], "may contain only the fields sr, date and scsi_id"),
         (["attach", "--all", "--map-out", "/nowhere/map"], "/nowhere/map: No such file or directory."),
-        (["attach", "--all", "--chap-user", "alice"], "belong together"),
-        (["attach", "--all", "--hba", "--target", "x"], "it goes with neither"),
-        (["discard"], "Nothing is named"),
+        (["attach", "--all", "--chap-user", "alice"], "need each other"),
+        (["attach", "--all", "--hba", "--target", "x"], "remove --target and --chap-user"),
+        (["discard"], "is selected"),
     ],
 )
 def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_asked(office, pool_command, words, said):
@@ -514,13 +514,17 @@ def test_rescue(office, pool_command):
     helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running", domain_type="pv_in_pvh")
     assert "would be lent, helper" in pool_command("rescue", "copy", "root disk", "--vm", "helper", "--dry-run").out
     ran = pool_command("rescue", "copy", "root disk", "--vm", "helper", "--yes")
-    assert ran.status == 0 and ": lent, helper, device 1" in ran.out and "--rw writes to the copy alone" in ran.out
+    assert (
+        ran.status == 0
+        and ": lent, helper, device 1" in ran.out
+        and "use --rw, which writes only to the copy" in ran.out
+    )
     assert pool_command("discard", "copy", "--yes").status == 4
     assert "would be taken back" in pool_command("rescue", "copy", "--done", "--dry-run").out
     ran = pool_command("rescue", "copy", "--done", "--yes", "--json")
     assert facts(ran)["disks"][0]["status"] == "taken back" and len(office.disks_of(helper)) == 1
     ran = pool_command("rescue", "copy", "root disk", "--vm", "helper", "--rw", "--yes")
-    assert "read-only" not in ran.out and "named by would be there twice" in ran.out
+    assert "read-only" not in ran.out and "filesystem IDs would clash" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -539,7 +543,7 @@ def test_rescue(office, pool_command):
 )
 def test_wrong_words_of_restore_and_rescue(office, pool_command, words):
     ran = pool_command(*words, "--yes")
-    assert ran.status == 2 and "Say which" in ran.err
+    assert ran.status == 2 and "Give a" in ran.err
 
 
 # --- restore: a way out, and what is said where it ends
@@ -559,14 +563,14 @@ def test_kept_as_it_is(halted, pool_command, type_in):
     halted.pool.api.vms.vdi_pool_migrate("", halted.pool.db.get("VBD", vbd, "VDI"), home, {})
     ran = pool_command("restore", "--home", "web", "--yes")
     uuid = halted.pool.db.get("VM", halted.web, "uuid")
-    assert ran.status == 4 and f"`relvmoiscsi pool restore --keep {uuid}` leaves the VM as it is" in ran.err
+    assert ran.status == 4 and f"run `relvmoiscsi pool restore --keep {uuid}`" in ran.err
     before = halted.state()
     ran = pool_command("restore", "--keep", "web", "--dry-run")
     assert ran.status == 0 and "web: would be kept as it is\n  disk 0: " in ran.out and halted.state() == before
     assert "\n  on no VM: " in ran.out
     type_in("n\n")
     ran = pool_command("restore", "--keep", "web")
-    assert ran.status == 4 and "Leave web as it is, and forget what it was? [y/N]" in ran.err
+    assert ran.status == 4 and "Leave the disks of web as they are and remove the journal? [y/N]" in ran.err
     assert "  disk 0: " in ran.err and halted.state() == before
     ran = pool_command("restore", "--keep", "web", "--yes", "--json")
     assert ran.status == 0 and facts(ran)["status"] == "kept as it is" and len(facts(ran)["notes"]) == 2
@@ -578,7 +582,7 @@ def test_kept_as_it_is(halted, pool_command, type_in):
 def test_a_list_of_no_disks_is_not_all_of_them(halted, pool_command, text):
     before = halted.state()
     ran = pool_command("restore", "copy", "web", "--disk", text, "--yes")
-    assert ran.status == 2 and "without --disk all disks are restored" in ran.err and halted.state() == before
+    assert ran.status == 2 and "Without --disk, all disks are restored" in ran.err and halted.state() == before
 
 
 def test_a_disk_that_is_named_twice_is_one(halted, pool_command):
@@ -602,7 +606,7 @@ def test_interrupted_in_the_middle_it_says_what_goes_on(halted, pool_command, js
         signal.signal(signal.SIGINT, before)
     said = facts(ran)["error"]["disk_state"] if json_words else ran.err
     assert ran.status == 130 and "Interrupted." in ran.err
-    assert "nobody can start it. Run the same again, or `relvmoiscsi pool restore --undo " in said
+    assert "its start is blocked. Repeat the command, or run `relvmoiscsi pool restore --undo " in said
     assert pool_command("restore", "copy", "web", "--yes").status == 0
 
 
@@ -679,7 +683,7 @@ def test_of_several_that_are_taken_back_one_fails(office, pool_command):
     office.pool.api._methods["VBD.unplug"] = unplug
     ran = pool_command("rescue", "copy", "--done", "--yes")
     assert ran.status == 9 and ran.out.count("taken back") == ran.out.count(": failed, helper") == 1
-    assert "Unmount the disk in the guest of 'helper', and run the same again." in ran.out
+    assert "Unmount the disk in the guest of 'helper', then repeat the command." in ran.out
     ran = pool_command("rescue", "copy", "--done", "--yes", "--json")
     assert ran.status == 6 and facts(ran)["disks"][0]["status"] == "failed"
 
@@ -691,7 +695,7 @@ def test_records_are_saved_shown_and_made_vms_of(office, pool_command, command, 
     ran = pool_command("save-vms", "Production", "--dry-run")
     assert ran.out == "The records of these VMs would be saved: db, web\n"
     ran = pool_command("save-vms", "Production", "--yes")
-    assert ran.status == 0 and ran.out.startswith("db: saved\nweb: saved\nTheir records of 20")
+    assert ran.status == 0 and ran.out.startswith("db: saved\nweb: saved\nThe VM records of 20")
     clone = office.clone("Production")
     found = {lun["scsi_id"]: lun for lun in facts(pool_command("luns", "--json"))["luns"]}
     assert found[clone]["vms"] == ["db", "web"] and found[clone]["vms_saved"].startswith("20")

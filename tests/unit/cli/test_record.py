@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What is found a year later: the map in SMlog or syslog, in the file of --map-out, and on the LUN."""
+"""What is found a year later: the map in SMlog, in syslog, in the file of --map-out, and on the LUN."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_the_record_of_an_earlier_run_stays(image, command, tmp_path, words):
 
     ran = command(words[0], image, *words[1:], "--map-out", file)
 
-    assert ran.status == 2 and "is there already, and --map-out replaces nothing" in ran.err
+    assert ran.status == 2 and "already exists and --map-out replaces no file" in ran.err
     assert file.read_text() == record
 
 
@@ -166,7 +166,10 @@ def test_a_file_that_finds_no_room_in_the_end_is_74_and_the_run_is_whole(image, 
     ran = command("resignature", image, "--yes", "--map-out", tmp_path / "map.json")
 
     assert ran.status == 74 and ran.out.startswith(f"{image} was resignatured.\n")
-    assert f"It is done, but the map cannot be written to {tmp_path / 'map.json'}: No space left on device." in ran.err
+    assert (
+        f"The run is complete, but the map cannot be written to {tmp_path / 'map.json'}: No space left on device."
+        in ran.err
+    )
     assert command("show", image, "--json").json["state"] == "resignatured"
     assert [item.name for item in tmp_path.iterdir()] == [image.name]
 
@@ -192,15 +195,15 @@ def test_a_journal_that_lvm_has_overwritten_is_told_with_what_else_there_is(fini
     ran = command("map", "--device", finished)
 
     assert ran.status == 3
-    assert f"LVM has used the space of the journal on {finished}, and the map was in it." in ran.err
-    for way in ("SMlog or syslog", "--map-out", "`relvmoiscsi map --sr NEW OLD`"):
+    assert f"LVM has overwritten the journal with the map on {finished}." in ran.err
+    for way in ("SMlog, in syslog", "--map-out", "`relvmoiscsi map --sr NEW OLD`"):
         assert way in ran.err
 
 
 def test_a_lun_without_a_map_says_so(image, command):
     ran = command("map", "--device", image, "--json")
 
-    assert ran.status == 3 and f"{image} is not resignatured: no map is on it." in ran.err
+    assert ran.status == 3 and f"{image} is not resignatured and holds no map." in ran.err
 
 
 def test_an_unfinished_run_has_its_own_error(unfinished, command):
@@ -211,4 +214,4 @@ def test_an_unfinished_run_has_its_own_error(unfinished, command):
 def test_the_whole_map_and_single_ids_do_not_go_together(finished, command, words):
     ran = command("map", "--device", finished, *words)
 
-    assert ran.status == 2 and "leave --sr and the ids away" in ran.err
+    assert ran.status == 2 and "remove --sr and the ids" in ran.err

@@ -160,7 +160,10 @@ def test_recover_says_what_it_took_back(unfinished, command):
 
     lines = ran.out.splitlines()
     assert ran.status == 0 and not ran.err
-    assert lines[0] == (f"{unfinished}: the resignature was cut before its commit; it was taken back. Run it again.")
+    assert lines[0] == (
+        f"{unfinished}: the resignature was interrupted before its commit and has been rolled back. "
+        "Run the command again."
+    )
     assert lines[1] == f"  SR   {SR}  becomes  {tree().truth.sr_uuid}"
 
 
@@ -203,7 +206,7 @@ def test_recover_where_nothing_was_cut_writes_nothing(request, command, lun):
 
     assert ran.status == 0
     now = "resignatured" if lun == "finished" else "clean"
-    assert ran.out == f"{path}: nothing was cut; state {now}. Nothing was written.\n"
+    assert ran.out == f"{path}: no run was interrupted; state {now}. Nothing was written.\n"
     assert content(path) == before
 
 

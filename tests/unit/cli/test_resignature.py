@@ -50,7 +50,7 @@ def test_dry_run_prints_ids_and_writes_and_writes_nothing(image, command):
     ran = command("resignature", image, "--dry-run", "--sr-uuid", SR)
 
     assert ran.status == 0
-    assert ran.out.startswith(f"{image}: this would be written; nothing was.\n")
+    assert ran.out.startswith(f"{image}: dry run. These writes are planned; nothing was written.\n")
     assert f"  SR   {tree().truth.sr_uuid}  becomes  {SR}\n" in ran.out
     assert [line.split()[-1] for line in ran.out.splitlines() if "label: " in line] == ["progress", "switched", "final"]
     assert content(image) == before
@@ -205,7 +205,7 @@ def test_where_nobody_can_be_asked_yes_must_be_said(image, command, monkeypatch,
     ran = command("resignature", image)
 
     assert ran.status == 2 and not ran.out
-    assert "say --yes, or --dry-run to see the plan. Nothing was written." in ran.err
+    assert "use --yes, or --dry-run to see the plan. Nothing was written." in ran.err
     assert content(image) == before
 
 
@@ -216,7 +216,7 @@ def test_what_would_be_changed_needs_a_yes_too(request, command, lun, name):
 
     ran = command(name, path)
 
-    assert ran.status == 2 and ran.err == "relvmoiscsi: Nobody can be asked here; say --yes. Nothing was written.\n"
+    assert ran.status == 2 and ran.err == "relvmoiscsi: No terminal to confirm on: use --yes. Nothing was written.\n"
     assert content(path) == before
 
 
@@ -436,7 +436,7 @@ def test_a_second_run_has_nothing_to_do_and_writes_nothing(image, command, optio
 
     assert text.status == 0
     new_sr = first["sr"]["new"]
-    assert text.out == f"{image} was resignatured already, as SR {new_sr}. Nothing was written.\n"
+    assert text.out == f"{image} was already resignatured, as SR {new_sr}. Nothing was written.\n"
     assert (second["already_done"], second["writes"], second["state"]) == (True, 0, "resignatured")
     for key in ("sr", "vg_id", "pv_id", "vdis", "lvs", "other_uuids", "scsi_id"):
         assert second[key] == first[key]
@@ -503,7 +503,7 @@ def test_a_run_that_was_cut_behind_its_commit_is_finished_with_its_own_ids(commi
 
     assert ran.status == 0
     assert (ran.json["state"], ran.json["sr"]["new"]) == ("resignatured", SR)
-    assert "finished with the ids it had chosen" in ran.err
+    assert "finishes it with the ids that were chosen then" in ran.err
 
 
 def test_a_run_that_was_cut_before_its_commit_is_taken_back_and_made_anew(unfinished, command):
@@ -511,7 +511,7 @@ def test_a_run_that_was_cut_before_its_commit_is_taken_back_and_made_anew(unfini
 
     assert ran.status == 0
     assert (ran.json["state"], ran.json["sr"]["new"]) == ("resignatured", "11111111-2222-4333-8444-555555555555")
-    assert "cut before its commit; that is taken back here first" in ran.err
+    assert "interrupted before its commit; this run rolls it back first" in ran.err
 
 
 @pytest.mark.parametrize("answer, status", [("y\n", 0), ("n\n", 4)])
@@ -521,7 +521,7 @@ def test_before_a_cut_run_is_finished_there_is_a_question(committed, command, ty
     ran = command("resignature", committed)
 
     assert ran.status == status
-    assert f"Finish it, so that it is SR {SR}? [y/N] " in ran.err
+    assert f"Finish the resignature to SR {SR}? [y/N] " in ran.err
     assert command("show", committed, "--json").json["state"] == ("unfinished" if status else "resignatured")
 
 
@@ -538,7 +538,7 @@ def test_a_copy_of_a_cut_lun_is_taken_back_and_becomes_an_sr_of_its_own(cut_copy
     ran = command("resignature", cut_copy, "--yes", "--json", "--scsi-id", OTHER_SCSI_ID, "--sr-uuid", SR)
 
     assert ran.status == 0
-    assert f"is a copy of a LUN whose resignature was cut (SCSIid {SCSI_ID}); that is taken" in ran.err
+    assert f"is a copy of a LUN whose resignature was cut (SCSIid {SCSI_ID}); this run rolls" in ran.err
     assert ran.json["sr"] == {"old": tree().truth.sr_uuid, "new": SR}
     assert ran.json["scsi_id"] == OTHER_SCSI_ID
 
@@ -556,7 +556,7 @@ def test_before_each_of_the_two_there_is_a_question(cut_copy, command, type_in, 
 
     ran = command("resignature", cut_copy, "--scsi-id", OTHER_SCSI_ID)
 
-    assert "Take it back? [y/N] " in ran.err
+    assert "Roll the interrupted resignature back? [y/N] " in ran.err
     assert ran.err.rstrip().endswith(ending)
     assert command("show", cut_copy, "--json").json["state"] == state
 
@@ -753,7 +753,7 @@ def test_a_bug_is_70_with_its_traceback(finished, command, monkeypatch, name, fu
 
     assert ran.status == 70 and not ran.out
     assert "Traceback (most recent call last)" in ran.err and "RuntimeError: cannot happen" in ran.err
-    assert ran.err.endswith(f"`relvmoiscsi show {finished}` tells what state {finished} is in.\n")
+    assert ran.err.endswith(f"`relvmoiscsi show {finished}` shows the state of {finished}.\n")
 
 
 def test_a_name_of_an_image_may_be_anything(tmp_path, command):

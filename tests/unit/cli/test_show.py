@@ -101,12 +101,12 @@ ONE_VDI = {
     "a log without a disk": (
         one_of(vhd("disk"), cbtlog("gone"), also=("gone",)),
         "can be",
-        "can be made: it is one image; 1 volume goes, and nothing is copied.",
+        "can be made, which is one image; 1 volume goes. No data to copy.",
     ),
     "a chain": (
         one_of(vhd("base", hidden=True), vhd("disk", parent="base"), free_extents=40),
         "can be",
-        "can be made from 2 images: of 1 blocks 1 stay where they are (0 filled up), 0 are copied: 0 bytes. ",
+        "can be made from 2 images; 1 volume goes. No data to copy. ",
     ),
     "a snapshot alone": (
         one_of(vhd("disk", snapshot_of="disk")),

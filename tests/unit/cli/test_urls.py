@@ -144,7 +144,7 @@ def test_yes_alone_is_not_enough_and_nothing_is_written(command, clone, name, mo
         before = clone.copy()
         ran = command(name, url(target, 0), "--yes")
 
-    assert ran.status == 4 and "Nobody was asked whether" in ran.err and "--scsi-id" in ran.err
+    assert ran.status == 4 and "No pool was asked whether" in ran.err and "--scsi-id" in ran.err
     assert clone == before
 
 
@@ -161,7 +161,7 @@ def test_a_person_types_the_scsi_id(command, clone, type_in):
     with serving(clone) as target:
         type_in("y\n")
         ran = command("resignature", url(target, 0))
-        assert ran.status == 4 and "No xapi here: nobody was asked" in ran.err
+        assert ran.status == 4 and "No xapi on this machine: no pool was asked" in ran.err
         type_in(target.lun(0).scsi_id + "\n")
         assert command("resignature", url(target, 0)).status == 0
 
@@ -300,7 +300,7 @@ def test_who_logs_in_is_not_said_for_a_path(command, clone, tmp_path, chap_file)
     for option in (("--chap-file", chap_file), ("--initiator-name", NAME)):
         for argv in (("show", tmp_path / "lun"), ("map", "--device", tmp_path / "lun"), ("map", "--sr", SR, SR)):
             ran = command(*argv, *option)
-            assert ran.status == 2 and f"{option[0]} goes with the URL of a LUN" in ran.err
+            assert ran.status == 2 and f"{option[0]} needs the URL of a LUN" in ran.err
     with serving(clone) as target:
         ran = command("check", tmp_path / "lun", "--original", url(target, 0), "--initiator-name", NAME)
     assert ran.status != 2
@@ -318,7 +318,7 @@ def test_a_line_of_the_file_that_means_nothing_is_not_repeated(command, chap_fil
     "values, words",
     [
         ({SECRET: "sesamesesame"}, "is a password without a user"),
-        ({TARGET_USER: "array", TARGET_SECRET: "emasesemases"}, "proves itself to a CHAP user alone"),
+        ({TARGET_USER: "array", TARGET_SECRET: "emasesemases"}, "authenticates only to a CHAP user"),
     ],
 )
 def test_half_of_chap_is_an_error_of_usage(command, monkeypatch, values, words):
@@ -356,7 +356,7 @@ def test_no_secret_is_said_or_logged(command, clone, monkeypatch, smlines, caplo
 def test_what_is_no_initiator_name_is_an_error_of_usage(command, name):
     ran = command("show", "iscsi://127.0.0.1:1", "--initiator-name", name)
 
-    assert ran.status == 2 and "is no initiator name" in ran.err
+    assert ran.status == 2 and "is not an initiator name" in ran.err
 
 
 def test_the_initiator_is_named_by_the_option_the_host_or_the_machine(machine, monkeypatch):
@@ -509,7 +509,7 @@ def test_what_refuses_us_says_what_to_do_and_that_nothing_was_written(command, q
 
         assert ran.status == 4 and re.search(words, ran.err), ran.err
         assert "Nothing was written." in ran.err
-        assert quirk != "status_0202" or f"This machine is {NAME} to the array." in ran.err
+        assert quirk != "status_0202" or f"The initiator name of this machine is {NAME}." in ran.err
         assert not target.luns[0].writes
 
 

@@ -79,12 +79,12 @@ def test_a_well_formed_file_reads_as_configparser_reads_it(found, others):
     [
         ("disk", "is not of the form"),
         ("  disk = " + LUN, "is not of the form"),
-        ("disk =", "is no SCSIid"),
+        ("disk =", "is not a SCSIid"),
         ("= " + LUN, "cannot be the name"),
         ("../etc = " + LUN, "cannot be the name"),
-        ("disk = 3600/../../etc", "is no SCSIid"),
-        ("disk = $(reboot)", "is no SCSIid"),
-        ("sda = " + LUN, "the kernel calls its disks so"),
+        ("disk = 3600/../../etc", "is not a SCSIid"),
+        ("disk = $(reboot)", "is not a SCSIid"),
+        ("sda = " + LUN, "the kernel uses such names for disks"),
         ("first = " + OTHER, "The name first is taken"),
         ("disk = 36001405aaaa", "has a name already: first"),
     ],
@@ -378,7 +378,7 @@ def test_what_is_not_configured_has_no_link(world, text):
             r"sda holds an SR \(volume group 'VG_XenStorage-1'\), or a clone of one",
         ),
         (Owner("x\x1b[2J", is_sr=True), r"volume group 'x\\x1b\[2J'"),
-        (Owner(problem="LVM label at byte 512: bad."), "may be an SR's: LVM label at byte 512"),
+        (Owner(problem="LVM label at byte 512: bad."), "may belong to an SR: LVM label at byte 512"),
     ],
 )
 def test_an_sr_or_what_may_be_one_has_no_link_whatever_there_was(world, owner, sentence):
@@ -575,7 +575,7 @@ def test_every_lun_without_a_link_has_a_reason(world):
     assert "No disk of this host has the SCSIid" in problem()
 
     world.has_disk("sda")
-    assert "are the rules of relvmoiscsi installed?" in problem()
+    assert "check that the rules of relvmoiscsi are installed" in problem()
     world.put("run/udev/data/b8:0", "E:RELVMOISCSI_HIDDEN=all\n")
     assert "giving the LUN new identities" in problem()
     world.links("sdz")

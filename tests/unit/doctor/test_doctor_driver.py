@@ -148,7 +148,7 @@ def test_a_list_that_lacks_one_is_a_problem(world, others, lacking):
     assert finding.status == "problem"
     assert finding.sentence == (
         "sm-plugins in /etc/xapi.conf.d/zzz.conf, the last such line that xapi reads, lacks "
-        f"{lacking}; {DROP_IN} has it, and does not count."
+        f"{lacking}; {DROP_IN} lists it, but xapi does not use that line."
     )
     assert finding.advice == "Run `/usr/share/relvmoiscsi/sm-whitelist sync`, then `xe-toolstack-restart`."
 

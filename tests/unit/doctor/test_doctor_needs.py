@@ -84,7 +84,9 @@ def test_a_rule_that_stops_connections_is_a_warning_that_shows_it(world):
     )
 
     assert (
-        finding.status == "warning" and "ip6tables stops" in finding.sentence and "`-P OUTPUT DROP`" in finding.sentence
+        finding.status == "warning"
+        and "ip6tables blocks" in finding.sentence
+        and "`-P OUTPUT DROP`" in finding.sentence
     )
     assert "`ip6tables -I OUTPUT -p tcp --dport 3260 -j ACCEPT`" in finding.advice
 

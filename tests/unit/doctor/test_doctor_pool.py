@@ -107,7 +107,7 @@ def test_an_sr_that_a_call_has_left_is_named_with_the_command_that_removes_it(wo
     finding = the_one([each for each in examine_pool(world.host(), read_pool(world.host()), INFO) if each.advice])
 
     assert (finding.name, finding.status) == ("leftover-srs", "warning")
-    assert "a Secret stays: `relvmoiscsi pool secrets --remove`" in finding.advice
+    assert "a Secret remains: `relvmoiscsi pool secrets --remove`" in finding.advice
     for n in range(number):
         assert f"`xe sr-forget uuid=1c3f2ae0-{n}`" in finding.advice
     assert "5b0c" not in finding.advice
@@ -235,7 +235,7 @@ def test_a_host_without_the_package_is_a_problem(world, pool, host):
     finding = the_one(hosts(world))
 
     assert finding.status == "problem" and finding.sentence.startswith(
-        ("xs1", "xs2")[host] + " does not have relvmoiscsi"
+        ("xs1", "xs2")[host] + " has no complete installation of relvmoiscsi"
     )
     assert finding.host == ("", "xs2")[host]
 

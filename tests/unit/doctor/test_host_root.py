@@ -142,7 +142,7 @@ def test_a_machine_that_is_no_dom0_is_told_so_with_what_was_looked_at(tmp_path, 
     assert finding.sentence == (
         f"This is no dom0: there is no /etc/xensource-inventory, no /etc/xapi.conf, no /opt/xensource in {tmp_path}."
     )
-    assert finding.advice.startswith("Run it as root in dom0")
+    assert finding.advice.startswith("Run doctor as root in dom0")
 
 
 @pytest.mark.processes

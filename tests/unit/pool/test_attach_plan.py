@@ -127,7 +127,10 @@ def test_with_a_host_that_is_down(lab):
     assert [(what, on) for _, what, on in holds(lab, clone)] == [step for step in ALL if step != ("plug", "xs3")]
     assert holds(lab, clone) == [], "the host is still down: there is nothing to be done, and no scan either"
     rows, _, _, _ = planned(lab, clone, is_run=False)
-    assert rows[0].text() == "already attached on the hosts that are up; host xs3 is down: left for a later run"
+    assert (
+        rows[0].text()
+        == "already attached on all hosts that are up; host xs3 is down: repeat the command when the host is up"
+    )
 
     lab.pool.come_back(down)
     assert holds(lab, clone) == [(clone, "plug", "xs3"), (clone, "scan", "")]

@@ -96,7 +96,7 @@ def test_a_host_that_is_down_and_has_it_keeps_it_whole(lab):
     """xapi does not take note that a PBD of a crashed host is not attached any more."""
     (done,) = lab.attach(lab.clone("Production"))
     lab.pool.go_down(lab.pool.hosts[2])
-    with pytest.raises(Refused, match="while these hosts are down.*: xs3. Nothing was unplugged"):
+    with pytest.raises(Refused, match="attached on hosts that are down: xs3. Nothing was unplugged"):
         forgotten(lab, done.sr_uuid)
     assert all(pbd["currently_attached"] for pbd in lab.pool.db.records("PBD").values())
 
@@ -137,7 +137,7 @@ def test_who_has_disks_there(lab):
 
 
 def test_an_sr_that_is_no_copy_is_refused(lab, world):
-    with pytest.raises(Refused, match="is no copy that `relvmoiscsi pool attach` has introduced"):
+    with pytest.raises(Refused, match="was not introduced by `relvmoiscsi pool attach`"):
         forgotten(lab, world.sr_uuid(lab.originals["Production"][0]))
 
 

@@ -96,7 +96,7 @@ def test_one_that_was_detached_and_overwritten_since_we_looked_is_not_plugged_ei
         now = records.read(calls)
         forget.detach(calls, now, now.sr_by_uuid(done.sr_uuid))
         overwrite(lab, world, clone)
-        with pytest.raises(Refused, match="Another client has attached or discarded the LUN"):
+        with pytest.raises(Refused, match="Another client has just attached or discarded the LUN"):
             attach.attach(calls, pool, chosen, attach.Wanted(run="the slower one"))
 
     assert lab.sr(done.sr_uuid)[1]["PBDs"] == [] and world.state(clone) == "clean"

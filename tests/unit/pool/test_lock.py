@@ -115,7 +115,9 @@ def test_it_is_stale_after_30_minutes_and_not_before(lab, calls, other):
     mine = taken(other, "discard")
     mine.verify(other)
     assert keys(lab) == [f"{WHAT}:2"]
-    with pytest.raises(Refused, match="Somebody has broken the lock .* Now it has `relvmoiscsi pool discard`"):
+    with pytest.raises(
+        Refused, match="Another client has broken this run's lock .* The new lock belongs to `relvmoiscsi pool discard`"
+    ):
         slow.verify(calls)
     slow.release()
     mine.verify(other)
@@ -169,7 +171,7 @@ def test_of_the_run_that_refreshes_and_one_that_breaks_it_at_the_same_moment_one
     just_before(lab, "pool.add_to_other_config", lambda: won.append(taken(other)))
     slow.refresh(calls)
     won[0].verify(other)
-    with pytest.raises(Refused, match="Somebody has broken the lock"):
+    with pytest.raises(Refused, match="Another client has broken this run's lock"):
         slow.verify(calls)
 
 
@@ -208,9 +210,9 @@ def test_it_is_broken_by_the_command_at_once_with_all_that_its_run_has(lab, call
     mine.take()
     broken = lock.unlock(other, lock.read(other)[WHAT])
     assert {each.what for each in broken} == {WHAT, "a VM"} and keys(lab) == []
-    with pytest.raises(Refused, match="Somebody has broken the lock that this run had on"):
+    with pytest.raises(Refused, match="Another client has broken this run's lock on"):
         mine.verify(calls)
-    with pytest.raises(Refused, match="Somebody has broken the lock"):
+    with pytest.raises(Refused, match="Another client has broken this run's lock"):
         mine.refresh(calls)
     assert keys(lab) == []
 

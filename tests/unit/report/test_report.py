@@ -223,14 +223,14 @@ COST = Cost(3, 4, 10, 8, 2, 2, 4 << 20, 3, 40)
     [
         (
             COST,
-            "One VDI from 3 images: of 10 blocks 8 stay where they are (2 filled up), 2 are copied: 4 MiB. "
-            "3 of 40 free extents are used before the commit; 4 volumes go.",
+            "One VDI from 3 images; 4 volumes go. 2 of 10 blocks are copied, 2 are completed: 4 MiB. "
+            "The run needs 3 of 40 free extents.",
         ),
-        (COST._replace(images=1, dropped=1), "One VDI: it is one image; 1 volume goes, and nothing is copied."),
-        (COST._replace(images=1, dropped=0), "One VDI: it is one image; nothing goes, and nothing is copied."),
+        (COST._replace(images=1, dropped=1), "One VDI, which is one image; 1 volume goes. No data to copy."),
+        (COST._replace(images=1, dropped=0), "One VDI, which is one image; nothing goes. No data to copy."),
     ],
 )
-def test_what_one_vdi_costs_is_one_sentence(cost, text):
+def test_what_one_vdi_costs_is_told_in_short_sentences(cost, text):
     assert report.cost_text(cost) == text
 
 

@@ -112,7 +112,7 @@ def test_whatever_would_lead_away_is_found_before_it_is_sent(document, edit, day
     ova.verify(good, edit)
     bad = spoil(good.decode(), day.db.get("SR", day.lab.originals["Production"][1], "uuid")).encode()
     assert bad != good
-    with pytest.raises(Refused, match="would lead to another disk"):
+    with pytest.raises(Refused, match="would refer to a disk outside the copy"):
         ova.verify(bad, edit)
 
 
@@ -127,12 +127,12 @@ def test_a_disk_without_a_vdi_is_refused(document, edit):
     [
         (b"no XML", "cannot be read"),
         (b"<value><struct /></value>", "cannot be read"),
-        (b'<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>', "none that xapi has written"),
+        (b'<!DOCTYPE x [<!ENTITY a "b">]><value>&a;</value>', "not written by xapi"),
         (
             b"<value><struct><member><name>version</name><value /></member>"
             b"<member><name>objects</name><value><array><data />"
             b"</array></value></member></struct></value>",
-            "those of 0 VMs",
+            "describe 0 VMs",
         ),
     ],
 )

@@ -77,7 +77,7 @@ def test_an_import_of_a_killed_client_that_ends_late_is_told_and_left(day):
     assert done.status == MADE and sorted(each[3] for each in day.copies()) == [False, True]
     (again,) = day.clone("web")
     assert (again.status, again.uuid) == (ALREADY, done.uuid)
-    assert "an earlier run has left a copy half beside it" in again.notes[-1] and "xe vm-destroy" in again.notes[-1]
+    assert "an earlier run also left an unfinished copy" in again.notes[-1] and "xe vm-destroy" in again.notes[-1]
 
 
 def test_an_import_that_is_under_way_is_waited_for(day):
@@ -160,7 +160,10 @@ def test_what_a_run_has_left_half_is_verified_and_finished(day):
     vm = half(day)
     day.lab.pool.api.vms.vm_start("", vm)
     (running,) = day.clone("web")
-    assert running.status == FAILED and "half: it is not halted, or HA is on. It was not changed." in str(running.error)
+    assert (
+        running.status == FAILED
+        and "unfinished: the copy is not halted, or HA is on. The VM was not changed." in str(running.error)
+    )
     day.lab.pool.api.vms.vm_hard_shutdown("", vm)
     (again,) = day.clone("web")
     assert (again.status, again.uuid) == (MADE, day.db.get("VM", vm, "uuid")) and len(day.copies()) == 1
@@ -172,7 +175,9 @@ def test_a_half_copy_that_has_another_disk_stays_and_is_told(day):
     day.lab.pool.api.vms.vbd_create("", {"VM": vm, "VDI": other, "userdevice": "7", "mode": "RW"})
     before = day.db.record("VM", vm)
     (again,) = day.clone("web")
-    assert again.status == FAILED and "half: its disk 7 is not on the copy. It was not changed." in str(again.error)
+    assert again.status == FAILED and "unfinished: its disk 7 is not on the copy. The VM was not changed." in str(
+        again.error
+    )
     assert before["uuid"] in str(again.error) and day.db.record("VM", vm) == before
     assert "xe vm-destroy, never vm-uninstall or template-uninstall" in str(again.error)
 
@@ -210,7 +215,7 @@ def test_a_copy_that_has_lost_its_disks_is_none_and_is_told(day):
     day.sr = day.db.by_uuid("SR", day.copy.sr_uuid)
     (again,) = day.clone("web")
     assert again.status == MADE and day.lab.disks_of(day.db.by_uuid("VM", again.uuid)) == day.expected(day.web)
-    assert done.uuid in again.notes[-1] and "has no disk here any more" in again.notes[-1]
+    assert done.uuid in again.notes[-1] and "is an older copy of this VM" in again.notes[-1]
     assert day.db.refs("VM", uuid=done.uuid)
 
 
@@ -220,7 +225,7 @@ def test_a_scan_that_fails_at_the_end_is_a_note(day):
 
     day.lab.pool.api._methods["SR.scan"] = fails
     (done,) = day.clone("web")
-    assert done.status == MADE and "the scan of the copy at the end failed" in done.notes[-1]
+    assert done.status == MADE and "the final scan of the copy failed" in done.notes[-1]
 
 
 def test_an_import_that_fails_leaves_nothing(day):
@@ -241,6 +246,6 @@ def test_a_task_of_another_that_does_not_end_is_waited_for_and_left(day):
     task = day.db.create("task", name_label=f"relvmoiscsi: {day.copy.sr_uuid} has a copy of {uuid}")
     (done,) = day.clone("web")
     assert done.status == MADE and day.db.get("task", task, "uuid") in done.notes[-1]
-    assert "has not ended" in done.notes[-1]
+    assert "is still active" in done.notes[-1]
     (again,) = day.clone("web")
     assert again.status == ALREADY and day.db.exists("task", task)

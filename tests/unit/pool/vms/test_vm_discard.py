@@ -81,7 +81,7 @@ def test_a_vm_that_somebody_has_cloned_from_a_copy_is_named_and_nothing_is_destr
     (done,) = day.clone("web")
     own = day.db.create("VDI", SR=day.sr, location="fast clone", name_label="root disk", managed=True)
     mine = day.lab.vm("my experiment", own, other_config=day.vm(done.uuid)["other_config"])
-    with pytest.raises(Refused, match=r"The VM 'my experiment' \(.*It is not destroyed"):
+    with pytest.raises(Refused, match=r"The VM 'my experiment' \(.*The VM was not destroyed"):
         discard_all(day)
     assert mine in day.db.refs("VM") and day.db.refs("VM", uuid=done.uuid)
     for vbd in day.db.refs("VBD", VM=mine):
@@ -218,7 +218,7 @@ def test_a_host_that_is_down_is_seen_before_anything_goes(day):
     two_copies(day)
     before = rows(day)
     day.lab.pool.go_down(day.lab.pool.hosts[1])
-    with pytest.raises(Refused, match="cannot be discarded while these hosts are down"):
+    with pytest.raises(Refused, match="is still attached on hosts that are down"):
         discard_all(day)
     assert rows(day) == before
 
@@ -303,7 +303,7 @@ def test_a_snapshot_whose_memory_or_disk_is_there_is_told(day):
     with connect(day.lab.where()) as calls:
         plan = made_vms.plan(calls, [day.sr], with_vms=True)
     assert plan.losers(day.sr) == {snaps[0]: "with memory (a snapshot)", snaps[1]: "with a disk (a snapshot)"}
-    with pytest.raises(Refused, match=r"would stay without their disks: with a disk \(a snapshot\), with memory"):
+    with pytest.raises(Refused, match=r"would lose their disks: with a disk \(a snapshot\), with memory"):
         made_vms.verify_nobody_left(plan)
 
 
@@ -333,10 +333,10 @@ def lent(day):
     [
         (restored, "VMs were restored from the SR", "question"),
         (made, "web 2026-11-22", "question"),
-        (lent, "meanwhile: helper", "question"),
-        (lent, "meanwhile: helper", "SR.get_all_records"),
-        (lent, "meanwhile: helper", "Async.PBD.unplug"),
-        (lent, "meanwhile: helper", "PBD.destroy"),
+        (lent, "since the run began: helper", "question"),
+        (lent, "since the run began: helper", "SR.get_all_records"),
+        (lent, "since the run began: helper", "Async.PBD.unplug"),
+        (lent, "since the run began: helper", "PBD.destroy"),
         (lent, "", "SR.forget"),
     ],
 )
@@ -365,7 +365,7 @@ def test_a_vm_that_comes_between_is_not_robbed(day, comes, message, moment):
     assert day.sr in day.db.refs("SR")
     assert all(vbd["VDI"] in day.db.refs("VDI") for vbd in day.db.records("VBD", type="Disk").values())
     if moment == "PBD.destroy":
-        assert "`relvmoiscsi pool attach` brings it back" in str(refused.value)
+        assert "`relvmoiscsi pool attach` plugs the SR again" in str(refused.value)
         day.lab.attach(day.copy.scsi_id)
     pbds = day.db.refs("PBD", SR=day.sr)
     assert len(pbds) == len(two_pbds) and all(day.db.get("PBD", ref, "currently_attached") for ref in pbds)

@@ -71,7 +71,7 @@ def test_moved_home_by_hand_it_is_kept_as_it_is(halted):
     move_by_hand(halted, "0"), move_by_hand(halted, "1")
     disks = halted.lab.disks_of(halted.web)
     for work in (undo, take_home):
-        with pytest.raises(Refused, match="`relvmoiscsi pool restore --keep .*` leaves the VM as it is and ends"):
+        with pytest.raises(Refused, match="To keep that disk, run `relvmoiscsi pool restore --keep"):
             work(halted)
     done = leave(halted)
 
@@ -89,9 +89,9 @@ def test_what_would_be_kept_is_told_and_nothing_done(halted):
     bring_back(halted)
     before = halted.db.records("VM"), halted.db.records("VDI")
     told = run(halted, keep.would)
-    assert told.status == "would be kept as it is" and "who discards that copy takes it away" in told.notes[0]
+    assert told.status == "would be kept as it is" and "it disappears when that copy is discarded" in told.notes[0]
     assert (halted.db.records("VM"), halted.db.records("VDI")) == before
-    with pytest.raises(Refused, match="has no disks of a copy"):
+    with pytest.raises(Refused, match="was not restored from a copy"):
         run(halted, lambda calls, _: keep.keep(calls, halted.lab.vm("other")))
 
 
@@ -164,7 +164,7 @@ def moves_and_fails(day, code="SR_BACKEND_FAILURE_46"):
 def test_moved_and_the_source_is_left_it_is_home(halted):
     bring_back(halted, devices=["0"])
     moves_and_fails(halted)
-    with pytest.raises(PoolFailure, match="The VDI is not available.* Run the same again"):
+    with pytest.raises(PoolFailure, match="The VDI is not available.* Repeat the command"):
         take_home(halted)
     moved = halted.lab.disks_of(halted.web)["0"]
     done = take_home(halted)
@@ -187,7 +187,7 @@ def test_what_was_moved_and_hangs_nowhere_has_nothing_of_before_in_its_place(hal
             with pytest.raises(Refused, match=f"If|if {of_the_week} has what the VM has written, destroy"):
                 work(halted)
     halted.db.destroy("VBD", vbd(halted, "0"))
-    with pytest.raises(Refused, match="was on its way home" + (f", as the VDI {of_the_week}" if is_known else "")):
+    with pytest.raises(Refused, match="was being moved" + (f", as the VDI {of_the_week}" if is_known else "")):
         bring_back(halted, devices=["0"])
     with pytest.raises(Refused):
         take_home(halted)
@@ -217,14 +217,14 @@ def test_a_disk_before_that_somebody_has_is_not_called_no_longer_needed(halted):
     halted.db.create("VBD", VM=halted.web, VDI=halted.data, userdevice="7")
     done = take_home(halted)
     assert not done.waiting
-    assert f"The VDI {uuid(halted, halted.root)} is a disk of 'forensics': it is needed." in done.notes
-    assert f"The VDI {uuid(halted, halted.data)} is a disk of 'web': it is needed." in done.notes
+    assert f"The VDI {uuid(halted, halted.root)} is a disk of 'forensics': keep the VDI." in done.notes
+    assert f"The VDI {uuid(halted, halted.data)} is a disk of 'web': keep the VDI." in done.notes
 
 
 def test_a_disk_that_a_cluster_shares_is_not_restored_in_one_node(halted):
     halted.db.set("VDI", halted.data, "sharable", True)
     halted.lab.vm("node2", halted.data)
-    with pytest.raises(Refused, match="is shared with 'node2': they would go on with it"):
+    with pytest.raises(Refused, match="is shared with 'node2': a restore would give only this VM"):
         bring_back(halted)
     assert not marks(halted) and bring_back(halted, devices=["0"]).status == "restored"
 
@@ -279,7 +279,7 @@ def test_an_undo_that_is_refused_leaves_the_vm_as_it_was(halted, priority):
             api.vms.vm_start("", halted.web)
 
     api.before = starts
-    with pytest.raises(Refused, match="is not halted but running. Say --shutdown. Nothing was changed"):
+    with pytest.raises(Refused, match="is not halted but running. Add --shutdown. Nothing was changed"):
         undo(halted)
     now = halted.db.record("VM", halted.web)
     assert {**now, "allowed_operations": []} == {**before, "power_state": "Running", "allowed_operations": []}
@@ -313,7 +313,7 @@ def test_refused_when_it_was_shut_down_that_is_said(day):
             day.lab.vm("other", day.new(day.root))
 
     day.lab.pool.api.before = taken
-    with pytest.raises(RelvmoiscsiError, match="is a disk of 'other' as well.* was shut down for this and is down"):
+    with pytest.raises(RelvmoiscsiError, match="is a disk of 'other' as well.* was shut down for this run"):
         bring_back(day, shutdown=True)
     assert not marks(day) and not day.db.get("VM", day.web, "blocked_operations")
 
@@ -322,6 +322,6 @@ def test_the_disks_that_are_on_the_copy_are_named_where_one_is_not(halted):
     mixed = halted.lab.vm("mixed", halted.lab.vdi("Production", "before")[0], halted.lab.vdi("Testing", "data")[0])
     halted.web = mixed
     with pytest.raises(
-        Refused, match="The disk 1 of the VM.* is not on this copy. Restore the others alone: `--disk 0`"
+        Refused, match="The disk 1 of the VM.* is not on this copy. Restore only the other disks: `--disk 0`"
     ):
         bring_back(halted)

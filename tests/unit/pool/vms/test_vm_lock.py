@@ -107,7 +107,7 @@ FIRST = {
 }
 #: what the other one sees before it would lock the copy; "" where it has nothing to do
 SEEN_BEFORE = {
-    ("clone", "discard"): "none that a run of `relvmoiscsi pool clone` has finished",
+    ("clone", "discard"): "not a finished VM of `relvmoiscsi pool clone`",
     ("take back", "discard"): "are lent to VMs: helper",
     **{(first, "discard"): "VMs were restored from" for first in ("restore", "undo", "home", "keep")},
     ("home", "restore"): "",
@@ -223,7 +223,7 @@ def test_killed_at_each_call_it_is_refused_until_the_lock_is_broken_and_then_com
             try:
                 then(ready)
             except Refused as refused:
-                assert "Another client has locked" in str(refused) or "has no disks of a copy" in str(refused)
+                assert "Another client has locked" in str(refused) or "was not restored from a copy" in str(refused)
                 refusals += "Another client" in str(refused)
             unlocked(ready)
         vm = ready.db.record("VM", ready.web)
@@ -303,8 +303,8 @@ def test_in_the_middle_it_says_what_the_vm_is_like_and_the_same_goes_on_at_once(
     with pytest.raises(KeyboardInterrupt) as ended:
         work(ready)
     said, uuid = str(ended.value), ready.db.get("VM", ready.web, "uuid")
-    assert "Some disks of the VM 'web' may be swapped and others not; nobody can start it" in said
-    assert "Run the same again, or `relvmoiscsi pool restore --undo " + uuid in said
+    assert "Some disks of the VM 'web' may be swapped and others not, and its start is blocked" in said
+    assert "Repeat the command, or run `relvmoiscsi pool restore --undo " + uuid in said
     assert work(ready).status in ("restored", "undone")
 
 
