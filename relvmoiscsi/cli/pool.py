@@ -6,6 +6,7 @@ Secrets is in cli/pool_secrets.py.
 import argparse
 import gc
 import os
+import shlex
 import time
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -464,6 +465,8 @@ def _attached_text(results: Sequence[Attached]) -> str:
             lines.append(printable("  {}: {}; repeat the command {}".format(name, state.rstrip("."), again)))
         if result.error is not None:
             lines.append(printable(f"  {result.error}"))
+        elif result.status == attach.DONE:
+            lines.append(printable(f"  next: relvmoiscsi pool clone {shlex.quote(result.name)} --all --isolated lab"))
     return "\n".join(lines)
 
 

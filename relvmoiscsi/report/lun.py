@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What `show` and `check` tell of a LUN: the SR, its VDIs as a tree, its volumes, each defect, two LUNs compared."""
 
+from textwrap import wrap
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, Lun, OneVdiOutlook, Unreadable, Volume, notes
@@ -161,20 +162,31 @@ def inspection_text(
         if found.readable is not None:
             lines += ["", "What can be read:", *_lun_lines(name, found, found.readable, branches, [])]
         return "\n".join(lines)
-    more = [*who, *([_one_vdi_line(one)] if one is not None else [])]
+    more = [*who, *(_one_vdi_lines(one) if one is not None else [])]
     if saved is not None:
         names = ", ".join(vm.name_label for vm in saved.vms)
         more.append(printable(f"  VMs      {names}; their records of {saved.when} are on it"))
     return "\n".join(_lun_lines(name, found, found.lun, branches, more))
 
 
-def _one_vdi_line(found: OneVdiOutlook) -> str:
+def _one_vdi_lines(found: OneVdiOutlook) -> List[str]:
+    """Whether the LUN is one VDI or can be, and why not, in the words of the command's options."""
     if found.state == IS_ONE:
-        return "  one VDI  yes"
+        return ["  one VDI  yes"]
     if found.state == CAN_BE_ONE and found.cost is not None:
         loss = "" if found.cost.images == 1 else " " + IRREVERSIBLE
-        return "  one VDI  can be made" + cost_words(found.cost) + loss
-    return "  one VDI  cannot be made: " + printable(str(found.problem))
+        return _wrapped("  one VDI  can be made" + cost_words(found.cost) + loss)
+    why = printable(str(found.problem)).replace("`vdis=all`", "`--vdis all`").replace("`vdi`", "`--vdi`")
+    return ["  one VDI  cannot be made:", *_wrapped(_INDENT + why)]
+
+
+#: behind the words that the lines of `show` begin with
+_INDENT = " " * 11
+_WIDTH = 80
+
+
+def _wrapped(text: str) -> List[str]:
+    return wrap(text, _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
 
 
 def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:

@@ -67,7 +67,9 @@ def test_one_command_to_have_all_and_one_to_be_rid_of_them(lab, pool_command, tm
     ran = pool_command("attach", "--all", "--yes", "--name", "{sr} copy", "--map-out", tmp_path / "map.json")
 
     assert ran.status == 0
-    assert [line.split(":")[0] for line in ran.out.splitlines()] == clones
+    lines = ran.out.splitlines()
+    assert [line.split(":")[0] for line in lines if line[:1] != " "] == clones
+    assert "  next: relvmoiscsi pool clone 'Production copy' --all --isolated lab" in lines
     assert 'attached "Production copy"' in ran.out and "4 VDIs" in ran.out
     written = json.loads((tmp_path / "map.json").read_text())["srs"]
     assert [row["scsi_id"] for row in written] == clones and len(written[0]["vdis"]) == 4

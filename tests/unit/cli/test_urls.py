@@ -163,7 +163,12 @@ def test_a_person_types_the_scsi_id(command, clone, type_in):
         ran = command("resignature", url(target, 0))
         assert ran.status == 4 and "No xapi on this machine: no pool was asked" in ran.err
         type_in(target.lun(0).scsi_id + "\n")
-        assert command("resignature", url(target, 0)).status == 0
+        ran = command("resignature", url(target, 0), "--sr-uuid", SR)
+        assert ran.status == 0
+        introduce, create, plug = ran.out.splitlines()[-3:]
+        assert introduce.startswith(f"  xe sr-introduce uuid={SR} type=lvmoiscsi name-label=")
+        assert f" sr-uuid={SR} host-uuid=HOST device-config:target=127.0.0.1 device-config:targetIQN=" in create
+        assert create.endswith(f" device-config:SCSIid={target.lun(0).scsi_id}") and plug == "  xe pbd-plug uuid=PBD"
 
 
 @pytest.mark.parametrize("name", ["resignature", "recover", "undo"])
