@@ -67,7 +67,7 @@ def test_a_copy_that_the_array_has_overwritten_is_a_clone_again(lab, world):
 
     assert (find(lab)[clone].kind, find(lab)[clone].name) == ("clone", "Production")
     (failed,) = lab.attach(clone)
-    assert failed.status == "failed" and "the array has overwritten it" in str(failed.error)
+    assert failed.status == "failed" and "the array has overwritten the LUN" in str(failed.error)
     assert world.state(clone) == "clean"
     world.fail["sr_probe", clone] = NotFound("The LUN did not appear.", "ISCSIDevice")
     assert find(lab)[clone].kind == "attached"
@@ -83,7 +83,7 @@ def test_a_copy_that_was_detached_and_overwritten_is_not_taken_for_that_of_anoth
     overwrite(lab, world, clone)
 
     (failed,) = lab.attach(clone)
-    assert failed.status == "failed" and "the array has overwritten it" in str(failed.error)
+    assert failed.status == "failed" and "the array has overwritten the LUN" in str(failed.error)
     assert lab.sr(done.sr_uuid)[1]["PBDs"] == [] and world.state(clone) == "clean"
 
 
