@@ -136,9 +136,11 @@ class _Io:
         number, block = self.count % BLOCKS, self.count.to_bytes(8, "big") * (BLOCK // 8)
         with self._changed:  # who verifies sees no block that is half written
             buffer[:] = block
-            assert os.pwritev(self._descriptor, [buffer], number * BLOCK) == BLOCK
+            os.lseek(self._descriptor, number * BLOCK, os.SEEK_SET)
+            assert os.writev(self._descriptor, [buffer]) == BLOCK
             buffer[:] = bytes(BLOCK)
-            assert os.preadv(self._descriptor, [buffer], number * BLOCK) == BLOCK
+            os.lseek(self._descriptor, number * BLOCK, os.SEEK_SET)
+            assert os.readv(self._descriptor, [buffer]) == BLOCK
             assert buffer[:] == block, f"block {number} was read as something else"
             self._written[number] = block
             self.count += 1
