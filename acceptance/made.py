@@ -8,10 +8,11 @@ original. A copy of the SR is known by its name and by the mark of `pool attach`
 """
 
 import re
+import socket
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.pool import records
+from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import Calls, Record, passing
 from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR
 
@@ -206,6 +207,7 @@ def clean(calls: Calls, command: Command, scratch: Scratch) -> List[str]:
     One object that stays keeps no other from being taken away. Raises PoolFailure where the pool cannot be read.
     """
     left, problems = find(calls, scratch), []  # type: Tuple[Left, List[str]]
+    _break_locks(calls, left)
     ways: List[Tuple[str, Dict[str, Record], Callable[[str, Record], object]]] = [
         ("VM", left.vms, lambda ref, vm: _take_vm(calls, ref, vm)),
         ("SR", left.srs, lambda ref, sr: _take_sr(calls, command, ref, sr)),
@@ -224,6 +226,16 @@ def clean(calls: Calls, command: Command, scratch: Scratch) -> List[str]:
     if not problems:
         problems = [f"{name} stays." for name in find(calls, scratch).names()]
     return problems
+
+
+def _break_locks(calls: Calls, left: Left) -> None:
+    """Of killed commands of the kit: on its VMs and copies, and of this machine on LUNs of which there is no SR yet."""
+    ours = {vm["uuid"] for vm in left.vms.values()} | {lock.name_of(sr) for sr in left.srs.values()}
+    others = {lock.name_of(sr) for sr in calls.records("SR").values()}
+    others |= {vm["uuid"] for vm in calls.records("VM").values()}
+    for what, one in lock.read(calls).items():
+        if what in ours or what not in others and one.host == socket.gethostname():
+            lock.unlock(calls, one)
 
 
 def _take_vm(calls: Calls, ref: str, vm: Record) -> None:

@@ -49,12 +49,14 @@ def _run(arguments: "Namespace") -> int:
 
     from relvmoiscsi import errors  # noqa: PLC0415
     from relvmoiscsi.cli.device_word import check_login  # noqa: PLC0415
+    from relvmoiscsi.cli.signals import end_as_ctrl_c  # noqa: PLC0415
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
     try:
         check_login(arguments)
-        answer: Answer = arguments.run(arguments)
+        with end_as_ctrl_c():
+            answer: Answer = arguments.run(arguments)
     except errors.RelvmoiscsiError as error:
         return _say_failure(arguments, error)
     except KeyboardInterrupt as stop:

@@ -10,9 +10,7 @@ record      the map, in syslog and in the file of --map-out: `answer`, `map_out`
 
 import argparse
 import os
-import signal
 import stat
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -130,10 +128,9 @@ class Target:
 
 @contextmanager
 def opened(arguments: argparse.Namespace, writable: bool = True) -> Iterator[Target]:
-    """The device; for us alone if it is to be written. Meanwhile SIGTERM does what Ctrl-C does."""
+    """The device; for us alone if it is to be written."""
     with ExitStack() as held:
         with in_state(NOTHING_WRITTEN):
-            held.enter_context(_sigterm_as_ctrl_c())
             open_word = _opened_url if is_url(arguments.device) else _opened_path
             device, ids = open_word(arguments, writable, held)
         yield Target(arguments, device, ids)
@@ -173,20 +170,6 @@ def _sr_on(path: str) -> str:
     with open_device(path, writable=False) as device:
         lun = engine.inspect(device).lun
     return lun.sr_uuid if lun is not None else ""
-
-
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """In the main thread, which alone has signals; where SIGTERM is ignored, or somebody else's, it stays so."""
-    is_ours = threading.current_thread() is threading.main_thread()
-    if not is_ours or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def answer(target: Target, result: Result, headline: str) -> Answer:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from relvmoiscsi.cli import pool_secrets, pool_vms
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
-from relvmoiscsi.cli.map_out import new_file
+from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
 from relvmoiscsi.cli.output import Answer, Maker, say
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError
@@ -403,7 +403,7 @@ def _attached(
     facts = {"luns": [result.facts() for result in results]}
     status = _status(results)
     if not write_map({"srs": _map_of(results)}):
-        status = status or Partial.exit_status
+        status = status or EXIT_NOT_PRINTED
     return Answer(facts, _attached_text(results), status)
 
 

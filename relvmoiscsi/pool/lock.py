@@ -39,6 +39,8 @@ KEY = "XenCenter.CustomFields.relvmoiscsi:lock:"
 STALE_SECONDS = 1800.0
 REFRESH_SECONDS = 300.0
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
+_RELEASE_TRIES = 4  #: where an answer fails, or a person presses Ctrl-C again
+_UNREADABLE = "unknown"  #: what a lock says that was changed by hand
 _MOST_ROUNDS = 10  #: of `unlock`, against a client that refreshes its lock at the same moment
 
 
@@ -113,7 +115,7 @@ def _all(other_config: Mapping[str, str]) -> Iterator[Lock]:
                 values = marks.values_of(text)
             except ValueError:
                 values = {}  # somebody has changed it by hand: `unlock` takes it away
-            rest = [str(values.get(name, "unknown")) for name in Lock._fields[2:]]
+            rest = [str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:]]
             yield Lock(what, int(number), *rest)
 
 
@@ -230,16 +232,29 @@ class Held:
                 calls.call("pool.remove_from_other_config", pool.ref, f"{KEY}{what}:{old}")
 
     def release(self) -> None:
-        """Take away what this run has added, and what is stale. A lock that another client has is left."""
+        """Take away what this run has added, and what is stale. A lock that another client has is left.
+
+        A second Ctrl-C is heeded when that is done: a lock that stays refuses the next command.
+        """
         self._over.set()
-        with self._busy:
+        stop: Optional[KeyboardInterrupt] = None
+        for _ in range(_RELEASE_TRIES):
             try:
-                pool = _read(self._calls)
-                for lock in _all(pool.other_config):
-                    if lock.token == self._values["token"] or lock.is_stale(pool.now):
-                        self._calls.call("pool.remove_from_other_config", pool.ref, lock.key)
+                with self._busy:
+                    self._remove()
+                break
             except PoolFailure:
                 pass  # the error that has ended the work is the one to tell
+            except KeyboardInterrupt as interrupt:
+                stop = interrupt
+        if stop is not None:
+            raise stop
+
+    def _remove(self) -> None:
+        pool = _read(self._calls)
+        for lock in _all(pool.other_config):
+            if lock.token == self._values["token"] or lock.is_stale(pool.now):
+                self._calls.call("pool.remove_from_other_config", pool.ref, lock.key)
 
 
 def unlock(calls: Calls, lock: Lock) -> List[Lock]:
@@ -247,7 +262,7 @@ def unlock(calls: Calls, lock: Lock) -> List[Lock]:
     broken: Dict[str, Lock] = {}
     for _ in range(_MOST_ROUNDS):
         ref, other_config = _other_config(calls)
-        there = [each for each in _all(other_config) if each.token == lock.token or each.key == lock.key]
+        there = [each for each in _all(other_config) if each.key == lock.key or each.token == lock.token != _UNREADABLE]
         if not there:
             break
         for each in there:

@@ -168,7 +168,7 @@ def test_a_map_that_cannot_be_written_after_all_is_no_success(lab, pool_command,
     lab.pool.api.before = lambda method, params: method == "SR.introduce" and shutil.rmtree(str(folder))
     ran = pool_command("attach", clone, "--yes", "--map-out", folder / "map.json")
 
-    assert ran.status == 9 and f"{clone}: attached" in ran.out and "the map cannot be written to" in ran.err
+    assert ran.status == 74 and f"{clone}: attached" in ran.out and "the map cannot be written to" in ran.err
 
 
 def test_a_vdi_that_was_made_on_the_copy_is_new(lab, pool_command):
@@ -271,6 +271,42 @@ def test_attach_that_is_interrupted_says_how_far_each_lun_is(
     assert ran.status == 130 and states(ran) == dict(zip(clones, expected))
     assert "Repeat the command to resume." in facts(ran)["error"]["disk_state"]
     assert pool_command(*words).status == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_kill_and_a_closed_terminal_end_a_command_as_ctrl_c_does(lab, pool_command, monkeypatch, number):
+    """Of `timeout`, of systemd, of an SSH connection that was lost: what was done is said, and no lock stays."""
+    clone = lab.clone("Production")
+    monkeypatch.setattr(signal, "SIGINT", number)
+    interrupts(lab, "SR.introduce", 1)
+    ran = pool_command("attach", clone, "--yes")
+
+    assert ran.status == 130 and "Repeat the command to resume." in ran.err
+    assert signal.getsignal(number) == signal.SIG_DFL
+    assert pool_command("attach", clone, "--yes").status == 0
+
+
+def test_a_second_ctrl_c_leaves_no_lock(lab, pool_command, interruptible):
+    clone = lab.clone("Production")
+    interrupts(lab, "SR.introduce", 1)
+    first = lab.pool.api.before
+
+    def again(method, params):
+        first(method, params)
+        if lab.pool.api.before is None:
+            lab.pool.api.before = at_release
+
+    def at_release(method, _params):
+        if method == "host.get_servertime":
+            lab.pool.api.before = None
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    lab.pool.api.before = again
+    ran = pool_command("attach", clone, "--yes")
+
+    assert ran.status == 130
+    assert pool_command("attach", clone, "--yes").status == 0
 
 
 def test_attach_that_is_interrupted_says_so_in_a_sentence(lab, pool_command, interruptible):

@@ -12,7 +12,7 @@ import pytest
 
 from kit import shell
 from kit.build_volumes import noise
-from kit.builder import AREA_DEFAULT, build_sr, raw
+from kit.builder import AREA_DEFAULT, build_sr, raw, vhd
 from kit.cuts import read_mark
 from kit.shell import (
     OTHER_SCSI_ID,
@@ -763,3 +763,17 @@ def test_a_name_of_an_image_may_be_anything(tmp_path, command):
     assert command("resignature", path, "--yes", "--json").json["device"] == str(path)
     with open_device(str(path), writable=False):
         assert command("show", path).status == 0
+
+
+def test_clear_metadata_vdi_is_refused_where_a_run_without_it_is_done(tmp_path, command):
+    """It was passed over without a word, and a pool would have written into the copy."""
+    volume = raw("database", vdi_type="metadata")
+    volume = volume._replace(record=volume.record._replace(metadata_of_pool="OpaqueRef:a-pool"))
+    path = tmp_path / "clone.img"
+    build_sr([vhd("disk"), volume]).disk.to_file(str(path))
+    assert command("resignature", path, "--yes").status == 0
+
+    ran = command("resignature", path, "--yes", "--clear-metadata-vdi")
+    assert ran.status == 4 and "without --clear-metadata-vdi. Use --again" in ran.err
+    assert command("resignature", path, "--yes", "--clear-metadata-vdi", "--again").status == 0
+    assert "already resignatured" in command("resignature", path, "--yes", "--clear-metadata-vdi").out
