@@ -172,7 +172,7 @@ def test_one_that_is_in_use_stops_no_other(day):
 
 def test_sentences_name_options_that_there_are(stage):
     found = stage.now("lun", scsi_ids=[stage.clone])
-    assert "say leave_others" in found["msg"] and "--" not in found["msg"]
+    assert "add leave_others" in found["msg"] and "--" not in found["msg"]
 
 
 # --- check mode

@@ -136,7 +136,7 @@ def test_the_environment_names_the_pool_as_it_does_for_other_modules(stage):
 def test_what_cannot_be_meant_is_refused(stage):
     original = stage.lab.originals["Production"][0]
     wrong = [
-        ({}, "is selected"),
+        ({}, "is named"),
         ({"srs": ["x"]}, "srs is for"),
         ({"scsi_ids": [original]}, "in use by the SR"),
         ({"scsi_ids": [stage.clone]}, "did not select"),

@@ -107,7 +107,7 @@ def test_each_command_leaves_the_bytes_that_it_leaves_on_an_image_file(place):
         assert SparseDisk.from_file(str(lun)) == before
         words = ("--yes", "--scsi-id", scsi_id)
         for command in (("resignature", "--sr-uuid", SR), ("recover",), ("undo",)):
-            said = run(command[0], url(tgt), *words, *command[1:], code=SAME)
+            said = run(command[0], url(tgt), *words, *command[1:], code=SAME).split("next, on the pool master")[0]
             assert said == run(command[0], file, *words, *command[1:], code=SAME).replace(str(file), url(tgt))
             assert SparseDisk.from_file(str(lun)) == SparseDisk.from_file(str(file)), command
         assert SparseDisk.from_file(str(lun)) != before  # the journals of both runs stay

@@ -18,7 +18,7 @@ from kit.judges import attempt, run
 from kit.sparse import SparseDisk
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.deadline import NO_DEADLINE
-from relvmoiscsi.host.disk import claim, seen, udev
+from relvmoiscsi.host.disk import claim, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.seen import exclusive_open
 from relvmoiscsi.host.this_host import Host
@@ -79,8 +79,7 @@ def host(tmp_path, monkeypatch, disk):
     (root / "sys/dev/block").mkdir(parents=True)
     (root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}").symlink_to(root / "sys/block/sdb")
     (root / "proc").symlink_to("/proc")
-    for module in (udev, seen):
-        monkeypatch.setattr(module, "scsi_id_of_disk", lambda name, host: LUN if name == "sdb" else None)
+    monkeypatch.setattr(udev, "scsi_id_of_disk", lambda name, host: LUN if name == "sdb" else None)
     monkeypatch.setattr(scsi, "live_scsi_id", lambda path: LUN)
     monkeypatch.setattr(scsi, "live_size", lambda path: 8 * MIB)
     monkeypatch.setattr(scsi, "live_serial", lambda path: "serial")

@@ -69,3 +69,9 @@ def _closing(session):
         yield session
     finally:
         session("close")()
+
+
+def xe_error(failure):
+    """What `xe` writes to stderr for a XenAPI.Failure."""
+    code, *params = failure.details
+    return "Error code: {}\nError parameters: {}\n".format(code, ", ".join(params))
