@@ -8,13 +8,16 @@ taken away by the lab, everything else must have been taken away by what was tes
 import json
 import os
 import random
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import XenAPI
 
 from kit.lab import initiator, xapi
 from kit.lab.bench import Lab
+from kit.lab.command import run
 from kit.lab.guest import INITIATOR, Guest
 from kit.lab.restore import restore
 from kit.lab.world import World, assert_untouched
@@ -54,6 +57,16 @@ def guest():
     guest = Guest().setup()
     yield guest
     guest.teardown()
+
+
+@pytest.fixture(scope="module")
+def sdk(guest):
+    """The Python of the host has the module XenAPI, as dom0's has it."""
+    packages = run("/usr/bin/python3", "-c", "import site; print(site.getsitepackages()[0])").out.strip()
+    there = os.path.join(packages, "XenAPI")
+    shutil.copytree(os.path.dirname(XenAPI.__file__), there)
+    yield
+    shutil.rmtree(there)
 
 
 @pytest.fixture(autouse=True)

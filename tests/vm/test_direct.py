@@ -25,7 +25,7 @@ ADMINISTRATORS = b"# ours since 2019\n[other]\nkey = value ; \xe9\n\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(guest):
+def installed(guest, sdk):
     """The command and all rules, as the package installs them."""
     packaged = (TOP / "supp-pack/relvmoiscsi").read_text()
     assert '"/usr/share/relvmoiscsi"' in packaged

@@ -3,10 +3,8 @@
 
 import glob
 import os
-import shutil
 
 import pytest
-import XenAPI
 
 from kit.lab import initiator, xapi
 from kit.lab.command import run
@@ -53,16 +51,6 @@ def files_of_packages():
     """Every file where our package and others install theirs."""
     found = (os.walk(directory) for directory in SHARED)
     return sorted(os.path.join(where, name) for walk in found for where, _, names in walk for name in names)
-
-
-@pytest.fixture
-def sdk(python):
-    """The Python of the host has the module XenAPI, as dom0's has it."""
-    packages = run(HOST_PYTHON, "-c", "import site; print(site.getsitepackages()[0])").out.strip()
-    there = os.path.join(packages, "XenAPI")
-    shutil.copytree(os.path.dirname(XenAPI.__file__), there)
-    yield
-    shutil.rmtree(there)
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_what_cannot_be_meant_is_refused(stage):
         ({"srs": ["x"]}, "srs is for"),
         ({"scsi_ids": [original]}, "in use by the SR"),
         ({"scsi_ids": [stage.clone]}, "did not select"),
-        ({"state": "forgotten", "srs": ["Production"]}, "is no copy"),
+        ({"state": "forgotten", "srs": ["Production"]}, "was not introduced by"),
         ({"all": True, "jobs": 0}, "at least one"),
     ]
     for found, (_, text) in zip(stage.quickly(*(options for options, _ in wrong)), wrong):
