@@ -112,14 +112,16 @@ heading "4. They share nothing, and nothing else changed"
 relvmoiscsi check "$work/clone.img" --original "$work/original.img"
 lvm_sees_both
 
-heading "5. The power goes, in the middle of another run"
-copy original.img second.img
-printf '\n$ python3 tools/cut_power.py second.img 9     # kill -9 between the 9th and the 10th write\n'
-status=0
-{ python3 tools/cut_power.py "$work/second.img" 9 || status=$?; } 2>/dev/null
-printf 'killed: exit status %d\n' "$status"
-relvmoiscsi show "$work/second.img" || true
-relvmoiscsi recover "$work/second.img" --yes
+heading "5. The power goes: before the commit the run is taken back, behind it finished"
+for writes in 9 23; do
+    copy original.img second.img
+    printf '\n$ python3 tools/cut_power.py second.img %d     # kill -9 behind so many writes\n' "$writes"
+    status=0
+    { python3 tools/cut_power.py "$work/second.img" "$writes" || status=$?; } 2>/dev/null
+    printf 'killed: exit status %d\n' "$status"
+    relvmoiscsi show "$work/second.img" || true
+    relvmoiscsi recover "$work/second.img" --yes
+done
 relvmoiscsi check "$work/second.img" --original "$work/original.img"
 
 heading "6. And back again"
