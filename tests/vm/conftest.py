@@ -9,7 +9,7 @@ import json
 import os
 import random
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,18 @@ def guest():
 
 @pytest.fixture(scope="module")
 def sdk(guest):
-    """The Python of the host has the module XenAPI, as dom0's has it."""
+    with xenapi_there():
+        yield
+
+
+@pytest.fixture
+def xenapi():
+    return xenapi_there
+
+
+@contextmanager
+def xenapi_there():
+    """The Python that the host has now has the module XenAPI, as dom0's has it."""
     packages = run("/usr/bin/python3", "-c", "import site; print(site.getsitepackages()[0])").out.strip()
     there = os.path.join(packages, "XenAPI")
     shutil.copytree(os.path.dirname(XenAPI.__file__), there)

@@ -54,6 +54,13 @@ def files_of_packages():
 
 
 @pytest.fixture
+def sdk(python, xenapi):
+    """Of the Python that runs the package here."""
+    with xenapi():
+        yield
+
+
+@pytest.fixture
 def installed(host_with_sm, storage_manager, python, sdk):
     """The package is installed. Gives the version of Python that runs it."""
     before = files_of_packages()
