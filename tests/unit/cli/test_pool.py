@@ -12,7 +12,6 @@ import pytest
 
 from kit.lun_world import World
 from kit.pool.errors import XenError
-from kit.pool_fakes import until
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
 from relvmoiscsi.cli import pool, pool_secrets
 from relvmoiscsi.errors import NotFound
@@ -328,8 +327,6 @@ def test_several_at_once_that_are_interrupted(lab, pool_command, interruptible, 
     assert ran.status == 130 and "Repeat the command to resume." in ran.err
     if words:
         assert set(states(ran)) == set(clones) and "failed" not in {state for state, _ in states(ran).values()}
-    until(lambda: lab.pool.is_at_rest)
-    assert pool_command("attach", *clones, "--yes").status == 0
 
 
 def test_discard_that_is_interrupted_says_how_far_each_copy_is(lab, pool_command, interruptible, monkeypatch):
