@@ -110,17 +110,17 @@ class Lun:
         while left:
             try:
                 carrier = self._ready(left[0].action == WRITE)
-                if self._epoch != epoch and left[0].action == WRITE:  # the same, behind a unit attention
+                if self._epoch != epoch and left[0].action == WRITE:  # what was answered may be lost
                     left = list(operations)
                 epoch = self._epoch
                 self._attempt(carrier, left)
             except Lost as lost:
-                self._note_loss(lost, operations[0])
-                if operations[0].action == WRITE:  # what was answered may be lost as well
+                self._note_loss(lost, (left or operations)[0])
+                if operations[0].action == WRITE:  # what was answered may be lost
                     left = list(operations)
             except OutOfTime as over:
                 self._drop(politely=False)
-                problem = self._failure(left[0], over.message.rstrip("."), errno.ETIMEDOUT)
+                problem = self._failure((left or operations)[0], over.message.rstrip("."), errno.ETIMEDOUT)
                 problem.sm_key = OutOfTime.sm_key
                 raise problem from over
         self._losses = self._violations = self._attentions = 0
@@ -266,7 +266,7 @@ class Lun:
         if one.verdict != Verdict.DONE:
             raise self._unusable(now)
         self._compare_size(now)
-        self._is_known = True
+        self._is_known = self._is_asked = True
 
     def _ask(self, carrier: Carrier) -> None:
         """Is it still the same LUN? Raises Refused when it is not."""
@@ -276,7 +276,8 @@ class Lun:
     def _compare(self, carrier: Carrier, tasks: Sequence[Task]) -> None:
         now, was = looking.name_of(self.info.lun, tasks).info, self.info
         if (now.scsi_id, now.serial) != (was.scsi_id, was.serial):
-            self._look(carrier)  # which says what has become of it
+            self._is_known = False  # until a look, which may find it busy, has said what has become of it
+            self._look(carrier)
 
     def _unusable(self, now: LunInfo) -> Refused:
         return Refused(f"{self.name} cannot be used any more: {now.problem}.", "ISCSIDevice")

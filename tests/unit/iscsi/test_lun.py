@@ -9,13 +9,17 @@ from memory import ANSWER_LOST, LOST, MemoryTarget, MemoryWay
 
 from kit.iscsi import scsi
 from kit.iscsi.lun import Lun as TargetLun
+from relvmoiscsi.deadline import OutOfTime
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError, Truncated
+from relvmoiscsi.iscsi import looking
 from relvmoiscsi.iscsi import lun as lun_module
-from relvmoiscsi.iscsi.faults import Violation
-from relvmoiscsi.iscsi.looking import look
+from relvmoiscsi.iscsi.faults import Lost, Violation
+from relvmoiscsi.iscsi.looking import Look, look
 from relvmoiscsi.iscsi.lun import Lun
 from relvmoiscsi.iscsi.lun_device import LunDevice
+from relvmoiscsi.iscsi.names import LunInfo
+from relvmoiscsi.iscsi.scsi import Verdict
 
 MIB = 1 << 20
 READ, WRITE, FLUSH = scsi.READ_10, scsi.WRITE_10, scsi.SYNCHRONIZE_CACHE_10
@@ -333,6 +337,39 @@ def test_a_new_session_is_fenced_before_anything_is_repeated():
     device.flush()
 
     assert target.events == [WRITE, "session", "reset", WRITE, FLUSH]
+
+
+def test_a_lun_that_is_busy_when_it_is_asked_for_its_name_is_looked_at_until_it_tells(monkeypatch):
+    target, _, lun, device = opened()
+    busy = Look(LunInfo(target.lun.address, problem="busy"), is_disk=True, verdict=Verdict.LATER)
+    names, looks = [busy], [[busy], [busy]]
+    name_of, look_at = looking.name_of, looking.look
+    monkeypatch.setattr(looking, "name_of", lambda *given: names.pop() if names else name_of(*given))
+    monkeypatch.setattr(looking, "look", lambda *given: looks.pop() if looks else look_at(*given))
+
+    device.read([Range(0, 512)])
+    device.write([Chunk(0, block(1))])
+
+    assert (names, looks) == ([], [])
+    assert target.events == [READ, WRITE]
+
+
+@pytest.mark.parametrize("error", [LOST, OutOfTime("The time is over.")], ids=["lost", "out of time"])
+def test_a_session_that_ends_behind_the_last_answer_is_no_bug(monkeypatch, error):
+    target, _, lun, device = opened()
+    compare, ends = lun._compare, [error]
+
+    def end(*given):
+        if ends:
+            raise Lost("the connection was cut") if ends.pop() == LOST else error
+        compare(*given)
+
+    monkeypatch.setattr(lun, "_compare", end)
+    if error == LOST:
+        device.read([Range(0, 512)])
+    else:
+        with pytest.raises(DeviceError):
+            device.read([Range(0, 512)])
 
 
 def test_the_link_is_pumped_and_closed_with_a_logout():
