@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import chain
 
 import pytest
 
+from kit.examples import EVERY_DEATH, steps
 from kit.lun_world import World
 from kit.pool_fakes import until
 from kit.pool_lab import Lab, only_reads
@@ -22,8 +24,8 @@ from kit.shell import TOP
 pytestmark = pytest.mark.processes
 
 TARGET, IQN, CHAP = "10.0.0.6", "iqn.2026-01.test:guarded", ("alice", "a secret word")
-#: calls; what a death leaves is the pool's, whichever Python died, and the tests without a process take the others
-EVERY = 3 if sys.version_info >= (3, 7) else 7
+#: what a death leaves is the pool's, whichever Python died, and the tests without a process take the other calls
+EVERY = 2 * EVERY_DEATH
 FORBIDDEN = {"SR.destroy", "Async.SR.destroy", "VDI.destroy", "Async.VDI.destroy"}
 
 #: imports once, then becomes the client as often as it is told: argv as JSON, a line each; answers with the process id,
@@ -138,8 +140,8 @@ def state_of(pid):
 
 def every_death(nursery, tmp_path, prepare, words, verify):
     """Kill the client at its first call, its second ... until it comes to its end; `verify` runs it again."""
-    expected, number = None, 0
-    while True:
+    expected = None
+    for number in chain([0], steps(EVERY)):
         world = World()
         with world.pool(hosts=("xs1", "xs2")) as pool:
             site = Site(nursery, tmp_path, pool, world)
@@ -150,7 +152,7 @@ def every_death(nursery, tmp_path, prepare, words, verify):
         if number and calls < number:
             assert status == 0
             return number
-        number += EVERY
+    raise AssertionError("it never came to its end")
 
 
 def test_killed_at_every_call_of_attach(nursery, tmp_path):

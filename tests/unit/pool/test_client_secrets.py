@@ -186,10 +186,11 @@ def test_an_interrupted_call_is_no_reason_to_leave_the_secret(lab):
     before = lab.pool.db.refs("secret")
 
     def interrupted(*_, **__):
+        del calls._proxy("transport").single_request  # of this call alone
         raise KeyboardInterrupt()
 
     with pytest.raises(KeyboardInterrupt), connect(lab.where()) as calls, secrets.chap(calls, [Portal(TARGET)], *CHAP):
-        calls._proxy("transport")._connection[1].getresponse = interrupted
+        calls._proxy("transport").single_request = interrupted
         calls.call("SR.get_all")
 
     assert lab.pool.db.refs("secret") == before and lab.pool.api.calls[-1] == "session.logout"
