@@ -18,12 +18,11 @@ What is in 2 to 4 already is left as it is; attach_plan says which steps there a
 SR.create of another type.
 """
 
-import string
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, TypeVar
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
-from relvmoiscsi.pool.attach_plan import LunPlan, Originals, marks_of, verify_no_database, verify_not_overwritten
+from relvmoiscsi.pool.attach_plan import LunPlan, Originals, Wanted
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
@@ -34,7 +33,6 @@ from relvmoiscsi.pool.luns import (
     UNFINISHED,
     UNKNOWN_SR,
     UNSEEN,
-    UNTOUCHED,
     PoolLun,
 )
 from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR, SCSI_ID, Pool
@@ -45,8 +43,6 @@ _DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned
 
 #: device-config of our types beside the LUN; drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR describe it
 _CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
-
-NAME = "{sr} {date}"
 
 #: status of a LUN
 DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "failed"
@@ -60,16 +56,6 @@ Found = TypeVar("Found")
 BEGUN, OVER, ENDED = "begun", "over", "ended"  #: a step; ENDED is one that has failed
 #: is told the SCSIid, the step, and how it stands with it
 Progress = Callable[[str, str, str], None]
-
-
-class Wanted(NamedTuple):
-    """What is to become of the LUNs."""
-
-    name: str = NAME  #: of the new SRs: {sr}, {date}, {scsi_id}
-    date: str = ""
-    run: str = ""  #: identifies the run in the marks
-    jobs: int = jobs.MOST
-    leave_others: bool = False  #: hosts may see untouched clones of this pool
 
 
 class Attached(NamedTuple):
@@ -179,15 +165,10 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
         raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())
 
 
-def left_untouched(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
-    """The untouched clones that nobody has named, behind a target that is about to be used."""
-    iqns = {lun.portal.iqn for lun in chosen}
-    return [lun for lun in found if lun.is_untouched and lun.portal.iqn in iqns and lun not in chosen]
-
-
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
-    """Raises Refused where an untouched clone would be seen by every host."""
-    left = left_untouched(found, chosen)
+    """Raises Refused where every host would see an untouched clone that is not among the chosen LUNs."""
+    iqns = {lun.portal.iqn for lun in chosen}
+    left = [lun for lun in found if lun.is_untouched and lun.portal.iqn in iqns and lun not in chosen]
     if left:
         raise Refused(
             "The same target has clones that you did not select: {}. A host that logs in sees these clones too. "
@@ -196,47 +177,7 @@ def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> Non
         )
 
 
-def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, str]:
-    """The name of each new SR, by SCSIid: no two alike. Raises UsageError for a template that cannot be one."""
-    taken = {str(sr["name_label"]) for sr in pool.srs.values()}
-    found = {}
-    for lun in chosen:
-        wish = _name(wanted, lun)
-        name, number = wish, 2
-        while name in taken:
-            name, number = f"{wish} ({number})", number + 1
-        taken.add(name)
-        found[lun.scsi_id] = name
-    return found
-
-
-def _name(wanted: Wanted, lun: PoolLun) -> str:
-    verify_template(wanted.name)
-    return wanted.name.format(sr=lun.name or lun.of_sr or lun.scsi_id, date=wanted.date, scsi_id=lun.scsi_id)
-
-
-def verify_template(template: str) -> None:
-    """Raises UsageError for a template that cannot be one."""
-    try:
-        used = [part for part in string.Formatter().parse(template) if part[1] is not None]
-    except ValueError as error:
-        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
-    if any(field not in ("sr", "date", "scsi_id") or form or conversion for _, field, form, conversion in used):
-        raise UsageError(f"--name {template!r} may contain only the fields sr, date and scsi_id in braces.")
-
-
 # --- attach
-
-
-def plan(
-    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, found: Sequence[PoolLun] = ()
-) -> List[LunPlan]:
-    """What there is to do with the chosen LUNs of those found, in their order. Nothing is changed.
-
-    Raises UsageError, PoolFailure.
-    """
-    planned = attach_plan.plan(calls, pool, chosen, names(pool, chosen, wanted), wanted.run)
-    return planned if wanted.leave_others else attach_plan.with_neighbours(planned, found)
 
 
 def attach(
@@ -248,7 +189,7 @@ def attach(
     found: Sequence[PoolLun] = (),
 ) -> List[Attached]:
     """Plan, and carry it out at once. Raises what both do."""
-    return carry_out(calls, pool, plan(calls, pool, chosen, wanted, found), wanted, tell)
+    return carry_out(calls, pool, attach_plan.plan(calls, pool, chosen, wanted, found), wanted, tell)
 
 
 def carry_out(
@@ -262,11 +203,6 @@ def carry_out(
     with lock.held(calls, [lun.scsi_id for lun in todo], "attach") as held:
         _verify_as_planned(calls, pool, todo)
         return _carry_out(calls, held, pool, planned, wanted, tell)
-
-
-def verify_free(calls: Calls, planned: Sequence[LunPlan]) -> None:
-    """Raises Refused where another client works on a LUN with which there is something to do; PoolFailure."""
-    lock.verify_free(calls, [row.lun.scsi_id for row in planned if row.steps])
 
 
 def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> None:
@@ -286,6 +222,7 @@ def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> Non
 def _carry_out(
     calls: Calls, held: lock.Held, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress
 ) -> List[Attached]:
+    """The pool keeps a note of each LUN that gets a new SR, or only new identities, until the SR bears our marks."""
     originals, sessions = Originals(pool), hosts.Sessions(pool)
     own_ids: Set[str] = set()  #: SCSIids of the LUNs that are seen to have identities of their own
 
@@ -302,6 +239,11 @@ def _carry_out(
             row = row._replace(lun=identified(one, pool, row.lun))  # the LUN tells its database, and its SR
         own_ids.add(row.lun.scsi_id)
         return row
+
+    def resignatured(one: Calls, row: LunPlan) -> Attached:
+        if row.resignatures:
+            row = row._replace(lun=identified(one, pool, row.lun))
+        return Attached(row.lun.scsi_id, NEW_IDS if row.resignatures else HAD_IDS, row.lun.sr_uuid, row.lun.of_sr)
 
     def sr(one: Calls, row: LunPlan) -> LunPlan:
         if not row.steps:
@@ -323,38 +265,21 @@ def _carry_out(
 
     steps: List[Callable[[Calls, Any], Any]] = [new_ids, ids, sr, whole]
     chosen = [row.lun for row in planned]
-    group = attach_plan.seen_together(chosen)
-    together = jobs.Together(steps.index(whole), lambda row: group(row.lun))
-    new = [row.lun.scsi_id for row in planned if row.introduces]
+    new = [row.lun.scsi_id for row in planned if not row.sr and row.refusal is None]
     key = _begin(calls, pool, new, wanted.run)
-    done = jobs.in_steps(calls, planned, steps, wanted.jobs, together)
-    results = [_outcome(lun, outcome) for lun, outcome in zip(chosen, done)]
-    _end(calls, pool, key, new, results)
+    if wanted.attaches:
+        group = attach_plan.seen_together(chosen)
+        together = jobs.Together(steps.index(whole), lambda row: group(row.lun))
+        done = jobs.in_steps(calls, planned, steps, wanted.jobs, together)
+    else:
+        done = jobs.in_steps(calls, planned, [new_ids, resignatured], wanted.jobs)
+    results = [
+        each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
+        for lun, each in zip(chosen, done)
+    ]
+    if wanted.attaches:
+        _end(calls, pool, key, new, results)
     return results
-
-
-def resignature_all(
-    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, tell: Progress = lambda *_: None
-) -> List[Attached]:
-    """Give the chosen LUNs identities of their own, and go no further; what became of each, in their order.
-
-    The pool keeps a note of each until it is attached: it is known by that as a copy of its own. Raises Refused where
-    another client works on one of the LUNs; PoolFailure where the pool goes away; nothing for a single LUN.
-    """
-
-    def one(calls: Calls, lun: PoolLun) -> Attached:
-        if lun.kind not in UNTOUCHED:
-            return Attached(lun.scsi_id, HAD_IDS, lun.sr_uuid, lun.of_sr)
-        new = _told(tell, lun, RESIGNATURING, lambda: resignature(calls, pool, lun))
-        return Attached(lun.scsi_id, NEW_IDS, new.sr_uuid, new.of_sr)
-
-    new = [lun.scsi_id for lun in chosen if attach_plan.sr_of(pool, lun) is None]
-    todo = [lun for lun in chosen if lun.kind in UNTOUCHED]
-    with lock.held(calls, [lun.scsi_id for lun in todo], "attach"):
-        _verify_as_planned(calls, pool, todo)
-        _begin(calls, pool, new, wanted.run)
-        done = jobs.at_once(calls, chosen, one, wanted.jobs)
-    return [_outcome(lun, each) for lun, each in zip(chosen, done)]
 
 
 def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
@@ -398,20 +323,11 @@ def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) ->
     return found
 
 
-def _outcome(lun: PoolLun, outcome: Union[Attached, RelvmoiscsiError]) -> Attached:
-    return outcome if isinstance(outcome, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=outcome)
-
-
-def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """The LUN with identities of its own, and which they are. Raises PoolFailure, Refused."""
-    return identified(calls, pool, create(calls, pool, lun))
-
-
 def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure,
     Refused.
     """
-    verify_not_overwritten(pool, lun)
+    attach_plan.verify_not_overwritten(pool, lun)
     try:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
@@ -430,7 +346,7 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
     if on.state != RESIGNATURED or not on.sr_uuid:
         raise PoolFailure(f"The LUN was resignatured, but its probe reports {on.state}. {on.problem}".strip())
-    verify_no_database(pool, lun.scsi_id, on.metadata_of)
+    attach_plan.verify_no_database(pool, lun.scsi_id, on.metadata_of)
     of_sr = on.old_uuid or lun.of_sr
     return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=of_sr, old_vdis=on.old_vdis)
 
@@ -448,20 +364,13 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise
-        return _introduced_already(calls, row, run)
-    calls.call("SR.set_other_config", ref, marks_of(lun, run))
+        ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))  # an answer was lost, and XenAPI made the call again
+        record: Record = calls.call("SR.get_record", ref)
+        attach_plan.verify_same(record, lun)
+        missing = attach_plan.missing_marks(record, lun, run)
+        return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
+    calls.call("SR.set_other_config", ref, attach_plan.marks_of(lun, run))
     return row._replace(sr=ref)
-
-
-def _introduced_already(calls: Calls, row: LunPlan, run: str) -> LunPlan:
-    """The plan with the SR that is there already: the answer was lost, and XenAPI has made the call twice. Raises
-    PoolFailure, Refused.
-    """
-    ref = str(calls.call("SR.get_by_uuid", row.lun.sr_uuid))
-    record: Record = calls.call("SR.get_record", ref)
-    attach_plan.verify_same(record, row.lun)
-    missing = {key: text for key, text in marks_of(row.lun, run).items() if key not in record["other_config"]}
-    return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
 
 
 def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessions: hosts.Sessions) -> Attached:
@@ -488,8 +397,3 @@ def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessi
         on_hosts,
         vdis.pairs(lun.sr_uuid, copies, old),
     )
-
-
-def are_whole(results: Iterable[Attached]) -> bool:
-    """Is every LUN attached on every host?"""
-    return all(result.status in (DONE, ALREADY) for result in results)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 from xml.parsers import expat
 
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, RelvmoiscsiError
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 
 EVENT_SECONDS = 30.0
@@ -40,11 +40,17 @@ class PoolFailure(RelvmoiscsiError):
     def __init__(self, message: str, description: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.description = list(description)
+        if self.code in _NOT_THERE:
+            self.exit_status = NotFound.exit_status
 
     @property
     def code(self) -> str:
         """The first word of xapi's error: "UUID_INVALID"; "" where it gave none."""
         return self.description[0] if self.description else ""
+
+
+#: what a driver answers for a LUN, an IQN, a name or a portal that is not there; sr_driver/codes.py has the numbers
+_NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 141)]
 
 
 class PoolGone(PoolFailure):

@@ -17,10 +17,11 @@ those behind adapters, from the master's host plugin, which scans for none.
 """
 
 import json
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.pool import jobs, lists
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.pool import jobs, lists, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import OnLun, Seen
 from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, Portal, is_copy, portal_of
@@ -85,6 +86,50 @@ class PoolLun(NamedTuple):
             "vms_saved": self.vms_saved or None,
             "problem": self.problem or None,
         }
+
+
+class Source(NamedTuple):
+    """Where a command looks for LUNs, as its options say."""
+
+    target: str = ""  #: "" for the portals of all SRs of the pool
+    iqn: str = ""
+    port: str = ""
+    chap_user: str = ""
+    chap_password: str = ""
+    is_hba: bool = False
+    at_once: int = jobs.MOST
+
+    def verify(self) -> None:
+        """Raises UsageError for options that contradict each other."""
+        if self.at_once < 1:
+            raise UsageError(f"--jobs {self.at_once}: give 1 or more LUNs in parallel.")
+        if self.is_hba and (self.target or self.chap_user):
+            raise UsageError("--hba lists the master's adapters: remove --target and --chap-user.")
+        if self.chap_user and not self.target:
+            raise UsageError("--chap-user needs --target: no other array may receive the password.")
+        if (self.iqn or self.port) and not self.target:
+            raise UsageError(
+                "--iqn and --port need --target: without --target, the command reads all targets of the pool."
+            )
+        if self.port and not (self.port.isdigit() and 0 < int(self.port) < 65536):
+            raise UsageError(f"--port {self.port!r} is not a port: give a number from 1 to 65535.")
+
+
+@contextmanager
+def seen(calls: Calls, pool: Pool, source: Source, tell: Callable[[str], None]) -> Iterator[List[PoolLun]]:
+    """Every LUN of the source; while the block runs, a Secret of the pool holds the CHAP password of the source.
+
+    Raises UsageError where the pool has no target, PoolFailure. `tell` gets a sentence if the Secret stays in the pool.
+    """
+    if source.is_hba:
+        yield find_on_master(calls, pool)
+        return
+    known = pool.portals()
+    portals = [Portal(source.target, source.iqn, source.port).as_known(known)] if source.target else known
+    if not portals:
+        raise UsageError("No SR of the pool has an iSCSI target: give --target, or --hba for Fibre Channel or SAS.")
+    with secrets.chap(calls, portals, source.chap_user, source.chap_password, tell) as ready:
+        yield find(calls, pool, ready, source.at_once)
 
 
 def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:

@@ -37,6 +37,13 @@ def today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
+#: keys of device-config, in the order of the fields of Portal
+_PORTAL_KEYS = (
+    *("target", "targetIQN", "port", "chapuser", "chappassword_secret"),
+    *("incoming_chapuser", "incoming_chappassword_secret"),
+)
+
+
 class Portal(NamedTuple):
     """Where LUNs are looked for: the device-config of a probe, without the LUN."""
 
@@ -59,17 +66,7 @@ class Portal(NamedTuple):
 
     def config(self, scsi_id: str = "") -> Dict[str, str]:
         """The device-config, for one LUN or for the list of all."""
-        rows = {
-            "target": self.target,
-            "targetIQN": self.iqn,
-            "port": self.port,
-            "chapuser": self.chap_user,
-            "chappassword_secret": self.chap_secret,
-            "incoming_chapuser": self.target_user,
-            "incoming_chappassword_secret": self.target_secret,
-            "SCSIid": scsi_id,
-        }
-        return {key: value for key, value in rows.items() if value}
+        return {key: value for key, value in zip((*_PORTAL_KEYS, "SCSIid"), (*self, scsi_id)) if value}
 
     def with_chap_of(self, other: "Portal") -> "Portal":
         return Portal(*self[:3], *other[3:])
@@ -87,15 +84,7 @@ HBA = Portal("")  #: Fibre Channel, SAS: there is nothing to be said but the SCS
 
 def portal_of(config: Mapping[str, str]) -> Portal:
     """Where the LUN of a PBD with this device-config is."""
-    return Portal(
-        config.get("target", ""),
-        config.get("targetIQN", ""),
-        config.get("port", ""),
-        config.get("chapuser", ""),
-        config.get("chappassword_secret", ""),
-        config.get("incoming_chapuser", ""),
-        config.get("incoming_chappassword_secret", ""),
-    )
+    return Portal(*(config.get(key, "") for key in _PORTAL_KEYS))
 
 
 class Pool(NamedTuple):
@@ -199,12 +188,10 @@ def read(calls: Calls) -> Pool:
         live={host: bool(metrics.get(record["metrics"], {}).get("live", True)) for host, record in hosts.items()},
         srs=calls.records("SR"),
         pbds=calls.records("PBD"),
-        at_work=_at_work(pools[ref]["other_config"]),
+        at_work={
+            key: frozenset(text.split()) for key, text in pools[ref]["other_config"].items() if key.startswith(AT_WORK)
+        },
     )
-
-
-def _at_work(other_config: Mapping[str, str]) -> Dict[str, FrozenSet[str]]:
-    return {key: frozenset(text.split()) for key, text in other_config.items() if key.startswith(AT_WORK)}
 
 
 def find_sr(pool: Pool, text: str) -> str:

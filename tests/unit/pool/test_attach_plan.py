@@ -81,7 +81,7 @@ def planned(lab, *scsi_ids, is_run, everything=False):
         chosen = attach.choose(luns.find(calls, pool, pool.portals()), scsi_ids, [], everything)
         wanted = attach.Wanted(date="2026-11-22", run="a later run", jobs=1)
         watch = Watch(lab)
-        rows = attach.plan(calls, pool, chosen, wanted)
+        rows = attach_plan.plan(calls, pool, chosen, wanted)
         assert watch.found == [] and not watch.listed, "nothing is done for a plan"
         promised = sorted((row.lun.scsi_id, step.what, step.on) for row in rows for step in row.steps)
         results = attach.carry_out(calls, pool, rows, wanted) if is_run else []

@@ -21,7 +21,7 @@ from kit.reader import identities
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import attach, hosts, jobs, luns, records
+from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED, PARTIAL
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
@@ -670,7 +670,7 @@ def test_a_template_that_cannot_be_a_name(lab, template):
     found, pool = chosen(lab)
 
     with pytest.raises(UsageError, match="--name"):
-        attach.names(pool, attach.choose(found, [], [], True), attach.Wanted(template))
+        attach_plan.names(pool, attach.choose(found, [], [], True), attach.Wanted(template))
 
 
 def test_several_jobs_give_their_results_in_order(lab):
@@ -755,7 +755,7 @@ def resignature(lab, **more):
         pool = records.read(calls)
         found = luns.find(calls, pool, pool.portals())
         chosen = attach.choose(found, **{"scsi_ids": [], "of": [], **more})
-        return attach.resignature_all(calls, pool, chosen, attach.Wanted(run="a run"))
+        return attach.attach(calls, pool, chosen, attach.Wanted(run="a run", attaches=False))
 
 
 def test_clones_are_resignatured_and_no_more(lab, world):
