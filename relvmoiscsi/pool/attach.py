@@ -226,30 +226,19 @@ def _carry_out(
     originals, sessions = Originals(pool), hosts.Sessions(pool)
     own_ids: Set[str] = set()  #: SCSIids of the LUNs that are seen to have identities of their own
 
-    def new_ids(one: Calls, row: LunPlan) -> LunPlan:
+    def introduced(one: Calls, row: LunPlan) -> LunPlan:
         if row.refusal is not None:
             raise row.refusal
-        if not row.resignatures:
-            return row
-        held.verify(one)
-        return row._replace(lun=_told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun)))
-
-    def ids(one: Calls, row: LunPlan) -> LunPlan:
-        if row.lun.kind != ATTACHED:
+        if row.resignatures:
+            held.verify(one)
+            _told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun))
+        if row.resignatures or row.attaches and row.lun.kind != ATTACHED:
             row = row._replace(lun=identified(one, pool, row.lun))  # the LUN tells its database, and its SR
         own_ids.add(row.lun.scsi_id)
+        if row.steps and row.attaches:
+            held.verify(one)
+            row = _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
         return row
-
-    def resignatured(one: Calls, row: LunPlan) -> Attached:
-        if row.resignatures:
-            row = row._replace(lun=identified(one, pool, row.lun))
-        return Attached(row.lun.scsi_id, NEW_IDS if row.resignatures else HAD_IDS, row.lun.sr_uuid, row.lun.of_sr)
-
-    def sr(one: Calls, row: LunPlan) -> LunPlan:
-        if not row.steps:
-            return row
-        held.verify(one)
-        return _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
 
     def plugged(one: Calls, row: LunPlan) -> Attached:
         attach_plan.verify_neighbours(row, own_ids)  # all of them have come so far, or have ended
@@ -258,21 +247,19 @@ def _carry_out(
         return complete(one, pool, row, originals, sessions)
 
     def whole(one: Calls, row: LunPlan) -> Attached:
+        if not row.attaches:
+            status = NEW_IDS if row.resignatures else HAD_IDS
+            return Attached(row.lun.scsi_id, status, row.lun.sr_uuid, row.lun.of_sr)
         try:
             return _told(tell, row.lun, ATTACHING, lambda: plugged(one, row)) if row.steps else plugged(one, row)
         except RelvmoiscsiError as error:
             return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
 
-    steps: List[Callable[[Calls, Any], Any]] = [new_ids, ids, sr, whole]
     chosen = [row.lun for row in planned]
     new = [row.lun.scsi_id for row in planned if not row.sr and row.refusal is None]
     key = _begin(calls, pool, new, wanted.run)
-    if wanted.attaches:
-        group = attach_plan.seen_together(chosen)
-        together = jobs.Together(steps.index(whole), lambda row: group(row.lun))
-        done = jobs.in_steps(calls, planned, steps, wanted.jobs, together)
-    else:
-        done = jobs.in_steps(calls, planned, [new_ids, resignatured], wanted.jobs)
+    group = attach_plan.seen_together(chosen)
+    done = jobs.in_two_steps(calls, planned, introduced, whole, lambda row: group(row.lun), wanted.jobs)
     results = [
         each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
         for lun, each in zip(chosen, done)
@@ -323,7 +310,7 @@ def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) ->
     return found
 
 
-def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
+def create(calls: Calls, pool: Pool, lun: PoolLun) -> None:
     """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure,
     Refused.
     """
@@ -338,7 +325,6 @@ def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
         raise PoolFailure(
             f"SR.create of type {lun.portal.own_type} made an SR, which must never happen. Check the SRs of the pool."
         )
-    return lun
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:

@@ -246,12 +246,12 @@ def states(ran):
         (
             "Async.SR.create",
             2,
-            [("under way", "resignature: done"), ("under way", "resignature"), ("not begun", None)],
+            [("under way", "introduce: done"), ("under way", "resignature"), ("not begun", None)],
         ),
         (
             "SR.introduce",
             2,
-            [("under way", "introduce: done"), ("under way", "introduce"), ("under way", "resignature: done")],
+            [("under way", "introduce: done"), ("under way", "introduce"), ("not begun", None)],
         ),
         (
             "Async.SR.scan",
@@ -313,7 +313,7 @@ def test_attach_that_is_interrupted_says_so_in_a_sentence(lab, pool_command, int
     interrupts(lab, "Async.SR.create", 2)
     ran = pool_command("attach", *clones, "--yes", "--jobs", "1")
     assert ran.err.splitlines()[-1] == (
-        f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (resignature: done), "
+        f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (introduce: done), "
         f"{clones[1]} (resignature). Not started: {clones[2]}. Repeat the command to resume."
     )
 
