@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The commands on a whole pool: how each is described, and the one that breaks a lock."""
+"""The commands on a whole pool: what all of them have, and `unlock`."""
 
 import argparse
 from typing import Any
@@ -60,7 +60,7 @@ def add_command(make: Maker) -> None:
 
 
 def _tells_how_far(run: Any, arguments: argparse.Namespace) -> Answer:
-    """Run a command, which says in `so_far` how far it came. Raises Interrupted where somebody stops the command."""
+    """Run a command, which says in `so_far` how far it came. Raises Interrupted where a person stops the command."""
     arguments.so_far = SoFar()
     try:
         answer: Answer = run(arguments)

@@ -3,6 +3,7 @@
 
 import argparse
 import shlex
+import sys
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
@@ -218,7 +219,7 @@ def _attached(
     if count and not arguments.yes:
         say(_would_attach(planned, passed_over).text)
         ask(arguments, f"Attach {counted(count, 'LUN')}?")
-    stream = None if arguments.json else progress.terminal()
+    stream = None if arguments.json else sys.stderr
     with progress.shown(stream, count) as shown, arguments.so_far.work(todo):
         results = attach.carry_out(calls, pool, planned, wanted, _both(arguments.so_far, shown))
     results += passed_over
@@ -298,15 +299,11 @@ def _map_of(results: Sequence[Attached]) -> List[Dict[str, Any]]:
         {
             "scsi_id": result.scsi_id,
             "sr": {"old": result.of_sr, "new": result.sr_uuid},
-            "vdis": _pair_facts(result.vdis),
+            "vdis": [pair.facts() for pair in result.vdis],
         }
         for result in results
         if result.sr_uuid
     ]
-
-
-def _pair_facts(pairs: Sequence[Pair]) -> List[Dict[str, Any]]:
-    return [pair.facts() for pair in pairs]
 
 
 # --- map

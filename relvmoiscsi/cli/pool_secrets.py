@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Secrets with CHAP passwords: the command for those that calls have left in a pool, and --clean-secrets."""
+"""Secrets with CHAP passwords that calls have left in a pool: `secrets`, and the option --clean-secrets."""
 
 import argparse
 import time

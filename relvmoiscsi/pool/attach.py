@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""From clones to attached copies on all hosts. Every step may be repeated; whoever was killed begins anew.
+"""From clones to attached copies on all hosts. Every step may be repeated: after a kill, the next run begins anew.
 
     1 resignature   SR.create of type relvmoiscsi or relvmohba, whose success is a failure text; the probe then tells
                     the new SR
-    2 introduce     the new SR as lvmoiscsi or lvmohba, with marks: of which SR it is the copy, and on which LUN.
-                    gc=false keeps the storage manager's coalescing away, indestructible=true SR.destroy, which wipes a
-                    LUN. No host has it yet.
-                    All LUNs of a target come to the end of these steps before the first of them is plugged: a host
-                    that logs in or scans sees every LUN of it, and an untouched clone keeps its original from being
-                    plugged again. Where a clone does not get its new identities, no LUN of the target is plugged.
-                    What an array maps to adapters is seen at once, and counts as one target.
-    3 plug          hosts with a session add the LUN to it (hosts.py); then on the master, then on the others; one that
-                    is down is finished by the next run
-    4 scan, label   VDIs appear with the names that they have on the LUN; tags and other_config come from the original's
+    2 introduce     the new SR as lvmoiscsi or lvmohba, with marks: the SR of which it is the copy, and its LUN.
+                    gc=false stops the coalescing of the storage manager. indestructible=true stops SR.destroy, which
+                    wipes a LUN. No host has the SR yet.
+                    All LUNs of a target end these steps before a host plugs the first of them: a host that logs in or
+                    scans sees every LUN of the target, and cannot plug an original again while the host sees an
+                    untouched clone. If a clone does not get its new identities, no LUN of the target is plugged.
+                    A host sees at once what an array maps to its adapters: all of that counts as one target.
+    3 plug          hosts with a session add the LUN to the session (hosts.py). Then the master plugs the SR, then the
+                    other hosts do. The next run finishes a host that is down.
+    4 scan, label   VDIs appear with the names that they have on the LUN. Tags and other_config come from the original.
 
-What is in 2 to 4 already is left as it is; attach_plan says which steps there are. Nothing here calls SR.destroy, or
+A run leaves what is done already in 2 to 4; attach_plan says which steps there are. Nothing here calls SR.destroy, or
 SR.create of another type.
 """
 
@@ -46,14 +46,14 @@ _CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
 
 #: status of a LUN
 DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "failed"
-#: the same, where it is not to be attached
+#: status of a LUN that gets new identities alone
 NEW_IDS, HAD_IDS = "resignatured", "already resignatured"
 
 RESIGNATURING, INTRODUCING, ATTACHING = "resignature", "introduce", "attach"
 
 Found = TypeVar("Found")
 
-BEGUN, OVER, ENDED = "begun", "over", "ended"  #: a step; ENDED is one that has failed
+BEGUN, OVER, ENDED = "begun", "over", "ended"  #: a step; ENDED: the step has failed
 #: is told the SCSIid, the step, and how it stands with it
 Progress = Callable[[str, str, str], None]
 
@@ -95,9 +95,9 @@ def choose(
 ) -> List[PoolLun]:
     """The LUNs that are meant: by SCSIid, as copies of SRs (UUIDs), or all that are copies beyond doubt.
 
-    What may be in use in another pool is taken where it is named: one with new identities by its SCSIid, one with an
-    SR that this pool does not know if the caller vouches for it, too (`are_clones`). What could not be looked at is
-    left out; `unseen` has it. Raises NotFound, Refused, UsageError.
+    A LUN that another pool may use must be named: by its SCSIid where it has new identities; where this pool does not
+    know the SR, the caller must also vouch for the LUN (`are_clones`). LUNs that could not be looked at are left out;
+    `unseen` gives them. Raises NotFound, Refused, UsageError.
     """
     if not scsi_ids and not of and not everything:
         raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
@@ -270,10 +270,9 @@ def _carry_out(
 
 
 def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
-    """Note in the pool which LUNs (SCSIids) get new SRs now: whoever comes after a run that was killed knows them by
-    that.
+    """Note in the pool which LUNs (SCSIids) get new SRs now: after a kill, the next run knows these LUNs by the note.
 
-    Gives the note's key; "" where there is nothing to be noted. Raises PoolFailure.
+    Gives the key of the note; "" where there is nothing to note. Raises PoolFailure.
     """
     begun = {scsi_id for scsi_id in new if not pool.is_begun(scsi_id)}
     if not begun:
@@ -285,7 +284,7 @@ def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
 
 
 def _end(calls: Calls, pool: Pool, key: str, new: Iterable[str], results: Sequence[Attached]) -> None:
-    """Take away the notes whose LUNs all have marked SRs now; what is left is for the next run."""
+    """Remove the notes whose LUNs all have marked SRs now. The next run removes the other notes."""
     marked = {result.scsi_id for result in results if result.sr_uuid}
     marked |= {str(sr["other_config"].get(SCSI_ID)) for _, sr in pool.copies()}
     notes = dict(pool.at_work)
@@ -311,9 +310,7 @@ def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) ->
 
 
 def create(calls: Calls, pool: Pool, lun: PoolLun) -> None:
-    """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure,
-    Refused.
-    """
+    """Give the LUN identities of its own, unless it has them. Raises PoolFailure, Refused."""
     attach_plan.verify_not_overwritten(pool, lun)
     try:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
@@ -340,7 +337,7 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     """The plan with the LUN's new SR, in the pool, with our marks and on no host yet. Raises PoolFailure, Refused."""
     if not row.introduces:
-        for key, text in row.marks.items():  # what others set meanwhile stays
+        for key, text in row.marks.items():  # what another client has set meanwhile stays
             marks.add(calls, "SR", row.sr, key, text)
         return row
     lun = row.lun

@@ -162,7 +162,7 @@ def verify_template(template: str) -> None:
 def plan(
     calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, found: Sequence[PoolLun] = ()
 ) -> List[LunPlan]:
-    """What there is to do with the chosen LUNs of those found, in their order. Nothing is changed.
+    """What there is to do with the chosen LUNs, in their order; `found` are all LUNs that the pool sees.
 
     Raises UsageError for a template of names that cannot be one, PoolFailure.
     """
@@ -215,8 +215,8 @@ def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
 def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> List[LunPlan]:
     """The same plans, where each SR that is to be plugged waits for the untouched clones that a plug shows to a host.
 
-    An SR beside a clone that is refused is introduced, and not plugged. So is one beside a clone, of those found, with
-    which a run has begun and which cannot be looked at: the master may be at work on it. Pure.
+    An SR beside a refused clone is introduced, and not plugged. The same holds beside a clone with which a run has
+    begun and which cannot be looked at: the master may be at work on that clone. Pure.
     """
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
@@ -234,7 +234,7 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
 
 
 def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
-    """Raises Refused where a neighbour is not one of those with identities of their own (SCSIids)."""
+    """Raises Refused where a neighbour is not among the LUNs (SCSIids) that have identities of their own."""
     left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
     if left:
         raise Refused(
@@ -323,7 +323,7 @@ class Originals:
             return self._known[sr_uuid]
 
     def by_ids(self, calls: Calls, new_sr: str, copies: Records) -> str:
-        """The SR (UUID) whose VDIs these are, of a LUN that does not say it any more: new ids follow from old ones.
+        """The original SR (UUID) of these VDIs, where the LUN does not say it any more: new ids follow from old ids.
 
         "" where the pool has none of them. Raises PoolFailure.
         """

@@ -5,13 +5,13 @@
         who has the lock, on which machine, since when, for what, and when the client has refreshed the lock
 
 `what` is the SCSIid of the copy's LUN: a client locks a clone before the clone's SR exists. `restore` locks the UUID of
-the VM as well, as two copies may be restored to one VM. Keys of the pool take the role pool-operator, but for those
-that begin as these do: there vm-operator is enough, and a vm-admin may clone and restore.
+the VM as well, as two copies may be restored to one VM. Keys of the pool take the role pool-operator. Keys that begin
+with XenCenter.CustomFields take vm-operator alone, so a vm-admin may clone and restore.
 
 xapi adds a key to a map only where the map does not have the key, under the lock of its database. So of two clients
-that add the same number one gets an error. The highest number has the lock. A client refreshes its lock under the next
-number, and another client breaks a stale lock under the next number as well: only one of them succeeds. After the add a
-client looks again, and withdraws where another client's key has come meanwhile.
+that add the same number, one client gets an error. The highest number has the lock. A client refreshes its lock under
+the next number, and another client breaks a stale lock under the next number as well: only one of them succeeds. After
+the add a client looks again, and withdraws where another client's key has come meanwhile.
 
 A client that was killed leaves its lock. The lock is stale STALE_SECONDS after it was refreshed last; `unlock` breaks
 it at once. All times are the master's: no clocks of clients are compared.
@@ -74,7 +74,7 @@ class Lock(NamedTuple):
         )
 
     def is_stale(self, now: str) -> bool:
-        """Whether no client has refreshed it for STALE_SECONDS; never for one that cannot be read."""
+        """Has no client refreshed the lock for STALE_SECONDS? False for a lock that cannot be read."""
         last = _seconds(self.refreshed)
         return last is not None and (_seconds(now) or 0) - last > STALE_SECONDS
 
@@ -97,13 +97,13 @@ def name_of(sr: Record) -> str:
 
 
 def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[str]:
-    """The same for SRs (UUIDs), also those that the pool does not have any more. Raises PoolFailure."""
+    """What is locked for the SRs with these UUIDs; for an SR that is gone, its UUID. Raises PoolFailure."""
     there = {sr["uuid"]: name_of(sr) for sr in calls.records("SR").values()}
     return [there.get(uuid, uuid) for uuid in dict.fromkeys(sr_uuids)]
 
 
 def read(calls: Calls) -> Dict[str, Lock]:
-    """The locks that there are, by what they are on: the one with the highest number. Raises PoolFailure."""
+    """The lock with the highest number, by what is locked. Raises PoolFailure."""
     return {lock.what: lock for lock in sorted(_look(calls).locks, key=lambda lock: lock.number)}
 
 
@@ -149,8 +149,8 @@ class Held:
         self._busy, self._over = threading.Lock(), threading.Event()
 
     def verify(self, calls: Calls) -> None:
-        """Raises Refused where somebody has broken one of the locks: whoever has it works on the copy now. To be called
-        before each step that changes something. PoolFailure.
+        """Call this before each step that changes something. Raises Refused where another client has broken a lock of
+        this run, and may work on the copy now; PoolFailure.
         """
         locks = read(calls)
         for what in self._whats:
@@ -205,7 +205,7 @@ class Held:
             calls.close()
 
     def refresh(self, calls: Calls) -> None:
-        """Say that this run is alive. Raises Refused where somebody has broken a lock, PoolFailure."""
+        """Say that this run is alive. Raises Refused where another client has broken a lock; PoolFailure."""
         with self._busy:
             if self._over.is_set():
                 return
@@ -242,7 +242,7 @@ class Held:
 
 
 def unlock(calls: Calls, lock: Lock) -> List[Lock]:
-    """Break a lock, and the others of the same run; what was broken. Raises PoolFailure."""
+    """Break a lock and the other locks of the same run. Gives what was broken. Raises PoolFailure."""
     broken: Dict[str, Lock] = {}
     for _ in range(_MOST_ROUNDS):
         seen = _look(calls)
@@ -300,5 +300,5 @@ def _seconds(moment: str) -> Optional[int]:
 def _who() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # nobody has this number
+    except (KeyError, OSError, ImportError):  # no user has this number
         return str(os.getuid())

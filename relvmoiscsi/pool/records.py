@@ -72,7 +72,7 @@ class Portal(NamedTuple):
         return Portal(*self[:3], *other[3:])
 
     def as_known(self, known: Iterable["Portal"]) -> "Portal":
-        """The same, with the CHAP of the first of those known that is the same target."""
+        """This portal, with the CHAP of the first known portal of the same target."""
         for other in known:
             if other.target == self.target and self.iqn in ("", other.iqn):
                 return self.with_chap_of(other)
@@ -99,7 +99,7 @@ class Pool(NamedTuple):
     at_work: Mapping[str, FrozenSet[str]] = {}  #: SCSIids by key: what runs have begun and not introduced
 
     def hosts_in_order(self) -> List[str]:
-        """The master first, the others by name."""
+        """The master first, then the members by name."""
         return sorted(self.hosts, key=lambda ref: (ref != self.master, str(self.hosts[ref]["name_label"]), ref))
 
     def host_name(self, ref: str) -> str:
@@ -126,7 +126,7 @@ class Pool(NamedTuple):
         return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
 
     def is_on(self, sr: str, scsi_id: str) -> Optional[bool]:
-        """Is the LUN of this SR the one with this SCSIid? None: the pool knows of no LUN that it has."""
+        """Has the LUN of this SR this SCSIid? None: the pool knows no LUN of the SR."""
         record = self.srs[sr]
         texts = [str(value) for _, pbd in self.pbds_of(sr).values() for value in pbd["device_config"].values()]
         if not texts:
@@ -195,7 +195,7 @@ def read(calls: Calls) -> Pool:
 
 
 def find_sr(pool: Pool, text: str) -> str:
-    """The SR that somebody named by UUID or by a name that only one has. Raises NotFound, UsageError."""
+    """The SR with this UUID, or the only SR with this name. Raises NotFound, UsageError."""
     by_uuid = pool.sr_by_uuid(text.lower())
     if by_uuid is not None:
         return by_uuid
@@ -214,7 +214,7 @@ def has_sr(pool: Pool, text: str) -> bool:
 
 
 def original_uuid(pool: Pool, text: str) -> str:
-    """The UUID of an SR that is named; one that the pool does not have may be on LUNs. Raises NotFound, UsageError."""
+    """The UUID of an SR, given by UUID or name. A UUID may be of an SR on LUNs alone. Raises NotFound, UsageError."""
     if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
         return text.lower()
     return str(pool.srs[find_sr(pool, text)]["uuid"])

@@ -2,8 +2,8 @@
 """CHAP: one Secret for all calls, gone at the end.
 
 xapi copies each Secret whose key ends in `password_secret` for the PBD of each host, without its other_config.
-SR.create of our type ends in what xapi takes for a failure: the rows of those PBDs go, their Secrets would stay, with
-the password. So that call gets the Secret under a key that xapi leaves alone (`uncopied`).
+SR.create of our type ends in what xapi takes for a failure: xapi removes the PBDs and leaves their Secrets, with the
+password. So that call gets the Secret under a key that xapi leaves alone (`uncopied`).
 
 A Secret of ours bears a mark, with the time and the process that has made it: what a killed run has left is found by
 that, and never by the password, which others may have in Secrets of their own.
@@ -24,7 +24,7 @@ _COPIED, _OURS = "password_secret", "secret"
 
 _FORM = "%Y%m%dT%H%M%SZ"
 
-#: how long a run may be at work on another machine: nobody can tell from here whether it was killed
+#: how long a run may be at work on another machine: this machine cannot tell whether the run was killed
 RUN_SECONDS = 24 * 3600
 
 _KERNEL = "/proc/sys/kernel/random/boot_id"
@@ -94,7 +94,7 @@ def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:
 
 
 def is_over(mark: str, now: float) -> bool:
-    """Is it the mark of a run that is not at work any more? False where nobody can tell."""
+    """Is this the mark of a run that has ended? False where that is unknown."""
     stamp, _, *process = (mark + "  ").split(" ")
     try:
         begun = calendar.timegm(time.strptime(stamp, _FORM))

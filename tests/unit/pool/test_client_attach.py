@@ -5,12 +5,13 @@ import json
 import os
 import threading
 from functools import wraps
+from itertools import chain
 
 import pytest
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import cut_before
-from kit.examples import EVERY_DEATH, EVERY_OTHER_DEATH
+from kit.examples import EVERY_DEATH, steps
 from kit.lun_world import Session
 from kit.pool import server
 from kit.pool.api import GoneAway, answer
@@ -498,15 +499,13 @@ def test_a_resignatured_original_is_no_longer_in_the_pool(lab):
 # --- killed
 
 
-def run_killed_at(lab, number, after):
-    """Attach, and lose the pool at the call of this number, of those that do more than read: before it is done, or
-    after. Did it come so far?
-    """
+def run_killed_at(lab, number):
+    """Attach, and lose the pool at the call of this number, of those that do more than read. Did it come so far?"""
     count = [0]
 
     def before(method, params):
         count[0] += not only_reads(method)
-        if count[0] == number and not after or count[0] > number:
+        if count[0] >= number:
             raise GoneAway()
 
     lab.pool.api.before = before
@@ -540,22 +539,17 @@ def test_any_answer_may_be_lost(lab, world, monkeypatch):
     assert number > 35
 
 
-@pytest.mark.states
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_every_call_the_next_run_finishes_it(world, after):
+def test_killed_at_every_call_the_next_run_finishes_it(world):
     """The end is the same as that of a run which nobody has disturbed."""
-
-    expected, number = None, 0
-    while True:
-        for lun in list(world.luns):
-            world.luns.remove(lun)
+    expected = None
+    for number in chain([0], steps(EVERY_DEATH)):
+        world.luns.clear()
         with world.pool(hosts=("xs1", "xs2")) as pool:
             lab = Lab(world, pool)
             world.sessions.clear()
             lab.original("Production")
             clones = [lab.clone("Production")]
-            reached = run_killed_at(lab, number, after) if number else True
-            settled(lab)
+            reached = run_killed_at(lab, number) if number else True
             lab.later()
             done = lab.attach(everything=True)
             assert {result.status for result in done} <= {DONE, ALREADY}
@@ -565,7 +559,6 @@ def test_killed_at_every_call_the_next_run_finishes_it(world, after):
             assert not set(FORBIDDEN) & set(pool.api.calls)
         if not reached:
             break
-        number += EVERY_OTHER_DEATH
     assert number > 18
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The client, a process of its own, is killed (SIGKILL) at every call of attach and of discard that does more than
-read, and run again.
+"""The client, a process of its own, is killed (SIGKILL) at a call of attach that does more than read, and run again.
 
 The call at which it dies is done, and its answer comes to nobody: after the n-th call the pool is as n calls leave it.
 """
@@ -138,14 +137,13 @@ def state_of(pid):
         return ""
 
 
-def every_death(nursery, tmp_path, prepare, words, verify):
+def every_death(nursery, tmp_path, words, verify):
     """Kill the client at its first call, its second ... until it comes to its end; `verify` runs it again."""
     expected = None
     for number in chain([0], steps(EVERY)):
         world = World()
         with world.pool(hosts=("xs1", "xs2")) as pool:
             site = Site(nursery, tmp_path, pool, world)
-            prepare(site)
             status, _, calls = site.run(*words(site), die_at=number or None)
             expected = verify(site, expected, number) or expected
             assert not FORBIDDEN & set(pool.api.calls)
@@ -175,23 +173,4 @@ def test_killed_at_every_call_of_attach(nursery, tmp_path):
             assert text.count('"status": "already attached"') == 2
         return state
 
-    assert every_death(nursery, tmp_path, lambda site: None, words, finished) > 25
-
-
-def test_killed_at_every_call_of_discard(nursery, tmp_path):
-    untouched = []
-
-    def attached(site):
-        untouched.append(site.state())
-        assert site.run("attach", "--all", *site.chap, "--clean-secrets")[0] == 0
-
-    def words(_site):
-        return ["discard", "--all"]
-
-    def finished(site, _expected, number):
-        status, text, _ = site.run(*words(site))
-        assert status == 0, text
-        assert site.state() == untouched.pop(), number
-        assert site.orphans() <= site.secrets_before and site.notes() == []
-
-    assert every_death(nursery, tmp_path, attached, words, finished) > 12
+    assert every_death(nursery, tmp_path, words, finished) > 25
