@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from acceptance import day, made, report
 from acceptance.day import Array, Day, Row, Step
 from acceptance.made import Command, Failed, Scratch
-from relvmoiscsi.cli import pool as pool_command
+from relvmoiscsi.cli import pool_connection
 from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool.connection import LOCAL, Where, connect, url_of
 
@@ -226,7 +226,7 @@ def main(argv: Optional[Sequence[str]] = None, command: Optional[Command] = None
     arguments = _parser().parse_args(argv)
     say = _say
     try:
-        where = pool_command.where(arguments)
+        where = pool_connection.where(arguments)
         if not arguments.sr:
             raise UsageError("Name the scratch SR: SR=..., by UUID or name.")
         if arguments.clean:
@@ -259,7 +259,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", default=variable("TARGET", ""), help="of the clone, if not that of the SR")
     parser.add_argument("--report", default=variable("REPORT") or "build/acceptance", help="directory of the reports")
     parser.add_argument("--clean", action="store_true", help="take away what runs that were killed have left")
-    pool_command.takes_connection(parser)
+    pool_connection.takes_connection(parser)
     parser.set_defaults(pool=variable("POOL"))
     return parser
 

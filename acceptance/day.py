@@ -13,7 +13,7 @@ from acceptance import made
 from acceptance.made import Command, Failed, Scratch
 from relvmoiscsi import __version__
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.pool import attach, luns, records
+from relvmoiscsi.pool import attach, attach_plan, luns, records
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import PoolLun
 from relvmoiscsi.pool.records import HBA_TYPE, OWN_TYPES, Portal, portal_of
@@ -181,8 +181,8 @@ def _probe_untouched(day: Day) -> str:
 
 
 def _resignature(day: Day) -> str:
-    wanted = attach.Wanted(run=made.NOTE[len(records.AT_WORK) :] + day.run)
-    (result,) = attach.resignature_all(day.calls, records.read(day.calls), [day.clone], wanted)
+    wanted = attach_plan.Wanted(run=made.NOTE[len(records.AT_WORK) :] + day.run, attaches=False)
+    (result,) = attach.attach(day.calls, records.read(day.calls), [day.clone], wanted)
     if result.error is not None:
         raise result.error
     expect("the result", result.status, attach.NEW_IDS)

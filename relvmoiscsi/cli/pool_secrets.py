@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command for Secrets with CHAP passwords that calls have left in a pool."""
+"""Secrets with CHAP passwords that calls have left in a pool: `secrets`, and the option --clean-secrets."""
 
 import argparse
 import time
-from typing import Callable, Dict, List
+from typing import Dict, List
 
 from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.pool_connection import first_line, opened
 from relvmoiscsi.cli.pool_vms import Tools
-from relvmoiscsi.pool import orphans
-from relvmoiscsi.wording import counted
+from relvmoiscsi.pool import orphans, secrets
+from relvmoiscsi.pool.calls import Calls, PoolFailure
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.wording import counted, printable
 
 _SECRETS = """\
 xapi makes a Secret for each call with a CHAP password and never removes the Secret. The command lists Secrets
@@ -23,23 +26,22 @@ example:
   relvmoiscsi pool secrets --remove"""
 
 
-def add_command(tools: Tools, first_line: Callable[[str], str]) -> None:
-    """Describe the command; `first_line` reads a file with a password."""
+def add_command(tools: Tools) -> None:
+    """Describe the command and its arguments."""
     parser = tools.command("secrets", _secrets, "list or remove unused Secrets with CHAP passwords", _SECRETS)
     parser.add_argument("--remove", action="store_true", help="destroy the listed Secrets")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--chap-password-file", metavar="FILE", help="also find this CHAP password, which no SR uses now"
     )
-    parser.set_defaults(tools=tools, first_line=first_line)
 
 
 def _secrets(arguments: argparse.Namespace) -> Answer:
     if arguments.remove:
         must_be_able_to_ask(arguments)
     file = arguments.chap_password_file
-    passwords: List[str] = [arguments.first_line(file)] if file else []
-    with arguments.tools.opened(arguments) as (calls, pool):
+    passwords: List[str] = [first_line(file)] if file else []
+    with opened(arguments) as (calls, pool):
         found = orphans.find(calls, pool, passwords)
         if not arguments.remove or not found:
             return _listed(found)
@@ -59,3 +61,17 @@ def _listed(found: Dict[str, str]) -> Answer:
     lines.append(f"{len(found)} Secrets hold a CHAP password and are unused; --remove destroys the Secrets.")
     text = "\n".join(lines) if found else "There is no unused Secret with a CHAP password of this pool."
     return Answer({"secrets": sorted(found.values()), "removed": False}, text)
+
+
+def clean(calls: Calls, pool: Pool, is_dry: bool) -> None:
+    """Destroy the Secrets of killed runs, for --clean-secrets. The command has done its work before: a failure is said,
+    and the command's answer is not lost.
+    """
+    try:
+        left = secrets.left_behind(calls, pool, time.time())
+        if is_dry:
+            say(f"{len(left)} Secrets of killed runs would be destroyed.")
+        else:
+            say(f"{secrets.clean(calls, left)} Secrets of killed runs were destroyed.")
+    except PoolFailure as failure:
+        say(printable(f"The Secrets of killed runs could not be destroyed: {failure}"))

@@ -1,29 +1,28 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""From clones to attached copies on all hosts. Every step may be repeated; whoever was killed begins anew.
+"""From clones to attached copies on all hosts. Every step may be repeated: after a kill, the next run begins anew.
 
     1 resignature   SR.create of type relvmoiscsi or relvmohba, whose success is a failure text; the probe then tells
                     the new SR
-    2 introduce     the new SR as lvmoiscsi or lvmohba, with marks: of which SR it is the copy, and on which LUN.
-                    gc=false keeps the storage manager's coalescing away, indestructible=true SR.destroy, which wipes a
-                    LUN. No host has it yet.
-                    All LUNs of a target come to the end of these steps before the first of them is plugged: a host
-                    that logs in or scans sees every LUN of it, and an untouched clone keeps its original from being
-                    plugged again. Where a clone does not get its new identities, no LUN of the target is plugged.
-                    What an array maps to adapters is seen at once, and counts as one target.
-    3 plug          hosts with a session add the LUN to it (hosts.py); then on the master, then on the others; one that
-                    is down is finished by the next run
-    4 scan, label   VDIs appear with the names that they have on the LUN; tags and other_config come from the original's
+    2 introduce     the new SR as lvmoiscsi or lvmohba, with marks: the SR of which it is the copy, and its LUN.
+                    gc=false stops the coalescing of the storage manager. indestructible=true stops SR.destroy, which
+                    wipes a LUN. No host has the SR yet.
+                    All LUNs of a target end these steps before a host plugs the first of them: a host that logs in or
+                    scans sees every LUN of the target, and cannot plug an original again while the host sees an
+                    untouched clone. If a clone does not get its new identities, no LUN of the target is plugged.
+                    A host sees at once what an array maps to its adapters: all of that counts as one target.
+    3 plug          hosts with a session add the LUN to the session (hosts.py). Then the master plugs the SR, then the
+                    other hosts do. The next run finishes a host that is down.
+    4 scan, label   VDIs appear with the names that they have on the LUN. Tags and other_config come from the original.
 
-What is in 2 to 4 already is left as it is; attach_plan says which steps there are. Nothing here calls SR.destroy, or
+A run leaves what is done already in 2 to 4; attach_plan says which steps there are. Nothing here calls SR.destroy, or
 SR.create of another type.
 """
 
-import string
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, TypeVar
 
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import attach_plan, hosts, jobs, lock, luns, marks, secrets, vdis
-from relvmoiscsi.pool.attach_plan import LunPlan, Originals, marks_of, verify_no_database, verify_not_overwritten
+from relvmoiscsi.pool.attach_plan import LunPlan, Originals, Wanted
 from relvmoiscsi.pool.calls import Calls, PoolFailure, Record
 from relvmoiscsi.pool.luns import (
     ATTACHABLE,
@@ -34,7 +33,6 @@ from relvmoiscsi.pool.luns import (
     UNFINISHED,
     UNKNOWN_SR,
     UNSEEN,
-    UNTOUCHED,
     PoolLun,
 )
 from relvmoiscsi.pool.records import AT_WORK, ORIGINAL_SR, SCSI_ID, Pool
@@ -46,30 +44,18 @@ _DONE_CODE, _DONE_TEXT = "SR_BACKEND_FAILURE_1", "has been successfully resigned
 #: device-config of our types beside the LUN; drivers/ReLVMoISCSISR and drivers/ReLVMoHBASR describe it
 _CREATE = {"clear-metadata-vdi": "true", "resign": "true"}
 
-NAME = "{sr} {date}"
-
 #: status of a LUN
 DONE, ALREADY, PARTIAL, FAILED = "attached", "already attached", "partial", "failed"
-#: the same, where it is not to be attached
+#: status of a LUN that gets new identities alone
 NEW_IDS, HAD_IDS = "resignatured", "already resignatured"
 
 RESIGNATURING, INTRODUCING, ATTACHING = "resignature", "introduce", "attach"
 
 Found = TypeVar("Found")
 
-BEGUN, OVER, ENDED = "begun", "over", "ended"  #: a step; ENDED is one that has failed
+BEGUN, OVER, ENDED = "begun", "over", "ended"  #: a step; ENDED: the step has failed
 #: is told the SCSIid, the step, and how it stands with it
 Progress = Callable[[str, str, str], None]
-
-
-class Wanted(NamedTuple):
-    """What is to become of the LUNs."""
-
-    name: str = NAME  #: of the new SRs: {sr}, {date}, {scsi_id}
-    date: str = ""
-    run: str = ""  #: identifies the run in the marks
-    jobs: int = jobs.MOST
-    leave_others: bool = False  #: hosts may see untouched clones of this pool
 
 
 class Attached(NamedTuple):
@@ -109,9 +95,9 @@ def choose(
 ) -> List[PoolLun]:
     """The LUNs that are meant: by SCSIid, as copies of SRs (UUIDs), or all that are copies beyond doubt.
 
-    What may be in use in another pool is taken where it is named: one with new identities by its SCSIid, one with an
-    SR that this pool does not know if the caller vouches for it, too (`are_clones`). What could not be looked at is
-    left out; `unseen` has it. Raises NotFound, Refused, UsageError.
+    A LUN that another pool may use must be named: by its SCSIid where it has new identities; where this pool does not
+    know the SR, the caller must also vouch for the LUN (`are_clones`). LUNs that could not be looked at are left out;
+    `unseen` gives them. Raises NotFound, Refused, UsageError.
     """
     if not scsi_ids and not of and not everything:
         raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
@@ -179,15 +165,10 @@ def _verify_attachable(lun: PoolLun, are_clones: bool) -> None:
         raise Refused(f"The LUN {lun.scsi_id} is {lun.kind}: the LUN holds no SR to attach. {lun.problem}".strip())
 
 
-def left_untouched(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> List[PoolLun]:
-    """The untouched clones that nobody has named, behind a target that is about to be used."""
-    iqns = {lun.portal.iqn for lun in chosen}
-    return [lun for lun in found if lun.is_untouched and lun.portal.iqn in iqns and lun not in chosen]
-
-
 def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> None:
-    """Raises Refused where an untouched clone would be seen by every host."""
-    left = left_untouched(found, chosen)
+    """Raises Refused where every host would see an untouched clone that is not among the chosen LUNs."""
+    iqns = {lun.portal.iqn for lun in chosen}
+    left = [lun for lun in found if lun.is_untouched and lun.portal.iqn in iqns and lun not in chosen]
     if left:
         raise Refused(
             "The same target has clones that you did not select: {}. A host that logs in sees these clones too. "
@@ -196,47 +177,7 @@ def verify_none_left(found: Sequence[PoolLun], chosen: Sequence[PoolLun]) -> Non
         )
 
 
-def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, str]:
-    """The name of each new SR, by SCSIid: no two alike. Raises UsageError for a template that cannot be one."""
-    taken = {str(sr["name_label"]) for sr in pool.srs.values()}
-    found = {}
-    for lun in chosen:
-        wish = _name(wanted, lun)
-        name, number = wish, 2
-        while name in taken:
-            name, number = f"{wish} ({number})", number + 1
-        taken.add(name)
-        found[lun.scsi_id] = name
-    return found
-
-
-def _name(wanted: Wanted, lun: PoolLun) -> str:
-    verify_template(wanted.name)
-    return wanted.name.format(sr=lun.name or lun.of_sr or lun.scsi_id, date=wanted.date, scsi_id=lun.scsi_id)
-
-
-def verify_template(template: str) -> None:
-    """Raises UsageError for a template that cannot be one."""
-    try:
-        used = [part for part in string.Formatter().parse(template) if part[1] is not None]
-    except ValueError as error:
-        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
-    if any(field not in ("sr", "date", "scsi_id") or form or conversion for _, field, form, conversion in used):
-        raise UsageError(f"--name {template!r} may contain only the fields sr, date and scsi_id in braces.")
-
-
 # --- attach
-
-
-def plan(
-    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, found: Sequence[PoolLun] = ()
-) -> List[LunPlan]:
-    """What there is to do with the chosen LUNs of those found, in their order. Nothing is changed.
-
-    Raises UsageError, PoolFailure.
-    """
-    planned = attach_plan.plan(calls, pool, chosen, names(pool, chosen, wanted), wanted.run)
-    return planned if wanted.leave_others else attach_plan.with_neighbours(planned, found)
 
 
 def attach(
@@ -248,7 +189,7 @@ def attach(
     found: Sequence[PoolLun] = (),
 ) -> List[Attached]:
     """Plan, and carry it out at once. Raises what both do."""
-    return carry_out(calls, pool, plan(calls, pool, chosen, wanted, found), wanted, tell)
+    return carry_out(calls, pool, attach_plan.plan(calls, pool, chosen, wanted, found), wanted, tell)
 
 
 def carry_out(
@@ -262,11 +203,6 @@ def carry_out(
     with lock.held(calls, [lun.scsi_id for lun in todo], "attach") as held:
         _verify_as_planned(calls, pool, todo)
         return _carry_out(calls, held, pool, planned, wanted, tell)
-
-
-def verify_free(calls: Calls, planned: Sequence[LunPlan]) -> None:
-    """Raises Refused where another client works on a LUN with which there is something to do; PoolFailure."""
-    lock.verify_free(calls, [row.lun.scsi_id for row in planned if row.steps])
 
 
 def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> None:
@@ -286,28 +222,23 @@ def _verify_as_planned(calls: Calls, pool: Pool, todo: Sequence[PoolLun]) -> Non
 def _carry_out(
     calls: Calls, held: lock.Held, pool: Pool, planned: Sequence[LunPlan], wanted: Wanted, tell: Progress
 ) -> List[Attached]:
+    """The pool keeps a note of each LUN that gets a new SR, or only new identities, until the SR bears our marks."""
     originals, sessions = Originals(pool), hosts.Sessions(pool)
     own_ids: Set[str] = set()  #: SCSIids of the LUNs that are seen to have identities of their own
 
-    def new_ids(one: Calls, row: LunPlan) -> LunPlan:
+    def introduced(one: Calls, row: LunPlan) -> LunPlan:
         if row.refusal is not None:
             raise row.refusal
-        if not row.resignatures:
-            return row
-        held.verify(one)
-        return row._replace(lun=_told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun)))
-
-    def ids(one: Calls, row: LunPlan) -> LunPlan:
-        if row.lun.kind != ATTACHED:
+        if row.resignatures:
+            held.verify(one)
+            _told(tell, row.lun, RESIGNATURING, lambda: create(one, pool, row.lun))
+        if row.resignatures or row.attaches and row.lun.kind != ATTACHED:
             row = row._replace(lun=identified(one, pool, row.lun))  # the LUN tells its database, and its SR
         own_ids.add(row.lun.scsi_id)
+        if row.steps and row.attaches:
+            held.verify(one)
+            row = _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
         return row
-
-    def sr(one: Calls, row: LunPlan) -> LunPlan:
-        if not row.steps:
-            return row
-        held.verify(one)
-        return _told(tell, row.lun, INTRODUCING, lambda: introduce(one, row, wanted.run))
 
     def plugged(one: Calls, row: LunPlan) -> Attached:
         attach_plan.verify_neighbours(row, own_ids)  # all of them have come so far, or have ended
@@ -316,52 +247,32 @@ def _carry_out(
         return complete(one, pool, row, originals, sessions)
 
     def whole(one: Calls, row: LunPlan) -> Attached:
+        if not row.attaches:
+            status = NEW_IDS if row.resignatures else HAD_IDS
+            return Attached(row.lun.scsi_id, status, row.lun.sr_uuid, row.lun.of_sr)
         try:
             return _told(tell, row.lun, ATTACHING, lambda: plugged(one, row)) if row.steps else plugged(one, row)
         except RelvmoiscsiError as error:
             return Attached(row.lun.scsi_id, FAILED, row.lun.sr_uuid, row.lun.of_sr, error=error)
 
-    steps: List[Callable[[Calls, Any], Any]] = [new_ids, ids, sr, whole]
     chosen = [row.lun for row in planned]
-    group = attach_plan.seen_together(chosen)
-    together = jobs.Together(steps.index(whole), lambda row: group(row.lun))
-    new = [row.lun.scsi_id for row in planned if row.introduces]
+    new = [row.lun.scsi_id for row in planned if not row.sr and row.refusal is None]
     key = _begin(calls, pool, new, wanted.run)
-    done = jobs.in_steps(calls, planned, steps, wanted.jobs, together)
-    results = [_outcome(lun, outcome) for lun, outcome in zip(chosen, done)]
-    _end(calls, pool, key, new, results)
+    group = attach_plan.seen_together(chosen)
+    done = jobs.in_two_steps(calls, planned, introduced, whole, lambda row: group(row.lun), wanted.jobs)
+    results = [
+        each if isinstance(each, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=each)
+        for lun, each in zip(chosen, done)
+    ]
+    if wanted.attaches:
+        _end(calls, pool, key, new, results)
     return results
 
 
-def resignature_all(
-    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, tell: Progress = lambda *_: None
-) -> List[Attached]:
-    """Give the chosen LUNs identities of their own, and go no further; what became of each, in their order.
-
-    The pool keeps a note of each until it is attached: it is known by that as a copy of its own. Raises Refused where
-    another client works on one of the LUNs; PoolFailure where the pool goes away; nothing for a single LUN.
-    """
-
-    def one(calls: Calls, lun: PoolLun) -> Attached:
-        if lun.kind not in UNTOUCHED:
-            return Attached(lun.scsi_id, HAD_IDS, lun.sr_uuid, lun.of_sr)
-        new = _told(tell, lun, RESIGNATURING, lambda: resignature(calls, pool, lun))
-        return Attached(lun.scsi_id, NEW_IDS, new.sr_uuid, new.of_sr)
-
-    new = [lun.scsi_id for lun in chosen if attach_plan.sr_of(pool, lun) is None]
-    todo = [lun for lun in chosen if lun.kind in UNTOUCHED]
-    with lock.held(calls, [lun.scsi_id for lun in todo], "attach"):
-        _verify_as_planned(calls, pool, todo)
-        _begin(calls, pool, new, wanted.run)
-        done = jobs.at_once(calls, chosen, one, wanted.jobs)
-    return [_outcome(lun, each) for lun, each in zip(chosen, done)]
-
-
 def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
-    """Note in the pool which LUNs (SCSIids) get new SRs now: whoever comes after a run that was killed knows them by
-    that.
+    """Note in the pool which LUNs (SCSIids) get new SRs now: after a kill, the next run knows these LUNs by the note.
 
-    Gives the note's key; "" where there is nothing to be noted. Raises PoolFailure.
+    Gives the key of the note; "" where there is nothing to note. Raises PoolFailure.
     """
     begun = {scsi_id for scsi_id in new if not pool.is_begun(scsi_id)}
     if not begun:
@@ -373,7 +284,7 @@ def _begin(calls: Calls, pool: Pool, new: Iterable[str], run: str) -> str:
 
 
 def _end(calls: Calls, pool: Pool, key: str, new: Iterable[str], results: Sequence[Attached]) -> None:
-    """Take away the notes whose LUNs all have marked SRs now; what is left is for the next run."""
+    """Remove the notes whose LUNs all have marked SRs now. The next run removes the other notes."""
     marked = {result.scsi_id for result in results if result.sr_uuid}
     marked |= {str(sr["other_config"].get(SCSI_ID)) for _, sr in pool.copies()}
     notes = dict(pool.at_work)
@@ -398,20 +309,9 @@ def _told(tell: Progress, lun: PoolLun, step: str, work: Callable[[], Found]) ->
     return found
 
 
-def _outcome(lun: PoolLun, outcome: Union[Attached, RelvmoiscsiError]) -> Attached:
-    return outcome if isinstance(outcome, Attached) else Attached(lun.scsi_id, FAILED, of_sr=lun.of_sr, error=outcome)
-
-
-def resignature(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """The LUN with identities of its own, and which they are. Raises PoolFailure, Refused."""
-    return identified(calls, pool, create(calls, pool, lun))
-
-
-def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
-    """Give the LUN identities of its own. One that has them answers the same without a write. Raises PoolFailure,
-    Refused.
-    """
-    verify_not_overwritten(pool, lun)
+def create(calls: Calls, pool: Pool, lun: PoolLun) -> None:
+    """Give the LUN identities of its own, unless it has them. Raises PoolFailure, Refused."""
+    attach_plan.verify_not_overwritten(pool, lun)
     try:
         config = {**secrets.uncopied(lun.portal.config(lun.scsi_id)), **_CREATE}
         calls.run("SR.create", pool.master, config, "0", "relvmoiscsi", "", lun.portal.own_type, "user", True, {})
@@ -422,7 +322,6 @@ def create(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
         raise PoolFailure(
             f"SR.create of type {lun.portal.own_type} made an SR, which must never happen. Check the SRs of the pool."
         )
-    return lun
 
 
 def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
@@ -430,7 +329,7 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
     on = luns.on_lun(calls, pool, lun.portal, lun.scsi_id)
     if on.state != RESIGNATURED or not on.sr_uuid:
         raise PoolFailure(f"The LUN was resignatured, but its probe reports {on.state}. {on.problem}".strip())
-    verify_no_database(pool, lun.scsi_id, on.metadata_of)
+    attach_plan.verify_no_database(pool, lun.scsi_id, on.metadata_of)
     of_sr = on.old_uuid or lun.of_sr
     return lun._replace(kind=RESIGNATURED, sr_uuid=on.sr_uuid, of_sr=of_sr, old_vdis=on.old_vdis)
 
@@ -438,7 +337,7 @@ def identified(calls: Calls, pool: Pool, lun: PoolLun) -> PoolLun:
 def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     """The plan with the LUN's new SR, in the pool, with our marks and on no host yet. Raises PoolFailure, Refused."""
     if not row.introduces:
-        for key, text in row.marks.items():  # what others set meanwhile stays
+        for key, text in row.marks.items():  # what another client has set meanwhile stays
             marks.add(calls, "SR", row.sr, key, text)
         return row
     lun = row.lun
@@ -448,20 +347,13 @@ def introduce(calls: Calls, row: LunPlan, run: str) -> LunPlan:
     except PoolFailure as failure:
         if failure.code != "SR_UUID_EXISTS":
             raise
-        return _introduced_already(calls, row, run)
-    calls.call("SR.set_other_config", ref, marks_of(lun, run))
+        ref = str(calls.call("SR.get_by_uuid", lun.sr_uuid))  # an answer was lost, and XenAPI made the call again
+        record: Record = calls.call("SR.get_record", ref)
+        attach_plan.verify_same(record, lun)
+        missing = attach_plan.missing_marks(record, lun, run)
+        return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
+    calls.call("SR.set_other_config", ref, attach_plan.marks_of(lun, run))
     return row._replace(sr=ref)
-
-
-def _introduced_already(calls: Calls, row: LunPlan, run: str) -> LunPlan:
-    """The plan with the SR that is there already: the answer was lost, and XenAPI has made the call twice. Raises
-    PoolFailure, Refused.
-    """
-    ref = str(calls.call("SR.get_by_uuid", row.lun.sr_uuid))
-    record: Record = calls.call("SR.get_record", ref)
-    attach_plan.verify_same(record, row.lun)
-    missing = {key: text for key, text in marks_of(row.lun, run).items() if key not in record["other_config"]}
-    return introduce(calls, row._replace(sr=ref, name=str(record["name_label"]), marks=missing), run)
 
 
 def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessions: hosts.Sessions) -> Attached:
@@ -488,8 +380,3 @@ def complete(calls: Calls, pool: Pool, row: LunPlan, originals: Originals, sessi
         on_hosts,
         vdis.pairs(lun.sr_uuid, copies, old),
     )
-
-
-def are_whole(results: Iterable[Attached]) -> bool:
-    """Is every LUN attached on every host?"""
-    return all(result.status in (DONE, ALREADY) for result in results)

@@ -5,12 +5,13 @@ A plan is computed from what the pool and the probes have said; nothing is chang
 step of `attach`, and `attach` takes no other step.
 """
 
+import string
 import threading
 from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from relvmoiscsi.errors import Refused, RelvmoiscsiError
+from relvmoiscsi.errors import Refused, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import hosts, vdis
+from relvmoiscsi.pool import hosts, jobs, vdis
 from relvmoiscsi.pool.calls import Calls, Record, Records
 from relvmoiscsi.pool.hosts import HostPlan
 from relvmoiscsi.pool.luns import ATTACHED, RESIGNATURED, UNTOUCHED, PoolLun
@@ -34,6 +35,20 @@ class Step(NamedTuple):
         return {"step": self.what, "on": self.on or None}
 
 
+NAME = "{sr} {date}"
+
+
+class Wanted(NamedTuple):
+    """What is to become of the LUNs."""
+
+    name: str = NAME  #: of the new SRs: {sr}, {date}, {scsi_id}
+    date: str = ""
+    run: str = ""  #: identifies the run in the marks
+    jobs: int = jobs.MOST
+    leave_others: bool = False  #: hosts may see untouched clones of this pool
+    attaches: bool = True  #: False: the LUNs get new identities, and the pool gets no SR
+
+
 class LunPlan(NamedTuple):
     """What there is to do with a LUN."""
 
@@ -48,10 +63,11 @@ class LunPlan(NamedTuple):
     refusal: Optional[RelvmoiscsiError] = None  #: why nothing can be done
     neighbours: Sequence[str] = ()  #: SCSIids of the clones that must have new identities before a host plugs the SR
     unplugged: Optional[RelvmoiscsiError] = None  #: why no host will plug the SR: a neighbour is refused
+    attaches: bool = True  #: False: the LUN gets new identities, and the pool gets no SR
 
     @property
     def introduces(self) -> bool:
-        return not self.sr and self.refusal is None
+        return self.attaches and not self.sr and self.refusal is None
 
     @property
     def steps(self) -> List[Step]:
@@ -116,13 +132,45 @@ class LunPlan(NamedTuple):
 _JOINED = {INTRODUCE: " as", CREATE_PBD: " on", PLUG: " on"}
 
 
-def plan(calls: Calls, pool: Pool, chosen: Sequence[PoolLun], named: Mapping[str, str], run: str) -> List[LunPlan]:
-    """What there is to do with these LUNs, in their order; `named` are the names of new SRs, by SCSIid.
+def names(pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted) -> Dict[str, str]:
+    """The name of each new SR, by SCSIid: no two alike. Raises UsageError for a template that cannot be one."""
+    verify_template(wanted.name)
+    taken = {str(sr["name_label"]) for sr in pool.srs.values()}
+    found = {}
+    for lun in chosen:
+        wish = wanted.name.format(sr=lun.name or lun.of_sr or lun.scsi_id, date=wanted.date, scsi_id=lun.scsi_id)
+        name, number = wish, 2
+        while name in taken:
+            name, number = f"{wish} ({number})", number + 1
+        taken.add(name)
+        found[lun.scsi_id] = name
+    return found
 
-    Raises PoolFailure.
+
+def verify_template(template: str) -> None:
+    """Raises UsageError for a template that cannot be one."""
+    if not template.strip():
+        raise UsageError("--name is empty: give the SRs a name.")
+    try:
+        used = [part for part in string.Formatter().parse(template) if part[1] is not None]
+    except ValueError as error:
+        raise UsageError(f"--name {template!r} cannot be read: {error}.") from error
+    if any(field not in ("sr", "date", "scsi_id") or form or conversion for _, field, form, conversion in used):
+        raise UsageError(f"--name {template!r} may contain only the fields sr, date and scsi_id in braces.")
+
+
+def plan(
+    calls: Calls, pool: Pool, chosen: Sequence[PoolLun], wanted: Wanted, found: Sequence[PoolLun] = ()
+) -> List[LunPlan]:
+    """What there is to do with the chosen LUNs, in their order; `found` are all LUNs that the pool sees.
+
+    Raises UsageError for a template of names that cannot be one, PoolFailure.
     """
-    originals = Originals(pool)
-    return [_planned(calls, pool, lun, named[lun.scsi_id], run, originals) for lun in chosen]
+    if not wanted.attaches:
+        return [_only_identities(pool, lun) for lun in chosen]
+    originals, named = Originals(pool), names(pool, chosen, wanted)
+    planned = [_planned(calls, pool, lun, named[lun.scsi_id], wanted.run, originals) for lun in chosen]
+    return planned if wanted.leave_others else with_neighbours(planned, found)
 
 
 def _planned(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, originals: "Originals") -> LunPlan:
@@ -141,11 +189,21 @@ def _planned(calls: Calls, pool: Pool, lun: PoolLun, name: str, run: str, origin
         lun,
         str(record["name_label"]),
         sr,
-        marks={key: text for key, text in marks_of(lun, run).items() if key not in record["other_config"]},
+        marks=missing_marks(record, lun, run),
         hosts=on,
         scans=not copies or any(host.creates or host.plugs for host in on),
         labels=not copies or _is_to_be_labelled(calls, lun, copies, originals),
     )
+
+
+def _only_identities(pool: Pool, lun: PoolLun) -> LunPlan:
+    """The plan for a LUN that gets new identities and no SR. Pure."""
+    row = LunPlan(lun, "", sr_of(pool, lun) or "", attaches=False)
+    try:
+        verify_not_overwritten(pool, lun)
+    except Refused as refusal:
+        return row._replace(refusal=refusal)
+    return row._replace(resignatures=lun.kind in UNTOUCHED)
 
 
 def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
@@ -157,8 +215,8 @@ def seen_together(chosen: Sequence[PoolLun]) -> Callable[[PoolLun], str]:
 def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> List[LunPlan]:
     """The same plans, where each SR that is to be plugged waits for the untouched clones that a plug shows to a host.
 
-    An SR beside a clone that is refused is introduced, and not plugged. So is one beside a clone, of those found, with
-    which a run has begun and which cannot be looked at: the master may be at work on it. Pure.
+    An SR beside a refused clone is introduced, and not plugged. The same holds beside a clone with which a run has
+    begun and which cannot be looked at: the master may be at work on that clone. Pure.
     """
     group = seen_together([row.lun for row in planned])
     clones = [row.lun for row in planned if row.lun.is_untouched] + [lun for lun in found if lun.may_be_untouched]
@@ -176,7 +234,7 @@ def with_neighbours(planned: Sequence[LunPlan], found: Sequence[PoolLun]) -> Lis
 
 
 def verify_neighbours(row: LunPlan, own_ids: AbstractSet[str]) -> None:
-    """Raises Refused where a neighbour is not one of those with identities of their own (SCSIids)."""
+    """Raises Refused where a neighbour is not among the LUNs (SCSIids) that have identities of their own."""
     left = [scsi_id for scsi_id in row.neighbours if scsi_id not in own_ids]
     if left:
         raise Refused(
@@ -195,6 +253,11 @@ def sr_of(pool: Pool, lun: PoolLun) -> Optional[str]:
 def marks_of(lun: PoolLun, run: str) -> Dict[str, str]:
     """What other_config of the SR on this LUN is to have; ORIGINAL_SR, which makes it a copy of ours, is the last."""
     return {**_FLAGS, SCSI_ID: lun.scsi_id, RUN: run, ORIGINAL_SR: lun.of_sr}
+
+
+def missing_marks(record: Record, lun: PoolLun, run: str) -> Dict[str, str]:
+    """Those of `marks_of` that the SR with this record lacks."""
+    return {key: text for key, text in marks_of(lun, run).items() if key not in record["other_config"]}
 
 
 def _is_to_be_labelled(calls: Calls, lun: PoolLun, copies: Records, originals: "Originals") -> bool:
@@ -260,7 +323,7 @@ class Originals:
             return self._known[sr_uuid]
 
     def by_ids(self, calls: Calls, new_sr: str, copies: Records) -> str:
-        """The SR (UUID) whose VDIs these are, of a LUN that does not say it any more: new ids follow from old ones.
+        """The original SR (UUID) of these VDIs, where the LUN does not say it any more: new ids follow from old ids.
 
         "" where the pool has none of them. Raises PoolFailure.
         """

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Type
 from xml.parsers import expat
 
-from relvmoiscsi.errors import RelvmoiscsiError
+from relvmoiscsi.errors import NotFound, RelvmoiscsiError
 from relvmoiscsi.host.xapi.sdk import GONE, reason
 
 EVENT_SECONDS = 30.0
@@ -40,11 +40,17 @@ class PoolFailure(RelvmoiscsiError):
     def __init__(self, message: str, description: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.description = list(description)
+        if self.code in _NOT_THERE:
+            self.exit_status = NotFound.exit_status
 
     @property
     def code(self) -> str:
         """The first word of xapi's error: "UUID_INVALID"; "" where it gave none."""
         return self.description[0] if self.description else ""
+
+
+#: what a driver answers for a LUN, an IQN, a name or a portal that is not there; sr_driver/codes.py has the numbers
+_NOT_THERE = [f"SR_BACKEND_FAILURE_{number}" for number in (67, 96, 107, 140, 141)]
 
 
 class PoolGone(PoolFailure):
@@ -67,7 +73,7 @@ class Calls:
     """A session on the master.
 
     `proxy` has xapi's methods (XenAPI.Session), and `refusal` is what it raises for xapi's errors (XenAPI.Failure);
-    `another` opens one more connection for the same session, `http` one for what does not go as a call.
+    `another` opens one more connection for the session; `http` opens a connection for a GET or PUT.
     """
 
     _borrowed = ""  #: the session, where it is another one's
@@ -101,7 +107,7 @@ class Calls:
             raise
 
     def records(self, kind: str, **equal: str) -> Records:
-        """All records of a class, or those whose fields have these values. Raises PoolFailure."""
+        """All records of a class, or the records whose fields have these values. Raises PoolFailure."""
         if not equal:
             found: Records = self.call(kind + ".get_all_records")
         else:
@@ -158,14 +164,14 @@ class Calls:
         return other
 
     def close(self) -> None:
-        """End the connection, and not the session; but for one that XenAPI has made for this connection alone, when
-        xapi had ended the one before.
+        """End the connection, and not the session. XenAPI logs in again where xapi has ended the session: that session
+        belongs to this connection alone, and ends.
         """
         if self._borrowed and str(self._proxy._session) != self._borrowed:
             try:
                 self.call("session.logout")
             except PoolFailure:
-                pass  # the pool went away, or will end a session that nobody uses
+                pass  # the pool went away, or will end an unused session
         self._disconnect()
 
     def _disconnect(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Log in to a pool: on its master, wherever the login was sent, by HTTPS that is verified unless somebody says no.
+"""Log in to a pool: on its master, whichever host the caller names, by HTTPS. Certificates are verified by default.
 
     https://HOST    the usual way; HOST alone means the same
     http://HOST     in clear: for tests, and where a tunnel is around it
@@ -34,7 +34,7 @@ class Where(NamedTuple):
     pool: str  #: URL, name or address of any host of it; or LOCAL
     user: str = "root"
     password: str = ""
-    ca: Optional[str] = None  #: file of certificates that are believed; None: those this machine believes
+    ca: Optional[str] = None  #: file of trusted certificates; None: those that this machine trusts
     insecure: bool = False  #: accept any certificate
     timeout: float = TIMEOUT_SECONDS
     socket_path: str = THIS_HOST.xapi_socket
@@ -52,7 +52,7 @@ def connect(where: Where) -> Iterator[Calls]:
         try:
             calls.call("session.logout")
         except PoolFailure:
-            pass  # the pool went away, or will end a session that nobody uses
+            pass  # the pool went away, or will end an unused session
         calls.close()
 
 

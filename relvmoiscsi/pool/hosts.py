@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""One SR on every host of the pool: PBDs, plugged on the master first; a host that is down is passed over and told.
+"""One SR on every host of the pool: PBDs, plugged on the master first. A host that is down is left out and named.
 
 A host with an iSCSI session to the target does not find a LUN that was mapped later: the storage manager logs in for a
-plug, and a session that is there already is not scanned. So before the plug, the host plugin of each host adds this one
-LUN to the sessions of its host. That shows no other LUN of the target.
+plug, and does not scan a session that is there already. So before the plug, the host plugin of each host adds this one
+LUN to the sessions of its host. That shows the host no other LUN of the target.
 
-A host whose plugin does not do that is asked for the storage manager's own list of LUNs (SR.probe without SCSIid, which
-fails with the list): the list scans the session for all LUNs. A host without a session of an SR is not asked for it:
-its plug logs in, and the list would end the session of somebody else there.
+Where the plugin does not add LUNs, the client asks the host for the storage manager's own list of LUNs (SR.probe
+without SCSIid, which fails with the list): the list scans the session for all LUNs. The client does not ask a host
+without a session of an SR: the plug logs in there, and the list would end a session that a person has opened there.
 Source: sm BaseISCSI.py attach and detach, iscsilib.py refresh_luns, LVHDoISCSISR.py _LUNprint, create_iscsi_sessions.
 """
 
@@ -31,7 +31,7 @@ class HostPlan(NamedTuple):
 
     host: str  #: reference
     name: str
-    pbd: str = ""  #: reference of the PBD there is; "" for one that is to be created
+    pbd: str = ""  #: reference of the PBD; "" where the PBD is to be created
     is_plugged: bool = False
     is_down: bool = False  #: and the SR is not plugged there: left for a later run
 
@@ -69,7 +69,7 @@ class Sessions:
         self._without_plugin: Set[str] = set()  #: hosts whose plugin does not add LUNs, or may not be called
 
     def show(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str], number: Optional[int]) -> None:
-        """Have those of the hosts that have a session to the target of this device-config see its LUN.
+        """Show the LUN of this device-config to the hosts that have a session to its target.
 
         `number` is what the kernel calls the LUN; None where that is not known. Raises PoolGone.
         """
@@ -90,7 +90,7 @@ class Sessions:
         return {host for host, found in problems.items() if found == []}
 
     def scan(self, calls: Calls, hosts: Sequence[str], config: Mapping[str, str]) -> None:
-        """Have those of the hosts that have a session to the target of this device-config scan it.
+        """Have the hosts that have a session to the target of this device-config scan the session.
 
         A host that gives no list is left to the plug, whose error tells more. Raises PoolGone.
         """
@@ -113,8 +113,8 @@ def _has_session(pool: Pool, host: str, iqn: str) -> bool:
 def _iqns(config: Mapping[str, str]) -> Set[str]:
     """The IQNs to which the storage manager has logged in for a PBD with this device-config.
 
-    For the IQN "*" it notes them there at the first plug: "address,port,IQN|...". One that it has not noted may be of
-    another array, where this host has a session of somebody else.
+    For the IQN "*" it notes the sessions there at the first plug: "address,port,IQN|...". An IQN that is not noted may
+    be of another array, where a person has opened the session of this host.
     """
     iqn = portal_of(config).iqn
     if "*" not in iqn:
@@ -211,4 +211,4 @@ def _pbd(calls: Calls, sr: str, host: str, config: Mapping[str, str]) -> str:
     except PoolFailure as failure:
         if failure.code != "PBD_EXISTS":
             raise
-        return failure.description[3]  # to plug one that is plugged does nothing
+        return failure.description[3]  # the next plug of a plugged PBD does nothing

@@ -34,11 +34,11 @@ class OnLun(NamedTuple):
     name_label: str = ""
     problem: str = ""
     one_vdi: str = ""  #: "is", "can be", "cannot be"
-    is_copied: bool = False  #: the new identities are those of another LUN, of which this one is a copy
+    is_copied: bool = False  #: this LUN is a copy of another LUN, and has the new identities of that
     metadata_of: Tuple[str, ...] = ()  #: references of the pools whose database a VDI on it is to hold
     old_vdis: Tuple[str, ...] = ()  #: what its VDIs were, as long as the journal is there
     vms: Tuple[str, ...] = ()  #: names of VMs whose records are on it
-    vms_saved: str = ""  #: of when those are
+    vms_saved: str = ""  #: when the records were saved
 
 
 def iqns(failure: PoolFailure) -> List[str]:

@@ -5,13 +5,13 @@
         who has the lock, on which machine, since when, for what, and when the client has refreshed the lock
 
 `what` is the SCSIid of the copy's LUN: a client locks a clone before the clone's SR exists. `restore` locks the UUID of
-the VM as well, as two copies may be restored to one VM. Keys of the pool take the role pool-operator, but for those
-that begin as these do: there vm-operator is enough, and a vm-admin may clone and restore.
+the VM as well, as two copies may be restored to one VM. Keys of the pool take the role pool-operator. Keys that begin
+with XenCenter.CustomFields take vm-operator alone, so a vm-admin may clone and restore.
 
 xapi adds a key to a map only where the map does not have the key, under the lock of its database. So of two clients
-that add the same number one gets an error. The highest number has the lock. A client refreshes its lock under the next
-number, and another client breaks a stale lock under the next number as well: only one of them succeeds. After the add a
-client looks again, and withdraws where another client's key has come meanwhile.
+that add the same number, one client gets an error. The highest number has the lock. A client refreshes its lock under
+the next number, and another client breaks a stale lock under the next number as well: only one of them succeeds. After
+the add a client looks again, and withdraws where another client's key has come meanwhile.
 
 A client that was killed leaves its lock. The lock is stale STALE_SECONDS after it was refreshed last; `unlock` breaks
 it at once. All times are the master's: no clocks of clients are compared.
@@ -27,7 +27,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import marks
@@ -74,15 +74,21 @@ class Lock(NamedTuple):
         )
 
     def is_stale(self, now: str) -> bool:
-        """Whether no client has refreshed it for STALE_SECONDS; never for one that cannot be read."""
+        """Has no client refreshed the lock for STALE_SECONDS? False for a lock that cannot be read."""
         last = _seconds(self.refreshed)
         return last is not None and (_seconds(now) or 0) - last > STALE_SECONDS
 
 
-class _Pool(NamedTuple):
+class _Seen(NamedTuple):
+    """The pool, as one call has shown it."""
+
     ref: str
-    other_config: Mapping[str, str]
-    now: str
+    master: str
+    locks: List[Lock]
+
+    def on(self, what: str) -> List[Lock]:
+        """The locks on this, the highest number last."""
+        return sorted((lock for lock in self.locks if lock.what == what), key=lambda lock: lock.number)
 
 
 def name_of(sr: Record) -> str:
@@ -91,46 +97,24 @@ def name_of(sr: Record) -> str:
 
 
 def names_of(calls: Calls, sr_uuids: Iterable[str]) -> List[str]:
-    """The same for SRs (UUIDs), also those that the pool does not have any more. Raises PoolFailure."""
+    """What is locked for the SRs with these UUIDs; for an SR that is gone, its UUID. Raises PoolFailure."""
     there = {sr["uuid"]: name_of(sr) for sr in calls.records("SR").values()}
     return [there.get(uuid, uuid) for uuid in dict.fromkeys(sr_uuids)]
 
 
-def there_are(other_config: Mapping[str, str]) -> Dict[str, Lock]:
-    """The locks in other_config of the pool, by what they are on: of several on the same the one with the highest
-    number.
-    """
-    found: Dict[str, Lock] = {}
-    for lock in _all(other_config):
-        if lock.what not in found or found[lock.what].number < lock.number:
-            found[lock.what] = lock
-    return found
-
-
-def _all(other_config: Mapping[str, str]) -> Iterator[Lock]:
-    for key, text in other_config.items():
-        what, _, number = key[len(KEY) :].rpartition(":")
-        if key.startswith(KEY) and number.isdigit():
-            try:
-                values = marks.values_of(text)
-            except ValueError:
-                values = {}  # somebody has changed it by hand: `unlock` takes it away
-            rest = [str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:]]
-            yield Lock(what, int(number), *rest)
-
-
 def read(calls: Calls) -> Dict[str, Lock]:
-    """The locks that there are, by what they are on. Raises PoolFailure."""
-    return there_are(_other_config(calls)[1])
+    """The lock with the highest number, by what is locked. Raises PoolFailure."""
+    return {lock.what: lock for lock in sorted(_look(calls).locks, key=lambda lock: lock.number)}
 
 
 def verify_free(calls: Calls, whats: Iterable[str]) -> None:
     """Raises Refused where another client has locked one of these now; PoolFailure."""
-    pool = _read(calls)
-    locks = there_are(pool.other_config)
+    seen = _look(calls)
+    now = _now(calls, seen.master)
     for what in whats:
-        if what in locks and not locks[what].is_stale(pool.now):
-            raise _refused(locks[what])
+        for lock in seen.on(what)[-1:]:
+            if not lock.is_stale(now):
+                raise _refused(lock)
 
 
 @contextmanager
@@ -165,8 +149,8 @@ class Held:
         self._busy, self._over = threading.Lock(), threading.Event()
 
     def verify(self, calls: Calls) -> None:
-        """Raises Refused where somebody has broken one of the locks: whoever has it works on the copy now. To be called
-        before each step that changes something. PoolFailure.
+        """Call this before each step that changes something. Raises Refused where another client has broken a lock of
+        this run, and may work on the copy now; PoolFailure.
         """
         locks = read(calls)
         for what in self._whats:
@@ -183,24 +167,25 @@ class Held:
             self._take(what)
 
     def _take(self, what: str) -> None:
-        pool = _read(self._calls)
-        self._values.setdefault("since", pool.now)
-        before = [lock for lock in _all(pool.other_config) if lock.what == what]
-        last = max(before, key=lambda lock: lock.number, default=None)
-        if last is not None and not last.is_stale(pool.now):
-            raise _refused(last)
-        self._add(self._calls, pool, what, last.number + 1 if last is not None else 1)
-        after = {lock.key: lock for lock in _all(_other_config(self._calls)[1]) if lock.what == what}
-        others = [lock for key, lock in after.items() if lock.token != self._values["token"] and lock not in before]
-        if others:
-            raise _refused(max(others, key=lambda lock: lock.number))
+        seen = _look(self._calls)
+        now = _now(self._calls, seen.master)
+        self._values.setdefault("since", now)
+        before = seen.on(what)
+        if before and not before[-1].is_stale(now):
+            raise _refused(before[-1])
+        self._add(self._calls, seen.ref, what, before[-1].number + 1 if before else 1, now)
+        new = [lock for lock in _look(self._calls).on(what) if lock not in before and not self._is_mine(lock)]
+        if new:
+            raise _refused(new[-1])
         for lock in before:
-            self._calls.call("pool.remove_from_other_config", pool.ref, lock.key)
+            _remove(self._calls, seen.ref, lock)
 
-    def _add(self, calls: Calls, pool: _Pool, what: str, number: int) -> None:
-        text = marks.text_of({**self._values, "refreshed": pool.now})
+    def _is_mine(self, lock: Lock) -> bool:
+        return lock.token == self._values["token"]
+
+    def _add(self, calls: Calls, ref: str, what: str, number: int, now: str) -> None:
         self._numbers[what] = number
-        marks.add(calls, "pool", pool.ref, f"{KEY}{what}:{number}", text)
+        marks.add(calls, "pool", ref, f"{KEY}{what}:{number}", marks.text_of({**self._values, "refreshed": now}))
 
     def keep_fresh(self) -> None:
         """Have a thread refresh the locks until they are released."""
@@ -220,16 +205,17 @@ class Held:
             calls.close()
 
     def refresh(self, calls: Calls) -> None:
-        """Say that this run is alive. Raises Refused where somebody has broken a lock, PoolFailure."""
+        """Say that this run is alive. Raises Refused where another client has broken a lock; PoolFailure."""
         with self._busy:
             if self._over.is_set():
                 return
             self.verify(calls)
-            pool = _read(calls)
+            seen = _look(calls)
+            now = _now(calls, seen.master)
             for what in self._whats:
                 old = self._numbers[what]
-                self._add(calls, pool, what, old + 1)
-                calls.call("pool.remove_from_other_config", pool.ref, f"{KEY}{what}:{old}")
+                self._add(calls, seen.ref, what, old + 1, now)
+                calls.call("pool.remove_from_other_config", seen.ref, f"{KEY}{what}:{old}")
 
     def release(self) -> None:
         """Take away what this run has added, and what is stale. A lock that another client has is left.
@@ -241,7 +227,11 @@ class Held:
         for _ in range(_RELEASE_TRIES):
             try:
                 with self._busy:
-                    self._remove()
+                    seen = _look(self._calls)
+                    now = _now(self._calls, seen.master)
+                    for lock in seen.locks:
+                        if self._is_mine(lock) or lock.is_stale(now):
+                            _remove(self._calls, seen.ref, lock)
                 break
             except PoolFailure:
                 pass  # the error that has ended the work is the one to tell
@@ -250,23 +240,17 @@ class Held:
         if stop is not None:
             raise stop
 
-    def _remove(self) -> None:
-        pool = _read(self._calls)
-        for lock in _all(pool.other_config):
-            if lock.token == self._values["token"] or lock.is_stale(pool.now):
-                self._calls.call("pool.remove_from_other_config", pool.ref, lock.key)
-
 
 def unlock(calls: Calls, lock: Lock) -> List[Lock]:
-    """Break a lock, and the others of the same run; what was broken. Raises PoolFailure."""
+    """Break a lock and the other locks of the same run. Gives what was broken. Raises PoolFailure."""
     broken: Dict[str, Lock] = {}
     for _ in range(_MOST_ROUNDS):
-        ref, other_config = _other_config(calls)
-        there = [each for each in _all(other_config) if each.key == lock.key or each.token == lock.token != _UNREADABLE]
+        seen = _look(calls)
+        there = [each for each in seen.locks if each.key == lock.key or each.token == lock.token != _UNREADABLE]
         if not there:
             break
         for each in there:
-            calls.call("pool.remove_from_other_config", ref, each.key)
+            _remove(calls, seen.ref, each)
             broken[each.what] = each
     return [broken[what] for what in sorted(broken)]
 
@@ -280,15 +264,29 @@ def _refused(lock: Lock) -> Refused:
     )
 
 
-def _other_config(calls: Calls) -> Tuple[str, Mapping[str, str]]:
+def _look(calls: Calls) -> _Seen:
+    """Raises PoolFailure."""
     ((ref, record),) = list(calls.records("pool").items())[:1]
-    return ref, record["other_config"]
+    locks = []
+    for key, text in record["other_config"].items():
+        what, _, number = key[len(KEY) :].rpartition(":")
+        if key.startswith(KEY) and number.isdigit():
+            try:
+                values = marks.values_of(text)
+            except ValueError:
+                values = {}  # a person has changed the key by hand: `unlock` removes the key
+            locks.append(Lock(what, int(number), *(str(values.get(name, _UNREADABLE)) for name in Lock._fields[2:])))
+    return _Seen(ref, str(record["master"]), locks)
 
 
-def _read(calls: Calls) -> _Pool:
-    ((ref, record),) = list(calls.records("pool").items())[:1]
-    now = _seconds(str(calls.call("host.get_servertime", record["master"]))) or 0
-    return _Pool(ref, record["other_config"], time.strftime(_FORM, time.gmtime(now)))
+def _now(calls: Calls, master: str) -> str:
+    """The time of the master. Raises PoolFailure."""
+    seconds = _seconds(str(calls.call("host.get_servertime", master))) or 0
+    return time.strftime(_FORM, time.gmtime(seconds))
+
+
+def _remove(calls: Calls, ref: str, lock: Lock) -> None:
+    calls.call("pool.remove_from_other_config", ref, lock.key)
 
 
 def _seconds(moment: str) -> Optional[int]:
@@ -302,5 +300,5 @@ def _seconds(moment: str) -> Optional[int]:
 def _who() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # nobody has this number
+    except (KeyError, OSError, ImportError):  # no user has this number
         return str(os.getuid())

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Each LUN that the pool can see, named for what it is. Nothing is written, and nothing is left on any host.
 
-    original        an SR of the pool is on it
-    attached        the same, and the SR is a copy that `attach` has introduced
-    clone           it holds an SR of the pool, whose own LUN is another one
-    unknown SR      it holds an SR that the pool does not know: of another pool, perhaps in use there, or forgotten here
-    unconnected     it holds an SR of the pool that no host is connected to: the original or a clone, nobody can tell
-    resignatured    it has identities of its own, and is not attached to this pool. `is_ours`: by a run of this pool
-                    that was cut, or the pool has its SR. Else it may be another pool's
-    unfinished      a resignature of it was cut; attach finishes it
-    unreachable     its probe has failed, or, without a SCSIid, all that is behind a target
+    original        an SR of the pool is on the LUN
+    attached        an SR of the pool is on the LUN, and is a copy that `attach` has introduced
+    clone           the LUN holds an SR of the pool that has another LUN
+    unknown SR      the LUN holds an SR that the pool does not know: of another pool, perhaps in use there, or forgotten
+    unconnected     the LUN holds an SR of the pool that no host is connected to: original or clone is unknown
+    resignatured    the LUN has identities of its own, and is not attached to this pool. `is_ours`: a run of this pool
+                    was cut, or the pool has its SR. Otherwise the LUN may be another pool's.
+    unfinished      a resignature was cut; attach finishes the resignature
+    unreachable     the probe has failed; without a SCSIid, this is all that is behind a target
     empty, foreign, damaged, busy    as the probe says
 
-The list of LUNs comes from the type relvmoiscsi, so that nothing of the storage manager looks at an untouched clone; of
-those behind adapters, from the master's host plugin, which scans for none.
+The list of LUNs comes from the type relvmoiscsi, so that the storage manager does not look at an untouched clone. LUNs
+behind adapters come from the host plugin of the master, which does not scan.
 """
 
 import json
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.pool import jobs, lists
+from relvmoiscsi.errors import RelvmoiscsiError, UsageError
+from relvmoiscsi.pool import jobs, lists, secrets
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone
 from relvmoiscsi.pool.lists import OnLun, Seen
 from relvmoiscsi.pool.records import HBA, ORIGINAL_SR, Pool, Portal, is_copy, portal_of
@@ -46,7 +47,7 @@ class PoolLun(NamedTuple):
     portal: Portal
     size_bytes: int = 0
     sr_uuid: str = ""  #: the SR on it
-    of_sr: str = ""  #: UUID of the SR that it is a copy of; "" for an original, and where nobody knows
+    of_sr: str = ""  #: UUID of the SR of which the LUN is a copy; "" for an original, and where that is unknown
     name: str = ""  #: of the SR on it, or of that which it is a copy of
     problem: str = ""
     one_vdi: str = ""
@@ -54,7 +55,7 @@ class PoolLun(NamedTuple):
     is_ours: bool = False  #: the pool knows of itself that this is a copy of an SR of its own
     old_vdis: Tuple[str, ...] = ()  #: UUIDs of what the VDIs of a resignatured LUN were, where it still says so
     vms: Tuple[str, ...] = ()  #: names of VMs whose records `save-vms` has put on it
-    vms_saved: str = ""  #: of when those are
+    vms_saved: str = ""  #: when the records were saved
     number: Optional[int] = None  #: what the kernel of the master calls it; None where that is not known
 
     @property
@@ -85,6 +86,50 @@ class PoolLun(NamedTuple):
             "vms_saved": self.vms_saved or None,
             "problem": self.problem or None,
         }
+
+
+class Source(NamedTuple):
+    """Where a command looks for LUNs, as its options say."""
+
+    target: str = ""  #: "" for the portals of all SRs of the pool
+    iqn: str = ""
+    port: str = ""
+    chap_user: str = ""
+    chap_password: str = ""
+    is_hba: bool = False
+    at_once: int = jobs.MOST
+
+    def verify(self) -> None:
+        """Raises UsageError for options that contradict each other."""
+        if self.at_once < 1:
+            raise UsageError(f"--jobs {self.at_once}: give 1 or more LUNs in parallel.")
+        if self.is_hba and (self.target or self.chap_user):
+            raise UsageError("--hba lists the master's adapters: remove --target and --chap-user.")
+        if self.chap_user and not self.target:
+            raise UsageError("--chap-user needs --target: no other array may receive the password.")
+        if (self.iqn or self.port) and not self.target:
+            raise UsageError(
+                "--iqn and --port need --target: without --target, the command reads all targets of the pool."
+            )
+        if self.port and not (self.port.isdigit() and 0 < int(self.port) < 65536):
+            raise UsageError(f"--port {self.port!r} is not a port: give a number from 1 to 65535.")
+
+
+@contextmanager
+def seen(calls: Calls, pool: Pool, source: Source, tell: Callable[[str], None]) -> Iterator[List[PoolLun]]:
+    """Every LUN of the source; while the block runs, a Secret of the pool holds the CHAP password of the source.
+
+    Raises UsageError where the pool has no target, PoolFailure. `tell` gets a sentence if the Secret stays in the pool.
+    """
+    if source.is_hba:
+        yield find_on_master(calls, pool)
+        return
+    known = pool.portals()
+    portals = [Portal(source.target, source.iqn, source.port).as_known(known)] if source.target else known
+    if not portals:
+        raise UsageError("No SR of the pool has an iSCSI target: give --target, or --hba for Fibre Channel or SAS.")
+    with secrets.chap(calls, portals, source.chap_user, source.chap_password, tell) as ready:
+        yield find(calls, pool, ready, source.at_once)
 
 
 def find(calls: Calls, pool: Pool, portals: Iterable[Portal], at_once: int = jobs.MOST) -> List[PoolLun]:
@@ -280,7 +325,7 @@ def _lun_or_why(pool: Pool, item: Tuple[Portal, Seen], outcome: Union[PoolLun, R
 def _each_iqn(
     calls: Calls, pool: Pool, portals: Iterable[Portal], failures: List[Tuple[Portal, PoolFailure]]
 ) -> List[Portal]:
-    """The portals, each for every IQN that it offers; those that do not tell go to `failures`."""
+    """The portals, each for every IQN that it offers. `failures` gets the portals that name no IQN."""
     found: Dict[Tuple[str, str, str], Portal] = {}
     for portal in portals:
         try:

@@ -2,7 +2,6 @@
 """How long work is shown: a bar for each LUN in a terminal where tqdm is installed, lines everywhere else."""
 
 import importlib
-import sys
 import threading
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, TextIO
@@ -96,8 +95,3 @@ class _Bars:
         for scsi_id in list(self._bars):
             self._end(scsi_id)
         self._all.close()
-
-
-def terminal() -> Optional[TextIO]:
-    """Where people look while they wait; None where nobody can."""
-    return sys.stderr

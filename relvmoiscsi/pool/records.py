@@ -37,6 +37,13 @@ def today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
+#: keys of device-config, in the order of the fields of Portal
+_PORTAL_KEYS = (
+    *("target", "targetIQN", "port", "chapuser", "chappassword_secret"),
+    *("incoming_chapuser", "incoming_chappassword_secret"),
+)
+
+
 class Portal(NamedTuple):
     """Where LUNs are looked for: the device-config of a probe, without the LUN."""
 
@@ -59,23 +66,13 @@ class Portal(NamedTuple):
 
     def config(self, scsi_id: str = "") -> Dict[str, str]:
         """The device-config, for one LUN or for the list of all."""
-        rows = {
-            "target": self.target,
-            "targetIQN": self.iqn,
-            "port": self.port,
-            "chapuser": self.chap_user,
-            "chappassword_secret": self.chap_secret,
-            "incoming_chapuser": self.target_user,
-            "incoming_chappassword_secret": self.target_secret,
-            "SCSIid": scsi_id,
-        }
-        return {key: value for key, value in rows.items() if value}
+        return {key: value for key, value in zip((*_PORTAL_KEYS, "SCSIid"), (*self, scsi_id)) if value}
 
     def with_chap_of(self, other: "Portal") -> "Portal":
         return Portal(*self[:3], *other[3:])
 
     def as_known(self, known: Iterable["Portal"]) -> "Portal":
-        """The same, with the CHAP of the first of those known that is the same target."""
+        """This portal, with the CHAP of the first known portal of the same target."""
         for other in known:
             if other.target == self.target and self.iqn in ("", other.iqn):
                 return self.with_chap_of(other)
@@ -87,15 +84,7 @@ HBA = Portal("")  #: Fibre Channel, SAS: there is nothing to be said but the SCS
 
 def portal_of(config: Mapping[str, str]) -> Portal:
     """Where the LUN of a PBD with this device-config is."""
-    return Portal(
-        config.get("target", ""),
-        config.get("targetIQN", ""),
-        config.get("port", ""),
-        config.get("chapuser", ""),
-        config.get("chappassword_secret", ""),
-        config.get("incoming_chapuser", ""),
-        config.get("incoming_chappassword_secret", ""),
-    )
+    return Portal(*(config.get(key, "") for key in _PORTAL_KEYS))
 
 
 class Pool(NamedTuple):
@@ -110,7 +99,7 @@ class Pool(NamedTuple):
     at_work: Mapping[str, FrozenSet[str]] = {}  #: SCSIids by key: what runs have begun and not introduced
 
     def hosts_in_order(self) -> List[str]:
-        """The master first, the others by name."""
+        """The master first, then the members by name."""
         return sorted(self.hosts, key=lambda ref: (ref != self.master, str(self.hosts[ref]["name_label"]), ref))
 
     def host_name(self, ref: str) -> str:
@@ -137,7 +126,7 @@ class Pool(NamedTuple):
         return next((ref for ref, sr in self.copies() if sr["other_config"].get(SCSI_ID) == scsi_id), None)
 
     def is_on(self, sr: str, scsi_id: str) -> Optional[bool]:
-        """Is the LUN of this SR the one with this SCSIid? None: the pool knows of no LUN that it has."""
+        """Has the LUN of this SR this SCSIid? None: the pool knows no LUN of the SR."""
         record = self.srs[sr]
         texts = [str(value) for _, pbd in self.pbds_of(sr).values() for value in pbd["device_config"].values()]
         if not texts:
@@ -199,16 +188,14 @@ def read(calls: Calls) -> Pool:
         live={host: bool(metrics.get(record["metrics"], {}).get("live", True)) for host, record in hosts.items()},
         srs=calls.records("SR"),
         pbds=calls.records("PBD"),
-        at_work=_at_work(pools[ref]["other_config"]),
+        at_work={
+            key: frozenset(text.split()) for key, text in pools[ref]["other_config"].items() if key.startswith(AT_WORK)
+        },
     )
 
 
-def _at_work(other_config: Mapping[str, str]) -> Dict[str, FrozenSet[str]]:
-    return {key: frozenset(text.split()) for key, text in other_config.items() if key.startswith(AT_WORK)}
-
-
 def find_sr(pool: Pool, text: str) -> str:
-    """The SR that somebody named by UUID or by a name that only one has. Raises NotFound, UsageError."""
+    """The SR with this UUID, or the only SR with this name. Raises NotFound, UsageError."""
     by_uuid = pool.sr_by_uuid(text.lower())
     if by_uuid is not None:
         return by_uuid
@@ -227,7 +214,7 @@ def has_sr(pool: Pool, text: str) -> bool:
 
 
 def original_uuid(pool: Pool, text: str) -> str:
-    """The UUID of an SR that is named; one that the pool does not have may be on LUNs. Raises NotFound, UsageError."""
+    """The UUID of an SR, given by UUID or name. A UUID may be of an SR on LUNs alone. Raises NotFound, UsageError."""
     if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
         return text.lower()
     return str(pool.srs[find_sr(pool, text)]["uuid"])

@@ -2,8 +2,8 @@
 """CHAP: one Secret for all calls, gone at the end.
 
 xapi copies each Secret whose key ends in `password_secret` for the PBD of each host, without its other_config.
-SR.create of our type ends in what xapi takes for a failure: the rows of those PBDs go, their Secrets would stay, with
-the password. So that call gets the Secret under a key that xapi leaves alone (`uncopied`).
+SR.create of our type ends in what xapi takes for a failure: xapi removes the PBDs and leaves their Secrets, with the
+password. So that call gets the Secret under a key that xapi leaves alone (`uncopied`).
 
 A Secret of ours bears a mark, with the time and the process that has made it: what a killed run has left is found by
 that, and never by the password, which others may have in Secrets of their own.
@@ -24,7 +24,7 @@ _COPIED, _OURS = "password_secret", "secret"
 
 _FORM = "%Y%m%dT%H%M%SZ"
 
-#: how long a run may be at work on another machine: nobody can tell from here whether it was killed
+#: how long a run may be at work on another machine: this machine cannot tell whether the run was killed
 RUN_SECONDS = 24 * 3600
 
 _KERNEL = "/proc/sys/kernel/random/boot_id"
@@ -66,7 +66,7 @@ def chap(
 def _made(calls: Calls, password: str) -> str:
     """A new Secret. Where the answer to a call is lost, the call is made once more: only one of two stays."""
     before = set(calls.call("secret.get_all"))
-    mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *_process(os.getpid())])
+    mark = " ".join([time.strftime(_FORM, time.gmtime()), str(uuid.uuid4()), *_this_process()])
     ref = str(calls.call("secret.create", {"value": password, "other_config": {RUN: mark}}))
     for other in set(calls.call("secret.get_all")) - before - {ref}:
         if _mark(calls, other) == mark:
@@ -94,46 +94,35 @@ def left_behind(calls: Calls, pool: Pool, now: float) -> List[str]:
 
 
 def is_over(mark: str, now: float) -> bool:
-    """Is it the mark of a run that is not at work any more? False where nobody can tell."""
+    """Is this the mark of a run that has ended? False where that is unknown."""
     stamp, _, *process = (mark + "  ").split(" ")
     try:
         begun = calendar.timegm(time.strptime(stamp, _FORM))
     except ValueError:
         return False
-    return now - begun > RUN_SECONDS or _has_ended(process[:4])
+    return now - begun > RUN_SECONDS or _has_ended(process[:3])
 
 
-def _process(pid: int) -> List[str]:
-    """Names a process among those of all machines: kernel, namespace, id, time of its begin; as far as can be told."""
+def _this_process() -> List[str]:
+    """Names this process among the processes of all machines: kernel, namespace, id. [] where /proc does not tell."""
     try:
         with open(_KERNEL, encoding="ascii") as file:
-            kernel = file.read().strip()
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            begun = file.read().rpartition(")")[2].split()[19]
-        return [kernel, os.readlink("/proc/self/ns/pid"), str(pid), begun]
-    except (OSError, IndexError):
+            return [file.read().strip(), os.readlink("/proc/self/ns/pid"), str(os.getpid())]
+    except OSError:
         return []
 
 
 def _has_ended(process: List[str]) -> bool:
-    """Has a process of this machine and namespace ended? False for those of others."""
-    here = _process(os.getpid())
-    if len(process) != len(here) or not here or process[:2] != here[:2] or not process[2].isdigit():
+    """Has a process of this kernel and namespace ended? False for a process of another, and while its id is in use."""
+    if len(process) != 3 or process[:2] != _this_process()[:2] or not process[2].isdigit():
         return False
-    pid = int(process[2])
-    found = _process(pid)
-    return found != process if found else not _exists(pid)
-
-
-def _exists(pid: int) -> bool:
-    """Is there such a process? Those of other users may be hidden from /proc."""
     try:
-        os.kill(pid, 0)
+        os.kill(int(process[2]), 0)
     except ProcessLookupError:
-        return False
+        return True
     except (OSError, OverflowError):
-        pass
-    return True
+        pass  # the process of another user
+    return False
 
 
 def clean(calls: Calls, refs: Iterable[str]) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Old and new VDIs of an attached copy, and what goes along from the old to the new.
 
-New UUIDs follow from the new SR's and the old ones (formats/identity.py), so the map needs no journal and no log.
+New UUIDs follow from the UUID of the new SR and the old UUIDs (formats/identity.py): the map needs no journal, no log.
 Names, descriptions, sizes and the tree of snapshots are on the LUN; tags and other_config are in xapi's database alone.
 """
 
@@ -29,7 +29,7 @@ _STAY = (
 
 
 class Pair(NamedTuple):
-    """A VDI of the copy and the one that it was."""
+    """A VDI of the copy, and the VDI of the original."""
 
     old: str  #: UUID; "" where the pool knows no such VDI any more
     new: str  #: UUID
@@ -48,7 +48,7 @@ def of_sr(calls: Calls, sr: str) -> Records:
 
 
 def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
-    """The map, by name; `copies` are the VDIs of the SR `new_sr` (a UUID), `originals` those of the one that it was."""
+    """The map, by name; `copies` are the VDIs of the SR `new_sr` (a UUID), `originals` the VDIs of the original SR."""
     became = _became(new_sr, originals)
     found = []
     for copy in copies.values():
@@ -59,7 +59,7 @@ def pairs(new_sr: str, copies: Records, originals: Records) -> List[Pair]:
 
 
 def with_unknown(originals: Records, old_uuids: Iterable[str]) -> Records:
-    """The originals, and those that the pool does not have: nothing is known of them but their UUIDs."""
+    """The originals, and originals that the pool does not have, of which only the UUIDs are known."""
     known = {original["uuid"] for original in originals.values()}
     nothing = {"name_label": "", "name_description": "", "tags": [], "other_config": {}}
     return {**{old: {"uuid": old, **nothing} for old in old_uuids if old not in known}, **originals}
@@ -76,7 +76,7 @@ def is_derived(new: str) -> bool:
 
 
 def carry_over(calls: Calls, new_sr: str, copies: Records, originals: Records) -> bool:
-    """Give each VDI of a copy what the original has; those that have it are left alone, whatever became of them.
+    """Give each VDI of a copy what the original has. A VDI that was labelled before is left as it is.
 
     The mark comes last, so that a run that is cut is done again. Gives whether anything was set. Raises PoolFailure.
     """

@@ -132,6 +132,7 @@ class World:
         with ExitStack() as stack:
             pool = stack.enter_context(Pool(None, None, hosts, drivers=_drivers(), runner=self, **options))
             stack.enter_context(pool.near())
+            pool.api.tasks_end_at_once = not self.create_s
             self._pool = pool
             vms = pool.api.vms
             vms.make_vdi, vms.drop_vdi = self._alone(self._make_vdi), self._alone(self._drop_vdi)

@@ -151,6 +151,17 @@ class Lab:
             wanted = attach.Wanted(date="2026-11-22", run="a run", jobs=jobs_at_once, leave_others=leave_others)
             return attach.attach(calls, pool, chosen, wanted, tell, found)
 
+    def drop(self, scsi_id):
+        """A clone and what the pool has of it go, so that the next one is seen alone."""
+        db, uuid = self.pool.db, self.world.sr_uuid(scsi_id)
+        originals = [ref for _, ref in self.originals.values()]
+        for ref in [ref for ref in db.refs("SR", uuid=uuid) if ref not in originals]:
+            for table in ("PBD", "VDI"):
+                for record in db.refs(table, SR=ref):
+                    db.destroy(table, record)
+            db.destroy("SR", ref)
+        self.world.luns[:] = [lun for lun in self.world.luns if lun.scsi_id != scsi_id]
+
     def sr(self, uuid):
         """(reference, record) of an SR."""
         ref = self.pool.db.by_uuid("SR", uuid)

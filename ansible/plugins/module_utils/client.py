@@ -6,13 +6,12 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from contextlib import contextmanager
 
 from ansible.module_utils.basic import env_fallback
 
 try:
     from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError, UsageError
-    from relvmoiscsi.pool import attach, jobs, luns, records, secrets
+    from relvmoiscsi.pool import attach, attach_plan, jobs, luns, records
     from relvmoiscsi.pool.connection import Where, connect
     from relvmoiscsi.pool.vms import choice, clone, cloned, destroying, home, inventory, keep, rescue, restore, saved
     from relvmoiscsi.pool.vms import discard as made_vms
@@ -28,6 +27,7 @@ __all__ = [
     "RelvmoiscsiError",
     "UsageError",
     "attach",
+    "attach_plan",
     "choice",
     "clone",
     "cloned",
@@ -154,6 +154,8 @@ def verify(params):
         words = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if value is not None and any(word is None or not str(word).strip() for word in words):
             raise UsageError(f"{key} is empty, or something in it is: nothing is named by that.")
+    if "hba" in params:
+        source(params).verify()
     if params.get("mark") and not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", params["mark"]):
         raise UsageError(f"mark {params['mark']!r}: letters, digits, and any of -_. are what it may have, 60 at most.")
 
@@ -183,29 +185,15 @@ def where(params):
     )
 
 
-@contextmanager
-def portals(module, calls, pool):
-    """Where LUNs are to be looked for; the CHAP of the options is in a Secret of the pool for as long as this lasts."""
-    params = module.params
-    known = pool.portals()
-    wish = records.Portal(params["target"] or "", params["iqn"] or "", params["port"] or "")
-    asked = [wish.as_known(known)] if params["target"] else known
-    if not asked:
-        raise UsageError("No SR of the pool tells a target: give target.")
-    with secrets.chap(calls, asked, params["chap_user"] or "", params["chap_password"] or "", module.warn) as ready:
-        yield ready
+def source(params):
+    """Where LUNs are to be looked for."""
+    texts = (params[name] or "" for name in ("target", "iqn", "port", "chap_user", "chap_password"))
+    return luns.Source(*texts, is_hba=params["hba"], at_once=params["jobs"])
 
 
-@contextmanager
 def seen(module, calls, pool):
-    """Every LUN that the pool sees, as the options say; for as long as this lasts, with a CHAP that is good."""
-    if module.params["hba"]:
-        if module.params["target"]:
-            raise UsageError("hba looks at what the master has, and goes with no target.")
-        yield luns.find_on_master(calls, pool)
-        return
-    with portals(module, calls, pool) as places:
-        yield luns.find(calls, pool, places, module.params["jobs"])
+    """A block that has every LUN which the pool sees, as the options say."""
+    return luns.seen(calls, pool, source(module.params), module.warn)
 
 
 def as_if_off(vms):

@@ -33,7 +33,10 @@ def forward(module, calls, pool):
         if not params["leave_others"] and params["state"] == "attached":
             client.attach.verify_none_left(found, chosen)
         rows = _forward_rows(module, calls, pool, chosen, found)
-    rows += [_failed_row(client.attach.passed_over(lun), {"scsi_id": lun.scsi_id}) for lun in passed]
+    for lun in passed:
+        side = {"scsi_id": lun.scsi_id}
+        told = client.attach.passed_over(lun).facts()
+        rows.append({**told, "changed": False, "before": side, "after": side})
     return ended(rows)
 
 
@@ -93,46 +96,37 @@ def _tell_doubtful(module, found, chosen, names):
 def _forward_rows(module, calls, pool, chosen, found):
     params = module.params
     names = params["name"], client.records.today(), client.run_of(params)
-    wanted = client.attach.Wanted(*names, params["jobs"], params["leave_others"])
-    is_attach, written = params["state"] == "attached", set()
-    if module.check_mode and not is_attach:
-        return [would_resignature(pool, lun) for lun in chosen]
-    planned = client.attach.plan(calls, pool, chosen, wanted, found) if is_attach else []
+    is_attach = params["state"] == "attached"
+    wanted = client.attach_plan.Wanted(*names, params["jobs"], params["leave_others"], is_attach)
+    planned = client.attach_plan.plan(calls, pool, chosen, wanted, found)
     if module.check_mode:
-        return [would_attach(pool, row) for row in planned]
+        return [_would(pool, row) for row in planned]
+    written = set()
 
     def tell(scsi_id, step, how):
         if (step, how) == (client.attach.RESIGNATURING, client.attach.OVER):
             written.add(scsi_id)
 
-    if is_attach:
-        results = client.attach.carry_out(calls, pool, planned, wanted, tell)
-    else:
-        results = client.attach.resignature_all(calls, pool, chosen, wanted, tell)
-    now = _read_again(calls) if any(result.status == client.attach.FAILED for result in results) else pool
-    row = attached_row if is_attach else resignatured_row
-    return [row(pool, lun, result, now, lun.scsi_id in written) for lun, result in zip(chosen, results)]
+    results = client.attach.carry_out(calls, pool, planned, wanted, tell)
+    now = _read_again(calls)
+    return [_became(pool, now, row.lun, each, row.lun.scsi_id in written) for row, each in zip(planned, results)]
 
 
 def _read_again(calls):
+    """The pool as it is now; None where it is gone."""
     try:
         return client.records.read(calls)
     except client.RelvmoiscsiError:
         return None
 
 
-def before(pool, lun):
-    """What a LUN is, and its SR on the hosts, as they were read before anything was done."""
-    ref = pool.sr_by_uuid(lun.sr_uuid) if lun.kind in (client.luns.ATTACHED, client.luns.RESIGNATURED) else None
+def _side(pool, lun, ref):
+    """What a LUN is, and its SR (reference, or None) on the hosts: `before` or `after` of a row."""
     if ref is None:
         return {"scsi_id": lun.scsi_id, "kind": lun.kind, "sr": None, "name": None, "hosts": {}}
-    return {
-        "scsi_id": lun.scsi_id,
-        "kind": lun.kind,
-        "sr": lun.sr_uuid,
-        "name": pool.srs[ref]["name_label"],
-        "hosts": on_hosts(pool, ref),
-    }
+    sr = pool.srs[ref]
+    hosts = on_hosts(pool, ref)
+    return {"scsi_id": lun.scsi_id, "kind": lun.kind, "sr": sr["uuid"], "name": sr["name_label"], "hosts": hosts}
 
 
 def on_hosts(pool, ref):
@@ -145,82 +139,54 @@ def on_hosts(pool, ref):
     return states
 
 
-def would_attach(pool, row):
+def _before(pool, lun):
+    return _side(pool, lun, client.attach_plan.sr_of(pool, lun))
+
+
+def _would(pool, row):
     """The row of check mode: what the plan says that the run carries out."""
-    lun, old = row.lun, before(pool, row.lun)
+    lun, old, steps = row.lun, _before(pool, row.lun), bool(row.steps)
     if row.refusal is not None:
         return _row(lun, client.attach.FAILED, False, old, old, {"error": str(row.refusal)})
+    new = {**old, "kind": client.luns.RESIGNATURED} if row.resignatures or not old["sr"] else old
+    if not row.attaches:
+        status = f"would be {client.attach.NEW_IDS}" if steps else client.attach.HAD_IDS
+        return _row(lun, status, steps, old, new if steps else old, {})
+    new = {**new, "sr": old["sr"] or "(new)", "name": row.name}
     if row.unplugged is not None:
-        kind = old["kind"] if old["sr"] else client.luns.RESIGNATURED
-        new = {**old, "kind": kind, "sr": old["sr"] or "(new)", "name": row.name}
-        return _row(
-            lun, client.attach.FAILED, bool(row.steps), old, new, {"name": row.name, "error": str(row.unplugged)}
-        )
+        return _row(lun, client.attach.FAILED, steps, old, new, {"name": row.name, "error": str(row.unplugged)})
     hosts = {host.name: "down" if host.is_down else "plugged" for host in row.hosts}
-    new = {**old, "kind": client.luns.ATTACHED, "sr": old["sr"] or "(new)", "name": row.name, "hosts": hosts}
+    new = {**new, "kind": client.luns.ATTACHED, "hosts": hosts}
     idle = client.attach.PARTIAL if row.down else client.attach.ALREADY
-    told = {"name": row.name, "hosts": hosts, "error": away(hosts)}
-    return _row(lun, f"would be {client.attach.DONE}" if row.steps else idle, bool(row.steps), old, new, told)
+    told = {"name": row.name, "hosts": hosts, "error": _away(hosts)}
+    return _row(lun, f"would be {client.attach.DONE}" if steps else idle, steps, old, new, told)
 
 
-def away(hosts):
-    """A sentence on the hosts that do not have it; None where all have."""
-    told = [f"{host} ({state.rstrip('.')})" for host, state in hosts.items() if state != "plugged"]
-    return f"It is not plugged on {', '.join(told)}: correct the cause, then repeat the task." if told else None
-
-
-def would_resignature(pool, lun):
-    old = before(pool, lun)
-    changed = lun.kind in client.luns.UNTOUCHED
-    status = f"would be {client.attach.NEW_IDS}" if changed else client.attach.HAD_IDS
-    return _row(lun, status, changed, old, {**old, "kind": client.luns.RESIGNATURED} if changed else old, {})
-
-
-def attached_row(pool, lun, result, now, is_written):
-    """What became of a LUN that was to be attached. One that is on some hosts alone is an error."""
-    old, told = before(pool, lun), result.facts()
-    after = {**old, "kind": client.luns.ATTACHED, "sr": result.sr_uuid, "name": result.name, "hosts": told["hosts"]}
-    if result.status == client.attach.FAILED:
-        return _failed_row(result, old, after_failure(pool, lun, now, is_written))
-    same = old["sr"] is not None and _plugged(old["hosts"]) == _plugged(told["hosts"])
-    changed = result.status == client.attach.DONE or result.status == client.attach.PARTIAL and not same
-    row = _row(lun, result.status, changed, old, after, told)
+def _became(pool, now, lun, result, is_written):
+    """What became of a LUN. One that is plugged on some hosts alone is an error. `now`: None if the pool is gone."""
+    old, told = _before(pool, lun), result.facts()
+    after = _after(pool, now, lun, old, is_written)
+    changed = after != old or result.status in (client.attach.DONE, client.attach.NEW_IDS)
     if result.status == client.attach.PARTIAL:
-        row["error"] = away(told["hosts"])
-    return row
+        told["error"] = _away(told["hosts"])
+    return _row(lun, result.status, changed, old, after, told)
 
 
-def _plugged(hosts):
-    return {host for host, state in hosts.items() if state == "plugged"}
-
-
-def resignatured_row(pool, lun, result, now, is_written):
-    old = before(pool, lun)
-    if result.status == client.attach.FAILED:
-        return _failed_row(result, old, after_failure(pool, lun, now, is_written))
-    changed = result.status == client.attach.NEW_IDS
-    after = {**old, "kind": client.luns.RESIGNATURED} if changed else old
-    return _row(lun, result.status, changed, old, after, result.facts())
-
-
-def after_failure(pool, lun, now, is_written):
-    """What a LUN is, and its SR on the hosts, after a failure; `now` is the pool, None where that is gone too."""
-    old = before(pool, lun)
-    if is_written and lun.kind in client.luns.UNTOUCHED:
-        old["kind"] = client.luns.RESIGNATURED
+def _after(pool, now, lun, old, is_written):
+    kind = client.luns.RESIGNATURED if is_written else old["kind"]
     ref = now.sr_on(lun.scsi_id) if now is not None else None
     was_overwritten = lun.kind in client.luns.UNTOUCHED and pool.sr_on(lun.scsi_id) == ref
     if ref is None or was_overwritten or not client.records.is_copy(now.srs[ref]):
-        return old
-    sr, hosts = now.srs[ref], on_hosts(now, ref)
-    kind = client.luns.RESIGNATURED if set(hosts.values()) == {ABSENT} else client.luns.ATTACHED
-    return {"scsi_id": lun.scsi_id, "kind": kind, "sr": sr["uuid"], "name": sr["name_label"], "hosts": hosts}
+        return {**old, "kind": kind}
+    after = _side(now, lun, ref)
+    kind = client.luns.RESIGNATURED if set(after["hosts"].values()) == {ABSENT} else client.luns.ATTACHED
+    return {**after, "kind": kind}
 
 
-def _failed_row(result, old, after=None):
-    """A LUN may have new identities, or PBDs, although it was not attached: then that has changed."""
-    after, told = after or old, result.facts()
-    return {**told, "changed": after != old, "before": old, "after": after}
+def _away(hosts):
+    """A sentence on the hosts that do not have it; None where all have."""
+    told = [f"{host} ({state.rstrip('.')})" for host, state in hosts.items() if state != "plugged"]
+    return f"It is not plugged on {', '.join(told)}: correct the cause, then repeat the task." if told else None
 
 
 def _row(lun, status, changed, old, after, told):

@@ -8,6 +8,7 @@ time, ref, map (string to string), set (of strings); `VDI.SR` is the set of VDIs
 Simpler than the real one: no allowed_operations, no current_operations; of what happens only `wait_for_changes` knows.
 """
 
+import random
 import re
 import threading
 import time as clock
@@ -165,8 +166,15 @@ _BACK = {
 }
 
 
+_RANDOM = random.Random()  #: the kernel's own takes a call of the system for each
+
+
+def new_uuid():
+    return str(uuid.UUID(int=_RANDOM.getrandbits(128), version=4))
+
+
 def new_ref():
-    return "OpaqueRef:" + str(uuid.uuid4())
+    return "OpaqueRef:" + new_uuid()
 
 
 class Database:
@@ -184,7 +192,7 @@ class Database:
     def create(self, table, uuid_=None, **fields):
         """A new record; fields that are not named have their defaults. Gives its reference."""
         row = {name: _copy(field.default) for name, field in TABLES[table].items() if name not in _BACK[table]}
-        row["uuid"] = uuid_ or str(uuid.uuid4())
+        row["uuid"] = uuid_ or new_uuid()
         for name, value in fields.items():
             row[name] = _coerce(name, TABLES[table][name].kind, value)
         ref = new_ref()

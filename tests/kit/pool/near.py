@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A client in the process of the simulated xapi reaches it without a network.
+"""A client in the process of the simulated xapi reaches it without a network. It knows no time limit.
 
-Only the socket is another one: what http.client writes and reads is HTTP as it goes over TCP, and the same handler
-answers it; but no thread wakes another for each of some hundred calls of a test. It knows no time limit.
+a call       the request is XML-RPC as the client has written it; the answer comes as Python has it, and nobody
+             prints and parses some megabytes of XML in each test
+GET and PUT  only the socket is another one: what http.client writes and reads is HTTP as it goes over TCP, and the
+             same handler answers it
 """
 
+import http.client
 import io
 import socket
+import xmlrpc.client
 from contextlib import contextmanager
 from unittest import mock
 
+from . import server as far_server
+from . import wire
+from .api import GoneAway
 from .server import Handler
 
 
@@ -18,13 +25,28 @@ def near(server):
     """In the block, whoever connects to the address of this TcpServer, from this process, needs no network; with TLS,
     everybody does.
     """
-    far = socket.create_connection
+    far, far_request = socket.create_connection, xmlrpc.client.Transport.single_request
 
     def connect(address, *more):
         is_near = address == server.server_address and not server.tls
         return _Socket(server) if is_near else far(address, *more)
 
-    with mock.patch.object(socket, "create_connection", connect):
+    def request(transport, host, handler, body, verbose=False):
+        connection = transport.make_connection(host)
+        is_near = (connection.host, connection.port) == server.server_address and not server.tls
+        if not is_near or type(connection) is not http.client.HTTPConnection:
+            return far_request(transport, host, handler, body, verbose)
+        try:
+            return (wire.as_read(far_server.answer(server.api, body, server.local)),)
+        except GoneAway:
+            raise http.client.RemoteDisconnected("Remote end closed connection without response") from None
+        except Exception as error:
+            server.errors.append(error)
+            raise http.client.RemoteDisconnected("the simulator has a mistake") from error
+
+    with mock.patch.object(socket, "create_connection", connect), mock.patch.object(
+        xmlrpc.client.Transport, "single_request", request
+    ):
         yield
 
 

@@ -9,6 +9,7 @@ import ssl
 import sys
 import threading
 
+from . import wire
 from .api import GoneAway, answer
 from .transfer import MOST_HEADER_BYTES
 
@@ -46,7 +47,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             return
         try:
-            reply = answer(self.server.api, body, self.server.local)
+            reply = wire.response(answer(self.server.api, body, self.server.local))
         except GoneAway:
             self.close_connection = True
             return

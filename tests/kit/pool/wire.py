@@ -100,17 +100,32 @@ def from_python(value):
     return string("")
 
 
-def success(value):
-    return _response([("Status", string("Success")), ("Value", from_python(value))])
-
-
-def failure(description):
-    return _response([("Status", string("Failure")), ("ErrorDescription", array(map(string, description)))])
-
-
-def _response(members):
-    text = f"<methodResponse><params><param>{structure(members)}</param></params></methodResponse>"
+def response(answer):
+    """What `Api.answer` gives, as a document."""
+    text = f"<methodResponse><params><param>{from_python(answer)}</param></params></methodResponse>"
     return text.encode("utf-8")
+
+
+def as_read(value):
+    """What a client reads of `from_python(value)`, without printing and parsing."""
+    if isinstance(value, (bool, float, xmlrpc.client.DateTime)):
+        return value
+    if isinstance(value, (str, int)):
+        return _text_as_read(str(value))
+    if isinstance(value, dict):
+        return {_text_as_read(key): as_read(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_read(item) for item in value]
+    assert value is None, value
+    return ""
+
+
+_DROPPED = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f]")
+
+
+def _text_as_read(text):
+    """The control characters go that the writer drops; a reader of XML turns each end of a line into a line feed."""
+    return text if text.isprintable() else _DROPPED.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

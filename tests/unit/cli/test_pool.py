@@ -13,7 +13,7 @@ import pytest
 from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import IQN, TARGET, Lab, sr_disk
-from relvmoiscsi.cli import pool, pool_secrets
+from relvmoiscsi.cli import pool, pool_discard, pool_luns, pool_secrets
 from relvmoiscsi.errors import NotFound
 from relvmoiscsi.pool import jobs, lock, progress
 from relvmoiscsi.pool.connection import connect
@@ -246,12 +246,12 @@ def states(ran):
         (
             "Async.SR.create",
             2,
-            [("under way", "resignature: done"), ("under way", "resignature"), ("not begun", None)],
+            [("under way", "introduce: done"), ("under way", "resignature"), ("not begun", None)],
         ),
         (
             "SR.introduce",
             2,
-            [("under way", "introduce: done"), ("under way", "introduce"), ("under way", "resignature: done")],
+            [("under way", "introduce: done"), ("under way", "introduce"), ("not begun", None)],
         ),
         (
             "Async.SR.scan",
@@ -313,7 +313,7 @@ def test_attach_that_is_interrupted_says_so_in_a_sentence(lab, pool_command, int
     interrupts(lab, "Async.SR.create", 2)
     ran = pool_command("attach", *clones, "--yes", "--jobs", "1")
     assert ran.err.splitlines()[-1] == (
-        f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (resignature: done), "
+        f"relvmoiscsi: Interrupted. Started; the pool may still finish this work: {clones[0]} (introduce: done), "
         f"{clones[1]} (resignature). Not started: {clones[2]}. Repeat the command to resume."
     )
 
@@ -351,7 +351,8 @@ def test_at_the_question_nothing_was_changed(lab, pool_command, monkeypatch, typ
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pool, "ask", stopped)
+    for module in (pool_luns, pool_discard):
+        monkeypatch.setattr(module, "ask", stopped)
     type_in("")
     ran = pool_command(*words)
     assert ran.status == 130 and ran.err.endswith("Interrupted. Nothing was changed.\n")
@@ -361,7 +362,7 @@ def test_at_the_question_nothing_was_changed(lab, pool_command, monkeypatch, typ
 def test_one_of_several_that_fails_is_9_and_a_single_one_its_own_status(lab, world, pool_command):
     bad = lab.clone("Production")
     world.fail["sr_create", bad] = NotFound("The LUN did not appear.", "ISCSIDevice")
-    assert pool_command("attach", bad, "--yes").status == 6
+    assert pool_command("attach", bad, "--yes").status == 3
 
     lab.clone("Testing")
     ran = pool_command("attach", "--all", "--yes", "--json")
@@ -469,6 +470,8 @@ def test_a_copy_that_is_gone_is_done(lab, pool_command):
         (["luns", "--password-file", "/nowhere"], "/nowhere cannot be read"),
         (["luns", "--chap-user", "alice"], "need each other"),
         (["attach", "--all", "--yes", "--name", "{x}"], "may contain only the fields sr, date and scsi_id"),
+        (["attach", "--all", "--yes", "--name", ""], "--name is empty"),
+        (["luns", "--target", TARGET, "--port", "65536"], "--port '65536' is not a port"),
     ],
 )
 def test_what_cannot_be_meant_is_2(lab, pool_command, words, said):
@@ -542,6 +545,32 @@ def test_what_killed_runs_have_left_is_cleaned_where_somebody_says_so(lab, pool_
 
     ran = pool_command("attach", clone, "--yes", "--clean-secrets")
     assert "1 Secrets of killed runs were destroyed" in ran.err and left not in lab.pool.db.refs("secret")
+
+
+def test_killed_runs_are_cleaned_up_after_where_no_target_is_asked(lab, world, pool_command):
+    lab.pool.api.host_plugins.functions["relvmoiscsi"] = world.plugin
+    left = killed(lab)
+    assert "1 Secrets of killed runs were destroyed" in pool_command("luns", "--hba", "--clean-secrets").err
+    assert left not in lab.pool.db.refs("secret")
+
+
+def test_a_pool_without_an_iscsi_target_is_told_of_hba(world, name_pool, pool_command):
+    with world.pool() as pool:
+        name_pool(pool)
+        ran = pool_command("luns")
+    assert ran.status == 2 and "give --target, or --hba" in ran.err
+
+
+@pytest.mark.parametrize("words", [["--target", "10.9.9.9"], ["--target", TARGET, "--iqn", "iqn.2026-01.test:no"]])
+def test_a_target_that_is_not_there_is_3(lab, pool_command, words):
+    assert pool_command("luns", *words).status == 3
+
+
+def test_an_sr_that_is_there_keeps_its_name_and_that_is_said(lab, pool_command):
+    clone = lab.clone("Production")
+    assert pool_command("attach", clone, "--yes", "--name", "one").err.count("--name") == 0
+    ran = pool_command("attach", clone, "--yes", "--name", "two")
+    assert ran.status == 0 and f'{clone}: the SR "one" keeps its name; --name is for new SRs.' in ran.err
 
 
 def test_the_answer_is_not_lost_when_secrets_cannot_be_cleaned(lab, pool_command):
@@ -736,8 +765,18 @@ def test_the_command_that_breaks_a_lock(lab, pool_command, type_in, locked, name
     (row,) = json.loads(ran.out)["unlocked"]
     assert ran.status == 0 and row["what"] == locked.scsi_id and row["doing"] == "restore" and locks(lab) == []
     ran = pool_command("unlock", getattr(locked, named), "--yes")
-    assert ran.status == 3 and (named == "scsi_id" or "There is no lock on" in ran.err)
+    assert ran.status == 3 and "There is no lock on" in ran.err
     assert pool_command("discard", locked.sr_uuid, "--yes").status == 0
+
+
+def test_a_lock_that_goes_while_somebody_is_asked_is_told(lab, pool_command, locked, monkeypatch):
+    def released(*_):
+        for key in locks(lab):
+            lab.pool.db.remove_from("pool", lab.pool.pool, "other_config", key)
+
+    monkeypatch.setattr(pool, "ask", released)
+    ran = pool_command("unlock", locked.scsi_id, "--yes")
+    assert (ran.status, ran.out) == (0, f"{locked.scsi_id}: the lock has gone meanwhile. Nothing was changed.\n")
 
 
 def test_nothing_is_locked_when_a_command_has_ended(lab, pool_command):

@@ -12,7 +12,7 @@ from kit.lun_world import World
 from kit.pool.errors import XenError
 from kit.pool_lab import Lab
 from relvmoiscsi import cli
-from relvmoiscsi.cli import pool
+from relvmoiscsi.cli import pool_discard
 from relvmoiscsi.pool.vms import choice
 
 pytestmark = pytest.mark.states
@@ -297,13 +297,13 @@ def test_who_loses_disks_is_named_whatever_the_name(office, pool_command, type_i
 
 @pytest.mark.parametrize("words", [["restore", "copy", "db"], ["clone", "copy", "db"]])
 def test_what_comes_while_somebody_is_asked_is_not_robbed(office, pool_command, monkeypatch, words):
-    real = pool.ask
+    real = pool_discard.ask
 
     def ask(*more):
-        monkeypatch.setattr(pool, "ask", real)
+        monkeypatch.setattr(pool_discard, "ask", real)
         assert cli.main(["pool", *words, "--yes"]) == 0
 
-    monkeypatch.setattr(pool, "ask", ask)
+    monkeypatch.setattr(pool_discard, "ask", ask)
     ran = pool_command("discard", "copy", "--with-vms", "--yes")
     assert ran.status == 4 and "db" in ran.err and office.pool.db.refs("SR", name_label="copy")
     vbds = office.pool.db.records("VBD", type="Disk").values()

@@ -5,12 +5,13 @@ import json
 import os
 import threading
 from functools import wraps
+from itertools import chain
 
 import pytest
 
 from kit.builder import SMALL_BAT, build_sr, raw, vhd
 from kit.cuts import cut_before
-from kit.examples import EVERY_DEATH, EVERY_OTHER_DEATH
+from kit.examples import EVERY_DEATH, steps
 from kit.lun_world import Session
 from kit.pool import server
 from kit.pool.api import GoneAway, answer
@@ -21,7 +22,7 @@ from kit.reader import identities
 from relvmoiscsi import engine
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
-from relvmoiscsi.pool import attach, hosts, jobs, luns, records
+from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, luns, records
 from relvmoiscsi.pool.attach import ALREADY, DONE, FAILED, PARTIAL
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
@@ -203,6 +204,7 @@ def test_a_member_that_hangs_is_told_and_holds_up_nobody_for_ever(lab, monkeypat
     monkeypatch.setattr(hosts, "MEMBER_SECONDS", 0.2)
     clone, release = lab.clone("Production"), threading.Event()
     plug = lab.pool.storage.pbd_plug
+    lab.pool.api.tasks_end_at_once = False
 
     def hanging(session, pbd):
         if lab.pool.db.get("PBD", pbd, "host") == lab.pool.hosts[2]:
@@ -497,15 +499,13 @@ def test_a_resignatured_original_is_no_longer_in_the_pool(lab):
 # --- killed
 
 
-def run_killed_at(lab, number, after):
-    """Attach, and lose the pool at the call of this number, of those that do more than read: before it is done, or
-    after. Did it come so far?
-    """
+def run_killed_at(lab, number):
+    """Attach, and lose the pool at the call of this number, of those that do more than read. Did it come so far?"""
     count = [0]
 
     def before(method, params):
         count[0] += not only_reads(method)
-        if count[0] == number and not after or count[0] > number:
+        if count[0] >= number:
             raise GoneAway()
 
     lab.pool.api.before = before
@@ -535,36 +535,21 @@ def test_any_answer_may_be_lost(lab, world, monkeypatch):
         clone = lab.clone("Production")
         (done,) = lab.attach(clone)
         assert (done.status, done.error, len(done.vdis)) == (DONE, None, 4), number
-        world.luns[:] = [lun for lun in world.luns if lun.scsi_id != clone]
-        forget(lab, done.sr_uuid)
+        lab.drop(clone)
     assert number > 35
 
 
-def forget(lab, uuid):
-    """The copy goes from the pool, so that the next one is seen alone."""
-    ref = lab.pool.db.by_uuid("SR", uuid)
-    for table in ("PBD", "VDI"):
-        for record in lab.pool.db.refs(table, SR=ref):
-            lab.pool.db.destroy(table, record)
-    lab.pool.db.destroy("SR", ref)
-
-
-@pytest.mark.states
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_every_call_the_next_run_finishes_it(world, after):
+def test_killed_at_every_call_the_next_run_finishes_it(world):
     """The end is the same as that of a run which nobody has disturbed."""
-
-    expected, number = None, 0
-    while True:
-        for lun in list(world.luns):
-            world.luns.remove(lun)
+    expected = None
+    for number in chain([0], steps(EVERY_DEATH)):
+        world.luns.clear()
         with world.pool(hosts=("xs1", "xs2")) as pool:
             lab = Lab(world, pool)
             world.sessions.clear()
             lab.original("Production")
             clones = [lab.clone("Production")]
-            reached = run_killed_at(lab, number, after) if number else True
-            settled(lab)
+            reached = run_killed_at(lab, number) if number else True
             lab.later()
             done = lab.attach(everything=True)
             assert {result.status for result in done} <= {DONE, ALREADY}
@@ -574,7 +559,6 @@ def test_killed_at_every_call_the_next_run_finishes_it(world, after):
             assert not set(FORBIDDEN) & set(pool.api.calls)
         if not reached:
             break
-        number += EVERY_OTHER_DEATH
     assert number > 18
 
 
@@ -679,7 +663,7 @@ def test_a_template_that_cannot_be_a_name(lab, template):
     found, pool = chosen(lab)
 
     with pytest.raises(UsageError, match="--name"):
-        attach.names(pool, attach.choose(found, [], [], True), attach.Wanted(template))
+        attach_plan.names(pool, attach.choose(found, [], [], True), attach.Wanted(template))
 
 
 def test_several_jobs_give_their_results_in_order(lab):
@@ -764,7 +748,7 @@ def resignature(lab, **more):
         pool = records.read(calls)
         found = luns.find(calls, pool, pool.portals())
         chosen = attach.choose(found, **{"scsi_ids": [], "of": [], **more})
-        return attach.resignature_all(calls, pool, chosen, attach.Wanted(run="a run"))
+        return attach.attach(calls, pool, chosen, attach.Wanted(run="a run", attaches=False))
 
 
 def test_clones_are_resignatured_and_no_more(lab, world):

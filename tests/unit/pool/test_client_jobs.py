@@ -28,24 +28,21 @@ def test_results_come_in_the_order_of_the_items():
     assert found == list(range(0, 40, 2)) and Line.opened == Line.closed > 0
 
 
+def two_steps(items, first, second, at_once, group=lambda item: item):
+    return jobs.in_two_steps(Line(), items, first, second, group, at_once)
+
+
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_each_step_gets_what_the_one_before_has_given_and_an_error_ends_one_item(at_once):
+def test_the_second_step_gets_what_the_first_has_given_and_an_error_ends_one_item(at_once):
     def add(_calls, number):
         if number == 2:
             raise NotFound("two")
         return number + 10
 
-    found = jobs.in_steps(Line(), range(5), [add, lambda _, number: str(number), lambda _, text: text + "!"], at_once)
+    found = two_steps(range(5), add, lambda _, number: f"{number}!", at_once)
 
     assert [str(each) for each in found] == ["10!", "11!", "two", "13!", "14!"]
     assert isinstance(found[2], NotFound)
-
-
-def test_the_first_steps_of_all_are_begun_before_the_second_of_any():
-    order = []
-    jobs.in_steps(Line(), "abc", [lambda _, x: order.append("1" + x) or x, lambda _, x: order.append("2" + x)], 1)
-
-    assert order == ["1a", "1b", "1c", "2a", "2b", "2c"]
 
 
 def test_who_is_free_takes_the_second_step_of_others_while_the_last_first_step_goes_on():
@@ -64,7 +61,7 @@ def test_who_is_free_takes_the_second_step_of_others_while_the_last_first_step_g
                 enough.set()
         return item
 
-    assert jobs.in_steps(Line(), "abcd", [first, second], 3) == list("abcd")
+    assert two_steps("abcd", first, second, 3) == list("abcd")
     assert seconds[-1] == "d"
 
 
@@ -79,36 +76,18 @@ def test_no_item_goes_on_before_all_of_its_group_are_there_or_have_ended(at_once
             order.append((1, item))
         return item
 
-    def last(_calls, item):
+    def second(_calls, item):
         with lock:
-            order.append((3, item))
+            order.append((2, item))
         return item
 
     items = ["a1", "b1", "a2", "b2", "b3", "c1"]
-    together = jobs.Together(2, lambda item: item[0])
-    found = jobs.in_steps(Line(), items, [first, lambda _, item: item, last], at_once, together)
+    found = two_steps(items, first, second, at_once, lambda item: item[0])
 
     assert [str(each) for each in found] == ["a1", "b1", "it ends here", "b2", "b3", "c1"]
     for group in "abc":
         mine = [step for step, item in order if item[0] == group]
-        assert mine == sorted(mine) and mine.count(3) == mine.count(1)
-
-
-def test_a_group_that_is_there_does_not_wait_for_another():
-    gone_on = threading.Event()
-
-    def first(_calls, item):
-        if item == "slow":
-            assert gone_on.wait(20), "the other one waits"
-        return item
-
-    def second(_calls, item):
-        if item == "quick":
-            gone_on.set()
-        return item
-
-    together = jobs.Together(1, lambda item: item)
-    assert jobs.in_steps(Line(), ["slow", "quick"], [first, second], 2, together) == ["slow", "quick"]
+        assert mine == sorted(mine) and mine.count(2) == mine.count(1)
 
 
 @pytest.mark.parametrize("at_once", [1, 3])

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The client, a process of its own, is killed (SIGKILL) at every call of attach and of discard that does more than
-read, and run again.
+"""The client, a process of its own, is killed (SIGKILL) at a call of attach that does more than read, and run again.
 
 The call at which it dies is done, and its answer comes to nobody: after the n-th call the pool is as n calls leave it.
 """
@@ -11,9 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import chain
 
 import pytest
 
+from kit.examples import EVERY_DEATH, steps
 from kit.lun_world import World
 from kit.pool_fakes import until
 from kit.pool_lab import Lab, only_reads
@@ -22,8 +23,8 @@ from kit.shell import TOP
 pytestmark = pytest.mark.processes
 
 TARGET, IQN, CHAP = "10.0.0.6", "iqn.2026-01.test:guarded", ("alice", "a secret word")
-#: calls; what a death leaves is the pool's, whichever Python died, and the tests without a process take the others
-EVERY = 3 if sys.version_info >= (3, 7) else 7
+#: what a death leaves is the pool's, whichever Python died, and the tests without a process take the other calls
+EVERY = 2 * EVERY_DEATH
 FORBIDDEN = {"SR.destroy", "Async.SR.destroy", "VDI.destroy", "Async.VDI.destroy"}
 
 #: imports once, then becomes the client as often as it is told: argv as JSON, a line each; answers with the process id,
@@ -136,21 +137,20 @@ def state_of(pid):
         return ""
 
 
-def every_death(nursery, tmp_path, prepare, words, verify):
+def every_death(nursery, tmp_path, words, verify):
     """Kill the client at its first call, its second ... until it comes to its end; `verify` runs it again."""
-    expected, number = None, 0
-    while True:
+    expected = None
+    for number in chain([0], steps(EVERY)):
         world = World()
         with world.pool(hosts=("xs1", "xs2")) as pool:
             site = Site(nursery, tmp_path, pool, world)
-            prepare(site)
             status, _, calls = site.run(*words(site), die_at=number or None)
             expected = verify(site, expected, number) or expected
             assert not FORBIDDEN & set(pool.api.calls)
         if number and calls < number:
             assert status == 0
             return number
-        number += EVERY
+    raise AssertionError("it never came to its end")
 
 
 def test_killed_at_every_call_of_attach(nursery, tmp_path):
@@ -173,23 +173,4 @@ def test_killed_at_every_call_of_attach(nursery, tmp_path):
             assert text.count('"status": "already attached"') == 2
         return state
 
-    assert every_death(nursery, tmp_path, lambda site: None, words, finished) > 25
-
-
-def test_killed_at_every_call_of_discard(nursery, tmp_path):
-    untouched = []
-
-    def attached(site):
-        untouched.append(site.state())
-        assert site.run("attach", "--all", *site.chap, "--clean-secrets")[0] == 0
-
-    def words(_site):
-        return ["discard", "--all"]
-
-    def finished(site, _expected, number):
-        status, text, _ = site.run(*words(site))
-        assert status == 0, text
-        assert site.state() == untouched.pop(), number
-        assert site.orphans() <= site.secrets_before and site.notes() == []
-
-    assert every_death(nursery, tmp_path, attached, words, finished) > 12
+    assert every_death(nursery, tmp_path, words, finished) > 25

@@ -112,7 +112,7 @@ def test_a_clone_that_is_resignatured_and_not_attached(lab, world):
     clone = lab.clone("Production")
     with connect(lab.where()) as calls:
         pool = records.read(calls)
-        attach.resignature(calls, pool, find(lab)[clone])
+        attach.attach(calls, pool, [find(lab)[clone]], attach.Wanted(run="a run", attaches=False))
     lun = find(lab)[clone]
 
     assert (lun.kind, lun.name) == ("resignatured", "Production")

@@ -5,6 +5,7 @@ plugs one LUN of a target sees every LUN of it.
 
 import pytest
 
+from kit.examples import EVERY_DEATH, steps
 from kit.lun_world import FABRIC
 from kit.pool.api import GoneAway
 from kit.pool.errors import XenError
@@ -167,8 +168,8 @@ def test_a_clone_of_an_sr_that_the_pool_does_not_know_holds_up_no_other(lab, wor
 @pytest.mark.parametrize("is_over", [False, True])
 def test_killed_at_each_call_while_a_clone_fails(lab, world, shown, is_over):
     """The run after shows no host the clone; the one in which the clone gets its identities finishes all."""
-    watch, number = lab.pool.api.before, 0
-    while True:
+    watch = lab.pool.api.before
+    for number in steps(EVERY_DEATH // 2 or 1, str(is_over)):
         bad, good = lab.clone("Production"), lab.clone("Production")
         fails(world, bad)
         count = [-1]
@@ -192,9 +193,10 @@ def test_killed_at_each_call_while_a_clone_fails(lab, world, shown, is_over):
         assert shown == [], number
         world.fail.clear()
         assert {result.status for result in lab.attach(bad, good)} == {DONE}, number
+        lab.drop(bad)
+        lab.drop(good)
         if count[0] < number:
             break
-        number += 1
     assert number > 5
 
 

@@ -2,7 +2,6 @@
 """The CHAP password: in one Secret of ours, of which nothing is left; Secrets of others are let alone."""
 
 import calendar
-import os
 import xmlrpc.client
 
 import pytest
@@ -108,25 +107,25 @@ def test_the_secrets_of_killed_runs_are_found_by_their_mark_and_no_others(lab, g
 
 
 def test_a_run_is_over_when_its_process_has_ended():
-    """A process of this machine, by kernel, namespace, id and begin; of other machines only time can tell."""
-    kernel, space, pid, begun = secrets._process(os.getpid())
-    of = "20261122T115959Z 1b671a64 {} {} {} {}".format
+    """A process of this machine, by kernel, namespace and id; of other machines only time can tell."""
+    kernel, space, pid = secrets._this_process()
+    of = "20261122T115959Z 1b671a64 {} {} {}".format
+    gone = 2**22 + 1
 
-    assert not secrets.is_over(of(kernel, space, pid, begun), NOON)
-    assert secrets.is_over(of(kernel, space, pid, begun + "0"), NOON)
-    assert secrets.is_over(of(kernel, space, 2**22 + 1, begun), NOON)
-    assert not secrets.is_over(of(kernel, space, 10**30, begun), NOON)
-    assert not secrets.is_over(of("another", space, pid, begun + "0"), NOON)
-    assert not secrets.is_over(of(kernel, "pid:[1]", pid, begun + "0"), NOON)
-    assert secrets.is_over(of("another", space, pid, begun), NOON + 86400)
-    for mark in ("", "nightly", "20261122T115959Z", "20261122T115959Z one", of(kernel, space, "x", begun)):
+    assert not secrets.is_over(of(kernel, space, pid), NOON)
+    assert secrets.is_over(of(kernel, space, gone), NOON)
+    assert not secrets.is_over(of(kernel, space, 10**30), NOON)
+    assert not secrets.is_over(of("another", space, gone), NOON)
+    assert not secrets.is_over(of(kernel, "pid:[1]", gone), NOON)
+    assert secrets.is_over(of("another", space, pid), NOON + 86400)
+    for mark in ("", "nightly", "20261122T115959Z", "20261122T115959Z one", of(kernel, space, "x")):
         assert not secrets.is_over(mark, NOON)
 
 
 def test_where_the_machine_does_not_tell_of_processes_time_does(monkeypatch):
     monkeypatch.setattr(secrets, "_KERNEL", "/nowhere")
 
-    assert secrets._process(os.getpid()) == []
+    assert secrets._this_process() == []
     assert not secrets.is_over("20261122T115959Z one", NOON)
     assert secrets.is_over("20261122T115959Z one", NOON + 86400)
 
@@ -186,10 +185,11 @@ def test_an_interrupted_call_is_no_reason_to_leave_the_secret(lab):
     before = lab.pool.db.refs("secret")
 
     def interrupted(*_, **__):
+        del calls._proxy("transport").single_request  # of this call alone
         raise KeyboardInterrupt()
 
     with pytest.raises(KeyboardInterrupt), connect(lab.where()) as calls, secrets.chap(calls, [Portal(TARGET)], *CHAP):
-        calls._proxy("transport")._connection[1].getresponse = interrupted
+        calls._proxy("transport").single_request = interrupted
         calls.call("SR.get_all")
 
     assert lab.pool.db.refs("secret") == before and lab.pool.api.calls[-1] == "session.logout"

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""What the commands on a pool share: the options that name the pool, the session, options to select and to confirm."""
+
+import argparse
+import gc
+import os
+from contextlib import contextmanager
+from typing import Iterator, Tuple
+
+from relvmoiscsi.errors import UsageError
+from relvmoiscsi.pool import records
+from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.connection import LOCAL, Where, connect
+from relvmoiscsi.pool.records import Pool
+
+_NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
+
+
+def takes_connection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a pool and a user."""
+    parser.add_argument(
+        "--pool", metavar="URL", help="URL of a pool host, or `local` in dom0; default: XENSERVER_HOST, else local"
+    )
+    parser.add_argument("--user", metavar="NAME", help="user name; default: XENSERVER_USER, else root")
+    parser.add_argument(
+        "--password-file", metavar="FILE", help="file with the password in its first line; default: XENSERVER_PASSWORD"
+    )
+    parser.add_argument("--ca", metavar="FILE", help="trusted certificates, PEM")
+    parser.add_argument("--insecure", action="store_true", help="accept any certificate")
+
+
+def takes_copies(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select copies."""
+    parser.add_argument(
+        "--clones-of",
+        metavar="SR",
+        action="append",
+        default=[],
+        help="select all copies of this SR (UUID or name); repeatable",
+    )
+    parser.add_argument("--all", action="store_true", help="select all copies")
+
+
+def changes(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that changes something."""
+    parser.add_argument("--dry-run", action="store_true", help="print what the command would do and change nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+
+def where(arguments: argparse.Namespace) -> Where:
+    """Which pool, and as whom, from the options and the environment. Raises UsageError."""
+    pool = arguments.pool or os.environ.get(_NAMES["host"]) or LOCAL
+    if pool == "localhost":  # so the Ansible modules have it
+        pool = LOCAL
+    password = os.environ.get(_NAMES["password"], "")
+    if arguments.password_file:
+        password = first_line(arguments.password_file)
+    if pool != LOCAL and not password:
+        raise UsageError("The password is missing: give --password-file, or set XENSERVER_PASSWORD.")
+    user = arguments.user or os.environ.get(_NAMES["user"]) or "root"
+    return Where(pool, user, password, arguments.ca, arguments.insecure)
+
+
+def first_line(path: str) -> str:
+    """The password in a file. Raises UsageError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+
+
+@contextmanager
+def opened(arguments: argparse.Namespace) -> Iterator[Tuple[Calls, Pool]]:
+    """A session on the pool, and the pool as the session reads it first. Raises UsageError, PoolFailure."""
+    gc.enable()  # other commands are over before it would be worth the time
+    with connect(where(arguments)) as calls:
+        yield calls, records.read(calls)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The command that unplugs and forgets copies."""
+
+import argparse
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
+from relvmoiscsi.cli.output import Answer
+from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
+from relvmoiscsi.cli.pool_vms import Tools
+from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
+from relvmoiscsi.formats.identity import is_uuid
+from relvmoiscsi.pool import jobs, records
+from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vms import discard as made_vms
+from relvmoiscsi.pool.vms import forget
+from relvmoiscsi.pool.vms.discard import Plan
+from relvmoiscsi.wording import counted, printable
+
+_DISCARD = """\
+Unplugs the SR on every host and forgets the SR. The LUN is not changed: remove the LUN on the array. Refuses
+a copy while a running VM, a restored VM or a VM with a lent disk uses the copy. Refuses an SR that `attach`
+has not introduced. If halted VMs would lose disks, lists these VMs first; --yes then needs --with-vms or
+--leave-vms.
+
+example:
+  relvmoiscsi pool discard "Production 2026-11-22" --with-vms"""
+
+
+def add_command(tools: Tools) -> None:
+    """Describe the command and its arguments."""
+    discarding = tools.command("discard", _discard, "unplug and forget copies; the LUNs are not changed", _DISCARD)
+    discarding.add_argument("srs", metavar="SR", nargs="*", help="a copy, by UUID or name")
+    takes_copies(discarding)
+    discarding.add_argument(
+        "--with-vms", action="store_true", help="also destroy the VMs that `clone` has made on the copy"
+    )
+    discarding.add_argument(
+        "--leave-vms", action="store_true", help="with --yes: let halted VMs lose their disks on the copy"
+    )
+    changes(discarding)
+
+
+def _discard(arguments: argparse.Namespace) -> Answer:
+    if not (arguments.srs or arguments.clones_of or arguments.all):
+        raise UsageError("No copy is selected: give SRs, --clones-of SR, or --all.")
+    must_be_able_to_ask(arguments)
+    with opened(arguments) as (calls, pool):
+        refs, gone = _copies(pool, arguments)
+        plan = made_vms.plan(calls, refs, arguments.with_vms)
+        made_vms.verify_free(calls, plan)
+        if arguments.dry_run:
+            return _discarded(plan, gone, {}, _WOULD_DISCARD, {})
+        if arguments.yes and not arguments.leave_vms:
+            made_vms.verify_nobody_left(plan)
+        destroyed: Dict[str, List[str]] = {ref: [] for ref in refs}
+        uuids = [str(plan.pool.srs[ref]["uuid"]) for ref in refs]
+        if refs:
+            ask(arguments, _question(plan))
+            made_vms.verify_as_told(plan, made_vms.plan(calls, refs, arguments.with_vms))
+
+        said = {ref: '"{name_label}" ({uuid})'.format(**plan.pool.srs[ref]) for ref in refs}
+
+        def one(calls: Calls, ref: str) -> None:
+            with arguments.so_far.one(said[ref], "discard"):
+                made_vms.carry_out(calls, plan, ref, destroyed[ref], uuids)
+
+        with arguments.so_far.work(list(said.values())):
+            outcomes = jobs.at_once(calls, refs, one, jobs.MOST)
+            if arguments.with_vms and gone:
+                made_vms.clean_networks(calls, gone)
+        failed = {ref: out for ref, out in zip(refs, outcomes) if isinstance(out, RelvmoiscsiError)}
+    return _discarded(plan, gone, failed, "discarded", destroyed)
+
+
+def _question(plan: Plan) -> str:
+    halted = {ref: name for sr in plan.uses for ref, name in plan.losers(sr).items()}
+    lost = f"These halted VMs lose their disks on the copy: {forget.named(halted)}. " if halted else ""
+    lost += "--with-vms destroys the VMs that `clone` has made. " if halted and not plan.made else ""
+    made = [each for of_sr in plan.made.values() for each in of_sr]
+    goes = (
+        ", and destroy {} ({})".format(counted(len(made), "VM"), ", ".join(sorted(each.name for each in made)))
+        if made
+        else ""
+    )
+    snapshots = sorted(name for each in made for name in each.snapshots)
+    goes += " with {} ({})".format(counted(len(snapshots), "snapshot"), ", ".join(snapshots)) if snapshots else ""
+    names = ", ".join(str(plan.pool.srs[ref]["name_label"]) for ref in plan.uses)
+    return printable(f"{lost}Discard {names}{goes}?")
+
+
+_WOULD_DISCARD = "would be discarded"
+_LOSE = "halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms)"
+
+
+def _copies(pool: Pool, arguments: argparse.Namespace) -> Tuple[List[str], List[str]]:
+    """(the SRs that are meant, the UUIDs that the pool does not have any more). Raises NotFound, UsageError."""
+    wanted = {records.original_uuid(pool, text) for text in arguments.clones_of}
+    refs, gone = [], []
+    for text in arguments.srs:
+        if is_uuid(text.lower()) and pool.sr_by_uuid(text.lower()) is None:
+            gone.append(text.lower())
+        else:
+            refs.append(records.find_sr(pool, text))
+    for ref, sr in pool.copies():
+        if arguments.all or sr["other_config"][records.ORIGINAL_SR] in wanted:
+            refs.append(ref)
+    return sorted(dict.fromkeys(refs), key=lambda ref: (str(pool.srs[ref]["name_label"]), ref)), gone
+
+
+def _discarded(
+    plan: Plan, gone: Sequence[str], failed: Dict[str, RelvmoiscsiError], word: str, destroyed: Dict[str, List[str]]
+) -> Answer:
+    rows: List[Dict[str, Any]] = []
+    lines = []
+    for ref in plan.uses:
+        uuid, name = plan.pool.srs[ref]["uuid"], str(plan.pool.srs[ref]["name_label"])
+        error: Optional[str] = str(failed[ref]) if ref in failed else None
+        status = "failed" if error else word
+        made = [each for each in plan.made.get(ref, ()) if not error or each.name in destroyed[ref]]
+        vms, snapshots = [each.name for each in made], [snapshot for each in made for snapshot in each.snapshots]
+        others = [] if error else sorted(set(plan.losers(ref).values()))
+        row = {"sr": uuid, "name": name, "status": status, "error": error, "vms": vms, "snapshots": snapshots}
+        rows.append({**row, "vms_left_without_disks": others})
+        lines.append(f'"{name}" ({uuid}): {status}' + (f": {error}" if error else ""))
+        if vms:
+            lines.append(("  destroyed: the VMs " if error else "  with the VMs ") + ", ".join(vms))
+        if snapshots:
+            lines.append("  with their snapshots " + ", ".join(snapshots))
+        if others:
+            lines.append(
+                f"  {_LOSE if word == _WOULD_DISCARD else 'halted VMs that had disks on the copy'}: {', '.join(others)}"
+            )
+    row = {"sr": None, "name": None, "status": "not in the pool", "error": None, "vms": [], "snapshots": []}
+    rows += [{**row, "vms_left_without_disks": [], "sr": uuid} for uuid in gone]
+    lines += [f"{uuid}: not in the pool" for uuid in gone]
+    text = "\n".join(map(printable, lines)) or "The pool has no copies."
+    return Answer({"srs": rows}, text, Partial.exit_status if failed else 0)

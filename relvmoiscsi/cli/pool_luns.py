@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The commands on LUNs that a pool sees: luns, attach, map."""
+
+import argparse
+import shlex
+import sys
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Sequence
+
+from relvmoiscsi.cli import pool_secrets
+from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
+from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
+from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.pool_connection import changes, first_line, opened, takes_copies
+from relvmoiscsi.cli.pool_vms import Tools
+from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
+from relvmoiscsi.errors import Partial, UsageError
+from relvmoiscsi.pool import attach, attach_plan, hosts, jobs, lock, luns, progress, records, vdis
+from relvmoiscsi.pool.attach import Attached
+from relvmoiscsi.pool.attach_plan import LunPlan, Wanted
+from relvmoiscsi.pool.calls import Calls
+from relvmoiscsi.pool.luns import PoolLun
+from relvmoiscsi.pool.records import Pool
+from relvmoiscsi.pool.vdis import Pair
+from relvmoiscsi.scsi_id_text import is_scsi_id
+from relvmoiscsi.wording import counted, human_size, printable
+
+_LUNS = """\
+Classifies each LUN: original, attached copy, clone of an SR, resignatured, unfinished, empty, foreign. Writes
+nothing and leaves nothing on any host. Without --target, lists the LUNs of the targets of the pool's SRs.
+
+example:
+  relvmoiscsi pool luns --target 10.0.0.5"""
+
+_ATTACH = """\
+Resignatures every clone before it attaches the first clone. Each clone becomes an SR on every host of the
+pool. gc=false stops coalescing; indestructible=true stops SR.destroy. VDIs get the names, tags and
+other_config of the original's VDIs. To resume an interrupted or failed run, repeat the command: it skips
+finished steps.
+
+example:
+  relvmoiscsi pool attach --clones-of Production --clones-of Testing --yes"""
+
+_MAP = """\
+Prints the current names and VMs of the original's VDIs.
+
+example:
+  relvmoiscsi pool map "Production 2026-11-22\""""
+
+
+def add_commands(tools: Tools) -> None:
+    """Describe the commands and their arguments."""
+    listing = tools.command("luns", _luns, "list and classify the LUNs that the pool sees", _LUNS)
+    _takes_portal(listing)
+    _takes_jobs(listing)
+    attaching = tools.command("attach", _attach, "attach clones as SRs on all hosts", _ATTACH)
+    attaching.add_argument("scsi_ids", metavar="SCSIID", nargs="*", help="SCSIid of a LUN, as `luns` prints it")
+    takes_copies(attaching)
+    attaching.add_argument(
+        "--foreign",
+        action="store_true",
+        help="accept clones of SRs unknown to this pool; you confirm no other pool uses them",
+    )
+    attaching.add_argument(
+        "--leave-others",
+        action="store_true",
+        help="proceed even if hosts will see clones that still have the identities of their originals",
+    )
+    attaching.add_argument(
+        "--name",
+        metavar="TEXT",
+        help="name of the new SRs; {sr}, {date} and {scsi_id} are replaced; default: {sr} {date}",
+    )
+    attaching.add_argument("--map-out", metavar="FILE", help="write old and new UUIDs as JSON to a new FILE")
+    _takes_portal(attaching)
+    _takes_jobs(attaching)
+    changes(attaching)
+    mapping = tools.command("map", _map, "map the VDIs of a copy to the VDIs of the original, with names and VMs", _MAP)
+    mapping.add_argument("sr", metavar="SR", help="the copy, by UUID or name")
+
+
+def _takes_portal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hba", action="store_true", help="LUNs on the master's Fibre Channel or SAS adapters")
+    parser.add_argument(
+        "--target", metavar="ADDRESS", help="address of an iSCSI portal; default: the portals of all SRs"
+    )
+    parser.add_argument("--iqn", metavar="IQN", help="IQN of a target at that portal; default: all targets")
+    parser.add_argument("--port", metavar="PORT", help="port of the portal; default: 3260")
+    parser.add_argument(
+        "--chap-user", metavar="NAME", help="CHAP user; default: the CHAP user of the SR on that target"
+    )
+    parser.add_argument("--chap-password-file", metavar="FILE", help="file with the CHAP password in its first line")
+    parser.add_argument(
+        "--clean-secrets", action="store_true", help="destroy Secrets with CHAP passwords of killed runs"
+    )
+
+
+def _takes_jobs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, default=jobs.MOST, help="number of LUNs in parallel; default: 10"
+    )
+
+
+# --- luns
+
+
+def _luns(arguments: argparse.Namespace) -> Answer:
+    source = _source(arguments)
+    with opened(arguments) as (calls, pool), _seen(arguments, calls, pool, source) as seen:
+        return Answer({"luns": [lun.facts(pool) for lun in seen]}, _luns_text(pool, seen))
+
+
+def _source(arguments: argparse.Namespace) -> luns.Source:
+    """Where to look. Raises UsageError."""
+    file = arguments.chap_password_file
+    if bool(arguments.chap_user) != bool(file):
+        raise UsageError("--chap-user and --chap-password-file need each other: give both.")
+    password = first_line(file) if file else ""
+    if file and not password:
+        raise UsageError(f"{file} has no password in its first line.")
+    target, iqn, port = arguments.target or "", arguments.iqn or "", arguments.port or ""
+    source = luns.Source(target, iqn, port, arguments.chap_user or "", password, arguments.hba, arguments.jobs)
+    source.verify()
+    return source
+
+
+@contextmanager
+def _seen(arguments: argparse.Namespace, calls: Calls, pool: Pool, source: luns.Source) -> Iterator[List[PoolLun]]:
+    """The LUNs, for as long as the block runs; then Secrets are cleaned where --clean-secrets asks for that."""
+    with luns.seen(calls, pool, source, say) as seen:
+        yield seen
+    if arguments.clean_secrets:
+        with arguments.so_far.work():
+            pool_secrets.clean(calls, pool, getattr(arguments, "dry_run", False))
+
+
+def _luns_text(pool: Pool, seen: Sequence[PoolLun]) -> str:
+    if not seen:
+        return "The pool sees no LUN behind these targets."
+    rows = [("SCSIid", "size", "what it is")]
+    rows += [(lun.scsi_id, human_size(lun.size_bytes), _words(pool, lun)) for lun in seen if lun.scsi_id]
+    widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
+    lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]}" for row in rows]
+    away = [lun for lun in seen if not lun.scsi_id]
+    lines += [
+        printable(f"The LUNs behind {lun.portal.target} {lun.portal.iqn} are unknown: {lun.problem}") for lun in away
+    ]
+    return "\n".join(lines)
+
+
+def _words(pool: Pool, lun: PoolLun) -> str:
+    quoted = f'"{lun.name}"' if lun.name else "an SR"
+    texts = {
+        luns.ORIGINAL: f"original, {quoted}",
+        luns.ATTACHED: f"attached, {quoted}",
+        luns.CLONE: f"clone of {quoted}",
+        luns.UNKNOWN_SR: f"{quoted}, which this pool does not know ({lun.sr_uuid})",
+        luns.UNCONNECTED: f"{quoted}, which has no PBD: original or clone is unknown",
+        luns.RESIGNATURED: f"resignatured, a copy of {quoted if lun.of_sr else 'an SR'}; not attached here",
+        luns.UNFINISHED: "resignature interrupted; `attach` finishes the resignature",
+    }
+    text = texts.get(lun.kind, f"{lun.kind}: {lun.problem}" if lun.problem else lun.kind)
+    if lun.one_vdi == "cannot be" and lun.kind in luns.UNTOUCHED:
+        text += "; cannot be made one VDI"
+    if lun.vms:
+        text += "; VMs {} ({})".format(", ".join(lun.vms), lun.vms_saved)
+    if pool.ref in lun.metadata_of:
+        text += "; holds a database of this pool"
+    return printable(text)
+
+
+# --- attach
+
+
+def _attach(arguments: argparse.Namespace) -> Answer:
+    source = _source(arguments)
+    for scsi_id in arguments.scsi_ids:
+        if not is_scsi_id(scsi_id):
+            raise UsageError(f"{scsi_id!r} is no SCSIid.")
+    if not (arguments.scsi_ids or arguments.clones_of or arguments.all):
+        raise UsageError("No LUN is selected: give SCSIids, --clones-of SR, or --all.")
+    attach_plan.verify_template(_template(arguments))
+    with new_file(arguments.map_out, "`relvmoiscsi pool map` prints the same UUIDs.") as finish:
+        must_be_able_to_ask(arguments)
+        with opened(arguments) as (calls, pool), _seen(arguments, calls, pool, source) as seen:
+            return _attached(arguments, calls, pool, seen, finish)
+
+
+def _template(arguments: argparse.Namespace) -> str:
+    """Of the names of new SRs."""
+    return attach_plan.NAME if arguments.name is None else str(arguments.name)
+
+
+def _attached(
+    arguments: argparse.Namespace,
+    calls: Calls,
+    pool: Pool,
+    seen: Sequence[PoolLun],
+    write_map: Callable[[Dict[str, Any]], bool],
+) -> Answer:
+    of = [records.original_uuid(pool, text) for text in arguments.clones_of]
+    chosen = attach.choose(seen, arguments.scsi_ids, of, arguments.all, arguments.foreign)
+    left = attach.unseen(seen, arguments.scsi_ids, of, arguments.all)
+    for lun in attach.doubtful(seen, chosen) if of or arguments.all else []:
+        say(printable(f"{lun.scsi_id} is skipped: {_words(pool, lun)}. Another pool may use this LUN."))
+    if not arguments.leave_others:
+        attach.verify_none_left(seen, chosen)
+    wanted = Wanted(_template(arguments), records.today(), records.run_id(), arguments.jobs, arguments.leave_others)
+    planned = attach_plan.plan(calls, pool, chosen, wanted, seen)
+    for row in planned if arguments.name is not None else []:
+        if row.sr:
+            say(printable(f'{row.lun.scsi_id}: the SR "{row.name}" keeps its name; --name is for new SRs.'))
+    passed_over = [attach.passed_over(lun) for lun in left]
+    todo = [row.lun.scsi_id for row in planned if row.steps]
+    lock.verify_free(calls, todo)
+    if arguments.dry_run:
+        return _would_attach(planned, passed_over)
+    count = len(todo)
+    if count and not arguments.yes:
+        say(_would_attach(planned, passed_over).text)
+        ask(arguments, f"Attach {counted(count, 'LUN')}?")
+    stream = None if arguments.json else sys.stderr
+    with progress.shown(stream, count) as shown, arguments.so_far.work(todo):
+        results = attach.carry_out(calls, pool, planned, wanted, _both(arguments.so_far, shown))
+    results += passed_over
+    facts = {"luns": [result.facts() for result in results]}
+    status = _status(results)
+    if not write_map({"srs": _map_of(results)}):
+        status = status or EXIT_NOT_PRINTED
+    return Answer(facts, _attached_text(results), status)
+
+
+def _both(so_far: SoFar, shown: attach.Progress) -> attach.Progress:
+    """Tells a person who waits, and one who stops the run."""
+
+    def tell(scsi_id: str, step: str, how: str) -> None:
+        is_done = (step, how) == (attach.ATTACHING, attach.OVER)
+        state = DONE if is_done else FAILED if how == attach.ENDED else UNDER_WAY
+        so_far.tell(scsi_id, state, step + (": done" if how == attach.OVER and not is_done else ""))
+        shown(scsi_id, step, how)
+
+    return tell
+
+
+def _status(results: Sequence[Attached]) -> int:
+    """That of the error where one LUN was asked for."""
+    if all(result.status in (attach.DONE, attach.ALREADY) for result in results):
+        return 0
+    if len(results) == 1 and results[0].error is not None:
+        return results[0].error.exit_status
+    return Partial.exit_status
+
+
+def _would_attach(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> Answer:
+    lines = [f"{row.lun.scsi_id}: {row.text()}" for row in planned]
+    lines += [f"{each.scsi_id or 'a target'}: {each.error}" for each in passed_over]
+    is_any = any(row.steps for row in planned)
+    head = "Planned steps:" if is_any else "Nothing to do:"
+    rows = [row.facts() for row in planned]
+    rows += [
+        {"scsi_id": each.scsi_id or None, "steps": [], "hosts_down": [], "error": str(each.error)}
+        for each in passed_over
+    ]
+    return Answer({"would": rows}, "\n".join([head, *map(printable, lines)]), _would_status(planned, passed_over))
+
+
+def _would_status(planned: Sequence[LunPlan], passed_over: Sequence[Attached]) -> int:
+    """That of the run, as far as it can be told before."""
+    errors = [row.error for row in planned] + [each.error for each in passed_over]
+    if len(errors) == 1 and errors[0] is not None:
+        return errors[0].exit_status
+    return Partial.exit_status if any(errors) or any(row.down for row in planned) else 0
+
+
+#: what is said behind the state of a host that has not plugged an SR
+_AFTERWARDS = {hosts.DOWN: "when the host is up"}
+_CORRECTED = "after you correct the cause"
+
+
+def _attached_text(results: Sequence[Attached]) -> str:
+    lines = []
+    for result in results:
+        of = f' "{result.name}" ({result.sr_uuid}), {counted(len(result.vdis), "VDI")}' if result.name else ""
+        lines.append(printable(f"{result.scsi_id or 'a target'}: {result.status}{of}"))
+        away = {name: state for name, state in result.hosts.items() if state != hosts.PLUGGED}
+        for name, state in away.items():
+            again = _AFTERWARDS.get(state, _CORRECTED)
+            lines.append(printable("  {}: {}; repeat the command {}".format(name, state.rstrip("."), again)))
+        if result.error is not None:
+            lines.append(printable(f"  {result.error}"))
+        elif result.status == attach.DONE:
+            lines.append(printable(f"  next: relvmoiscsi pool clone {shlex.quote(result.name)} --all --isolated lab"))
+    return "\n".join(lines)
+
+
+def _map_of(results: Sequence[Attached]) -> List[Dict[str, Any]]:
+    """What --map-out has."""
+    return [
+        {
+            "scsi_id": result.scsi_id,
+            "sr": {"old": result.of_sr, "new": result.sr_uuid},
+            "vdis": [pair.facts() for pair in result.vdis],
+        }
+        for result in results
+        if result.sr_uuid
+    ]
+
+
+# --- map
+
+
+def _map(arguments: argparse.Namespace) -> Answer:
+    with opened(arguments) as (calls, pool):
+        ref = records.find_sr(pool, arguments.sr)
+        records.verify_copy(pool, ref)
+        sr = pool.srs[ref]
+        original = pool.sr_by_uuid(sr["other_config"][records.ORIGINAL_SR])
+        originals = vdis.of_sr(calls, original) if original is not None else {}
+        pairs = vdis.pairs(sr["uuid"], vdis.of_sr(calls, ref), originals)
+        vms = vdis.vms_of(originals, calls.records("VBD"), calls.records("VM"))
+    facts = {
+        "sr": {"old": sr["other_config"][records.ORIGINAL_SR] or None, "new": sr["uuid"]},
+        "name": sr["name_label"],
+        "vdis": [{**pair.facts(), "vms": vms.get(pair.old, [])} for pair in pairs],
+    }
+    lines = ['{} "{}"'.format(sr["uuid"], sr["name_label"])] + [_pair_line(pair, vms) for pair in pairs]
+    return Answer(facts, "\n".join(map(printable, lines)))
+
+
+def _pair_line(pair: Pair, vms: Dict[str, List[str]]) -> str:
+    notes = [note for note, shown in (("snapshot", pair.is_a_snapshot), ("hidden", not pair.is_managed)) if shown]
+    notes += ["VM " + ", ".join(vms[pair.old])] if vms.get(pair.old) else []
+    before = pair.old or ("gone from the pool" if vdis.is_derived(pair.new) else "")
+    text = f"  {before:<36}  {'became' if before else 'is new'}  {pair.new}  {pair.name_label}"
+    return text + (" [{}]".format("; ".join(notes)) if notes else "")
