@@ -6,14 +6,14 @@ from typing import NamedTuple
 from relvmoiscsi.errors import Place
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.protocol.journal import Journal
-from relvmoiscsi.resignature.protocol.mark import (
+from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
     IN_PROGRESS,
     SWITCHED,
-    Tail,
-    with_tail,
+    CommitRecord,
+    with_commit_record,
 )
+from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.run import Run
 
 
@@ -33,19 +33,21 @@ class Labels(NamedTuple):
         return cls(
             offset=label.offset,
             before=run.old_label,
-            in_progress=with_tail(label.as_of_today(Place("the journal", 0)).sector, journal.tail(IN_PROGRESS)),
-            switched=switched_label(label, run, journal.tail(SWITCHED)),
-            final=run.final_label or final_label(label, run, journal.tail(DONE)),
+            in_progress=with_commit_record(
+                label.as_of_today(Place("the journal", 0)).sector, journal.commit_record(IN_PROGRESS)
+            ),
+            switched=switched_label(label, run, journal.commit_record(SWITCHED)),
+            final=run.final_label or final_label(label, run, journal.commit_record(DONE)),
         )
 
 
-def switched_label(label: Label, run: Run, tail: Tail) -> bytes:
+def switched_label(label: Label, run: Run, record: CommitRecord) -> bytes:
     """The commit: new PV id, the second areas, the mark."""
     label = label.as_of_today(Place("the label", 0))
-    return with_tail(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), tail)
+    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), record)
 
 
-def final_label(label: Label, run: Run, tail: Tail) -> bytes:
+def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:
     """New PV id, the original areas, the mark."""
     label = label.as_of_today(Place("the label", 0))
-    return with_tail(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), tail)
+    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), record)

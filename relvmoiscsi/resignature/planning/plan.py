@@ -17,8 +17,8 @@ from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
 from relvmoiscsi.resignature.planning.contents import Known, content_fields, content_writes, volume_changes
 from relvmoiscsi.resignature.planning.labels import Labels
 from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
-from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen, Written
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step

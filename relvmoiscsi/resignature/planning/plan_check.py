@@ -8,8 +8,8 @@ from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.resignature.planning import check
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.journal import decode
-from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run import verify_run
 from relvmoiscsi.resignature.protocol.steps import Step
@@ -91,7 +91,7 @@ def _bitmaps(made: Plan, step: Step) -> Iterable[Chunk]:
 def _check_journal(made: Plan, device: Device) -> None:
     """What is going to be written as the journal will be believed. Raises Refused or FormatError."""
     where = Place("the planned journal", 0)
-    found = decode(made.journal.data, where, made.journal.tail(IN_PROGRESS).journal_digest, made.run)
+    found = decode(made.journal.data, where, made.journal.commit_record(IN_PROGRESS).journal_digest, made.run)
     verify_run(found, device.size_bytes, where)
     if found != made.run:
         raise Refused("The planned journal does not read back as what it was made of.", sm_key="MetadataError")

@@ -21,11 +21,11 @@ from relvmoiscsi.formats.lvm.layout import MdaHeader
 from relvmoiscsi.formats.lvm.pv import Area, Label
 from relvmoiscsi.formats.lvm.vg import Segment
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
-from relvmoiscsi.resignature.protocol.mark import (
+from relvmoiscsi.resignature.protocol.commit_record import (
     KINDS,
-    TAIL_MAGIC,
-    TAIL_VERSION,
-    Tail,
+    RECORD_MAGIC,
+    RECORD_VERSION,
+    CommitRecord,
     scsi_id_digest,
 )
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
@@ -75,10 +75,10 @@ class Journal(NamedTuple):
     def chunk(self) -> Chunk:
         return Chunk(self.offset, self.data)
 
-    def tail(self, phase: int) -> Tail:
-        return Tail.zero(
-            magic=TAIL_MAGIC,
-            version=TAIL_VERSION,
+    def commit_record(self, phase: int) -> CommitRecord:
+        return CommitRecord.zero(
+            magic=RECORD_MAGIC,
+            version=RECORD_VERSION,
             phase=phase,
             kind=self.run.kind,
             journal_length=len(self.data),
@@ -136,9 +136,9 @@ def encode(run: Run, level: int = FAST) -> bytes:
     return data.ljust(align_up(len(data), ALIGNMENT), b"\0")
 
 
-def journal_range(tail: Tail, where: Place, device_size: int) -> Range:
+def journal_range(record: CommitRecord, where: Place, device_size: int) -> Range:
     """Where the journal lies. Raises Malformed when that cannot be."""
-    found = Range(tail.journal_offset, tail.journal_length)
+    found = Range(record.journal_offset, record.journal_length)
     if not JournalHeader.SIZE <= found.length <= MAX_JOURNAL_BYTES or found.end > device_size:
         problem = f"it says that {found.length} bytes of journal lie at byte {found.offset}"
         raise Malformed("Mark of a run", where, problem)
@@ -146,7 +146,7 @@ def journal_range(tail: Tail, where: Place, device_size: int) -> Range:
 
 
 def decode(data: bytes, where: Place, digest: Optional[bytes] = None, known: Optional[Run] = None) -> Run:
-    """The run in a journal. `digest` is the tail's; without one the journal vouches for itself.
+    """The run in a journal. `digest` is the record's; without one the journal vouches for itself.
 
     Of `known`, a run that it should equal, it shares the parts that do: that saves the memory of a second one.
     Raises FormatError; nothing of a journal is used before all of it is verified.
@@ -280,16 +280,16 @@ class Mark(NamedTuple):
     """A label with the mark of a run, and the run's journal."""
 
     label: Label
-    tail: Tail
+    commit_record: CommitRecord
     journal: Journal
 
 
-def read_journal(device: Device, tail: Tail, label: Label) -> Journal:
+def read_journal(device: Device, record: CommitRecord, label: Label) -> Journal:
     """The journal that a mark points to. Raises FormatError."""
     where = Place(device.name, label.offset)
-    found = journal_range(tail, where, device.size_bytes)
+    found = journal_range(record, where, device.size_bytes)
     data = device.read([found])[0]
     place = Place(device.name, found.offset)
-    run = decode(data, place, tail.journal_digest)
+    run = decode(data, place, record.journal_digest)
     verify_run(run, device.size_bytes, place)
     return Journal(run, found.offset, data)

@@ -10,7 +10,7 @@ from relvmoiscsi.formats.identity import IdMap, is_uuid, parse_lvm_id
 from relvmoiscsi.formats.lvm.layout import LABEL_SECTORS
 from relvmoiscsi.formats.lvm.pv import Area, parse_label
 from relvmoiscsi.resignature.protocol import structure
-from relvmoiscsi.resignature.protocol.mark import Tail
+from relvmoiscsi.resignature.protocol.commit_record import CommitRecord
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, verify_rebuilt
 
 BLOCK_BYTES = (512, 4096)
@@ -151,5 +151,5 @@ def _verify_ids(run: Run, where: Place) -> None:
         raise Malformed("Journal", where, f"the SR {run.ids.sr} has no new UUID")
     if run.one is not None and run.one not in run.ids.uuids:
         raise Malformed("Journal", where, f"the VDI {run.one} has no new UUID")
-    if not isinstance(run.scsi_id, (str, type(None))) or len(run.run_id) != Tail.run_id.size:
+    if not isinstance(run.scsi_id, (str, type(None))) or len(run.run_id) != CommitRecord.run_id.size:
         raise Malformed("Journal", where, "its SCSIid or its run id is none")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Carry a plan out: the protocol, in the steps of the table `resignature.protocol.steps`.
 
-`resignature.after_a_cut.recovery` takes back what was cut before the commit, and finishes what was cut behind it.
+`resignature.recovery.cut_run` takes back what was cut before the commit, and finishes what was cut behind it.
 
 Each step ends in one flush. Before step 1 the device is compared with what was read; after step 1 and after step 3
 what was written is read back; after step 6 all of it. What nobody sees is read back before the mark and behind it.

@@ -19,24 +19,24 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.resignature.protocol import journal
+from relvmoiscsi.resignature.protocol.commit_record import (
+    COMMIT_RECORD_AT,
+    DONE,
+    IN_PROGRESS,
+    RESIGNATURE,
+    SWITCHED,
+    UNDO,
+    CommitRecord,
+    read_commit_record,
+    scsi_id_digest,
+    with_commit_record,
+)
 from relvmoiscsi.resignature.protocol.journal import (
     Journal,
     JournalHeader,
     decode,
     encode,
     journal_range,
-)
-from relvmoiscsi.resignature.protocol.mark import (
-    DONE,
-    IN_PROGRESS,
-    RESIGNATURE,
-    SWITCHED,
-    TAIL_AT,
-    UNDO,
-    Tail,
-    read_tail,
-    scsi_id_digest,
-    with_tail,
 )
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run, Write, verify_run
 
@@ -183,7 +183,7 @@ def test_a_journal_of_a_later_version_is_unsupported():
 
 def test_the_journal_of_another_run_is_not_the_one_that_the_label_speaks_of():
     other = encode(RUN._replace(run_id=bytes(16)))
-    digest = Journal(RUN, 65536, encode(RUN)).tail(IN_PROGRESS).journal_digest
+    digest = Journal(RUN, 65536, encode(RUN)).commit_record(IN_PROGRESS).journal_digest
 
     with pytest.raises(Malformed, match="it is not the one that the label speaks of"):
         decode(other, WHERE, digest)
@@ -371,42 +371,42 @@ def test_a_run_whose_areas_do_not_lie_in_each_other_is_malformed(original, secon
 @pytest.mark.parametrize("phase", [IN_PROGRESS, SWITCHED, DONE])
 @pytest.mark.parametrize("ext_version", [0, 1, 2])
 def test_a_mark_that_is_written_is_read_back(phase, ext_version):
-    tail = Journal(RUN, 65536, encode(RUN)).tail(phase)
+    tail = Journal(RUN, 65536, encode(RUN)).commit_record(phase)
 
-    label = pv.parse_label(with_tail(label_sector(ext_version), tail), 1, Place("/dev/sdc", 512))
+    label = pv.parse_label(with_commit_record(label_sector(ext_version), tail), 1, Place("/dev/sdc", 512))
 
-    assert read_tail(label, WHERE) == tail
+    assert read_commit_record(label, WHERE) == tail
     assert (tail.phase, tail.kind, tail.run_id) == (phase, RESIGNATURE, RUN.run_id)
     assert journal_range(tail, WHERE, SIZE) == Range(65536, len(encode(RUN)))
 
 
 def test_the_mark_takes_the_last_96_bytes_of_the_label_and_no_others():
-    sector = with_tail(label_sector(), Journal(RUN, 65536, encode(RUN)).tail(DONE))
+    sector = with_commit_record(label_sector(), Journal(RUN, 65536, encode(RUN)).commit_record(DONE))
 
     changed = {at for at in range(512) if sector[at] != label_sector()[at]}
 
-    assert TAIL_AT == 416 and changed <= set(range(416, 512)) | set(range(16, 20))
+    assert COMMIT_RECORD_AT == 416 and changed <= set(range(416, 512)) | set(range(16, 20))
 
 
 def test_no_mark_leaves_the_label_as_it_was():
-    marked = with_tail(label_sector(), Journal(RUN, 65536, encode(RUN)).tail(DONE))
+    marked = with_commit_record(label_sector(), Journal(RUN, 65536, encode(RUN)).commit_record(DONE))
 
-    assert with_tail(marked, None) == label_sector()
-    assert read_tail(label_with(b""), WHERE) is None
+    assert with_commit_record(marked, None) == label_sector()
+    assert read_commit_record(label_with(b""), WHERE) is None
 
 
 @pytest.mark.parametrize("tail", [b"\1", b"somebody else's".ljust(96, b"\0"), bytes(95) + b"\1"])
 def test_bytes_of_somebody_else_are_not_overwritten(tail):
     with pytest.raises(Unsupported, match="byte 65952 of /dev/sdc: its last bytes are in use by something else"):
-        read_tail(label_with(tail), WHERE)
+        read_commit_record(label_with(tail), WHERE)
 
 
 @pytest.mark.parametrize("changed", [{"version": 2}, {"phase": 0}, {"phase": 4}, {"kind": 0}, {"kind": 3}])
 def test_a_mark_of_another_version_is_not_guessed_at(changed):
-    tail = Journal(RUN, 65536, encode(RUN)).tail(DONE).replace(**changed)
+    tail = Journal(RUN, 65536, encode(RUN)).commit_record(DONE).replace(**changed)
 
     with pytest.raises(Unsupported, match="it was made by another version of relvmoiscsi"):
-        read_tail(label_with(bytes(tail)), WHERE)
+        read_commit_record(label_with(bytes(tail)), WHERE)
 
 
 def test_a_label_whose_lists_reach_into_the_place_of_the_mark_is_unsupported():
@@ -415,14 +415,14 @@ def test_a_label_whose_lists_reach_into_the_place_of_the_mark_is_unsupported():
     label = pv.parse_label(pv.sealed_label(bytes(sector)), 1, Place("/dev/sdc", 512))
 
     with pytest.raises(Unsupported, match="its lists leave no room for the mark of a run"):
-        read_tail(label, WHERE)
+        read_commit_record(label, WHERE)
 
 
 @pytest.mark.parametrize(
     "offset, length", [(0, 63), (0, 0xFFFFFFFF), (SIZE - 4095, 4096), (SIZE, 4096), ((1 << 64) - 4096, 4096)]
 )
 def test_a_mark_that_points_where_no_journal_can_be_is_malformed(offset, length):
-    tail = Tail.zero(journal_offset=offset, journal_length=length)
+    tail = CommitRecord.zero(journal_offset=offset, journal_length=length)
 
     with pytest.raises(Malformed, match=f"it says that {length} bytes of journal lie at byte {offset}"):
         journal_range(tail, WHERE, SIZE)

@@ -12,8 +12,8 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
 from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 from relvmoiscsi.resignature.protocol import structure
+from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import decode, encode
-from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
 from relvmoiscsi.resignature.protocol.rebuilt import (
     EMPTY_UNIT,
     FULL_UNIT,

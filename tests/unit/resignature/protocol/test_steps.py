@@ -12,7 +12,7 @@ from kit.crash import CrashDisk
 from kit.cuts import cut_before, done, entropy, image, lvm_commit, recover, resignature, undo, with_new_volume
 from relvmoiscsi import engine, report
 from relvmoiscsi.device import Range
-from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, KINDS, SWITCHED
+from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, KINDS, SWITCHED
 from relvmoiscsi.resignature.protocol.steps import COMMIT, STEPS, WAY_BACK
 
 pytestmark = pytest.mark.states
@@ -46,9 +46,9 @@ def in_log(steps):
 def phase_of(disk, kind):
     """The phase that the label gives a run of this kind; None where it speaks of no such run."""
     found = engine.inspect(disk)
-    if found.tail is None or KINDS[found.tail.kind] != kind:
+    if found.commit_record is None or KINDS[found.commit_record.kind] != kind:
         return DONE if kind == "undo" and found.state == engine.CLEAN else None
-    return found.tail.phase
+    return found.commit_record.phase
 
 
 def shown(number, kind):

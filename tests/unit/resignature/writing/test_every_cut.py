@@ -130,7 +130,7 @@ def test_a_cut_in_a_resignature_after_an_undo_leads_to_its_own_ids():
     assert every_fault(Judge(original, resignatured), crash, undo_every=3, **THOROUGH) == []
 
 
-def test_after_a_cut_new_identities_are_those_that_lvm_sees_and_of_this_lun_alone():
+def test_recovery_new_identities_are_those_that_lvm_sees_and_of_this_lun_alone():
     """What has come to a host with a LUN may stay there once its identities are its own."""
     original, resignatured, _undone = trial("a chain")
     crash = CrashDisk(original)

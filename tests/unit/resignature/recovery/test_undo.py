@@ -39,7 +39,7 @@ def refused(act, disk):
 
 
 def run_id(disk):
-    return engine.inspect(disk).tail.run_id
+    return engine.inspect(disk).commit_record.run_id
 
 
 def place_in(disk, kind):

@@ -15,8 +15,8 @@ from relvmoiscsi.resignature.planning.plan import Plan, placed
 from relvmoiscsi.resignature.planning.plan_check import check_undo
 from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.canvas import read_canvas
+from relvmoiscsi.resignature.protocol.commit_record import UNDO
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
-from relvmoiscsi.resignature.protocol.mark import UNDO
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun

@@ -34,7 +34,7 @@ from relvmoiscsi.device import Range
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.resignature.protocol import journal
-from relvmoiscsi.resignature.protocol.mark import TAIL_AT, Tail, with_tail
+from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, CommitRecord, with_commit_record
 
 pytestmark = pytest.mark.states
 
@@ -288,9 +288,9 @@ def with_mark(disk, **fields):
     mark = read_mark(disk) if not fields.get("journal_digest") else None
     label = label_range(disk)
     sector = disk.peek(label.offset, 512)
-    tail = Tail.at(sector[TAIL_AT:]).replace(**fields)
-    disk.poke(label.offset, with_tail(sector, tail))
-    assert mark is None or mark.tail != tail
+    tail = CommitRecord.at(sector[COMMIT_RECORD_AT:]).replace(**fields)
+    disk.poke(label.offset, with_commit_record(sector, tail))
+    assert mark is None or mark.commit_record != tail
     return disk
 
 
