@@ -6,9 +6,9 @@
     .venv/current/bin/python tools/differential.py /tmp/before . --states 1000
 
 LUNs are golden, live and built ones of `tests/kit`, as they are, with spoiled bytes, and with a run or an undo that was
-cut; each version makes them with its own kit. Each goes through inspect, resignature, recover and undo. Compared are the
-state that comes out, the sentence of a refusal, whether it was refused without a write, what LVM and the storage manager
-see, and all bytes but label and free ring space, in which the two versions may keep their journals as they like.
+cut; each version makes them with its own kit. Each goes through inspect, resignature, recover and undo. Compared are
+the state that comes out, the sentence of a refusal, whether it was refused without a write, what LVM and the storage
+manager see, and all bytes but label and free ring space, in which both versions may keep their journals as they like.
 """
 
 import argparse

@@ -13,7 +13,7 @@ one_vdi        a leaf and its parents become one image: choice (which), way (wha
                (where it goes), compact (values in little memory), fit (an earlier run); vhd and qcow2: members (of a
                chain), layout (where blocks go), homes (of a VHD's), ways, image
 protocol       steps (the table); commit_record (in the label), journal (its bytes), run (what it says), rebuilt (what
-               one VDI adds to it), structure (with a checksum), canvas (as found, as it is to be), identities (taken
+               one VDI adds to it), structure (with a checksum), identities (taken
                back), sentences (what is said of a run that is not over)
 writing        apply (step by step), copying (guest data, unseen), finalize (the end, of an image made anew as well),
                reading_back

@@ -11,7 +11,6 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.journal import decode
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
-from relvmoiscsi.resignature.protocol.run import verify_run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun import Lun
@@ -90,8 +89,7 @@ def _bitmaps(made: Plan, step: Step) -> Iterable[Chunk]:
 
 def _check_journal(made: Plan, device: Device) -> None:
     """What is going to be written as the journal will be believed. Raises Refused or FormatError."""
-    where = Place("the planned journal", 0)
-    found = decode(made.journal.data, where, made.journal.commit_record(IN_PROGRESS).journal_digest, made.run)
-    verify_run(found, device.size_bytes, where)
+    digest = made.journal.commit_record(IN_PROGRESS).journal_digest
+    found = decode(made.journal.data, Place("the planned journal", 0), digest, device.size_bytes)
     if found != made.run:
         raise Refused("The planned journal does not read back as what it was made of.", sm_key="MetadataError")

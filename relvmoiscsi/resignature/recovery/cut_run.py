@@ -16,8 +16,8 @@ from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.planning.labels import Labels
 from relvmoiscsi.resignature.protocol import identities, steps
-from relvmoiscsi.resignature.protocol.canvas import read_canvas
 from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, IN_PROGRESS, KINDS, SWITCHED
+from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
@@ -53,11 +53,11 @@ def take_back(device: Device, mark: Mark) -> None:
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         _verify_fits(device, mark)
         careful = _headers_now(device, run) != [move.old_header for move in run.mdas]
-        canvas = read_canvas(device, run)
-        for field in identities.put_back(run, canvas, careful):
+        buffer = read_written(device, run)
+        for field in identities.put_back(run, buffer, careful):
             place = field.pieces[0].offset
             log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
-        chunks = [*canvas.changes(device.block_size), *_second_headers(device, run)]
+        chunks = [*buffer.changes(device.block_size), *_second_headers(device, run)]
         units = () if careful else full_units(run.rebuilt)
         step(device, steps.WAY_BACK.contents, chunks, units=units)
         read_back(device, chunks)

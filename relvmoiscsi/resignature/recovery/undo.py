@@ -14,8 +14,8 @@ from relvmoiscsi.resignature.planning.contents import Undone, undone_contents
 from relvmoiscsi.resignature.planning.plan import Plan, placed
 from relvmoiscsi.resignature.planning.plan_check import check_undo
 from relvmoiscsi.resignature.protocol import identities
-from relvmoiscsi.resignature.protocol.canvas import read_canvas
 from relvmoiscsi.resignature.protocol.commit_record import UNDO
+from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
@@ -38,14 +38,14 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
 
 def _contents_undone(cache: ReadCache, run: Run) -> Undone:
     """What an undo writes to volumes. Raises Refused naming the first identity that somebody has changed."""
-    canvas = read_canvas(cache, run)
-    changed = identities.first_changed(run, canvas)
+    buffer = read_written(cache, run)
+    changed = identities.first_changed(run, buffer)
     if changed is not None:
         raise Refused(
             f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
             "undo would lose that."
         )
-    return undone_contents(run, canvas, cache.read)
+    return undone_contents(run, buffer, cache.read)
 
 
 def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:

@@ -18,7 +18,7 @@ from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
 from relvmoiscsi.resignature.planning.plan import Plan
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.canvas import changed_chunks
+from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run import Run
