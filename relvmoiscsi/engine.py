@@ -39,10 +39,10 @@ from relvmoiscsi.resignature.inspection import (
 from relvmoiscsi.resignature.one_vdi import fit
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest, said_who_asks
 from relvmoiscsi.resignature.one_vdi.fit import fits, named_now
-from relvmoiscsi.resignature.planning import collapse, new_ids, plan
-from relvmoiscsi.resignature.planning.collapse import Cost
-from relvmoiscsi.resignature.planning.plan import NEW_IMAGE, Plan, Planned
+from relvmoiscsi.resignature.one_vdi.way import Cost
+from relvmoiscsi.resignature.planning import collapse, new_ids, run_plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
+from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
 from relvmoiscsi.resignature.protocol import sentences, steps
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
@@ -60,11 +60,11 @@ from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Unseen
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.databases import databases, without_databases
-from relvmoiscsi.resignature.reading.lun import Lun, Unreadable, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
-from relvmoiscsi.resignature.reading.saved import saved
+from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
+from relvmoiscsi.resignature.reading.volumes import saved
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
@@ -168,11 +168,11 @@ def prepare(
             way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
         lun = way.lun if way is not None else lun
         ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid)
-        block_bytes = plan.block_bytes_of(lun, device)
+        block_bytes = run_plan.block_bytes_of(lun, device)
         image = way.image(cache, ids) if way is not None else None
         rebuilt = image.rebuilt if image is not None else None
         kept = way.leaf.name.uuid if way is not None else None
-        made = plan.plan_resignature(
+        made = run_plan.plan_resignature(
             lun, cache.read, block_bytes, ids, entropy(16), request.scsi_id, __version__, rebuilt, kept
         )
         made = made._replace(unseen=image.unseen if image is not None else Unseen())

@@ -5,11 +5,11 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import Place, Truncated
-from relvmoiscsi.resignature.planning import check, contents
+from relvmoiscsi.resignature.planning import identity_check, volume_writes
 from relvmoiscsi.resignature.protocol.commit_record import CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery import earlier_run
 from relvmoiscsi.resignature.writing.copying import Progress
@@ -38,22 +38,22 @@ def compare(
     labels = [survey.read_label(cache) for cache in caches]
     before, after = (survey.read_lun(cache, label) for cache, label in zip(caches, labels))
     one, other = before.settled(), after.settled()
-    ids, problems = check.pairing(one, other), check.shared_identities(before, after)
+    ids, problems = identity_check.pairing(one, other), identity_check.shared_identities(before, after)
     if problems:
         return Comparison(problems if ids is not None else [*problems, _ELSEWHERE], 0)
     record = read_commit_record(labels[1], Place(clone.name, labels[1].offset))
     run = earlier_run.run_or_none(caches[1], record, labels[1])
-    is_of_original = check.is_made_of(one, other, run.ids if run is not None else None)
-    if not is_of_original and not check.has_same_shape(one, other):
+    is_of_original = identity_check.is_made_of(one, other, run.ids if run is not None else None)
+    if not is_of_original and not identity_check.has_same_shape(one, other):
         return Comparison([_another_sr(before, after, record, run)], 0)
     if ids is None:
         return Comparison([_ELSEWHERE], 0)
-    problems = check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
+    problems = identity_check.differences(one, other, ids, max(1, other.vg.seqno - one.vg.seqno))
     if problems and not is_of_original:
         return Comparison([_another_sr(before, after, record, run)], 0)
-    changes = list(contents.volume_changes(before, ids))
-    fields = contents.content_fields(one.vg, changes)
-    writes = contents.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
+    changes = list(volume_writes.volume_changes(before, ids))
+    fields = volume_writes.content_fields(one.vg, changes)
+    writes = volume_writes.content_writes(one.vg, changes, fields, caches[0].read, original.block_size)
     allowed = {write.offset: write.new for write in writes}
     spans = _extents(one, data or [])
     problems += _differing(original, clone, spans, allowed, progress)

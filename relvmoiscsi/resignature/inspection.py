@@ -8,13 +8,13 @@ from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Place, Refuse
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.one_vdi.fit import has_one_row
+from relvmoiscsi.resignature.one_vdi.way import Cost
 from relvmoiscsi.resignature.planning import collapse
-from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.protocol import sentences
 from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 

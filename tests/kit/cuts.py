@@ -154,24 +154,24 @@ def cut_before(disk, flush, run=resignature, blocks=0, **more):
     """A copy of `disk` whose run lost power after `flush` - 1 flushes and `blocks` blocks more."""
     crash = CrashDisk(disk)
     run(crash, **more)
-    found = crash.base.copy()
-    for group in crash.groups[: flush - 1]:
-        for block in group:
-            found.poke(block.offset, block.data)
-    for block in crash.groups[flush - 1][:blocks]:
-        found.poke(block.offset, block.data)
+    found = cut_groups(crash, flush, blocks)
     found.name = disk.name
     found.freeze()
     return found
 
 
-def durable(crash):
-    """What is on the disk if power goes now and nothing but what was flushed has reached it."""
+def cut_groups(crash, flush, blocks=0):
+    """What a recorded run has left after `flush` - 1 flushes and `blocks` blocks more."""
     found = crash.base.copy()
-    for group in crash.groups[:-1]:
+    for group in [*crash.groups[: flush - 1], crash.groups[flush - 1][:blocks]]:
         for block in group:
             found.poke(block.offset, block.data)
     return found
+
+
+def durable(crash):
+    """What is on the disk if power goes now and nothing but what was flushed has reached it."""
+    return cut_groups(crash, len(crash.groups))
 
 
 # -- places ---------------------------------------------------------------------------------------------------------

@@ -5,15 +5,15 @@ from typing import Iterable, Iterator, Optional, Sequence
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, whole_blocks
 from relvmoiscsi.errors import Place, Refused
-from relvmoiscsi.resignature.planning import check
-from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.planning import identity_check
+from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.journal import decode
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
@@ -23,10 +23,10 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     _check_whole_blocks(made, cache)
     result = _written(cache, made, (steps.COMMIT,))
     committed = survey.read_lun(result, survey.read_label(result), like=lun.volumes)
-    check.verify_result(lun, committed, made.run.ids)
+    identity_check.verify_result(lun, committed, made.run.ids)
     final = _lun_after(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES), committed)
     if not _says_the_same(final, committed):
-        check.verify_result(lun, final, made.run.ids)
+        identity_check.verify_result(lun, final, made.run.ids)
 
 
 def _check_whole_blocks(made: Plan, device: Device) -> None:

@@ -18,15 +18,19 @@ from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_up
 from relvmoiscsi.errors import BadChecksum, Malformed, Place, Unsupported
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.layout import MdaHeader
-from relvmoiscsi.formats.lvm.pv import Area, Label
+from relvmoiscsi.formats.lvm.pv import Area, Label, parse_label
 from relvmoiscsi.formats.lvm.vg import Segment
 from relvmoiscsi.formats.ondisk import Record, expect_magic, le32, le64, raw
 from relvmoiscsi.resignature.protocol.commit_record import (
+    DONE,
+    IN_PROGRESS,
     KINDS,
     RECORD_MAGIC,
     RECORD_VERSION,
+    SWITCHED,
     CommitRecord,
     scsi_id_digest,
+    with_commit_record,
 )
 from relvmoiscsi.resignature.protocol.rebuilt import Rebuilt, TableUnit, decode_units, encode_rebuilt
 from relvmoiscsi.resignature.protocol.run import (
@@ -227,6 +231,45 @@ def _table_unit(payload: BytesIO, offset: int, length: int, first: int, end: int
 
 def _field(pieces: Sequence[Sequence[int]], what: str, kind: str, around: Sequence[Sequence[int]]) -> Field:
     return Field(tuple(Range(*piece) for piece in pieces), what, kind, tuple(Range(*part) for part in around))
+
+
+# --- the label sector in every state of a run
+
+
+class Labels(NamedTuple):
+    """The label sector in every state of a run."""
+
+    offset: int  #: bytes from the start of the device
+    before: bytes
+    in_progress: bytes
+    switched: bytes
+    final: bytes
+
+    @classmethod
+    def of(cls, journal: Journal) -> "Labels":
+        run = journal.run
+        label = parse_label(run.old_label, run.label_number, Place("the journal", 0))
+        return cls(
+            offset=label.offset,
+            before=run.old_label,
+            in_progress=with_commit_record(
+                label.as_of_today(Place("the journal", 0)).sector, journal.commit_record(IN_PROGRESS)
+            ),
+            switched=switched_label(label, run, journal.commit_record(SWITCHED)),
+            final=run.final_label or final_label(label, run, journal.commit_record(DONE)),
+        )
+
+
+def switched_label(label: Label, run: Run, record: CommitRecord) -> bytes:
+    """The commit: new PV id, the second areas, the mark."""
+    label = label.as_of_today(Place("the label", 0))
+    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), record)
+
+
+def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:
+    """New PV id, the original areas, the mark."""
+    label = label.as_of_today(Place("the label", 0))
+    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), record)
 
 
 # --- on a device

@@ -14,18 +14,16 @@ from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
-from relvmoiscsi.resignature.planning.labels import Labels
 from relvmoiscsi.resignature.protocol import identities, steps
 from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, IN_PROGRESS, KINDS, SWITCHED
 from relvmoiscsi.resignature.protocol.identities import read_written
-from relvmoiscsi.resignature.protocol.journal import Mark
+from relvmoiscsi.resignature.protocol.journal import Labels, Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import cut_sentence, on_a_copy, unfinished
 from relvmoiscsi.resignature.reading.survey import vg_in
-from relvmoiscsi.resignature.writing.apply import step
 from relvmoiscsi.resignature.writing.finalize import finalize
-from relvmoiscsi.resignature.writing.reading_back import read_back, read_back_all
+from relvmoiscsi.resignature.writing.step import read_back, read_back_all, step
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.formats.lvm.vg import read_vg
-from relvmoiscsi.resignature.planning import check
+from relvmoiscsi.resignature.planning import identity_check
 from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
     IN_PROGRESS,
@@ -26,7 +26,7 @@ from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import journal_lost
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.recovery.undo import old_text
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _forgotten_mark(device: Device, label: Label, record: CommitRecord) -> Optio
     except (FormatError, Refused) as problem:
         log.info("%s: %s", device.name, problem)
         return None
-    doubts = check.foreign_identities(lun)
+    doubts = identity_check.foreign_identities(lun)
     for sentence in doubts:
         log.info("%s: %s", device.name, sentence)
     return None if doubts else Mark(label, record, Journal(_nothing_but_the_label(lun, record), 0, b""))

@@ -10,16 +10,16 @@ from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import read_vg
-from relvmoiscsi.resignature.planning.contents import Undone, undone_contents
-from relvmoiscsi.resignature.planning.plan import Plan, placed
 from relvmoiscsi.resignature.planning.plan_check import check_undo
+from relvmoiscsi.resignature.planning.run_plan import Plan, placed
+from relvmoiscsi.resignature.planning.volume_writes import Undone, undone_contents
 from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.commit_record import UNDO
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 

@@ -17,7 +17,7 @@ from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.resignature.protocol import identities, structure
 from relvmoiscsi.resignature.protocol.identities import WriteBuffer
 from relvmoiscsi.resignature.protocol.run import Field, Run, Write
-from relvmoiscsi.resignature.reading.lun import Lun, Volume, VolumeChange
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, VolumeChange
 
 #: the bytes of ranges, which a survey has read: `ReadCache.read`
 Known = Callable[[Sequence[Range]], List[bytes]]
