@@ -28,6 +28,7 @@ from kit.cuts import (
     undo,
     with_new_volume,
 )
+from kit.examples import some
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.states
 
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN = 3, 4, 5, 6
 NEW_VOLUME = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
-SHAPES = ["one VDI", "two areas", "second area ignored", "text wraps", "blocks of 4096"]
+SHAPES = some(["one VDI", "two areas", "second area ignored", "text wraps", "blocks of 4096"], 3, lambda _name: "")
 
 
 def refused(disk, act=recover, kind=Refused):
