@@ -109,7 +109,7 @@ def encode(run: Run, level: int = FAST) -> bytes:
         "label_number": run.label_number,
         "new_pv_id": run.new_pv_id,
         "has_final_label": bool(run.final_label),
-        "mdas": [[list(move.original), list(move.second)] for move in run.mdas],
+        "mdas": [[run.mda.original, run.mda.second]],
         "writes": [[write.offset, len(write.new), write.what] for write in run.writes],
         "fields": [[field.pieces, field.what, field.kind, field.around] for field in run.fields],
         "block_bytes": run.block_bytes,
@@ -119,7 +119,7 @@ def encode(run: Run, level: int = FAST) -> bytes:
     if run.rebuilt is not None:
         facts["rebuilt"] = encode_rebuilt(run.rebuilt)
     blobs = [run.old_label, run.final_label]
-    blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
+    blobs += [run.mda.old_header, run.mda.second_header, run.mda.final_header]
     blobs += [part for write in run.writes for part in (write.old, write.new)]
     blobs += [part for unit in (run.rebuilt.table if run.rebuilt else ()) for part in (unit.old, unit.new)]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
@@ -195,7 +195,7 @@ def _run(payload: BytesIO) -> Run:
         old_label=payload.read(SECTOR),
         new_pv_id=facts["new_pv_id"],
         final_label=payload.read(SECTOR if facts["has_final_label"] else 0),
-        mdas=tuple(_move(item, payload) for item in facts["mdas"]),
+        mda=_move(facts["mdas"], payload),
         writes=tuple(_write(payload, *item) for item in facts["writes"]),
         fields=tuple(_field(*item) for item in facts["fields"]),
         block_bytes=facts["block_bytes"],
@@ -204,8 +204,8 @@ def _run(payload: BytesIO) -> Run:
     )
 
 
-def _move(item: Sequence[Sequence[int]], payload: BytesIO) -> MdaMove:
-    original, second = (Area(*area) for area in item)
+def _move(items: Sequence[Sequence[Sequence[int]]], payload: BytesIO) -> MdaMove:
+    ((original, second),) = ((Area(*area) for area in item) for item in items)
     old = payload.read(MdaHeader.SIZE)
     second_header = payload.read(MdaHeader.SIZE if second != original else 0)
     return MdaMove(original, second, old, second_header, payload.read(MdaHeader.SIZE))
@@ -263,13 +263,13 @@ class Labels(NamedTuple):
 def switched_label(label: Label, run: Run, record: CommitRecord) -> bytes:
     """The commit: new PV id, the second areas, the mark."""
     label = label.as_of_today(Place("the label", 0))
-    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), record)
+    return with_commit_record(label.sector_with(run.new_pv_id, (run.mda.second,)), record)
 
 
 def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:
     """New PV id, the original areas, the mark."""
     label = label.as_of_today(Place("the label", 0))
-    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), record)
+    return with_commit_record(label.sector_with(run.new_pv_id, (run.mda.original,)), record)
 
 
 # --- on a device
