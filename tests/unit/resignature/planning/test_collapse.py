@@ -9,7 +9,7 @@ import pytest
 from kit.chains import flatten
 from kit.chains.random_chain import random_chain
 from kit.cuts import entropy
-from kit.examples import some
+from kit.examples import seeds
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.states
 
 SMALL = {"bat_entries": 4096, "blocks": 14}
 ANY = OneVdiRequest()
-SEEDS = some([str(seed) for seed in range(12)], 4, lambda _seed: "")
+SEEDS = seeds(range(12), 4)
 
 
 def made_one(chain, request=ANY):
@@ -32,7 +32,7 @@ def made_one(chain, request=ANY):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_guest_reads_the_same_and_nothing_else_is_left_on_the_lun(seed):
-    chain = random_chain(int(seed), free=40, **SMALL)
+    chain = random_chain(seed, free=40, **SMALL)
 
     disk, name, _ = made_one(chain)
 
@@ -45,9 +45,9 @@ def test_a_guest_reads_the_same_and_nothing_else_is_left_on_the_lun(seed):
     assert lun.volume(name).parent is None
 
 
-@pytest.mark.parametrize("seed", some([str(seed) for seed in range(20, 26)], 3, lambda _seed: ""))
+@pytest.mark.parametrize("seed", seeds(range(20, 26), 3))
 def test_geometries_as_the_storage_manager_makes_them(seed):
-    chain = random_chain(int(seed), free=40, blocks=10)
+    chain = random_chain(seed, free=40, blocks=10)
 
     disk, name, _ = made_one(chain)
 

@@ -29,7 +29,7 @@ from kit.builder import (
     trim,
     vhd,
 )
-from kit.examples import of_each_kind
+from kit.examples import seeds
 from kit.outcome import entropy_of
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine, report
@@ -757,7 +757,7 @@ def _spoiled(names):
 
 ALONE = [(name,) for name in PLACES]
 PAIRS = list(itertools.combinations(PLACES, 2))
-SEVERAL = ALONE + [PAIRS[number - 1] for number in of_each_kind([""] * len(PAIRS), 7)]
+SEVERAL = ALONE + [PAIRS[number] for number in seeds(range(len(PAIRS)), 7)]
 
 
 @pytest.mark.parametrize("names", SEVERAL + [tuple(PLACES)], ids=" and ".join)
