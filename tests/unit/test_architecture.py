@@ -106,9 +106,13 @@ class Module:
         self.name = name
         self.unit = name.split(".")[0]
         self.tree = ast.parse(source, name)
+        self._imports = list(self._find_imports())
 
     def imports(self):
         """Dotted names of what is imported, absolute, wherever in the module: (line number, name)."""
+        return self._imports
+
+    def _find_imports(self):
         package = [PACKAGE] + self.name.split(".")[:-1]
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
