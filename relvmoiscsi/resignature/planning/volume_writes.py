@@ -148,14 +148,7 @@ def _write(group: Sequence[int], old: bytes, blocks: Mapping[int, Sequence[_Part
 # --- the way back
 
 
-class Undone(NamedTuple):
-    """What an undo makes of the contents of volumes: as they are, as they will be, and where the identities are."""
-
-    writes: Tuple[Write, ...]
-    fields: Tuple[Field, ...]
-
-
-def undone_contents(run: Run, buffer: WriteBuffer, known: Known) -> Undone:
+def undone_contents(run: Run, buffer: WriteBuffer, known: Known) -> Tuple[Write, ...]:
     """The way back from a finished run: the buffer, filled with what is there, gets the old identities.
 
     What others have written beside them stays.
@@ -168,4 +161,4 @@ def undone_contents(run: Run, buffer: WriteBuffer, known: Known) -> Undone:
         if place is not None:
             pieces = identities.part_of(field.around, place)
             parts += _parts(pieces, buffer.get(pieces), field.what)
-    return Undone(_writes(parts, run.fields, known, run.block_bytes), run.fields)
+    return _writes(parts, run.fields, known, run.block_bytes)

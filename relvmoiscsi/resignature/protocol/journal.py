@@ -48,17 +48,22 @@ ALIGNMENT = 4096  #: a journal starts and ends on multiples of it
 FAST, DENSE = 3, 6  #: zlib's levels; DENSE takes twice as long for an eighth less
 MAX_JOURNAL_BYTES = 64 << 20  #: compressed or not; a larger one is not believed
 
+#: what reading a payload raises that holds no run
+_UNREADABLE = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error, zlib.error,
+)  # fmt: skip
+
 # fmt: off
 
 
 class JournalHeader(Record, size=64):
     """Start of a journal."""
 
-    magic          = raw(0, 8)
-    version        = le32(8)
-    reserved       = le32(12)
-    payload_length = le64(16)     #: bytes behind this header, compressed
-    raw_length     = le64(24)     #: bytes of the payload once it is inflated
+    magic = raw(0, 8)
+    version = le32(8)
+    reserved = le32(12)
+    payload_length = le64(16)  #: bytes behind this header, compressed
+    raw_length = le64(24)  #: bytes of the payload once it is inflated
     payload_digest = raw(32, 32)  #: SHA-256 of the compressed payload
 
 
@@ -166,9 +171,7 @@ def decode(data: bytes, where: Place, digest: bytes, device_size: int) -> Run:
     try:
         run = _run(BytesIO(_inflated(packed, header.raw_length)))
         verify_run(run, device_size, where)
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise Malformed("Journal", where, f"its content does not read: {error}") from error
-    except (struct.error, zlib.error) as error:
+    except _UNREADABLE as error:
         raise Malformed("Journal", where, f"its content does not read: {error}") from error
     return run
 

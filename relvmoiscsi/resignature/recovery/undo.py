@@ -11,12 +11,12 @@ from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.resignature.planning.plan_check import check_undo
 from relvmoiscsi.resignature.planning.run_plan import Plan, placed
-from relvmoiscsi.resignature.planning.volume_writes import Undone, undone_contents
+from relvmoiscsi.resignature.planning.volume_writes import undone_contents
 from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.commit_record import UNDO
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
-from relvmoiscsi.resignature.protocol.run import UNPLACED, Run
+from relvmoiscsi.resignature.protocol.run import UNPLACED, Run, Write
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -29,13 +29,13 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
     mda = survey.read_mda(cache, mark.label)
     if bytes(mda.header) != run.mda.final_header:
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
-    contents = _contents_undone(cache, run)
+    writes = _contents_undone(cache, run)
     text, live = old_text(cache, run)
-    made = plan_undo(mark.journal, mark.label, mda, text, live, contents, entropy(16), __version__)
+    made = plan_undo(mark.journal, mark.label, mda, text, live, writes, entropy(16), __version__)
     return made, check_undo(cache, made)
 
 
-def _contents_undone(cache: ReadCache, run: Run) -> Undone:
+def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
     """What an undo writes to volumes. Raises Refused naming the first identity that somebody has changed."""
     buffer = read_written(cache, run)
     changed = identities.first_changed(run, buffer)
@@ -63,7 +63,7 @@ def plan_undo(
     mda: Mda,
     old_text: bytes,
     live: Sequence[Range],
-    contents: Undone,
+    writes: Tuple[Write, ...],
     run_id: bytes,
     tool: str,
 ) -> Plan:
@@ -84,8 +84,8 @@ def plan_undo(
         new_pv_id=old.pv_id,
         final_label=before.old_label,
         mda=UNPLACED,
-        writes=contents.writes,
-        fields=contents.fields,
+        writes=writes,
+        fields=before.fields,
         block_bytes=before.block_bytes,
     )
     keep = [*live, Range(done.offset, len(done.data))]
