@@ -88,6 +88,8 @@ IMAGES = {
     "a chain": lambda: two_volumes(area=AREA_DEFAULT),
     "everything": _small_everything,
     "fragmented": _fragmented,
+    "two areas": lambda: builder.two_metadata_areas().disk,
+    "second area ignored": lambda: builder.two_metadata_areas("ignored").disk,
     "text wraps": lambda: builder.wrapped_text().disk,
     "qcow2": lambda: builder.qcow2_chain(area=AREA_DEFAULT).disk,
     "blocks of 4096": lambda: builder.four_k(area=AREA_DEFAULT).disk,

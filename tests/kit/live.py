@@ -541,6 +541,7 @@ _CARRIED: Dict[str, _Maker] = {
     "MGT record that makes no sense": senseless_record,
     "CBT log not initialised": blank_cbt_log,
     "CBT log with stale bytes": stale_cbt_log,
+    "metadata areas of two generations": lambda: _carried(second_area="older"),
     "header names the old parent": lambda: reparenting("base", "grand"),
     "header names the new parent": lambda: reparenting("grand", "base"),
     "foreign volumes": foreign_volumes,

@@ -50,7 +50,7 @@ def _as_they_are(unseen: Unseen, device: Device) -> Iterator[Range]:
 
 def _says_the_same(one: Lun, other: Lun) -> bool:
     """Whether two LUNs differ at the most in where their metadata lies, of which `verify_result` asks nothing."""
-    return one.label.pv_id == other.label.pv_id and one._replace(label=other.label, mda=other.mda) == other
+    return one.label.pv_id == other.label.pv_id and one._replace(label=other.label, mdas=other.mdas) == other
 
 
 def check_undo(cache: ReadCache, made: Plan) -> Lun:

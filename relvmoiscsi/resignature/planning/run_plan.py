@@ -5,7 +5,7 @@ A plan holds every byte of a run before the first one is written, step by step (
 """
 
 from itertools import chain
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.device import Chunk, Device, Range, align_up, torn_bytes
 from relvmoiscsi.errors import Place, Refused
@@ -19,7 +19,7 @@ from relvmoiscsi.resignature.protocol import steps
 from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
 from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, Labels, encode
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen, Written
-from relvmoiscsi.resignature.protocol.run import UNPLACED, MdaMove, Run
+from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     """A run, and everything it writes that is not in its journal."""
 
     journal: Journal
-    area: Chunk  #: the second metadata area, header and text
+    areas: Tuple[Chunk, ...]  #: second metadata areas, headers and texts
     text: bytes  #: the new metadata text, as stored
     unseen: Unseen = Unseen()  #: still to be written
     written: Written = Written()  #: what was `unseen`
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
         rebuilt = self.run.rebuilt or Rebuilt("", ())
         if step == steps.JOURNAL:
             yield Planned(self.journal.offset, None, self.journal.data, "journal")
-            yield Planned(self.area.offset, None, self.area.data, "second metadata area")
+            yield from (Planned(chunk.offset, None, chunk.data, "second metadata area") for chunk in self.areas)
             pieces = chain(self.unseen.chunks, self.unseen.more if bitmaps else ())
             yield from (Planned(chunk.offset, None, chunk.data, NEW_IMAGE) for chunk in pieces)
         elif step == steps.CONTENTS:
@@ -71,8 +71,9 @@ class Plan(NamedTuple):
             yield from (Planned(unit, None, EMPTY_UNIT, "bitmap of a free slot") for unit in empty)
         elif step == steps.HEADERS:
             yield from (Planned(unit.offset, unit.old, unit.new, "block table: free slots") for unit in rebuilt.table)
-            move = self.run.mda
-            yield Planned(move.original.offset, move.old_header, move.final_header, "metadata area header")
+            for move in self.run.mdas:
+                if move.moves:
+                    yield Planned(move.original.offset, move.old_header, move.final_header, "metadata area header")
         else:
             yield self._label_write(step)
 
@@ -96,7 +97,7 @@ def block_bytes_of(lun: Lun, device: Device) -> int:
     the logical block.
     """
     whole = torn_bytes(device)
-    starts = [lun.vg.pe_start, lun.vg.extent_size, lun.mda.area.offset]
+    starts = [lun.vg.pe_start, lun.vg.extent_size, *(mda.area.offset for mda in lun.mdas)]
     return whole if not any(start % whole for start in starts) else device.block_size
 
 
@@ -129,14 +130,14 @@ def plan_resignature(
         old_label=lun.label.sector,
         new_pv_id=ids.lvm_ids[lun.label.pv_id],
         final_label=b"",
-        mda=UNPLACED,
+        mdas=(),
         writes=content_writes(lun.vg, changes, fields, known, block_bytes),
         fields=fields,
         block_bytes=block_bytes,
         rebuilt=rebuilt,
         one=one,
     )
-    return placed(run, lun.name, lun.mda, text, final=b"", keep=())
+    return placed(run, lun.name, lun.mdas, text, finals=None, keep=())
 
 
 def _new_text(lun: Lun, ids: IdMap) -> bytes:
@@ -152,24 +153,26 @@ def _new_text(lun: Lun, ids: IdMap) -> bytes:
 # --- room in the ring
 
 
-def placed(run: Run, name: str, mda: Mda, text: bytes, final: bytes, keep: Sequence[Range]) -> Plan:
-    """The plan with its second area and its journal in free ring space; `keep` must not be written.
+def placed(
+    run: Run, name: str, mdas: Sequence[Mda], text: bytes, finals: Optional[Sequence[bytes]], keep: Sequence[Range]
+) -> Plan:
+    """The plan with its second areas and its journal in free ring space; `keep` must not be written.
 
-    `final` is the header to end with; empty: one that points to the text in the second area.
+    `finals` are the headers to end with; None: headers that point to the text in the second area.
     """
     journal_bytes = 0
     drawn = int.from_bytes(run.new_pv_id.encode("ascii"), "big")
     for spare, lot, level in ((True, drawn, FAST), (True, drawn, DENSE), (True, 0, DENSE), (False, 0, DENSE)):
-        second = ring.place_second_area(_free(mda, keep), len(text), spare, lot)
-        if second is None:
+        moves = _moves(mdas, text, finals, keep, spare, lot)
+        if moves is None:
             continue
-        placed = run._replace(mda=_move(mda, second, text, final))
+        placed = run._replace(mdas=tuple(moves))
         data = encode(placed, level)
         journal_bytes = len(data)
-        room = ring.place_journal(_free(mda, [*keep, Range(*second)]), journal_bytes, lot)
+        room = _journal_room(mdas, moves, keep, journal_bytes, lot)
         if room is not None:
-            return Plan(Journal(placed, room.offset, data), _area_chunk(placed.mda, text), text)
-    free = sum(part.length for part in _free(mda, keep))
+            return Plan(Journal(placed, room.offset, data), tuple(_area_chunks(moves, text)), text)
+    free = sum(part.length for mda in mdas if mda.has_text for part in _free(mda, keep))
     raise Refused(
         "{}: there is no room for the journal: it needs {} bytes and a second metadata area of {} bytes, and {} bytes "
         "of the metadata area are free.".format(name, journal_bytes or "some", len(text) + 512, free),
@@ -183,6 +186,26 @@ def _free(mda: Mda, taken: Sequence[Range]) -> List[Range]:
     return ring.free_ranges(mda.area, live, inside)
 
 
+def _moves(
+    mdas: Sequence[Mda],
+    text: bytes,
+    finals: Optional[Sequence[bytes]],
+    keep: Sequence[Range],
+    spare: bool,
+    lot: int,
+) -> Optional[List[MdaMove]]:
+    moves = []
+    for index, mda in enumerate(mdas):
+        if not mda.has_text:
+            moves.append(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)))
+            continue
+        second = ring.place_second_area(_free(mda, keep), len(text), spare, lot)
+        if second is None:
+            return None
+        moves.append(_move(mda, second, text, finals[index] if finals else b""))
+    return moves
+
+
 def _move(mda: Mda, second: Area, text: bytes, final: bytes) -> MdaMove:
     at = second.offset + layout.MDA_HEADER_SIZE
     moved = pv.mda_header(second, pv.text_location(second, at, text))
@@ -190,6 +213,19 @@ def _move(mda: Mda, second: Area, text: bytes, final: bytes) -> MdaMove:
     return MdaMove(mda.area, second, bytes(mda.header), bytes(moved), final or bytes(settled))
 
 
-def _area_chunk(move: MdaMove, text: bytes) -> Chunk:
-    data = move.second_header + text
-    return Chunk(move.second.offset, data.ljust(align_up(len(data), ring.ALIGNMENT), b"\0"))
+def _journal_room(
+    mdas: Sequence[Mda], moves: Sequence[MdaMove], keep: Sequence[Range], length: int, lot: int
+) -> Optional[Range]:
+    taken = list(keep) + [Range(*move.second) for move in moves if move.moves]
+    for mda in mdas:
+        room = ring.place_journal(_free(mda, taken), length, lot) if mda.has_text else None
+        if room is not None:
+            return room
+    return None
+
+
+def _area_chunks(moves: Sequence[MdaMove], text: bytes) -> Iterable[Chunk]:
+    for move in moves:
+        if move.moves:
+            data = move.second_header + text
+            yield Chunk(move.second.offset, data.ljust(align_up(len(data), ring.ALIGNMENT), b"\0"))

@@ -114,7 +114,7 @@ def encode(run: Run, level: int = FAST) -> bytes:
         "label_number": run.label_number,
         "new_pv_id": run.new_pv_id,
         "has_final_label": bool(run.final_label),
-        "mdas": [[run.mda.original, run.mda.second]],
+        "mdas": [[list(move.original), list(move.second)] for move in run.mdas],
         "writes": [[write.offset, len(write.new), write.what] for write in run.writes],
         "fields": [[field.pieces, field.what, field.kind, field.around] for field in run.fields],
         "block_bytes": run.block_bytes,
@@ -124,7 +124,7 @@ def encode(run: Run, level: int = FAST) -> bytes:
     if run.rebuilt is not None:
         facts["rebuilt"] = encode_rebuilt(run.rebuilt)
     blobs = [run.old_label, run.final_label]
-    blobs += [run.mda.old_header, run.mda.second_header, run.mda.final_header]
+    blobs += [part for move in run.mdas for part in (move.old_header, move.second_header, move.final_header)]
     blobs += [part for write in run.writes for part in (write.old, write.new)]
     blobs += [part for unit in (run.rebuilt.table if run.rebuilt else ()) for part in (unit.old, unit.new)]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode("utf-8")
@@ -198,7 +198,7 @@ def _run(payload: BytesIO) -> Run:
         old_label=payload.read(SECTOR),
         new_pv_id=facts["new_pv_id"],
         final_label=payload.read(SECTOR if facts["has_final_label"] else 0),
-        mda=_move(facts["mdas"], payload),
+        mdas=tuple(_move(item, payload) for item in facts["mdas"]),
         writes=tuple(_write(payload, *item) for item in facts["writes"]),
         fields=tuple(_field(*item) for item in facts["fields"]),
         block_bytes=facts["block_bytes"],
@@ -207,8 +207,8 @@ def _run(payload: BytesIO) -> Run:
     )
 
 
-def _move(items: Sequence[Sequence[Sequence[int]]], payload: BytesIO) -> MdaMove:
-    ((original, second),) = ((Area(*area) for area in item) for item in items)
+def _move(item: Sequence[Sequence[int]], payload: BytesIO) -> MdaMove:
+    original, second = (Area(*area) for area in item)
     old = payload.read(MdaHeader.SIZE)
     second_header = payload.read(MdaHeader.SIZE if second != original else 0)
     return MdaMove(original, second, old, second_header, payload.read(MdaHeader.SIZE))
@@ -266,13 +266,13 @@ class Labels(NamedTuple):
 def switched_label(label: Label, run: Run, record: CommitRecord) -> bytes:
     """The commit: new PV id, the second areas, the mark."""
     label = label.as_of_today(Place("the label", 0))
-    return with_commit_record(label.sector_with(run.new_pv_id, (run.mda.second,)), record)
+    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.second for move in run.mdas)), record)
 
 
 def final_label(label: Label, run: Run, record: CommitRecord) -> bytes:
     """New PV id, the original areas, the mark."""
     label = label.as_of_today(Place("the label", 0))
-    return with_commit_record(label.sector_with(run.new_pv_id, (run.mda.original,)), record)
+    return with_commit_record(label.sector_with(run.new_pv_id, tuple(move.original for move in run.mdas)), record)
 
 
 # --- on a device

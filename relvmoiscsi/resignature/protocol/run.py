@@ -43,7 +43,8 @@ class Field(NamedTuple):
 class MdaMove(NamedTuple):
     """A metadata area on its way: while SWITCHED the label lists `second` in its place.
 
-    In a run that has lost its journal the area does not move, and nothing is written to it: `second` is `original`.
+    An area that LVM ignores does not move, and nothing is written to it: `second` is `original`. The label lists it all
+    the time, so LVM would see a header that a cut has torn.
     """
 
     original: Area
@@ -55,10 +56,6 @@ class MdaMove(NamedTuple):
     @property
     def moves(self) -> bool:
         return self.second != self.original
-
-
-#: of a run that has no place in the ring yet
-UNPLACED = MdaMove(Area(0, 0), Area(0, 0), b"", b"", b"")
 
 
 class Run(NamedTuple):
@@ -73,7 +70,7 @@ class Run(NamedTuple):
     old_label: bytes  #: 512 bytes, before
     new_pv_id: str
     final_label: bytes  #: 512 bytes for an UNDO: exactly what was there before; empty for a RESIGNATURE
-    mda: MdaMove
+    mdas: Tuple[MdaMove, ...]
     writes: Tuple[Write, ...]  #: to the contents of volumes
     fields: Tuple[Field, ...] = ()  #: the identities in `writes`
     block_bytes: int = SECTOR  #: `writes` are made of blocks of this size
@@ -93,16 +90,16 @@ def verify_run(run: Run, device_size: int, where: Place) -> None:
     for lvm_id in [run.new_pv_id, *run.ids.lvm_ids, *run.ids.lvm_ids.values()]:
         parse_lvm_id(lvm_id, "Id in the journal", where)
     label = parse_label(run.old_label, run.label_number, where)
-    if label.mdas != (run.mda.original,):
-        raise Malformed("Journal", where, "its metadata area is not that of its label")
+    if label.mdas != tuple(move.original for move in run.mdas):
+        raise Malformed("Journal", where, "its metadata areas are not those of its label")
     contents = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
     contents += run.rebuilt.hulls() if run.rebuilt is not None else []
     label_end = LABEL_SECTORS * SECTOR
-    reserved = [Range(0, label_end), Range(*run.mda.original)]
+    reserved = [Range(0, label_end), *(Range(*move.original) for move in run.mdas)]
     for part in contents:
         is_lvms = any(part.offset < other.end and other.offset < part.end for other in reserved)
         if is_lvms or not 0 <= part.offset <= part.end <= device_size:
             raise Malformed("Journal", where, f"it would write {part.length} bytes at {part.offset}")
-    area, second = run.mda.original, run.mda.second
-    if not label_end <= area.offset <= second.offset < second.end <= area.end <= device_size:
-        raise Malformed("Journal", where, "its metadata areas do not lie in each other")
+    for area, second in ((move.original, move.second) for move in run.mdas):
+        if not label_end <= area.offset <= second.offset < second.end <= area.end <= device_size:
+            raise Malformed("Journal", where, "its metadata areas do not lie in each other")

@@ -2,7 +2,7 @@
 """What is on a LUN, as values; and whether its parts agree with each other.
 
 Lun
- +-- label, mda           LVM's view of the disk
+ +-- label, mdas          LVM's view of the disk
  +-- vg                   the committed metadata text
  +-- volumes              one per LV: its name taken apart, what is inside
  +-- mgt                  SM's records, None when the SR has no MGT volume
@@ -85,11 +85,12 @@ class Lun(NamedTuple):
     name: str  #: how messages call the device
     size_bytes: int
     label: Label
-    mda: Mda
+    mdas: Tuple[Mda, ...]
     vg: VolumeGroup
     sr_uuid: str
     volumes: Tuple[Volume, ...]
     mgt: Optional[Mgt]
+    stale_mdas: bool = False  #: the metadata areas hold texts of different generations
     work: "Optional[Work]" = None
 
     def settled(self) -> "Lun":

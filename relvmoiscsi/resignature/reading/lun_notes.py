@@ -12,13 +12,21 @@ from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 def notes(lun: Lun) -> List[str]:
     """Sentences about what was found, is carried over, and should be known to whoever uses the SR."""
     found = list(lun.work.sentences) if lun.work else []
-    if any(bytes(lun.mda.precommitted)):
-        found.append("LVM was about to change the volume group; what it had committed counts.")
+    found += _lvm_notes(lun)
     after = lun.settled()
     disks = after.disks()
     for volume in after.volumes:
         found += _volume_notes(volume, disks)
     return found + _mgt_notes(after)
+
+
+def _lvm_notes(lun: Lun) -> List[str]:
+    found = []
+    if any(any(bytes(mda.precommitted)) for mda in lun.mdas):
+        found.append("LVM was about to change the volume group; what it had committed counts.")
+    if lun.stale_mdas:
+        found.append(f"The metadata areas differ; the one with the higher seqno, {lun.vg.seqno}, counts.")
+    return found
 
 
 def _volume_notes(volume: Volume, disks: Mapping[str, Volume]) -> List[str]:

@@ -2,14 +2,14 @@
 """Read a LUN in as few dependent steps as the formats allow; nothing is written and nothing is trusted.
 
 1  the first 64 KiB        label; nearly always the metadata area header, often the text
-2  metadata text
+2  metadata text(s)
 3  all volumes at once     VHD header and footers, QCOW2 header, CBT header, SM journals, MGT
 4  what those point to     VHD parent locators, the rest of a large MGT, block tables that a cut snapshot made
 """
 
-from typing import Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Device, Range
+from relvmoiscsi.device import SECTOR, Device, Range, read_pieces
 from relvmoiscsi.errors import (
     FormatError,
     Malformed,
@@ -33,6 +33,7 @@ from relvmoiscsi.resignature.reading.volumes import read_all_volumes
 
 FIRST_READ_BYTES = 64 << 10
 MIN_DEVICE_BYTES = 1 << 20
+MAX_MDAS = 2
 
 
 def read_label(device: Device) -> Label:
@@ -100,19 +101,19 @@ def read_lun(
     `on_defect` may keep the defects, in the order in which they would be raised. Then what comes back is what can be
     read of the LUN, for telling and never for a plan. An error is raised only where nothing more can be read.
     """
-    mda = read_mda(device, label)
-    text, where = _committed_text(device, mda)
+    mdas = read_mdas(device, label, on_defect)
+    text, where, stale = _committed_text(device, mdas, on_defect)
     if twin is not None and twin.vg.text == text:
-        _verify_sizes(device, label, mda, twin.vg)
-        return twin._replace(label=label, mda=mda)
+        _verify_sizes(device, label, mdas, twin.vg)
+        return twin._replace(label=label, mdas=tuple(mdas))
     vg = read_vg(text, where, on_defect)
     sr_uuid = _sr_uuid(device, vg.name)
     with reading(on_defect):
-        _verify_sizes(device, label, mda, vg)
+        _verify_sizes(device, label, mdas, vg)
     names = [_lv_name(lv.name, where, on_defect) for lv in vg.lvs]
     refuse_unknown_volumes(vg.lvs, names, sr_uuid, where, on_defect)
     volumes, mgt = read_all_volumes(device, vg, names, like, on_defect)
-    lun = Lun(device.name, device.size_bytes, label, mda, vg, sr_uuid, volumes, mgt)
+    lun = Lun(device.name, device.size_bytes, label, tuple(mdas), vg, sr_uuid, volumes, mgt, stale)
     with reading(on_defect):
         lun = lun._replace(work=sm_journals.unfinished_work(lun))
     verify_lun(lun.settled(), on_defect)
@@ -137,47 +138,97 @@ def _sr_uuid(device: Device, vg_name: str) -> str:
 
 def read_sr_uuid(device: Device, label: Label) -> str:
     """The SR that the committed metadata names; what is in its volumes is not looked at. Raises as `read_lun` does."""
-    text, where = _committed_text(device, read_mda(device, label))
+    text, where, _stale = _committed_text(device, read_mdas(device, label))
     return _sr_uuid(device, read_vg(text, where).name)
 
 
-def read_mda(device: Device, label: Label) -> Mda:
-    """The header of the metadata area that the label lists, verified. Raises FormatError."""
+def read_mdas(device: Device, label: Label, on_defect: OnDefect = raise_defect) -> List[Mda]:
+    """The headers of the metadata areas that the label lists, verified; of those that read, where `on_defect` returns.
+
+    Raises FormatError.
+    """
     place = Place(device.name, label.offset + label.mdas_at)
-    if len(label.mdas) != 1:
-        raise Unsupported("LVM label", place, f"it lists {len(label.mdas)} metadata areas, and an SR has one")
-    (area,) = label.mdas
-    whole = area.offset % SECTOR == 0 and area.size % SECTOR == 0 and area.size > layout.MDA_HEADER_SIZE
-    if not whole or area.offset < layout.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
-        problem = f"a metadata area of {area.size} bytes at {area.offset} is not on the device"
-        raise Malformed("LVM label", place, problem)
-    return _mda_at(device, area)
-
-
-def _mda_at(device: Device, area: Area) -> Mda:
-    header = device.read([Range(area.offset, layout.MDA_HEADER_SIZE)])[0]
-    return pv.parse_mda(header, area, Place(device.name, area.offset))
+    if not 1 <= len(label.mdas) <= MAX_MDAS:
+        raise Unsupported("LVM label", place, f"it lists {len(label.mdas)} metadata areas")
+    areas = []
+    for area in label.mdas:
+        whole = area.offset % SECTOR == 0 and area.size % SECTOR == 0 and area.size > layout.MDA_HEADER_SIZE
+        if not whole or area.offset < layout.LABEL_SECTORS * SECTOR or area.end > device.size_bytes:
+            problem = f"a metadata area of {area.size} bytes at {area.offset} is not on the device"
+            on_defect(Malformed("LVM label", place, problem))
+        else:
+            areas.append(area)
+    for one, other in zip(sorted(label.mdas), sorted(label.mdas)[1:]):
+        if other.offset < one.end:
+            problem = f"the metadata areas at {one.offset} and {other.offset} overlap"
+            on_defect(Malformed("LVM label", place, problem))
+    headers = device.read([Range(area.offset, layout.MDA_HEADER_SIZE) for area in areas])
+    found = []
+    for header, area in zip(headers, areas):
+        with reading(on_defect):
+            found.append(pv.parse_mda(header, area, Place(device.name, area.offset)))
+    return found
 
 
 def vg_in(device: Device, area: Area) -> Optional[VolumeGroup]:
     """The volume group that a metadata area speaks of, whatever the label lists; None where it does not read."""
+    place = Place(device.name, area.offset)
     try:
-        return read_vg(*_committed_text(device, _mda_at(device, area)))
-    except (FormatError, Refused):
+        mda = pv.parse_mda(device.read([Range(area.offset, layout.MDA_HEADER_SIZE)])[0], area, place)
+        if not mda.has_text:
+            return None
+        text = pv.read_texts(device, [mda])[0]
+        pv.verify_text(text, mda.committed, place)
+        return read_vg(text[:-1].decode("latin-1"), place)
+    except FormatError:
         return None
 
 
-def _committed_text(device: Device, mda: Mda) -> Tuple[str, Place]:
-    """The committed text, without its NUL, and the place of its first byte. Raises FormatError; Refused without one."""
-    if not mda.has_text:
+def _committed_text(device: Device, mdas: Sequence[Mda], on_defect: OnDefect = raise_defect) -> Tuple[str, Place, bool]:
+    """The text that counts, without its NUL, the place of its first byte, and whether another area holds an older one.
+
+    LVM goes by the highest seqno. Source: LVM2 lib/metadata/metadata.c, _vg_read.
+    """
+    used = [mda for mda in mdas if mda.has_text]
+    if mdas and not used:
         raise Refused(f"{device.name} is a physical volume without a volume group.", "VolNotFound")
-    place = Place(device.name, mda.area.offset + mda.committed.offset)
-    text = pv.read_texts(device, [mda])[0]
-    pv.verify_text(text, mda.committed, place)
-    return text[:-1].decode("latin-1"), place
+    for mda in mdas:
+        if not mda.has_text and not mda.ignored:
+            where = Place(device.name, mda.area.offset)
+            on_defect(Malformed("Metadata area header", where, "it has no text, and the other area has one"))
+    texts = _texts(device, used, on_defect)
+    if len({text for text, _place in texts}) == 1:
+        return (*texts[0], False)
+    groups = []
+    for text, place in texts:
+        with reading(on_defect):
+            groups.append((read_vg(text, place), place))
+    if not groups:
+        raise Malformed("Physical volume", Place(device.name, 0), "none of its metadata texts reads")
+    if len(groups) > 1:
+        (one, _first), (other, second) = groups
+        if one.seqno == other.seqno or one.id != other.id or one.name != other.name:
+            on_defect(Malformed("Metadata text", second, f"it differs from the text at byte {texts[0][1].offset}"))
+    newest, place = max(groups, key=lambda group: group[0].seqno)
+    return newest.text, place, True
 
 
-def _verify_sizes(device: Device, label: Label, mda: Mda, vg: VolumeGroup) -> None:
+def _texts(device: Device, mdas: Sequence[Mda], on_defect: OnDefect) -> List[Tuple[str, Place]]:
+    """The committed text of each area and the place of its first byte, verified, without its NUL."""
+    located = []
+    for mda in mdas:
+        with reading(on_defect):
+            located.append((mda, pv.text_ranges(mda.area, mda.committed, Place(device.name, mda.area.offset))))
+    found = []
+    for (mda, _ranges), text in zip(located, read_pieces(device, [ranges for _mda, ranges in located])):
+        place = Place(device.name, mda.area.offset + mda.committed.offset)
+        with reading(on_defect):
+            pv.verify_text(text, mda.committed, place)
+            found.append((text[:-1].decode("latin-1"), place))
+    return found
+
+
+def _verify_sizes(device: Device, label: Label, mdas: Sequence[Mda], vg: VolumeGroup) -> None:
     where = Place(device.name, label.offset)
     if vg.pv_id != label.pv_id:
         raise Malformed("LVM label", where, "its PV id is not the one in the metadata text")
@@ -189,5 +240,6 @@ def _verify_sizes(device: Device, label: Label, mda: Mda, vg: VolumeGroup) -> No
     if vg.pe_start % device.block_size or vg.extent_size % device.block_size:
         problem = f"its extents are not made of blocks of {device.block_size} bytes"
         raise Unsupported("Physical volume", Place(device.name, vg.pe_start), problem)
-    if mda.area.offset < vg.data_end and vg.pe_start < mda.area.end:
-        raise Malformed("LVM label", where, "a metadata area lies inside the extents")
+    for mda in mdas:
+        if mda.area.offset < vg.data_end and vg.pe_start < mda.area.end:
+            raise Malformed("LVM label", where, "a metadata area lies inside the extents")

@@ -15,7 +15,7 @@ from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
 from relvmoiscsi.resignature.protocol import identities, steps
-from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, KINDS, SWITCHED
+from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, IN_PROGRESS, KINDS, SWITCHED
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Labels, Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
@@ -44,18 +44,18 @@ def take_back(device: Device, mark: Mark) -> None:
     """Give the old contents and the old label back to a LUN whose run was cut before its commit.
 
     What others have written since stays, in the label too. Where LVM has changed the volume group since, volumes may be
-    gone and their extents in other hands: then only what is surely ours is touched. The second area loses its
-    header, so that a commit that another host still has on its way leads nowhere. Raises as `finish` does.
+    gone and their extents in other hands: then only what is surely ours is touched. The second areas lose their
+    headers, so that a commit that another host still has on its way leads nowhere. Raises as `finish` does.
     """
     run = mark.journal.run
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         _verify_fits(device, mark)
-        careful = _header_now(device, run) != run.mda.old_header
+        careful = _headers_now(device, run) != [move.old_header for move in run.mdas]
         buffer = read_written(device, run)
         for field in identities.put_back(run, buffer, careful):
             place = field.pieces[0].offset
             log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
-        chunks = [*buffer.changes(device.block_size), *_second_header(device, run)]
+        chunks = [*buffer.changes(device.block_size), *_second_headers(device, run)]
         units = () if careful else full_units(run.rebuilt)
         step(device, steps.WAY_BACK.contents, chunks, units=units)
         read_back(device, chunks)
@@ -65,16 +65,19 @@ def take_back(device: Device, mark: Mark) -> None:
         read_back(device, label)
 
 
-def _header_now(device: Device, run: Run) -> bytes:
-    return device.read([Range(run.mda.original.offset, SECTOR)])[0]
+def _headers_now(device: Device, run: Run) -> List[bytes]:
+    return device.read([Range(move.original.offset, SECTOR) for move in run.mdas])
 
 
-def _second_header(device: Device, run: Run) -> List[Chunk]:
-    """Zeros for the header that the commit of a run would lead to, where it is a header still."""
-    at = run.mda.second.offset
-    header = layout.MdaHeader.at(device.read([Range(at, SECTOR)])[0])
-    is_header = run.mda.moves and (header.magic, header.start) == (layout.MDA_MAGIC, at)
-    return [Chunk(at, bytes(SECTOR))] if is_header else []
+def _second_headers(device: Device, run: Run) -> List[Chunk]:
+    """Zeros for the headers that the commit of a run would lead to, where they are headers still."""
+    moving = [move for move in run.mdas if move.moves]
+    found = []
+    for move, data in zip(moving, device.read([Range(move.second.offset, SECTOR) for move in moving])):
+        header = layout.MdaHeader.at(data)
+        if (header.magic, header.start) == (layout.MDA_MAGIC, move.second.offset):
+            found.append(Chunk(move.second.offset, bytes(SECTOR)))
+    return found
 
 
 def label_before(mark: Mark) -> bytes:
@@ -98,21 +101,23 @@ def misfit(device: Device, mark: Mark) -> Optional[str]:
     """What contradicts the mark, in sentences; None where the LUN is as a cut run leaves it, or as LVM has changed it
     since.
     """
-    run, move = mark.journal.run, mark.journal.run.mda
-    if not move.moves:
-        return None
-    header = _header_now(device, run)
-    first = vg_in(device, move.original) if header != move.old_header else None
-    if mark.commit_record.phase == SWITCHED:
-        when, wrong = "behind", _wrong_behind(run, move, first, vg_in(device, move.second))
-    else:
-        when, wrong = "before", _wrong_before(mark, move, header, first)
-    if not wrong:
-        return None
-    return (
-        f"The label of {device.name} says that a {KINDS[run.kind]} was cut {when} its commit, and {wrong}. A "
-        "write of another host may have landed late. Nobody can tell what the LUN is to hold: take the clone again."
-    )
+    run = mark.journal.run
+    headers = _headers_now(device, run)
+    for move, header in zip(run.mdas, headers):
+        if not move.moves:
+            continue
+        first = vg_in(device, move.original) if header != move.old_header else None
+        wrong = _wrong_before(mark, move, header, first)
+        if mark.commit_record.phase == SWITCHED:
+            wrong = _wrong_behind(run, move, first, vg_in(device, move.second))
+        if wrong:
+            when = "before" if mark.commit_record.phase == IN_PROGRESS else "behind"
+            return (
+                f"The label of {device.name} says that a {KINDS[run.kind]} was cut {when} its commit, and {wrong}. A "
+                "write of another host may have landed late. Nobody can tell what the LUN is to hold: take the clone "
+                "again."
+            )
+    return None
 
 
 def _wrong_before(mark: Mark, move: MdaMove, header: bytes, first: Optional[VolumeGroup]) -> str:

@@ -141,6 +141,6 @@ def _nothing_but_the_label(lun: Lun, record: CommitRecord) -> Run:
         old_label=with_commit_record(lun.label.sector, done),
         new_pv_id=lun.label.pv_id,
         final_label=b"",
-        mda=MdaMove(lun.mda.area, lun.mda.area, bytes(lun.mda.header), b"", bytes(lun.mda.header)),
+        mdas=tuple(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)) for mda in lun.mdas),
         writes=(),
     )

@@ -9,6 +9,7 @@ from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
+from relvmoiscsi.formats.lvm.vg import read_vg
 from relvmoiscsi.resignature.planning.plan_check import check_undo
 from relvmoiscsi.resignature.planning.run_plan import Plan, placed
 from relvmoiscsi.resignature.planning.volume_writes import undone_contents
@@ -16,7 +17,7 @@ from relvmoiscsi.resignature.protocol import identities
 from relvmoiscsi.resignature.protocol.commit_record import UNDO
 from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
-from relvmoiscsi.resignature.protocol.run import UNPLACED, Run, Write
+from relvmoiscsi.resignature.protocol.run import Run, Write
 from relvmoiscsi.resignature.reading import survey
 from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
@@ -26,12 +27,12 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
     """The plan that reverses a finished run, and the LUN it leads to. Raises Refused when it is too late."""
     run = mark.journal.run
     cache = ReadCache(device)
-    mda = survey.read_mda(cache, mark.label)
-    if bytes(mda.header) != run.mda.final_header:
+    mdas = survey.read_mdas(cache, mark.label)
+    if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
     writes = _contents_undone(cache, run)
     text, live = old_text(cache, run)
-    made = plan_undo(mark.journal, mark.label, mda, text, live, writes, entropy(16), __version__)
+    made = plan_undo(mark.journal, mark.label, mdas, text, live, writes, entropy(16), __version__)
     return made, check_undo(cache, made)
 
 
@@ -48,19 +49,25 @@ def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
 
 
 def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
-    """The metadata text from before a run, and where it lies. Raises FormatError."""
-    area = run.mda.original
-    where = Place(device.name, area.offset)
-    mda = pv.parse_mda(run.mda.old_header, area, where)
-    text = pv.read_texts(device, [mda])[0]
-    pv.verify_text(text, mda.committed, where)
-    return text, pv.text_ranges(area, mda.committed, where)
+    """The metadata text from before a run, the newest where the areas differ, and all the places texts lie in."""
+    text, newest, live = b"", -1, []  # type: bytes, int, List[Range]
+    for move in run.mdas:
+        where = Place(device.name, move.original.offset)
+        mda = pv.parse_mda(move.old_header, move.original, where)
+        if mda.has_text:
+            found = pv.read_texts(device, [mda])[0]
+            pv.verify_text(found, mda.committed, where)
+            seqno = read_vg(found[:-1].decode("latin-1"), where).seqno
+            if seqno > newest:
+                text, newest = found, seqno
+            live += pv.text_ranges(mda.area, mda.committed, where)
+    return text, live
 
 
 def plan_undo(
     done: Journal,
     label: Label,
-    mda: Mda,
+    mdas: Sequence[Mda],
     old_text: bytes,
     live: Sequence[Range],
     writes: Tuple[Write, ...],
@@ -83,10 +90,11 @@ def plan_undo(
         old_label=label.sector,
         new_pv_id=old.pv_id,
         final_label=before.old_label,
-        mda=UNPLACED,
+        mdas=(),
         writes=writes,
         fields=before.fields,
         block_bytes=before.block_bytes,
     )
     keep = [*live, Range(done.offset, len(done.data))]
-    return placed(run, "The LUN", mda, old_text, before.mda.old_header, keep)
+    finals = [move.old_header for move in before.mdas]
+    return placed(run, "The LUN", mdas, old_text, finals, keep)

@@ -86,7 +86,7 @@ def carry_out(device: Device, plan: Plan, before: str = "", progress: Optional[P
             step(device, steps.HOLES, (), units=all_empty_units(run.rebuilt))
         for taken in (steps.HEADERS, steps.FINAL):
             step(device, taken, plan.chunks_of(taken), around)
-        read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), plan.area])
+        read_back(device, [*plan.chunks_of(steps.FINAL), *plan.chunks_of(steps.HEADERS), *plan.areas])
 
 
 def content_chunks(run: Run, block_size: int) -> List[Chunk]:
@@ -142,4 +142,4 @@ def _changed(device: Device, offset: int) -> Refused:
 
 
 def _old_headers(journal: Journal) -> List[Chunk]:
-    return [Chunk(journal.run.mda.original.offset, journal.run.mda.old_header)]
+    return [Chunk(move.original.offset, move.old_header) for move in journal.run.mdas]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The end of a run: header and label go back to where LVM put them, with the text that is committed then.
+"""The end of a run: headers and label go back to where LVM put them, with the text that is committed then.
 
-LVM may have gone on in the second area, so the text need not be the one that the run wrote.
+LVM may have gone on in the second areas, so the text need not be the one that the run wrote.
 
 A volume that was made anew has free slots, which are given away here: first their bitmaps are emptied, then the block
 table names them. Where somebody has used the SR since the commit, what tapdisk has written stays. Where LVM has given
@@ -28,18 +28,19 @@ log = logging.getLogger(__name__)
 
 
 def finalize(device: Device, label: Label, journal: Journal) -> None:
-    """Steps 5 and 6, from a label that lists the second area."""
+    """Steps 5 and 6, from a label that lists the second areas."""
     run = journal.run
-    header, copies = _final_header(device, label, journal)
+    planned = [move.final_header for move in run.mdas if move.moves]
+    headers, copies = _landed_headers(device, label, journal)
     slots = _free_slots(device, label, run)
-    step(device, steps.HEADERS, [*slots, *copies, header])
-    as_planned = header.data == run.mda.final_header and label.sector == Labels.of(journal).switched
+    step(device, steps.HEADERS, [*slots, *copies, *headers])
+    as_planned = [chunk.data for chunk in headers] == planned and label.sector == Labels.of(journal).switched
     if run.kind == UNDO and as_planned:
         sector = run.final_label
     else:
         sector = final_label(label, run, journal.commit_record(DONE))
     step(device, steps.FINAL, [Chunk(label.offset, sector)])
-    read_back(device, [*slots, header, Chunk(label.offset, sector)])
+    read_back(device, [*slots, *headers, Chunk(label.offset, sector)])
 
 
 def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
@@ -55,34 +56,38 @@ def _free_slots(device: Device, label: Label, run: Run) -> List[Chunk]:
 
 def _newest_vg(device: Device, label: Label, run: Run) -> Optional[VolumeGroup]:
     """The volume group under its new identity, as LVM has it now."""
-    areas = (*label.mdas, run.mda.original)
+    areas = dict.fromkeys([*label.mdas, *(move.original for move in run.mdas)])
     found = [vg for vg in (vg_in(device, area) for area in areas) if vg is not None and vg.pv_id == run.new_pv_id]
     return max(found, key=lambda vg: vg.seqno) if found else None
 
 
-def _final_header(device: Device, label: Label, journal: Journal) -> Tuple[Chunk, List[Chunk]]:
-    """What step 5 writes: a header for the original area that points to the text committed now.
+def _landed_headers(device: Device, label: Label, journal: Journal) -> Tuple[List[Chunk], List[Chunk]]:
+    """What step 5 writes: headers for the original areas that point to the texts committed now.
 
-    A text that wraps inside the second area cannot be pointed to from the original one; it is copied as well. The copy
-    is the second result. It goes to free space only, so the same comes out however often this is asked. It needs no
-    flush of its own: until the label lists the original area again, nobody reads there.
+    A text that wraps inside its second area cannot be pointed to from the original one; it is copied as well. The
+    copies are the second result. They go to free space only, so the same comes out however often this is asked. They
+    need no flush of their own: until the label lists the original areas again, nobody reads there.
     """
-    move, (area,) = journal.run.mda, label.mdas
-    data = device.read([Range(area.offset, SECTOR)])[0]
-    if data == move.second_header:
-        return Chunk(move.original.offset, move.final_header), []
-    place = Place(device.name, area.offset)
-    mda = pv.parse_mda(data, area, place)
-    text = pv.read_texts(device, [mda])[0]
-    pv.verify_text(text, mda.committed, place)
-    at, copy = _text_in_one_piece(mda, move, text, journal)
-    header = pv.mda_header(
-        move.original, pv.text_location(move.original, at, text), layout.MdaHeader.at(move.old_header)
-    )
-    return Chunk(move.original.offset, bytes(header)), copy
+    moving = [(move, area) for move, area in zip(journal.run.mdas, label.mdas) if move.moves]
+    current = device.read([Range(area.offset, SECTOR) for _move, area in moving])
+    headers: List[Chunk] = []
+    copies: List[Chunk] = []
+    for (move, area), data in zip(moving, current):
+        if data == move.second_header:
+            headers.append(Chunk(move.original.offset, move.final_header))
+            continue
+        mda = pv.parse_mda(data, area, Place(device.name, area.offset))
+        text = pv.read_texts(device, [mda])[0]
+        pv.verify_text(text, mda.committed, Place(device.name, area.offset))
+        at, copy = _landing(mda, move, text, journal)
+        copies += copy
+        location = pv.text_location(move.original, at, text)
+        like = layout.MdaHeader.at(move.old_header)
+        headers.append(Chunk(move.original.offset, bytes(pv.mda_header(move.original, location, like))))
+    return headers, copies
 
 
-def _text_in_one_piece(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[int, List[Chunk]]:
+def _landing(mda: Mda, move: MdaMove, text: bytes, journal: Journal) -> Tuple[int, List[Chunk]]:
     """Where the text is, or will be, in one piece; and the chunk that brings it there, if one is needed."""
     place = Place("the second metadata area", mda.area.offset)
     live = pv.text_ranges(mda.area, mda.committed, place)

@@ -296,11 +296,12 @@ PARENT, CHILD, DATA = uuids_by_key(["parent", "child", "data"], SR).values()
 VHD_PARENT, VHD_CHILD, LV_DATA = "VHD-" + PARENT, "VHD-" + CHILD, "LV-" + DATA
 
 
-@pytest.fixture(params=["512 bytes", "4 KiB sectors"])
+@pytest.fixture(params=["one area", "two areas", "two areas, 4 KiB sectors"])
 def lvm_sr(request, lvm, loops):
     """A LUN that real LVM has worked on for a while: text moved, LVs fragmented, tagged, read-only."""
+    options = [] if request.param == "one area" else ["--metadatacopies", "2"]
     block_size = 4096 if "4 KiB" in request.param else 512
-    loop = make_sr(lvm, loops, {VHD_CHILD: 1, LV_DATA: 2}, [PARENT, CHILD, DATA], block_size=block_size)
+    loop = make_sr(lvm, loops, {VHD_CHILD: 1, LV_DATA: 2}, [PARENT, CHILD, DATA], *options, block_size=block_size)
     own = lvm.over(loop.path)
     own.create(VG, VHD_PARENT, "-pr", "--addtag", "hidden", extents=2)
     for number in range(10):

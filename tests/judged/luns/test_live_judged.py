@@ -48,6 +48,7 @@ LUNS.update({name: lambda name=name: STATES[name]().built.disk for name in (
     "leaf: old_deleted, vhd",
     "leaf, clone and inflate",
     "slot 1 in use",
+    "metadata areas of two generations",
     "header names the old parent",
     "foreign volumes",
     "garbage collection",

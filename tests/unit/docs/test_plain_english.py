@@ -40,7 +40,7 @@ LEFT = {
     "docs/ansible.rst": 8,
     "docs/architecture.rst": 1,
     "docs/command.rst": 7,
-    "docs/costs.rst": 9,
+    "docs/costs.rst": 10,
     "docs/direct-luns.rst": 7,
     "docs/fibre-channel.rst": 14,
     "docs/formats/cbt.rst": 1,

@@ -84,10 +84,10 @@ def test_another_number_of_volumes_is_told_with_the_name_of_the_lun():
 
 def test_an_end_that_is_another_lun_than_the_commit_is_refused():
     disk, lun, plan = planned(lambda: builder.many_vdis(3))
-    move = plan.run.mda._replace(final_header=plan.run.mda.old_header)
+    moves = tuple(move._replace(final_header=move.old_header) for move in plan.run.mdas)
 
     with pytest.raises(Refused, match="The PV id in the label is "):
-        check_plan(ReadCache(disk), lun, spoiled(plan, final_label=plan.run.old_label, mda=move))
+        check_plan(ReadCache(disk), lun, spoiled(plan, final_label=plan.run.old_label, mdas=moves))
 
 
 PARTS = {

@@ -37,6 +37,8 @@ IMAGES = {
     "no MGT": lambda: build_sr([raw("data")], mgt=False),
     "five deep with a raw root": builder.five_deep_with_raw_root,
     "fragmented": builder.fragmented_locators,
+    "two metadata areas": builder.two_metadata_areas,
+    "second metadata area ignored": lambda: builder.two_metadata_areas("ignored"),
     "wrapped text": builder.wrapped_text,
     "60 VDIs in a default metadata area": lambda: builder.many_vdis(60, chained=True, area=builder.AREA_DEFAULT),
     "16 MiB metadata area": lambda: builder.one_vhd(area=builder.AREA_16M),
@@ -157,6 +159,16 @@ def label_has_the_extension_of_lvm_2_02_143_so_that_no_lvm_writes_it_anew(image)
     label = reader.read_label(outcome.after)
 
     assert (label.ext_version, label.ext_flags) == (2, reader.read_label(outcome.before).ext_flags | 1)
+
+
+@claim
+def the_ignored_area_stays_ignored_and_the_others_hold_the_same_text(image):
+    outcome = outcome_of(image)
+
+    areas = areas_of(outcome.after)
+
+    assert [area.ignored for area in areas] == [area.ignored for area in areas_of(outcome.before)]
+    assert len({area.text for area in areas if not area.ignored}) == 1
 
 
 @claim

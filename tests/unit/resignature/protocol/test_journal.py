@@ -41,10 +41,11 @@ from relvmoiscsi.resignature.protocol.run import MdaMove, Run, Write, verify_run
 WHERE = Place("/dev/sdc", 65536)
 SIZE = 1 << 30
 AREA, SECOND = Area(4096, 1044480), Area(131072, 65536)
+IGNORED = Area(SIZE - (1 << 20), 1 << 20)
 ONE, TWO = "0a0b0c0d-0000-4000-8000-000000000001", "0a0b0c0d-0000-4000-8000-000000000002"
 
 
-def label_sector(ext_version=2, tail=b"", areas=(AREA,)):
+def label_sector(ext_version=2, tail=b"", areas=(AREA, IGNORED)):
     values = 1, "a" * 32, SIZE, 1 << 20, [Range(*area) for area in areas], ext_version, tail
     return build_lvm.label_sector(build_lvm.Label(*values))
 
@@ -63,7 +64,10 @@ RUN = Run(
     old_label=label_sector(),
     new_pv_id="b" * 32,
     final_label=b"",
-    mda=MdaMove(AREA, SECOND, b"o" * 512, b"s" * 512, b"f" * 512),
+    mdas=(
+        MdaMove(AREA, SECOND, b"o" * 512, b"s" * 512, b"f" * 512),
+        MdaMove(IGNORED, IGNORED, b"i" * 512, b"", b"i" * 512),
+    ),
     writes=(Write(1 << 20, b"old!" * 128, b"new!" * 128, "MGT: UUID of the SR"),),
 )
 
@@ -76,9 +80,12 @@ AREAS = st.builds(Area, st.integers(2048, 1 << 40), st.integers(0, 1 << 40))
 def runs(draw):
     kind = draw(st.sampled_from([RESIGNATURE, UNDO]))
     sr = draw(UUIDS)
-    original = draw(AREAS)
-    second = draw(st.one_of(st.just(original), AREAS))
-    header = b"" if second == original else draw(SECTORS)
+    moves = []
+    for original in draw(st.lists(AREAS, max_size=2)):
+        second = draw(st.one_of(st.just(original), AREAS))
+        moves.append(
+            MdaMove(original, second, draw(SECTORS), b"" if second == original else draw(SECTORS), draw(SECTORS))
+        )
     writes = [
         Write(draw(st.integers(0, 1 << 62)), old, old[::-1], draw(st.text(max_size=20)))
         for old in draw(st.lists(st.binary(max_size=600), max_size=3))
@@ -93,7 +100,7 @@ def runs(draw):
         old_label=draw(SECTORS),
         new_pv_id="b" * 32,
         final_label=draw(SECTORS) if kind == UNDO else b"",
-        mda=MdaMove(original, second, draw(SECTORS), header, draw(SECTORS)),
+        mdas=tuple(moves),
         writes=tuple(writes),
     )
 
@@ -232,8 +239,8 @@ def test_a_run_that_would_write_outside_the_contents_is_malformed(offset):
     ],
 )
 def test_a_run_whose_areas_do_not_lie_in_each_other_is_malformed(original, second):
-    move = RUN.mda._replace(original=original, second=second)
-    run = RUN._replace(mda=move, old_label=label_sector(areas=[original]), writes=())
+    move = RUN.mdas[0]._replace(original=original, second=second)
+    run = RUN._replace(mdas=(move,), old_label=label_sector(areas=[original]), writes=())
 
     with pytest.raises(Malformed, match="its metadata areas do not lie in each other"):
         verify_run(run, SIZE, WHERE)
@@ -284,7 +291,7 @@ def test_a_mark_of_another_version_is_not_guessed_at(changed):
 
 
 def test_a_label_whose_lists_reach_into_the_place_of_the_mark_is_unsupported():
-    sector = bytearray(label_sector(areas=(AREA, Area(SIZE - (1 << 20), 1 << 20))))
+    sector = bytearray(label_sector())
     sector[160 : 160 + 17 * 16] = b"\1" * (17 * 16)
     label = pv.parse_label(pv.sealed_label(bytes(sector)), 1, Place("/dev/sdc", 512))
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from relvmoiscsi.errors import Place
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
 from relvmoiscsi.formats.vhd.layout import DynamicHeader, Footer
 from relvmoiscsi.resignature.protocol import journal, structure
@@ -28,7 +27,7 @@ from relvmoiscsi.resignature.protocol.rebuilt import (
     merged_table,
     not_given_yet,
 )
-from relvmoiscsi.resignature.protocol.run import MdaMove, Run
+from relvmoiscsi.resignature.protocol.run import Run
 
 WHERE = Place("/dev/sdc", 65536)
 SIZE = 1 << 30
@@ -69,14 +68,11 @@ REBUILT = Rebuilt(
 
 # --- the journal
 
-MOVE = MdaMove(Area(4096, 65536), Area(8192, 8192), b"o" * 512, b"s" * 512, b"f" * 512)
-
 
 def run_of(rebuilt):
     return Run(
         kind=RESIGNATURE, run_id=b"0123456789abcdef", scsi_id=None, tool="1.0", ids=IdMap(ONE, {ONE: TWO}, {}),
-        label_number=1, old_label=bytes(512), new_pv_id="b" * 32, final_label=b"", mda=MOVE, writes=(),
-        rebuilt=rebuilt,
+        label_number=1, old_label=bytes(512), new_pv_id="b" * 32, final_label=b"", mdas=(), writes=(), rebuilt=rebuilt,
     )  # fmt: skip
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Journals that were left over while the VM ran on, and texts of older journals: nothing that a guest wrote is lost."""
 
+import re
+
 import pytest
 
-from kit.builder import journal
+from kit.builder import AREA_DEFAULT, build_sr, journal
 from kit.chains import flatten
-from kit.cuts import entropy, resignature
+from kit.cuts import entropy, resignature, undo
 from kit.live import (
     FINISHED,
     _live,
@@ -15,6 +17,9 @@ from kit.live import (
 )
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Unsupported
+from relvmoiscsi.resignature.reading import survey
+from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.writing import apply
 
 DATA, LATER = (4, 5, 9000), (4, 6, 9000, 12000)
 
@@ -112,3 +117,30 @@ def test_mgt_is_not_called_full_where_it_is_not():
         volumes.append(journal("clone", orig, f"{{{base}}}_{{{clone}}}"))
     found = engine.inspect(_live(volumes, {}, FINISHED).built.disk)
     assert not [sentence for sentence in found.lun.work.sentences if "full" in sentence]
+
+
+@pytest.mark.parametrize("cut_at", [5, 6])
+def test_an_undo_brings_the_newer_text_of_two_areas_back(cut_at, monkeypatch):
+    built = build_sr([disk("a", sectors=(1, 2))], second_area="older", area=AREA_DEFAULT).disk
+    before = _seqno(built)
+    resignature(built)
+    whole = apply.step
+
+    class Cut(Exception):
+        pass
+
+    def step(device, taken, *rest, **named):
+        if taken.number == cut_at:
+            raise Cut
+        whole(device, taken, *rest, **named)
+
+    monkeypatch.setattr(apply, "step", step)
+    with pytest.raises(Cut):
+        undo(built)
+    assert _seqno(built) == before
+
+
+def _seqno(device):
+    cache = ReadCache(device)
+    text = survey._committed_text(cache, survey.read_mdas(cache, survey.read_label(cache)))[0]
+    return int(re.search(r"seqno = (\d+)", text).group(1))

@@ -169,7 +169,7 @@ def _three_areas():
     return spoiled.poke(LABEL + 104, areas + bytes(16 + 24)).sealed_label()
 
 
-def _two_areas():
+def _same_area_twice():
     return one_raw().poke(LABEL + 104, struct.pack("<QQQQ", 4096, 1044480, 4096, 1044480) + bytes(40)).sealed_label()
 
 
@@ -188,6 +188,17 @@ def _marked(phase, version=1):
 def _in_text(data):
     spoiled = one_raw()
     return spoiled.poke(spoiled.text_at + 200, data)
+
+
+def _second_area_empty():
+    spoiled = Spoiled([raw("data")], second_area="same")
+    area = spoiled.truth.areas[1]
+    return spoiled.poke(area.offset, build_lvm.mda_header(area, []))
+
+
+def _second_area_spoiled():
+    spoiled = Spoiled([raw("data")], second_area="same")
+    return spoiled.poke(spoiled.truth.areas[1].offset + 50, b"\7")
 
 
 def _area_in_extents():
@@ -395,7 +406,7 @@ LABELS = {
     "metadata area over the label": malformed(
         lambda: one_raw().pack(LABEL + 104, "<Q", 1024).sealed_label(), "at 1024 is not on the device"
     ),
-    "two metadata areas": unsupported(_two_areas, "it lists 2 metadata areas, and an SR has one"),
+    "one metadata area twice": malformed(_same_area_twice, "metadata areas at 4096 and 4096 overlap"),
     "label of another PV": malformed(
         lambda: one_raw().poke(LABEL + 32, b"x" * 32).sealed_label(), "byte 512", "not the one in the metadata text"
     ),
@@ -427,6 +438,8 @@ AREAS = {
     ),
     "text CRC": Row(lambda: _in_text(b"seqno = 1"), BadChecksum, ("Metadata text at byte",)),
     "text torn": Row(lambda: _in_text(bytes(512)), BadChecksum, ("Metadata text at byte",)),
+    "one of two areas empty": malformed(_second_area_empty, "it has no text, and the other area has one"),
+    "second area's CRC": Row(_second_area_spoiled, BadChecksum, ("Metadata area header at byte",)),
     "area inside the extents": malformed(_area_in_extents, "a metadata area lies inside the extents"),
 }
 
@@ -721,7 +734,7 @@ def test_a_device_too_small_for_any_sr_gets_an_answer(size, data):
 
 
 def _many():
-    """A LUN with one volume of each kind."""
+    """A LUN with one volume of each kind, and two metadata areas."""
     volumes = [
         vhd("one", **SMALL),
         vhd("two", **SMALL),
@@ -731,11 +744,23 @@ def _many():
         raw("data"),
         cbtlog("data"),
     ]
-    return Spoiled(volumes)
+    return Spoiled(volumes, second_area="same")
+
+
+def _last_text(spoiled):
+    area = spoiled.truth.areas[1].offset
+    (text_at,) = struct.unpack("<Q", spoiled.disk.peek(area + 40, 8))
+    return spoiled.poke(area + text_at + 100, bytes(64))
+
+
+def _first_header(spoiled):
+    return spoiled.poke(AREA + 300, b"\7")
 
 
 #: how one structure of that LUN is spoiled; of each, what its defect begins with, and the key of its volume
 PLACES = {
+    "first metadata area": (_first_header, "Metadata area header at byte 4096 of", None),
+    "second text": (_last_text, "Metadata text at byte ", None),
     "MGT": (lambda spoiled: spoiled.in_volume("MGT", 0, bytes(512)), "MGT header at byte 0 of MGT", "MGT"),
     "VHD header": (lambda spoiled: spoiled.in_volume("one", 600, b"\7"), "VHD header at byte 512 of ", "one"),
     "VHD footer": (lambda spoiled: spoiled.in_volume("two", 100, b"\7"), "VHD footer copy at byte 0 of ", "two"),
@@ -756,11 +781,11 @@ def _spoiled(names):
 
 
 ALONE = [(name,) for name in PLACES]
-PAIRS = list(itertools.combinations(PLACES, 2))
+PAIRS = [pair for pair in itertools.combinations(PLACES, 2) if set(pair) != {"first metadata area", "second text"}]
 SEVERAL = ALONE + [PAIRS[number] for number in seeds(range(len(PAIRS)), 7)]
 
 
-@pytest.mark.parametrize("names", SEVERAL + [tuple(PLACES)], ids=" and ".join)
+@pytest.mark.parametrize("names", SEVERAL + [tuple(PLACES)[1:]], ids=" and ".join)
 def test_every_defect_is_told_with_its_place_and_the_first_is_what_a_plan_is_refused_with(names):
     spoiled = _spoiled(names)
 
@@ -815,7 +840,7 @@ def test_each_volume_behind_the_end_of_a_copy_that_was_cut_is_told():
 
     found = engine.inspect(cut.disk)
 
-    assert found.problem.message.startswith("Physical volume at byte 0 of ")
+    assert found.problem.message.startswith("LVM label at byte ")  # its second metadata area is gone
     names = {report.defect_facts(defect, found.readable)["lv"] for defect in found.defects}
     lost = {volume.name for volume in cut.truth.volumes if cut.truth.device_ranges(volume.key, 0, 1)[0].offset > last}
     assert cut.truth.volume("data").name in names and lost <= names
@@ -838,6 +863,17 @@ def test_several_volumes_that_lvm_would_refuse_are_each_told():
         spoiled.truth.uuids["two"],
         spoiled.truth.uuids["three"],
     ]
+
+
+def test_no_metadata_area_that_reads_is_said():
+    spoiled = _first_header(_many())
+    spoiled.poke(spoiled.truth.areas[1].offset + 300, b"\7")
+
+    found = engine.inspect(spoiled.disk)
+
+    assert [type(defect) for defect in found.defects] == [BadChecksum, BadChecksum, Malformed]
+    assert "none of its metadata texts reads" in found.defects[-1].message
+    assert found.readable is None
 
 
 def test_a_chain_that_comes_back_to_itself_is_drawn_all_the_same():

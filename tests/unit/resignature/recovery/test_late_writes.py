@@ -16,7 +16,7 @@ from relvmoiscsi.errors import RelvmoiscsiError, Unfinished
 
 pytestmark = pytest.mark.states
 
-IMAGES = some(["a chain", "blocks of 4096", "512e"], 3, lambda _name: "")
+IMAGES = some(["a chain", "two areas", "blocks of 4096", "512e"], 3, lambda _name: "")
 MARK, COMMIT, FINAL = 0, 1, 2
 
 

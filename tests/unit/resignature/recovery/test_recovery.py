@@ -40,7 +40,7 @@ pytestmark = pytest.mark.states
 
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN = 3, 4, 5, 6
 NEW_VOLUME = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
-SHAPES = some(["one VDI", "text wraps", "blocks of 4096"], 3, lambda _name: "")
+SHAPES = some(["one VDI", "two areas", "second area ignored", "text wraps", "blocks of 4096"], 3, lambda _name: "")
 
 
 def refused(disk, act=recover, kind=Refused):
@@ -201,7 +201,7 @@ def test_what_is_somebody_elses_by_then_is_left_alone():
 def test_a_second_area_is_not_needed_to_take_a_run_back(at):
     original = image("a chain")
     disk = cut_before(original, CONTENTS_WRITTEN)
-    disk.poke(read_mark(disk).journal.run.mda.second.offset + at, b"other")
+    disk.poke(read_mark(disk).journal.run.mdas[0].second.offset + at, b"other")
 
     assert recover(disk)
 

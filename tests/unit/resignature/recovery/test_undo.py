@@ -72,7 +72,7 @@ def test_undo_gives_every_byte_back_but_free_space_of_the_ring(name):
 
 
 @pytest.mark.parametrize("flush", [3, 4, 5, 6])
-@pytest.mark.parametrize("name", ["one VDI", "everything", "blocks of 4096"])
+@pytest.mark.parametrize("name", ["one VDI", "everything", "two areas", "blocks of 4096"])
 def test_undo_of_a_cut_run_gives_every_byte_back(name, flush):
     original = image(name)
     disk = cut_before(original, flush)
@@ -94,7 +94,7 @@ def test_undo_twice_is_refused():
 
 
 def test_undo_is_refused_once_lvm_has_changed_the_vg():
-    disk = done(image("a chain"))
+    disk = done(image("two areas"))
     lvm_commit(disk, with_new_volume)
 
     assert "LVM has changed the volume group" in refused(undo, disk)
@@ -213,7 +213,7 @@ def test_without_both_scsi_ids_whether_it_is_a_later_clone_cannot_be_told(first,
     assert "--again" in sentence
 
 
-@pytest.mark.parametrize("name", ["everything", "blocks of 4096"])
+@pytest.mark.parametrize("name", ["everything", "two areas", "blocks of 4096"])
 def test_another_scsi_id_makes_it_a_later_clone_that_gets_ids_of_its_own(name):
     original = image(name)
     first = done(original, seed=1)

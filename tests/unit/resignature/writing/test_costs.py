@@ -89,3 +89,10 @@ def test_the_size_of_the_lun_costs_nothing(size):
     cost = cost_of(luns.of_size(size))
 
     assert (cost.reads, cost.dependent_reads, cost.writes, cost.flushes) == (21, 7, 14, FLUSHES)
+
+
+def test_a_second_metadata_area_costs_one_more_wait():
+    """Its header is not in the first 64 KiB, and says where its text lies. SM makes PVs with one area."""
+    cost = cost_of(luns.two_metadata_areas(100))
+
+    assert (cost.dependent_reads, cost.dependent_writes, cost.flushes) == (DEPENDENT_READS + 1, WRITE_BATCHES, FLUSHES)

@@ -88,7 +88,7 @@ def test_a_cut_resignature_is_the_old_lun_or_the_new_one_or_finishes(name):
     assert every_fault(Judge(original, resignatured), crash, **how(name)) == []
 
 
-UNDONE = ["one VDI", "everything", "fragmented", "blocks of 4096, text wraps"]
+UNDONE = ["one VDI", "everything", "fragmented", "two areas", "second area ignored", "blocks of 4096, text wraps"]
 
 
 @pytest.mark.parametrize("name", some(UNDONE, 3, any_kind))
@@ -102,7 +102,7 @@ def test_a_cut_undo_is_the_new_lun_or_the_old_one_or_finishes(name):
     assert every_fault(judge, crash, **how(name)) == []
 
 
-@pytest.mark.parametrize("name", some(["a chain", "blocks of 4096", "fragmented", "qcow2"], 4, any_kind))
+@pytest.mark.parametrize("name", some(["two areas", "blocks of 4096", "fragmented", "qcow2"], 4, any_kind))
 @pytest.mark.parametrize("flush, blocks", [(3, 0), (3, 3), (4, 0)])
 def test_a_cut_roll_back_is_still_unfinished_or_the_old_lun(name, flush, blocks):
     original, resignatured, _undone = trial(name)
@@ -172,6 +172,7 @@ def unfinished_images(name, every, run=resignature, base=None):
 SECOND_LEVEL = {
     "one VDI": (2, {"limit": 64, "samples": 4}),
     "blocks of 4096": (17, {"limit": 64, "samples": 4}),
+    "two areas": (71, {"limit": 16, "samples": 4}),
     "fragmented": (61, {"limit": 16, "samples": 4}),
     "everything": (211, {"limit": 16, "samples": 4}),
 }
@@ -208,7 +209,9 @@ def faults_of_cut_recoveries(judge, unfinished, subsets):
     return found
 
 
-@pytest.mark.parametrize("name", some(["a chain", "text wraps", "blocks of 4096"], 3, any_kind))
+@pytest.mark.parametrize(
+    "name", some(["a chain", "two areas", "second area ignored", "text wraps", "blocks of 4096"], 3, any_kind)
+)
 @pytest.mark.parametrize("wraps", [False, True])
 def test_a_cut_recovery_keeps_what_lvm_wrote_after_the_commit(name, wraps):
     """A text that wraps in the second area is copied before the header at the original place points to it."""

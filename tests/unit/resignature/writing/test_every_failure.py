@@ -30,9 +30,9 @@ from relvmoiscsi.errors import DeviceError, Refused
 
 pytestmark = pytest.mark.states
 
-IMAGES = some(["one VDI", "a chain", "blocks of 4096", "fragmented"], 3, lambda _name: "")
+IMAGES = some(["one VDI", "two areas", "blocks of 4096", "fragmented"], 3, lambda _name: "")
 ONE = some(["one VDI", "blocks of 4096"], 2, lambda _name: "")
-TWO = some(["a chain", "blocks of 4096"], 2, lambda _name: "")
+TWO = some(["two areas", "blocks of 4096"], 2, lambda _name: "")
 ONCE = [(False, leaves) for leaves in ("nothing", "half", "all")]
 FOR_GOOD = [(True, leaves) for leaves in ("nothing", "all")]
 AFTERWARDS = [(False, "half"), (True, "half")]
@@ -250,7 +250,7 @@ def test_a_device_that_loses_writes_is_noticed(name):
 @pytest.mark.parametrize("moment", ["before", "journal", "contents"])
 def test_lvm_that_works_beside_a_run_is_noticed_and_keeps_its_change(moment):
     """From a host that does not see our locks."""
-    original = image("a chain")
+    original = image("two areas")
     disk = original.copy()
     batch = {"before": 0, "journal": 1, "contents": 3}[moment]
 
