@@ -19,8 +19,6 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, FormatError, NotFound, Place, Re
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import Entropy, IdMap
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.after_a_cut import earlier_run, recovery
-from relvmoiscsi.resignature.after_a_cut.undo import prepare_undo
 from relvmoiscsi.resignature.compare import Comparison, compare
 from relvmoiscsi.resignature.inspection import (
     CAN_BE_ONE,
@@ -41,32 +39,34 @@ from relvmoiscsi.resignature.inspection import (
 from relvmoiscsi.resignature.one_vdi import fit
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest, said_who_asks
 from relvmoiscsi.resignature.one_vdi.fit import fits, named_now
-from relvmoiscsi.resignature.planning import collapse, new_ids, plan
-from relvmoiscsi.resignature.planning.collapse import Cost
-from relvmoiscsi.resignature.planning.plan import NEW_IMAGE, Plan, Planned
+from relvmoiscsi.resignature.one_vdi.way import Cost
+from relvmoiscsi.resignature.planning import collapse, new_ids, run_plan
 from relvmoiscsi.resignature.planning.plan_check import check_plan
+from relvmoiscsi.resignature.planning.run_plan import NEW_IMAGE, Plan, Planned
 from relvmoiscsi.resignature.protocol import sentences, steps
-from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.mark import (
+from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
     IN_PROGRESS,
     KINDS,
     RESIGNATURE,
     SWITCHED,
     UNDO,
-    Tail,
+    CommitRecord,
     is_of_another_lun,
-    read_tail,
+    read_commit_record,
     scsi_id_digest,
 )
+from relvmoiscsi.resignature.protocol.journal import Mark
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Unseen
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.databases import databases, without_databases
-from relvmoiscsi.resignature.reading.lun import Lun, Unreadable, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 from relvmoiscsi.resignature.reading.lun_notes import notes
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
-from relvmoiscsi.resignature.reading.saved import saved
+from relvmoiscsi.resignature.reading.sm_work import databases, without_databases
+from relvmoiscsi.resignature.reading.volumes import saved
+from relvmoiscsi.resignature.recovery import cut_run, earlier_run
+from relvmoiscsi.resignature.recovery.undo import prepare_undo
 from relvmoiscsi.resignature.writing import apply
 from relvmoiscsi.resignature.writing.copying import Progress
 
@@ -77,7 +77,7 @@ __all__ = [  # what docs/python.rst describes, and what stays
 PROMISED = tuple(__all__)
 __all__ += [  # for the rest of the package, which imports nothing from `resignature`; this may change
     "CAN_BE_ONE", "CANNOT_BE_ONE", "CLEAN", "DAMAGED", "EMPTY", "FOREIGN", "IS_ONE", "RESIGNATURED", "UNFINISHED",
-    "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "Tail",
+    "DONE", "IN_PROGRESS", "KINDS", "RESIGNATURE", "SWITCHED", "UNDO", "Mark", "Run", "CommitRecord",
     "EMPTY_UNIT", "FULL_UNIT", "NEW_IMAGE", "Cost", "Plan", "Planned", "Progress", "steps",
     "Lun", "Unreadable", "Volume", "databases", "notes", "saved",
     "OneVdiOutlook", "fits", "one_vdi", "refuse_other_vdis",
@@ -151,10 +151,10 @@ def prepare(
     with in_state(NOTHING_WRITTEN):
         cache = ReadCache(counting)
         label = survey.read_label(cache)
-        tail = read_tail(label, Place(device.name, label.offset))
-        if tail is not None and tail.phase != DONE:
-            raise sentences.unfinished(device.name, tail)
-        done = None if request.again else _done_before(cache, label, tail, request.scsi_id)
+        record = read_commit_record(label, Place(device.name, label.offset))
+        if record is not None and record.phase != DONE:
+            raise sentences.unfinished(device.name, record)
+        done = None if request.again else _done_before(cache, label, record, request.scsi_id)
         if done is not None:
             found = survey.read_lun(cache, label)
             with said_who_asks(one):
@@ -163,22 +163,22 @@ def prepare(
         lun = survey.read_lun(cache, label)
         lun = without_databases(lun) if request.clear_databases else lun
         if one is not None and one.vdi is not None:
-            one = one._replace(vdi=named_now(one.vdi, lun, earlier_run.run_or_none(cache, tail, label)))
+            one = one._replace(vdi=named_now(one.vdi, lun, earlier_run.run_or_none(cache, record, label)))
         with said_who_asks(one):
             way = collapse.make_one(cache, lun, one, int.from_bytes(entropy(8), "big")) if one is not None else None
         lun = way.lun if way is not None else lun
         ids = new_ids.choose_ids(lun, entropy, request.chosen, request.sr_uuid)
-        block_bytes = plan.block_bytes_of(lun, device)
+        block_bytes = run_plan.block_bytes_of(lun, device)
         image = way.image(cache, ids) if way is not None else None
         rebuilt = image.rebuilt if image is not None else None
         kept = way.leaf.name.uuid if way is not None else None
-        made = plan.plan_resignature(
+        made = run_plan.plan_resignature(
             lun, cache.read, block_bytes, ids, entropy(16), request.scsi_id, __version__, rebuilt, kept
         )
         made = made._replace(unseen=image.unseen if image is not None else Unseen())
         check_plan(cache, lun, made)
     cost = way.cost if way is not None else None
-    return Prepared(state_of(tail), made, lun, counting.reads, counting.read_batches, cost)
+    return Prepared(state_of(record), made, lun, counting.reads, counting.read_batches, cost)
 
 
 def refuse_other_vdis(device: Device, lun: Lun, run: Optional[Run], one: Optional[OneVdiRequest]) -> None:
@@ -195,8 +195,8 @@ def find_done(device: Device, scsi_id: Optional[str] = None) -> Optional[Already
     """
     try:
         label = survey.read_label(device)
-        tail = read_tail(label, Place(device.name, label.offset))
-        return _done_before(device, label, tail, scsi_id)
+        record = read_commit_record(label, Place(device.name, label.offset))
+        return _done_before(device, label, record, scsi_id)
     except (FormatError, Refused, NotFound) as problem:
         log.debug("%s: %s", device.name, problem)
         return None
@@ -209,23 +209,25 @@ def has_new_identities(device: Device, scsi_id: str) -> bool:
     """
     try:
         label = survey.read_label(device)
-        tail = read_tail(label, Place(device.name, label.offset))
+        record = read_commit_record(label, Place(device.name, label.offset))
     except (FormatError, Refused, NotFound):
         return False
-    is_after = tail is not None and tail.kind == RESIGNATURE and tail.phase != IN_PROGRESS
-    return is_after and tail is not None and tail.scsi_id_digest == scsi_id_digest(scsi_id)
+    is_after = record is not None and record.kind == RESIGNATURE and record.phase != IN_PROGRESS
+    return is_after and record is not None and record.scsi_id_digest == scsi_id_digest(scsi_id)
 
 
-def _done_before(device: Device, label: Label, tail: Optional[Tail], scsi_id: Optional[str]) -> Optional[AlreadyDone]:
+def _done_before(
+    device: Device, label: Label, record: Optional[CommitRecord], scsi_id: Optional[str]
+) -> Optional[AlreadyDone]:
     """What the mark of a finished resignature says, if it was made for this very LUN. Raises as `is_same_lun` does."""
     if (
-        tail is None
-        or tail.phase != DONE
-        or tail.kind != RESIGNATURE
-        or not earlier_run.is_same_lun(device.name, tail, scsi_id)
+        record is None
+        or record.phase != DONE
+        or record.kind != RESIGNATURE
+        or not earlier_run.is_same_lun(device.name, record, scsi_id)
     ):
         return None
-    return AlreadyDone(survey.read_sr_uuid(device, label), earlier_run.run_or_none(device, tail, label))
+    return AlreadyDone(survey.read_sr_uuid(device, label), earlier_run.run_or_none(device, record, label))
 
 
 def vg_names(run: Run) -> Tuple[str, str]:
@@ -311,24 +313,24 @@ def recover(device: Device, mark: Optional[Mark] = None, scsi_id: Optional[str] 
         return Result(found.state, found.lun, ids, of, already_done=True)
     counting, run = CountingDevice(device), mark.journal.run
     if goes_back(mark):
-        recovery.take_back(counting, mark)
+        cut_run.take_back(counting, mark)
         found = _inspect_after(device, f"The {KINDS[run.kind]} was taken back.")
         return _result(counting, found.state, found.lun, run._replace(ids=run.ids.reversed()))
     digest = scsi_id_digest(scsi_id)
-    if any(digest) and any(mark.tail.scsi_id_digest) and digest != mark.tail.scsi_id_digest:
+    if any(digest) and any(mark.commit_record.scsi_id_digest) and digest != mark.commit_record.scsi_id_digest:
         undo_first = f"Run `relvmoiscsi undo {device.name}`, then resignature it."
         way_out = sentences.on_a_copy(device.name) if run.rebuilt is not None else undo_first
         raise Refused(
             f"{device.name} is a copy of a LUN whose resignature was cut (SCSIid {run.scsi_id}). {way_out}"
         ).in_state(NOTHING_WRITTEN)
-    recovery.finish(counting, mark)
+    cut_run.finish(counting, mark)
     found = _inspect_after(device, f"The {KINDS[run.kind]} was finished.")
     return _result(counting, found.state, found.lun, run)
 
 
 def goes_back(mark: Mark) -> bool:
     """Whether `recover` takes the run back: it was cut before its commit."""
-    return mark.tail.phase == IN_PROGRESS
+    return mark.commit_record.phase == IN_PROGRESS
 
 
 def _inspect_after(device: Device, done: str) -> Inspection:
@@ -347,9 +349,9 @@ def undo(device: Device, entropy: Entropy) -> Result:
     """
     mark = read_undoable(device)
     _refuse_lost_images(device, mark)
-    if mark.tail.phase == DONE:
+    if mark.commit_record.phase == DONE:
         return _reverse(device, mark, entropy)
-    result, is_undo = recover(device, mark), mark.tail.kind == UNDO
+    result, is_undo = recover(device, mark), mark.commit_record.kind == UNDO
     if is_undo != goes_back(mark):  # an undo that is finished, or a resignature that was taken back
         return result
     settled = "The undo was taken back" if is_undo else "The resignature was finished"
@@ -361,7 +363,7 @@ def _refuse_lost_images(device: Device, mark: Mark) -> None:
     if mark.journal.run.rebuilt is None or goes_back(mark):
         return
     way_out = f" `relvmoiscsi recover {device.name}` finishes it. {sentences.on_a_copy(device.name)}"
-    finish = "" if mark.tail.phase == DONE else way_out
+    finish = "" if mark.commit_record.phase == DONE else way_out
     raise Refused(
         f"{device.name} was made one VDI, and that cannot be undone behind its commit: the snapshots are gone, and the "
         f"old images share their extents with the new one.{finish}"

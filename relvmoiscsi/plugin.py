@@ -189,7 +189,7 @@ def _facts(found: engine.Inspection, scsi_id: str) -> Dict[str, Any]:
         "size_bytes": found.lun.size_bytes if found.lun else None,
         "sr": found.lun.sr_uuid if found.lun else None,
         "old_sr": found.run.ids.sr if found.run else None,
-        "copied": is_of_another_lun(found.tail, scsi_id),
+        "copied": is_of_another_lun(found.commit_record, scsi_id),
         "metadata_of": sorted(set(databases(found.lun).values())) if found.lun else [],
         "name": found.lun.mgt.name_label[:200] if found.lun and found.lun.mgt else "",
         "problem": str(found.problem)[:500] if found.problem else None,
@@ -253,7 +253,7 @@ def _phase(path: Optional[str], see: Look) -> Tuple[str, int]:
     if path is None:
         return _PHASES[None]
     try:
-        found = see(path, lambda seen: {"phase": seen.tail.phase if seen.tail else None})
+        found = see(path, lambda seen: {"phase": seen.commit_record.phase if seen.commit_record else None})
     except RelvmoiscsiError:
         return _PHASES[None]
     return _PHASES.get(found["phase"], _PHASES[None])

@@ -152,7 +152,7 @@ def _settle(
         known = None if why else request.scsi_id  # a copy may be finished here: a new run follows
         result = engine.undo(device, entropy) if is_undone else engine.recover(device, mark, known)
     voice.has_settled(mark, result)
-    if mark.tail.kind == UNDO:
+    if mark.commit_record.kind == UNDO:
         return "The undo was taken back" if engine.goes_back(mark) else "The undo was finished"
     if take_back:
         return "The resignature that was cut was taken back"
@@ -163,7 +163,7 @@ def _settle(
 
 def _why_not_finished(mark: Mark, request: ResignatureRequest) -> str:
     """Why a run that was cut is not finished; empty where it is."""
-    run, is_undo = mark.journal.run, mark.tail.kind == UNDO
+    run, is_undo = mark.journal.run, mark.commit_record.kind == UNDO
     if not is_undo and None not in (run.scsi_id, request.scsi_id) and run.scsi_id != request.scsi_id:
         return OF_A_COPY
     if engine.goes_back(mark):

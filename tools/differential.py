@@ -6,9 +6,9 @@
     .venv/current/bin/python tools/differential.py /tmp/before . --states 1000
 
 LUNs are golden, live and built ones of `tests/kit`, as they are, with spoiled bytes, and with a run or an undo that was
-cut. Each goes through inspect, resignature, recover and undo. Compared are the state that comes out, the sentence of a
-refusal, whether it was refused without a write, what LVM and the storage manager see, and all bytes but label and free
-ring space, in which the two versions may keep their journals as they like.
+cut; each version makes them with its own kit. Each goes through inspect, resignature, recover and undo. Compared are
+the state that comes out, the sentence of a refusal, whether it was refused without a write, what LVM and the storage
+manager see, and all bytes but label and free ring space, in which both versions may keep their journals as they like.
 """
 
 import argparse
@@ -19,10 +19,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import IO, Dict, List, Tuple
 
-TESTS = str(Path(__file__).resolve().parent.parent / "tests")
 SHOWN = 2  #: states that are named for each kind of difference
 
 
@@ -59,7 +57,7 @@ def _general(outcome: str) -> str:
 
 def _started(package: str, seed: int, count: int, said: IO[str]) -> "subprocess.Popen[bytes]":
     words = [sys.executable, "-m", "kit.differential", str(seed), str(count)]
-    paths = os.pathsep.join([os.path.abspath(package), TESTS])
+    paths = os.pathsep.join([os.path.abspath(package), os.path.join(os.path.abspath(package), "tests")])
     return subprocess.Popen(words, stdout=said, env=dict(os.environ, PYTHONPATH=paths), cwd="/")
 
 

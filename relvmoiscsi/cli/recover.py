@@ -39,14 +39,14 @@ def _recover(arguments: argparse.Namespace) -> Answer:
         target.ask(_question(target, mark))
         with target.locks(run):
             result = engine.recover(target.device, mark, target.ids.recorded)
-    kind = KINDS[mark.tail.kind]
+    kind = KINDS[mark.commit_record.kind]
     text = _TAKEN_BACK if engine.goes_back(mark) else FINISHED
     return answer(target, result, text.format(target.path, kind))
 
 
 def _question(target: Target, mark: Mark) -> str:
     """What will be done, and which SR will be on the LUN then."""
-    kind, ids = KINDS[mark.tail.kind], mark.journal.run.ids
+    kind, ids = KINDS[mark.commit_record.kind], mark.journal.run.ids
     what, sr_uuid = ("Take back", ids.sr) if engine.goes_back(mark) else ("Finish", ids.new_sr)
     return printable(f"{what} the {kind} of {target.path} that was interrupted, to SR {sr_uuid}?")
 

@@ -187,7 +187,7 @@ class _Terminal(procedure.Voice):
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
         """A cut undo is the user's to finish; a dry run finishes nothing."""
-        if mark.tail.kind != RESIGNATURE:
+        if mark.commit_record.kind != RESIGNATURE:
             raise problem
         if self._arguments.dry_run:
             what = "rolls it back first and starts a new run" if take_back else "finishes it"

@@ -29,7 +29,9 @@ def _undo(arguments: argparse.Namespace) -> Answer:
     with opened(arguments) as target:
         mark = engine.read_undoable(target.device)
         run = mark.journal.run
-        old, now = (run.ids.sr, run.ids.new_sr) if mark.tail.kind == RESIGNATURE else (run.ids.new_sr, run.ids.sr)
+        old, now = (
+            (run.ids.sr, run.ids.new_sr) if mark.commit_record.kind == RESIGNATURE else (run.ids.new_sr, run.ids.sr)
+        )
         with in_state(NOTHING_WRITTEN):
             lun = engine.inspect(target.device).lun
         target.identify(lun, now)

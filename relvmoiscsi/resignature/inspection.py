@@ -6,17 +6,17 @@ from typing import List, NamedTuple, Optional, Tuple
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import DeviceError, FormatError, NotFound, Place, Refused, RelvmoiscsiError, Unfinished
 from relvmoiscsi.formats.lvm.pv import Label
-from relvmoiscsi.resignature.after_a_cut import earlier_run, recovery
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.one_vdi.fit import has_one_row
+from relvmoiscsi.resignature.one_vdi.way import Cost
 from relvmoiscsi.resignature.planning import collapse
-from relvmoiscsi.resignature.planning.collapse import Cost
 from relvmoiscsi.resignature.protocol import sentences
-from relvmoiscsi.resignature.protocol.mark import DONE, RESIGNATURE, Tail, read_tail
+from relvmoiscsi.resignature.protocol.commit_record import DONE, RESIGNATURE, CommitRecord, read_commit_record
 from relvmoiscsi.resignature.protocol.run import Run
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
+from relvmoiscsi.resignature.recovery import cut_run, earlier_run
 
 EMPTY, FOREIGN, CLEAN = "empty", "foreign", "clean"
 UNFINISHED, RESIGNATURED, DAMAGED = "unfinished", "resignatured", "damaged"
@@ -28,7 +28,7 @@ class Inspection(NamedTuple):
 
     state: str
     lun: Optional[Lun] = None
-    tail: Optional[Tail] = None
+    commit_record: Optional[CommitRecord] = None
     run: Optional[Run] = None  #: of the journal, where it still lies on the LUN
     problem: Optional[RelvmoiscsiError] = None
     defects: Tuple[RelvmoiscsiError, ...] = ()  #: of a LUN that is damaged: all that were found, `problem` first
@@ -58,27 +58,27 @@ def inspect(device: Device) -> Inspection:
     except FormatError as problem:
         return Inspection(DAMAGED, problem=problem, defects=(problem,))
     try:
-        tail = read_tail(label, Place(device.name, label.offset))
+        record = read_commit_record(label, Place(device.name, label.offset))
     except FormatError as problem:
         return Inspection(DAMAGED, problem=problem, defects=(problem,))
-    run = earlier_run.run_or_none(cache, tail, label)
-    if tail is not None and tail.phase != DONE:
-        return Inspection(UNFINISHED, tail=tail, run=run, problem=_why_unfinished(cache, tail))
-    return _inspect_at_rest(cache, label, tail, run)
+    run = earlier_run.run_or_none(cache, record, label)
+    if record is not None and record.phase != DONE:
+        return Inspection(UNFINISHED, commit_record=record, run=run, problem=_why_unfinished(cache, record))
+    return _inspect_at_rest(cache, label, record, run)
 
 
-def _why_unfinished(device: Device, tail: Tail) -> Unfinished:
+def _why_unfinished(device: Device, record: CommitRecord) -> Unfinished:
     """What to say of a run that was cut: the way on."""
     try:
         mark = earlier_run.find_unfinished(device)
     except FormatError:
         mark = None
     if mark is None:
-        return Unfinished(sentences.journal_lost(device.name, tail))
-    return recovery.cut(device, mark)
+        return Unfinished(sentences.journal_lost(device.name, record))
+    return cut_run.cut(device, mark)
 
 
-def _inspect_at_rest(device: Device, label: Label, tail: Optional[Tail], run: Optional[Run]) -> Inspection:
+def _inspect_at_rest(device: Device, label: Label, record: Optional[CommitRecord], run: Optional[Run]) -> Inspection:
     """What is on a LUN without an unfinished run, as far as it reads."""
     defects: List[RelvmoiscsiError] = []
     lun = None
@@ -91,7 +91,7 @@ def _inspect_at_rest(device: Device, label: Label, tail: Optional[Tail], run: Op
         lun = survey.read_lun(device, label, on_defect=keep)
     except Refused as problem:
         if not defects:
-            return Inspection(FOREIGN, tail=tail, problem=problem)
+            return Inspection(FOREIGN, commit_record=record, problem=problem)
         defects.append(problem)
     except FormatError as problem:
         defects.append(problem)
@@ -101,8 +101,8 @@ def _inspect_at_rest(device: Device, label: Label, tail: Optional[Tail], run: Op
         defects.append(problem)
     if defects:
         readable = lun._replace(work=None) if lun is not None else None  # its work is not going to be finished
-        return Inspection(DAMAGED, None, tail, None, defects[0], tuple(defects), readable)
-    return Inspection(state_of(tail), lun, tail, run)
+        return Inspection(DAMAGED, None, record, None, defects[0], tuple(defects), readable)
+    return Inspection(state_of(record), lun, record, run)
 
 
 def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
@@ -117,6 +117,6 @@ def one_vdi(device: Device, lun: Lun) -> OneVdiOutlook:
     return OneVdiOutlook(IS_ONE) if has_one_row(lun.settled()) else OneVdiOutlook(CAN_BE_ONE, cost)
 
 
-def state_of(tail: Optional[Tail]) -> str:
+def state_of(record: Optional[CommitRecord]) -> str:
     """The state of a LUN without an unfinished run."""
-    return RESIGNATURED if tail is not None and tail.kind == RESIGNATURE else CLEAN
+    return RESIGNATURED if record is not None and record.kind == RESIGNATURE else CLEAN

@@ -55,7 +55,7 @@ def document(device: Device, scsi_id: str) -> str:
         label = found.lun.mgt.name_label if found.lun.mgt else ""
         rows += [("UUID", found.lun.sr_uuid), ("size", str(found.lun.size_bytes)), ("name_label", label)]
     rows += [("Devlist", scsi_id), ("state", found.state)]
-    if is_of_another_lun(found.tail, scsi_id):
+    if is_of_another_lun(found.commit_record, scsi_id):
         rows.append(("copied", "true"))
     if found.run is not None:
         rows += [("old_uuid", found.run.ids.sr), ("new_uuid", found.run.ids.new_sr)]

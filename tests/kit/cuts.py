@@ -28,8 +28,8 @@ from kit.crash import CrashDisk, FailingDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device, Range
 from relvmoiscsi.errors import DeviceError, Place, Refused, RelvmoiscsiError
+from relvmoiscsi.resignature.protocol.commit_record import read_commit_record
 from relvmoiscsi.resignature.protocol.journal import Mark, read_journal
-from relvmoiscsi.resignature.protocol.mark import read_tail
 from relvmoiscsi.resignature.reading import survey
 
 SCSI_ID = "3600a098038303053743f4a4f4e4b6d41"
@@ -139,7 +139,7 @@ def recover(disk, scsi_id=None):
 def read_mark(disk):
     """The mark of a run, finished or not, and its journal; None without a mark."""
     label = survey.read_label(disk)
-    tail = read_tail(label, Place(disk.name, label.offset))
+    tail = read_commit_record(label, Place(disk.name, label.offset))
     return None if tail is None else Mark(label, tail, read_journal(disk, tail, label))
 
 
@@ -154,24 +154,24 @@ def cut_before(disk, flush, run=resignature, blocks=0, **more):
     """A copy of `disk` whose run lost power after `flush` - 1 flushes and `blocks` blocks more."""
     crash = CrashDisk(disk)
     run(crash, **more)
-    found = crash.base.copy()
-    for group in crash.groups[: flush - 1]:
-        for block in group:
-            found.poke(block.offset, block.data)
-    for block in crash.groups[flush - 1][:blocks]:
-        found.poke(block.offset, block.data)
+    found = cut_groups(crash, flush, blocks)
     found.name = disk.name
     found.freeze()
     return found
 
 
-def durable(crash):
-    """What is on the disk if power goes now and nothing but what was flushed has reached it."""
+def cut_groups(crash, flush, blocks=0):
+    """What a recorded run has left after `flush` - 1 flushes and `blocks` blocks more."""
     found = crash.base.copy()
-    for group in crash.groups[:-1]:
+    for group in [*crash.groups[: flush - 1], crash.groups[flush - 1][:blocks]]:
         for block in group:
             found.poke(block.offset, block.data)
     return found
+
+
+def durable(crash):
+    """What is on the disk if power goes now and nothing but what was flushed has reached it."""
+    return cut_groups(crash, len(crash.groups))
 
 
 # -- places ---------------------------------------------------------------------------------------------------------

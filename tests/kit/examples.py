@@ -10,7 +10,7 @@ import os
 import platform
 import random
 from itertools import takewhile
-from typing import Dict, Iterator, List, Sequence
+from typing import Callable, Dict, Iterator, List, Sequence
 
 IS_36 = platform.python_version().startswith("3.6.")
 WHOLE = os.environ.get("RELVMOISCSI_WHOLE", "") == "1"
@@ -47,6 +47,16 @@ def of_each_kind(kinds: Sequence[str], every: int, what: str = "") -> List[int]:
         if not chosen & set(those):
             chosen.add(random.Random(f"{SEED} {what} {kind}").choice(those))
     return sorted(chosen)
+
+
+def some(names: Sequence[str], every: int, kind: Callable[[str], str] = lambda name: name.split(":")[0]) -> List[str]:
+    """Of many names each so many'th, and one of each kind at least; a kind is what stands before a colon."""
+    return [names[number - 1] for number in of_each_kind([kind(name) for name in names], every, names[0])]
+
+
+def seeds(numbers: Sequence[int], every: int) -> List[int]:
+    """Of numbers that differ in nothing but chance each so many'th."""
+    return [numbers[at - 1] for at in of_each_kind([""] * len(numbers), every, str(numbers))]
 
 
 #: of a client or call that is killed at its first step, its second and so on a sample takes each so many'th

@@ -6,7 +6,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from relvmoiscsi.errors import Refused, UsageError
 from relvmoiscsi.formats import naming
-from relvmoiscsi.resignature.reading.lun import Lun, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume
 
 MAX_LEVELS = 30  #: of a chain, as SM allows them
 _SHOWN = 4  #: VDIs that a message lists

@@ -8,7 +8,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import derived_uuid
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
 from relvmoiscsi.resignature.protocol.run import Run
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
 def fits(run: Run, request: Optional[OneVdiRequest]) -> bool:

@@ -2,7 +2,7 @@
 """What a format of images has to say of its chains: the ways to make one of them one image, and what each takes.
 
 for way in vhd.ways(...)        likely the cheapest first
-    way.counts                  what it takes
+    way.cost                    what it takes
     way.extents()               of the new volume; Refused where there is no room for it
     way.image(device, lv, id)   everything there is to write, once the new ids are known
 """
@@ -13,14 +13,16 @@ from typing import Iterator, List, NamedTuple, Sequence
 from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, in_pieces
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Rebuilt, Unseen
-from relvmoiscsi.resignature.reading.lun import Content
+from relvmoiscsi.resignature.reading.lun_contents import Content
 
 PAGE_BYTES = 4096  #: the largest logical block of a device
 
 
-class Counts(NamedTuple):
-    """What a way takes; a block is what the format calls so, a cluster of a QCOW2."""
+class Cost(NamedTuple):
+    """What it takes to make one VDI. A block is what the format calls so, a cluster of a QCOW2."""
 
+    images: int  #: of the chain
+    dropped: int  #: volumes that go, those of SM's unfinished work among them
     blocks: int  #: of the disk, that some image has
     remapped: int  #: of them, that stay where they are
     filled: int  #: of them, that get sectors from further down
@@ -40,7 +42,7 @@ class Image(NamedTuple):
 class Way(ABC):
     """One way to make a chain one image."""
 
-    counts: Counts
+    cost: Cost  #: with the volumes of the chain alone among those that go
     content: Content  #: of the new volume, as it will be read
 
     @abstractmethod

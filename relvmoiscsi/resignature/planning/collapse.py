@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """From a LUN with a chain of images to the LUN with one VDI, and what has to be written for it. Nothing is written."""
 
-from typing import FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
+from typing import FrozenSet, List, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Refused
@@ -13,22 +13,8 @@ from relvmoiscsi.resignature.one_vdi.choice import Chain, OneVdiRequest, choose_
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES, segments_of
 from relvmoiscsi.resignature.one_vdi.qcow2 import ways as qcow2_ways
 from relvmoiscsi.resignature.one_vdi.vhd import ways as vhd_ways
-from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Way
-from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
-
-
-class Cost(NamedTuple):
-    """What it takes."""
-
-    images: int  #: of the chain
-    dropped: int  #: volumes that go, those of SM's unfinished work among them
-    blocks: int  #: of the disk, that some image has
-    remapped: int  #: of them, that stay where they are
-    filled: int  #: of them, that get sectors from further down
-    copied: int  #: blocks that get another place
-    data_bytes: int  #: guest data that is written: fills and copies
-    fresh_extents: int  #: free extents that are written before the commit
-    free_extents: int  #: that there are
+from relvmoiscsi.resignature.one_vdi.way import Cost, Image, Way
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
 
 
 class OneVdi(NamedTuple):
@@ -55,22 +41,24 @@ def make_one(device: Device, lun: Lun, request: OneVdiRequest, lot: int = 0) -> 
     """
     settled = lun.settled()
     chain = choose_chain(settled, request)
+    dropped = len(lun.volumes) - len(settled.volumes) + len(chain.dropped)
     if len(chain.members) == 1:
-        made = OneVdi(lun, _cost(lun, chain, Counts(0, 0, 0, 0, 0, 0, 0)), chain.leaf)
+        made = OneVdi(lun, Cost(1, dropped, 0, 0, 0, 0, 0, 0, 0), chain.leaf)
         return made._replace(lun=_with_work(lun, settled, chain, chain.leaf, frozenset()))
     if lun.vg.extent_size != EXTENT_BYTES:
         raise Refused(f"The extents of {device.name} are not those that the storage manager makes: 4 MiB each.")
-    made = _best(device, lun, chain, request, lot)
+    made = _best(device, lun, chain, request, dropped, lot)
     leaf = _new_leaf(made)
     return made._replace(lun=_with_work(lun, settled, chain, leaf, frozenset([leaf.lv.id])))
 
 
-def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: int) -> OneVdi:
+def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, dropped: int, lot: int) -> OneVdi:
     """The cheapest way for which there is room."""
     problem: Optional[Refused] = None
     least: Optional[int] = None
-    for way in _ways(device, lun, chain, lot):
-        cost = _cost(lun, chain, way.counts)
+    ways = qcow2_ways.ways if chain.leaf.name.kind == naming.QCOW2 else vhd_ways.ways
+    for way in ways(device, lun, chain, lot):
+        cost = way.cost._replace(dropped=way.cost.dropped + dropped)
         if request.most_bytes is not None and cost.data_bytes > request.most_bytes:
             least = cost.data_bytes if least is None else min(least, cost.data_bytes)
             continue
@@ -87,19 +75,6 @@ def _best(device: Device, lun: Lun, chain: Chain, request: OneVdiRequest, lot: i
         "--vdis one` on the host has no such limit.",
         sm_key="InvalidArg",
     )
-
-
-def _ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
-    """The ways to make a chain one image, by what its leaf is."""
-    if chain.leaf.name.kind == naming.QCOW2:
-        return qcow2_ways.ways(device, lun, chain, lot)
-
-    return vhd_ways.ways(device, lun, chain, lot)
-
-
-def _cost(lun: Lun, chain: Chain, counts: Counts) -> Cost:
-    settled = len(lun.volumes) - len(lun.settled().volumes)
-    return Cost(len(chain.members), settled + len(chain.dropped) + len(chain.members) - 1, *counts)
 
 
 # --- the LUN that it leads to

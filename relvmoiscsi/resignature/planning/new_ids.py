@@ -16,7 +16,7 @@ from relvmoiscsi.formats.identity import (
     new_uuid,
 )
 from relvmoiscsi.resignature.reading import sm_journals
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
 def old_uuids(lun: Lun) -> List[str]:

@@ -5,16 +5,15 @@ from typing import Iterable, Iterator, Optional, Sequence
 
 from relvmoiscsi.device import SECTOR, Chunk, Device, Range, whole_blocks
 from relvmoiscsi.errors import Place, Refused
-from relvmoiscsi.resignature.planning import check
-from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.planning import identity_check
+from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
+from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.journal import decode
-from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, all_empty_units, full_units
-from relvmoiscsi.resignature.protocol.run import verify_run
 from relvmoiscsi.resignature.protocol.steps import Step
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
@@ -24,10 +23,10 @@ def check_plan(cache: ReadCache, lun: Lun, made: Plan) -> None:
     _check_whole_blocks(made, cache)
     result = _written(cache, made, (steps.COMMIT,))
     committed = survey.read_lun(result, survey.read_label(result), like=lun.volumes)
-    check.verify_result(lun, committed, made.run.ids)
+    identity_check.verify_result(lun, committed, made.run.ids)
     final = _lun_after(cache, made, (steps.FINAL, steps.HEADERS, steps.HOLES), committed)
     if not _says_the_same(final, committed):
-        check.verify_result(lun, final, made.run.ids)
+        identity_check.verify_result(lun, final, made.run.ids)
 
 
 def _check_whole_blocks(made: Plan, device: Device) -> None:
@@ -90,8 +89,7 @@ def _bitmaps(made: Plan, step: Step) -> Iterable[Chunk]:
 
 def _check_journal(made: Plan, device: Device) -> None:
     """What is going to be written as the journal will be believed. Raises Refused or FormatError."""
-    where = Place("the planned journal", 0)
-    found = decode(made.journal.data, where, made.journal.tail(IN_PROGRESS).journal_digest, made.run)
-    verify_run(found, device.size_bytes, where)
+    digest = made.journal.commit_record(IN_PROGRESS).journal_digest
+    found = decode(made.journal.data, Place("the planned journal", 0), digest, device.size_bytes)
     if found != made.run:
         raise Refused("The planned journal does not read back as what it was made of.", sm_key="MetadataError")

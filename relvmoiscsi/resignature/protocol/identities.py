@@ -1,62 +1,103 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Take the identities of a run back in what is on the disk now, and leave every other byte as it is.
 
-While a run is cut, or once it is done, somebody may use the LUN: a VM, SM, LVM. Their bytes share blocks with the
-identities. So an identity goes back only where the disk holds exactly the old or the new one, block by block; what it
-holds else is somebody else's, and stays. A checksum is made anew over what is there.
+While a run is cut, or once it is done, a VM, SM or LVM may use the LUN. Their bytes share blocks with the identities.
+So an identity goes back only where the disk holds exactly the old or the new one, block by block. What differs from
+both stays. A checksum is made anew over what is there.
 
-Nothing here reads or writes a device: a `Canvas` is filled with what was read, and says what has to be written.
+A `WriteBuffer` is filled with what was read, and says what has to be written.
 """
 
 from bisect import bisect_right
-from typing import Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Iterable, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.device import SECTOR, Range, align_down, align_up
+from relvmoiscsi.device import SECTOR, Chunk, Device, Range, align_down, align_up
 from relvmoiscsi.resignature.protocol import structure
-from relvmoiscsi.resignature.protocol.canvas import Canvas
-from relvmoiscsi.resignature.protocol.run import Field, Run, Write
+from relvmoiscsi.resignature.protocol.run import Field, Run
 
 #: a field of fewer bytes may look like ours by chance
 _TELLING_BYTES = 16
 
 
-class _Side:
-    """The contents of a run's writes before or after it."""
+class WriteBuffer:
+    """Stretches of the device, as they were found and as they are to be."""
 
-    def __init__(self, writes: Sequence[Write], new: bool) -> None:
-        self._writes = sorted(writes)
-        self._starts = [write.offset for write in self._writes]
-        self._new = new
+    def __init__(self, found: Iterable[Chunk]) -> None:
+        self._found = sorted(found)
+        self._starts = [chunk.offset for chunk in self._found]
+        self._now = [bytearray(chunk.data) for chunk in self._found]
 
-    def get(self, pieces: Iterable[Range], otherwise: bytes) -> bytes:
-        """The bytes of the pieces; where no write holds them, those of `otherwise`, which is as long."""
-        found, done = bytearray(otherwise), 0
+    def get(self, pieces: Iterable[Range]) -> bytes:
+        return b"".join(bytes(self._now[index][part]) for index, part in map(self._place, pieces))
+
+    def put(self, pieces: Iterable[Range], data: bytes) -> None:
+        done = 0
         for piece in pieces:
-            for write in self._around(piece):
-                first, last = max(piece.offset, write.offset), min(piece.end, write.range.end)
-                data = write.new if self._new else write.old
-                at = done + first - piece.offset
-                found[at : at + last - first] = data[first - write.offset : last - write.offset]
+            index, part = self._place(piece)
+            self._now[index][part] = data[done : done + piece.length]
             done += piece.length
-        return bytes(found)
 
-    def _around(self, piece: Range) -> Iterable[Write]:
-        index = max(0, bisect_right(self._starts, piece.offset) - 1)
-        while index < len(self._writes) and self._writes[index].offset < piece.end:
-            if self._writes[index].range.end > piece.offset:
-                yield self._writes[index]
-            index += 1
+    def changes(self, block_size: int) -> List[Chunk]:
+        """What has to be written: blocks that are not as they were found."""
+        chunks = []
+        for chunk, now in zip(self._found, self._now):
+            chunks += changed_chunks(chunk, bytes(now), block_size)
+        return chunks
+
+    def with_chunks(self, chunks: Iterable[Chunk]) -> "WriteBuffer":
+        """The same stretches, as they are to be, with other bytes in them."""
+        other = WriteBuffer(Chunk(chunk.offset, bytes(now)) for chunk, now in zip(self._found, self._now))
+        for chunk in chunks:
+            other.put([Range(chunk.offset, len(chunk.data))], chunk.data)
+        return other
+
+    def _place(self, piece: Range) -> Tuple[int, slice]:
+        index = bisect_right(self._starts, piece.offset) - 1
+        start = piece.offset - self._starts[index]
+        return index, slice(start, start + piece.length)
+
+
+def changed_chunks(before: Chunk, after: bytes, block_size: int) -> List[Chunk]:
+    """The blocks in which `after` differs from `before`, neighbours as one chunk, and no block between."""
+    chunks: List[Chunk] = []
+    if before.data == after:
+        return chunks
+    for at in range(0, len(after), block_size):
+        if before.data[at : at + block_size] == after[at : at + block_size]:
+            continue
+        start = at
+        if chunks and before.offset + at == chunks[-1].end:
+            start = chunks.pop().offset - before.offset
+        chunks.append(Chunk(before.offset + start, after[start : at + block_size]))
+    return chunks
+
+
+def spans_of(run: Run, block_size: int) -> List[Range]:
+    """What has to be known of the device to take a run's contents back: whole blocks, in order, joined."""
+    wanted = [write.range for write in run.writes] + [part for field in run.fields for part in field.around]
+    joined: List[Range] = []
+    for start, end in sorted((align_down(w.offset, block_size), align_up(w.end, block_size)) for w in wanted):
+        if joined and start <= joined[-1].end:
+            before = joined.pop()
+            joined.append(Range(before.offset, max(end, before.end) - before.offset))
+        else:
+            joined.append(Range(start, end - start))
+    return joined
+
+
+def read_written(device: Device, run: Run) -> WriteBuffer:
+    """What the device holds where a run writes contents. Raises DeviceError."""
+    spans = spans_of(run, device.block_size)
+    return WriteBuffer(map(Chunk, (span.offset for span in spans), device.read(spans)))
 
 
 class _Sides:
     """What the disk holds, beside what a run found there and what it writes."""
 
-    def __init__(self, run: Run, canvas: Canvas) -> None:
-        self._canvas, self._block_bytes = canvas, run.block_bytes
-        self._old, self._new = _Side(run.writes, new=False), _Side(run.writes, new=True)
-
-    def old(self, pieces: Sequence[Range]) -> bytes:
-        return self._old.get(pieces, self._canvas.get(pieces))
+    def __init__(self, run: Run, now: WriteBuffer) -> None:
+        self._now, self._block_bytes = now, run.block_bytes
+        self.old = now.with_chunks(Chunk(write.offset, write.old) for write in run.writes)
+        self._new = now.with_chunks(Chunk(write.offset, write.new) for write in run.writes)
 
     def is_ours(self, field: Field, careful: bool) -> bool:
         """Whether a field is the old or the new one. `careful`: a short one counts only with all that is around it."""
@@ -66,11 +107,11 @@ class _Sides:
 
     def _blocks(self, field: Field) -> List[Range]:
         size = self._block_bytes
-        found: Set[Range] = set()
-        for piece in field.pieces:
-            start, end = align_down(piece.offset, size), align_up(piece.end, size)
-            found.update(Range(at, size) for at in range(start, end, size))
-        return sorted(found)
+        return [
+            Range(start, align_up(piece.end, size) - start)
+            for piece in field.pieces
+            for start in [align_down(piece.offset, size)]
+        ]
 
     def _is_either(self, pieces: Sequence[Range]) -> bool:
         """A cut leaves each block old or new."""
@@ -78,27 +119,26 @@ class _Sides:
             for at in range(align_down(piece.offset, SECTOR), piece.end, SECTOR):
                 start, end = max(at, piece.offset), min(at + SECTOR, piece.end)
                 part = [Range(start, end - start)]
-                now = self._canvas.get(part)
-                if now not in (self._old.get(part, now), self._new.get(part, now)):
+                if self._now.get(part) not in (self.old.get(part), self._new.get(part)):
                     return False
         return True
 
 
-def put_back(run: Run, canvas: Canvas, careful: bool = False) -> List[Field]:
-    """Give the contents their old identities; the result is what somebody else has changed, and stays.
+def put_back(run: Run, buffer: WriteBuffer, careful: bool = False) -> List[Field]:
+    """Give the contents their old identities; the result: fields that somebody else has changed. These stay.
 
     `careful`: LVM has changed the volume group since, so that the extents may be in other hands.
     """
-    sides = _Sides(run, canvas)
+    sides = _Sides(run, buffer)
     strange = [field for field in run.fields if not sides.is_ours(field, careful)]
     kept, seen = set(strange), {field.around for field in strange}
     for field in run.fields:
         if field not in kept:
-            canvas.put(field.pieces, sides.old(field.pieces))
+            buffer.put(field.pieces, sides.old.get(field.pieces))
     for field in run.fields:
         if field.kind and field.around not in seen:
             seen.add(field.around)
-            canvas.put(field.around, _sealed(field.kind, canvas.get(field.around), sides.old(field.around)))
+            buffer.put(field.around, _sealed(field.kind, buffer.get(field.around), sides.old.get(field.around)))
     return strange
 
 
@@ -108,11 +148,11 @@ def _sealed(kind: str, data: bytes, before: bytes) -> bytes:
     return as_before if as_before == before and structure.is_whole(kind, before) else structure.resealed(kind, data)
 
 
-def first_changed(run: Run, canvas: Canvas) -> Optional[Field]:
+def first_changed(run: Run, buffer: WriteBuffer) -> Optional[Field]:
     """The first field that is neither as the run left it nor as it was before, or whose structure is damaged."""
-    sides = _Sides(run, canvas)
+    sides = _Sides(run, buffer)
     for field in run.fields:
-        is_damaged = bool(field.kind) and not structure.is_whole(field.kind, canvas.get(field.around))
+        is_damaged = bool(field.kind) and not structure.is_whole(field.kind, buffer.get(field.around))
         if is_damaged or not sides.is_ours(field, careful=False):
             return field
     return None

@@ -11,13 +11,10 @@ Most of the new image is written where nobody looks before the commit, and needs
 """
 
 from array import array
-from bisect import bisect_left
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from typing import Callable, Dict, Generic, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from relvmoiscsi.device import SECTOR, Chunk, Range
-from relvmoiscsi.errors import Malformed, Place
-from relvmoiscsi.formats.identity import parse_lvm_id
 from relvmoiscsi.formats.lvm.vg import Segment, VolumeGroup, extents_of
 from relvmoiscsi.formats.vhd.blocks import ENTRY_BYTES, UNIT
 from relvmoiscsi.formats.vhd.image import UNUSED_ENTRY
@@ -25,7 +22,6 @@ from relvmoiscsi.formats.vhd.image import UNUSED_ENTRY
 #: of a slot, the unit that holds its bitmap; the rest of it is padding
 FULL_UNIT = bytes(UNIT - SECTOR) + b"\xff" * SECTOR
 EMPTY_UNIT = bytes(UNIT)
-MAX_UNITS = 4 << 20  #: more than the largest disk has slots
 
 T = TypeVar("T")
 
@@ -113,6 +109,11 @@ class Rebuilt(NamedTuple):
         mine = extents_of(self.segments)
         return any(lv.id == self.lv_id and extents_of(lv.segments)[: len(mine)] == mine for lv in vg.lvs)
 
+    def hulls(self) -> List[Range]:
+        """Stretches of the device with all that is still to be written: of the bitmaps, from the first to the last."""
+        found = [Range(min(units), max(units) + UNIT - min(units)) for units in (self.full, self.empty) if units]
+        return found + [Range(unit.offset, len(unit.old)) for unit in self.table]
+
 
 # --- the journal
 
@@ -136,48 +137,6 @@ def _steps(units: Sequence[int]) -> List[int]:
 def decode_units(steps: Iterable[int]) -> "array[int]":
     """Raises OverflowError for a number that is no place."""
     return array("q", accumulate(map(int, steps)))
-
-
-def verify_rebuilt(rebuilt: Rebuilt, device_size: int, spans: Sequence[Tuple[int, int]], where: Place) -> None:
-    """Nothing in it lies outside the device, or in `spans`, which are LVM's. Raises FormatError."""
-    parse_lvm_id(rebuilt.lv_id, "Id in the journal", where)
-    if len(rebuilt.full) + len(rebuilt.empty) > MAX_UNITS:
-        raise Malformed("Journal", where, "it speaks of more bitmaps than there can be")
-    units = array("q", sorted(chain(rebuilt.full, rebuilt.empty)))
-    tables = [Range(unit.offset, len(unit.old)) for unit in rebuilt.table]
-    ends = [Range(unit, UNIT) for unit in (units[:1] + units[-1:])]
-    for part in (*ends, *tables):
-        if part.offset < 0 or part.end > device_size or any(part.offset < b and a < part.end for a, b in spans):
-            raise Malformed("Journal", where, f"it would write {part.length} bytes at {part.offset}")
-    for first, end in spans:
-        if _first_within(units, Range(first, end - first)) is not None:
-            raise Malformed("Journal", where, f"it would write {UNIT} bytes between {first} and {end}")
-    if _overlap(units, sorted(tables)):
-        raise Malformed("Journal", where, "it would write a unit twice")
-    if not all(_is_sound(unit) for unit in rebuilt.table):
-        raise Malformed("Journal", where, "its block table is not in whole sectors")
-    if len(rebuilt.empty) != sum(1 for unit in rebuilt.table for _at in given_away(unit)):
-        raise Malformed("Journal", where, "its holes and its block table do not agree")
-
-
-def _overlap(units: Sequence[int], tables: Sequence[Range]) -> bool:
-    """Whether two of them overlap; both are in order."""
-    return (
-        any(following < unit + UNIT for unit, following in zip(units, islice(units, 1, None)))
-        or any(following.offset < part.end for part, following in zip(tables, tables[1:]))
-        or any(_first_within(units, part) is not None for part in tables)
-    )
-
-
-def _first_within(units: Sequence[int], part: Range) -> Optional[int]:
-    """The first of the units, which are in order, that reaches into a range."""
-    at = bisect_left(units, part.offset - UNIT + 1)
-    return units[at] if at < len(units) and units[at] < part.end else None
-
-
-def _is_sound(unit: TableUnit) -> bool:
-    size = len(unit.old)
-    return len(unit.new) == size and 0 < size <= UNIT and not size % SECTOR and 0 <= unit.first < unit.end <= size
 
 
 # --- bitmaps

@@ -2,7 +2,7 @@
 """What is said of a LUN that holds a run which is not over, or may hold one; each sentence names the way out. Pure."""
 
 from relvmoiscsi.errors import NOTHING_WRITTEN, Unfinished
-from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, KINDS, Tail
+from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS, KINDS, CommitRecord
 
 
 def nothing_written(before: str = "") -> str:
@@ -40,10 +40,10 @@ def cut_sentence(name: str, kind: int) -> str:
     )
 
 
-def unfinished(name: str, tail: Tail) -> Unfinished:
+def unfinished(name: str, record: CommitRecord) -> Unfinished:
     """The error of whoever meets an unfinished run and is not the one to settle it."""
-    kind = KINDS[tail.kind]
-    if tail.phase == IN_PROGRESS:
+    kind = KINDS[record.kind]
+    if record.phase == IN_PROGRESS:
         return Unfinished(
             f"{name} holds an unfinished {kind}, cut before its commit. Run `relvmoiscsi recover {name}`, which takes "
             "it back."
@@ -58,9 +58,9 @@ def on_a_copy(name: str) -> str:
     return f"On a copy of that LUN `relvmoiscsi resignature --vdis one {name}` finishes it and gives new identities."
 
 
-def journal_lost(name: str, tail: Tail) -> str:
+def journal_lost(name: str, record: CommitRecord) -> str:
     """The sentence about a run that nobody can finish or take back."""
     return (
-        f"{name} holds an unfinished {KINDS[tail.kind]} whose journal does not read; LVM may have used its space "
+        f"{name} holds an unfinished {KINDS[record.kind]} whose journal does not read; LVM may have used its space "
         "since. Volumes may name parents of another SR: take the clone again."
     )

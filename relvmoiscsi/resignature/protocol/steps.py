@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The protocol as a table: what each step of a run writes, and what the LUN holds once it is flushed. Pure data.
 
-Carrying out (`resignature.writing.apply`), recovery, the report of a dry run and every message that names a step read
+`resignature.writing.step`, recovery, the report of a dry run and every message that names a step read
 it; the documentation is built from it.
 """
 

@@ -2,7 +2,7 @@
 """VHD headers and footers, which hold changed bytes under a checksum: whoever changes a byte makes it anew. Pure."""
 
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import List, Optional
 
 from relvmoiscsi.device import Range
 from relvmoiscsi.formats.checksum import vhd_checksum
@@ -14,48 +14,31 @@ _FIELD_GAP_BYTES = 64
 _DIFFERENT = re.compile(rb"[^\0](?:\0{0,%d}[^\0])*" % _FIELD_GAP_BYTES)
 
 
-class _Checked(NamedTuple):
-    """A structure with a checksum over all of it."""
-
-    size: int
-    cookie: bytes
-    checksum: Range
-
-
-_CHECKED: Dict[str, _Checked] = {
-    vhd_layout.HEADER_KIND: _Checked(
-        DynamicHeader.SIZE,
+#: by kind: what the structure begins with, and where its checksum is
+_CHECKED = {
+    vhd_layout.HEADER_KIND: (
         vhd_layout.HEADER_COOKIE,
         Range(DynamicHeader.checksum.offset, DynamicHeader.checksum.size),
     ),
-    vhd_layout.FOOTER_KIND: _Checked(
-        Footer.SIZE, vhd_layout.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)
-    ),
+    vhd_layout.FOOTER_KIND: (vhd_layout.FOOTER_COOKIE, Range(Footer.checksum.offset, Footer.checksum.size)),
 }
-
-
-def fits(kind: str, length: int) -> bool:
-    """Whether there is such a structure of so many bytes."""
-    return kind in _CHECKED and length == _CHECKED[kind].size
 
 
 def checksum_range(kind: str) -> Optional[Range]:
     """Where in the structure its checksum is; None for one that has none."""
-    return _CHECKED[kind].checksum if kind in _CHECKED else None
+    return _CHECKED[kind][1] if kind in _CHECKED else None
 
 
 def is_whole(kind: str, data: bytes) -> bool:
     """Whether these are the bytes of such a structure, under a checksum that is right."""
-    if not data.startswith(_CHECKED[kind].cookie):
+    if not data.startswith(_CHECKED[kind][0]):
         return False
     return data == resealed(kind, data) or _old_creator_agrees(kind, data)
 
 
 def resealed(kind: str, data: bytes) -> bytes:
     """The structure with its checksum made anew."""
-    place = checksum_range(kind)
-    if place is None:
-        return data
+    place = _CHECKED[kind][1]
     checksum = vhd_checksum(data, place.offset).to_bytes(place.length, "big")
     return data[: place.offset] + checksum + data[place.end :]
 
@@ -71,9 +54,7 @@ def _old_creator_agrees(kind: str, data: bytes) -> bool:
 
 def with_checksum_of(kind: str, data: bytes, other: bytes) -> bytes:
     """`data` with the checksum that `other` has."""
-    place = checksum_range(kind)
-    if place is None:
-        return data
+    place = _CHECKED[kind][1]
     return data[: place.offset] + other[place.offset : place.end] + data[place.end :]
 
 

@@ -6,7 +6,7 @@ from typing import List, Mapping
 from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.cbt import CbtLog
 from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.resignature.reading.lun import Lun, Unreadable, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Unreadable, Volume
 
 
 def notes(lun: Lun) -> List[str]:

@@ -37,7 +37,7 @@ from relvmoiscsi.formats.identity import UUID_PATTERN
 from relvmoiscsi.formats.mgt.records import NewRecord
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.resignature.reading.lun import (
+from relvmoiscsi.resignature.reading.lun_contents import (
     JournalText,
     Lun,
     Unreadable,

@@ -4,10 +4,10 @@
 from typing import Dict, List, Optional
 
 from relvmoiscsi.formats import naming
-from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_records, without_record
+from relvmoiscsi.formats.mgt.records import Mgt, NewRecord, with_records, without_pools, without_record
 from relvmoiscsi.formats.qcow2.image import Qcow2
 from relvmoiscsi.formats.vhd.image import Vhd
-from relvmoiscsi.resignature.reading.lun import Lun, Volume, Work
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, Work
 
 
 class Bench:
@@ -92,3 +92,30 @@ class Bench:
             for record in left_over:
                 self.say(f"MGT is full: VDI {record.uuid} gets no record, and so no label.")
         return mgt
+
+
+# --- databases of pools
+
+# MGT has the reference of the pool, and a clone has the MGT of its original. When a shared SR with such a VDI of its
+# own pool is plugged on the master, xapi begins to write its database into the VDI, which is into the clone. So the
+# reference is taken out where the caller asks for that. The VDI stays, with its data.
+# Source: xen-api ocaml/xapi/xapi_dr.ml (handle_metadata_vdis), message_forwarding.ml (PBD.plug); SM drivers/LVHDSR.py.
+
+
+def databases(lun: Lun) -> Dict[str, str]:
+    """The reference of the pool, by the UUID of the VDI that is to hold its database."""
+    disks = lun.disks()
+    records = lun.records().items()
+    return {uuid: record.metadata_of_pool for uuid, record in records if uuid in disks and record.metadata_of_pool}
+
+
+def without_databases(lun: Lun) -> Lun:
+    """The LUN, whose work is now also that no VDI on it is to hold a database; as it is where none does."""
+    settled = lun.settled()
+    found = databases(settled)
+    if not found or settled.mgt is None:
+        return lun
+    after = settled._replace(mgt=without_pools(settled.mgt, naming.MGT), work=None)
+    sentences = [f"VDI {uuid} is not to hold the database of the pool {pool} any more." for uuid, pool in found.items()]
+    known = lun.work.sentences if lun.work else ()
+    return lun._replace(work=Work(after, [*known, *sentences], lun.work.rebuilt if lun.work else frozenset()))

@@ -28,7 +28,7 @@ from relvmoiscsi.formats.lvm.pv import Area, Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup, read_vg
 from relvmoiscsi.formats.naming import LvName
 from relvmoiscsi.resignature.reading import sm_journals
-from relvmoiscsi.resignature.reading.lun import Lun, Volume, refuse_unknown_volumes, verify_lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, refuse_unknown_volumes, verify_lun
 from relvmoiscsi.resignature.reading.volumes import read_all_volumes
 
 FIRST_READ_BYTES = 64 << 10

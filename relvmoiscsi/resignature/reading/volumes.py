@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Read what is inside the volumes of an SR: heads of all of them at once, then what those point to."""
 
+from operator import attrgetter
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from relvmoiscsi.device import SECTOR, Device, read_pieces
 from relvmoiscsi.errors import FormatError, OnDefect, Place, Truncated, raise_defect
-from relvmoiscsi.formats import cbt, naming
+from relvmoiscsi.formats import cbt, naming, saved_vms
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, VolumeGroup
 from relvmoiscsi.formats.mgt.records import RECORD_BYTES, SR_END, Mgt, read_length, read_mgt
 from relvmoiscsi.formats.naming import LvName, ParentName
 from relvmoiscsi.formats.qcow2 import image as qcow2
+from relvmoiscsi.formats.saved_vms import SavedHeader, SavedVms
 from relvmoiscsi.formats.vhd import image as vhd
 from relvmoiscsi.resignature.reading import sm_journals
-from relvmoiscsi.resignature.reading.lun import Content, Unreadable, Volume, agreed_parent
+from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Unreadable, Volume, agreed_parent
 
 _SPARE_MGT_RECORDS = 64  #: read along with the records of the volumes; deleted slots live there
 
@@ -231,3 +233,34 @@ def _parent(content: Content, texts: Sequence[bytes], volume: str) -> Optional[P
     if isinstance(content, qcow2.Qcow2) and texts:
         return qcow2.parent_of(content, texts[0], volume)
     return None
+
+
+# --- the VM records that somebody has saved on the SR
+
+
+def saved(device: Device, lun: Lun) -> Optional[SavedVms]:
+    """The last ones that can be read; None where there are none. Raises DeviceError."""
+    found = (_read_saved(device, lun, volume) for volume in _saved_candidates(lun))  # one at a time: each may be large
+    return max((one for one in found if one is not None), key=attrgetter("order"), default=None)
+
+
+def _saved_candidates(lun: Lun) -> List[Volume]:
+    """Raw disks of that name; their name is in MGT, so other disks are not even looked at."""
+    records = lun.records()
+    return [
+        volume
+        for uuid, volume in lun.disks().items()
+        if volume.content is None and uuid in records and records[uuid].name_label == saved_vms.NAME_LABEL
+    ]
+
+
+def _read_saved(device: Device, lun: Lun, volume: Volume) -> Optional[SavedVms]:
+    """None for one that was being written, or that is something else."""
+    try:
+        (head,) = read_volumes(device, lun.vg, [Wanted(volume.lv, 0, SavedHeader.SIZE)])
+        header = saved_vms.read_header(head, volume.name.text)
+        wanted = Wanted(volume.lv, SavedHeader.SIZE, min(header.length, volume.size - SavedHeader.SIZE))
+        (content,) = read_volumes(device, lun.vg, [wanted])
+        return saved_vms.unpack(header, content, volume.name.text)
+    except FormatError:
+        return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Carry a plan out: the protocol, in the steps of the table `resignature.protocol.steps`.
 
-`resignature.after_a_cut.recovery` takes back what was cut before the commit, and finishes what was cut behind it.
+`resignature.recovery.cut_run` takes back what was cut before the commit, and finishes what was cut behind it.
 
 Each step ends in one flush. Before step 1 the device is compared with what was read; after step 1 and after step 3
 what was written is read back; after step 6 all of it. What nobody sees is read back before the mark and behind it.
@@ -12,13 +12,13 @@ what `recover` does (docs/protocol.rst, "Recover").
 
 import logging
 from hashlib import sha256
-from typing import Iterable, List, Optional, Sequence
+from typing import List, Optional
 
-from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_bytes, whole_blocks
+from relvmoiscsi.device import Chunk, Device, Range, align_down, align_up, torn_bytes
 from relvmoiscsi.errors import NOTHING_WRITTEN, DeviceError, Refused, in_state
-from relvmoiscsi.resignature.planning.plan import Plan
+from relvmoiscsi.resignature.planning.run_plan import Plan
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.canvas import changed_chunks
+from relvmoiscsi.resignature.protocol.identities import changed_chunks
 from relvmoiscsi.resignature.protocol.journal import Journal
 from relvmoiscsi.resignature.protocol.rebuilt import Unseen, Written, all_empty_units, full_units
 from relvmoiscsi.resignature.protocol.run import Run
@@ -29,10 +29,9 @@ from relvmoiscsi.resignature.protocol.sentences import (
     only_unseen,
     overtaken,
 )
-from relvmoiscsi.resignature.protocol.steps import STEPS, Step
 from relvmoiscsi.resignature.writing import copying
 from relvmoiscsi.resignature.writing.copying import Progress
-from relvmoiscsi.resignature.writing.reading_back import batches, range_of, read_back, read_back_all
+from relvmoiscsi.resignature.writing.step import batches, range_of, read_back, read_back_all, step
 
 log = logging.getLogger(__name__)
 
@@ -96,23 +95,6 @@ def content_chunks(run: Run, block_size: int) -> List[Chunk]:
     for write in run.writes:
         chunks += changed_chunks(Chunk(write.offset, write.old), write.new, block_size)
     return chunks
-
-
-def step(
-    device: Device, taken: Step, chunks: Sequence[Chunk], around: Sequence[Chunk] = (), units: Iterable[Chunk] = ()
-) -> None:
-    """Write and flush, in whole physical blocks: a cut leaves each of them as it was, or as it is to be.
-
-    `around`: see `whole_blocks`. `units` are whole blocks, and may be very many: so many at a time are written as may
-    be in memory.
-    """
-    count = len(chunks) + sum(1 for _unit in units)
-    log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), taken.name, count, device.name)
-    if chunks:
-        device.write(whole_blocks(device, chunks, around))
-    for part in batches(units, lambda chunk: len(chunk.data)):
-        device.write(part)
-    device.flush()
 
 
 def _compare_with_plan(device: Device, plan: Plan) -> List[Chunk]:

@@ -13,7 +13,7 @@ from typing import Callable, Iterable, Iterator, List, Optional, Sequence
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen, Written
-from relvmoiscsi.resignature.writing.reading_back import batches, not_held, range_of
+from relvmoiscsi.resignature.writing.step import batches, not_held, range_of
 
 log = logging.getLogger(__name__)
 

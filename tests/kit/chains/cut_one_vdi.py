@@ -13,7 +13,7 @@ import pytest
 from relvmoiscsi import engine
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS
+from relvmoiscsi.resignature.protocol.commit_record import IN_PROGRESS
 
 from ..crash import CrashDisk
 from ..cuts import SCSI_ID, entropy
@@ -59,7 +59,7 @@ def fault(chain: Chain, disk: SparseDisk, uncut: SparseDisk, read: Reader = flat
         engine.recover(recovered, mark, SCSI_ID)
         if not mark.journal.data:
             return "its mark leads to no journal"
-        if mark.tail.phase == IN_PROGRESS:
+        if mark.commit_record.phase == IN_PROGRESS:
             return _early_fault(chain, disk, recovered, read)
         if not is_new(chain, recovered, read):
             return "it is recovered, and reads otherwise"

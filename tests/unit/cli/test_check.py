@@ -209,7 +209,7 @@ def test_chosen_ids_are_compared_although_nothing_tells_what_they_were_made_from
     (tmp_path / "map.json").write_text(json.dumps(found))
     command("resignature", image, "--yes", "--map", tmp_path / "map.json")
     with open_device(str(image), writable=False) as device:
-        journal_at = engine.inspect(device).tail.journal_offset
+        journal_at = engine.inspect(device).commit_record.journal_offset
     patched(image, journal_at, bytes(512))
 
     same = command("check", image, "--original", original)

@@ -13,7 +13,7 @@ from kit import golden
 from kit.shell import TOP
 from relvmoiscsi import engine
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 PAGES = ("README.rst", "docs/administrator.rst", "docs/one-vdi.rst", "docs/scripting.rst")
 

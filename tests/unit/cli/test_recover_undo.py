@@ -22,8 +22,7 @@ from kit.shell import (
 from kit.sparse import SparseDisk
 from relvmoiscsi import cli
 from relvmoiscsi.host.disk.block_device import open_device
-from relvmoiscsi.resignature.protocol import journal
-from relvmoiscsi.resignature.protocol import mark as tail
+from relvmoiscsi.resignature.protocol import commit_record, journal
 
 
 def writes_of_a_run(image, command):
@@ -268,7 +267,7 @@ def test_a_hostile_journal_is_not_believed_and_not_sent_to_the_terminal(unfinish
     data = journal.encode(mark.journal.run._replace(ids=ids))
     forged = journal.Journal(mark.journal.run._replace(ids=ids), mark.journal.offset, data)
     shell.patched(unfinished, forged.offset, data)
-    label = tail.with_tail(mark.label.sector, forged.tail(tail.IN_PROGRESS))
+    label = commit_record.with_commit_record(mark.label.sector, forged.commit_record(commit_record.IN_PROGRESS))
     shell.patched(unfinished, mark.label.offset, label)
     type_in("n\n")
 

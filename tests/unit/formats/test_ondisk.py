@@ -43,7 +43,16 @@ class Sample(Record, size=32):
 def test_every_table_of_the_formats_is_looked_at():
     names = {table.__name__ for table in TABLES}
 
-    expected = {"LabelHeader", "MdaHeader", "RawLocation", "Footer", "DynamicHeader", "HeaderV3", "CbtHeader", "Tail"}
+    expected = {
+        "LabelHeader",
+        "MdaHeader",
+        "RawLocation",
+        "Footer",
+        "DynamicHeader",
+        "HeaderV3",
+        "CbtHeader",
+        "CommitRecord",
+    }
 
     assert expected <= names
 

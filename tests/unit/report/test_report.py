@@ -18,7 +18,7 @@ from relvmoiscsi.errors import Refused, Unfinished
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.report.lun import tree
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.planning.collapse import Cost
+from relvmoiscsi.resignature.one_vdi.way import Cost
 from relvmoiscsi.resignature.protocol import steps
 
 CHAIN = """\

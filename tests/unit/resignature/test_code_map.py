@@ -22,7 +22,7 @@ ROOMS = {
     "one_vdi": {"protocol", "reading"},
     "planning": {"protocol", "reading", "one_vdi"},
     "writing": {"protocol", "reading", "planning"},
-    "after_a_cut": {"protocol", "reading", "planning", "writing"},
+    "recovery": {"protocol", "reading", "planning", "writing"},
 }
 
 

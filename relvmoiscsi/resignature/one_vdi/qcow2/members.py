@@ -23,7 +23,7 @@ from relvmoiscsi.formats.qcow2.layout import ENTRY_BYTES
 from relvmoiscsi.resignature.one_vdi.compact import Arrays, Memory
 from relvmoiscsi.resignature.one_vdi.extents import EXTENT_BYTES
 from relvmoiscsi.resignature.protocol.rebuilt import Expected
-from relvmoiscsi.resignature.reading.lun import Volume
+from relvmoiscsi.resignature.reading.lun_contents import Volume
 
 IMAGE_SHIFT = 56
 EXTENT_SHIFT = 22  #: a home without the place in its extent: the image and the extent

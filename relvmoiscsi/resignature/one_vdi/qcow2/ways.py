@@ -15,9 +15,9 @@ from relvmoiscsi.resignature.one_vdi.qcow2 import image
 from relvmoiscsi.resignature.one_vdi.qcow2.image import Tables
 from relvmoiscsi.resignature.one_vdi.qcow2.layout import Layout, extents_kept, layouts
 from relvmoiscsi.resignature.one_vdi.qcow2.members import Member, read_member, read_members
-from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Places, Way
+from relvmoiscsi.resignature.one_vdi.way import Cost, Image, Places, Way
 from relvmoiscsi.resignature.protocol.rebuilt import Again, Rebuilt, Unseen
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache, uncached
 
 
@@ -26,7 +26,7 @@ class Qcow2Way(Way):
 
     def __init__(self, lun: Lun, members: Tuple[Member, ...], made: Layout, room: Room) -> None:
         self._vg, self._members, self._layout, self._room = lun.vg, members, made, room
-        self.counts = _counts(made, len(room.writable))
+        self.cost = _cost(len(members), made, len(room.writable))
         head = image.plain_head(made, members[0])
         self.content: Qcow2 = read_qcow2(head, members[0].name, made.size_bytes)
 
@@ -109,9 +109,11 @@ def ways(device: Device, lun: Lun, chain: Chain, lot: int) -> Iterator[Way]:
         yield Qcow2Way(lun, light, made, room)
 
 
-def _counts(made: Layout, free: int) -> Counts:
+def _cost(images: int, made: Layout, free: int) -> Cost:
     blocks, copied = made.block_count, len(made.copied)
-    return Counts(
+    return Cost(
+        images=images,
+        dropped=images - 1,
         blocks=blocks,
         remapped=blocks - copied,
         filled=0,

@@ -14,7 +14,7 @@ from relvmoiscsi.formats.vhd.blocks import FULL, UNIT, UNUSED, Batmap, Geometry
 from relvmoiscsi.formats.vhd.image import HEAD_BYTES, Vhd
 from relvmoiscsi.formats.vhd.layout import BatmapHeader, DynamicHeader, Footer
 from relvmoiscsi.resignature.one_vdi.compact import Memory
-from relvmoiscsi.resignature.reading.lun import Volume
+from relvmoiscsi.resignature.reading.lun_contents import Volume
 from relvmoiscsi.resignature.reading.read_cache import uncached
 
 #: bitmaps that are read in one batch

@@ -16,9 +16,9 @@ from relvmoiscsi.resignature.one_vdi.vhd.homes import find_homes
 from relvmoiscsi.resignature.one_vdi.vhd.image import make_image, plain_footer, plain_header
 from relvmoiscsi.resignature.one_vdi.vhd.layout import Layout
 from relvmoiscsi.resignature.one_vdi.vhd.members import Member, built_on, read_members
-from relvmoiscsi.resignature.one_vdi.way import Counts, Image, Way
+from relvmoiscsi.resignature.one_vdi.way import Cost, Image, Way
 from relvmoiscsi.resignature.protocol.rebuilt import Expected
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 
 class VhdWay(Way):
@@ -26,7 +26,7 @@ class VhdWay(Way):
 
     def __init__(self, lun: Lun, members: Tuple[Member, ...], made: Layout, room: Room) -> None:
         self._vg, self._members, self._layout, self._room = lun.vg, members, made, room
-        self.counts = _counts(made, len(room.writable))
+        self.cost = _cost(len(members), made, len(room.writable))
         footer, header = plain_footer(members[0].footer), plain_header(members[made.primary].header)
         self.content = Vhd(footer, footer, None, False, header, (), None)
 
@@ -69,8 +69,10 @@ def _refuse_encrypted(members: Tuple[Member, ...]) -> None:
             raise Refused(f"{member.name} is encrypted: its blocks cannot be put together without the key.")
 
 
-def _counts(made: Layout, free: int) -> Counts:
-    return Counts(
+def _cost(images: int, made: Layout, free: int) -> Cost:
+    return Cost(
+        images=images,
+        dropped=images - 1,
         blocks=len(made.slots),
         remapped=len(made.staying),
         filled=sum(1 for home in made.staying if home.must_be_filled),

@@ -20,7 +20,7 @@ from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import choice, clone, inventory, ova_file, saved
 from relvmoiscsi.pool.vms import transfer as transfer_of_client
 from relvmoiscsi.pool.vms.cloned import ALREADY, FAILED, MADE
-from relvmoiscsi.resignature.reading.saved import saved as on_disk
+from relvmoiscsi.resignature.reading.volumes import saved as on_disk
 from relvmoiscsi.sr_driver import probe
 
 WHEN = "2026-11-22T12:00:00Z"

@@ -9,7 +9,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.formats.identity import dashed
-from relvmoiscsi.resignature.planning.check import differences
+from relvmoiscsi.resignature.planning.identity_check import differences
 from relvmoiscsi.resignature.planning.plan_check import check_plan
 from relvmoiscsi.resignature.protocol.journal import encode
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Unseen

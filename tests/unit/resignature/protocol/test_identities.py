@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The identities of a run are taken back in what is on the disk, and what others have written beside them stays.
 
-Everything here is in memory: a run's writes and fields come from a plan, the disk is a `Canvas`.
+Everything here is in memory: a run's writes and fields come from a plan, the disk is a `WriteBuffer`.
 """
 
 import functools
@@ -17,7 +17,7 @@ from relvmoiscsi import engine
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.formats.checksum import vhd_checksum
 from relvmoiscsi.resignature.protocol import identities, structure
-from relvmoiscsi.resignature.protocol.canvas import changed_chunks, read_canvas
+from relvmoiscsi.resignature.protocol.identities import changed_chunks, read_written
 from relvmoiscsi.resignature.protocol.run import Field, Write
 
 NAMES = ["everything", "blocks of 4096", "512e", "fragmented"]
@@ -39,9 +39,9 @@ def with_writes(disk, run, new):
 
 def taken_back(disk, run, careful=False):
     """The disk with the old identities, and the fields that stay somebody else's."""
-    disk, canvas = disk.copy(), read_canvas(disk, run)
-    strange = identities.put_back(run, canvas, careful)
-    disk.write(canvas.changes(disk.block_size))
+    disk, buffer = disk.copy(), read_written(disk, run)
+    strange = identities.put_back(run, buffer, careful)
+    disk.write(buffer.changes(disk.block_size))
     return disk, strange
 
 
@@ -157,17 +157,17 @@ def test_a_field_that_somebody_else_has_given_a_value_stays():
 
     assert [item.what for item in strange] == [field.what]
     assert after.peek(start, 1024) == found.peek(start, 1024)
-    assert identities.first_changed(run, read_canvas(found, run)) == field
+    assert identities.first_changed(run, read_written(found, run)) == field
 
 
 def test_a_structure_that_is_damaged_is_a_change():
     run, disk = run_on("everything")
     start = field_of(run, "VHD header").around[0].offset
-    assert identities.first_changed(run, read_canvas(disk, run)) is None
+    assert identities.first_changed(run, read_written(disk, run)) is None
     found = disk.copy()
     found.poke(start + 500, b"damage")
 
-    assert identities.first_changed(run, read_canvas(found, run)).what == field_of(run, "VHD header").what
+    assert identities.first_changed(run, read_written(found, run)).what == field_of(run, "VHD header").what
 
 
 def test_a_slot_that_sm_has_given_to_another_vdi_stays():

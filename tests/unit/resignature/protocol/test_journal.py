@@ -2,8 +2,6 @@
 """The mark of a run in the label, and the journal that it points to."""
 
 import hashlib
-import json
-import struct
 import tracemalloc
 import zlib
 
@@ -19,24 +17,24 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.resignature.protocol import journal
+from relvmoiscsi.resignature.protocol.commit_record import (
+    COMMIT_RECORD_AT,
+    DONE,
+    IN_PROGRESS,
+    RESIGNATURE,
+    SWITCHED,
+    UNDO,
+    CommitRecord,
+    read_commit_record,
+    scsi_id_digest,
+    with_commit_record,
+)
 from relvmoiscsi.resignature.protocol.journal import (
     Journal,
     JournalHeader,
     decode,
     encode,
     journal_range,
-)
-from relvmoiscsi.resignature.protocol.mark import (
-    DONE,
-    IN_PROGRESS,
-    RESIGNATURE,
-    SWITCHED,
-    TAIL_AT,
-    UNDO,
-    Tail,
-    read_tail,
-    scsi_id_digest,
-    with_tail,
 )
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run, Write, verify_run
 
@@ -110,23 +108,20 @@ def runs(draw):
 # --- the journal
 
 
+def read(data):
+    """The run in a journal of which the label speaks; of those that are drawn, wherever they write."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "verify_run", lambda *_: None)
+        return decode(data, WHERE, hashlib.sha256(data[: JournalHeader.SIZE]).digest(), SIZE)
+
+
 @given(runs())
+@settings(max_examples=examples(60))
 def test_a_run_that_is_written_is_read_back(run):
     data = encode(run)
 
-    assert decode(data, WHERE) == run
+    assert read(data) == run
     assert len(data) % journal.ALIGNMENT == 0
-
-
-def test_what_is_read_back_shares_what_is_known_and_nothing_else():
-    first = RUN.writes[0]
-    other = RUN._replace(writes=(first._replace(new=b"~" * len(first.new)), *RUN.writes[1:], first))
-
-    for known in (RUN, other, RUN._replace(writes=(), fields=())):
-        found = decode(encode(RUN), WHERE, known=known)
-        assert found == RUN
-        shared = [write for write, theirs in zip(found.writes, known.writes) if write is theirs]
-        assert shared == [write for write, theirs in zip(RUN.writes, known.writes) if write == theirs]
 
 
 def test_the_same_run_gives_the_same_bytes():
@@ -149,7 +144,7 @@ def test_a_flipped_bit_of_a_journal_is_found_or_means_nothing(data):
     content[bit // 8] ^= 1 << bit % 8
 
     try:
-        found = decode(bytes(content), WHERE, hashlib.sha256(encode(RUN)[: JournalHeader.SIZE]).digest())
+        found = decode(bytes(content), WHERE, hashlib.sha256(encode(RUN)[: JournalHeader.SIZE]).digest(), SIZE)
     except FormatError:
         return
     assert found == RUN
@@ -162,7 +157,7 @@ def test_a_journal_that_is_cut_is_found(length):
     used = JournalHeader.SIZE + JournalHeader.at(data).payload_length
 
     try:
-        found = decode(data[:length], WHERE)
+        found = read(data[:length])
     except FormatError:
         assert length < used
         return
@@ -171,165 +166,51 @@ def test_a_journal_that_is_cut_is_found(length):
 
 def test_bytes_that_are_no_journal_have_no_magic():
     with pytest.raises(BadMagic, match="Journal at byte 65536 of /dev/sdc"):
-        decode(bytes(4096), WHERE)
+        read(bytes(4096))
 
 
 def test_a_journal_of_a_later_version_is_unsupported():
     header = JournalHeader.at(encode(RUN)).replace(version=4)
 
     with pytest.raises(Unsupported, match="its version is 4"):
-        decode(bytes(header) + encode(RUN)[64:], WHERE)
+        read(bytes(header) + encode(RUN)[64:])
 
 
 def test_the_journal_of_another_run_is_not_the_one_that_the_label_speaks_of():
     other = encode(RUN._replace(run_id=bytes(16)))
-    digest = Journal(RUN, 65536, encode(RUN)).tail(IN_PROGRESS).journal_digest
+    digest = Journal(RUN, 65536, encode(RUN)).commit_record(IN_PROGRESS).journal_digest
 
     with pytest.raises(Malformed, match="it is not the one that the label speaks of"):
-        decode(other, WHERE, digest)
+        decode(other, WHERE, digest, SIZE)
 
 
 def test_a_payload_that_was_overwritten_has_a_bad_checksum():
     data = encode(RUN)
 
     with pytest.raises(BadChecksum, match="Journal at byte 65536"):
-        decode(data[:80] + bytes(16) + data[96:], WHERE)
+        read(data[:80] + bytes(16) + data[96:])
 
 
 def test_a_header_that_is_cut_is_truncated():
     with pytest.raises(Truncated):
-        decode(b"reLVMjnl", WHERE)
-
-
-# --- forged journals: digests right, content hostile
-
-
-def sealed(payload, raw_length=None, packed=None):
-    packed = zlib.compress(payload) if packed is None else packed
-    header = JournalHeader.zero(
-        magic=b"reLVMjnl",
-        version=1,
-        payload_length=len(packed),
-        raw_length=len(payload) if raw_length is None else raw_length,
-        payload_digest=hashlib.sha256(packed).digest(),
-    )
-    return bytes(header) + packed
-
-
-def payload_of(run=RUN):
-    data = encode(run)
-    return zlib.decompressobj().decompress(data[JournalHeader.SIZE :])
-
-
-def facts_and_blobs():
-    payload = payload_of()
-    (length,) = struct.unpack_from("<Q", payload)
-    return json.loads(payload[8 : 8 + length].decode()), payload[8 + length :]
-
-
-def forged(text, blobs=b""):
-    text = text if isinstance(text, bytes) else json.dumps(text).encode()
-    return sealed(struct.pack("<Q", len(text)) + text + blobs)
-
-
-def forged_with(**changed):
-    facts, blobs = facts_and_blobs()
-    return forged(dict(facts, **changed), blobs)
-
-
-CONTENTS = {
-    "infinity": forged_with(label_number=float("inf")),
-    "lists nested without end": forged(b"[" * 200000),
-    "nothing": sealed(b""),
-    "no length": sealed(b"1234567"),
-    "a length beyond it": sealed(struct.pack("<Q", (1 << 64) - 1) + b"{}"),
-    "no JSON": forged(b"{"),
-    "no UTF-8": forged(b"\xff"),
-    "a list": forged([]),
-    "null": forged(None),
-    "no facts": forged({}),
-    "another kind": forged_with(kind="format"),
-    "a kind that is a list": forged_with(kind=[]),
-    "no run id": forged_with(run_id="xyz"),
-    "a run id that is a number": forged_with(run_id=7),
-    "no label number": forged_with(label_number=None),
-    "UUIDs in a list": forged_with(uuids=[1, 2]),
-    "areas that are numbers": forged_with(mdas=[7]),
-    "areas of one number": forged_with(mdas=[[[1], [2]]]),
-    "three areas in one": forged_with(mdas=[[[1, 2], [1, 2], [1, 2]]]),
-    "writes of two values": forged_with(writes=[[0, 512]]),
-    "a write of negative length": forged_with(writes=[[0, -1, "x"]]),
-    "a write of a terabyte": forged_with(writes=[[0, 1 << 40, "x"]]),
-    "bytes missing": forged(facts_and_blobs()[0], b""),
-    "bytes left over": forged(facts_and_blobs()[0], facts_and_blobs()[1] + b"x"),
-    "no zlib": sealed(b"", packed=b"whatever"),
-    "zlib cut": sealed(payload_of(), packed=zlib.compress(payload_of())[:-20]),
-    "a length of its own": sealed(payload_of(), raw_length=7),
-    "a length of a terabyte": sealed(payload_of(), raw_length=1 << 40),
-    "a length beyond all": sealed(payload_of(), raw_length=(1 << 64) - 1),
-}
-
-
-@pytest.mark.parametrize("name", CONTENTS)
-def test_a_forged_journal_does_not_read(name):
-    with pytest.raises(Malformed, match="Journal at byte 65536 of /dev/sdc: its content does not read"):
-        decode(CONTENTS[name], WHERE)
-
-
-BELIEVED = [
-    {"sr": TWO},
-    {"sr": "x"},
-    {"uuids": {ONE: 7}},
-    {"uuids": {ONE: "new"}},
-    {"lvm_ids": {"a": "b"}},
-    {"scsi_id": 7},
-    {"run_id": ""},
-    {"new_pv_id": "short"},
-    {"label_number": 4},
-    {"label_number": 2},
-    {"mdas": [[list(AREA), list(SECOND)]] * 2},
-    {"block_bytes": 3},
-    {"writes": [[1 << 20, 256, "a"], [(1 << 20) + 128, 256, "b"]]},
-]
-
-
-@pytest.mark.parametrize("changed", BELIEVED)
-def test_a_forged_run_that_contradicts_itself_is_refused_before_it_is_used(changed):
-    with pytest.raises(FormatError):
-        verify_run(decode(forged_with(**changed), WHERE), SIZE, WHERE)
+        read(b"reLVMjnl")
 
 
 def test_a_small_journal_that_inflates_to_gigabytes_is_not_inflated():
     packed = zlib.compress(bytes(64 << 20), 9)
-    data = sealed(b"", raw_length=4096, packed=packed)
+    header = JournalHeader.at(encode(RUN)).replace(
+        payload_length=len(packed), raw_length=4096, payload_digest=hashlib.sha256(packed).digest()
+    )
 
     tracemalloc.start()
     try:
         with pytest.raises(Malformed):
-            decode(data, WHERE)
+            read(bytes(header) + packed)
         _now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
     assert peak < 1 << 20
-
-
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-9, 1 << 65), st.text(max_size=4), st.just(1.5)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=2)),
-    max_leaves=6,
-)
-
-
-@given(st.dictionaries(st.sampled_from(sorted(facts_and_blobs()[0])), JSON, min_size=1, max_size=3))
-@settings(max_examples=examples(200))
-def test_any_json_in_a_forged_journal_is_read_or_refused(changed):
-    try:
-        run = decode(forged_with(**changed), WHERE)
-        verify_run(run, SIZE, WHERE)
-    except FormatError:
-        return
-    assert all(0 <= write.offset < SIZE for write in run.writes)
 
 
 # --- what a run may touch
@@ -371,42 +252,42 @@ def test_a_run_whose_areas_do_not_lie_in_each_other_is_malformed(original, secon
 @pytest.mark.parametrize("phase", [IN_PROGRESS, SWITCHED, DONE])
 @pytest.mark.parametrize("ext_version", [0, 1, 2])
 def test_a_mark_that_is_written_is_read_back(phase, ext_version):
-    tail = Journal(RUN, 65536, encode(RUN)).tail(phase)
+    tail = Journal(RUN, 65536, encode(RUN)).commit_record(phase)
 
-    label = pv.parse_label(with_tail(label_sector(ext_version), tail), 1, Place("/dev/sdc", 512))
+    label = pv.parse_label(with_commit_record(label_sector(ext_version), tail), 1, Place("/dev/sdc", 512))
 
-    assert read_tail(label, WHERE) == tail
+    assert read_commit_record(label, WHERE) == tail
     assert (tail.phase, tail.kind, tail.run_id) == (phase, RESIGNATURE, RUN.run_id)
     assert journal_range(tail, WHERE, SIZE) == Range(65536, len(encode(RUN)))
 
 
 def test_the_mark_takes_the_last_96_bytes_of_the_label_and_no_others():
-    sector = with_tail(label_sector(), Journal(RUN, 65536, encode(RUN)).tail(DONE))
+    sector = with_commit_record(label_sector(), Journal(RUN, 65536, encode(RUN)).commit_record(DONE))
 
     changed = {at for at in range(512) if sector[at] != label_sector()[at]}
 
-    assert TAIL_AT == 416 and changed <= set(range(416, 512)) | set(range(16, 20))
+    assert COMMIT_RECORD_AT == 416 and changed <= set(range(416, 512)) | set(range(16, 20))
 
 
 def test_no_mark_leaves_the_label_as_it_was():
-    marked = with_tail(label_sector(), Journal(RUN, 65536, encode(RUN)).tail(DONE))
+    marked = with_commit_record(label_sector(), Journal(RUN, 65536, encode(RUN)).commit_record(DONE))
 
-    assert with_tail(marked, None) == label_sector()
-    assert read_tail(label_with(b""), WHERE) is None
+    assert with_commit_record(marked, None) == label_sector()
+    assert read_commit_record(label_with(b""), WHERE) is None
 
 
 @pytest.mark.parametrize("tail", [b"\1", b"somebody else's".ljust(96, b"\0"), bytes(95) + b"\1"])
 def test_bytes_of_somebody_else_are_not_overwritten(tail):
     with pytest.raises(Unsupported, match="byte 65952 of /dev/sdc: its last bytes are in use by something else"):
-        read_tail(label_with(tail), WHERE)
+        read_commit_record(label_with(tail), WHERE)
 
 
 @pytest.mark.parametrize("changed", [{"version": 2}, {"phase": 0}, {"phase": 4}, {"kind": 0}, {"kind": 3}])
 def test_a_mark_of_another_version_is_not_guessed_at(changed):
-    tail = Journal(RUN, 65536, encode(RUN)).tail(DONE).replace(**changed)
+    tail = Journal(RUN, 65536, encode(RUN)).commit_record(DONE).replace(**changed)
 
     with pytest.raises(Unsupported, match="it was made by another version of relvmoiscsi"):
-        read_tail(label_with(bytes(tail)), WHERE)
+        read_commit_record(label_with(bytes(tail)), WHERE)
 
 
 def test_a_label_whose_lists_reach_into_the_place_of_the_mark_is_unsupported():
@@ -415,14 +296,14 @@ def test_a_label_whose_lists_reach_into_the_place_of_the_mark_is_unsupported():
     label = pv.parse_label(pv.sealed_label(bytes(sector)), 1, Place("/dev/sdc", 512))
 
     with pytest.raises(Unsupported, match="its lists leave no room for the mark of a run"):
-        read_tail(label, WHERE)
+        read_commit_record(label, WHERE)
 
 
 @pytest.mark.parametrize(
     "offset, length", [(0, 63), (0, 0xFFFFFFFF), (SIZE - 4095, 4096), (SIZE, 4096), ((1 << 64) - 4096, 4096)]
 )
 def test_a_mark_that_points_where_no_journal_can_be_is_malformed(offset, length):
-    tail = Tail.zero(journal_offset=offset, journal_length=length)
+    tail = CommitRecord.zero(journal_offset=offset, journal_length=length)
 
     with pytest.raises(Malformed, match=f"it says that {length} bytes of journal lie at byte {offset}"):
         journal_range(tail, WHERE, SIZE)

@@ -9,15 +9,27 @@ import pytest
 
 from kit import lvmreader
 from kit.crash import CrashDisk
-from kit.cuts import cut_before, done, entropy, image, lvm_commit, recover, resignature, undo, with_new_volume
+from kit.cuts import (
+    cut_before,
+    cut_groups,
+    done,
+    entropy,
+    image,
+    lvm_commit,
+    recover,
+    resignature,
+    undo,
+    with_new_volume,
+)
+from kit.examples import some
 from relvmoiscsi import engine, report
 from relvmoiscsi.device import Range
-from relvmoiscsi.resignature.protocol.mark import DONE, IN_PROGRESS, KINDS, SWITCHED
+from relvmoiscsi.resignature.protocol.commit_record import DONE, IN_PROGRESS, KINDS, SWITCHED
 from relvmoiscsi.resignature.protocol.steps import COMMIT, STEPS, WAY_BACK
 
 pytestmark = pytest.mark.states
 
-SHAPES = ["one VDI", "two areas", "second area ignored", "blocks of 4096"]
+SHAPES = some(["one VDI", "two areas", "second area ignored", "blocks of 4096"], 3, lambda _name: "")
 RUNS = {"resignature": resignature, "undo": undo}
 #: what `inspect` calls a LUN without an unfinished run, before and after a run
 ENDS = {"resignature": (engine.CLEAN, engine.RESIGNATURED), "undo": (engine.RESIGNATURED, engine.CLEAN)}
@@ -33,7 +45,7 @@ def base(name, kind):
 def logged(caplog, act, *arguments):
     """The steps that a run logs: (number, of, name)."""
     caplog.clear()
-    with caplog.at_level(logging.INFO, "relvmoiscsi.resignature.writing.apply"):
+    with caplog.at_level(logging.INFO, "relvmoiscsi.resignature.writing.step"):
         act(*arguments)
     found = [re.match(r"step (\d) of (\d): (.*), \d+ writes to ", record.getMessage()) for record in caplog.records]
     return [(int(line.group(1)), int(line.group(2)), line.group(3)) for line in found if line]
@@ -46,9 +58,9 @@ def in_log(steps):
 def phase_of(disk, kind):
     """The phase that the label gives a run of this kind; None where it speaks of no such run."""
     found = engine.inspect(disk)
-    if found.tail is None or KINDS[found.tail.kind] != kind:
+    if found.commit_record is None or KINDS[found.commit_record.kind] != kind:
         return DONE if kind == "undo" and found.state == engine.CLEAN else None
-    return found.tail.phase
+    return found.commit_record.phase
 
 
 def shown(number, kind):
@@ -142,7 +154,7 @@ def test_a_cut_within_a_step_is_one_before_it_or_after_it(name, kind):
     seen = set()
     for number in range(len(STEPS)):
         for blocks in range(len(crash.groups[number]) + 1):
-            phase = phase_of(cut_before(crash.base, number + 1, run=RUNS[kind], blocks=blocks), kind)
+            phase = phase_of(cut_groups(crash, number + 1, blocks), kind)
             assert phase in PHASES[number : number + 2], (number, blocks)
             seen.add(phase)
 

@@ -9,8 +9,8 @@ from kit.cuts import SCSI_ID, CrashDisk, Judge, done, entropy, every_fault, reco
 from kit.sparse import join
 from relvmoiscsi import engine
 from relvmoiscsi.resignature.one_vdi.choice import OneVdiRequest
-from relvmoiscsi.resignature.reading.databases import databases
 from relvmoiscsi.resignature.reading.lun_notes import notes
+from relvmoiscsi.resignature.reading.sm_work import databases
 
 POOL = "OpaqueRef:5b5c2d3e-7ff0-4a3c-8f5b-1f3b0a7c9d11"
 

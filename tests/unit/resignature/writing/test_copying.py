@@ -8,7 +8,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, Refused
 from relvmoiscsi.resignature.protocol.rebuilt import Copy, Expected, Unseen
-from relvmoiscsi.resignature.writing import copying, reading_back
+from relvmoiscsi.resignature.writing import copying, step
 from relvmoiscsi.resignature.writing.copying import read_back_written, write_unseen
 
 MIB = 1 << 20
@@ -75,7 +75,7 @@ def test_a_large_copy_is_made_in_pieces_that_fit_into_memory(disk):
     assert disk.peek(128 * MIB, 4 * MIB) == DATA
     assert sum(size for _, size in disk.written) == length
     assert max(size for _, size in disk.written) == copying.PIECE_BYTES
-    assert disk.most == reading_back.BATCH_BYTES
+    assert disk.most == step.BATCH_BYTES
 
 
 def test_zeros_are_written_behind_what_is_copied(disk):

@@ -14,6 +14,7 @@ import pytest
 from bench import luns
 from bench.counts import SIZES, cost_of
 from kit.builder import build_sr, vhd
+from kit.examples import WHOLE
 
 FLUSHES = 6
 WRITE_BATCHES = 6
@@ -41,7 +42,7 @@ def cost(kind, count):
     return cost_of(luns.KINDS[kind](count))
 
 
-@pytest.mark.parametrize("kind, count", COSTS)
+@pytest.mark.parametrize("kind, count", [row for row in COSTS if WHOLE or row[1] < 1000 or row[0] == "VHD chains"])
 def test_a_resignature_costs_exactly_so_many_operations(kind, count):
     found = cost(kind, count)
 
@@ -62,13 +63,13 @@ def test_the_page_has_these_numbers():
 def test_bytes_are_those_of_the_formats_and_the_journal(kind):
     """A VDI: 320 bytes of LVM text, 1 KiB of MGT, at most 2.5 KiB of image headers, each read and written with a
     journal of the old and the new; they are compared and read back."""
-    few, many = (cost(kind, count) for count in (100, 1000))
+    few, many = (cost(kind, count) for count in (10, 100))
 
-    assert (many.bytes_written - few.bytes_written) / 900 < 3 << 10
-    assert (many.bytes_read - few.bytes_read) / 900 < 14 << 10
+    assert (many.bytes_written - few.bytes_written) / 90 < 3 << 10
+    assert (many.bytes_read - few.bytes_read) / 90 < 14 << 10
 
 
-@pytest.mark.parametrize("count, waits", [(1, 18), (10, 19), (100, 36), (1000, 183)])
+@pytest.mark.parametrize("count, waits", [(1, 18), (10, 19), (100, 36)] + WHOLE * [(1000, 183)])
 def test_with_32_operations_at_a_time_it_waits_so_often(count, waits):
     assert cost_of(luns.chains(count), depth=32).waits == waits
 

@@ -58,7 +58,7 @@ def resignatured(disk):
     return watched, engine.resignature(watched, prepared)
 
 
-@pytest.mark.parametrize("count", [1, 50, 500])
+@pytest.mark.parametrize("count", [1, 200])
 @pytest.mark.parametrize("chained", [False, True])
 def test_batches_and_flushes_do_not_grow_with_the_number_of_vdis(count, chained):
     disk = builder.many_vdis(count, chained).disk
@@ -78,7 +78,7 @@ def test_batches_and_flushes_do_not_grow_with_the_number_of_vdis(count, chained)
     assert result.reads == disk.reads
 
 
-@pytest.mark.parametrize("size", [GIB, 1 << 40, 64 << 40])
+@pytest.mark.parametrize("size", [GIB, 64 << 40])
 def test_nothing_grows_with_the_size_of_the_lun(size):
     volumes = [vhd("base", hidden=True, bat_entries=SMALL_BAT), vhd("disk", "base", bat_entries=SMALL_BAT)]
     # LVM needs larger extents for more of them than 2 ** 24
@@ -160,19 +160,6 @@ def test_an_undo_has_the_same_flushes_and_as_few_batches(count):
     assert disk.flushes == result.flushes == FLUSHES
     assert disk.read_batches <= 2 * READ_BATCHES
     assert disk.write_batches == FLUSHES
-
-
-def test_the_batches_of_an_undo_do_not_grow_with_the_number_of_vdis():
-    few, many = (builder.many_vdis(count, chained=True).disk for count in (10, 200))
-
-    batches = []
-    for disk in (few, many):
-        resignatured(disk)
-        disk.reset_counters()
-        undo(disk)
-        batches.append(disk.read_batches)
-
-    assert batches[0] == batches[1]
 
 
 def test_where_nothing_is_unfinished_recovery_reads_label_and_text_and_writes_nothing():

@@ -24,12 +24,15 @@ from kit.cuts import (
     same_but_for,
     undo,
 )
+from kit.examples import some
 from relvmoiscsi import engine
 from relvmoiscsi.errors import DeviceError, Refused
 
 pytestmark = pytest.mark.states
 
-IMAGES = ["one VDI", "two areas", "blocks of 4096", "fragmented"]
+IMAGES = some(["one VDI", "two areas", "blocks of 4096", "fragmented"], 3, lambda _name: "")
+ONE = some(["one VDI", "blocks of 4096"], 2, lambda _name: "")
+TWO = some(["two areas", "blocks of 4096"], 2, lambda _name: "")
 ONCE = [(False, leaves) for leaves in ("nothing", "half", "all")]
 FOR_GOOD = [(True, leaves) for leaves in ("nothing", "all")]
 AFTERWARDS = [(False, "half"), (True, "half")]
@@ -157,7 +160,7 @@ def test_a_resignature_on_a_device_that_is_gone_says_truly_what_it_left(name):
     assert seen == {NOTHING_WRITTEN, FREE_SPACE, UNFINISHED}
 
 
-@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+@pytest.mark.parametrize("name", TWO)
 @pytest.mark.parametrize("act", [recover, undo])
 @pytest.mark.parametrize("flush, blocks", [(3, 2), (4, 0)])
 def test_a_way_back_that_fails_can_be_repeated(name, flush, blocks, act):
@@ -169,7 +172,7 @@ def test_a_way_back_that_fails_can_be_repeated(name, flush, blocks, act):
     assert seen == {NOTHING_WRITTEN, UNFINISHED, TAKEN_BACK}
 
 
-@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+@pytest.mark.parametrize("name", TWO)
 @pytest.mark.parametrize("flush", [5, 6])
 def test_a_recovery_that_fails_can_be_repeated(name, flush):
     original = image(name)
@@ -180,7 +183,7 @@ def test_a_recovery_that_fails_can_be_repeated(name, flush):
     assert seen == {NOTHING_WRITTEN, UNFINISHED, FINISHED}
 
 
-@pytest.mark.parametrize("name", ["two areas", "blocks of 4096"])
+@pytest.mark.parametrize("name", TWO)
 def test_an_undo_that_fails_says_truly_what_it_left(name):
     original = image(name)
     resignatured = done(original)
@@ -205,7 +208,7 @@ class OneAfterTheOther:
         return min(self.first.faults(n, error, disk), self.second.faults(n, error, disk))
 
 
-@pytest.mark.parametrize("name", ["one VDI", "blocks of 4096"])
+@pytest.mark.parametrize("name", ONE)
 def test_an_undo_after_the_commit_that_fails_says_truly_what_it_left(name):
     original = image(name)
     switched, resignatured = cut_before(original, 5), done(original)

@@ -15,6 +15,7 @@ from kit.chains.random_chain import random_chain
 from kit.chains.random_qcow2 import random_qcow2
 from kit.chains.tapdisk import Tapdisk
 from kit.cuts import SCSI_ID, entropy
+from kit.examples import seeds
 from relvmoiscsi import engine
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import Refused
@@ -74,7 +75,7 @@ class Watched(Device):
         self.disk.flush()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(range(8), 4))
 @pytest.mark.parametrize("make", [vhds, qcow2s])
 def test_of_two_hosts_that_copy_one_that_says_it_is_done_has_all_of_it(make, seed):
     """There are few free extents, so they write to the same ones."""
@@ -117,7 +118,7 @@ def moments_of_copying(chain):
     return watched.moments
 
 
-@pytest.mark.parametrize("seed", (2, 34))
+@pytest.mark.parametrize("seed", seeds((2, 34), 2))
 def test_whoever_is_overtaken_while_it_copies_stops_and_what_a_guest_wrote_since_stays(seed):
     """At every moment but between the last look and the write that it was for, which docs/protocol.rst says."""
     chain, read = vhds(seed, 20, thick=True, odd=False)
@@ -165,7 +166,7 @@ def test_one_that_writes_behind_the_read_back_of_another_is_noticed_behind_its_m
 
 
 @pytest.mark.parametrize("make", [vhds, qcow2s])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(range(4), 3))
 def test_a_lun_that_the_array_has_put_back_is_not_committed(make, seed):
     chain, read = make(seed, 40)
     left = copied(chain.disk.copy())
@@ -227,7 +228,7 @@ def test_bitmaps_are_among_what_must_not_change(when):
     assert tried > 2
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(range(10), 5))
 @pytest.mark.parametrize("make", [vhds, qcow2s])
 def test_nothing_is_written_twice_before_the_commit(make, seed):
     """What is read back is what was written."""

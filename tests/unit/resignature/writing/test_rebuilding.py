@@ -9,7 +9,7 @@ from kit.sparse import SparseDisk
 from relvmoiscsi.device import Chunk
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, Segment
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, UNIT, Rebuilt, TableUnit, full_units
-from relvmoiscsi.resignature.writing import landing
+from relvmoiscsi.resignature.writing import finalize
 
 MIB = 1 << 20
 UNUSED = b"\xff" * UNIT
@@ -57,11 +57,11 @@ def test_a_run_that_rebuilds_nothing_has_nothing_to_do():
 
 
 def test_first_bitmaps_are_emptied_then_the_table_names_the_slots(disk):
-    assert list(landing.empty_units(disk, REBUILT, OURS)) == [
+    assert list(finalize.empty_units(disk, REBUILT, OURS)) == [
         Chunk(20 * MIB, EMPTY_UNIT),
         Chunk(24 * MIB, EMPTY_UNIT),
     ]
-    assert landing.table_units(disk, REBUILT, OURS) == [
+    assert finalize.table_units(disk, REBUILT, OURS) == [
         Chunk(TABLE.offset, TABLE.new),
         Chunk(SECOND.offset, SECOND.new),
     ]
@@ -70,22 +70,22 @@ def test_first_bitmaps_are_emptied_then_the_table_names_the_slots(disk):
 def test_what_is_done_is_not_done_again(disk):
     disk.poke(TABLE.offset, TABLE.new + SECOND.new)
 
-    assert list(landing.empty_units(disk, REBUILT, OURS)) == []
-    assert landing.table_units(disk, REBUILT, OURS) == []
+    assert list(finalize.empty_units(disk, REBUILT, OURS)) == []
+    assert finalize.table_units(disk, REBUILT, OURS) == []
 
 
 def test_a_hole_that_is_given_away_already_keeps_its_bitmap_for_a_guest_may_have_used_it(disk):
     disk.poke(TABLE.offset, TABLE.new)
 
-    assert list(landing.empty_units(disk, REBUILT, OURS)) == [Chunk(24 * MIB, EMPTY_UNIT)]
-    assert landing.table_units(disk, REBUILT, OURS) == [Chunk(SECOND.offset, SECOND.new)]
+    assert list(finalize.empty_units(disk, REBUILT, OURS)) == [Chunk(24 * MIB, EMPTY_UNIT)]
+    assert finalize.table_units(disk, REBUILT, OURS) == [Chunk(SECOND.offset, SECOND.new)]
 
 
 def test_entries_of_a_guest_stay(disk):
     mine = (90007).to_bytes(4, "big")
     disk.poke(TABLE.offset + 100, mine)
 
-    (chunk, _second) = landing.table_units(disk, REBUILT, OURS)
+    (chunk, _second) = finalize.table_units(disk, REBUILT, OURS)
 
     assert chunk.data == TABLE.new[:100] + mine + TABLE.new[104:]
 
@@ -93,6 +93,6 @@ def test_entries_of_a_guest_stay(disk):
 @pytest.mark.parametrize("group", [OTHERS, None], ids=["extents of others", "no group"])
 def test_where_the_extents_are_not_ours_any_more_nothing_is_written(disk, group, caplog):
     with caplog.at_level(logging.WARNING):
-        assert list(landing.empty_units(disk, REBUILT, group)) == []
-    assert landing.table_units(disk, REBUILT, group) == []
+        assert list(finalize.empty_units(disk, REBUILT, group)) == []
+    assert finalize.table_units(disk, REBUILT, group) == []
     assert "the volume group was changed" in caplog.text

@@ -16,20 +16,18 @@ from relvmoiscsi.errors import Place, Refused
 from relvmoiscsi.formats.lvm import layout, pv, ring
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
-from relvmoiscsi.resignature.planning.labels import Labels, final_label
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.journal import Journal
-from relvmoiscsi.resignature.protocol.mark import DONE, UNDO
+from relvmoiscsi.resignature.protocol.commit_record import DONE, UNDO
+from relvmoiscsi.resignature.protocol.journal import Journal, Labels, final_label
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, Rebuilt, all_the_same, merged_table, not_given_yet
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.reading.survey import vg_in
-from relvmoiscsi.resignature.writing.apply import step
-from relvmoiscsi.resignature.writing.reading_back import read_back
+from relvmoiscsi.resignature.writing.step import read_back, step
 
 log = logging.getLogger(__name__)
 
 
-def settle(device: Device, label: Label, journal: Journal) -> None:
+def finalize(device: Device, label: Label, journal: Journal) -> None:
     """Steps 5 and 6, from a label that lists the second areas."""
     run = journal.run
     planned = [move.final_header for move in run.mdas if move.moves]
@@ -40,7 +38,7 @@ def settle(device: Device, label: Label, journal: Journal) -> None:
     if run.kind == UNDO and as_planned:
         sector = run.final_label
     else:
-        sector = final_label(label, run, journal.tail(DONE))
+        sector = final_label(label, run, journal.commit_record(DONE))
     step(device, steps.FINAL, [Chunk(label.offset, sector)])
     read_back(device, [*slots, *headers, Chunk(label.offset, sector)])
 

@@ -14,18 +14,16 @@ from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.lvm import layout, pv
 from relvmoiscsi.formats.lvm.pv import Area
 from relvmoiscsi.formats.lvm.vg import VolumeGroup
-from relvmoiscsi.resignature.planning.labels import Labels
 from relvmoiscsi.resignature.protocol import identities, steps
-from relvmoiscsi.resignature.protocol.canvas import read_canvas
-from relvmoiscsi.resignature.protocol.journal import Mark
-from relvmoiscsi.resignature.protocol.mark import IN_PROGRESS, KINDS, SWITCHED, TAIL_AT
+from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, IN_PROGRESS, KINDS, SWITCHED
+from relvmoiscsi.resignature.protocol.identities import read_written
+from relvmoiscsi.resignature.protocol.journal import Labels, Mark
 from relvmoiscsi.resignature.protocol.rebuilt import full_units
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import cut_sentence, on_a_copy, unfinished
 from relvmoiscsi.resignature.reading.survey import vg_in
-from relvmoiscsi.resignature.writing.apply import step
-from relvmoiscsi.resignature.writing.landing import settle
-from relvmoiscsi.resignature.writing.reading_back import read_back, read_back_all
+from relvmoiscsi.resignature.writing.finalize import finalize
+from relvmoiscsi.resignature.writing.step import read_back, read_back_all, step
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +37,7 @@ def finish(device: Device, mark: Mark) -> None:
     still = f"{device.name} still holds an unfinished {KINDS[run.kind]}."
     with in_state(still, FormatError), in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         _verify_fits(device, mark)
-        settle(device, mark.label, mark.journal)
+        finalize(device, mark.label, mark.journal)
 
 
 def take_back(device: Device, mark: Mark) -> None:
@@ -53,11 +51,11 @@ def take_back(device: Device, mark: Mark) -> None:
     with in_state(cut_sentence(device.name, run.kind), DeviceError, Refused):
         _verify_fits(device, mark)
         careful = _headers_now(device, run) != [move.old_header for move in run.mdas]
-        canvas = read_canvas(device, run)
-        for field in identities.put_back(run, canvas, careful):
+        buffer = read_written(device, run)
+        for field in identities.put_back(run, buffer, careful):
             place = field.pieces[0].offset
             log.warning("%s: %s at byte %d is somebody else's; it stays", device.name, field.what, place)
-        chunks = [*canvas.changes(device.block_size), *_second_headers(device, run)]
+        chunks = [*buffer.changes(device.block_size), *_second_headers(device, run)]
         units = () if careful else full_units(run.rebuilt)
         step(device, steps.WAY_BACK.contents, chunks, units=units)
         read_back(device, chunks)
@@ -87,7 +85,7 @@ def label_before(mark: Mark) -> bytes:
     run = mark.journal.run
     if mark.label.sector == Labels.of(mark.journal).in_progress:
         return run.old_label
-    return pv.sealed_label(mark.label.sector[:TAIL_AT] + run.old_label[TAIL_AT:])
+    return pv.sealed_label(mark.label.sector[:COMMIT_RECORD_AT] + run.old_label[COMMIT_RECORD_AT:])
 
 
 # --- whether a mark and the metadata areas go together
@@ -110,10 +108,10 @@ def misfit(device: Device, mark: Mark) -> Optional[str]:
             continue
         first = vg_in(device, move.original) if header != move.old_header else None
         wrong = _wrong_before(mark, move, header, first)
-        if mark.tail.phase == SWITCHED:
+        if mark.commit_record.phase == SWITCHED:
             wrong = _wrong_behind(run, move, first, vg_in(device, move.second))
         if wrong:
-            when = "before" if mark.tail.phase == IN_PROGRESS else "behind"
+            when = "before" if mark.commit_record.phase == IN_PROGRESS else "behind"
             return (
                 f"The label of {device.name} says that a {KINDS[run.kind]} was cut {when} its commit, and {wrong}. A "
                 "write of another host may have landed late. Nobody can tell what the LUN is to hold: take the clone "
@@ -154,7 +152,7 @@ def cut(device: Device, mark: Mark) -> Unfinished:
     wrong = misfit(device, mark)
     if wrong is not None:
         return Unfinished(wrong)
-    found = unfinished(device.name, mark.tail)
-    if mark.tail.phase == SWITCHED and mark.journal.run.rebuilt is not None:
+    found = unfinished(device.name, mark.commit_record)
+    if mark.commit_record.phase == SWITCHED and mark.journal.run.rebuilt is not None:
         found.message += " " + on_a_copy(device.name)
     return found

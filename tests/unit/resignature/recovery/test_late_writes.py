@@ -10,12 +10,13 @@ import pytest
 
 from kit import lvmreader, reader
 from kit.cuts import SCSI_ID, done, entropy, free_ring, image, late_writes, lvm_commit, recover, same_but_for, undo
+from kit.examples import some
 from relvmoiscsi import engine
 from relvmoiscsi.errors import RelvmoiscsiError, Unfinished
 
 pytestmark = pytest.mark.states
 
-IMAGES = ["a chain", "two areas", "blocks of 4096", "512e"]
+IMAGES = some(["a chain", "two areas", "blocks of 4096", "512e"], 3, lambda _name: "")
 MARK, COMMIT, FINAL = 0, 1, 2
 
 

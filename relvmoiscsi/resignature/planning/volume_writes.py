@@ -15,9 +15,9 @@ from relvmoiscsi.formats.qcow2.image import Qcow2
 from relvmoiscsi.formats.vhd import image as vhd
 from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.resignature.protocol import identities, structure
-from relvmoiscsi.resignature.protocol.canvas import Canvas
+from relvmoiscsi.resignature.protocol.identities import WriteBuffer
 from relvmoiscsi.resignature.protocol.run import Field, Run, Write
-from relvmoiscsi.resignature.reading.lun import Lun, Volume, VolumeChange
+from relvmoiscsi.resignature.reading.lun_contents import Lun, Volume, VolumeChange
 
 #: the bytes of ranges, which a survey has read: `ReadCache.read`
 Known = Callable[[Sequence[Range]], List[bytes]]
@@ -148,24 +148,17 @@ def _write(group: Sequence[int], old: bytes, blocks: Mapping[int, Sequence[_Part
 # --- the way back
 
 
-class Undone(NamedTuple):
-    """What an undo makes of the contents of volumes: as they are, as they will be, and where the identities are."""
-
-    writes: Tuple[Write, ...]
-    fields: Tuple[Field, ...]
-
-
-def undone_contents(run: Run, canvas: Canvas, known: Known) -> Undone:
-    """The way back from a finished run: the canvas, filled with what is there, gets the old identities.
+def undone_contents(run: Run, buffer: WriteBuffer, known: Known) -> Tuple[Write, ...]:
+    """The way back from a finished run: the buffer, filled with what is there, gets the old identities.
 
     What others have written beside them stays.
     """
-    identities.put_back(run, canvas)
+    identities.put_back(run, buffer)
     parts: List[_Part] = []
     for field in run.fields:
-        parts += _parts(field.pieces, canvas.get(field.pieces), field.what)
+        parts += _parts(field.pieces, buffer.get(field.pieces), field.what)
         place = structure.checksum_range(field.kind)
         if place is not None:
             pieces = identities.part_of(field.around, place)
-            parts += _parts(pieces, canvas.get(pieces), field.what)
-    return Undone(_writes(parts, run.fields, known, run.block_bytes), run.fields)
+            parts += _parts(pieces, buffer.get(pieces), field.what)
+    return _writes(parts, run.fields, known, run.block_bytes)

@@ -14,15 +14,14 @@ from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm import layout, pv, ring
 from relvmoiscsi.formats.lvm.pv import Area, Mda
 from relvmoiscsi.formats.lvm.vg import LogicalVolume, renamed_text
-from relvmoiscsi.resignature.planning.contents import Known, content_fields, content_writes, volume_changes
-from relvmoiscsi.resignature.planning.labels import Labels
+from relvmoiscsi.resignature.planning.volume_writes import Known, content_fields, content_writes, volume_changes
 from relvmoiscsi.resignature.protocol import steps
-from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, encode
-from relvmoiscsi.resignature.protocol.mark import RESIGNATURE
+from relvmoiscsi.resignature.protocol.commit_record import RESIGNATURE
+from relvmoiscsi.resignature.protocol.journal import DENSE, FAST, Journal, Labels, encode
 from relvmoiscsi.resignature.protocol.rebuilt import EMPTY_UNIT, FULL_UNIT, Rebuilt, Unseen, Written
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.steps import Step
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 
 NEW_IMAGE = "new image"  #: what is written of one before the commit
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Whether a device holds what was written to it; and how much of something is read or written at once."""
+"""Take a step of the protocol, and read back what it wrote; and how much is read or written at once."""
 
+import logging
 from typing import Callable, Iterable, Iterator, List, Sequence, TypeVar
 
-from relvmoiscsi.device import Chunk, Device, Range
+from relvmoiscsi.device import Chunk, Device, Range, whole_blocks
 from relvmoiscsi.errors import Refused
+from relvmoiscsi.resignature.protocol.steps import STEPS, Step
+
+log = logging.getLogger(__name__)
 
 BATCH_BYTES = 16 << 20  #: which is what is in memory
 _BATCH_PIECES = 1024
@@ -24,6 +28,23 @@ def batches(pieces: Iterable[T], length_of: Callable[[T], int]) -> Iterator[List
             batch, length = [], 0
     if batch:
         yield batch
+
+
+def step(
+    device: Device, taken: Step, chunks: Sequence[Chunk], around: Sequence[Chunk] = (), units: Iterable[Chunk] = ()
+) -> None:
+    """Write and flush, in whole physical blocks: a cut leaves each of them as it was, or as it is to be.
+
+    `around`: see `whole_blocks`. `units` are whole blocks, and may be very many: so many at a time are written as may
+    be in memory.
+    """
+    count = len(chunks) + sum(1 for _unit in units)
+    log.info("step %d of %d: %s, %d writes to %s", taken.number, len(STEPS), taken.name, count, device.name)
+    if chunks:
+        device.write(whole_blocks(device, chunks, around))
+    for part in batches(units, lambda chunk: len(chunk.data)):
+        device.write(part)
+    device.flush()
 
 
 def range_of(chunk: Chunk) -> Range:

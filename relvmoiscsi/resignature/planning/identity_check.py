@@ -19,7 +19,7 @@ from relvmoiscsi.formats.mgt.records import VdiRecord
 from relvmoiscsi.formats.ondisk import Field
 from relvmoiscsi.formats.vhd.image import Vhd
 from relvmoiscsi.formats.vhd.layout import DynamicHeader
-from relvmoiscsi.resignature.reading.lun import Content, Lun, Volume
+from relvmoiscsi.resignature.reading.lun_contents import Content, Lun, Volume
 
 #: what both kinds of identity have in their middle; where they begin and end, seen from there
 _MIDDLE = re.compile("-(?=(?:[0-9A-Za-z!#]{4}-){3})")

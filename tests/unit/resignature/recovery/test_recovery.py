@@ -28,19 +28,19 @@ from kit.cuts import (
     undo,
     with_new_volume,
 )
+from kit.examples import some
 from kit.sparse import SparseDisk
 from relvmoiscsi import engine
 from relvmoiscsi.device import Range
 from relvmoiscsi.errors import FormatError, NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.resignature.protocol import journal
-from relvmoiscsi.resignature.protocol.mark import TAIL_AT, Tail, with_tail
+from relvmoiscsi.resignature.protocol.commit_record import COMMIT_RECORD_AT, CommitRecord, with_commit_record
 
 pytestmark = pytest.mark.states
 
 IN_PROGRESS, CONTENTS_WRITTEN, SWITCHED, HEADERS_WRITTEN = 3, 4, 5, 6
 NEW_VOLUME = "LV-0a0b0c0d-0000-4000-8000-00000000000a"
-SHAPES = ["one VDI", "two areas", "second area ignored", "text wraps", "blocks of 4096"]
+SHAPES = some(["one VDI", "two areas", "second area ignored", "text wraps", "blocks of 4096"], 3, lambda _name: "")
 
 
 def refused(disk, act=recover, kind=Refused):
@@ -288,9 +288,9 @@ def with_mark(disk, **fields):
     mark = read_mark(disk) if not fields.get("journal_digest") else None
     label = label_range(disk)
     sector = disk.peek(label.offset, 512)
-    tail = Tail.at(sector[TAIL_AT:]).replace(**fields)
-    disk.poke(label.offset, with_tail(sector, tail))
-    assert mark is None or mark.tail != tail
+    tail = CommitRecord.at(sector[COMMIT_RECORD_AT:]).replace(**fields)
+    disk.poke(label.offset, with_commit_record(sector, tail))
+    assert mark is None or mark.commit_record != tail
     return disk
 
 
@@ -343,52 +343,24 @@ def refused_everywhere(disk):
     return state
 
 
-HUGE = 1 << 62
-
-
-def change(**changes):
-    return lambda facts: facts.update(changes)
-
-
-def change_write(index, value):
+def write_at(offset):
     def edit(facts):
-        facts["writes"][0][index] = value
+        facts["writes"][0][0] = offset
 
     return edit
 
 
-def overlapping(facts):
-    facts["writes"][1][0] = facts["writes"][0][0]
-
-
 HOSTILE_FACTS = {
-    "a write over the label": change_write(0, 512),
-    "a write over the metadata area": change_write(0, 8192),
-    "a write before the device": change_write(0, -512),
-    "a write past the end": change_write(0, HUGE),
-    "a huge write": change_write(1, HUGE),
-    "a write of nothing": change_write(1, 0),
-    "a negative length": change_write(1, -1),
-    "a length that is no number": change_write(1, "x"),
-    "an infinite length": change_write(1, float("inf")),
-    "writes that overlap": overlapping,
-    "an area elsewhere": change(mdas=[[[4096, 1 << 40], [8192, 65536]]]),
-    "an area over the label": change(mdas=[[[0, 1 << 20], [8192, 65536]]]),
-    "no areas": change(mdas=[]),
-    "areas that are no list": change(mdas=7),
-    "a PV id that is none": change(new_pv_id="short"),
-    "a PV id that is not ASCII": change(new_pv_id="é" * 32),
-    "a label in a far sector": change(label_number=1 << 40),
-    "a label in sector 7": change(label_number=7),
-    "a label before the device": change(label_number=-1),
-    "another kind": change(kind="format"),
-    "a SCSIid that is no text": change(scsi_id=7),
-    "a run id of another length": change(run_id="00"),
-    "an SR that is not in the map": change(sr="0a0b0c0d-0000-4000-8000-000000000001"),
-    "UUIDs that are none": change(uuids={"a": 1}),
-    "no UUIDs": change(uuids={}),
-    "a map that is no map": change(lvm_ids=[1, 2]),
-    "blocks of no size that is known": change(block_bytes=3),
+    "a write over the label": write_at(512),
+    "a write over the metadata area": write_at(8192),
+    "a write before the device": write_at(-512),
+    "a write past the end": write_at(1 << 62),
+    "a place that is no number": write_at("x"),
+    "an area elsewhere": lambda facts: facts.update(mdas=[[[4096, 1 << 40], [8192, 65536]]]),
+    "no areas": lambda facts: facts.update(mdas=[]),
+    "a PV id that is none": lambda facts: facts.update(new_pv_id="short"),
+    "UUIDs that are none": lambda facts: facts.update(uuids={"a": "b"}),
+    "no UUIDs": lambda facts: facts.pop("uuids"),
 }
 
 
@@ -401,12 +373,8 @@ def test_a_hostile_journal_is_refused_without_a_write(what):
 
 PAYLOADS = {
     "facts that are no JSON": b"\x04" + bytes(7) + b"{{{{",
-    "facts that are a list": b"\x02" + bytes(7) + b"[]",
     "facts nested deeply": struct.pack("<Q", 200000) + b"[" * 100000 + b"]" * 100000,
-    "facts of a huge length": struct.pack("<Q", HUGE) + b"{}",
-    "no length": b"123",
     "nothing": b"",
-    "not UTF-8": b"\x02" + bytes(7) + b"\xff\xfe",
 }
 
 
@@ -419,12 +387,8 @@ def test_a_payload_that_is_no_run_is_refused_without_a_write(what):
 
 HEADERS = {
     "a bomb that says how large it is": {"raw_length": 1 << 30},
-    "a bomb that says it is small": {"raw_length": 1 << 16},
-    "a payload as long as the disk": {"payload_length": 1 << 40},
     "a payload that is longer than anything": {"payload_length": (1 << 64) - 1},
     "another digest": {"payload_digest": b"x" * 32},
-    "another version": {"version": 9},
-    "another magic": {"magic": b"notajrnl"},
 }
 
 
@@ -471,7 +435,7 @@ def test_a_mark_of_another_version_is_left_alone(fields):
     assert engine.inspect(disk).state == engine.DAMAGED
 
 
-@pytest.mark.parametrize("flipped", range(0, 8192, 127))
+@pytest.mark.parametrize("flipped", range(0, 8192, 1021))
 def test_a_flipped_bit_in_the_journal_is_harmless_or_refused(flipped):
     original = image("one VDI")
     disk = cut_before(original, CONTENTS_WRITTEN)
@@ -487,12 +451,3 @@ def test_a_flipped_bit_in_the_journal_is_harmless_or_refused(flipped):
     else:
         # it was in the padding, which is no part of the journal
         assert same_but_for(disk, original, free_ring(original))
-
-
-def test_a_run_survives_encoding():
-    run = read_mark(cut_before(image("blocks of 4096"), CONTENTS_WRITTEN)).journal.run
-
-    again = journal.decode(journal.encode(run), journal.Place("a test", 0))
-
-    assert again == run
-    assert isinstance(again.ids, IdMap)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The mark of a run: the last bytes of the label sector, which LVM leaves alone.
+"""The commit record of a run: the last bytes of the label sector, which LVM leaves alone.
 
     label sector   0        416               512
-                   | LVM's  | Tail            |       phase, address and digest of the journal, under LVM's checksum
+                   | LVM's  | CommitRecord    |       phase, address and digest of the journal, under LVM's checksum
 
-The tail lives and dies with the label: LVM keeps it when it updates the VG and erases it when it changes the identity
-of the PV. A run moves the tail through the phases IN_PROGRESS, SWITCHED and DONE; docs/protocol.rst says what
-the LUN holds in each of them. No tail: nothing of ours, or an undo gave the old label back.
+LVM keeps the record when LVM updates the VG, and erases the record when LVM changes the identity of the PV. A run moves
+the record through the phases IN_PROGRESS, SWITCHED and DONE; docs/protocol.rst says what the LUN holds in each phase. A
+label without a record: no run, or an undo gave the old label back. Messages and docs call the record the mark of a run.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from relvmoiscsi.errors import Place, Unsupported
 from relvmoiscsi.formats.lvm.pv import Label, sealed_label
 from relvmoiscsi.formats.ondisk import Record, le32, le64, raw, u8
 
-TAIL_MAGIC = b"reLVMtag"
-TAIL_VERSION = 1
+RECORD_MAGIC = b"reLVMtag"
+RECORD_VERSION = 1
 
 IN_PROGRESS, SWITCHED, DONE = 1, 2, 3
 PHASES = (IN_PROGRESS, SWITCHED, DONE)
@@ -28,7 +28,7 @@ KINDS = {RESIGNATURE: "resignature", UNDO: "undo"}
 # fmt: off
 
 
-class Tail(Record, size=96):
+class CommitRecord(Record, size=96):
     """The last 96 bytes of the label sector."""
 
     magic          = raw(0, 8)
@@ -46,38 +46,38 @@ class Tail(Record, size=96):
 
 # fmt: on
 
-TAIL_AT = SECTOR - Tail.SIZE
+COMMIT_RECORD_AT = SECTOR - CommitRecord.SIZE
 
 
-def is_of_another_lun(tail: Optional[Tail], scsi_id: str) -> bool:
+def is_of_another_lun(record: Optional[CommitRecord], scsi_id: str) -> bool:
     """Was the run that left this mark one on a LUN with another SCSIid? Then the LUN is a copy of that one."""
-    return tail is not None and any(tail.scsi_id_digest) and tail.scsi_id_digest != scsi_id_digest(scsi_id)
+    return record is not None and any(record.scsi_id_digest) and record.scsi_id_digest != scsi_id_digest(scsi_id)
 
 
 def scsi_id_digest(scsi_id: Optional[str]) -> bytes:
-    """What the tail keeps of a SCSIid: 16 bytes, zero when it is not known."""
+    """What the record keeps of a SCSIid: 16 bytes, zero when it is not known."""
     return hashlib.sha256(b"SCSIid " + scsi_id.encode("utf-8")).digest()[:16] if scsi_id else bytes(16)
 
 
-def read_tail(label: Label, where: Place) -> Optional[Tail]:
+def read_commit_record(label: Label, where: Place) -> Optional[CommitRecord]:
     """The mark of an earlier run in a label; None when there is none.
 
     Raises Unsupported when the place is taken by bytes nobody here knows, or by a later version of this project.
     """
-    if label.used_end > TAIL_AT:
+    if label.used_end > COMMIT_RECORD_AT:
         raise Unsupported("LVM label", where, "its lists leave no room for the mark of a run")
-    data = label.sector[TAIL_AT:]
+    data = label.sector[COMMIT_RECORD_AT:]
     if not any(data):
         return None
-    tail = Tail.at(data)
-    place = where.plus(TAIL_AT)
-    if tail.magic != TAIL_MAGIC:
+    record = CommitRecord.at(data)
+    place = where.plus(COMMIT_RECORD_AT)
+    if record.magic != RECORD_MAGIC:
         raise Unsupported("LVM label", place, "its last bytes are in use by something else")
-    if tail.version != TAIL_VERSION or tail.phase not in PHASES or tail.kind not in KINDS:
+    if record.version != RECORD_VERSION or record.phase not in PHASES or record.kind not in KINDS:
         raise Unsupported("Mark of a run", place, "it was made by another version of relvmoiscsi")
-    return tail
+    return record
 
 
-def with_tail(sector: bytes, tail: Optional[Tail]) -> bytes:
+def with_commit_record(sector: bytes, record: Optional[CommitRecord]) -> bytes:
     """A label sector with this mark, or with none; checksum made anew."""
-    return sealed_label(sector[:TAIL_AT] + (bytes(tail) if tail else bytes(Tail.SIZE)))
+    return sealed_label(sector[:COMMIT_RECORD_AT] + (bytes(record) if record else bytes(CommitRecord.SIZE)))

@@ -10,16 +10,16 @@ from relvmoiscsi.formats.identity import Entropy
 from relvmoiscsi.formats.lvm import pv
 from relvmoiscsi.formats.lvm.pv import Label, Mda
 from relvmoiscsi.formats.lvm.vg import read_vg
-from relvmoiscsi.resignature.planning.contents import Undone, undone_contents
-from relvmoiscsi.resignature.planning.plan import Plan, placed
 from relvmoiscsi.resignature.planning.plan_check import check_undo
+from relvmoiscsi.resignature.planning.run_plan import Plan, placed
+from relvmoiscsi.resignature.planning.volume_writes import undone_contents
 from relvmoiscsi.resignature.protocol import identities
-from relvmoiscsi.resignature.protocol.canvas import read_canvas
+from relvmoiscsi.resignature.protocol.commit_record import UNDO
+from relvmoiscsi.resignature.protocol.identities import read_written
 from relvmoiscsi.resignature.protocol.journal import Journal, Mark
-from relvmoiscsi.resignature.protocol.mark import UNDO
-from relvmoiscsi.resignature.protocol.run import Run
+from relvmoiscsi.resignature.protocol.run import Run, Write
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
 from relvmoiscsi.resignature.reading.read_cache import ReadCache
 
 
@@ -30,22 +30,22 @@ def prepare_undo(device: Device, mark: Mark, entropy: Entropy) -> Tuple[Plan, Lu
     mdas = survey.read_mdas(cache, mark.label)
     if [bytes(mda.header) for mda in mdas] != [move.final_header for move in run.mdas]:
         raise Refused(f"{device.name} cannot be undone: LVM has changed the volume group since.")
-    contents = _contents_undone(cache, run)
+    writes = _contents_undone(cache, run)
     text, live = old_text(cache, run)
-    made = plan_undo(mark.journal, mark.label, mdas, text, live, contents, entropy(16), __version__)
+    made = plan_undo(mark.journal, mark.label, mdas, text, live, writes, entropy(16), __version__)
     return made, check_undo(cache, made)
 
 
-def _contents_undone(cache: ReadCache, run: Run) -> Undone:
+def _contents_undone(cache: ReadCache, run: Run) -> Tuple[Write, ...]:
     """What an undo writes to volumes. Raises Refused naming the first identity that somebody has changed."""
-    canvas = read_canvas(cache, run)
-    changed = identities.first_changed(run, canvas)
+    buffer = read_written(cache, run)
+    changed = identities.first_changed(run, buffer)
     if changed is not None:
         raise Refused(
             f"{cache.name}: {changed.what} at byte {changed.pieces[0].offset} has changed since the resignature; an "
             "undo would lose that."
         )
-    return undone_contents(run, canvas, cache.read)
+    return undone_contents(run, buffer, cache.read)
 
 
 def old_text(device: Device, run: Run) -> Tuple[bytes, List[Range]]:
@@ -70,7 +70,7 @@ def plan_undo(
     mdas: Sequence[Mda],
     old_text: bytes,
     live: Sequence[Range],
-    contents: Undone,
+    writes: Tuple[Write, ...],
     run_id: bytes,
     tool: str,
 ) -> Plan:
@@ -91,8 +91,8 @@ def plan_undo(
         new_pv_id=old.pv_id,
         final_label=before.old_label,
         mdas=(),
-        writes=contents.writes,
-        fields=contents.fields,
+        writes=writes,
+        fields=before.fields,
         block_bytes=before.block_bytes,
     )
     keep = [*live, Range(done.offset, len(done.data))]

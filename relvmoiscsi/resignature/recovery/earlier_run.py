@@ -11,33 +11,33 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.formats.lvm.pv import Label
 from relvmoiscsi.formats.lvm.vg import read_vg
-from relvmoiscsi.resignature.after_a_cut.undo import old_text
-from relvmoiscsi.resignature.planning import check
-from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
-from relvmoiscsi.resignature.protocol.mark import (
+from relvmoiscsi.resignature.planning import identity_check
+from relvmoiscsi.resignature.protocol.commit_record import (
     DONE,
     IN_PROGRESS,
     RESIGNATURE,
     UNDO,
-    Tail,
-    read_tail,
+    CommitRecord,
+    read_commit_record,
     scsi_id_digest,
-    with_tail,
+    with_commit_record,
 )
+from relvmoiscsi.resignature.protocol.journal import Journal, Mark, read_journal
 from relvmoiscsi.resignature.protocol.run import MdaMove, Run
 from relvmoiscsi.resignature.protocol.sentences import journal_lost
 from relvmoiscsi.resignature.reading import survey
-from relvmoiscsi.resignature.reading.lun import Lun
+from relvmoiscsi.resignature.reading.lun_contents import Lun
+from relvmoiscsi.resignature.recovery.undo import old_text
 
 log = logging.getLogger(__name__)
 
 
-def run_or_none(device: Device, tail: Optional[Tail], label: Label) -> Optional[Run]:
+def run_or_none(device: Device, record: Optional[CommitRecord], label: Label) -> Optional[Run]:
     """A finished run's journal may be overwritten by LVM at any time; then there is nothing to tell."""
-    if tail is None:
+    if record is None:
         return None
     try:
-        return read_journal(device, tail, label).run
+        return read_journal(device, record, label).run
     except FormatError as problem:
         log.debug("%s: the journal is gone: %s", device.name, problem)
         return None
@@ -46,16 +46,16 @@ def run_or_none(device: Device, tail: Optional[Tail], label: Label) -> Optional[
 def find_unfinished(device: Device) -> Optional[Mark]:
     """The run that was cut; None when none was. Raises what `read_label` does, and FormatError for a lost journal."""
     label = survey.read_label(device)
-    tail = read_tail(label, Place(device.name, label.offset))
-    if tail is None or tail.phase == DONE:
+    record = read_commit_record(label, Place(device.name, label.offset))
+    if record is None or record.phase == DONE:
         return None
     try:
-        return Mark(label, tail, read_journal(device, tail, label))
+        return Mark(label, record, read_journal(device, record, label))
     except FormatError as error:
         log.info("%s: %s", device.name, error)
-        mark = _forgotten_mark(device, label, tail)
+        mark = _forgotten_mark(device, label, record)
         if mark is None:
-            error.message += " " + journal_lost(device.name, tail)
+            error.message += " " + journal_lost(device.name, record)
             raise
         return mark
 
@@ -63,15 +63,15 @@ def find_unfinished(device: Device) -> Optional[Mark]:
 # --- a run that is done
 
 
-def is_same_lun(name: str, tail: Tail, scsi_id: Optional[str]) -> bool:
+def is_same_lun(name: str, record: CommitRecord, scsi_id: Optional[str]) -> bool:
     """Whether a finished resignature was made for this very LUN; False for a copy taken after it.
 
     Raises Refused when that cannot be told, because one of the two SCSIids is not known.
     """
     digest = scsi_id_digest(scsi_id)
-    if digest == tail.scsi_id_digest:
+    if digest == record.scsi_id_digest:
         return True
-    if not any(digest) or not any(tail.scsi_id_digest):
+    if not any(digest) or not any(record.scsi_id_digest):
         which = "of this LUN is not known" if not any(digest) else "it was made for was not recorded"
         raise Refused(
             f"{name} was resignatured before, and the SCSIid {which}: whether it is a later copy cannot be told. Give "
@@ -98,11 +98,11 @@ def has_kept_all(device: Device, lun: Lun, run: Run) -> bool:
 def finished_mark(device: Device) -> Mark:
     """The run that is done. Raises Refused where there is none that can be undone."""
     label = survey.read_label(device)
-    tail = read_tail(label, Place(device.name, label.offset))
-    if tail is None or tail.kind == UNDO:
+    record = read_commit_record(label, Place(device.name, label.offset))
+    if record is None or record.kind == UNDO:
         raise Refused(f"{device.name} holds no resignature that could be undone.", "InvalidArg")
     try:
-        return Mark(label, tail, read_journal(device, tail, label))
+        return Mark(label, record, read_journal(device, record, label))
     except FormatError as error:
         raise Refused(f"{device.name} cannot be undone: LVM has reclaimed the space of the journal.") from error
 
@@ -110,35 +110,35 @@ def finished_mark(device: Device) -> Mark:
 # --- a mark whose journal is gone
 
 
-def _forgotten_mark(device: Device, label: Label, tail: Tail) -> Optional[Mark]:
+def _forgotten_mark(device: Device, label: Label, record: CommitRecord) -> Optional[Mark]:
     """A mark "in progress" whose journal LVM has overwritten, where nothing of its run is on the LUN; else None.
 
     A run stands in its place that has nothing to give back but the label.
     """
-    if tail.phase != IN_PROGRESS:
+    if record.phase != IN_PROGRESS:
         return None
     try:
         lun = survey.read_lun(device, label)
     except (FormatError, Refused) as problem:
         log.info("%s: %s", device.name, problem)
         return None
-    doubts = check.foreign_identities(lun)
+    doubts = identity_check.foreign_identities(lun)
     for sentence in doubts:
         log.info("%s: %s", device.name, sentence)
-    return None if doubts else Mark(label, tail, Journal(_nothing_but_the_label(lun, tail), 0, b""))
+    return None if doubts else Mark(label, record, Journal(_nothing_but_the_label(lun, record), 0, b""))
 
 
-def _nothing_but_the_label(lun: Lun, tail: Tail) -> Run:
+def _nothing_but_the_label(lun: Lun, record: CommitRecord) -> Run:
     """A run that was begun on the LUN as it is now; with what can be known of the mark that it had."""
-    done = tail.replace(phase=DONE, kind=RESIGNATURE) if tail.kind == UNDO else None
+    done = record.replace(phase=DONE, kind=RESIGNATURE) if record.kind == UNDO else None
     return Run(
-        kind=tail.kind,
-        run_id=tail.run_id,
+        kind=record.kind,
+        run_id=record.run_id,
         scsi_id=None,
         tool=__version__,
         ids=IdMap(lun.sr_uuid, {lun.sr_uuid: lun.sr_uuid}, {}),
         label_number=lun.label.number,
-        old_label=with_tail(lun.label.sector, done),
+        old_label=with_commit_record(lun.label.sector, done),
         new_pv_id=lun.label.pv_id,
         final_label=b"",
         mdas=tuple(MdaMove(mda.area, mda.area, bytes(mda.header), b"", bytes(mda.header)) for mda in lun.mdas),
