@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 from relvmoiscsi.direct.config import Entry, read_section
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.config_file import read_config
-from relvmoiscsi.host.disk import holders, multipath, udev
+from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -340,7 +340,7 @@ def status_of(entry: Entry, look: Looker, host: Host = THIS_HOST) -> Status:
         return found._replace(is_linked=True)
     if leads:
         return found._replace(problem=f"{link_of(entry.name, host)} leads to {leads}.")
-    if udev.is_hidden(device, host):
+    if hiding.is_hidden(device, host):
         return found._replace(problem="relvmoiscsi is giving the LUN new identities.")
     try:
         check_content(device, look, host)

@@ -13,8 +13,7 @@ from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, O
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
-from relvmoiscsi.host.disk import cleanup_journal, holders, udev
-from relvmoiscsi.host.disk.cleanup_journal import SCAN
+from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import take_away
@@ -42,12 +41,12 @@ def look_around(pool: lun_users.Pool) -> Before:
     """
     ports = set(hba.ports_online(hba.adapters()))
     disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
-    there = [one for one, disk in disks.items() if disk is None or not udev.is_stale_hidden(disk)]
-    return Before(there, {*udev.ids_here(), *lun_users.ids_named(pool)}, ports)
+    there = [one for one, disk in disks.items() if disk is None or not hiding.is_stale_hidden(disk)]
+    return Before(there, {*hiding.ids_here(), *lun_users.ids_named(pool)}, ports)
 
 
 def hidden(adapters: Sequence[hba.Adapter], before: Before) -> ContextManager[None]:
-    return udev.hidden_adapters([one.name for one in adapters], sorted(before.known))
+    return hiding.hidden_adapters([one.name for one in adapters], sorted(before.known))
 
 
 def is_taken(scsi_id: str, pool: lun_users.Pool, host_ref: str) -> bool:
@@ -100,7 +99,7 @@ def forget_others(
             log.warning("%s", sentence)
         for scsi_id in noted:
             if not any(one in stays for one in free[scsi_id]):
-                cleanup_journal.forget(scsi_id, SCAN)
+                cleanup_journal.forget(scsi_id)
 
 
 def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Pool]:
@@ -116,8 +115,8 @@ def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
     """Those of the LUNs that are noted now. The entry that an earlier call has left stays, and is no part of this."""
     noted = []
     for scsi_id in luns:
-        if cleanup_journal.read(scsi_id, SCAN) is None:
-            quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, SCAN, there))
+        if cleanup_journal.read(scsi_id) is None:
+            quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, there))
             noted.append(scsi_id)
     return noted
 

@@ -50,7 +50,7 @@ LEFT = {
     "docs/formats/saved-vms.rst": 4,
     "docs/formats/sm.rst": 4,
     "docs/formats/vhd.rst": 7,
-    "docs/host.rst": 16,
+    "docs/host.rst": 14,
     "docs/install.rst": 17,
     "docs/one-vdi.rst": 23,
     "docs/openstack.rst": 11,
@@ -58,7 +58,7 @@ LEFT = {
     "docs/pool.rst": 18,
     "docs/protocol.rst": 25,
     "docs/scripting.rst": 13,
-    "docs/troubleshooting.rst": 56,
+    "docs/troubleshooting.rst": 55,
     "docs/urls.rst": 4,
 }
 ROOMS = ("cli", "pool", "direct", "doctor", "report")

@@ -14,8 +14,8 @@ from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
 from kit.outcome import resignatured
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import cleanup_journal, multipath, paths, udev
-from relvmoiscsi.host.disk.cleanup_journal import SCAN
+from relvmoiscsi.host.disk import cleanup_journal, hiding, paths, udev
+from relvmoiscsi.host.disk import scsi_id as scsi_id_module
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
@@ -71,7 +71,7 @@ class Host:
 
     def look(self, disks, _deadline):
         self.asked += disks
-        ids = {disk: self.ids.get(disk) or udev.scsi_id_of_disk(disk, self.world.host) for disk in disks}
+        ids = {disk: self.ids.get(disk) or scsi_id_module.scsi_id_of_disk(disk, self.world.host) for disk in disks}
         return {disk: Face(ids[disk], "", 1, "") for disk in disks if disk not in self.dead}
 
     @contextmanager
@@ -90,11 +90,11 @@ class Host:
         return self.pool
 
     def note(self, addresses, scsi_id=CLONE):
-        cleanup_journal.note(scsi_id, SCAN, addresses)
+        cleanup_journal.note(scsi_id, addresses)
 
     def noted_of(self, scsi_id=CLONE):
         """What was there before the scan for the LUN, as it is noted."""
-        entry = cleanup_journal.read(scsi_id, SCAN)
+        entry = cleanup_journal.read(scsi_id)
         return entry and entry.there
 
     def hold(self, lun, is_new=False):
@@ -132,8 +132,9 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
     for name in ("read", "note", "forget"):
         monkeypatch.setattr(cleanup_journal, name, here(getattr(cleanup_journal, name), made.world.host))
-    for name in ("disks_of", "hidden_adapters", "ids_here", "is_stale_hidden"):
-        monkeypatch.setattr(udev, name, here(getattr(udev, name), made.world.host))
+    monkeypatch.setattr(udev, "disks_of", here(udev.disks_of, made.world.host))
+    for name in ("hidden_adapters", "ids_here", "is_stale_hidden"):
+        monkeypatch.setattr(hiding, name, here(getattr(hiding, name), made.world.host))
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
     monkeypatch.setattr(other_luns, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)
     seconds_off = made.world.host._replace(wait_for=lambda condition, _: condition())
@@ -162,24 +163,6 @@ def test_one_that_is_not_is_scanned_for_under_the_lock_of_lvm_and_goes_again(hos
     assert host.noted_of() is None
 
 
-@pytest.mark.parametrize("has_map", [False, True])
-def test_what_a_map_of_ours_may_keep_is_for_the_next_call_to_take_away(host, monkeypatch, has_map):
-    host.mapped = [("1:0:0:7", "sdc")]
-    host.stays = {"1:0:0:7": "The disk sdc at 1:0:0:7 stays: it is in use by multipath map /dev/mapper/clone."}
-    left = multipath.Before(CLONE, False, False) if has_map else None
-    monkeypatch.setattr(discovery.own_maps, "stale", lambda scsi_id: left)
-
-    host.hold(host.lun())
-
-    assert (host.noted_of() is not None) is has_map
-
-
-def test_what_the_pool_names_is_known_to_whoever_clears_stale_maps(host):
-    host.pool = with_lun(OTHER)
-
-    assert OTHER in host.lun().ids_of_pool()
-
-
 def test_with_new_identities_it_stays(host):
     host.mapped = [("1:0:0:7", "sdc")]
 
@@ -203,7 +186,7 @@ def test_what_a_killed_call_has_brought_goes_with_the_next_one(host):
     host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
 
     assert host.hold(host.lun()) == ["sdc"]
-    assert host.done == ["take away 1:0:0:7"]
+    assert host.done == ["lock", "take away 1:0:0:7", "unlock"]
     assert host.noted_of() is None
 
 
@@ -212,7 +195,7 @@ def test_so_it_does_where_no_adapter_is_of_the_type_that_is_meant(host):
     host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
 
     assert host.hold(host.lun(type="qla2xxx")) == ["sdc"]
-    assert (host.done, host.switches()) == (["take away 1:0:0:7"], {})
+    assert (host.done, host.switches()) == (["lock", "take away 1:0:0:7", "unlock"], {})
 
 
 @pytest.fixture
@@ -234,7 +217,7 @@ def test_what_a_killed_call_has_brought_stays_with_new_identities_of_its_own(hos
     killed(resignatured(original, scsi_id=made_for).after if made_for else original)
 
     assert host.hold(host.lun()) == ["sdc"]
-    assert host.done == (["take away 1:0:0:7"] if goes else [])
+    assert host.done == ["lock", *(["take away 1:0:0:7"] if goes else []), "unlock"]
     assert host.noted_of() is None
 
 
@@ -251,7 +234,7 @@ def test_the_note_is_of_all_adapters_whichever_are_scanned(host):
 
     host.dead = set()
     host.hold(host.lun())
-    assert host.done[-1] == "take away 1:0:0:7"
+    assert host.done[-2:] == ["take away 1:0:0:7", "unlock"]
 
 
 def test_what_a_scan_brings_after_it_was_given_up_goes_with_the_next_call(host):
@@ -263,7 +246,7 @@ def test_what_a_scan_brings_after_it_was_given_up_goes_with_the_next_call(host):
     host.world.lun("3:0:0:7", "sdd", scsi_id=CLONE)  # the kernel gets there now
     host.hold(host.lun())
 
-    assert host.done[-1] == "take away 3:0:0:7"
+    assert host.done[-2:] == ["take away 3:0:0:7", "unlock"]
     assert host.noted_of() is None
 
 
@@ -273,7 +256,7 @@ def test_so_does_what_the_pool_knows(host, killed):
     host.pool = with_lun(CLONE)
     host.hold(host.lun())
 
-    assert (host.done, host.noted_of()) == ([], None)
+    assert (host.done, host.noted_of()) == (["lock", "unlock"], None)
 
 
 def test_so_does_what_came_then_and_does_not_answer_now_and_the_next_call_knows(host, killed):

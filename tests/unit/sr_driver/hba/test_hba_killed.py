@@ -26,7 +26,7 @@ from kit.outcome import resignatured
 from relvmoiscsi.device import Range
 from relvmoiscsi.host import inherited_lock_fds
 from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, own_maps, paths, scsi_id, udev
+from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, multipath, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba import scan as scan_module
@@ -44,7 +44,7 @@ MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
 STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "note", "forget", "look_around", "scan", "_bring", "_noted"}
 STEPS |= {"settle", "take_away", "undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
-MODULES = (cleanup_journal, discovery, inherited_lock_fds, missing, other_luns, scan_module, udev, sm_locks)
+MODULES = (cleanup_journal, discovery, hiding, inherited_lock_fds, missing, other_luns, scan_module, sm_locks, udev)
 FILES = {module.__file__ for module in MODULES} | {__file__}
 EVERY_KILL, EVERY_SIGTERM = 16, 4  #: a sample takes each so many'th step; of kills, one at each kind of step as well
 
@@ -110,8 +110,8 @@ class KilledHost:
         found = discovery.Discovery(CLONE, parse_config({}), Deadline(50, Clock()), 0.0, lambda: pool)
         found.verify_free = lambda *_: None
         lun = lun_module.HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))
-        with lun.device_session(lambda: None, to_write=resignatures) as path:
-            assert path == "/dev/sdc"
+        with lun.device_session(lambda: None, to_write=resignatures) as nodes:
+            assert nodes == [self.host.node("sdc")]
             if resignatures:
                 self.resignature()
                 found.is_new = True
@@ -174,7 +174,7 @@ def make_host(tmp_path, monkeypatch):
     """Makes host after host, each of them the one that the driver is on from then on."""
     original = golden.load("one").disk
     after = resignatured(original, scsi_id=CLONE).after
-    modules = (cleanup_journal, hba, udev, sm_locks, scan_module, multipath, own_maps, holders, scsi_id)
+    modules = (cleanup_journal, hba, hiding, udev, sm_locks, scan_module, multipath, holders, scsi_id)
     functions = [inspect.unwrap(one) for module in modules for one in vars(module).values() if callable(one)]
     monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
 
