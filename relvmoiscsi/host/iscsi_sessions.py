@@ -18,8 +18,8 @@ from functools import partial
 from glob import escape, glob
 from typing import List, NamedTuple, Optional, Tuple
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import hiding, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.files import text_of

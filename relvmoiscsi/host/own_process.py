@@ -28,10 +28,10 @@ import stat
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
+from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import inherited_lock_fds, terminated
-from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Callable, Iterator, List, NamedTuple, Optional
 
 from relvmoiscsi import engine, procedure, report
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Lun, Mark, Prepared, ResignatureRequest, Result, Run, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, in_state
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.own_process import lending

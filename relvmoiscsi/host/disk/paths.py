@@ -16,9 +16,9 @@ import os
 from functools import partial
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, TypeVar
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there

@@ -16,9 +16,9 @@ import re
 import threading
 from typing import Dict, List, NamedTuple, Tuple, Union
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import hiding, holders, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.this_host import THIS_HOST, Host

@@ -19,9 +19,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
+from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
@@ -29,6 +28,7 @@ from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import POLL_SECONDS, scan, take_away
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, run_in_child
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.sr_driver.hba import other_luns

@@ -19,16 +19,16 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Callable, ContextManager, Iterator, List, Optional, Sequence
 
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Device
 from relvmoiscsi.errors import NotFound, in_state
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk import hiding, multipath, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import AskingDevice, Begin, run_in_child
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users, other_hosts
 from relvmoiscsi.host.xapi.api import Xapi

@@ -6,15 +6,15 @@ from contextlib import ExitStack
 from functools import lru_cache, partial
 from typing import List, Optional, Sequence
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.command import run
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import paths
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import scan
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.host.xapi.api import Xapi

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
+from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import take_away
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
 

@@ -15,10 +15,10 @@ import pytest
 
 from kit.clock import Clock
 from kit.sparse import SparseDisk
+from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as child_module
-from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.host.disk.hiding import hidden, is_switch_on
 from relvmoiscsi.host.flock import take
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks

@@ -16,9 +16,9 @@ import pytest
 
 from kit.scripted_events import waiting_with
 from kit.udev_world import LUN, OTHER, UdevWorld
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import NotFound, Refused, UsageError
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.deadline import NO_DEADLINE
 from relvmoiscsi.host.disk import hiding
 from relvmoiscsi.host.disk.hiding import (
     hidden,

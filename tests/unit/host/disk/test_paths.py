@@ -7,9 +7,9 @@ import time
 import pytest
 
 from kit.sparse import SparseDisk
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, Refused
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.disk.paths import Face, Failover, drop_caches, look, verify_same
 from relvmoiscsi.host.this_host import Host

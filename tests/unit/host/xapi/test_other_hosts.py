@@ -6,8 +6,8 @@ import os
 import pytest
 
 from kit.hba_world import SCSI_ID, HbaWorld
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import hiding
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.xapi.api import XapiFailure

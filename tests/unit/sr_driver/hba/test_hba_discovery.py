@@ -12,8 +12,8 @@ from kit import golden
 from kit.clock import Clock
 from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
 from kit.outcome import resignatured
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import cleanup_journal, hiding, paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi_id_module
 from relvmoiscsi.host.disk.paths import Face

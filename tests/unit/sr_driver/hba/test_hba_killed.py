@@ -23,9 +23,9 @@ from kit.examples import of_each_kind
 from kit.examples import steps as sampled
 from kit.hba_world import HbaWorld
 from kit.outcome import resignatured
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Range
 from relvmoiscsi.host import inherited_lock_fds
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, multipath, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
@@ -46,7 +46,7 @@ STEPS |= {"settle", "take_away", "undo", "_switch_off", "forget_others", "disks"
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
 MODULES = (cleanup_journal, discovery, hiding, inherited_lock_fds, missing, other_luns, scan_module, sm_locks, udev)
 FILES = {module.__file__ for module in MODULES} | {__file__}
-EVERY_KILL, EVERY_SIGTERM = 16, 4  #: a sample takes each so many'th step; of kills, one at each kind of step as well
+EVERY_KILL, EVERY_SIGTERM = 24, 12  #: a sample takes each so many'th step; of writes, one at each kind of step as well
 
 pytestmark = pytest.mark.processes
 
@@ -202,7 +202,8 @@ def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_ho
     steps = first.steps_of(partial(first.call, resignatures))
     assert set(steps) == STEPS | (OF_SUCCESS if resignatures else set())
 
-    for number in of_each_kind(steps, EVERY_KILL, str(resignatures)):
+    sample = takewhile(lambda number: number <= len(steps), sampled(EVERY_KILL, "probe"))
+    for number in of_each_kind(steps, EVERY_KILL, "write") if resignatures else sample:
         host = make_host(str(number))
         step = (number, steps[number - 1])
         assert host.killed_at(number, partial(host.call, resignatures)).split() == steps[:number]

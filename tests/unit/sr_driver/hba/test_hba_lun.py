@@ -10,12 +10,11 @@ import pytest
 
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import Deadline, OutOfTime
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.terminated import Terminated, heeded, pause
+from relvmoiscsi.host.terminated import Terminated, heeded, pause, quietly
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 
