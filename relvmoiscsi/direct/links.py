@@ -238,7 +238,7 @@ def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host
     def look(path: str) -> Optional[str]:
         return scsi_id_at(path, host)
 
-    for user in [*lun_users.users_of(scsi_id, pool, look), *lun_users.made_on(scsi_id, pool)]:
+    for user in lun_users.users_of(scsi_id, pool, look):
         if not user.vdi:
             raise Refused(
                 f"LUN {scsi_id} belongs to the SR {user.sr_name}. If the SR is not needed, forget the SR first."

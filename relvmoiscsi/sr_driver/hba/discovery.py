@@ -85,7 +85,7 @@ class Discovery:
         if self._live and not self._was_noted:
             return
         pool = self._read_pool()  # a failure ends the call here: nothing has come, nothing goes
-        self._is_kept = any(not user.is_own for user in lun_users.all_of(self.scsi_id, pool, self._host_ref))
+        self._is_kept = any(not user.is_own for user in lun_users.users_of(self.scsi_id, pool, here=self._host_ref))
         stack.callback(quietly, "taking away what a scan has brought", self._take_away)
         if not self._was_noted:
             # Of all adapters: the next call may filter others.

@@ -51,7 +51,7 @@ def hidden(adapters: Sequence[hba.Adapter], before: Before) -> ContextManager[No
 
 def is_taken(scsi_id: str, pool: lun_users.Pool, host_ref: str) -> bool:
     """Does the pool have something on the LUN, or this host its root? What is in use is no clone to be named."""
-    if lun_users.all_of(scsi_id, pool, host_ref):
+    if lun_users.users_of(scsi_id, pool, here=host_ref):
         return True
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
 

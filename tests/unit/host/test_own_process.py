@@ -2,6 +2,7 @@
 """Work on a device is given up at the deadline unless it writes; then it is waited for."""
 
 import ctypes
+import fcntl
 import os
 import resource
 import shutil
@@ -205,16 +206,18 @@ def test_who_was_given_up_is_known_until_it_has_ended(stuck):
     stuck.clear()
 
 
-# As SM's flock.py, and as LVM.
-TRIES = """
-import fcntl, sys
-with open(sys.argv[2], "a+") as file:
-    getattr(fcntl, sys.argv[1])(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-"""
-
-
 def is_free(how, path):
-    return subprocess.call([sys.executable, "-c", TRIES, how, str(path)], stderr=subprocess.DEVNULL) == 0
+    """Can another process take the lock, as SM's flock.py ("lockf") or as LVM ("flock")?"""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            with open(str(path), "a+", encoding="ascii") as file:
+                getattr(fcntl, how)(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):

@@ -398,7 +398,7 @@ def test_one_that_this_host_s_sr_has_by_a_name_of_the_kernel_s_stays(host, monke
     pbd = {"SR": "sr", "host": owner, "device_config": {"device": "/dev/sdd"}}
     host.pool = lun_users.Pool({"pbd": pbd}, {"sr": {"type": "ext"}}, {})
     look = {"/dev/sdd": OTHER}.get
-    monkeypatch.setattr(lun_users, "all_of", partial(lun_users.all_of, look=look))
+    monkeypatch.setattr(lun_users, "users_of", partial(lun_users.users_of, look=look))
     host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
 
     host.hold(host.lun())
