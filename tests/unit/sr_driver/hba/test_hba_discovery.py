@@ -38,11 +38,13 @@ class Host:
         self.done, self.mapped, self.dead, self.ids, self.failures = [], [], set(), {}, []
         self.stays, self.noted, self.asked, self.settled, self.hides = {}, None, [], [], {}
         self.locked = set()  #: LUNs that other calls are at
+        self.meanwhile = lambda: None  #: what happens at the moment of a scan
         self.pool = lun_users.Pool({}, {}, {})
 
     def scan(self, places, _deadline):
         self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
         self.hides = self.switches()
+        self.meanwhile()
         for address, disk, *scsi_id in self.mapped:
             self.world.lun(address, disk, scsi_id=(scsi_id or [CLONE])[0])
         return self.failures
@@ -410,26 +412,15 @@ def test_one_that_this_host_s_sr_has_by_a_name_of_the_kernel_s_stays(host, monke
 def test_one_that_the_pool_comes_to_name_during_the_scan_stays(host, failures):
     """An administrator has it mapped and makes an SR on it, or plugs one, at that very moment."""
     host.failures, host.mapped = failures, [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-    scan = host.scan
-
-    def scan_meanwhile(places, deadline):
-        host.pool = with_lun(OTHER)
-        return scan(places, deadline)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "scan", scan_meanwhile)
-        host.hold(host.lun())
+    host.meanwhile = lambda: setattr(host, "pool", with_lun(OTHER))
+    host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
 
 
 def test_while_the_pool_does_not_say_whether_it_has_them_they_stay(host, caplog):
     host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-    scan = host.scan
-
-    def scan_meanwhile(places, deadline):
-        host.pool = None
-        return scan(places, deadline)
+    host.meanwhile = lambda: setattr(host, "pool", None)
 
     def read_pool():
         if host.pool is None:
@@ -437,9 +428,7 @@ def test_while_the_pool_does_not_say_whether_it_has_them_they_stay(host, caplog)
         return host.pool
 
     host.read_pool = read_pool
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "scan", scan_meanwhile)
-        host.hold(host.lun())
+    host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
     assert "xapi does not answer" in caplog.text
@@ -453,16 +442,13 @@ def test_one_behind_a_port_that_logs_in_during_the_scan_stays(host, is_new, stat
     if not is_new:
         host.world.put(rport + "/port_state", state + "\n")
     host.mapped = [("3:0:0:7", "sdc"), (f"1:0:{target}:8", "sdd", OTHER)]
-    scan = host.scan
 
-    def scan_meanwhile(places, deadline):
+    def log_in():
         for name, text in (("port_name", "0x2000020000000c00"), ("scsi_target_id", target), ("port_state", "Online")):
             host.world.put(f"{rport}/{name}", text + "\n")
-        return scan(places, deadline)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "scan", scan_meanwhile)
-        host.hold(host.lun())
+    host.meanwhile = log_in
+    host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 3:0:0:7", "unlock"]
 
@@ -588,15 +574,9 @@ def test_what_a_list_has_brought_is_noted_until_it_is_gone(host, listing, stays)
     assert (host.noted, host.noted_of()) == (there, there if stays else None)
 
 
-def test_what_the_pool_comes_to_name_during_a_list_stays(host, listing, monkeypatch):
+def test_what_the_pool_comes_to_name_during_a_list_stays(host, listing):
     host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-    scan = host.scan
-
-    def scan_meanwhile(places, deadline):
-        host.pool = with_lun(OTHER)
-        return scan(places, deadline)
-
-    monkeypatch.setattr(missing, "scan", scan_meanwhile)
+    host.meanwhile = lambda: setattr(host, "pool", with_lun(OTHER))
 
     listing()
 
