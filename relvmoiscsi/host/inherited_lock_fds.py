@@ -11,21 +11,9 @@ A child that writes may write yet when its parent was killed, and then keeps wha
 lock, so that none of us begins anew, and what hides it. SM and LVM are not to wait for a disk that does not answer.
 """
 
-import fcntl
-import logging
 import os
-import socket
-import stat
-import struct
 from contextlib import contextmanager
 from typing import Dict, Iterator
-
-from relvmoiscsi.host import flock
-
-log = logging.getLogger(__name__)
-
-F_OFD_GETLK, F_OFD_SETLK = 36, 37  #: in Python's fcntl since 3.9
-RECORD_LOCK = "hhqqi4x"  #: struct flock: type, whence, start, length (0: to the end), pid (must be 0)
 
 _noted: Dict[int, bool] = {}  # whether it guards a LUN, by the descriptor
 
@@ -60,27 +48,6 @@ def close_all_but_lun() -> None:
     """The same, but for what guards LUNs."""
     for descriptor in [descriptor for descriptor, guards_lun in _noted.items() if not guards_lun]:
         _close(descriptor)
-
-
-def undo(descriptor: int, path: str = "of a process that was given up") -> None:
-    """Undo the locks on an open file, of whatever kind, or end the connection that is one; for all copies of it."""
-    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as connection:
-            end(connection)
-        return
-    try:
-        fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack(RECORD_LOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
-    except OSError as error:
-        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
-    flock.undo(descriptor, path)
-
-
-def end(connection: socket.socket) -> None:
-    """End a connection that is a lock, for all copies of it."""
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # the server has ended it
 
 
 def _close(descriptor: int) -> None:

@@ -79,8 +79,10 @@ class HbaLun(Lun):
             if not writable:
                 read = partial(_read, nodes, work)
                 return run_in_child(read, self.deadline, "the LUN had been read", only_reads=True)
-            write = partial(_written, nodes, work, self.deadline)
-            answer = run_in_child(write, self.deadline, "the LUN had been read")
+            from relvmoiscsi.sr_driver.rewrite import take_locks  # noqa: PLC0415 - see _load_engine
+
+            write, lock = partial(_written, nodes, work, self.deadline), partial(take_locks, self.deadline)
+            answer = run_in_child(write, self.deadline, "the LUN had been read", lock=lock)
             self.discovery.is_new = True
         return answer
 

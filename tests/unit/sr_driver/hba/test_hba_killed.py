@@ -25,7 +25,6 @@ from kit.hba_world import HbaWorld
 from kit.outcome import resignatured
 from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Range
-from relvmoiscsi.host import inherited_lock_fds
 from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, multipath, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
@@ -42,11 +41,11 @@ CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbb
 MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
 #: the ends of these are steps: something has changed, or is about to
 STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "note", "forget", "look_around", "scan", "_bring", "_noted"}
-STEPS |= {"settle", "take_away", "undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
+STEPS |= {"settle", "take_away", "_undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
-MODULES = (cleanup_journal, discovery, hiding, inherited_lock_fds, missing, other_luns, scan_module, sm_locks, udev)
+MODULES = (cleanup_journal, discovery, hiding, missing, other_luns, scan_module, sm_locks, udev)
 FILES = {module.__file__ for module in MODULES} | {__file__}
-EVERY_KILL, EVERY_SIGTERM = 24, 12  #: a sample takes each so many'th step; of writes, one at each kind of step as well
+EVERY_KILL, EVERY_SIGTERM = 48, 12  #: a sample takes each so many'th step; of writes, one at each kind of step as well
 
 pytestmark = pytest.mark.processes
 
