@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Which descriptors of this process hold locks: for a child that is to have no copies of them.
+"""The descriptors of this process that hold locks: a child closes its copies of them.
 
 A lock ends with the last copy of its descriptor, and a child that hangs in the kernel keeps its copies for longer than
 its parent lives. A parent that ends by itself undoes its locks for all copies; one that is killed does not.
 
-A descriptor is noted once it is open, and forgotten before it is closed, as its number is used again at once. So
-nothing else is closed here.
+A descriptor is noted once it is open, and forgotten before it is closed, as its number is used again at once.
 
-A child that writes may write yet when its parent was killed, and then keeps what guards its LUN, and that alone: its
-lock, so that none of us begins anew, and what hides it. SM and LVM are not to wait for a disk that does not answer.
+A child that writes may still write when its parent was killed. So such a child keeps the lock of its LUN, by which no
+other call begins, and the switch that hides the LUN. It keeps no other lock: SM and LVM are not to wait for a disk that
+does not answer.
 """
 
 import os
@@ -19,18 +19,18 @@ _noted: Dict[int, bool] = {}  # whether it guards a LUN, by the descriptor
 
 
 def note(descriptor: int, guards_lun: bool = False) -> None:
-    """It holds a lock, or is going to."""
+    """The descriptor holds a lock, or is going to."""
     _noted[descriptor] = guards_lun
 
 
 def forget(descriptor: int) -> None:
-    """It is going to be closed."""
+    """The descriptor is going to be closed."""
     _noted.pop(descriptor, None)
 
 
 @contextmanager
 def noted(descriptor: int, guards_lun: bool = False) -> Iterator[None]:
-    """Both; the block does not close it."""
+    """Note the descriptor for the block, which does not close it."""
     note(descriptor, guards_lun)
     try:
         yield
@@ -39,13 +39,13 @@ def noted(descriptor: int, guards_lun: bool = False) -> Iterator[None]:
 
 
 def close_all() -> None:
-    """In a forked child: have no locks of its parent's, which keeps them, and neither uses nor ends them."""
+    """In a forked child: close the copies of all locks, which the parent keeps."""
     for descriptor in list(_noted):
         _close(descriptor)
 
 
 def close_all_but_lun() -> None:
-    """The same, but for what guards LUNs."""
+    """The same, without the locks and switches of LUNs."""
     for descriptor in [descriptor for descriptor, guards_lun in _noted.items() if not guards_lun]:
         _close(descriptor)
 

@@ -14,6 +14,7 @@ not hide why the call failed. The call begins nothing after its deadline; undoin
 """
 
 import logging
+import os
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -26,6 +27,7 @@ from relvmoiscsi.host import terminated
 from relvmoiscsi.host.disk import hiding, multipath, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at
+from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import AskingDevice, Begin, run_in_child
 from relvmoiscsi.host.terminated import quietly
@@ -130,7 +132,8 @@ class HbaLun(Lun):
         if the_map is None and not self.multipathing:
             return [THIS_HOST.node(multipath.single_path(self.scsi_id, disks))]
         first = [the_map.device] if the_map else []
-        return first + [THIS_HOST.node(disk) for disk in disks if disk not in in_map]
+        alone = sorted((disk for disk in disks if disk not in in_map), key=_is_detour)
+        return first + [THIS_HOST.node(disk) for disk in alone]
 
     def _drop_caches(self, _kind: object, error: Optional[BaseException], _trace: object) -> None:
         """Of all disks of the LUN: any of them may have been read. Not where no write has begun."""
@@ -143,6 +146,12 @@ class HbaLun(Lun):
         if self.discovery.is_new:
             seconds = self.deadline.for_cleanup().within(hiding.SHOWN_SECONDS)
             hiding.wait_until_shown(self.scsi_id, seconds, THIS_HOST)
+
+
+def _is_detour(disk: str) -> bool:
+    """Does the path lead to a controller that does not own the LUN? Such a path is slow, or moves the LUN there."""
+    state = text_of(os.path.join(THIS_HOST.sysfs, "block", disk, "device/access_state")).strip()
+    return state not in ("", "active/optimized")  # "": the array has no such states
 
 
 def _nothing() -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The other LUNs that a scan brings: whatever the array has mapped to this host of late.
 
-They are hidden while they are there, and go again. Such a LUN stays where this host or the pool knows it, where another
-call of ours is at it, and where it came with a port that has logged in meanwhile.
+Their disks are hidden, and the call removes them again. Such a LUN stays where this host or the pool knows the LUN,
+where another call of ours works on the LUN, and where the LUN came with a port that has logged in meanwhile.
 """
 
 import logging
@@ -35,10 +35,7 @@ class Before(NamedTuple):
 
 
 def look_around(pool: lun_users.Pool) -> Before:
-    """What a call that was killed has brought, and is hidden still, counts as not there.
-
-    Without SM's LVM lock, what another call has just brought does so as well, and is to go anyway.
-    """
+    """What there is, without the disks that a killed call has brought and left hidden."""
     ports = set(hba.ports_online(hba.adapters()))
     disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
     there = [one for one, disk in disks.items() if disk is None or not hiding.is_stale_hidden(disk)]
@@ -63,12 +60,12 @@ def forget_others(
     host_ref: str,
     deadline: Deadline,
 ) -> None:
-    """Take away the LUNs that are new since then as a whole, but those of the pool, and those a call of ours is at.
+    """Remove the disks of LUNs that are new since `before`, but of LUNs that the pool uses or a call of ours works on.
 
-    A path that came to a LUN with a disk may be one that was down for a moment: nobody would look for it again. What
-    stays, or a kill leaves, is noted for the next call for that LUN. The pool is asked now: somebody may have made an
-    SR on a LUN since, or be at it. And what is behind a port that has logged in since was not brought by the scan, but
-    by the kernel.
+    A new path to a LUN that had a disk stays: the path may have been down for a moment, and nobody would scan for it
+    again. A LUN behind a port that has logged in since stays as well: the kernel has brought it, not the scan. The pool
+    is asked now, as somebody may have made an SR on a LUN since. The clean-up journal tells the next call for a LUN
+    what this call could not remove.
     """
     known = before.known | {scsi_id_of_address(one) or "" for one in before.addresses}
     with ExitStack() as locks:
@@ -103,7 +100,7 @@ def forget_others(
 
 
 def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Pool]:
-    """None while xapi does not say: then whatever came may be somebody's."""
+    """None while xapi does not answer: then any LUN that came may be in use."""
     try:
         return read_pool()
     except RelvmoiscsiError as problem:
@@ -112,7 +109,7 @@ def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Poo
 
 
 def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
-    """Those of the LUNs that are noted now. The entry that an earlier call has left stays, and is no part of this."""
+    """The LUNs with a new entry in the clean-up journal. The entry that an earlier call has left stays."""
     noted = []
     for scsi_id in luns:
         if cleanup_journal.read(scsi_id) is None:
@@ -122,7 +119,7 @@ def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
 
 
 def _by_lun(addresses: Iterable[str]) -> Dict[str, List[str]]:
-    """The addresses by SCSIid. What has none is no clone that could be named, and left out."""
+    """The addresses by SCSIid, without those of LUNs that have none: no call can name such a LUN."""
     found: Dict[str, List[str]] = {}
     for address in addresses:
         scsi_id = scsi_id_of_address(address)

@@ -15,6 +15,7 @@ from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.terminated import Terminated, heeded, pause, quietly
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 
@@ -207,6 +208,18 @@ def test_caches_are_dropped_where_a_write_may_have_begun(said, step, error):
         raise error("It fails at work.")
 
     assert ("drop caches" in said) == (error is Refused)
+
+
+def test_the_paths_to_the_controller_that_owns_the_lun_come_first(said, monkeypatch, tmp_path):
+    for disk, state in (("sdb", "active/non-optimized"), ("sdc", "active/optimized")):
+        (tmp_path / f"sys/block/{disk}/device").mkdir(parents=True)
+        (tmp_path / f"sys/block/{disk}/device/access_state").write_text(state + "\n")
+    host = Host(str(tmp_path))
+    monkeypatch.setattr(lun_module, "THIS_HOST", host)
+
+    nodes = lun_of(said, multipathing=True)._nodes(["sdb", "sdc", "sdd"], to_write=False)
+
+    assert nodes == [host.node(disk) for disk in ("sdc", "sdd", "sdb")]
 
 
 class Opened:
