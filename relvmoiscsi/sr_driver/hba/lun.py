@@ -164,8 +164,8 @@ def _load_engine() -> None:
 
 
 def _read(nodes: Sequence[str], work: Work, _begin: Begin) -> str:
-    with ExitStack() as stack:
-        return work(_opened(nodes, stack, partial(open_device, writable=False)))
+    with _opened(nodes, partial(open_device, writable=False)) as device:
+        return work(device)
 
 
 def _written(nodes: Sequence[str], work: Work, deadline: Deadline, begin: Begin) -> str:
@@ -174,19 +174,21 @@ def _written(nodes: Sequence[str], work: Work, deadline: Deadline, begin: Begin)
     def open_one(node: str) -> ContextManager[Device]:
         return open_device(node, writable=True, lock_timeout=waiting(deadline, LOCK_SECONDS))
 
-    with ExitStack() as stack:
-        return work(AskingDevice(_opened(nodes, stack, open_one), begin))
+    with _opened(nodes, open_one) as device:
+        return work(AskingDevice(device, begin))
 
 
-def _opened(nodes: Sequence[str], stack: ExitStack, open_one: Callable[[str], ContextManager[Device]]) -> Device:
+@contextmanager
+def _opened(nodes: Sequence[str], open_one: Callable[[str], ContextManager[Device]]) -> Iterator[Device]:
     """The LUN through these nodes, without those that have gone. Raises NotFound when all have."""
     opened: List[Device] = []
     gone: List[NotFound] = []
-    for node in nodes:
-        try:
-            opened.append(stack.enter_context(open_one(node)))
-        except NotFound as problem:
-            gone.append(problem)
-    if not opened:
-        raise gone[0]
-    return paths.Failover(opened)
+    with ExitStack() as stack:
+        for node in nodes:
+            try:
+                opened.append(stack.enter_context(open_one(node)))
+            except NotFound as problem:
+                gone.append(problem)
+        if not opened:
+            raise gone[0]
+        yield paths.Failover(opened)
