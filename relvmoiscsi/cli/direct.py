@@ -13,7 +13,7 @@ from relvmoiscsi.direct.links import Status
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused, RelvmoiscsiError, UsageError, in_state
 from relvmoiscsi.formats.lvm.owner import read_owner
 from relvmoiscsi.host.config_file import NOT_CHANGED, only_one, read_config, replace_config
-from relvmoiscsi.host.disk import multipath, own_maps, udev
+from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.lun_users import read_pool
@@ -137,8 +137,6 @@ def _checked_device(entry: Entry, has_multipathing: bool, is_new: bool, notes: L
     before = multipath.look(entry.scsi_id, HOST)
     if not disks and not before.had_map:
         return ""
-    if before.had_map:
-        own_maps.hand_over(entry.scsi_id, HOST)  # one that a killed call has left is the direct LUN's from now on
     if before.had_map or not has_multipathing:
         device = direct.device_of(entry.scsi_id, HOST)
         _check_device(device, is_new, notes)

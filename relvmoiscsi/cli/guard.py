@@ -30,7 +30,7 @@ from relvmoiscsi.cli.device_word import is_url
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.disk.claim import stat_path
+from relvmoiscsi.host.disk.exclusive import stat_path
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks

@@ -14,7 +14,7 @@ from relvmoiscsi.cli.device_word import is_url
 from relvmoiscsi.cli.over_iscsi import opened_url
 from relvmoiscsi.device import Range
 from relvmoiscsi.host.disk import scsi_id
-from relvmoiscsi.host.disk.block_device import HostDevice, data_ranges, open_device
+from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 from relvmoiscsi.host.disk.block_device import same_device as same_path
 from relvmoiscsi.host.disk.scsi_id import Hardware
 from relvmoiscsi.iscsi.url import parse_url
@@ -58,7 +58,7 @@ def hardware_of(device: "Opened") -> Hardware:
 
 def ranges_with_data(device: "Opened") -> List[Range]:
     """The stretches that may hold data: what a sparse image file has allocated, all of any other device."""
-    return data_ranges(device) if isinstance(device, HostDevice) else [Range(0, device.size_bytes)]
+    return device.data_ranges() if isinstance(device, HostDevice) else [Range(0, device.size_bytes)]
 
 
 def is_same(word: str, other: str) -> bool:

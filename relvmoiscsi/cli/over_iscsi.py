@@ -23,10 +23,10 @@ from typing import Callable, ContextManager, Dict, Iterator, List, NamedTuple, O
 
 from relvmoiscsi.cli import guard
 from relvmoiscsi.cli.output import say
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, NotFound, Refused, RelvmoiscsiError, UsageError
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.locks import sm_locks

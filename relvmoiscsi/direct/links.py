@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 from relvmoiscsi.direct.config import Entry, read_section
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, RelvmoiscsiError
 from relvmoiscsi.host.config_file import read_config
-from relvmoiscsi.host.disk import holders, multipath, udev
+from relvmoiscsi.host.disk import hiding, holders, multipath, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_at, scsi_id_of_disk
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -238,7 +238,7 @@ def check_no_user(scsi_id: str, pool: lun_users.Pool, link: str = "", host: Host
     def look(path: str) -> Optional[str]:
         return scsi_id_at(path, host)
 
-    for user in [*lun_users.users_of(scsi_id, pool, look), *lun_users.made_on(scsi_id, pool)]:
+    for user in lun_users.users_of(scsi_id, pool, look):
         if not user.vdi:
             raise Refused(
                 f"LUN {scsi_id} belongs to the SR {user.sr_name}. If the SR is not needed, forget the SR first."
@@ -340,7 +340,7 @@ def status_of(entry: Entry, look: Looker, host: Host = THIS_HOST) -> Status:
         return found._replace(is_linked=True)
     if leads:
         return found._replace(problem=f"{link_of(entry.name, host)} leads to {leads}.")
-    if udev.is_hidden(device, host):
+    if hiding.is_hidden(device, host):
         return found._replace(problem="relvmoiscsi is giving the LUN new identities.")
     try:
         check_content(device, look, host)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The file /etc/relvmoiscsi.conf: its sections, and how it is changed.
 
-An INI file, read line by line and not by configparser: the file is the administrator's, so whatever is not the line in
-question stays as it is, byte for byte. Where every line is well-formed, configparser reads the same (a test has it do
-so).
+An INI file. Not read by configparser, which raises for a whole file where one line is wrong, and tells no line numbers:
+the file is the administrator's, so a change of one line keeps every other byte. Where every line is well-formed,
+configparser reads the same, as a test shows.
 """
 
 import logging

@@ -1,48 +1,36 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""Which descriptors of this process hold locks: for a child that is to have no copies of them.
+"""The descriptors of this process that hold locks: a child closes its copies of them.
 
 A lock ends with the last copy of its descriptor, and a child that hangs in the kernel keeps its copies for longer than
 its parent lives. A parent that ends by itself undoes its locks for all copies; one that is killed does not.
 
-A descriptor is noted once it is open, and forgotten before it is closed, as its number is used again at once. So
-nothing else is closed here.
+A descriptor is noted once it is open, and forgotten before it is closed, as its number is used again at once.
 
-A child that writes may write yet when its parent was killed, and then keeps what guards its LUN, and that alone: its
-lock, so that none of us begins anew, and what hides it. SM and LVM are not to wait for a disk that does not answer.
+A child that writes may still write when its parent was killed. So such a child keeps the lock of its LUN, by which no
+other call begins, and the switch that hides the LUN. It keeps no other lock: SM and LVM are not to wait for a disk that
+does not answer.
 """
 
-import fcntl
-import logging
 import os
-import socket
-import stat
-import struct
 from contextlib import contextmanager
 from typing import Dict, Iterator
-
-from relvmoiscsi.host import flock
-
-log = logging.getLogger(__name__)
-
-F_OFD_GETLK, F_OFD_SETLK = 36, 37  #: in Python's fcntl since 3.9
-RECORD_LOCK = "hhqqi4x"  #: struct flock: type, whence, start, length (0: to the end), pid (must be 0)
 
 _noted: Dict[int, bool] = {}  # whether it guards a LUN, by the descriptor
 
 
 def note(descriptor: int, guards_lun: bool = False) -> None:
-    """It holds a lock, or is going to."""
+    """The descriptor holds a lock, or is going to."""
     _noted[descriptor] = guards_lun
 
 
 def forget(descriptor: int) -> None:
-    """It is going to be closed."""
+    """The descriptor is going to be closed."""
     _noted.pop(descriptor, None)
 
 
 @contextmanager
 def noted(descriptor: int, guards_lun: bool = False) -> Iterator[None]:
-    """Both; the block does not close it."""
+    """Note the descriptor for the block, which does not close it."""
     note(descriptor, guards_lun)
     try:
         yield
@@ -51,36 +39,15 @@ def noted(descriptor: int, guards_lun: bool = False) -> Iterator[None]:
 
 
 def close_all() -> None:
-    """In a forked child: have no locks of its parent's, which keeps them, and neither uses nor ends them."""
+    """In a forked child: close the copies of all locks, which the parent keeps."""
     for descriptor in list(_noted):
         _close(descriptor)
 
 
 def close_all_but_lun() -> None:
-    """The same, but for what guards LUNs."""
+    """The same, without the locks and switches of LUNs."""
     for descriptor in [descriptor for descriptor, guards_lun in _noted.items() if not guards_lun]:
         _close(descriptor)
-
-
-def undo(descriptor: int, path: str = "of a process that was given up") -> None:
-    """Undo the locks on an open file, of whatever kind, or end the connection that is one; for all copies of it."""
-    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as connection:
-            end(connection)
-        return
-    try:
-        fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack(RECORD_LOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
-    except OSError as error:
-        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
-    flock.undo(descriptor, path)
-
-
-def end(connection: socket.socket) -> None:
-    """End a connection that is a lock, for all copies of it."""
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # the server has ended it
 
 
 def _close(descriptor: int) -> None:

@@ -18,10 +18,10 @@ from functools import partial
 from glob import escape, glob
 from typing import List, NamedTuple, Optional, Tuple
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
-from relvmoiscsi.host.deadline import Deadline
+from relvmoiscsi.host.disk import hiding, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk import udev
 from relvmoiscsi.host.files import text_of
 from relvmoiscsi.host.own_process import run_parallel
 from relvmoiscsi.host.this_host import THIS_HOST, Host
@@ -85,7 +85,7 @@ def _is_shown(scsi_id: str, paths: int, limit: Deadline, host: Host) -> bool:
     except RelvmoiscsiError as error:
         log.debug("%s", error)
         return False
-    return udev.wait_until_shown(scsi_id, limit.left, host)
+    return hiding.wait_until_shown(scsi_id, limit.left, host)
 
 
 def offload_hint(iqn: str, host: Host = THIS_HOST) -> str:

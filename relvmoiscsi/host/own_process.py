@@ -8,14 +8,13 @@ no signal, and a process with such a thread does not end either.
     yes, if there is time  --------->
     waits for the end                 writes to the end, whatever the time is
 
-There is no way back to the time before the first write, so what has begun is waited for. What was given up before is
-killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as well,
-unless it hangs. So the locks that it takes it lends, and has none itself: they are undone here, or end with this
-process, lest others wait for them until its disk answers. Of the locks of this process it has at most those of its LUN.
-A SIGTERM is for this process to heed (terminated.py).
+There is no way back to the time before the first write, so what has begun is waited for. A child that was given up
+before is killed, and has written nothing: it is gone as soon as the kernel lets go of it. It dies with this process as
+well, unless it hangs. A child that hangs would keep its locks for as long. So this process takes the locks that the
+work asks for (`in_call`), and a child has at most the locks of its LUN. This process alone heeds a SIGTERM
+(terminated.py).
 """
 
-import array
 import ctypes
 import json
 import logging
@@ -23,35 +22,33 @@ import math
 import os
 import select
 import signal
-import socket
-import stat
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from contextlib import ExitStack, contextmanager
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
+from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import inherited_lock_fds, terminated
-from relvmoiscsi.host.deadline import NOT_BEGUN, Deadline
 
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1  # Linux uapi: linux/prctl.h
 _REAP_MILLISECONDS = 1000
-_YES, _NO = b"y", b"n"
-_MAY_I_WRITE, _UNDO = "?", "u"  # what a child asks
+_MAY_I_WRITE, _LOCK, _UNLOCK = b"?", b"l", b"u"  #: how what a child asks begins; its result is JSON
 _LONGEST_POLL = 1 << 30  # milliseconds
 _MAYBE_BEGUN = "The LUN may hold an unfinished resignature; the same call again finishes it."
 
 Begin = Callable[[], None]
+#: takes the locks that a text names; the text is the caller's own
+Lock = Callable[[str], ContextManager[object]]
 #: of work that is done beside other work: what it gives, or why it gives nothing
 Outcome = Union[str, RelvmoiscsiError]
 
 _AT_ONCE = 64  #: processes; a host may have thousands of disks
-_MOST_LENT = 16  # descriptors at a time
-_INT = array.array("i").itemsize
 
 _parent: Optional["_Parent"] = None  # in a child
 _given_up: List[int] = []  # processes that had not ended then
+_kept: List[ExitStack] = []  # locks of children that still write: they end with this process
 
 
 def still_there() -> List[int]:
@@ -91,66 +88,63 @@ class AskingDevice(Device):
 
 
 @contextmanager
-def lending() -> Iterator[Callable[[Sequence[int]], None]]:
-    """In a child: a function that takes the descriptors of locks which the block has taken.
+def in_call(lock: Lock, what: str) -> Iterator[None]:
+    """Hold the locks `lock(what)` while the block runs; in a child its parent holds them, by the same function.
 
-    They are the other process's alone from then on, which undoes them when the block ends, after what the block does to
-    release them; here are other descriptors of the same files in their place. Elsewhere nothing is done.
+    Raises in a child Refused for whatever RelvmoiscsiError the parent's function raises.
     """
-    try:
-        yield _lend
-    finally:
-        if _parent is not None:
-            _ask(_parent, _UNDO)
-
-
-def _lend(descriptors: Sequence[int]) -> None:
-    if _parent is None or not descriptors:
+    if _parent is None:
+        with lock(what):
+            yield
         return
-    rights = array.array("i", descriptors).tobytes()
-    _parent.lending.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    for descriptor in descriptors:
-        is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
-        other = os.open(os.devnull if is_socket else f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        os.dup2(other, descriptor, inheritable=False)
-        os.close(other)
+    answer = _ask(_parent, _LOCK + what.encode("ascii"))
+    if "error" in answer:
+        raise Refused(*answer["error"]).in_state(answer["state"])
+    try:
+        yield
+    finally:
+        _ask(_parent, _UNLOCK)
 
 
 class _Parent(NamedTuple):
     """How a child reaches its parent."""
 
-    lending: socket.socket
     tell: int  #: a descriptor to write to
     hear: int  #: one to read from
 
 
-def _ask(parent: _Parent, question: str) -> bool:
-    """May I? Not when nobody answers."""
+def _ask(parent: _Parent, question: bytes) -> Dict[str, Any]:
+    """The parent's answer. Raises _Stop when nobody answers."""
     try:
         _tell(parent.tell, question)
-        return os.read(parent.hear, 1) == _YES
-    except OSError:  # it is not interested any more
-        return False
+        line = _line(parent.hear, None)
+    except OSError as error:  # the parent is not interested any more
+        raise _Stop from error
+    if not line:
+        raise _Stop
+    answer: Dict[str, Any] = json.loads(line.decode("ascii"))
+    return answer
 
 
 class _Child(NamedTuple):
     pid: int
-    lent: socket.socket  #: where copies of the descriptors of its locks come
-    locks: List[int]  #: those that have come
     answers: int  #: a descriptor to read from
     orders: int  #: one to write to
 
 
-def run_in_child(work: Callable[[Begin], str], deadline: Deadline, what: str, only_reads: bool = False) -> str:
+def run_in_child(
+    work: Callable[[Begin], str], deadline: Deadline, what: str, only_reads: bool = False, lock: Optional[Lock] = None
+) -> str:
     """What `work` gives, done in a process of its own; it calls its argument before its first write.
 
     Raises OutOfTime when the deadline passes before that; RelvmoiscsiError with the message, key and state of the one
     that `work` raised; RuntimeError for any other exception there, which is logged there. `what` is what was given up,
     such as "the LUN was read". Work that `only_reads` has no part in the locks of this process; other work has in those
-    of LUNs, as a write that hangs may come to pass when this process is gone.
+    of LUNs, as a write that hangs may come to pass when this process is gone. `lock` is what the work gives `in_call`.
     """
     child: Optional[_Child] = None
     begun = False
+    locks = ExitStack()
     try:
         child = _fork(work, guards_lun=not only_reads)
         while True:
@@ -158,38 +152,51 @@ def run_in_child(work: Callable[[Begin], str], deadline: Deadline, what: str, on
             if line is None:
                 _kill(child.pid)
                 raise deadline.over(what)
-            if line == _UNDO.encode("ascii"):
-                _undo_locks(child)
-                os.write(child.orders, _YES)
-                continue
-            if line != _MAY_I_WRITE.encode("ascii"):
+            if line.startswith(_LOCK) and lock is not None:
+                _answer(child, _locked(locks, lock, line[len(_LOCK) :].decode("ascii")))
+            elif line == _UNLOCK:
+                locks.close()
+                _answer(child, {})
+            elif line == _MAY_I_WRITE:
+                if not deadline.has_passed:
+                    terminated.heed_no_longer()
+                    begun = True
+                _answer(child, {"yes": begun})
+                if not begun:
+                    raise deadline.over("the first write to the LUN")
+            else:
                 return _result(line, begun)
-            _take_locks(child)  # on their way they would be nobody's, for whoever waits and looks
-            if not deadline.has_passed:
-                terminated.heed_no_longer()
-                begun = True
-            os.write(child.orders, _YES if begun else _NO)
-            if not begun:
-                raise deadline.over("the first write to the LUN")
     except terminated.Terminated:
         if child is not None:
             _kill(child.pid)
         raise
     finally:
         if child is not None:
-            _part_with(child, begun)
+            _close(child)
+            _reap([child.pid])
+            if begun and child.pid in _given_up:
+                _kept.append(locks)  # the child still writes, and this process is about to end
+            else:
+                locks.close()
 
 
-def _part_with(child: _Child, begun: bool) -> None:
-    """The end of it, whether or not it has ended."""
-    os.close(child.answers)
-    os.close(child.orders)
-    _reap([child.pid])
-    if begun and child.pid in _given_up:
-        child.lent.detach()  # it still writes, and this process is about to end: the locks go with it
-    else:
-        _undo_locks(child)
-        child.lent.close()
+def _answer(child: _Child, answer: Dict[str, Any]) -> None:
+    try:
+        _tell(child.orders, json.dumps(answer).encode("ascii"))
+    except BrokenPipeError:
+        pass  # the child has ended, which its other pipe tells
+
+
+def _locked(locks: ExitStack, lock: Lock, what: str) -> Dict[str, Any]:
+    try:
+        locks.enter_context(lock(what))
+    except RelvmoiscsiError as error:
+        return _as_json(error)
+    return {}
+
+
+def _as_json(error: RelvmoiscsiError) -> Dict[str, Any]:
+    return {"error": [error.message, error.sm_key], "state": error.disk_state}
 
 
 def run_parallel(works: Sequence[Callable[[], str]], deadline: Deadline, what: str) -> List[Outcome]:
@@ -260,7 +267,6 @@ def _killed(children: Sequence[_Child]) -> List[int]:
 def _close(child: _Child) -> None:
     os.close(child.answers)
     os.close(child.orders)
-    child.lent.close()
 
 
 def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
@@ -270,30 +276,27 @@ def _fork(work: Callable[[Begin], str], guards_lun: bool) -> _Child:
     """
     answers, tell = os.pipe()
     hear, orders = os.pipe()
-    lent, lending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     here = os.getpid()
     pid = os.fork()
     if pid:
         os.close(tell)
         os.close(hear)
-        lending.close()
-        return _Child(pid, lent, [], answers, orders)
+        return _Child(pid, answers, orders)
     try:
         terminated.heed_no_longer()
         os.close(answers)
         os.close(orders)
-        lent.close()
         global _parent  # noqa: PLW0603 - of this process, which does nothing else
-        _parent = _Parent(lending, tell, hear)
+        _parent = _Parent(tell, hear)
         if guards_lun:
             inherited_lock_fds.close_all_but_lun()
         else:
             inherited_lock_fds.close_all()
         _part_from(here)
-        _tell(tell, json.dumps(_done(work, _parent)))
+        _tell(tell, json.dumps(_done(work, _parent)).encode("ascii"))
     finally:
         os._exit(0)  # nothing of what this process was in the middle of is its own to end
-    return _Child(0, lent, [], -1, -1)  # not reached
+    return _Child(0, -1, -1)  # not reached
 
 
 def _part_from(parent: int) -> None:
@@ -308,13 +311,13 @@ def _part_from(parent: int) -> None:
 
 def _done(work: Callable[[Begin], str], parent: _Parent) -> Dict[str, Any]:
     def begin() -> None:
-        if not _ask(parent, _MAY_I_WRITE):
+        if not _ask(parent, _MAY_I_WRITE)["yes"]:
             raise _Stop
 
     try:
         return {"value": work(begin)}
     except RelvmoiscsiError as error:
-        return {"error": [error.message, error.sm_key], "state": error.disk_state}
+        return _as_json(error)
     except _Stop:
         return {}  # nobody asks
     except BaseException as error:
@@ -322,8 +325,8 @@ def _done(work: Callable[[Begin], str], parent: _Parent) -> Dict[str, Any]:
         return {"bug": repr(error)}
 
 
-def _tell(descriptor: int, text: str) -> None:
-    data = text.encode("ascii") + b"\n"
+def _tell(descriptor: int, line: bytes) -> None:
+    data = line + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
 
@@ -362,32 +365,6 @@ def _result(line: bytes, begun: bool) -> str:
         raise RuntimeError(answer["bug"])
     problem = "The process that worked on the LUN was ended from outside."
     raise Refused(problem, "SMGeneral").in_state(_MAYBE_BEGUN if begun else NOT_BEGUN)
-
-
-def _undo_locks(child: _Child) -> None:
-    """Those of a process that has not written and will not; it may hang with them in a disk that does not answer."""
-    _take_locks(child)
-    while child.locks:
-        descriptor = child.locks.pop(0)
-        inherited_lock_fds.undo(descriptor)
-        inherited_lock_fds.forget(descriptor)
-        os.close(descriptor)
-
-
-def _take_locks(child: _Child) -> None:
-    """Those that it has lent so far."""
-    flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-    while True:
-        try:
-            data, ancillary, _, _ = child.lent.recvmsg(1, socket.CMSG_SPACE(_MOST_LENT * _INT), flags)
-        except BlockingIOError:
-            return  # it is still there, and has lent no more
-        if not data:
-            return
-        for _level, _kind, rights in ancillary:
-            for descriptor in array.array("i", rights):
-                inherited_lock_fds.note(descriptor)
-                child.locks.append(descriptor)
 
 
 def _kill(pid: int) -> None:

@@ -21,6 +21,7 @@ import math
 import re
 from typing import Dict, NamedTuple, Optional, Sequence
 
+from relvmoiscsi.deadline import DEFAULT_SECONDS
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused
 from relvmoiscsi.host.config_file import (
     KEY_VALUE,
@@ -32,7 +33,6 @@ from relvmoiscsi.host.config_file import (
     said,
     settings_of,
 )
-from relvmoiscsi.host.deadline import DEFAULT_SECONDS
 from relvmoiscsi.host.this_host import THIS_HOST
 
 log = logging.getLogger(__name__)

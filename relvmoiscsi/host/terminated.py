@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SIGTERM: what `kill` sends, and a service manager to all that a service has started.
 
-For a call of the driver it is an exception, so that the host is left as after a failure. It comes where the call waits,
-for a program, a lock or an answer, and nowhere else: not between the taking of a lock and the block that gives it back.
-It is not heeded while things are taken back, nor from the first write to a LUN on: what has begun goes on to its end.
+A call of the driver takes SIGTERM for an exception, so that the host is left as after a failure. The exception comes
+where the call waits for a program, a lock or an answer, and nowhere else: not between the taking of a lock and the
+block that releases the lock. The call ignores SIGTERM during its clean-up (`quietly`), and from the first write to a
+LUN on: what has begun goes on to its end. `leave` is the end of a program of ours, once its answer is out.
 """
 
+import logging
+import os
 import signal
+import sys
 import threading
 import time
 from _thread import get_ident
 from contextlib import contextmanager
-from typing import Any, Iterator, NoReturn
+from typing import Any, Callable, Iterator, NoReturn
+
+from relvmoiscsi.errors import RelvmoiscsiError
+
+log = logging.getLogger(__name__)
 
 
 class Terminated(BaseException):
@@ -90,6 +98,32 @@ def put_off() -> Iterator[None]:
         yield
     finally:
         _State.put_off = before
+
+
+def quietly(what: str, action: Callable[[], object]) -> None:
+    """Clean up: a failure, even a bug, is logged and hides nothing that was written. A SIGTERM waits for the end."""
+    try:
+        with put_off():
+            action()
+    except (RelvmoiscsiError, OSError) as error:
+        log.error("%s failed: %s", what, error)
+    except Exception:
+        log.exception("%s failed, by a bug", what)
+
+
+def leave(status: int, end: Callable[[int], object] = os._exit) -> None:
+    """End this process with an exit status, without Python's own end, which takes 200 modules apart for nothing.
+
+    For the programs that the package installs. Where the rest of the output cannot be written, Python ends the process
+    and says so in its way.
+    """
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # a daemon may have none
+                stream.flush()
+    except (OSError, ValueError):
+        sys.exit(status)
+    end(status)
 
 
 def _on_sigterm(_number: int, _frame: Any) -> None:

@@ -3,8 +3,8 @@
 
 import logging
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import in_state
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.settings import deadline_seconds
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi

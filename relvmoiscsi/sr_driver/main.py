@@ -8,8 +8,7 @@ from typing import Sequence, TextIO, Tuple
 from relvmoiscsi import __version__
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.sm_log import SmLogHandler
-from relvmoiscsi.host.xml_text import xml_safe
+from relvmoiscsi.host.sm_log import SmLogHandler, xml_safe
 from relvmoiscsi.sr_driver import protocol
 from relvmoiscsi.sr_driver.codes import (
     GENERIC_EXCEPTION,
@@ -53,7 +52,7 @@ def main(argv: Sequence[str], transport: Transport = ISCSI) -> int:
 
 
 def _told_to_end() -> RelvmoiscsiError:
-    from relvmoiscsi.host.deadline import NOT_BEGUN  # noqa: PLC0415 - what the words alone refuse needs nothing of it
+    from relvmoiscsi.deadline import NOT_BEGUN  # noqa: PLC0415 - what the words alone refuse needs nothing of it
 
     problem = "The call was ended from outside (SIGTERM), by `kill` or as a service was restarted."
     return Refused(problem, "SRUnavailable").in_state(NOT_BEGUN)

@@ -11,16 +11,15 @@ from functools import partial
 from typing import List, Sequence, Tuple
 
 from relvmoiscsi import engine
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import Lun, databases, is_of_another_lun, saved
 from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.xapi.api import Xapi
-from relvmoiscsi.host.xml_text import escaped
-from relvmoiscsi.sr_driver.protocol import Call
+from relvmoiscsi.sr_driver.protocol import Call, escaped
 from relvmoiscsi.sr_driver.transport import Transport, Wanted
 
 MOST_VDIS = 1500  #: xapi keeps an answer in its database: 64 KiB

@@ -8,11 +8,11 @@ call that gives nothing exactly <nil/>.
 Source: xen-api ocaml/xapi/sm_exec.ml, ocaml/libs/http-lib/xMLRPC.ml.
 """
 
+import xmlrpc.client
 from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.xapi import xml_rpc
-from relvmoiscsi.host.xml_text import xml_safe
+from relvmoiscsi.host.sm_log import xml_safe
 
 
 class Call(NamedTuple):
@@ -32,9 +32,11 @@ def parse_call(text: str) -> Call:
     if "<!" in text:  # xapi writes no document type; where one comes with entities, they could fill the memory
         raise UsageError("The argument is no XML-RPC call of xapi: it has a declaration.", "BadRequest")
     try:
-        method, params = xml_rpc.parse_call(text)
-    except ValueError as error:
-        raise UsageError(f"The argument is no XML-RPC call: {error}.", "BadRequest") from error
+        params, method = xmlrpc.client.loads(text)
+    except Exception as error:
+        raise UsageError(f"The argument is no XML-RPC call: {error or type(error).__name__}.", "BadRequest") from error
+    if method is None:
+        raise UsageError("The argument is no XML-RPC call: it names no method.", "BadRequest")
     if len(params) != 1 or not isinstance(params[0], dict):
         raise UsageError("The XML-RPC call has no struct as its only parameter.", "BadRequest")
     members: Dict[str, Any] = params[0]
@@ -58,11 +60,16 @@ def _string(members: Mapping[str, Any], name: str) -> str:
 
 
 def string_response(text: str) -> str:
-    return xml_rpc.response_text(xml_safe(text))
+    return xmlrpc.client.dumps((xml_safe(text),), methodresponse=True)
 
 
 def fault_response(code: int, text: str) -> str:
-    return xml_rpc.fault_text(code, xml_safe(text))
+    return xmlrpc.client.dumps(xmlrpc.client.Fault(code, xml_safe(text)))
+
+
+def escaped(text: str) -> str:
+    """The text as it stands between two tags."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def usage(argv: Sequence[str]) -> str:

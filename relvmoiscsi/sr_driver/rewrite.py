@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """New identities for a LUN at hand, whatever an earlier call has left of it."""
 
+import json
 import logging
 import os
 from contextlib import ExitStack, contextmanager
-from typing import Callable, Iterator, List, NamedTuple, Optional
+from functools import partial
+from typing import Callable, Iterator, NamedTuple, Optional
 
 from relvmoiscsi import engine, procedure, report
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Device
 from relvmoiscsi.engine import AlreadyDone, Lun, Mark, Prepared, ResignatureRequest, Result, Run, notes
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, in_state
 from relvmoiscsi.formats.identity import IdMap
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
-from relvmoiscsi.host.own_process import lending
+from relvmoiscsi.host.own_process import in_call
 from relvmoiscsi.wording import human_size
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,18 @@ class Locks(NamedTuple):
 
     of_lvm: bool = True  #: LVM's own, of both names of the volume group
     of_sm: bool = True  #: SM's LVM lock; False as well where whoever waits for this holds it
+
+
+@contextmanager
+def take_locks(deadline: Deadline, wanted: str) -> Iterator[None]:
+    """Hold the locks that a `_SmLog` asks for: `Locks` with the names of the volume groups, as JSON."""
+    of_sm, vg_names = json.loads(wanted)
+    with ExitStack() as held:
+        if of_sm:
+            held.enter_context(sm_locks.lvm_lock(timeout=waiting(deadline, VG_LOCK_SECONDS)))
+        if vg_names is not None:
+            held.enter_context(lvm_locks(vg_names, timeout=waiting(deadline, VG_LOCK_SECONDS)))
+        yield
 
 
 def resignatured(
@@ -110,20 +124,9 @@ class _SmLog(procedure.Voice):
 
     @contextmanager
     def locks(self, run: Run) -> Iterator[None]:
-        """SM's LVM lock and LVM's own, on both names of the volume group, where LVM sees the LUN.
-
-        They are lent to whoever waits for this process, and end with it: the LUN may not answer.
-        """
-        with ExitStack() as held:
-            lend = held.enter_context(lending())
-            descriptors: List[int] = []
-            if self._locks.of_sm:
-                seconds = waiting(self._deadline, VG_LOCK_SECONDS)
-                descriptors += held.enter_context(sm_locks.lvm_lock(timeout=seconds))
-            if self._locks.of_lvm:
-                seconds = waiting(self._deadline, VG_LOCK_SECONDS)
-                descriptors += held.enter_context(lvm_locks(engine.vg_names(run), timeout=seconds)).descriptors
-            lend(descriptors)
+        """SM's LVM lock and LVM's own, on both names of the volume group, where LVM sees the LUN."""
+        wanted = json.dumps([self._locks.of_sm, list(engine.vg_names(run)) if self._locks.of_lvm else None])
+        with in_call(partial(take_locks, self._deadline), wanted):
             with in_state(NOTHING_WRITTEN):
                 self._verify()
             yield

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional
 from relvmoiscsi.errors import NOTHING_WRITTEN, UsageError
 
 if TYPE_CHECKING:  # they are slow to import, and a call may end with its words
+    from relvmoiscsi.deadline import Deadline
     from relvmoiscsi.device import Device
-    from relvmoiscsi.host.deadline import Deadline
 
 #: what a call does with a LUN; it gives the text of the answer
 Work = Callable[["Device"], str]

@@ -24,12 +24,12 @@ TESTS = Path(__file__).resolve().parent
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 #: What every room may import from.
-BASE = ("errors", "device", "vpd", "scsi_id_text", "wording", "__init__")
+BASE = ("errors", "deadline", "device", "vpd", "scsi_id_text", "wording", "__init__")
 
 #: What else a room of the package, or a module at its top, may import from. Imports point one way:
 #:
 #:     cli, sr_driver -> direct, doctor, report -> procedure -> engine -> resignature -> formats -> device, errors
-#:     cli, sr_driver -> direct, doctor -> host, iscsi -> deadline, device, errors
+#:     cli, sr_driver -> direct, doctor -> host, iscsi -> device, errors
 #:     cli -> pool -> formats, host
 #:     plugin -> plugin_targets, cli, report, engine
 #:     plugin_targets -> cli, sr_driver, iscsi
@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "cli": ("direct", "doctor", "pool", "report", "procedure", "engine", "formats", "host", "iscsi"),
     "sr_driver": ("direct", "doctor", "report", "procedure", "engine", "formats", "host", "iscsi"),
     "plugin": ("plugin_targets", "cli", "report", "engine", "formats", "host"),
-    "plugin_targets": ("cli", "sr_driver", "host", "iscsi", "deadline"),
+    "plugin_targets": ("cli", "sr_driver", "host", "iscsi"),
     "direct": ("host",),
     "doctor": ("direct", "host"),
     "pool": ("formats", "host"),
@@ -47,8 +47,8 @@ MAY_IMPORT = {
     "engine": ("resignature", "formats"),
     "resignature": ("formats",),
     "formats": (),
-    "host": ("deadline",),
-    "iscsi": ("deadline",),
+    "host": (),
+    "iscsi": (),
     "deadline": (),
     "vpd": (),
     "scsi_id_text": (),

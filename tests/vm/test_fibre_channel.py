@@ -18,7 +18,7 @@ from kit.lab.guest import sg3_rules
 from kit.lab.xapi import TOP, Call, chosen
 from kit.pool import client
 from kit.pool.simulator import DRIVERS, sm_directory
-from relvmoiscsi.host.disk import udev
+from relvmoiscsi.host.disk import hiding
 from relvmoiscsi.host.disk.scsi_id import live_scsi_id
 
 SUCCESS = [
@@ -177,13 +177,13 @@ def test_what_a_call_has_brought_is_hidden_and_goes_unless_it_was_resignatured(l
     assert is_failure(created(pool, clone, lun="7", targetWWPN="5000000000000001"), 67, fc.wwpn(0))
     assert created(pool, clone, lun="7", targetWWPN=fc.wwpn(0) + "," + fc.wwpn(1)) == SUCCESS
     assert [len(initiator.devices_of(lun.scsi_id)) for lun in (original, clone, other)] == [1, 1, 0]
-    assert not any(udev.is_hidden(os.path.basename(device)) for device in initiator.devices_of(original.scsi_id))
+    assert not any(hiding.is_hidden(os.path.basename(device)) for device in initiator.devices_of(original.scsi_id))
 
 
 # -- several paths --------------------------------------------------------------------------------------------------
 
 
-def test_two_paths_are_refused_or_are_a_map_of_which_one_may_fail(lab, fc, pool_with, image):
+def test_two_paths_are_refused_or_one_of_them_may_fail(lab, fc, pool_with, image):
     clone = fc.map(lab.lun(image.clone("slow.img"), breakable=True), 7)
     pool = pool_with("false")
     with lab.untouched():

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Block devices of this host, and image files that stand for them.
 
-Whoever opens one for writing has it alone until `close`:
+A round trip to an array costs far more than the bytes it carries. So what is left of a batch after merging (`device`)
+is handed to the kernel all at once, and the batch takes about as long as its slowest operation.
+
+A device or image file that is open for writing is open nowhere else until `close`:
 
     block device   one descriptor: O_EXCL keeps off mounts, device-mapper and a second run; nobody else has it open, if
                    only to read; an flock keeps off udev, which would otherwise probe a half-written disk; O_DIRECT
@@ -23,11 +26,13 @@ import mmap
 import os
 import stat
 import struct
+import threading
 from abc import abstractmethod
+from collections import deque
 from functools import partial
 from itertools import accumulate
 from types import TracebackType
-from typing import Callable, List, NamedTuple, Optional, Sequence, Type, TypeVar
+from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
 
 from relvmoiscsi.device import (
     SECTOR,
@@ -44,8 +49,7 @@ from relvmoiscsi.device import (
     verify_writable,
 )
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, UsageError
-from relvmoiscsi.host.disk.batch import Workers
-from relvmoiscsi.host.disk.claim import (
+from relvmoiscsi.host.disk.exclusive import (
     FLOCK_SECONDS,
     NOT_WRITTEN,
     check_file_mode,
@@ -60,6 +64,9 @@ from relvmoiscsi.host.disk.claim import (
 log = logging.getLogger(__name__)
 
 BLOCK_SIZES = (512, 4096)
+WORKERS = 32  #: requests under way at once, the usual queue depth of an iSCSI session
+
+Operation = Callable[[], None]
 
 # Linux uapi: linux/fs.h.
 BLKROGET = 0x125E
@@ -71,28 +78,15 @@ BLKGETSIZE64 = 0x80081272
 SelfDevice = TypeVar("SelfDevice", bound="HostDevice")
 
 
-class Counts(NamedTuple):
-    """What was asked of the kernel: operations after merging, and bytes with the widening to whole blocks."""
-
-    reads: int = 0
-    read_batches: int = 0
-    bytes_read: int = 0
-    writes: int = 0
-    write_batches: int = 0
-    bytes_written: int = 0
-    flushes: int = 0
-
-
 class HostDevice(Device):
-    """What block devices and image files have in common: batches, merging, bounds, errors, statistics.
+    """What block devices and image files have in common: batches, merging, bounds, errors.
 
-    A context manager; `close` gives up everything that was claimed.
+    A context manager; `close` gives the device back.
     """
 
     def __init__(self, path: str, writable: bool, descriptor: int) -> None:
         self.name = path
         self.writable = writable
-        self.counts = Counts()
         self._descriptor = descriptor
         self._workers = Workers()
 
@@ -112,15 +106,7 @@ class HostDevice(Device):
             verify_readable(self, wanted)
         spans = spans_of(ranges, self.block_size, self.size_bytes)
         buffers = _buffers(spans, self.block_size)
-        operations = _operations(self._fill, spans, buffers)
-        if operations:
-            counts = self.counts
-            self.counts = counts._replace(
-                reads=counts.reads + len(operations),
-                read_batches=counts.read_batches + 1,
-                bytes_read=counts.bytes_read + sum(span.length for span in spans),
-            )
-        self._workers.run(operations)
+        self._workers.run(_operations(self._fill, spans, buffers))
         starts = [span.offset for span in spans]
         return [cut_out(wanted, starts, buffers) for wanted in ranges]
 
@@ -134,18 +120,9 @@ class HostDevice(Device):
             for chunk in run:
                 start = chunk.offset - run[0].offset
                 buffer[start : start + len(chunk.data)] = chunk.data
-        operations = _operations(self._drain, extents, buffers)
-        if operations:
-            counts = self.counts
-            self.counts = counts._replace(
-                writes=counts.writes + len(operations),
-                write_batches=counts.write_batches + 1,
-                bytes_written=counts.bytes_written + sum(extent.length for extent in extents),
-            )
-        self._workers.run(operations)
+        self._workers.run(_operations(self._drain, extents, buffers))
 
     def flush(self) -> None:
-        self.counts = self.counts._replace(flushes=self.counts.flushes + 1)
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
@@ -206,8 +183,8 @@ class BlockDevice(HostDevice):
 
     def __init__(self, path: str, writable: bool, lock_timeout: float = FLOCK_SECONDS) -> None:
         """Open it; for writing, exclusively: raises Refused when it is in use or locked for `lock_timeout` seconds."""
-        claim = os.O_RDWR | os.O_EXCL if writable else os.O_RDONLY
-        super().__init__(path, writable, open_file(path, claim | os.O_DIRECT, writable))
+        flags = os.O_RDWR | os.O_EXCL if writable else os.O_RDONLY
+        super().__init__(path, writable, open_file(path, flags | os.O_DIRECT, writable))
         try:
             self.size_bytes = self._query(BLKGETSIZE64, "=Q")
             self.block_size = self._query(BLKSSZGET, "=i")
@@ -340,11 +317,6 @@ def same_device(first: str, second: str) -> bool:
     return os.path.samestat(one, other)
 
 
-def data_ranges(device: HostDevice) -> List[Range]:
-    """The stretches that may hold data: what a sparse image file has allocated, all of a block device."""
-    return device.data_ranges()
-
-
 def _operations(
     transfer: Callable[[memoryview, int], None], extents: Sequence[Range], buffers: Sequence[memoryview]
 ) -> List[Callable[[], None]]:
@@ -388,3 +360,61 @@ def _positioned(name: str) -> Callable[[int, int, int, int], int]:
 
 _pread64 = _positioned("pread64")
 _pwrite64 = _positioned("pwrite64")
+
+
+class Workers:
+    """Runs the operations of a batch at the same time: the caller does, and up to WORKERS - 1 threads beside it.
+
+    Not concurrent.futures: Python 3.6 imports multiprocessing with it (18 ms), and a future for each of thousands of
+    operations costs more than the operation.
+    """
+
+    def __init__(self) -> None:
+        self._threads: List[threading.Thread] = []
+
+    def run(self, operations: Sequence[Operation]) -> None:
+        """Return once all have ended. When some fail, then the error of the first of them is raised.
+
+        Whoever interrupts it (Ctrl-C) does not want those that have not begun.
+        """
+        batch = _Batch(operations)
+        try:
+            for _ in operations[1:WORKERS]:
+                if not batch.waiting:  # a fast device is done before all threads are there
+                    break
+                self._threads.append(threading.Thread(target=batch.work, name="relvmoiscsi"))
+                self._threads[-1].start()
+            batch.work()
+            self.close()
+        except BaseException:
+            batch.waiting.clear()
+            raise
+        for _number, error in sorted(batch.errors.items()):
+            raise error
+
+    def close(self) -> None:
+        """Return once nothing is under way any more."""
+        for thread in self._threads:
+            if thread.is_alive():  # one whose start was interrupted is not, and finds nothing to do
+                thread.join()
+        self._threads = []
+
+
+class _Batch:
+    """Operations that wait for somebody to do them, and what went wrong with those that were done."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.waiting: Deque[Tuple[int, Operation]] = deque(enumerate(operations))
+        self.errors: Dict[int, Exception] = {}
+
+    def work(self) -> None:
+        """Do one operation after the other until none waits any more."""
+        while True:
+            try:
+                number, operation = self.waiting.popleft()
+            except IndexError:
+                return
+            try:
+                operation()
+            except Exception as error:  # noqa: BLE001 - `run` raises it, in the thread of the caller
+                self.errors[number] = error

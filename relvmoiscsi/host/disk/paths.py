@@ -14,16 +14,19 @@ import logging
 import mmap
 import os
 from functools import partial
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, TypeVar
 
+from relvmoiscsi.deadline import Deadline
+from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import DeviceError, Refused, RelvmoiscsiError
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.own_process import run_parallel, still_there
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 ANSWER_SECONDS = 8.0  #: for a path, before it counts as dead
 _BLKFLSBUF = 0x1261  #: linux/fs.h
@@ -37,6 +40,38 @@ class Face(NamedTuple):
     serial: str
     size_bytes: int
     label: str  #: digest of its first sectors
+
+
+class Failover(Device):
+    """A LUN with all its paths open: an operation that fails on one path is done again on the next, as by multipath.
+
+    A write that failed halfway may be repeated: the next path writes the same bytes at the same place.
+    """
+
+    def __init__(self, opened: Sequence[Device]) -> None:
+        self._left = list(opened)
+        first = opened[0]
+        self.name, self.size_bytes, self.block_size = first.name, first.size_bytes, first.block_size
+        self.physical_block_size = first.physical_block_size
+
+    def read(self, ranges: Sequence[Range]) -> List[bytes]:
+        return self._on_a_path(lambda path: path.read(ranges))
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        self._on_a_path(lambda path: path.write(chunks))
+
+    def flush(self) -> None:
+        self._on_a_path(lambda path: path.flush())
+
+    def _on_a_path(self, operation: Callable[[Device], Result]) -> Result:
+        while True:
+            try:
+                return operation(self._left[0])
+            except DeviceError as error:
+                if len(self._left) == 1:
+                    raise
+                del self._left[0]
+                log.warning("%s The call goes on through %s.", error, self._left[0].name)
 
 
 def look(disks: Sequence[str], deadline: Deadline, host: Host = THIS_HOST) -> Dict[str, Face]:

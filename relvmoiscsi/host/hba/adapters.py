@@ -119,11 +119,13 @@ def places(
     numbers = ["-"] if lun is None else [str(number) for number in numbers_of(lun)]
     if not wwpns:
         return [Place(adapter, lun=number) for adapter in adapter_list for number in numbers]
-    found = []
-    for adapter in adapter_list:
-        for channel, target in _targets(adapter, wwpns, host):
-            found += [Place(adapter, channel, target, number) for number in numbers]
-    return found
+    return [
+        Place(adapter, port.channel, port.target, number)
+        for adapter in adapter_list
+        for port in _ports(adapter, host)
+        if port.wwpn in wwpns
+        for number in numbers
+    ]
 
 
 def numbers_of(lun: int) -> List[int]:
@@ -138,8 +140,7 @@ def numbers_of(lun: int) -> List[int]:
 
 def remote_ports(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
     """The WWPNs of the targets that the adapters are logged in to."""
-    found = {wwpn for adapter in adapter_list for wwpn, _, _ in _ports(adapter, host)}
-    return sorted(found)
+    return sorted({port.wwpn for adapter in adapter_list for port in _ports(adapter, host)})
 
 
 def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> List[str]:
@@ -149,14 +150,12 @@ def ports_online(adapter_list: Sequence[Adapter], host: Host = THIS_HOST) -> Lis
     kernel looks for LUNs behind it, without anybody's scan.
     Source: Linux drivers/scsi/scsi_transport_fc.c, fc_remote_port_rolechg, fc_scsi_scan_rport.
     """
-    found = []
-    for adapter in adapter_list:
-        found += [
-            f"{adapter.number}:{channel}:{target}"
-            for _, channel, target, is_online in _ports_with_state(adapter, host)
-            if is_online
-        ]
-    return found
+    return [
+        f"{adapter.number}:{port.channel}:{port.target}"
+        for adapter in adapter_list
+        for port in _ports(adapter, host)
+        if port.is_online
+    ]
 
 
 def port_facts(adapter: Adapter, kind: str, names: Sequence[str], host: Host = THIS_HOST) -> List[Tuple[str, str]]:
@@ -198,18 +197,16 @@ def _disk(name: str, address: str, driver: str, host: Host) -> Disk:
     )
 
 
-def _targets(adapter: Adapter, wwpns: Sequence[str], host: Host) -> List[Tuple[str, str]]:
-    """Channel and target number of the remote ports with these names."""
-    return [(channel, target) for wwpn, channel, target in _ports(adapter, host) if wwpn in wwpns]
+class _Port(NamedTuple):
+    """A port of a target that an adapter is logged in to."""
+
+    wwpn: str
+    channel: str
+    target: str
+    is_online: bool
 
 
-def _ports(adapter: Adapter, host: Host) -> List[Tuple[str, str, str]]:
-    """Name, channel and target number of the targets that the adapter is logged in to."""
-    return [(wwpn, channel, target) for wwpn, channel, target, _ in _ports_with_state(adapter, host)]
-
-
-def _ports_with_state(adapter: Adapter, host: Host) -> List[Tuple[str, str, str, bool]]:
-    """The same, and whether it is online."""
+def _ports(adapter: Adapter, host: Host) -> List[_Port]:
     found = []
     for path in sorted(glob(os.path.join(escape(host.sysfs), f"class/fc_remote_ports/rport-{adapter.number}:*"))):
         match = _REMOTE_PORT.search(path)
@@ -217,7 +214,7 @@ def _ports_with_state(adapter: Adapter, host: Host) -> List[Tuple[str, str, str,
         if match and target.isdigit():  # -1: it is an initiator, or has gone
             wwpn = text_of(os.path.join(path, "port_name")).strip()
             is_online = text_of(os.path.join(path, "port_state")).strip() == "Online"
-            found.append((wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target, is_online))
+            found.append(_Port(wwpn[2:] if wwpn.startswith("0x") else wwpn, match.group(2), target, is_online))
     return found
 
 

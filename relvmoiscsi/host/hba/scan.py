@@ -12,9 +12,9 @@ import time
 from functools import partial
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.disk import scsi_id as scsi
 from relvmoiscsi.host.hba.adapters import Place, disk_at

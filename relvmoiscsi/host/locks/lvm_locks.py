@@ -52,11 +52,6 @@ class LvmLocks:
     def __init__(self) -> None:
         self._held: List[_Held] = []
 
-    @property
-    def descriptors(self) -> List[int]:
-        """Those of the lock files held, in the order in which they were taken."""
-        return [held.descriptor for held in self._held]
-
     def take(self, path: str, deadline: float) -> None:
         """Hold the lock file `path`. Raises Refused when it is not free until `deadline` (time.monotonic())."""
         descriptor = flock.take_file(path, lambda: _open(path), deadline)

@@ -12,7 +12,7 @@ taken here. The files of SM stay where they are: SM does not look whether the fi
 its name leads to, so removing one would give the lock to two. A forked child has a copy of what was open, and may hang
 in a disk for longer than its parent lives: so each lock is undone, which is for all copies, before its file is closed;
 and a child closes its copies (inherited_lock_fds.py), but for that of its LUN's if it writes, as a parent that is
-killed undoes nothing. What a child has taken by itself is lent to its parent (own_process.lending).
+killed undoes nothing. A child takes no lock itself: its parent does (own_process.in_call).
 
 All of these are of this host only. Whoever takes several takes them in this order: the LUN, LVM.
 Source: SM drivers/lock.py, flock.py, lvutil.py; misc/fairlock.
@@ -24,7 +24,7 @@ import os
 import socket
 import struct
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from glob import escape, glob
 from typing import Callable, Dict, Iterator, List, Sequence
 
@@ -33,11 +33,13 @@ from relvmoiscsi.host import flock, inherited_lock_fds, terminated
 from relvmoiscsi.host.command import Runner
 from relvmoiscsi.host.files import remedy, text_of
 from relvmoiscsi.host.flock import POLL_SECONDS
-from relvmoiscsi.host.inherited_lock_fds import F_OFD_GETLK, F_OFD_SETLK, RECORD_LOCK
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.scsi_id_text import is_scsi_id
 
 log = logging.getLogger(__name__)
+
+F_OFD_GETLK, F_OFD_SETLK = 36, 37  #: in Python's fcntl since 3.9
+RECORD_LOCK = "hhqqi4x"  #: struct flock: type, whence, start, length (0: to the end), pid (must be 0)
 
 WAIT_SECONDS = 45.0  #: an LVM command of SM on a slow LUN takes that long
 
@@ -53,17 +55,14 @@ class Busy(Refused):
 
 
 @contextmanager
-def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[List[int]]:
+def lvm_lock(host: Host = THIS_HOST, timeout: float = WAIT_SECONDS) -> Iterator[None]:
     """Keep SM from running LVM commands while the block runs; `timeout` in seconds. Raises Refused if it cannot.
 
-    Gives the descriptors of what is held, for `inherited_lock_fds.undo`. The locks of LVM itself are in lvm_locks.py;
-    they keep every LVM command away, not only those of SM.
+    The locks of LVM itself are in lvm_locks.py; they keep every LVM command away, not only those of SM.
     """
     deadline = time.monotonic() + timeout
-    with ExitStack() as held:
-        descriptor = held.enter_context(_sm_lock(host.at(LVM_LOCK), deadline, host))
-        fairlock = held.enter_context(_fairlock(host.at(FAIRLOCK), deadline, host.runner))
-        yield [descriptor, *fairlock]
+    with _sm_lock(host.at(LVM_LOCK), deadline, host), _fairlock(host.at(FAIRLOCK), deadline, host.runner):
+        yield
 
 
 def is_sm_here(host: Host = THIS_HOST) -> bool:
@@ -122,7 +121,7 @@ def _sm_lock(path: str, deadline: float, host: Host, guards_lun: bool = False) -
             log.debug("took the lock %s", path)
             yield descriptor
     finally:
-        inherited_lock_fds.undo(descriptor, path)
+        _undo(descriptor, path)
         os.close(descriptor)
         log.debug("closed the lock %s", path)
 
@@ -155,6 +154,14 @@ def _try_lock(descriptor: int, path: str) -> bool:
     except OSError as error:
         raise Refused(f"The file {path} cannot be locked: {error.strerror}.") from error
     return True
+
+
+def _undo(descriptor: int, path: str) -> None:
+    """For all copies of the descriptor."""
+    try:
+        fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack(RECORD_LOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        log.warning("The lock %s could not be undone: %s.", path, error.strerror)
 
 
 def _holder(descriptor: int, host: Host) -> str:
@@ -229,20 +236,23 @@ def _remove_directory(path: str) -> None:
 
 
 @contextmanager
-def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[List[int]]:
-    """Hold a Fairlock: one has it from its server's greeting to the end of the connection. None where there is none."""
+def _fairlock(path: str, deadline: float, run: Runner) -> Iterator[None]:
+    """Hold a Fairlock, if there is one: a client has it from the server's greeting to the end of the connection."""
     if not os.path.isdir(os.path.dirname(path)):
         log.debug("no Fairlock is needed: %s does not exist", os.path.dirname(path))
-        yield []
+        yield
         return
     connection = _greeted(path, deadline, run)
     with connection, inherited_lock_fds.noted(connection.fileno()):
         log.debug("took the Fairlock %s", path)
         try:
             connection.sendall(f"{os.getpid()} - relvmoiscsi".encode("ascii"))
-            yield [connection.fileno()]
+            yield
         finally:
-            inherited_lock_fds.end(connection)
+            try:
+                connection.shutdown(socket.SHUT_RDWR)  # for all copies of the descriptor
+            except OSError:
+                pass  # the server has ended it
     log.debug("released the Fairlock %s", path)
 
 

@@ -7,9 +7,9 @@ Nothing is logged here: arguments hold the session.
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional
 
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import sdk
 

@@ -71,7 +71,7 @@ def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_
     An SR that was made on the LUN counts, whether hosts are connected to it or not: forgetting it frees the LUN.
     That is the original, or the clone after it was introduced, or an array that gives a clone its original's id.
     """
-    found = all_of(scsi_id, pool, here, look)
+    found = users_of(scsi_id, pool, look, here)
     users = [user for user in found if not user.is_own and user.sr_ref != own_sr]
     if users:
         raise Refused(
@@ -85,32 +85,21 @@ def verify_unused(scsi_id: str, pool: Pool, own_sr: str = "", look: Look = scsi_
 def users_of(scsi_id: str, pool: Pool, look: Look = scsi_id_at, here: str = "") -> List[User]:
     """Everybody in the pool who has something on the LUN, each once, SRs first; with a sentence that says what.
 
-    An SR that only says that it was made on the LUN, and that no host is connected to, is not among them: `made_on`.
+    An SR that was made on the LUN counts, whether any host is still connected to the SR or not.
     """
     found = {user.sr_ref: user for user in _by_pbds(scsi_id, pool, look, here)}
-    for user in made_on(scsi_id, pool):
-        if user.sr.get("PBDs"):
-            found.setdefault(user.sr_ref, user)
+    for user in _made_on(scsi_id, pool):
+        found.setdefault(user.sr_ref, user)
     return [*found.values(), *_vdis(scsi_id, pool, look)]
 
 
-def all_of(scsi_id: str, pool: Pool, here: str = "", look: Look = scsi_id_at) -> List[User]:
-    """The same, with the SRs that were made on it and that no host is connected to; each once."""
-    users = users_of(scsi_id, pool, look, here)
-    known = [user.sr_ref for user in users]
-    return users + [user for user in made_on(scsi_id, pool) if user.sr_ref not in known]
-
-
-def made_on(scsi_id: str, pool: Pool) -> List[User]:
-    """The SRs that say that they were made on the LUN, whether any host is still connected to them or not."""
-    found = []
+def _made_on(scsi_id: str, pool: Pool) -> Iterator[User]:
+    """The SRs whose sm-config says that they were made on the LUN."""
     for ref, sr in pool.srs.items():
         config = sr.get("sm_config", {})
         if any(names_lun(str(text), scsi_id) for text in [*config, *config.values()]):
             state = "hosts are connected to it" if sr.get("PBDs") else "no host is connected to it"
-            sentence = f"The SR {_name(sr)} was made on it, and {state}."
-            found.append(User(sentence, sr, ref, {}))
-    return found
+            yield User(f"The SR {_name(sr)} was made on it, and {state}.", sr, ref, {})
 
 
 def ids_named(pool: Pool) -> List[str]:

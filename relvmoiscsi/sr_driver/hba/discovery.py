@@ -19,17 +19,16 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
+from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
-from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, own_maps, paths, udev
+from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, paths, udev
 from relvmoiscsi.host.disk.block_device import open_device
-from relvmoiscsi.host.disk.cleanup_journal import SCAN
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import POLL_SECONDS, scan, take_away
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.own_process import Begin, run_in_child
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.sr_driver.hba import other_luns
@@ -78,20 +77,19 @@ class Discovery:
         self._adapters = hba.adapters(self._config.driver)
         asked = udev.disks_of(self.scsi_id)
         self._live = self._answering()
-        if not self._live:
+        self._was_noted = cleanup_journal.read(self.scsi_id) is not None
+        if not self._live or self._was_noted:
             stack.enter_context(sm_locks.lvm_lock(timeout=self.deadline.within(self._lock_seconds)))
             self.has_sm_lock = True
-            self._live = self._answering(but=asked)  # whoever had the lock may have brought it
-        self._was_noted = cleanup_journal.read(self.scsi_id, SCAN) is not None
+            self._live = self._live or self._answering(but=asked)  # whoever had the lock may have brought it
         if self._live and not self._was_noted:
             return
         pool = self._read_pool()  # a failure ends the call here: nothing has come, nothing goes
-        self._is_kept = any(not user.is_own for user in lun_users.all_of(self.scsi_id, pool, self._host_ref))
+        self._is_kept = any(not user.is_own for user in lun_users.users_of(self.scsi_id, pool, here=self._host_ref))
         stack.callback(quietly, "taking away what a scan has brought", self._take_away)
         if not self._was_noted:
-            cleanup_journal.note(
-                self.scsi_id, SCAN, hba.addresses(hba.adapters())
-            )  # of all: the next call may filter others
+            # Of all adapters: the next call may filter others.
+            cleanup_journal.note(self.scsi_id, hba.addresses(hba.adapters()))
         self._scan(pool, stack)
 
     def disks(self) -> List[str]:
@@ -118,10 +116,6 @@ class Discovery:
         run_in_child(
             partial(self._verified_free, disks), self.deadline, "it was known who uses the LUN", only_reads=True
         )
-
-    def ids_of_pool(self) -> Sequence[str]:
-        """The SCSIids that the pool names."""
-        return lun_users.ids_named(self._read_pool())
 
     # --- how
 
@@ -199,7 +193,7 @@ class Discovery:
 
     def _take_away(self) -> None:
         """What came, by this call or by one that was killed, goes unless it is to stay. It is hidden still."""
-        before = cleanup_journal.read(self.scsi_id, SCAN)
+        before = cleanup_journal.read(self.scsi_id)
         if before is None:
             return
         came = [one for one in hba.addresses_of(self.scsi_id, hba.adapters()) if one not in before.there]
@@ -208,14 +202,11 @@ class Discovery:
             return
         is_known, is_to_stay = self._is_to_stay() if came else (True, self.is_new or self._is_kept)
         if came and not is_to_stay:
-            stay = take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values()
-            for sentence in stay:
+            for sentence in take_away(came, self.deadline.for_cleanup().part(CLEANUP_SECONDS)).values():
                 log.error("%s", sentence)
-            if stay and own_maps.stale(self.scsi_id) is not None:
-                return  # a map of ours may keep them: the next call takes that away, and then them
         if not is_known or self._failures and not (self.is_new or self._is_kept):
             return  # the kernel may go on with what was given up, and bring the LUN yet: the next call is to know
-        cleanup_journal.forget(self.scsi_id, SCAN)
+        cleanup_journal.forget(self.scsi_id)
 
     def _is_to_stay(self) -> Tuple[bool, bool]:
         """Whether that is known, and whether it is so. A LUN of which no disk answers any more leaves dead disks.

@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, Sequence, Tuple
 
 from relvmoiscsi.host.hba.adapters import Adapter, Disk, is_port, port_facts
 from relvmoiscsi.host.this_host import THIS_HOST, Host
-from relvmoiscsi.host.xml_text import escaped
+from relvmoiscsi.sr_driver.protocol import escaped
 
 _FC_FACTS = ("node_name", "port_name", "port_state", "speed", "supported_speeds")
 _ISCSI_FACTS = ("hwaddress", "initiatorname", "ipaddress", "port_speed", "port_state")

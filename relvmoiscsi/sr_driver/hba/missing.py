@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A call without SCSIid is answered by the LUNs adapters see after a scan; what that has brought goes again."""
+"""The answer to a call without SCSIid: the LUNs that the adapters see after a scan, whose disks are removed again."""
 
 import logging
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from typing import List, Optional, Sequence
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.cleanup import quietly
 from relvmoiscsi.host.command import run
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.disk import paths
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import scan
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
 from relvmoiscsi.host.xapi.api import Xapi
@@ -31,10 +31,7 @@ BUSY_SECONDS = 3.0  #: for SM's LVM lock, where a list is asked for; a probe kee
 
 
 def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds: float, host_ref: str = "") -> Listed:
-    """The answer without SCSIid: the LUNs that the adapters see after a scan, which takes away what it has brought.
-
-    While SM is at an LVM command, those that they see without one, and it is said.
-    """
+    """The list of LUNs after a scan. While SM runs an LVM command, the list without a scan, and the answer says so."""
     adapters = hba.adapters(config.driver)
     pool = lun_users.read_pool(xapi)
 
@@ -70,7 +67,7 @@ def missing_scsi_id(config: Config, xapi: Xapi, deadline: Deadline, lock_seconds
 
 
 def _as_they_are(disks: Sequence[hba.Disk], deadline: Deadline) -> List[hba.Disk]:
-    """The disks with what they answer now; one that does not in time is as the kernel has found it."""
+    """The disks with what they answer now; a disk without an answer in time is as the kernel has found it."""
     faces = paths.look([disk.name for disk in disks], deadline.part(LIST_SECONDS))
     return [_with_face(disk, faces.get(disk.name)) for disk in disks]
 
@@ -85,7 +82,7 @@ def _with_face(disk: hba.Disk, face: Optional[paths.Face]) -> hba.Disk:
 
 @lru_cache(maxsize=None)
 def _description(driver: str) -> str:
-    """What the module says of itself, which SM takes for the manufacturer."""
+    """The description of the kernel module, which SM lists as the manufacturer."""
     try:
         return run(["modinfo", "-d", driver], accept=range(256)).stdout.strip()
     except RelvmoiscsiError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """The other LUNs that a scan brings: whatever the array has mapped to this host of late.
 
-They are hidden while they are there, and go again. Such a LUN stays where this host or the pool knows it, where another
-call of ours is at it, and where it came with a port that has logged in meanwhile.
+Their disks are hidden, and the call removes them again. Such a LUN stays where this host or the pool knows the LUN,
+where another call of ours works on the LUN, and where the LUN came with a port that has logged in meanwhile.
 """
 
 import logging
@@ -10,15 +10,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Callable, ContextManager, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
 
+from relvmoiscsi.deadline import CLEANUP_SECONDS, Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import CLEANUP_SECONDS, Deadline
-from relvmoiscsi.host.disk import cleanup_journal, holders, udev
-from relvmoiscsi.host.disk.cleanup_journal import SCAN
+from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, udev
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba.scan import take_away
 from relvmoiscsi.host.locks import sm_locks
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.host.xapi import lun_users
 
@@ -36,23 +35,20 @@ class Before(NamedTuple):
 
 
 def look_around(pool: lun_users.Pool) -> Before:
-    """What a call that was killed has brought, and is hidden still, counts as not there.
-
-    Without SM's LVM lock, what another call has just brought does so as well, and is to go anyway.
-    """
+    """What there is, without the disks that a killed call has brought and left hidden."""
     ports = set(hba.ports_online(hba.adapters()))
     disks = {one: hba.disk_at(one) for one in hba.addresses(hba.adapters())}
-    there = [one for one, disk in disks.items() if disk is None or not udev.is_stale_hidden(disk)]
-    return Before(there, {*udev.ids_here(), *lun_users.ids_named(pool)}, ports)
+    there = [one for one, disk in disks.items() if disk is None or not hiding.is_stale_hidden(disk)]
+    return Before(there, {*hiding.ids_here(), *lun_users.ids_named(pool)}, ports)
 
 
 def hidden(adapters: Sequence[hba.Adapter], before: Before) -> ContextManager[None]:
-    return udev.hidden_adapters([one.name for one in adapters], sorted(before.known))
+    return hiding.hidden_adapters([one.name for one in adapters], sorted(before.known))
 
 
 def is_taken(scsi_id: str, pool: lun_users.Pool, host_ref: str) -> bool:
     """Does the pool have something on the LUN, or this host its root? What is in use is no clone to be named."""
-    if lun_users.all_of(scsi_id, pool, host_ref):
+    if lun_users.users_of(scsi_id, pool, here=host_ref):
         return True
     return bool(set(udev.disks_of(scsi_id)) & set(holders.disks_below("/")))
 
@@ -64,12 +60,12 @@ def forget_others(
     host_ref: str,
     deadline: Deadline,
 ) -> None:
-    """Take away the LUNs that are new since then as a whole, but those of the pool, and those a call of ours is at.
+    """Remove the disks of LUNs that are new since `before`, but of LUNs that the pool uses or a call of ours works on.
 
-    A path that came to a LUN with a disk may be one that was down for a moment: nobody would look for it again. What
-    stays, or a kill leaves, is noted for the next call for that LUN. The pool is asked now: somebody may have made an
-    SR on a LUN since, or be at it. And what is behind a port that has logged in since was not brought by the scan, but
-    by the kernel.
+    A new path to a LUN that had a disk stays: the path may have been down for a moment, and nobody would scan for it
+    again. A LUN behind a port that has logged in since stays as well: the kernel has brought it, not the scan. The pool
+    is asked now, as somebody may have made an SR on a LUN since. The clean-up journal tells the next call for a LUN
+    what this call could not remove.
     """
     known = before.known | {scsi_id_of_address(one) or "" for one in before.addresses}
     with ExitStack() as locks:
@@ -100,11 +96,11 @@ def forget_others(
             log.warning("%s", sentence)
         for scsi_id in noted:
             if not any(one in stays for one in free[scsi_id]):
-                cleanup_journal.forget(scsi_id, SCAN)
+                cleanup_journal.forget(scsi_id)
 
 
 def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Pool]:
-    """None while xapi does not say: then whatever came may be somebody's."""
+    """None while xapi does not answer: then any LUN that came may be in use."""
     try:
         return read_pool()
     except RelvmoiscsiError as problem:
@@ -113,17 +109,17 @@ def _pool_now(read_pool: Callable[[], lun_users.Pool]) -> Optional[lun_users.Poo
 
 
 def _noted(luns: Iterable[str], there: Sequence[str]) -> List[str]:
-    """Those of the LUNs that are noted now. The entry that an earlier call has left stays, and is no part of this."""
+    """The LUNs with a new entry in the clean-up journal. The entry that an earlier call has left stays."""
     noted = []
     for scsi_id in luns:
-        if cleanup_journal.read(scsi_id, SCAN) is None:
-            quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, SCAN, there))
+        if cleanup_journal.read(scsi_id) is None:
+            quietly("noting what a scan has brought", partial(cleanup_journal.note, scsi_id, there))
             noted.append(scsi_id)
     return noted
 
 
 def _by_lun(addresses: Iterable[str]) -> Dict[str, List[str]]:
-    """The addresses by SCSIid. What has none is no clone that could be named, and left out."""
+    """The addresses by SCSIid, without those of LUNs that have none: no call can name such a LUN."""
     found: Dict[str, List[str]] = {}
     for address in addresses:
         scsi_id = scsi_id_of_address(address)

@@ -9,7 +9,7 @@ from relvmoiscsi.sr_driver.protocol import Call
 from relvmoiscsi.sr_driver.transport import Lun, Transport
 
 if TYPE_CHECKING:
-    from relvmoiscsi.host.deadline import Deadline
+    from relvmoiscsi.deadline import Deadline
     from relvmoiscsi.host.sm_log import SmLogHandler
     from relvmoiscsi.host.xapi.api import Xapi
 

@@ -7,8 +7,8 @@ The session is one of this process (iscsi/), and has nothing to do with the sess
 import logging
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused, RelvmoiscsiError
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.iscsi_sessions import offload_hint
 from relvmoiscsi.host.sm_log import SmLogHandler
 from relvmoiscsi.host.this_host import THIS_HOST

@@ -6,10 +6,10 @@ Source: SM drivers/BaseISCSI.py (print_entries, print_LUNs); docs/host.rst, "Lis
 
 from typing import Dict, Iterable, List, Sequence, Tuple
 
-from relvmoiscsi.host.xml_text import escaped
 from relvmoiscsi.iscsi.names import LunInfo, Target
 from relvmoiscsi.sr_driver.iscsi.config import ANY_IQN, DEFAULT_PORT
 from relvmoiscsi.sr_driver.iscsi.portals import Portal
+from relvmoiscsi.sr_driver.protocol import escaped
 
 
 def lun_list(luns: Sequence[LunInfo]) -> str:

@@ -16,15 +16,15 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import ContextManager, Iterator, List, Sequence, Tuple
 
+from relvmoiscsi.deadline import Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Device, Range
 from relvmoiscsi.errors import DeviceError, RelvmoiscsiError, in_state
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.disk.seen import exclusive_open
+from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.iscsi_sessions import add_lun
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_name import lun_name
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.iscsi.lun_device import LunDevice
 from relvmoiscsi.iscsi.names import Initiator
@@ -78,7 +78,7 @@ class IscsiLun(Lun):
         with terminated.waiting():  # a command that was given a URL has this lock, also where root runs none
             held.enter_context(lun_name(self.scsi_id, self._lock_time, THIS_HOST))
         seen = held.enter_context(exclusive_open(self.scsi_id, self.deadline, THIS_HOST))
-        self.is_seen = bool(seen.devices)
+        self.is_seen = bool(seen)
 
     def _unopened(self, writable: bool) -> ContextManager[None]:
         """What fails in the block says what state a LUN is in that was to be written."""

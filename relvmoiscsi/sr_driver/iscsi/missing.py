@@ -3,9 +3,9 @@
 
 from typing import List
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.host import terminated
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.iscsi.names import Target
 from relvmoiscsi.iscsi.opening import list_luns
 from relvmoiscsi.iscsi.target import PORTAL_SECONDS

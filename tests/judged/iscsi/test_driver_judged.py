@@ -15,8 +15,7 @@ from kit.pool import wire
 from kit.pool.client import connected_locally
 from kit.pool.simulator import Pool
 from relvmoiscsi import engine
-from relvmoiscsi.deadline import Deadline
-from relvmoiscsi.host.deadline import NOT_BEGUN
+from relvmoiscsi.deadline import NOT_BEGUN, Deadline
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.iscsi import Credentials, Initiator, Portal, list_luns
 from relvmoiscsi.iscsi.names import NO_CREDENTIALS

@@ -68,7 +68,7 @@ def test_a_host_that_is_ready(world, pool, doctor):
 
 
 def test_warnings_do_not_keep_it_from_being_ready(world, pool, doctor):
-    cleanup_journal.note("36001405993c87c37fa84d02b7fa62c40", cleanup_journal.SCAN, ["1:0:0:0"], world.host())
+    cleanup_journal.note("36001405993c87c37fa84d02b7fa62c40", ["1:0:0:0"], world.host())
 
     ran = doctor("--root", world.root)
 
@@ -90,7 +90,7 @@ def test_the_reason_is_the_last_line(world, pool, doctor):
 
 
 def test_the_worst_comes_last(world, doctor):
-    cleanup_journal.note("36001405993c87c37fa84d02b7fa62c40", cleanup_journal.SCAN, ["1:0:0:0"], world.host())
+    cleanup_journal.note("36001405993c87c37fa84d02b7fa62c40", ["1:0:0:0"], world.host())
     world.put("/etc/xapi.conf.d/zzz-linstor.conf", STOCK + " linstor\n")
 
     ran = doctor("--root", world.root)

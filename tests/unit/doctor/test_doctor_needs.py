@@ -15,7 +15,7 @@ from relvmoiscsi.doctor.needs import (
     stop_in,
 )
 from relvmoiscsi.doctor.stale_resources import examine_stale_resources
-from relvmoiscsi.host.disk import cleanup_journal, multipath, own_maps
+from relvmoiscsi.host.disk import cleanup_journal
 from relvmoiscsi.host.locks.sm_locks import lun_lock
 
 # --- the firewall
@@ -156,7 +156,7 @@ def test_a_host_where_no_call_was_killed_is_well(world):
 
 
 def test_a_lun_that_a_killed_call_may_have_brought_is_a_warning(world):
-    cleanup_journal.note(SCSI_ID, cleanup_journal.SCAN, ["1:0:0:0"], world.host())
+    cleanup_journal.note(SCSI_ID, ["1:0:0:0"], world.host())
 
     finding = examine_stale_resources(world.host())
 
@@ -166,21 +166,10 @@ def test_a_lun_that_a_killed_call_may_have_brought_is_a_warning(world):
 
 
 def test_a_lun_that_a_call_works_on_is_no_left_over(world):
-    cleanup_journal.note(SCSI_ID, cleanup_journal.SCAN, ["1:0:0:0"], world.host())
+    cleanup_journal.note(SCSI_ID, ["1:0:0:0"], world.host())
 
     with lun_lock(SCSI_ID, world.host()):
         assert examine_stale_resources(world.host()).status == "ok"
-
-
-def test_a_map_that_a_killed_call_has_left_is_a_warning(world):
-    own_maps.note(multipath.Before(SCSI_ID, False, True), [], world.host())
-    assert examine_stale_resources(world.host()).status == "ok", "the map is gone"
-    for name, content in (("dm/uuid", "mpath-" + SCSI_ID), ("dm/name", SCSI_ID), ("dev", "253:3")):
-        world.put("/sys/block/dm-3/" + name, content + "\n")
-
-    finding = examine_stale_resources(world.host())
-
-    assert finding.status == "warning" and finding.sentence.endswith(f"left the multipath map of LUN {SCSI_ID}.")
 
 
 def test_a_disk_that_stays_hidden_is_a_warning_with_the_command_that_shows_it(world):

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from kit.iscsi_world import CHAP_IQN, IQN, put, put_session
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host import iscsi_sessions
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk.udev import disks_of
 from relvmoiscsi.host.iscsi_sessions import add_lun, offload_hint, problems_of_adding, sessions_to
 from relvmoiscsi.host.this_host import Host

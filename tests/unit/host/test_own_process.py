@@ -2,6 +2,7 @@
 """Work on a device is given up at the deadline unless it writes; then it is waited for."""
 
 import ctypes
+import fcntl
 import os
 import resource
 import shutil
@@ -15,11 +16,11 @@ import pytest
 
 from kit.clock import Clock
 from kit.sparse import SparseDisk
+from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.host import own_process as child_module
-from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline, OutOfTime
-from relvmoiscsi.host.disk.udev import hidden, is_switch_on
+from relvmoiscsi.host.disk.hiding import hidden, is_switch_on
 from relvmoiscsi.host.flock import take
 from relvmoiscsi.host.locks.lvm_locks import lvm_locks
 from relvmoiscsi.host.locks.sm_locks import (
@@ -29,7 +30,7 @@ from relvmoiscsi.host.locks.sm_locks import (
     lun_lock,
     lvm_lock,
 )
-from relvmoiscsi.host.own_process import AskingDevice, lending, run_in_child, run_parallel, still_there
+from relvmoiscsi.host.own_process import AskingDevice, in_call, run_in_child, run_parallel, still_there
 from relvmoiscsi.host.terminated import Terminated, heeded
 from relvmoiscsi.host.this_host import Host
 
@@ -205,16 +206,18 @@ def test_who_was_given_up_is_known_until_it_has_ended(stuck):
     stuck.clear()
 
 
-# As SM's flock.py, and as LVM.
-TRIES = """
-import fcntl, sys
-with open(sys.argv[2], "a+") as file:
-    getattr(fcntl, sys.argv[1])(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-"""
-
-
 def is_free(how, path):
-    return subprocess.call([sys.executable, "-c", TRIES, how, str(path)], stderr=subprocess.DEVNULL) == 0
+    """Can another process take the lock, as SM's flock.py ("lockf") or as LVM ("flock")?"""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            with open(str(path), "a+", encoding="ascii") as file:
+                getattr(fcntl, how)(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def test_who_was_given_up_keeps_no_lock_of_the_lun(tmp_path, stuck):
@@ -270,31 +273,25 @@ def fairlock(tmp_path):
         server.kill()
 
 
-def test_the_locks_that_who_was_given_up_has_taken_and_lent_are_free(tmp_path, fairlock, stuck):
+def test_the_locks_that_work_has_asked_for_are_free_when_it_is_given_up(tmp_path, fairlock, stuck):
     (tmp_path / "lvm").mkdir()
-    files = [("lockf", tmp_path / LVM_LOCK)]
-    files += [("flock", tmp_path / "lvm/V_VG_XenStorage-old")]
-    hear, tell = os.pipe()
+    files = [("lockf", tmp_path / LVM_LOCK), ("flock", tmp_path / "lvm/V_VG_XenStorage-old")]
+    now = [0.0]
+
+    @contextmanager
+    def lock(root):
+        with both_locks(root):
+            assert not any(is_free(how, path) for how, path in files)
+            now[0] = 100.0  # the deadline comes when the locks are taken
+            yield
 
     def work(_begin):
-        with lent_locks(tmp_path):
-            os.write(tell, b"!")
+        with in_call(lock, str(tmp_path)):
             for_ever()
         return "never"
 
-    looks = []
-
-    def clock():
-        if looks:
-            os.read(hear, 1)  # the deadline comes when the locks are taken
-            assert not any(is_free(how, path) for how, path in files)
-        looks.append("")
-        return 100.0 * len(looks)
-
     with pytest.raises(OutOfTime):
-        run_in_child(work, Deadline(50, clock), "the LUN was read")
-    for descriptor in (hear, tell):
-        os.close(descriptor)
+        run_in_child(work, Deadline(50, lambda: now[0]), "the LUN was read", lock=lock)
 
     assert len(stuck) == 1 and still_there() == stuck
     assert all(is_free(how, path) for how, path in files)
@@ -321,12 +318,9 @@ def all_locks(root):
 
 
 @contextmanager
-def lent_locks(root):
-    """As work in a child takes those that nobody has taken for it."""
-    with lending() as lend, lvm_lock(Host(str(root)), 20) as of_sm, lvm_locks(
-        ["VG_XenStorage-old"], str(root / "lvm"), 20
-    ) as of_lvm:
-        lend([*of_sm, *of_lvm.descriptors])
+def both_locks(root):
+    """What work in a child asks for where nobody has taken it."""
+    with lvm_lock(Host(root), 20), lvm_locks(["VG_XenStorage-old"], root + "/lvm", 20):
         yield
 
 
@@ -390,7 +384,7 @@ def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_al
         begin()
         if has_all:
             return hang()
-        with lent_locks(tmp_path):
+        with in_call(both_locks, str(tmp_path)):
             return hang()
 
     def call(hang):
@@ -401,7 +395,7 @@ def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_al
                 (tmp_path / "lvm").mkdir()
                 held.enter_context(lun_lock(CLONE, host, 1))
                 held.enter_context(hidden(CLONE, host=host))
-            run_in_child(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read")
+            run_in_child(lambda begin: write(begin, hang), NO_DEADLINE, "the LUN was read", lock=both_locks)
 
     kill_during(call)
 
@@ -413,13 +407,13 @@ def test_a_write_that_hangs_when_its_call_is_killed_keeps_what_guards_the_lun_al
     assert not is_free("flock", switch)
 
 
-def test_locks_that_were_lent_are_free_when_the_work_is_done_with_them_and_their_files_gone(tmp_path, fairlock):
+def test_locks_that_work_has_asked_for_are_free_when_it_is_done_with_them_and_their_files_gone(tmp_path, fairlock):
     (tmp_path / "lvm").mkdir()
 
     def work(begin):
         begin()
         for _ in range(2):  # an unfinished run is settled first
-            with lent_locks(tmp_path):
+            with in_call(both_locks, str(tmp_path)):
                 files = [("lockf", LVM_LOCK), ("flock", "lvm/V_VG_XenStorage-old")]
                 assert not any(is_free(how, tmp_path / name) for how, name in files)
             assert is_free("lockf", tmp_path / LVM_LOCK)
@@ -427,7 +421,7 @@ def test_locks_that_were_lent_are_free_when_the_work_is_done_with_them_and_their
             shutil.rmtree(str((tmp_path / FAIRLOCK).parent), ignore_errors=True)  # its server serves one
         return "done"
 
-    assert run_in_child(work, NO_DEADLINE, "the LUN was read") == "done"
+    assert run_in_child(work, NO_DEADLINE, "the LUN was read", lock=both_locks) == "done"
     assert fairlock.readline() == b"free\n"
 
 
@@ -485,22 +479,40 @@ def test_what_has_written_nothing_ends_with_a_call_that_is_terminated(tmp_path, 
 
 
 def test_the_locks_of_work_that_writes_are_those_of_the_call_for_whoever_waits(tmp_path):
-    """Lent and not yet taken they were open in no process, and whoever waited was told of another program."""
     os.symlink("/proc", str(tmp_path / "proc"))
-    host = Host(str(tmp_path))
+    (tmp_path / "lvm").mkdir()
 
     def work(begin):
-        with lending() as lend, lvm_lock(host) as held:
-            lend(held)
+        with in_call(both_locks, str(tmp_path)):
             begin()
-            return run_in_child(waits, NO_DEADLINE, "it was done")
+            with pytest.raises(Refused) as caught, lvm_lock(Host(str(tmp_path)), timeout=0):
+                pytest.fail("taken twice")
+            return str(caught.value)
 
-    def waits(_begin):
-        with pytest.raises(Refused) as caught, lvm_lock(host, timeout=0):
-            pytest.fail("taken twice")
-        return str(caught.value)
+    said = run_in_child(work, NO_DEADLINE, "it was done", lock=both_locks)
+    assert f"is held by process {os.getpid()} (" in said
 
-    assert f"is held by process {os.getpid()} (" in run_in_child(work, NO_DEADLINE, "it was done")
+
+def test_a_lock_that_is_not_to_be_had_is_the_failure_of_the_work():
+    @contextmanager
+    def taken(what):
+        raise Refused(f"The lock {what} is held.", "SRInUse").in_state("Nothing was changed.")
+        yield
+
+    def work(_begin):
+        with in_call(taken, "of LVM"):
+            return "never"
+
+    with pytest.raises(RelvmoiscsiError, match="The lock of LVM is held. Nothing was changed.") as caught:
+        run_in_child(work, NO_DEADLINE, "it was done", lock=taken)
+    assert caught.value.sm_key == "SRInUse"
+
+
+def test_outside_of_a_child_locks_are_taken_where_they_are_asked_for(tmp_path):
+    (tmp_path / "lvm").mkdir()
+    with in_call(both_locks, str(tmp_path)):
+        assert not is_free("lockf", tmp_path / LVM_LOCK)
+    assert is_free("lockf", tmp_path / LVM_LOCK)
 
 
 def test_what_has_begun_to_write_is_waited_for_by_a_call_that_is_terminated():
@@ -530,12 +542,6 @@ def test_a_flush_counts_as_a_write():
 
     device.flush()
     assert asked == ["flush"]
-
-
-def test_locks_are_lent_to_nobody_where_nothing_is_done_apart():
-    with lending() as lend:
-        lend([0])
-    assert os.path.samestat(os.stat("/proc/self/fd/0"), os.fstat(0))
 
 
 # --- several at the same time

@@ -3,10 +3,10 @@
 
 import pytest
 
+from relvmoiscsi.deadline import DEFAULT_SECONDS
 from relvmoiscsi.direct.config import read_section
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.config_file import settings_of
-from relvmoiscsi.host.deadline import DEFAULT_SECONDS
 from relvmoiscsi.host.settings import MARK, OneVdiSetting, Settings, deadline_seconds, one_vdi, settings_in, with_vdis
 
 DIRECT = "[direct]\ndatabase-log = 36001405993c87c37fa84d02b7fa62c40\n"

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """SIGTERM ends a call as a failure does, once, where it waits, but not what has begun to write or is taken back."""
 
+import io
 import os
 import signal
+import sys
 import threading
 
 import pytest
 
-from relvmoiscsi.host.terminated import Terminated, heed_no_longer, heeded, only_here, pause, put_off, waiting
+from relvmoiscsi.host.terminated import Terminated, heed_no_longer, heeded, leave, only_here, pause, put_off, waiting
 
 
 def terminate():
@@ -117,3 +119,41 @@ def test_it_comes_while_this_thread_waits_and_not_while_another_does():
         terminate()
         over.set()
         thread.join()
+
+
+# --- the end of a program
+
+
+class Full(io.StringIO):
+    def flush(self):
+        raise OSError(28, "No space left on device")
+
+
+def test_what_was_said_is_out_before_the_end(monkeypatch):
+    out, told = io.BytesIO(), []
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="ascii"))
+    sys.stdout.write("done")
+
+    leave(3, end=lambda status: told.append((status, out.getvalue())))
+
+    assert told == [(3, b"done")]
+
+
+def test_without_streams_it_ends_as_well(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+
+    leave(0, end=told.append)
+
+    assert told == [0]
+
+
+def test_what_cannot_be_written_is_left_to_python(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "stdout", Full())
+
+    with pytest.raises(SystemExit) as ended:
+        leave(4, end=told.append)
+
+    assert (ended.value.code, told) == (4, [])

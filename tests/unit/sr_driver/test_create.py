@@ -5,8 +5,8 @@ import pytest
 
 from kit.clock import Clock
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.host.xapi.lun_users import Pool
 from relvmoiscsi.host.xapi.other_hosts import Use

@@ -15,8 +15,8 @@ from kit.driver_calls import (
     call_of,
 )
 from kit.pool import wire
+from relvmoiscsi.deadline import NOT_BEGUN
 from relvmoiscsi.errors import DeviceError, Refused, UsageError
-from relvmoiscsi.host.deadline import NOT_BEGUN
 from relvmoiscsi.host.terminated import pause
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure
 from relvmoiscsi.sr_driver import calls, create, probe

@@ -11,8 +11,8 @@ from kit.cuts import SCSI_ID as CUT_ID
 from kit.cuts import done
 from kit.driver_calls import DEVICE_CONFIG, SCSI_ID
 from relvmoiscsi import engine
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound
-from relvmoiscsi.host.deadline import Deadline
 from relvmoiscsi.host.locks.sm_locks import Busy
 from relvmoiscsi.sr_driver import probe
 from relvmoiscsi.sr_driver.hba.transport import HBA

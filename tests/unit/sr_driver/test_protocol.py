@@ -14,7 +14,7 @@ from kit.driver_calls import (
 )
 from kit.pool import wire
 from relvmoiscsi.errors import UsageError
-from relvmoiscsi.host.xml_text import xml_safe
+from relvmoiscsi.host.sm_log import xml_safe
 from relvmoiscsi.sr_driver.protocol import fault_response, parse_call, string_response, usage
 
 BOMB = (

@@ -10,7 +10,7 @@ from kit import golden
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID, SR_UUID
 from relvmoiscsi import engine
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
 from relvmoiscsi.sr_driver import rewrite
 

@@ -10,7 +10,7 @@ import pytest
 from kit.rpm_tools import TOP
 from relvmoiscsi import cli, errors
 from relvmoiscsi.cli.parser import make_parser
-from relvmoiscsi.host.deadline import DEFAULT_SECONDS
+from relvmoiscsi.deadline import DEFAULT_SECONDS
 
 PAGE = (TOP / "supp-pack/relvmoiscsi.8").read_text(encoding="utf-8")
 CONF = (TOP / "supp-pack/relvmoiscsi.conf").read_text(encoding="utf-8")

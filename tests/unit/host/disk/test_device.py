@@ -15,11 +15,10 @@ import pytest
 from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, NotFound, Refused, Truncated, UsageError
 from relvmoiscsi.host import flock
-from relvmoiscsi.host.disk import batch, claim, holders
+from relvmoiscsi.host.disk import exclusive, holders
 from relvmoiscsi.host.disk.block_device import (
-    Counts,
     ImageFile,
-    data_ranges,
+    Workers,
     open_device,
     same_device,
 )
@@ -88,53 +87,6 @@ def test_ranges_need_no_alignment_and_come_back_in_the_order_asked(disk):
     assert found == [pattern(SIZE)[item.offset : item.end] for item in ranges]
 
 
-def test_a_batch_without_ranges_reads_nothing(disk):
-    assert disk.read([]) == []
-    assert disk.counts == Counts()
-
-
-def test_a_range_of_no_length_is_empty_and_reads_nothing(disk):
-    assert disk.read([Range(SIZE, 0), Range(0, 0)]) == [b"", b""]
-    assert disk.counts == Counts()
-
-
-def test_ranges_that_touch_or_nearly_touch_are_one_read(disk):
-    disk.read([Range(0, 512), Range(512, 512), Range(1024 + 4096, 512)])
-
-    assert disk.counts == Counts(reads=1, read_batches=1, bytes_read=1024 + 4096 + 512)
-
-
-def test_ranges_further_apart_are_reads_of_their_own(disk):
-    disk.read([Range(0, 512), Range(512 + 4096 + 512, 512)])
-
-    assert disk.counts == Counts(reads=2, read_batches=1, bytes_read=1024)
-
-
-def test_ranges_that_overlap_or_hold_each_other_are_one_read(disk):
-    whole = pattern(SIZE)
-
-    assert disk.read([Range(0, 8192), Range(100, 10), Range(8000, 500)]) == [
-        whole[:8192],
-        whole[100:110],
-        whole[8000:8500],
-    ]
-    assert disk.counts == Counts(reads=1, read_batches=1, bytes_read=8704)
-
-
-def test_a_read_is_widened_to_whole_blocks(image):
-    with open_device(image, writable=False, block_size=4096) as device:
-        device.read([Range(5000, 10)])
-
-        assert device.counts == Counts(reads=1, read_batches=1, bytes_read=4096)
-
-
-def test_a_large_range_is_read_in_pieces_of_one_mebibyte(disk):
-    (found,) = disk.read([Range(1, 2 * MIB + 5)])
-
-    assert found == pattern(SIZE)[1 : 2 * MIB + 6]
-    assert disk.counts == Counts(reads=3, read_batches=1, bytes_read=2 * MIB + 512)
-
-
 def test_the_last_bytes_of_a_device_that_ends_within_a_block_can_be_read(tmp_path):
     path = tmp_path / "odd"
     path.write_bytes(pattern(4096 + 512))
@@ -149,7 +101,6 @@ def test_a_range_that_is_not_wholly_on_the_device_is_truncated_and_nothing_is_re
         disk.read([Range(0, 512), wanted])
 
     assert disk.name in str(caught.value)
-    assert disk.counts == Counts()
 
 
 @pytest.mark.parametrize("wanted", [Range(-1, 2), Range(5, -1)])
@@ -184,6 +135,32 @@ def test_a_file_that_was_cut_while_open_gives_an_error(image):
             device.read([Range(MIB, 512)])
 
 
+@pytest.mark.parametrize(
+    "ranges, requests",
+    [
+        ([], []),
+        ([Range(SIZE, 0), Range(0, 0)], []),
+        ([Range(0, 512), Range(512, 512), Range(1024 + 4096, 512)], [0]),
+        ([Range(0, 512), Range(512 + 4096 + 512, 512)], [0, 5120]),
+        ([Range(0, 8192), Range(100, 10), Range(8000, 500)], [0]),
+        ([Range(1, 2 * MIB + 5)], [0, MIB, 2 * MIB]),
+    ],
+)
+def test_ranges_that_nearly_touch_are_one_request_of_a_mebibyte_at_most(image, ranges, requests):
+    with Faulty(image) as device:
+        assert device.read(ranges) == [pattern(SIZE)[one.offset : one.end] for one in ranges]
+        assert sorted(device.ended) == requests
+
+
+@pytest.mark.parametrize(
+    "offsets, requests", [([], []), ([1024, 0, 512, 2048], [0, 2048]), (range(512, MIB + 1024, 512), [512, MIB + 512])]
+)
+def test_chunks_that_touch_are_one_request_of_a_mebibyte_at_most(image, offsets, requests):
+    with Faulty(image) as device:
+        device.write([Chunk(offset, b"x" * 512) for offset in offsets])
+        assert sorted(device.ended) == requests
+
+
 # --- writing
 
 
@@ -197,27 +174,6 @@ def test_chunks_are_written_where_they_belong_and_nowhere_else(disk, image):
     assert after[512:1536] == b"a" * 1024
     assert after[8192:8704] == b"b" * 512
     assert after[:512] + after[1536:8192] + after[8704:] == before[:512] + before[1536:8192] + before[8704:]
-
-
-def test_chunks_that_touch_are_one_write_and_others_are_not(disk):
-    disk.write([Chunk(1024, b"c" * 512), Chunk(0, b"a" * 512), Chunk(512, b"b" * 512), Chunk(2048, b"d" * 512)])
-
-    assert disk.counts == Counts(writes=2, write_batches=1, bytes_written=2048)
-    assert disk.read([Range(0, 1536)]) == [b"a" * 512 + b"b" * 512 + b"c" * 512]
-
-
-def test_a_large_chunk_is_written_in_pieces_of_one_mebibyte(disk):
-    disk.write([Chunk(512, b"x" * (MIB + 512))])
-
-    assert disk.counts == Counts(writes=2, write_batches=1, bytes_written=MIB + 512)
-    assert disk.read([Range(0, MIB + 1536)]) == [pattern(512) + b"x" * (MIB + 512) + pattern(512, MIB + 1024)]
-
-
-def test_a_batch_without_chunks_writes_nothing(disk):
-    disk.write([])
-    disk.write([Chunk(512, b"")])
-
-    assert disk.counts == Counts()
 
 
 @pytest.mark.parametrize(
@@ -234,7 +190,6 @@ def test_a_chunk_that_cannot_be_meant_is_a_bug_and_nothing_of_its_batch_is_writt
     with pytest.raises(ValueError):
         disk.write([Chunk(0, b"y" * 512), chunk])
 
-    assert disk.counts == Counts()
     assert disk.read([Range(0, 512)]) == [pattern(512)]
     assert os.path.getsize(image) == SIZE
 
@@ -251,8 +206,6 @@ def test_a_device_of_large_blocks_takes_no_small_chunks(image):
 def test_chunks_that_overlap_are_a_bug_and_are_not_written(disk):
     with pytest.raises(ValueError, match="overlap at byte 512"):
         disk.write([Chunk(0, b"x" * 1024), Chunk(512, b"y" * 512)])
-
-    assert disk.counts == Counts()
 
 
 def test_a_device_open_for_reading_cannot_be_written(image):
@@ -295,12 +248,6 @@ def test_an_image_stays_sparse(tmp_path):
     assert os.stat(str(path)).st_blocks * 512 <= 64 * KIB
 
 
-def test_a_flush_is_counted(disk):
-    disk.flush()
-
-    assert disk.counts == Counts(flushes=1)
-
-
 def test_a_failing_flush_is_an_error(image):
     with open_device(image, writable=True) as device:
         os.close(device._descriptor)
@@ -314,7 +261,7 @@ def test_a_failing_flush_is_an_error(image):
 
 
 def test_operations_of_a_batch_run_at_the_same_time():
-    workers = batch.Workers()
+    workers = Workers()
     meeting = threading.Barrier(8, timeout=20)
 
     workers.run([meeting.wait] * 8)  # each returns only when all have come
@@ -325,13 +272,13 @@ def test_operations_of_a_batch_run_at_the_same_time():
 def test_a_single_operation_needs_no_thread():
     seen = []
 
-    batch.Workers().run([lambda: seen.append(threading.current_thread())])
+    Workers().run([lambda: seen.append(threading.current_thread())])
 
     assert seen == [threading.current_thread()]
 
 
 def test_who_interrupts_a_batch_cancels_what_has_not_begun():
-    workers = batch.Workers()
+    workers = Workers()
     caller, interrupted, ended = threading.current_thread(), threading.Event(), []
 
     def operation():
@@ -408,7 +355,7 @@ def test_a_failing_close_is_logged_and_hides_nothing(image, caplog):
     ],
 )
 def test_each_reason_not_to_open_has_its_sentence(number, expected, message):
-    error = claim._cannot_open("/x", OSError(number, os.strerror(number)), writable=True)
+    error = exclusive._cannot_open("/x", OSError(number, os.strerror(number)), writable=True)
 
     assert type(error) is expected
     assert str(error) == message
@@ -426,7 +373,7 @@ def test_each_reason_not_to_open_has_its_sentence(number, expected, message):
 def test_root_is_not_told_to_become_root(number, user, words, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: user)
 
-    error = claim._cannot_open("/x", OSError(number, os.strerror(number)), writable=True)
+    error = exclusive._cannot_open("/x", OSError(number, os.strerror(number)), writable=True)
 
     assert str(error).startswith(words)
     assert remedy(OSError(number, "")) == permission_remedy(number)
@@ -437,7 +384,7 @@ def test_a_file_without_write_permissions_is_refused_even_to_root(image):
 
     with pytest.raises(Refused, match="is read-only"):
         # Who is not root does not even get so far, and is told the same in other words.
-        open_device(image, writable=True) if os.geteuid() == 0 else claim.check_file_mode(image, os.stat(image))
+        open_device(image, writable=True) if os.geteuid() == 0 else exclusive.check_file_mode(image, os.stat(image))
     with open_device(image, writable=False) as device:
         assert device.read([Range(0, 16)]) == [pattern(16)]
 
@@ -483,7 +430,7 @@ def test_a_lease_is_given_back_at_once(image):
 
 
 def test_where_leases_are_not_supported_the_open_files_of_all_processes_are_looked_at(image, monkeypatch):
-    monkeypatch.setattr(claim, "_take_and_return_lease", no_leases)
+    monkeypatch.setattr(exclusive, "_take_and_return_lease", no_leases)
 
     with open(image, "rb"), pytest.raises(Refused, match="in use by this very process"):
         open_device(image, writable=True)
@@ -492,8 +439,8 @@ def test_where_leases_are_not_supported_the_open_files_of_all_processes_are_look
 
 
 def test_where_leases_are_not_supported_a_lock_keeps_a_second_run_off(image, monkeypatch):
-    monkeypatch.setattr(claim, "_take_and_return_lease", no_leases)
-    monkeypatch.setattr(claim, "users_of_file", lambda *_: [])
+    monkeypatch.setattr(exclusive, "_take_and_return_lease", no_leases)
+    monkeypatch.setattr(exclusive, "users_of_file", lambda *_: [])
 
     with open_device(image, writable=True), pytest.raises(Refused, match="another relvmoiscsi is at work") as caught:
         open_device(image, writable=True)
@@ -761,7 +708,7 @@ def test_only_what_is_allocated_may_hold_data(tmp_path):
         file.truncate(8 * MIB)
 
     with open_device(path, writable=False) as device:
-        assert data_ranges(device) == [Range(MIB, 4096)]
+        assert device.data_ranges() == [Range(MIB, 4096)]
 
 
 def test_data_reaches_to_the_end_of_the_last_whole_sector(tmp_path):
@@ -769,7 +716,7 @@ def test_data_reaches_to_the_end_of_the_last_whole_sector(tmp_path):
     path.write_bytes(b"x" * 1300)
 
     with open_device(str(path), writable=False) as device:
-        assert data_ranges(device) == [Range(0, 1024)]
+        assert device.data_ranges() == [Range(0, 1024)]
 
 
 @pytest.mark.parametrize("length", [0, MIB])
@@ -779,7 +726,7 @@ def test_an_image_without_data_has_no_ranges(tmp_path, length):
         file.truncate(length)
 
     with open_device(path, writable=False) as device:
-        assert data_ranges(device) == []
+        assert device.data_ranges() == []
 
 
 def test_where_holes_are_not_known_everything_may_hold_data(image, monkeypatch):
@@ -789,7 +736,7 @@ def test_where_holes_are_not_known_everything_may_hold_data(image, monkeypatch):
     with open_device(image, writable=False) as device:
         monkeypatch.setattr("relvmoiscsi.host.disk.block_device.os.lseek", lseek)
 
-        assert data_ranges(device) == [Range(0, SIZE)]
+        assert device.data_ranges() == [Range(0, SIZE)]
 
 
 def test_a_failing_search_for_data_is_an_error(image):
@@ -797,4 +744,4 @@ def test_a_failing_search_for_data_is_an_error(image):
         device.close()
 
         with pytest.raises(DeviceError, match="Bad file descriptor"):
-            data_ranges(device)
+            device.data_ranges()

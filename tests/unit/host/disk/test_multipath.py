@@ -7,13 +7,12 @@ made from its source.
 
 import os
 import shutil
-from contextlib import ExitStack
 
 import pytest
 
 from relvmoiscsi.errors import CommandFailed, NotFound, Refused
 from relvmoiscsi.host.command import Completed
-from relvmoiscsi.host.disk import cleanup_journal, multipath, own_maps
+from relvmoiscsi.host.disk import multipath
 from relvmoiscsi.host.disk.multipath import (
     Before,
     Map,
@@ -25,7 +24,6 @@ from relvmoiscsi.host.disk.multipath import (
     look,
     single_path,
 )
-from relvmoiscsi.host.locks.sm_locks import lun_lock
 from relvmoiscsi.host.this_host import Host
 
 LUN = "3600140593f176bc54ff48f3bcc0d0073"
@@ -439,179 +437,3 @@ def test_a_map_that_multipathd_took_away_itself_is_gone(world):
     )
 
     flush_map(FIRST_TIME, host=world.expects((gone, world.loses_map)))
-
-
-# --- a call that is killed
-
-
-def noted(world):
-    return sorted(path.name for path in (world.root / cleanup_journal.DIRECTORY).glob("*"))
-
-
-def boot(world, number):
-    world.put("proc/sys/kernel/random/boot_id", f"{number}\n")
-
-
-@pytest.fixture
-def killed(world):
-    """A call has noted the map that it makes, and was killed: there is the map, and the entry in the list."""
-    boot(world, 1)
-    own_maps.note(own_maps.look(LUN, world.host), [], world.host)
-    world.lists(OTHER, LUN)
-    world.has_map(["sda", "sdb"])
-    return world
-
-
-def test_the_map_of_a_killed_call_goes_and_its_entry_in_the_list(killed):
-    before = own_maps.look(LUN, killed.host)
-    assert before == FIRST_TIME
-    own_maps.note(before, ["sda"], killed.host)  # of the next call, which may be killed as well
-    assert own_maps.look(LUN, killed.host) == own_maps.stale(LUN, killed.host) == FIRST_TIME
-    assert noted(killed) == [LUN]
-
-    flush_map(before, host=killed.expects((FLUSHED, killed.loses_map), (UNLISTED, crosses_out(killed))))
-    own_maps.hand_over(LUN, killed.host)
-
-    assert (killed.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
-    assert not (killed.root / "var/lib/relvmoiscsi").exists()
-    assert own_maps.stale(LUN, killed.host) is None
-
-
-def test_an_entry_that_was_there_before_the_killed_call_stays(world):
-    world.lists(LUN)
-    own_maps.note(own_maps.look(LUN, world.host), [], world.host)
-    world.has_map(["sda"])
-
-    assert own_maps.look(LUN, world.host) == Before(LUN, had_map=False, had_wwid=True)
-
-
-def test_it_is_over_when_the_map_and_the_disks_that_came_are_gone(killed, monkeypatch):
-    disks = ["sda"]
-    monkeypatch.setattr(own_maps.udev, "disks_of", lambda scsi_id, host: disks)
-    assert not own_maps.is_over(LUN, killed.host)
-
-    killed.loses_map()
-    assert not own_maps.is_over(LUN, killed.host)
-
-    disks.clear()
-    assert own_maps.is_over(LUN, killed.host)
-
-
-def test_disks_that_were_there_before_the_first_call_may_stay(world, monkeypatch):
-    own_maps.note(FIRST_TIME, ["sda"], world.host)
-    own_maps.note(FIRST_TIME, ["sda", "sdb"], world.host)  # of the next call; the first was killed
-    disks = ["sda"]
-    monkeypatch.setattr(own_maps.udev, "disks_of", lambda scsi_id, host: disks)
-    assert own_maps.is_over(LUN, world.host)
-
-    disks.append("sdb")
-    assert not own_maps.is_over(LUN, world.host)
-
-
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("by", ["a volume", "SM"])
-def test_a_map_that_somebody_has_taken_since_is_no_longer_ours(killed, by, number):
-    boot(killed, number)
-    if by == "a volume":
-        killed.put("sys/block/dm-0/holders/dm-1/dm/name", "VG_XenStorage-MGT\n")
-    else:
-        killed.put("dev/disk/mpInuse/" + LUN, "")
-
-    assert own_maps.stale(LUN, killed.host) is None
-    assert own_maps.look(LUN, killed.host) == Before(LUN, had_map=True, had_wwid=True)
-    assert noted(killed) == []
-
-
-def test_after_a_reboot_the_entry_in_the_list_goes_where_nobody_has_made_a_map(killed):
-    killed.loses_map()
-    boot(killed, 2)
-
-    flush_map(own_maps.look(LUN, killed.host), host=killed.expects((UNLISTED, crosses_out(killed))))
-
-    assert (killed.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
-
-
-def test_the_map_that_multipathd_makes_of_our_entry_after_a_reboot_is_ours(killed):
-    boot(killed, 2)
-
-    assert own_maps.look(LUN, killed.host) == own_maps.stale(LUN, killed.host) == FIRST_TIME
-    assert own_maps.stale_luns(killed.host) == [LUN]
-
-
-def test_the_map_that_it_makes_of_an_entry_that_was_there_before_is_not(world):
-    world.lists(LUN)
-    boot(world, 1)
-    own_maps.note(own_maps.look(LUN, world.host), [], world.host)
-    boot(world, 2)
-    world.has_map(["sda"])
-
-    assert own_maps.stale_luns(world.host) == [] and own_maps.look(LUN, world.host).had_map
-    assert noted(world) == []
-
-
-def nobody():
-    raise AssertionError("the pool need not be asked")
-
-
-def test_any_call_after_a_reboot_takes_our_entry_from_the_list(killed):
-    killed.loses_map()
-    boot(killed, 2)
-
-    own_maps.clear(lambda: [OTHER], killed.expects((UNLISTED, crosses_out(killed))))
-
-    assert (killed.root / "etc/multipath/wwids").read_text() == WWIDS + f"/{OTHER}/\n"
-    assert noted(killed) == []
-
-
-def test_the_entry_of_a_lun_that_the_pool_may_have_stays(killed):
-    killed.loses_map()
-    boot(killed, 2)
-
-    own_maps.clear(lambda: [LUN], killed.host)
-
-    assert f"/{LUN}/" in (killed.root / "etc/multipath/wwids").read_text()
-    assert noted(killed) == []
-
-
-def test_of_an_entry_that_was_there_before_only_the_note_goes(world):
-    world.lists(LUN)
-    boot(world, 1)
-    own_maps.note(own_maps.look(LUN, world.host), [], world.host)
-    boot(world, 2)
-
-    own_maps.clear(nobody, world.host)
-
-    assert noted(world) == [] and look(LUN, world.host).had_wwid
-
-
-@pytest.mark.parametrize("why", ["its map is there", "its disk is there", "a call is at it"])
-def test_what_may_have_a_map_yet_is_not_cleared(killed, monkeypatch, why):
-    with ExitStack() as stack:
-        if why == "its map is there":
-            boot(killed, 2)
-        else:
-            killed.loses_map()
-        if why == "its disk is there":
-            monkeypatch.setattr(own_maps.udev, "disks_of", lambda scsi_id, host: ["sda"])
-        if why == "a call is at it":
-            stack.enter_context(lun_lock(LUN, killed.host))
-
-        own_maps.clear(nobody, killed.host)
-
-        assert noted(killed) == [LUN]
-
-
-def test_a_map_of_others_is_not_noted(world):
-    world.has_map(["sda"])
-
-    own_maps.note(own_maps.look(LUN, world.host), [], world.host)
-
-    assert noted(world) == []
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"map": {"boot": 1, "had_wwid": false}}'])
-def test_a_note_that_cannot_be_read_makes_no_map_ours(world, content):
-    world.has_map(["sda"])
-    world.put(f"{cleanup_journal.DIRECTORY}/{LUN}", content)
-
-    assert own_maps.look(LUN, world.host).had_map and own_maps.stale(LUN, world.host) is None

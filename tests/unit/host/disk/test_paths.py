@@ -6,10 +6,12 @@ import time
 
 import pytest
 
+from kit.sparse import SparseDisk
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.device import Chunk, Range
 from relvmoiscsi.errors import DeviceError, Refused
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk.paths import Face, drop_caches, look, verify_same
+from relvmoiscsi.host.disk.paths import Face, Failover, drop_caches, look, verify_same
 from relvmoiscsi.host.this_host import Host
 
 SCSI_ID = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -95,3 +97,46 @@ def test_the_page_cache_of_a_path_that_has_gone_is_nothing_to_drop(disks, caplog
 
     drop_caches(["sdb"], NO_DEADLINE, disks)  # a file, which has none
     assert "sdb may be read from the page cache as it was before" in caplog.text
+
+
+class Path(SparseDisk):
+    """A path of a LUN, which breaks at an operation and stays broken."""
+
+    def __init__(self, lun, name, breaks_at=0):
+        super().__init__(lun.size_bytes, name=name)
+        self._lun, self._left = lun, breaks_at
+
+    def _counted(self, operation, *arguments):
+        self._left -= 1
+        if not self._left:
+            raise DeviceError(self.name, "write", 0, 512, "Input/output error", 5)
+        return operation(*arguments)
+
+    def read(self, ranges):
+        return self._counted(self._lun.read, ranges)
+
+    def write(self, chunks):
+        self._counted(self._lun.write, chunks)
+
+    def flush(self):
+        self._counted(self._lun.flush)
+
+
+@pytest.mark.parametrize("breaks_at", [1, 2, 3])
+def test_an_operation_that_fails_on_a_path_is_done_again_on_the_next(breaks_at, caplog):
+    lun = SparseDisk(1 << 20)
+    device = Failover([Path(lun, "/dev/sdb", breaks_at), Path(lun, "/dev/sdc")])
+
+    device.write([Chunk(512, b"x" * 512)])
+    device.flush()
+
+    assert device.read([Range(512, 512)]) == [b"x" * 512]
+    assert "/dev/sdb" in caplog.text and "The call goes on through /dev/sdc." in caplog.text
+
+
+def test_the_failure_of_the_last_path_is_the_failure_of_the_lun():
+    lun = SparseDisk(1 << 20)
+    device = Failover([Path(lun, "/dev/sdb", 1), Path(lun, "/dev/sdc", 1)])
+
+    with pytest.raises(DeviceError, match="/dev/sdc"):
+        device.flush()

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.host.disk import holders
 from relvmoiscsi.host.hba import scan as scan_module
 from relvmoiscsi.host.hba.adapters import adapters, places

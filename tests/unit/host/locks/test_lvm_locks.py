@@ -35,7 +35,7 @@ def other(directory):
 
 def paths_of(locks):
     """The lock files held, in the order in which they were taken."""
-    return [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in locks.descriptors]
+    return [os.readlink(f"/proc/self/fd/{descriptor}") for _, descriptor in locks._held]
 
 
 class Other:

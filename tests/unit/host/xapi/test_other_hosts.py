@@ -6,9 +6,9 @@ import os
 import pytest
 
 from kit.hba_world import SCSI_ID, HbaWorld
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
-from relvmoiscsi.host.disk import udev
+from relvmoiscsi.host.disk import hiding
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.xapi.api import XapiFailure
 from relvmoiscsi.host.xapi.other_hosts import OtherHosts, Use, from_json, to_json, use_of_lun
@@ -137,7 +137,7 @@ def test_md_has_no_name_but_the_kernel_s(world):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("works", [sm_locks.lun_lock, udev.hidden], ids=["lock", "switch"])
+@pytest.mark.parametrize("works", [sm_locks.lun_lock, hiding.hidden], ids=["lock", "switch"])
 def test_a_host_whose_call_is_at_work_on_the_lun(world, works):
     os.symlink("/proc", world.host.proc)
 

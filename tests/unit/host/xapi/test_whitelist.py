@@ -11,9 +11,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from relvmoiscsi.errors import NotFound, Refused
 from relvmoiscsi.host.xapi import whitelist
 from relvmoiscsi.host.xapi.conf import read_whitelist
@@ -483,61 +484,28 @@ def on_host():
     return OnHost
 
 
-@given(TREES)
-def test_what_was_accepted_is_accepted_and_we_are_and_nobody_else_is(on_host, tree):
-    with on_host(tree) as dom0:
-        before = read_whitelist(str(dom0.root))
+@settings(max_examples=examples(60))
+@given(TREES, st.lists(FILES, max_size=2))
+def test_whatever_others_change_they_and_we_are_accepted_once_and_our_removal_restores_every_byte(
+    on_host, tree, changes
+):
+    with on_host({**tree, **DIRECTORY}) as dom0, on_host({**tree, **DIRECTORY}) as without:
+        for files in [None, *changes]:
+            for host in (dom0, without) if files is not None else ():
+                for name in host.conf_d():
+                    if not name.endswith("zz-relvmoiscsi.conf"):
+                        (host / (CONF_D + name)).unlink()
+                for name, content in files.items():
+                    host.write(CONF_D + name, content)
+            others = read_whitelist(str(without.root))
 
-        dom0.sync()
-
-        after = dom0.xapi_list()
-        if before.source is None:
-            assert after == ()
-        else:
-            assert after == (*before.plugins, *(name for name in OURS if not before.allows(name)))
-
-
-@given(TREES)
-def test_doing_it_twice_equals_doing_it_once(on_host, tree):
-    with on_host(tree) as dom0:
-        dom0.sync()
-        once = dom0.tree()
-
-        outcome = dom0.sync()
-
-        assert dom0.tree() == once
-        assert not outcome.changed
-
-
-@given(TREES, st.integers(0, 2), st.integers(1, 2))
-def test_removal_restores_every_byte(on_host, tree, syncs, removals):
-    with on_host({**tree, **DIRECTORY}) as dom0:
-        before = dom0.tree()
-
-        for _ in range(syncs):
-            dom0.sync()
-        for _ in range(removals):
-            dom0.remove()
-
-        assert dom0.tree() == before
-
-
-@given(TREES, st.lists(FILES, min_size=1, max_size=3))
-def test_it_never_matters_what_was_there_before(on_host, tree, changes):
-    assume(CONF in tree)
-    with on_host({**tree, **DIRECTORY}) as dom0:
-        dom0.sync()
-        for files in changes:
-            for name in dom0.conf_d():
-                if not name.endswith("zz-relvmoiscsi.conf"):
-                    (dom0 / (CONF_D + name)).unlink()
-            for name, content in files.items():
-                dom0.write(CONF_D + name, content)
             dom0.sync()
 
-        fresh = {CONF: tree[CONF], **DIRECTORY, **{CONF_D + name: content for name, content in changes[-1].items()}}
-        with on_host(fresh) as other:
-            has_list = read_whitelist(str(other.root)).source is not None
-            other.sync()
-            if has_list:
-                assert dom0.tree() == other.tree()
+            if others.source is not None:
+                expected = (*others.plugins, *(name for name in OURS if not others.allows(name)))
+                assert dom0.xapi_list() == expected
+            once = dom0.tree()
+            assert not dom0.sync().changed and dom0.tree() == once
+        dom0.remove()
+        dom0.remove()
+        assert dom0.tree() == without.tree()

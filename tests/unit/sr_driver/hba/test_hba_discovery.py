@@ -12,10 +12,10 @@ from kit import golden
 from kit.clock import Clock
 from kit.hba_world import SCSI_ID, WWPNS, HbaWorld
 from kit.outcome import resignatured
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.errors import NotFound, Refused
-from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import cleanup_journal, multipath, paths, udev
-from relvmoiscsi.host.disk.cleanup_journal import SCAN
+from relvmoiscsi.host.disk import cleanup_journal, hiding, paths, udev
+from relvmoiscsi.host.disk import scsi_id as scsi_id_module
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.disk.scsi_id import scsi_id_of_address
 from relvmoiscsi.host.hba import adapters as hba
@@ -38,11 +38,13 @@ class Host:
         self.done, self.mapped, self.dead, self.ids, self.failures = [], [], set(), {}, []
         self.stays, self.noted, self.asked, self.settled, self.hides = {}, None, [], [], {}
         self.locked = set()  #: LUNs that other calls are at
+        self.meanwhile = lambda: None  #: what happens at the moment of a scan
         self.pool = lun_users.Pool({}, {}, {})
 
     def scan(self, places, _deadline):
         self.done.append("scan " + ", ".join(sorted({str(place) for place in places})))
         self.hides = self.switches()
+        self.meanwhile()
         for address, disk, *scsi_id in self.mapped:
             self.world.lun(address, disk, scsi_id=(scsi_id or [CLONE])[0])
         return self.failures
@@ -71,7 +73,7 @@ class Host:
 
     def look(self, disks, _deadline):
         self.asked += disks
-        ids = {disk: self.ids.get(disk) or udev.scsi_id_of_disk(disk, self.world.host) for disk in disks}
+        ids = {disk: self.ids.get(disk) or scsi_id_module.scsi_id_of_disk(disk, self.world.host) for disk in disks}
         return {disk: Face(ids[disk], "", 1, "") for disk in disks if disk not in self.dead}
 
     @contextmanager
@@ -90,11 +92,11 @@ class Host:
         return self.pool
 
     def note(self, addresses, scsi_id=CLONE):
-        cleanup_journal.note(scsi_id, SCAN, addresses)
+        cleanup_journal.note(scsi_id, addresses)
 
     def noted_of(self, scsi_id=CLONE):
         """What was there before the scan for the LUN, as it is noted."""
-        entry = cleanup_journal.read(scsi_id, SCAN)
+        entry = cleanup_journal.read(scsi_id)
         return entry and entry.there
 
     def hold(self, lun, is_new=False):
@@ -132,8 +134,9 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(sm_locks, "lvm_lock", made.lock)
     for name in ("read", "note", "forget"):
         monkeypatch.setattr(cleanup_journal, name, here(getattr(cleanup_journal, name), made.world.host))
-    for name in ("disks_of", "hidden_adapters", "ids_here", "is_stale_hidden"):
-        monkeypatch.setattr(udev, name, here(getattr(udev, name), made.world.host))
+    monkeypatch.setattr(udev, "disks_of", here(udev.disks_of, made.world.host))
+    for name in ("hidden_adapters", "ids_here", "is_stale_hidden"):
+        monkeypatch.setattr(hiding, name, here(getattr(hiding, name), made.world.host))
     monkeypatch.setattr(udev, "settle", lambda disks, _: made.settled.extend(disks))
     monkeypatch.setattr(other_luns, "_take_lock", lambda scsi_id, locks: scsi_id not in made.locked)
     seconds_off = made.world.host._replace(wait_for=lambda condition, _: condition())
@@ -162,24 +165,6 @@ def test_one_that_is_not_is_scanned_for_under_the_lock_of_lvm_and_goes_again(hos
     assert host.noted_of() is None
 
 
-@pytest.mark.parametrize("has_map", [False, True])
-def test_what_a_map_of_ours_may_keep_is_for_the_next_call_to_take_away(host, monkeypatch, has_map):
-    host.mapped = [("1:0:0:7", "sdc")]
-    host.stays = {"1:0:0:7": "The disk sdc at 1:0:0:7 stays: it is in use by multipath map /dev/mapper/clone."}
-    left = multipath.Before(CLONE, False, False) if has_map else None
-    monkeypatch.setattr(discovery.own_maps, "stale", lambda scsi_id: left)
-
-    host.hold(host.lun())
-
-    assert (host.noted_of() is not None) is has_map
-
-
-def test_what_the_pool_names_is_known_to_whoever_clears_stale_maps(host):
-    host.pool = with_lun(OTHER)
-
-    assert OTHER in host.lun().ids_of_pool()
-
-
 def test_with_new_identities_it_stays(host):
     host.mapped = [("1:0:0:7", "sdc")]
 
@@ -203,7 +188,7 @@ def test_what_a_killed_call_has_brought_goes_with_the_next_one(host):
     host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
 
     assert host.hold(host.lun()) == ["sdc"]
-    assert host.done == ["take away 1:0:0:7"]
+    assert host.done == ["lock", "take away 1:0:0:7", "unlock"]
     assert host.noted_of() is None
 
 
@@ -212,7 +197,7 @@ def test_so_it_does_where_no_adapter_is_of_the_type_that_is_meant(host):
     host.world.lun("1:0:0:7", "sdc", scsi_id=CLONE)
 
     assert host.hold(host.lun(type="qla2xxx")) == ["sdc"]
-    assert (host.done, host.switches()) == (["take away 1:0:0:7"], {})
+    assert (host.done, host.switches()) == (["lock", "take away 1:0:0:7", "unlock"], {})
 
 
 @pytest.fixture
@@ -234,7 +219,7 @@ def test_what_a_killed_call_has_brought_stays_with_new_identities_of_its_own(hos
     killed(resignatured(original, scsi_id=made_for).after if made_for else original)
 
     assert host.hold(host.lun()) == ["sdc"]
-    assert host.done == (["take away 1:0:0:7"] if goes else [])
+    assert host.done == ["lock", *(["take away 1:0:0:7"] if goes else []), "unlock"]
     assert host.noted_of() is None
 
 
@@ -251,7 +236,7 @@ def test_the_note_is_of_all_adapters_whichever_are_scanned(host):
 
     host.dead = set()
     host.hold(host.lun())
-    assert host.done[-1] == "take away 1:0:0:7"
+    assert host.done[-2:] == ["take away 1:0:0:7", "unlock"]
 
 
 def test_what_a_scan_brings_after_it_was_given_up_goes_with_the_next_call(host):
@@ -263,7 +248,7 @@ def test_what_a_scan_brings_after_it_was_given_up_goes_with_the_next_call(host):
     host.world.lun("3:0:0:7", "sdd", scsi_id=CLONE)  # the kernel gets there now
     host.hold(host.lun())
 
-    assert host.done[-1] == "take away 3:0:0:7"
+    assert host.done[-2:] == ["take away 3:0:0:7", "unlock"]
     assert host.noted_of() is None
 
 
@@ -273,7 +258,7 @@ def test_so_does_what_the_pool_knows(host, killed):
     host.pool = with_lun(CLONE)
     host.hold(host.lun())
 
-    assert (host.done, host.noted_of()) == ([], None)
+    assert (host.done, host.noted_of()) == (["lock", "unlock"], None)
 
 
 def test_so_does_what_came_then_and_does_not_answer_now_and_the_next_call_knows(host, killed):
@@ -415,7 +400,7 @@ def test_one_that_this_host_s_sr_has_by_a_name_of_the_kernel_s_stays(host, monke
     pbd = {"SR": "sr", "host": owner, "device_config": {"device": "/dev/sdd"}}
     host.pool = lun_users.Pool({"pbd": pbd}, {"sr": {"type": "ext"}}, {})
     look = {"/dev/sdd": OTHER}.get
-    monkeypatch.setattr(lun_users, "all_of", partial(lun_users.all_of, look=look))
+    monkeypatch.setattr(lun_users, "users_of", partial(lun_users.users_of, look=look))
     host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
 
     host.hold(host.lun())
@@ -427,26 +412,15 @@ def test_one_that_this_host_s_sr_has_by_a_name_of_the_kernel_s_stays(host, monke
 def test_one_that_the_pool_comes_to_name_during_the_scan_stays(host, failures):
     """An administrator has it mapped and makes an SR on it, or plugs one, at that very moment."""
     host.failures, host.mapped = failures, [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-    scan = host.scan
-
-    def scan_meanwhile(places, deadline):
-        host.pool = with_lun(OTHER)
-        return scan(places, deadline)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "scan", scan_meanwhile)
-        host.hold(host.lun())
+    host.meanwhile = lambda: setattr(host, "pool", with_lun(OTHER))
+    host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
 
 
 def test_while_the_pool_does_not_say_whether_it_has_them_they_stay(host, caplog):
     host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-    scan = host.scan
-
-    def scan_meanwhile(places, deadline):
-        host.pool = None
-        return scan(places, deadline)
+    host.meanwhile = lambda: setattr(host, "pool", None)
 
     def read_pool():
         if host.pool is None:
@@ -454,9 +428,7 @@ def test_while_the_pool_does_not_say_whether_it_has_them_they_stay(host, caplog)
         return host.pool
 
     host.read_pool = read_pool
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "scan", scan_meanwhile)
-        host.hold(host.lun())
+    host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 1:0:0:7", "unlock"]
     assert "xapi does not answer" in caplog.text
@@ -470,16 +442,13 @@ def test_one_behind_a_port_that_logs_in_during_the_scan_stays(host, is_new, stat
     if not is_new:
         host.world.put(rport + "/port_state", state + "\n")
     host.mapped = [("3:0:0:7", "sdc"), (f"1:0:{target}:8", "sdd", OTHER)]
-    scan = host.scan
 
-    def scan_meanwhile(places, deadline):
+    def log_in():
         for name, text in (("port_name", "0x2000020000000c00"), ("scsi_target_id", target), ("port_state", "Online")):
             host.world.put(f"{rport}/{name}", text + "\n")
-        return scan(places, deadline)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "scan", scan_meanwhile)
-        host.hold(host.lun())
+    host.meanwhile = log_in
+    host.hold(host.lun())
 
     assert host.done == ["lock", "scan - - -", "take away 3:0:0:7", "unlock"]
 
@@ -605,15 +574,9 @@ def test_what_a_list_has_brought_is_noted_until_it_is_gone(host, listing, stays)
     assert (host.noted, host.noted_of()) == (there, there if stays else None)
 
 
-def test_what_the_pool_comes_to_name_during_a_list_stays(host, listing, monkeypatch):
+def test_what_the_pool_comes_to_name_during_a_list_stays(host, listing):
     host.mapped = [("1:0:0:7", "sdc"), ("1:0:0:8", "sdd", OTHER)]
-    scan = host.scan
-
-    def scan_meanwhile(places, deadline):
-        host.pool = with_lun(OTHER)
-        return scan(places, deadline)
-
-    monkeypatch.setattr(missing, "scan", scan_meanwhile)
+    host.meanwhile = lambda: setattr(host, "pool", with_lun(OTHER))
 
     listing()
 

@@ -23,10 +23,9 @@ from kit.examples import of_each_kind
 from kit.examples import steps as sampled
 from kit.hba_world import HbaWorld
 from kit.outcome import resignatured
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.device import Range
-from relvmoiscsi.host import inherited_lock_fds
-from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import cleanup_journal, holders, multipath, own_maps, paths, scsi_id, udev
+from relvmoiscsi.host.disk import cleanup_journal, hiding, holders, multipath, paths, scsi_id, udev
 from relvmoiscsi.host.disk.paths import Face
 from relvmoiscsi.host.hba import adapters as hba
 from relvmoiscsi.host.hba import scan as scan_module
@@ -42,11 +41,11 @@ CLONE, OTHER = "36001405aaaaaaaaaaaaaaaaaaaaaaaaa", "36001405bbbbbbbbbbbbbbbbbbb
 MAPPED = {"1:0:0:7": ("sdc", CLONE, "8:32"), "1:0:0:8": ("sdd", OTHER, "8:48")}
 #: the ends of these are steps: something has changed, or is about to
 STEPS = {"lun_lock", "lvm_lock", "_make", "_switch_on", "note", "forget", "look_around", "scan", "_bring", "_noted"}
-STEPS |= {"settle", "take_away", "undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
+STEPS |= {"settle", "take_away", "_undo", "_switch_off", "forget_others", "disks", "_is_to_stay"}
 OF_SUCCESS = {"is_new", "make_event"}  #: these are steps only of a call that gives new identities
-MODULES = (cleanup_journal, discovery, inherited_lock_fds, missing, other_luns, scan_module, udev, sm_locks)
+MODULES = (cleanup_journal, discovery, hiding, missing, other_luns, scan_module, sm_locks, udev)
 FILES = {module.__file__ for module in MODULES} | {__file__}
-EVERY_KILL, EVERY_SIGTERM = 16, 4  #: a sample takes each so many'th step; of kills, one at each kind of step as well
+EVERY_KILL, EVERY_SIGTERM = 48, 12  #: a sample takes each so many'th step; of writes, one at each kind of step as well
 
 pytestmark = pytest.mark.processes
 
@@ -110,8 +109,8 @@ class KilledHost:
         found = discovery.Discovery(CLONE, parse_config({}), Deadline(50, Clock()), 0.0, lambda: pool)
         found.verify_free = lambda *_: None
         lun = lun_module.HbaLun(found, False, 0.0, SimpleNamespace(verify_unused=lambda *_: None))
-        with lun.device_session(lambda: None, to_write=resignatures) as path:
-            assert path == "/dev/sdc"
+        with lun.device_session(lambda: None, to_write=resignatures) as nodes:
+            assert nodes == [self.host.node("sdc")]
             if resignatures:
                 self.resignature()
                 found.is_new = True
@@ -174,7 +173,7 @@ def make_host(tmp_path, monkeypatch):
     """Makes host after host, each of them the one that the driver is on from then on."""
     original = golden.load("one").disk
     after = resignatured(original, scsi_id=CLONE).after
-    modules = (cleanup_journal, hba, udev, sm_locks, scan_module, multipath, own_maps, holders, scsi_id)
+    modules = (cleanup_journal, hba, hiding, udev, sm_locks, scan_module, multipath, holders, scsi_id)
     functions = [inspect.unwrap(one) for module in modules for one in vars(module).values() if callable(one)]
     monkeypatch.setattr(scan_module, "LOOK_SECONDS", 0.0)
 
@@ -202,7 +201,8 @@ def test_a_call_that_is_killed_at_any_step_and_a_probe_or_the_call_again(make_ho
     steps = first.steps_of(partial(first.call, resignatures))
     assert set(steps) == STEPS | (OF_SUCCESS if resignatures else set())
 
-    for number in of_each_kind(steps, EVERY_KILL, str(resignatures)):
+    sample = takewhile(lambda number: number <= len(steps), sampled(EVERY_KILL, "probe"))
+    for number in of_each_kind(steps, EVERY_KILL, "write") if resignatures else sample:
         host = make_host(str(number))
         step = (number, steps[number - 1])
         assert host.killed_at(number, partial(host.call, resignatures)).split() == steps[:number]

@@ -4,17 +4,18 @@
 import os
 import signal
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 
 from kit.clock import Clock
 from kit.driver_calls import SCSI_ID
-from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import Deadline, OutOfTime
-from relvmoiscsi.host.disk import holders, multipath, own_maps, paths, udev
+from relvmoiscsi.deadline import Deadline, OutOfTime
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.disk import hiding, holders, multipath, paths, udev
 from relvmoiscsi.host.locks import sm_locks
-from relvmoiscsi.host.terminated import Terminated, heeded, pause
+from relvmoiscsi.host.terminated import Terminated, heeded, pause, quietly
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.sr_driver.hba import lun as lun_module
 from relvmoiscsi.sr_driver.hba.lun import HbaLun
 
@@ -49,9 +50,6 @@ class Told:
     def verify_free(self, disks):
         self._step("verify free")
 
-    def ids_of_pool(self):
-        raise AssertionError("nothing is stale")
-
     def _step(self, name):
         self._said.append(name)
         if name == self._fails_at:
@@ -65,6 +63,10 @@ def lun_of(said, multipathing=False, fails_at=""):
 
 def session(lun, meanwhile=lambda: None, to_write=False):
     return lun.device_session(meanwhile, to_write)
+
+
+def the_map(*disks):
+    return multipath.Map("dm-0", "m", disks, "/dev/mapper/m")
 
 
 @pytest.fixture
@@ -91,56 +93,74 @@ def said(monkeypatch):
         return of
 
     monkeypatch.setattr(sm_locks, "lun_lock", context("lock"))
-    monkeypatch.setattr(udev, "hidden", context("hide"))
+    monkeypatch.setattr(hiding, "hidden", context("hide"))
+    monkeypatch.setattr(hiding, "is_hidden", lambda _: True)
+    monkeypatch.setattr(hiding, "wait_until_shown", lambda scsi_id, *_: found.append(f"wait until {scsi_id} is shown"))
     monkeypatch.setattr(udev, "settle", told("settle"))
     monkeypatch.setattr(udev, "disks_of", lambda _: ["sda"])
-    monkeypatch.setattr(udev, "give_to_multipath", told("give to multipath", ["sda", "sdb"]))
-    monkeypatch.setattr(udev, "wait_for_multipath", lambda disks, _: found.extend(f"wait for {disk}" for disk in disks))
-    monkeypatch.setattr(udev, "is_hidden", lambda _: True)
-    monkeypatch.setattr(udev, "wait_until_shown", lambda *_: True)
-    monkeypatch.setattr(own_maps, "look", lambda _: multipath.Before(SCSI_ID, False, False))
-    monkeypatch.setattr(own_maps, "stale", lambda _: None)
-    monkeypatch.setattr(own_maps, "note", told("note the map"))
-    monkeypatch.setattr(own_maps, "clear", told("clear maps"))
     monkeypatch.setattr(multipath, "find_map", lambda _: None)
-    monkeypatch.setattr(multipath, "ensure_map", told("map", multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m")))
-    monkeypatch.setattr(multipath, "flush_map", told("flush"))
-    monkeypatch.setattr(paths, "drop_caches", told("drop caches"))
     monkeypatch.setattr(multipath, "single_path", told("single path", "sdb"))
+    monkeypatch.setattr(paths, "drop_caches", told("drop caches"))
     monkeypatch.setattr(paths, "verify_unused", told("verify unused"))
     return found
 
 
 BEFORE = ["lock", "hide", "bring"]
-AFTER = ["taken back", "end of hide", "end of lock", "clear maps"]
+AFTER = ["taken back", "end of hide", "end of lock"]
+TO_WRITE = [*BEFORE[:-1], "ask the other hosts", "bring"]
 
 
 def test_a_lun_is_opened_by_its_only_path(said):
-    with session(lun_of(said), meanwhile=lambda: said.append("meanwhile")) as path:
-        assert path == "/dev/sdb"
+    with session(lun_of(said), meanwhile=lambda: said.append("meanwhile")) as nodes:
+        assert nodes == ["/dev/sdb"]
         said.append("work")
 
-    steps = ["meanwhile", "disks", "settle", "verify", "verify unused", "single path", "work"]
-    assert said == [*BEFORE, *steps, *AFTER]
+    assert said == [*BEFORE, "meanwhile", "disks", "settle", "verify", "single path", "work", *AFTER]
+
+
+def test_to_be_written_it_is_opened_when_nobody_uses_it_and_no_cache_shows_what_was_there(said):
+    with session(lun_of(said), to_write=True):
+        said.append("work")
+
+    steps = ["disks", "settle", "verify", "verify free", "verify unused", "single path", "work", "drop caches"]
+    assert said == [*TO_WRITE, *steps, *AFTER]
+
+
+@pytest.mark.parametrize(
+    "multipathing, in_map, expected",
+    [
+        (True, None, ["/dev/sdb", "/dev/sdc"]),
+        (True, ("sdb", "sdc"), ["/dev/mapper/m"]),
+        (True, ("sdb",), ["/dev/mapper/m", "/dev/sdc"]),
+        (False, ("sdb", "sdc"), ["/dev/mapper/m"]),
+    ],
+)
+def test_several_paths_are_opened_and_a_map_that_somebody_has_made_for_its_paths(
+    said, monkeypatch, multipathing, in_map, expected
+):
+    monkeypatch.setattr(multipath, "find_map", lambda _: the_map(*in_map) if in_map else None)
+    lun = lun_of(said, multipathing)
+    monkeypatch.setattr(lun.discovery, "disks", lambda: ["sdb", "sdc"])
+    monkeypatch.setattr(lun.discovery, "verify", lambda disks: None)
+    with session(lun) as nodes:
+        assert nodes == expected
+    assert "single path" not in said
 
 
 @pytest.mark.parametrize("is_new, waited", [(True, [f"wait until {SCSI_ID} is shown"]), (False, [])])
-def test_one_that_is_new_is_waited_for_when_all_may_see_it(said, monkeypatch, is_new, waited):
-    monkeypatch.setattr(udev, "wait_until_shown", lambda scsi_id, *_: said.append(f"wait until {scsi_id} is shown"))
-
+def test_a_lun_that_is_new_is_waited_for_when_all_may_see_it(said, is_new, waited):
     lun = lun_of(said)
     with session(lun):
         lun.discovery.is_new = is_new
 
-    assert [word for word in said if "shown" in word] == waited
+    assert said == [*BEFORE, "disks", "settle", "verify", "single path", *AFTER[:2], *waited, AFTER[2]]
 
 
 def test_where_it_is_written_nobody_may_use_it(said):
     with pytest.raises(Refused), session(lun_of(said, fails_at="verify free"), to_write=True):
         raise AssertionError("there is no path")
 
-    before = [*BEFORE[:-1], "ask the other hosts", "bring"]
-    assert said == [*before, "disks", "settle", "verify", "verify free", *AFTER]
+    assert said == [*TO_WRITE, "disks", "settle", "verify", "verify free", *AFTER]
 
 
 def test_the_other_hosts_are_asked_once_they_can_see_that_this_one_has_begun(said):
@@ -161,94 +181,89 @@ def test_nor_through_a_path_that_does_not_answer(said, monkeypatch, multipathing
     with refused, session(lun_of(said, multipathing), to_write=True):
         raise AssertionError("there is no path")
 
-    assert "map" not in said and "single path" not in said
+    assert "single path" not in said
 
 
 def test_a_dead_path_in_the_map_is_for_the_map_to_tell(said, monkeypatch):
     monkeypatch.setattr(paths, "verify_unused", VERIFY_UNUSED)
     monkeypatch.setattr(holders, "users_of_disks", lambda names, host, answering: ["multipath map m"])
-    monkeypatch.setattr(multipath, "find_map", lambda _: multipath.Map("dm-0", "m", ("sda",), "/dev/mapper/m"))
+    monkeypatch.setattr(multipath, "find_map", lambda _: the_map("sda"))
 
-    with session(lun_of(said, multipathing=True), to_write=True) as path:
-        assert path == "/dev/mapper/m"
-
-
-@pytest.mark.parametrize("paths_of_map, warned", [(("sdb",), False), (("sda",), True), (None, True)])
-def test_a_path_that_multipathd_has_taken_is_left_to_its_map_by_the_rules(
-    said, monkeypatch, caplog, paths_of_map, warned
-):
-    monkeypatch.setattr(udev, "is_hidden", lambda _: False)
-    the_map = multipath.Map("dm-0", "m", paths_of_map, "/dev/mapper/m") if paths_of_map else None
-    monkeypatch.setattr(multipath, "find_map", lambda _: the_map)
-    with session(lun_of(said, multipathing=True)):
-        pass
-
-    assert ("sdb not hidden from event handlers" in caplog.text) == warned
+    with session(lun_of(said, multipathing=True), to_write=True) as nodes:
+        assert nodes == ["/dev/mapper/m", "/dev/sdb"]
 
 
-def test_with_multipathing_it_is_opened_by_a_map_that_goes_before_its_disks(said):
-    with session(lun_of(said, multipathing=True)) as path:
-        assert path == "/dev/mapper/m"
-
-    before = [*BEFORE[:-1], "note the map", "bring", "give to multipath"]
-    # sda does not answer
-    found = ["disks", "settle", "wait for sdb", "verify", "map"]
-    assert said == [*before, *found, "flush", "drop caches", *AFTER]
-
-
-@pytest.mark.parametrize("step, error", [("verify", None), ("", OutOfTime), ("", Refused)])
-def test_caches_are_dropped_where_a_map_may_have_been_written_through(said, step, error):
-    """A disk that does not answer takes all the seconds that there are for it, and its disks are to go yet."""
-    with pytest.raises(Refused), session(lun_of(said, multipathing=True, fails_at=step)):
-        raise error("It fails at work.")
-
-    assert ("drop caches" in said) == (error is Refused) and "flush" in said
-
-
-def test_after_the_deadline_a_map_that_stays_leaves_time_for_what_follows(said, monkeypatch):
-    seconds = []
-    monkeypatch.setattr(lun_module, "_multipath", lambda deadline: seconds.append(deadline.left))
-    with session(lun_of(said, multipathing=True)):
-        pass
-
-    assert seconds == [50, 53]
-
-
-def test_a_disk_that_came_while_the_lun_was_being_hidden_is_known_to_have_been_there(said, monkeypatch):
-    """Another call has brought it: udev may have looked for the switch before that was on."""
-    monkeypatch.setattr(udev, "disks_of", lambda _: ["sda"] if "hide" in said else [])
-    given = []
-    monkeypatch.setattr(udev, "give_to_multipath", lambda disks: given.extend(disks) or [])
-
-    with session(lun_of(said, multipathing=True)):
-        pass
-
-    assert given == ["sda"]
-
-
-@pytest.mark.parametrize("is_over", [False, True])
-def test_the_note_of_a_map_goes_when_its_disks_are_gone(said, monkeypatch, is_over):
-    """While they are there multipathd may make it again, as it does when a LUN answers at last."""
-    monkeypatch.setattr(own_maps, "stale", lambda scsi_id: multipath.Before(scsi_id, False, False))
-    monkeypatch.setattr(own_maps, "is_over", lambda scsi_id: is_over and "taken back" in said)
-    monkeypatch.setattr(multipath, "find_map", lambda _: multipath.Map("dm-0", "m", ("sdb",), "/dev/mapper/m"))
-    monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
-
-    with session(lun_of(said, multipathing=True)):
-        pass
-
-    last = ["flush", "forget"] if is_over else []
-    assert said[-len([*last, *AFTER]) - 2 :] == ["flush", "drop caches", AFTER[0], *last, *AFTER[1:]]
-
-
-def test_a_map_that_a_killed_call_has_left_goes_where_multipathing_is_off_by_now(said, monkeypatch):
-    monkeypatch.setattr(own_maps, "stale", lambda scsi_id: multipath.Before(scsi_id, False, False))
-    monkeypatch.setattr(own_maps, "hand_over", lambda scsi_id: said.append("forget"))
-
+def test_a_disk_that_the_rules_did_not_hide_is_warned_of(said, monkeypatch, caplog):
+    monkeypatch.setattr(hiding, "is_hidden", lambda _: False)
     with session(lun_of(said)):
         pass
 
-    assert said[:5] == ["lock", "hide", "flush", "forget", "bring"]
+    assert "sdb not hidden from event handlers" in caplog.text
+
+
+@pytest.mark.parametrize("step, error", [("verify", None), ("", OutOfTime), ("", Refused)])
+def test_caches_are_dropped_where_a_write_may_have_begun(said, step, error):
+    """A disk that does not answer takes all the seconds that there are for it, and its disks are to go yet."""
+    with pytest.raises(Refused), session(lun_of(said, fails_at=step), to_write=True):
+        raise error("It fails at work.")
+
+    assert ("drop caches" in said) == (error is Refused)
+
+
+def test_the_paths_to_the_controller_that_owns_the_lun_come_first(said, monkeypatch, tmp_path):
+    for disk, state in (("sdb", "active/non-optimized"), ("sdc", "active/optimized")):
+        (tmp_path / f"sys/block/{disk}/device").mkdir(parents=True)
+        (tmp_path / f"sys/block/{disk}/device/access_state").write_text(state + "\n")
+    host = Host(str(tmp_path))
+    monkeypatch.setattr(lun_module, "THIS_HOST", host)
+
+    nodes = lun_of(said, multipathing=True)._nodes(["sdb", "sdc", "sdd"], to_write=False)
+
+    assert nodes == [host.node(disk) for disk in ("sdc", "sdd", "sdb")]
+
+
+class Opened:
+    """A path, open until the end of its block."""
+
+    size_bytes, block_size, physical_block_size = 1 << 20, 512, 512
+
+    def __init__(self, node, said):
+        self.name, self._said = node, said
+
+    def __enter__(self):
+        self._said.append("open " + self.name)
+        return self
+
+    def __exit__(self, *_):
+        self._said.append("close " + self.name)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_all_paths_that_are_there_are_open_during_the_work(monkeypatch, writes):
+    said = []
+
+    def open_device(node, writable, **_):
+        assert writable is writes
+        if node == "/dev/sdb":
+            raise NotFound("It has gone.")
+        return Opened(node, said)
+
+    def work(device):
+        said.append("work on " + device.name)
+        return "answer"
+
+    monkeypatch.setattr(lun_module, "open_device", open_device)
+    nodes, begin = ["/dev/sdb", "/dev/sdc", "/dev/sdd"], lambda: None
+    if writes:
+        assert lun_module._written(nodes, work, Deadline(50, Clock()), begin) == "answer"
+    else:
+        assert lun_module._read(nodes, work, begin) == "answer"
+    opened = ["open /dev/sdc", "open /dev/sdd"]
+    assert said == [*opened, "work on /dev/sdc", "close /dev/sdd", "close /dev/sdc"]
+
+    nothing = lun_module._opened(["/dev/sdb"], partial(open_device, writable=writes))
+    with pytest.raises(NotFound, match="It has gone"), nothing:
+        raise AssertionError("there is no path")
 
 
 @pytest.mark.parametrize("step", ["bring", "disks", "verify"])
@@ -270,7 +285,7 @@ def test_what_is_taken_back_is_taken_back_to_the_end_although_the_call_is_told_t
     with heeded(), suppress(Refused), session(lun):
         said.append("used")
 
-    assert ("used" in said) == (not step) and said[-1] == "clear maps"
+    assert ("used" in said) == (not step) and said[-1] == AFTER[-1]
 
 
 def test_a_call_that_does_not_get_the_lock_finishes_nothing(said, monkeypatch):

@@ -20,9 +20,8 @@ from kit.iscsi.options import Chap
 from kit.iscsi.quirks import Quirk, quirk
 from kit.pool import wire
 from relvmoiscsi import engine
+from relvmoiscsi.deadline import NO_DEADLINE, NOT_BEGUN, Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.deadline import NO_DEADLINE, NOT_BEGUN, Deadline
-from relvmoiscsi.host.disk.seen import Seen
 from relvmoiscsi.host.locks import sm_locks
 from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.locks.lvm_locks import LvmLocks
@@ -108,7 +107,7 @@ def host_has(monkeypatch):
         return of
 
     def has(*devices):
-        monkeypatch.setattr(lun_module, "exclusive_open", context("exclusive open", Seen(devices)))
+        monkeypatch.setattr(lun_module, "exclusive_open", context("exclusive open", devices))
         monkeypatch.setattr(lun_module, "add_lun", lambda *what: done.append(("add", *what[:3])))
         monkeypatch.setattr(rewrite.sm_locks, "lvm_lock", context("SM's lock", []))
         monkeypatch.setattr(rewrite, "lvm_locks", context("LVM's locks", LvmLocks()))

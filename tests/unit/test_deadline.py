@@ -6,8 +6,7 @@ import math
 import pytest
 
 from kit.clock import Clock
-from relvmoiscsi.host.command import Completed
-from relvmoiscsi.host.deadline import CLEANUP_SECONDS, NO_DEADLINE, Deadline, OutOfTime, in_time, waiting_in_time
+from relvmoiscsi.deadline import CLEANUP_SECONDS, NO_DEADLINE, Deadline, OutOfTime
 from relvmoiscsi.sr_driver.codes import NUMBERS
 
 
@@ -71,30 +70,3 @@ def test_what_is_taken_back_has_some_seconds_after_it_and_never_none(deadline, c
     assert deadline.for_cleanup().left == CLEANUP_SECONDS
     clock.now += 50
     assert 0 < deadline.for_cleanup().left < CLEANUP_SECONDS
-
-
-def test_programs_get_the_time_that_is_left_and_none_is_started_after_it(deadline, clock):
-    calls = []
-
-    def run(argv, timeout, accept=(0,)):
-        calls.append((argv, timeout, accept))
-        return Completed(0, "", "")
-
-    runner = in_time(run, deadline)
-    runner(["a"], accept=(0, 1))
-    clock.now += 45
-    runner(["b"], timeout=30)
-    clock.now += 5
-    with pytest.raises(OutOfTime, match="before `c` was started"):
-        runner(["c"])
-
-    assert calls == [(["a"], 50, (0, 1)), (["b"], 5, (0,))]
-
-
-def test_a_wait_for_a_condition_ends_with_it(deadline, clock):
-    wait = waiting_in_time(lambda condition, seconds, subsystem="block": (condition(), seconds, subsystem), deadline)
-
-    clock.now += 40
-
-    assert wait(lambda: "there", 30.0) == ("there", 10.0, "block")
-    assert wait(lambda: "there", 3.0, "scsi") == ("there", 3.0, "scsi")

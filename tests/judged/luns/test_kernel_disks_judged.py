@@ -16,11 +16,11 @@ import pytest
 
 from kit.judges import attempt, run
 from kit.sparse import SparseDisk
+from relvmoiscsi.deadline import NO_DEADLINE
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.deadline import NO_DEADLINE
-from relvmoiscsi.host.disk import claim, udev
+from relvmoiscsi.host.disk import exclusive, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk.seen import exclusive_open
+from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.root
@@ -83,7 +83,7 @@ def host(tmp_path, monkeypatch, disk):
     monkeypatch.setattr(scsi, "live_scsi_id", lambda path: LUN)
     monkeypatch.setattr(scsi, "live_size", lambda path: 8 * MIB)
     monkeypatch.setattr(scsi, "live_serial", lambda path: "serial")
-    monkeypatch.setattr(claim, "FLOCK_SECONDS", 0.5)
+    monkeypatch.setattr(exclusive, "FLOCK_SECONDS", 0.5)
     return Host(str(root))
 
 
@@ -95,7 +95,7 @@ def write_past(disk, content):
 
 def test_a_reader_that_keeps_the_disk_open_reads_what_is_there_once_the_block_has_ended(disk, host):
     held = exclusive_open(LUN, NO_DEADLINE, host)
-    assert held.__enter__().devices == [host.node("sdb")]
+    assert held.__enter__() == [host.node("sdb")]
     with closing(Reader(disk.path)) as reader:
         assert reader.reads() == "o"
         write_past(disk, NEW)
@@ -108,7 +108,7 @@ def test_a_reader_that_keeps_the_disk_open_reads_what_is_there_once_the_block_ha
 def test_so_does_a_reader_of_a_disk_that_came_in_the_meantime(disk, host):
     os.rename(host.node("sdb"), host.node("later"))
     held = exclusive_open(LUN, NO_DEADLINE, host)
-    assert held.__enter__().devices == []
+    assert held.__enter__() == []
     os.rename(host.node("later"), host.node("sdb"))
     with closing(Reader(disk.path)) as reader:
         assert reader.reads() == "o"

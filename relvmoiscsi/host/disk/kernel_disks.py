@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""A LUN that is written past the disks that this host has of it: over a session of our own.
+"""The kernel's disks of a LUN that is written past them, over a session of our own.
 
 The kernel knows nothing of such a write. A disk or multipath map of the LUN that this host has, by a session of SM or
-an earlier login, may be in use; and the page cache and udev's database go on showing what the LUN was before.
+an earlier login, may be in use; and the page cache and udev's database go on showing the old content.
 
     t0    all disks and maps of the LUN are opened exclusively, read-only; a map holds its paths, so the map is opened
     t1    the caller writes to the LUN; mounts, device-mapper, LVM and udev are kept off these disks
@@ -20,13 +20,13 @@ import logging
 import os
 from contextlib import ExitStack, contextmanager
 from glob import escape, glob
-from typing import Iterator, List, NamedTuple, Sequence, Set
+from typing import Iterator, List, Sequence, Set
 
+from relvmoiscsi.deadline import Deadline
 from relvmoiscsi.host import inherited_lock_fds
-from relvmoiscsi.host.cleanup import quietly
-from relvmoiscsi.host.deadline import Deadline
-from relvmoiscsi.host.disk import claim, paths, udev
+from relvmoiscsi.host.disk import exclusive, paths, udev
 from relvmoiscsi.host.files import text_of
+from relvmoiscsi.host.terminated import quietly
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 
 log = logging.getLogger(__name__)
@@ -35,18 +35,12 @@ CACHES_SECONDS = 3.0  #: for the page caches of all disks; that of a dead path i
 UDEV_SECONDS = 10.0  #: for udev, to go through its rules for all disks
 
 
-class Seen(NamedTuple):
-    """What this host has of a LUN."""
-
-    devices: Sequence[str]  #: nodes that are open now: "/dev/sdb", or the map "/dev/dm-3" for its paths; maybe none
-
-
 @contextmanager
-def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> Iterator[Seen]:
-    """Keep everybody else on this host off the LUN while the block writes to it past this host's disks.
+def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> Iterator[List[str]]:
+    """Keep everybody else on this host off the LUN while the block writes to the LUN past this host's disks.
 
-    Afterwards, whatever happened, readers of all disks that are there then see what is on the LUN. What fails of that
-    is logged.
+    Gives the nodes that are open now: "/dev/sdb", or the map "/dev/dm-3" for its paths; maybe none. Afterwards,
+    whatever happened, readers of all disks that are there then see what is on the LUN. What fails of that is logged.
 
     Raises Refused (SRInUse), before the block, where a disk or map of the LUN is in use or stays locked.
     """
@@ -54,7 +48,7 @@ def exclusive_open(scsi_id: str, deadline: Deadline, host: Host = THIS_HOST) -> 
     with ExitStack() as held:
         devices = _opened(scsi_id, held, deadline, host)
         try:
-            yield Seen(devices)
+            yield devices
         finally:
             # Before the disks are closed: who has waited for them is to read nothing old.
             quietly("dropping page caches", lambda: _drop_caches(scsi_id, deadline, host))
@@ -84,10 +78,10 @@ def _is_still(disk: str, scsi_id: str, now: str) -> bool:
 
 
 def _open(node: str, held: ExitStack, deadline: Deadline, host: Host) -> None:
-    descriptor = claim.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
+    descriptor = exclusive.open_file(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK, writable=True)
     held.callback(os.close, descriptor)
     held.enter_context(inherited_lock_fds.noted(descriptor, guards_lun=True))
-    claim.take_alone(node, descriptor, deadline.within(claim.FLOCK_SECONDS), host)
+    exclusive.take_alone(node, descriptor, deadline.within(exclusive.FLOCK_SECONDS), host)
 
 
 def _paths_of(maps: Sequence[str], host: Host) -> Set[str]:

@@ -11,11 +11,11 @@ import pytest
 
 from kit.clock import Clock
 from kit.scripted_events import waiting_with
+from relvmoiscsi.deadline import NO_DEADLINE, Deadline
 from relvmoiscsi.errors import Refused
-from relvmoiscsi.host.deadline import NO_DEADLINE, Deadline
-from relvmoiscsi.host.disk import claim, holders, paths, udev
+from relvmoiscsi.host.disk import exclusive, holders, paths, udev
 from relvmoiscsi.host.disk import scsi_id as scsi
-from relvmoiscsi.host.disk.seen import exclusive_open
+from relvmoiscsi.host.disk.kernel_disks import exclusive_open
 from relvmoiscsi.host.this_host import Host
 
 LUN = "36001405993c87c37fa84d02b7fa62c40"
@@ -101,7 +101,7 @@ def world(tmp_path, monkeypatch):
 
 def test_a_lun_that_this_host_does_not_see_is_held_by_nobody_and_no_event_is_made(world):
     with exclusive_open(LUN, NO_DEADLINE, world.host) as found:
-        assert found.devices == []
+        assert found == []
 
     assert (world.dropped, world.events()) == ([], set())
 
@@ -111,7 +111,7 @@ def test_each_disk_is_held_until_its_page_cache_is_gone_and_then_udev_looks_at_i
     world.has_disk("sdc", "8:32")
 
     with exclusive_open(LUN, NO_DEADLINE, world.host) as found:
-        assert found.devices == [world.node("sdb"), world.node("sdc")]
+        assert found == [world.node("sdb"), world.node("sdc")]
         assert world.is_locked("sdb") and world.is_locked("sdc")
         assert world.events() == set()
 
@@ -124,11 +124,11 @@ def test_it_is_opened_to_read_and_for_itself(world, monkeypatch):
     world.has_disk("sdb", "8:16")
     flags = []
 
-    def open_file(path, how, writable, real=claim.open_file):
+    def open_file(path, how, writable, real=exclusive.open_file):
         flags.append(how)
         return real(path, how, writable)
 
-    monkeypatch.setattr(claim, "open_file", open_file)
+    monkeypatch.setattr(exclusive, "open_file", open_file)
     with exclusive_open(LUN, NO_DEADLINE, world.host):
         pass
 
@@ -142,7 +142,7 @@ def test_a_map_is_held_in_the_place_of_its_paths_and_all_are_looked_at_again(wor
     world.has_map("dm-3", "254:3", "sdb", "sdc")
 
     with exclusive_open(LUN, NO_DEADLINE, world.host) as found:
-        assert found.devices == [world.node("dm-3"), world.node("sdd")]
+        assert found == [world.node("dm-3"), world.node("sdd")]
         assert not world.is_locked("sdb")
 
     assert world.events() == {"sdb", "sdc", "sdd", "dm-3"}
@@ -209,12 +209,12 @@ def test_a_disk_in_use_is_refused_and_the_others_are_free_again(world, monkeypat
     world.has_disk("sdb", "8:16")
     world.has_disk("sdc", "8:32")
 
-    def take_alone(path, descriptor, seconds, host, real=claim.take_alone):
+    def take_alone(path, descriptor, seconds, host, real=exclusive.take_alone):
         if path.endswith("sdc"):
             raise Refused(f"{path} is in use by process 1 (tar).").in_state("Nothing was written.")
         real(path, descriptor, seconds, host)
 
-    monkeypatch.setattr(claim, "take_alone", take_alone)
+    monkeypatch.setattr(exclusive, "take_alone", take_alone)
     refused = pytest.raises(Refused, match="sdc is in use by process 1 .tar.. Nothing was written")
     with refused as error, exclusive_open(LUN, NO_DEADLINE, world.host):
         pytest.fail("it is in use")
@@ -230,7 +230,7 @@ def test_a_path_that_is_known_to_be_dead_is_not_asked_nor_opened_nor_looked_at(w
     begun = time.monotonic()
 
     with exclusive_open(LUN, NO_DEADLINE, world.host) as found:
-        assert found.devices == [world.node("sdb")]
+        assert found == [world.node("sdb")]
 
     assert world.events() == {"sdb"} and time.monotonic() - begun < 10
 
@@ -242,7 +242,7 @@ def test_a_path_that_does_not_answer_is_given_up(world, monkeypatch):
     world.ids["sdc"] = lambda: time.sleep(60)
 
     with exclusive_open(LUN, NO_DEADLINE, world.host) as found:
-        assert found.devices == [world.node("sdb")]
+        assert found == [world.node("sdb")]
 
 
 def test_who_uses_the_lun_through_a_dead_path_is_refused(world, monkeypatch):
@@ -259,7 +259,7 @@ def test_a_disk_that_is_another_lun_by_now_is_left_alone(world, caplog):
     world.ids["sdb"] = OTHER
 
     with exclusive_open(LUN, NO_DEADLINE, world.host) as found:
-        assert found.devices == []
+        assert found == []
 
     assert f"the disk sdb was the LUN {LUN} when this host found it, and is {OTHER} now" in caplog.text
 
