@@ -65,8 +65,7 @@ example:
   relvmoiscsi direct list"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the commands and their arguments."""
+def add_direct(make: Maker) -> None:
     group = make(_no_command, _DIRECT)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
@@ -74,7 +73,10 @@ def add_command(make: Maker) -> None:
         # One without a line of help is not listed: it is the rule's.
         listed: Dict[str, Any] = {"help": what} if what else {}
         sub = commands.add_parser(
-            name, description=(what + ".\n\n" + more).strip(".\n"), formatter_class=group.formatter_class, **listed
+            name,
+            description=(what[:1].upper() + what[1:] + ".\n\n" + more).strip(".\n"),
+            formatter_class=group.formatter_class,
+            **listed,
         )
         sub.set_defaults(run=run)
         sub.add_argument(
@@ -276,7 +278,10 @@ def _remove(arguments: argparse.Namespace) -> Answer:
         )
     _forget(entry, notes)
     facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": direct.link_of(entry.name, HOST), "notes": notes}
-    text = f"{entry.name} (LUN {entry.scsi_id}) is no longer a direct LUN."
+    text = (
+        f"{entry.name} (LUN {entry.scsi_id}) is no longer a direct LUN.\n"
+        f"next: unmap the LUN at the array, or give it a name again: `relvmoiscsi direct add NAME {entry.scsi_id}`."
+    )
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
@@ -376,7 +381,12 @@ def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
     else:
         lines = [f"{direct.link_of(entry.name, HOST)} will appear with its LUN. {printable(status.problem)}"]
     if vdi:
-        lines.append(f"The LUN is the VDI {vdi}.")
+        lines += [
+            f"The LUN is the VDI {vdi}.",
+            "next, to give the disk to a VM:",
+            f"  xe vbd-create vm-uuid=VM vdi-uuid={vdi} device=autodetect",
+            "  xe vbd-plug uuid=VBD",
+        ]
     return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
 
 

@@ -26,8 +26,7 @@ example:
   relvmoiscsi doctor"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the command and its arguments."""
+def add_doctor(make: Maker) -> None:
     doctor = make(_doctor, _DOCTOR)
     doctor.add_argument(
         "--root", metavar="DIR", default="/", help="check the host whose root file system is in DIR, a chroot"

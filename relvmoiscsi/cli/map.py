@@ -6,8 +6,7 @@ which takes no device, for the new SR's UUID and the old ids say it all.
 import argparse
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.device_word import device_word, takes_login
-from relvmoiscsi.cli.opening import opened_to_read
+from relvmoiscsi.cli.opening import device_word, opened_to_read, takes_login
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -24,8 +23,7 @@ example:
   relvmoiscsi map --device /dev/sdc"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the command and its arguments."""
+def add_map(make: Maker) -> None:
     parser = make(_map, _MAP)
     what = "print the whole map of this resignatured LUN"
     parser.add_argument("--device", dest="lun", metavar="DEVICE", type=device_word, help=what)

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from relvmoiscsi.cli import pool_secrets, pool_vms
-from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, Maker, say
+from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask, say
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar
 from relvmoiscsi.errors import NotFound, Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.formats.identity import is_uuid
@@ -85,7 +84,7 @@ example:
 _NAMES = {"host": "XENSERVER_HOST", "user": "XENSERVER_USER", "password": "XENSERVER_PASSWORD"}
 
 
-def add_command(make: Maker) -> None:
+def add_pool(make: Maker) -> None:
     """Describe the commands and their arguments."""
     group = make(_no_command, _POOL)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")

@@ -25,8 +25,7 @@ example:
   relvmoiscsi settings --vdis one"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the command and its arguments."""
+def add_settings(make: Maker) -> None:
     parser = make(_settings, _SETTINGS)
     parser.add_argument(
         "--vdis", choices=VDIS, metavar="WHICH", help="one: reduce each LUN to a single VDI; all: keep every VDI"

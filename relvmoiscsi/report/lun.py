@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What `show` and `check` tell of a LUN: the SR, its VDIs as a tree, its volumes, each defect, two LUNs compared."""
 
-from textwrap import wrap
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, Lun, OneVdiOutlook, Unreadable, Volume, notes
@@ -175,18 +174,9 @@ def _one_vdi_lines(found: OneVdiOutlook) -> List[str]:
         return ["  one VDI  yes"]
     if found.state == CAN_BE_ONE and found.cost is not None:
         loss = "" if found.cost.images == 1 else " " + IRREVERSIBLE
-        return _wrapped("  one VDI  can be made" + cost_words(found.cost) + loss)
+        return ["  one VDI  can be made" + cost_words(found.cost) + loss]
     why = printable(str(found.problem)).replace("`vdis=all`", "`--vdis all`").replace("`vdi`", "`--vdi`")
-    return ["  one VDI  cannot be made:", *_wrapped(_INDENT + why)]
-
-
-#: behind the words that the lines of `show` begin with
-_INDENT = " " * 11
-_WIDTH = 80
-
-
-def _wrapped(text: str) -> List[str]:
-    return wrap(text, _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+    return ["  one VDI  cannot be made: " + why]
 
 
 def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:

@@ -9,7 +9,7 @@ import pytest
 from kit.builder import AREA_DEFAULT, SMALL_BAT, build_sr, vhd
 from kit.shell import SR, content, pair
 from relvmoiscsi import cli
-from relvmoiscsi.cli import asking, on_lun
+from relvmoiscsi.cli import on_lun, output
 from relvmoiscsi.host.disk.block_device import HostDevice
 
 SAYS = "relvmoiscsi: Interrupted. "
@@ -131,7 +131,7 @@ def test_at_the_question_nothing_was_written(request, command, monkeypatch, type
         raise KeyboardInterrupt
 
     type_in("")
-    monkeypatch.setattr(asking, "_typed", pressed)
+    monkeypatch.setattr(output, "_typed", pressed)
     ran = command(name, path)
 
     assert ran.status == cli.EXIT_INTERRUPTED
