@@ -9,9 +9,11 @@ from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.doctor.finding import PROBLEM, STATUSES, UNKNOWN, WARNING, Finding, is_ready, reason
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import printable
+
+HOST = THIS_HOST
 
 _DOCTOR = """\
 Run it as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or CloudStack no
@@ -27,16 +29,11 @@ example:
 
 
 def add_doctor(make: Maker) -> None:
-    doctor = make(_doctor, _DOCTOR)
-    doctor.add_argument(
-        "--root", metavar="DIR", default="/", help="check the host whose root file system is in DIR, a chroot"
-    )
+    make(_doctor, _DOCTOR)
 
 
-def _doctor(arguments: argparse.Namespace) -> Answer:
-    if not os.path.isdir(arguments.root):
-        raise UsageError(f"{arguments.root} is no directory.")
-    found = health.examine(THIS_HOST._replace(root=os.path.abspath(arguments.root), is_superuser=os.geteuid() == 0))
+def _doctor(_arguments: argparse.Namespace) -> Answer:
+    found = health.examine(HOST._replace(is_superuser=os.geteuid() == 0))
     ready, verdict = is_ready(found), _verdict(found)
     facts = {
         "ready": ready,

@@ -23,8 +23,7 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     """When xapi started (seconds since the epoch), None if that is not known; and what there is to say about it."""
     numbers = host_root.processes(host, "xapi")
     if numbers is None:
-        sentence = f"Cannot check whether xapi runs: there is no /proc in {host.root}."
-        return None, unknown("xapi", sentence, "Run `relvmoiscsi doctor` on the running host.")
+        return None, unknown("xapi", "Cannot check whether xapi runs: there is no /proc.", "Mount /proc.")
     if not numbers:
         return None, problem("xapi", "xapi does not run on this host.", "Start it: `xe-toolstack-restart`.")
     boot = re.search(r"^btime (\d+)$", host_root.text_of(host, "/proc/stat"), re.MULTILINE)
@@ -62,7 +61,7 @@ def examine_restart(host: Host, started: Optional[float], driver: str, is_regist
 def _changed_at(host: Host, path: str) -> float:
     """When the file, or the link to it, last changed; 0 if it is not there. An installed file may have any mtime."""
     found = [0.0]
-    for name in (host.at(path), host_root.path_of(host, path)):
+    for name in (host.at(path), os.path.realpath(host.at(path))):
         try:
             status = os.lstat(name)
         except FileNotFoundError:

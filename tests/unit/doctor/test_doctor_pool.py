@@ -14,6 +14,7 @@ from relvmoiscsi import __version__
 from relvmoiscsi.doctor import examine
 from relvmoiscsi.doctor.driver import DriverInfo
 from relvmoiscsi.doctor.finding import ok, problem, to_json
+from relvmoiscsi.doctor.needs import CONFIG, KEEPS_ALL, MAKES_ONE
 from relvmoiscsi.doctor.pool import (
     examine_hosts,
     examine_multipathing,
@@ -25,7 +26,6 @@ from relvmoiscsi.doctor.pool import (
     no_pool,
     read_pool,
 )
-from relvmoiscsi.doctor.settings import CONFIG, KEEPS_ALL, MAKES_ONE
 from relvmoiscsi.host.xapi.api import XapiFailure
 
 pytestmark = [pytest.mark.processes, pytest.mark.states]  # the simulated xapi runs drivers and plugins
@@ -371,7 +371,7 @@ def vdis(world, pool, here, there):
     """What is said of a pool whose hosts have these settings."""
     if here:
         world.put(CONFIG, f"[driver]\nvdis = {here}\n")
-    answers(world, pool, to_json(__version__, [ok("vdis", there)] if there else []))
+    answers(world, pool, to_json(__version__, [ok("settings", there)] if there else []))
     return examine_vdis_of_pool(world.host(), read_pool(world.host()))
 
 
@@ -385,7 +385,7 @@ def test_hosts_that_differ_are_a_warning_that_names_them(world, pool, here, ther
     finding = the_one(vdis(world, pool, here, there))
 
     one, every = ("xs1", "xs2") if here else ("xs2", "xs1")
-    assert (finding.name, finding.status) == ("vdis", "warning")
+    assert (finding.name, finding.status) == ("settings", "warning")
     assert f"a single VDI on {one}, and keeps every VDI on {every}" in finding.sentence
     assert "relvmoiscsi settings --vdis one" in finding.advice
 
