@@ -117,6 +117,10 @@ ERROR = XenError("INTERNAL_ERROR", "a test")
 STEPS = [step.name for step in day.STEPS] + ["clean", "nothing else"]
 
 
+#: of the kinds of changes; `make test` takes four parts of them
+PARTS = 20
+
+
 class Killed(BaseException):
     """The process is gone: nobody catches that, and it calls no more."""
 
@@ -156,6 +160,7 @@ def whole(tmp_path_factory):
     return ends
 
 
+@pytest.mark.states("step", "error")
 @pytest.mark.parametrize("error", [ERROR, KeyboardInterrupt], ids=["error", "ctrl-c"])
 @pytest.mark.parametrize("step", STEPS)
 def test_whatever_ends_a_step_all_is_taken_away_and_told(pool, whole, step, error):
@@ -189,11 +194,11 @@ def verify_true(report, status, step, error, said):
     assert (status, report["result"]) == ((130, wanted) if wanted == "interrupted" else (1, "failed"))
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_what_a_run_that_is_killed_before_any_kind_of_change_leaves_is_known_by_its_marks(whole, tmp_path, part):
     methods = sorted(set(whole.methods))
     assert {"VM.create", "Async.VM.hard_shutdown", "SR.set_other_config", "PUT /import_metadata"} <= set(methods)
-    for method in methods[part::4]:
+    for method in methods[part::PARTS]:
         with pytest.MonkeyPatch.context() as patch, opened(tmp_path, patch) as pool:
             before = pool.everything()
             with pytest.raises(Killed):
