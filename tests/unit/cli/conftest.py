@@ -33,12 +33,6 @@ def no_waiting_for_the_disk(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch):
-    """Sentences stand in one line. test_output.py has what is wrapped."""
-    monkeypatch.setenv("COLUMNS", "1000")
-
-
-@pytest.fixture(autouse=True)
 def no_pool_and_no_sm(monkeypatch, tmp_path):
     """Whatever else this machine is: a host without xapi and SM, unless a test makes it one."""
     monkeypatch.setattr(guard, "HOST", Host(str(tmp_path / "no host")))

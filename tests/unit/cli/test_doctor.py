@@ -24,7 +24,6 @@ pytestmark = pytest.mark.processes
 def world(monkeypatch):
     made = World()
     monkeypatch.setattr(cli_doctor, "HOST", made.host())
-    monkeypatch.setenv("COLUMNS", "1000")
     yield made
     shutil.rmtree(made.root)
 
