@@ -4,7 +4,7 @@
 import argparse
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.direct import links as direct
@@ -17,7 +17,7 @@ from relvmoiscsi.host.disk import multipath, own_maps, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.lun_users import read_pool
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import human_size, printable, table
 
 if TYPE_CHECKING:
     from relvmoiscsi.host.xapi.api import Xapi
@@ -335,26 +335,12 @@ def _list(_arguments: argparse.Namespace) -> Answer:
     return Answer(facts, "\n".join(lines))
 
 
-class _Row(NamedTuple):
-    """A line of the table."""
-
-    name: str
-    scsi_id: str
-    device: str
-    size: str
-
-
 def _table(found: Sequence[Tuple[Entry, Status]]) -> List[str]:
-    rows = [_Row("NAME", "SCSIID", "DEVICE", "SIZE")]
+    rows = [["NAME", "SCSIID", "DEVICE", "SIZE", "LINK"]]
     for entry, status in found:
         size = human_size(status.size_bytes) if status.device else "-"
-        rows.append(_Row(entry.name, entry.scsi_id, status.device or "-", size))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    links = ["LINK"] + [_link(status) for _, status in found]
-    lines = []
-    for row, link in zip(rows, links):
-        lines.append("  ".join([cell.ljust(width) for cell, width in zip(row, widths)] + [link]))
-    return lines
+        rows.append([entry.name, entry.scsi_id, status.device or "-", size, _link(status)])
+    return table(rows)
 
 
 def _link(status: Status) -> str:

@@ -9,7 +9,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
 from relvmoiscsi.report.one_vdi import IRREVERSIBLE, cost_facts, cost_words
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import human_size, printable, table
 
 
 class Branches(NamedTuple):
@@ -196,7 +196,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
         *more,
         "",
     ]
-    lines += _table(["VDI", "size", "on LUN", "kind", "label"], rows) if rows else ["No VDIs."]
+    lines += table([["VDI", "size", "on LUN", "kind", "label"], *rows], right=(1, 2)) if rows else ["No VDIs."]
     others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]
     if others:
         lines += ["", "Other volumes: {}".format(", ".join(others))]
@@ -264,19 +264,6 @@ def _is_mgt_damaged(lun: Lun) -> bool:
 def _snapshot_note(uuid: Optional[str]) -> str:
     """The first group of a UUID is enough to find it in the same table."""
     return "snapshot of {}".format(uuid.split("-")[0]) if uuid else "snapshot"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
-    """Columns as wide as they must be; sizes to the right, the last column open."""
-    widths = [max(len(row[index]) for row in [heads, *rows]) for index in range(len(heads))]
-    lines = []
-    for row in [heads, *rows]:
-        cells = [
-            cell.rjust(widths[index]) if index in (1, 2) else cell.ljust(widths[index])
-            for index, cell in enumerate(row)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def note_lines(sentences: Iterable[str]) -> List[str]:

@@ -102,15 +102,6 @@ def statuses(report):
     return {row["name"]: row["status"] for row in report["steps"]}
 
 
-def test_the_whole_day(pool):
-    before = pool.everything()
-    status, report = pool.run()
-
-    assert status == 0, "\n".join(pool.said)
-    assert report["result"] == "passed" and set(statuses(report).values()) == {"passed"}
-    assert pool.everything() == before
-
-
 # --- whatever ends it
 
 ERROR = XenError("INTERNAL_ERROR", "a test")
@@ -153,11 +144,18 @@ class Ends:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What was counted in a run that passes."""
+    """A run that passes, and what was counted in it."""
     with pytest.MonkeyPatch.context() as patch, opened(tmp_path_factory.mktemp("reports"), patch) as pool:
-        ends = Ends(pool)
-        assert pool.run(say=ends.say)[0] == 0
+        ends, before = Ends(pool), pool.everything()
+        ends.status, ends.report = pool.run(say=ends.say)
+        ends.said, ends.directory, ends.left = pool.said, pool.directory, pool.everything() != before
     return ends
+
+
+def test_the_whole_day(whole):
+    assert whole.status == 0, "\n".join(whole.said)
+    assert whole.report["result"] == "passed" and set(statuses(whole.report).values()) == {"passed"}
+    assert not whole.left
 
 
 @pytest.mark.states("step", "error")
@@ -525,9 +523,8 @@ def same_in_each_run(text):
     return re.sub(r"     - [0-9.]+\n", "     - SECONDS\n", re.sub(uuid, "UUID", text))
 
 
-def test_the_report_on_the_page_is_that_of_a_run(pool):
-    pool.run()
-    (path,) = pool.directory.rglob("*.rst")
+def test_the_report_on_the_page_is_that_of_a_run(whole):
+    (path,) = whole.directory.rglob("*.rst")
     written = path.read_text(encoding="utf-8")
     rows = same_in_each_run(written[written.index("   * - step\n") :])
     page = (kit.TOP / "docs/acceptance.rst").read_text(encoding="utf-8")
