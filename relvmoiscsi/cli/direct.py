@@ -53,13 +53,13 @@ _WITHOUT_SESSION = (
 )
 
 _REMOVE = """\
-Refused while a VM has the LUN as a disk. The data on the LUN is not changed.
+The command refuses while a VM has the LUN as a disk. It does not change the data on the LUN.
 
 example:
   relvmoiscsi direct remove database-log"""
 
 _LIST = """\
-Shows the device, the size and the link of each direct LUN, or why there is no link.
+The command shows the device, the size and the link of each direct LUN, or why there is no link.
 
 example:
   relvmoiscsi direct list"""

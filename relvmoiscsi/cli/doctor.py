@@ -16,13 +16,13 @@ from relvmoiscsi.wording import printable
 HOST = THIS_HOST
 
 _DOCTOR = """\
-Run it as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or CloudStack no
-longer detects the driver. The command checks this host, the records of xapi and, through xapi, the other
-hosts of the pool. It changes nothing. The last line says "Ready.", or "Not ready" with the reason and what to
-do.
+Run the command as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or
+CloudStack no longer detects the driver. The command checks this host, the records of xapi and, through xapi,
+the other hosts of the pool. It changes nothing. The last line says "Ready.", or "Not ready" with the reason
+and what to do.
 
 exit status:
-  0 ready, maybe with warnings     4 not ready, or an important check was impossible
+  0 ready, maybe with warnings     4 not ready, or a check was impossible
 
 example:
   relvmoiscsi doctor"""
