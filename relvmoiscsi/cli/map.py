@@ -15,8 +15,9 @@ from relvmoiscsi.formats.mapfile import derived_ids
 _MAP = """\
 With --device, the command prints the whole map of a resignatured LUN from its journal, until LVM overwrites
 that space. With --sr, the command computes each new id from the UUID of the new SR and the old id. The result
-is wrong for ids that `resignature --map` has chosen. OLD is the UUID of a VDI, or the id of a PV, VG or LV, with or without dashes.
-OLD is not the UUID of the old SR, which became NEW. `resignature --map` accepts the output of --json.
+is wrong for ids that `resignature --map` has chosen. OLD is the UUID of a VDI, or the id of a PV, VG or LV,
+with or without dashes. OLD is not the UUID of the old SR, which became NEW. `resignature --map` accepts the
+output of --json.
 
 example:
   relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b
