@@ -8,10 +8,11 @@ rest while `main` runs: Ctrl-C during the imports ends the command without a tra
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a type checker takes this for true
     from argparse import Namespace
+    from typing import Any, Dict, Iterator, List, Optional, Sequence
 
     from relvmoiscsi.errors import RelvmoiscsiError
 
@@ -21,7 +22,7 @@ EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like 70
 EXIT_INTERRUPTED = 130
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: "Optional[Sequence[str]]" = None) -> int:
     """Run the command; gives its exit status."""
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
@@ -30,7 +31,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def _main(words: List[str]) -> int:
+def _main(words: "List[str]") -> int:
     if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
         from relvmoiscsi.cli import overview  # noqa: PLC0415
         from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
@@ -73,7 +74,7 @@ def _run(arguments: "Namespace") -> int:
     return answer.status if is_printed else EXIT_NOT_PRINTED
 
 
-def _end_signals_as_ctrl_c() -> Iterator[None]:
+def _end_signals_as_ctrl_c() -> "Iterator[None]":
     """`kill`, `timeout`, systemd, a closed terminal, a lost SSH connection: each does what Ctrl-C does.
 
     Only the main thread has signals. A signal that is ignored, or that has a handler, stays so.
@@ -108,7 +109,7 @@ def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
     return error.exit_status
 
 
-def _say_interrupted(arguments: "Namespace", state: str, facts: Dict[str, Any]) -> int:
+def _say_interrupted(arguments: "Namespace", state: str, facts: "Dict[str, Any]") -> int:
     from relvmoiscsi.cli.output import print_result, say  # noqa: PLC0415
     from relvmoiscsi.wording import printable  # noqa: PLC0415
 
@@ -119,7 +120,7 @@ def _say_interrupted(arguments: "Namespace", state: str, facts: Dict[str, Any]) 
     return EXIT_INTERRUPTED
 
 
-def _json(facts: Dict[str, Any]) -> str:
+def _json(facts: "Dict[str, Any]") -> str:
     import json  # noqa: PLC0415
 
     return json.dumps(facts, indent=2)
