@@ -35,13 +35,13 @@ def examine(host: Host) -> List[Finding]:
         pool = read_pool(host)
     except (RelvmoiscsiError, OSError) as error:
         return [*examine_host(host), no_pool(error)]
-    found, info = _examine_host(host, pool.is_registered_here)
+    found, info = _examine_host(host)
     return found + examine_pool(host, pool, info)
 
 
 def examine_host(host: Host) -> List[Finding]:
     """What there is to say of this host without XenAPI; the host plugin answers this."""
-    return _examine_host(host, None)[0] if _is_dom0(host) else [_no_dom0(host)]
+    return _examine_host(host)[0] if _is_dom0(host) else [_no_dom0(host)]
 
 
 def _is_dom0(host: Host) -> bool:
@@ -54,13 +54,13 @@ def _no_dom0(host: Host) -> Finding:
     return problem("dom0", sentence, advice)
 
 
-def _examine_host(host: Host, is_registered: Optional[bool]) -> Tuple[List[Finding], Optional[DriverInfo]]:
+def _examine_host(host: Host) -> Tuple[List[Finding], Optional[DriverInfo]]:
     found = []
     if not host.is_superuser:
         found = [unknown("user", "Some checks need root.", "Run `relvmoiscsi doctor` as root for a complete check.")]
     drivers, info, path = examine_drivers(host)
     started, runs = xapi_started(host)
-    found += [*drivers, examine_whitelist(host), runs, examine_restart(host, started, path, is_registered)]
+    found += [*drivers, examine_whitelist(host), runs, examine_restart(host, started, path)]
     found += [examine_rules(host), examine_room(host), _examine_stale_resources(host), *examine_settings(host)]
     return found, info
 

@@ -52,11 +52,6 @@ class Pool(NamedTuple):
     def name(self, ref: str) -> str:
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
 
-    @property
-    def is_registered_here(self) -> Optional[bool]:
-        """Has this host's xapi the driver? Only the master can tell."""
-        return TYPE in self.types if self.own_ref and self.own_ref == self.master_ref else None
-
 
 def read_pool(here: Host) -> Pool:
     """Ask xapi, and the other hosts through it. Raises XapiFailure when xapi does not answer."""

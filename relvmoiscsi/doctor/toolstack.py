@@ -36,11 +36,10 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     return started, ok("xapi", f"xapi runs since {_moment(started)}.")
 
 
-def examine_restart(host: Host, started: Optional[float], driver: str, is_registered: Optional[bool] = None) -> Finding:
+def examine_restart(host: Host, started: Optional[float], driver: str) -> Finding:
     """Has xapi started since the driver at this path and the lists changed?
 
-    `is_registered`: whether this host's xapi is known to have the driver; None if that cannot be asked. Then what
-    changed matters less: it runs the file that is there now.
+    If not, this is a warning: xapi runs the file that is there now, and whether the master has the drivers is asked.
     """
     if started is None:
         return unknown("restart", "Cannot check whether xapi has loaded the driver and its settings.", RESTART)
@@ -53,9 +52,7 @@ def examine_restart(host: Host, started: Optional[float], driver: str, is_regist
     if not late:
         return ok("restart", "xapi has started since the driver and the lists of drivers last changed.")
     sentence = f"These files changed after xapi started, and xapi has not read them: {listed(late)}."
-    if is_registered or late == [conf.CONF_D]:
-        return warning("restart", sentence, RESTART)
-    return problem("restart", sentence, RESTART)
+    return warning("restart", sentence, RESTART)
 
 
 def _changed_at(host: Host, path: str) -> float:

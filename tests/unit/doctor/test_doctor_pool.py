@@ -165,16 +165,6 @@ def test_what_the_master_has_not_registered_is_a_problem(world, pool):
 
     assert examine_registration(found).status == "problem"
     assert "xs1" in examine_registration(found).sentence
-    assert found.is_registered_here is False
-
-
-def test_only_the_master_tells_whether_it_has_the_driver(world, pool):
-    assert read_pool(world.host()).is_registered_here is True
-    pool.db.set("host", pool.master, "uuid", "another")
-    pool.db.set("host", pool.hosts[XS2], "uuid", UUID)
-    answers(pool, __version__)
-
-    assert read_pool(world.host()).is_registered_here is None
 
 
 def test_the_record_is_what_cloudstack_finds(world, pool):
