@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # a type checker takes this for true
     from argparse import Namespace
     from typing import Any, Dict, Iterator, List, Optional, Sequence
 
+    from relvmoiscsi.cli.output import Answer
     from relvmoiscsi.errors import RelvmoiscsiError
 
 EXIT_USAGE = 2  #: of UsageError, and of the parser
@@ -59,7 +60,7 @@ def _run(arguments: "Namespace") -> int:
     logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
     try:
         with contextmanager(_end_signals_as_ctrl_c)():
-            answer = arguments.run(arguments)
+            answer: Answer = arguments.run(arguments)
     except RelvmoiscsiError as error:
         return _say_failure(arguments, error)
     except KeyboardInterrupt as stop:

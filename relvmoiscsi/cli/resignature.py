@@ -67,11 +67,11 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     finished = None if arguments.again or arguments.dry_run else _finished_before(arguments, chosen, one)
     if finished is not None:
         return finished
-    with opened(arguments, writable=not arguments.dry_run) as target:
+    with opened(arguments, writable=not arguments.dry_run) as target, Bar() as bar:
         request = ResignatureRequest(
             target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi
         )
-        done = procedure.resignature(target.device, os.urandom, _Terminal(arguments, target, chosen), request)
+        done = procedure.resignature(target.device, os.urandom, _Terminal(arguments, target, chosen, bar), request)
         if isinstance(done, AlreadyDone):
             return _already_done(arguments, chosen, done, target, engine.inspect(target.device).lun)
     if isinstance(done, Prepared):
@@ -151,9 +151,9 @@ _WHY = {
 class _Terminal(procedure.Voice):
     """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
 
-    def __init__(self, arguments: argparse.Namespace, target: Target, chosen: IdMap) -> None:
+    def __init__(self, arguments: argparse.Namespace, target: Target, chosen: IdMap, bar: Bar) -> None:
         self._arguments, self._target, self._chosen = arguments, target, chosen
-        self._bar = Bar()
+        self._bar = bar
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
         """A cut undo is the user's to finish; a dry run finishes nothing."""
