@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """How single things are said: sizes, text that nobody here has chosen, errors. Pure, and quick to import."""
 
-from typing import Any, Dict
+from typing import Any, Container, Dict, List, Sequence
 
 from relvmoiscsi.errors import RelvmoiscsiError
 
@@ -20,6 +20,18 @@ def human_size(size: int) -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things: "1 LUN", "2 LUNs"."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> List[str]:
+    """Rows as lines whose columns are as wide as they must be; the numbers of columns in `right` are aligned there."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def printable(text: str) -> str:

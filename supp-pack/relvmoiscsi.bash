@@ -11,7 +11,7 @@ _relvmoiscsi_words() {
         'recover') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file' ;;
         'undo') echo '-h --help --json -v --verbose --yes --not-in-use --scsi-id --map-out FILE --initiator-name --chap-file' ;;
         'map') echo '-h --help --json -v --verbose --device --initiator-name --chap-file --sr' ;;
-        'doctor') echo '-h --help --json -v --verbose --root' ;;
+        'doctor') echo '-h --help --json -v --verbose' ;;
         'settings') echo '-h --help --json -v --verbose --vdis' ;;
         'direct') echo '-h --help --json -v --verbose add remove list' ;;
         'direct add') echo '-h --help --json -v --verbose --iscsi' ;;
@@ -59,7 +59,6 @@ _relvmoiscsi_value() {
         'map --initiator-name') echo '' ;;
         'map --chap-file') echo 'FILE' ;;
         'map --sr') echo '' ;;
-        'doctor --root') echo 'FILE' ;;
         'settings --vdis') echo 'one all' ;;
         'pool luns --pool') echo '' ;;
         'pool luns --user') echo '' ;;

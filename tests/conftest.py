@@ -166,6 +166,12 @@ def no_process_and_no_device(request):
         yield
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    """Sentences of the command stand in one line; unit/cli/test_output.py has what is wrapped."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
 def refuse(name, *args, **_):
     pytest.fail(f"a unit test called {name}{args!r}; mark it `processes` if it must")
 

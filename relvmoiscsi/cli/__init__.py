@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command: relvmoiscsi show | check | resignature | recover | undo, on a LUN; doctor, settings and direct, on a
-host; pool, on a whole pool; map.
+"""The command: show | check | resignature | recover | undo, on a LUN; doctor, settings and direct, on a host; pool, on
+a whole pool; map.
 
-Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py. Each command has
-the module of its name here, which adds its parser and runs it; `on_lun` is what those on a LUN share.
+Results go to stdout, talk to stderr; with --json, stdout is one JSON object. Exit statuses: errors.py. `overview` lists
+the commands, `parser` knows their modules, and `on_lun` is what the commands on a LUN share. This module imports the
+rest while `main` runs: Ctrl-C during the imports ends the command without a traceback, and --help needs little.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from relvmoiscsi.cli import overview
-from relvmoiscsi.cli.output import Answer, print_result, say
-
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a type checker takes this for true
     from argparse import Namespace
+    from typing import Any, Dict, Iterator, List, Optional, Sequence
 
+    from relvmoiscsi.cli.output import Answer
     from relvmoiscsi.errors import RelvmoiscsiError
 
 EXIT_USAGE = 2  #: of UsageError, and of the parser
@@ -23,15 +23,25 @@ EXIT_NOT_PRINTED = 74  #: as in sysexits.h, like 70
 EXIT_INTERRUPTED = 130
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: "Optional[Sequence[str]]" = None) -> int:
     """Run the command; gives its exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words in ([], ["-h"], ["--help"]):  # needs nothing of what follows
-        is_printed = print_result(overview.page())
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:  # before the command begins, or while it says that it was interrupted
+        sys.stderr.write("relvmoiscsi: Interrupted.\n")
+        return EXIT_INTERRUPTED
+
+
+def _main(words: "List[str]") -> int:
+    if words in ([], ["-h"], ["--help"]):  # the parser takes as long to import as the interpreter to start
+        from relvmoiscsi.cli import overview  # noqa: PLC0415
+        from relvmoiscsi.cli.output import print_text  # noqa: PLC0415
+
+        is_printed = print_text(overview.page())
         return (0 if words else EXIT_USAGE) if is_printed else EXIT_NOT_PRINTED
     from relvmoiscsi.cli.parser import make_parser, separated  # noqa: PLC0415
 
-    parser = make_parser(_named(words))
+    parser = make_parser([word for word in words if not word.startswith("-")][:1])
     arguments = parser.parse_args(separated(words))
     if arguments.run is None:
         parser.print_help()
@@ -39,25 +49,19 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return _run(arguments)
 
 
-def _named(words: Sequence[str]) -> List[str]:
-    """The command that is to be run; none if the words name none."""
-    return [word for word in words if not word.startswith("-")][:1]
-
-
 def _run(arguments: "Namespace") -> int:
     import logging  # noqa: PLC0415 - --help needs none of these
+    from contextlib import contextmanager  # noqa: PLC0415
 
-    from relvmoiscsi import errors  # noqa: PLC0415
-    from relvmoiscsi.cli.device_word import check_login  # noqa: PLC0415
-    from relvmoiscsi.cli.signals import end_as_ctrl_c  # noqa: PLC0415
+    from relvmoiscsi.cli.output import RED, print_result, print_text, say  # noqa: PLC0415
+    from relvmoiscsi.errors import RelvmoiscsiError  # noqa: PLC0415
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(arguments.verbose, 2)]
     logging.basicConfig(level=level, format="relvmoiscsi: %(message)s", stream=sys.stderr)
     try:
-        check_login(arguments)
-        with end_as_ctrl_c():
+        with contextmanager(_end_signals_as_ctrl_c)():
             answer: Answer = arguments.run(arguments)
-    except errors.RelvmoiscsiError as error:
+    except RelvmoiscsiError as error:
         return _say_failure(arguments, error)
     except KeyboardInterrupt as stop:
         return _say_interrupted(arguments, str(stop), getattr(stop, "facts", {}))
@@ -65,13 +69,34 @@ def _run(arguments: "Namespace") -> int:
         import traceback  # noqa: PLC0415
 
         say(traceback.format_exc().rstrip())
-        say("This is a bug." + _how_to_tell(arguments))
+        say("This is a bug." + _how_to_tell(arguments), RED)
         return EXIT_BUG
-    is_printed = print_result(_json(answer.facts) if arguments.json else answer.text)
+    is_printed = print_result(_json(answer.facts)) if arguments.json else print_text(answer.text)
     return answer.status if is_printed else EXIT_NOT_PRINTED
 
 
+def _end_signals_as_ctrl_c() -> "Iterator[None]":
+    """`kill`, `timeout`, systemd, a closed terminal, a lost SSH connection: each does what Ctrl-C does.
+
+    Only the main thread has signals. A signal that is ignored, or that has a handler, stays so.
+    """
+    import signal  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
+    from relvmoiscsi.cli.output import RED, print_result, say  # noqa: PLC0415
     from relvmoiscsi.wording import error_facts, printable  # noqa: PLC0415
 
     if arguments.json:
@@ -81,11 +106,12 @@ def _say_failure(arguments: "Namespace", error: "RelvmoiscsiError") -> int:
 
             facts = failure_facts(arguments, error)
         print_result(_json(dict(facts, **error_facts(error))))
-    say(printable(str(error)))
+    say(printable(str(error)), RED)
     return error.exit_status
 
 
-def _say_interrupted(arguments: "Namespace", state: str, facts: Dict[str, Any]) -> int:
+def _say_interrupted(arguments: "Namespace", state: str, facts: "Dict[str, Any]") -> int:
+    from relvmoiscsi.cli.output import print_result, say  # noqa: PLC0415
     from relvmoiscsi.wording import printable  # noqa: PLC0415
 
     if arguments.json and not hasattr(arguments, "device"):  # a LUN may be what does not answer
@@ -95,7 +121,7 @@ def _say_interrupted(arguments: "Namespace", state: str, facts: Dict[str, Any]) 
     return EXIT_INTERRUPTED
 
 
-def _json(facts: Dict[str, Any]) -> str:
+def _json(facts: "Dict[str, Any]") -> str:
     import json  # noqa: PLC0415
 
     return json.dumps(facts, indent=2)

@@ -4,7 +4,7 @@
 import argparse
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
 
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.direct import links as direct
@@ -17,7 +17,7 @@ from relvmoiscsi.host.disk import multipath, udev
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.this_host import THIS_HOST, Host
 from relvmoiscsi.host.xapi.lun_users import read_pool
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import human_size, printable, table
 
 if TYPE_CHECKING:
     from relvmoiscsi.host.xapi.api import Xapi
@@ -53,20 +53,19 @@ _WITHOUT_SESSION = (
 )
 
 _REMOVE = """\
-Refused while a VM has the LUN as a disk. The data on the LUN is not changed.
+The command refuses while a VM has the LUN as a disk. It does not change the data on the LUN.
 
 example:
   relvmoiscsi direct remove database-log"""
 
 _LIST = """\
-Shows the device, the size and the link of each direct LUN, or why there is no link.
+The command shows the device, the size and the link of each direct LUN, or why there is no link.
 
 example:
   relvmoiscsi direct list"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the commands and their arguments."""
+def add_direct(make: Maker) -> None:
     group = make(_no_command, _DIRECT)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")
 
@@ -74,7 +73,10 @@ def add_command(make: Maker) -> None:
         # One without a line of help is not listed: it is the rule's.
         listed: Dict[str, Any] = {"help": what} if what else {}
         sub = commands.add_parser(
-            name, description=(what + ".\n\n" + more).strip(".\n"), formatter_class=group.formatter_class, **listed
+            name,
+            description=(what[:1].upper() + what[1:] + ".\n\n" + more).strip(".\n"),
+            formatter_class=group.formatter_class,
+            **listed,
         )
         sub.set_defaults(run=run)
         sub.add_argument(
@@ -274,7 +276,10 @@ def _remove(arguments: argparse.Namespace) -> Answer:
         )
     _forget(entry, notes)
     facts = {"name": entry.name, "scsi_id": entry.scsi_id, "link": direct.link_of(entry.name, HOST), "notes": notes}
-    text = f"{entry.name} (LUN {entry.scsi_id}) is no longer a direct LUN."
+    text = (
+        f"{entry.name} (LUN {entry.scsi_id}) is no longer a direct LUN.\n"
+        f"next: unmap the LUN at the array, or give it a name again: `relvmoiscsi direct add NAME {entry.scsi_id}`."
+    )
     return Answer(facts, "\n".join([text] + ["note: " + printable(note) for note in notes]))
 
 
@@ -328,26 +333,12 @@ def _list(_arguments: argparse.Namespace) -> Answer:
     return Answer(facts, "\n".join(lines))
 
 
-class _Row(NamedTuple):
-    """A line of the table."""
-
-    name: str
-    scsi_id: str
-    device: str
-    size: str
-
-
 def _table(found: Sequence[Tuple[Entry, Status]]) -> List[str]:
-    rows = [_Row("NAME", "SCSIID", "DEVICE", "SIZE")]
+    rows = [["NAME", "SCSIID", "DEVICE", "SIZE", "LINK"]]
     for entry, status in found:
         size = human_size(status.size_bytes) if status.device else "-"
-        rows.append(_Row(entry.name, entry.scsi_id, status.device or "-", size))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    links = ["LINK"] + [_link(status) for _, status in found]
-    lines = []
-    for row, link in zip(rows, links):
-        lines.append("  ".join([cell.ljust(width) for cell, width in zip(row, widths)] + [link]))
-    return lines
+        rows.append([entry.name, entry.scsi_id, status.device or "-", size, _link(status)])
+    return table(rows)
 
 
 def _link(status: Status) -> str:
@@ -374,7 +365,12 @@ def _answer(entry: Entry, status: Status, vdi: str, notes: List[str]) -> Answer:
     else:
         lines = [f"{direct.link_of(entry.name, HOST)} will appear with its LUN. {printable(status.problem)}"]
     if vdi:
-        lines.append(f"The LUN is the VDI {vdi}.")
+        lines += [
+            f"The LUN is the VDI {vdi}.",
+            "next, to give the disk to a VM:",
+            f"  xe vbd-create vm-uuid=VM vdi-uuid={vdi} device=autodetect",
+            "  xe vbd-plug uuid=VBD",
+        ]
     return Answer(facts, "\n".join(lines + ["note: " + printable(note) for note in notes]))
 
 

@@ -9,35 +9,31 @@ from relvmoiscsi import __version__
 from relvmoiscsi import doctor as health
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.doctor.finding import PROBLEM, STATUSES, UNKNOWN, WARNING, Finding, is_ready, reason
-from relvmoiscsi.errors import Refused, UsageError
+from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.this_host import THIS_HOST
 from relvmoiscsi.wording import printable
 
+HOST = THIS_HOST
+
 _DOCTOR = """\
-Run it as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or CloudStack no
-longer detects the driver. The command checks this host, the records of xapi and, through xapi, the other
-hosts of the pool. It changes nothing. The last line says "Ready.", or "Not ready" with the reason and what to
-do.
+Run the command as root in dom0, on any host of the pool, when `xe sr-create type=relvmoiscsi` fails or
+CloudStack no longer detects the driver. The command checks this host, the records of xapi and, through xapi,
+the other hosts of the pool. It changes nothing. The last line says "Ready.", or "Not ready" with the reason
+and what to do.
 
 exit status:
-  0 ready, maybe with warnings     4 not ready, or an important check was impossible
+  0 ready, maybe with warnings     4 not ready, or a check was impossible
 
 example:
   relvmoiscsi doctor"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the command and its arguments."""
-    doctor = make(_doctor, _DOCTOR)
-    doctor.add_argument(
-        "--root", metavar="DIR", default="/", help="check the host whose root file system is in DIR, a chroot"
-    )
+def add_doctor(make: Maker) -> None:
+    make(_doctor, _DOCTOR)
 
 
-def _doctor(arguments: argparse.Namespace) -> Answer:
-    if not os.path.isdir(arguments.root):
-        raise UsageError(f"{arguments.root} is no directory.")
-    found = health.examine(THIS_HOST._replace(root=os.path.abspath(arguments.root), is_superuser=os.geteuid() == 0))
+def _doctor(_arguments: argparse.Namespace) -> Answer:
+    found = health.examine(HOST._replace(is_superuser=os.geteuid() == 0))
     ready, verdict = is_ready(found), _verdict(found)
     facts = {
         "ready": ready,

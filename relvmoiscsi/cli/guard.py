@@ -26,7 +26,6 @@ from typing import (
     Sequence,
 )
 
-from relvmoiscsi.cli.device_word import is_url
 from relvmoiscsi.cli.output import say
 from relvmoiscsi.doctor.host_root import inventory
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
@@ -41,6 +40,7 @@ from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 from relvmoiscsi.host.xapi.lun_users import Pool, read_pool, verify_unused
 from relvmoiscsi.host.xapi.other_hosts import use_of_lun
 from relvmoiscsi.host.xapi.stale_volumes import Attachments
+from relvmoiscsi.iscsi.url import is_url
 from relvmoiscsi.scsi_id_text import is_scsi_id
 from relvmoiscsi.wording import printable
 

@@ -13,7 +13,7 @@ from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.iscsi import LunInfo, Target
 from relvmoiscsi.iscsi.faults import Lost
 from relvmoiscsi.iscsi.url import Url, parse_url
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import human_size, printable, table
 
 
 class Listed(NamedTuple):
@@ -104,7 +104,7 @@ def _target_lines(text: str, targets: Sequence[Target]) -> List[str]:
         return [f"{text}: the portal shows no target to this machine. Map a LUN to its initiator name at the array."]
     rows = [["target", "portals"]]
     rows += [[target.iqn, ", ".join(str(portal) for portal in target.portals)] for target in targets]
-    return [f"{text}: targets of the portal", *_table(rows)]
+    return [f"{text}: targets of the portal", *_indented(rows)]
 
 
 def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
@@ -120,10 +120,8 @@ def _lun_lines(text: str, luns: Sequence[Listed]) -> List[str]:
         rows.append([str(info.number), info.scsi_id or "-", size, name, lun.state or "not read", sr])
     told = [lun for lun in luns if lun.problem and lun.state in (None, engine.DAMAGED)]
     problems = [f"LUN {lun.info.number}: {lun.problem}" for lun in told]
-    return [f"{text}: LUNs behind the target", *_table(rows), *map(printable, problems)]
+    return [f"{text}: LUNs behind the target", *_indented(rows), *map(printable, problems)]
 
 
-def _table(rows: Sequence[Sequence[str]]) -> List[str]:
-    shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in shown]
+def _indented(rows: Sequence[Sequence[str]]) -> List[str]:
+    return ["  " + line for line in table([[printable(cell) for cell in row] for row in rows])]

@@ -6,26 +6,25 @@ which takes no device, for the new SR's UUID and the old ids say it all.
 import argparse
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.device_word import device_word, takes_login
-from relvmoiscsi.cli.opening import opened_to_read
+from relvmoiscsi.cli.opening import device_word, opened_to_read, takes_login
 from relvmoiscsi.cli.output import Answer, Maker
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import is_uuid
 from relvmoiscsi.formats.mapfile import derived_ids
 
 _MAP = """\
-With --device, prints the whole map of a resignatured LUN from its journal, until LVM overwrites that space.
-With --sr, computes each new id from the UUID of the new SR and the old id. This is wrong for ids that
-`resignature --map` has chosen. OLD is the UUID of a VDI, or the id of a PV, VG or LV, with or without dashes.
-OLD is not the UUID of the old SR, which became NEW. `resignature --map` accepts the output of --json.
+With --device, the command prints the whole map of a resignatured LUN from its journal, until LVM overwrites
+that space. With --sr, the command computes each new id from the UUID of the new SR and the old id. The result
+is wrong for ids that `resignature --map` has chosen. OLD is the UUID of a VDI, or the id of a PV, VG or LV,
+with or without dashes. OLD is not the UUID of the old SR, which became NEW. `resignature --map` accepts the
+output of --json.
 
 example:
   relvmoiscsi map --sr db0cd78a-53f4-4682-a7b3-6e2f53d22f96 efd24831-00a5-4192-9633-f030a9710c2b
   relvmoiscsi map --device /dev/sdc"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the command and its arguments."""
+def add_map(make: Maker) -> None:
     parser = make(_map, _MAP)
     what = "print the whole map of this resignatured LUN"
     parser.add_argument("--device", dest="lun", metavar="DEVICE", type=device_word, help=what)

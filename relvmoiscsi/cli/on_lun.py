@@ -10,20 +10,19 @@ record      the map, in syslog and in the file of --map-out: `answer`, `map_out`
 
 import argparse
 import os
+import shlex
 import stat
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 from relvmoiscsi import __version__, engine, report
 from relvmoiscsi.cli import guard, map_out, over_iscsi
-from relvmoiscsi.cli.asking import ask, ask_for, must_be_able_to_ask, tell
-from relvmoiscsi.cli.device_word import is_url, takes_device
 from relvmoiscsi.cli.guard import ScsiIds
 from relvmoiscsi.cli.identification import Identification, identify
-from relvmoiscsi.cli.opening import opened_to_read
-from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.opening import opened_to_read, takes_device
+from relvmoiscsi.cli.output import Answer, ask, ask_for, must_be_able_to_ask, say, tell
 from relvmoiscsi.cli.over_iscsi import may_open, say_where_seen
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Lun, Result, Run
@@ -31,7 +30,9 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, in_st
 from relvmoiscsi.host import command
 from relvmoiscsi.host.disk.block_device import open_device
 from relvmoiscsi.host.disk.lvm_memory import tell_lvm
-from relvmoiscsi.wording import human_size
+from relvmoiscsi.iscsi.names import DEFAULT_PORT
+from relvmoiscsi.iscsi.url import is_url, parse_url
+from relvmoiscsi.wording import human_size, printable
 
 if TYPE_CHECKING:
     from relvmoiscsi.cli.opening import Opened
@@ -189,7 +190,36 @@ def answer(target: Target, result: Result, headline: str) -> Answer:
     facts = report.result_facts(path, result)
     assert target.identification is not None  # nothing is written before
     facts["lun"] = target.identification.facts()
-    return Answer(facts, "\n".join(lines))
+    return Answer(facts, "\n".join([*lines, *_next_steps(target, result)]))
+
+
+def _next_steps(target: Target, result: Result) -> List[str]:
+    """What to do now: the commands that attach the new SR, with its values; or, of a clone that has its old identities,
+    how to get there. Nothing for an image file with new identities, which no host attaches.
+    """
+    if result.state != engine.RESIGNATURED:
+        return [
+            f"next: give the clone new identities with `relvmoiscsi resignature {target.path}`, or detach it. "
+            "No host may attach it beside its original."
+        ]
+    scsi_id = target.ids.own
+    if scsi_id is None or result.ids is None or result.lun is None:
+        return []
+    sr, config, sr_type = result.ids.new_sr, "", "lvmohba"
+    if is_url(target.path):
+        url = parse_url(target.path)
+        sr_type, config = "lvmoiscsi", f"device-config:target={url.portal.host} device-config:targetIQN={url.iqn} "
+        config += f"device-config:port={url.portal.port} " if url.portal.port != DEFAULT_PORT else ""
+    name = shlex.quote(printable(result.lun.mgt.name_label if result.lun.mgt else "") + " copy")
+    lines = ["next, on the pool master (pbd-create and pbd-plug for each host):"]
+    if not config:
+        lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
+    return [
+        *lines,
+        f"  xe sr-introduce uuid={sr} type={sr_type} name-label={name} shared=true content-type=user",
+        f"  xe pbd-create sr-uuid={sr} host-uuid=HOST {config}device-config:SCSIid={scsi_id}",
+        "  xe pbd-plug uuid=PBD",
+    ]
 
 
 def failure_facts(arguments: argparse.Namespace, problem: RelvmoiscsiError) -> Dict[str, Any]:

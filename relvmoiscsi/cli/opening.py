@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What DEVICE names, opened to be read; `on_lun.opened` is for those that write.
+"""The word DEVICE: a block device, an image file or the URL of a LUN behind iSCSI; and its LUN, opened to be read.
 
-with opened_to_read(arguments, word) as device      a HostDevice, or a UrlDevice over a session of this process
-kind_of, hardware_of, ranges_with_data              what it is
+`on_lun.opened` opens a LUN for the commands that write.
 """
 
 import argparse
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Iterator, List, Optional, Union
 
-from relvmoiscsi.cli import guard
-from relvmoiscsi.cli.device_word import is_url
-from relvmoiscsi.cli.over_iscsi import opened_url
+from relvmoiscsi.cli import guard, over_iscsi
+from relvmoiscsi.cli.output import Answer
 from relvmoiscsi.device import Range
+from relvmoiscsi.errors import UsageError
 from relvmoiscsi.host.disk import scsi_id
 from relvmoiscsi.host.disk.block_device import HostDevice, open_device
 from relvmoiscsi.host.disk.block_device import same_device as same_path
 from relvmoiscsi.host.disk.scsi_id import Hardware
-from relvmoiscsi.iscsi.url import parse_url
+from relvmoiscsi.iscsi.url import is_url, parse_url
 
 if TYPE_CHECKING:
     from relvmoiscsi.cli.over_iscsi import UrlDevice
@@ -27,11 +26,60 @@ if TYPE_CHECKING:
 IMAGE_FILE, BLOCK_DEVICE, ISCSI_LUN = "image file", "block device", "iSCSI LUN"
 
 
+# --- the word
+
+
+def device_word(word: str) -> str:
+    """The same word, for a parser; a URL that does not parse is an error of usage, and is not repeated."""
+    if is_url(word):
+        try:
+            parse_url(word)
+        except UsageError as problem:
+            raise argparse.ArgumentTypeError(problem.message) from None
+    return word
+
+
+def takes_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, which takes DEVICE, and what goes with a URL."""
+    what = "block device, image file, or iscsi://[user@]host[:port]/iqn/lun"
+    parser.add_argument("device", metavar="DEVICE", type=device_word, help=what)
+    return takes_login(parser)
+
+
+def takes_login(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, which takes who logs in to the target of a URL; its command refuses that without a URL."""
+    run = parser.get_default("run")
+
+    def command(arguments: argparse.Namespace) -> Answer:
+        _check_login(arguments)
+        answer: Answer = run(arguments)
+        return answer
+
+    parser.set_defaults(run=command)
+    what = "with a URL: initiator name to log in with; default: the name of this machine"
+    parser.add_argument("--initiator-name", metavar="IQN", help=what)
+    what = "with a URL: file with CHAP users and passwords, one NAME=VALUE per line"
+    parser.add_argument("--chap-file", metavar="FILE", help=what)
+    return parser
+
+
+def _check_login(arguments: argparse.Namespace) -> None:
+    words = [getattr(arguments, name, None) for name in ("device", "lun", "original")]
+    if any(word is not None and is_url(word) for word in words):
+        return
+    for name in ("--initiator-name", "--chap-file"):
+        if getattr(arguments, name[2:].replace("-", "_")) is not None:
+            raise UsageError(f"{name} needs the URL of a LUN: a path needs no login.")
+
+
+# --- the device
+
+
 @contextmanager
 def opened_to_read(arguments: argparse.Namespace, word: str) -> "Iterator[Opened]":
     """The device, for the block. Raises NotFound, UsageError, Refused."""
     if is_url(word):
-        with opened_url(arguments, word, writable=False) as lun:
+        with over_iscsi.opened_url(arguments, word, writable=False) as lun:
             yield lun
     else:
         with open_device(word, writable=False) as device:

@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What `relvmoiscsi --help` prints: the commands, each in a line. The parser prints the same; this needs none."""
+"""What `relvmoiscsi --help` prints. The parser prints the same; this module imports nothing."""
 
-#: The commands and what each does, in the order of --help; each is the module of that name, which --help does not need.
+#: the commands and what each does, in the order of --help
 COMMANDS = {
-    "show": "show the SR, its VDIs as a tree of chains, and the state of the LUN",
+    "show": "show the SR, its VDIs as a tree, and the state of the LUN",
     "check": "verify every structure on the LUN",
     "resignature": "give the clone new identities",
     "recover": "finish an interrupted run or roll it back",
-    "undo": "restore the old identities, while LVM has not changed the volume group",
-    "map": "translate old ids to new ids, from the UUID of the new SR",
-    "doctor": "check whether this host and its pool are ready for the SR driver",
+    "undo": "restore the old identities, until LVM changes the volume group",
+    "map": "translate old ids to new ids",
+    "doctor": "check whether this host and its pool are ready",
     "settings": "show or change the SR driver's settings on this host",
-    "direct": "give LUNs to VMs without LVM or VHD: add, remove, list",
-    "pool": "attach clones as SRs on all hosts of a pool, clone their VMs, discard them",
+    "direct": "give LUNs to VMs without LVM or VHD",
+    "pool": "attach clones as SRs in a whole pool, clone their VMs",
 }
 
 _PAGE = """\
 usage: relvmoiscsi [-h] [--version] COMMAND ...
 
-Give an array clone of a XenServer or XCP-ng SR (lvmoiscsi, lvmohba, lvm) new identities, so that it can be used
-beside its original. DEVICE is a block device, an image file or iscsi://host/iqn/lun; it must be the clone.
+Give an array clone of a XenServer or XCP-ng SR new identities, so that a pool
+can use the clone beside its original. The SR has the type lvmoiscsi, lvmohba or
+lvm. DEVICE is a block device, an image file or iscsi://host/iqn/lun; it must be
+the clone.
 
 options:
   -h, --help     show this help message and exit
@@ -29,17 +31,20 @@ commands:
   COMMAND
 {}
 
+`relvmoiscsi COMMAND --help` describes a command.
+
 example:
   relvmoiscsi show /dev/sdc
   relvmoiscsi resignature /dev/sdc
   relvmoiscsi check /dev/sdc --original /dev/sdb
 
 exit status:
-  0 done     2 usage     3 not found     4 refused: unsafe; doctor: not ready     5 unreadable or damaged
-  6 a program failed     7 the device failed     8 an unfinished run: recover it     9 partly done
-  70 a bug     74 done, but the result could not be printed     130 interrupted"""
+  0 done     2 usage     3 not found     4 refused: unsafe; doctor: not ready
+  5 unreadable or damaged     6 a program failed     7 the device failed
+  8 an unfinished run: recover it     9 partly done     70 a bug
+  74 done, but the result could not be printed     130 interrupted"""
 
 
 def page() -> str:
-    """The text, without the end of its last line."""
+    """What `relvmoiscsi --help` prints, without the end of its last line."""
     return _PAGE.format("\n".join(f"    {name:<11}  {what}" for name, what in COMMANDS.items()))

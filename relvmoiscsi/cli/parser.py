@@ -4,12 +4,16 @@
 import argparse
 import importlib
 import re
-from types import ModuleType
-from typing import Any, Iterable, List, Optional
+import sys
+from typing import Any, Callable, Iterable, List, NoReturn, Optional
 
 from relvmoiscsi import __version__
 from relvmoiscsi.cli import overview
-from relvmoiscsi.cli.output import Command
+from relvmoiscsi.cli.output import RED, Command, Maker, painted, width, wrapped, write_text
+from relvmoiscsi.errors import NotFound
+
+#: the modules of the commands that share one; each other command is the module of its name
+_MODULES = {"show": "reading", "check": "reading", "recover": "settling", "undo": "settling"}
 
 
 def separated(words: Iterable[str]) -> List[str]:
@@ -25,6 +29,12 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: Optional[str] = None, **more: Any) -> None:
         super().__init__(prog, allow_abbrev=False, **more)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:
+            stream = sys.stderr if file is None else file
+            text = wrapped(message.rstrip("\n"), width(stream))
+            write_text(stream, (painted(stream, text, RED) if ": error: " in text else text) + "\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if args is not None and self._subparsers is None:
@@ -55,42 +65,51 @@ class Parser(argparse.ArgumentParser):
 
 
 class _TopParser(Parser):
-    """Prints the page of `overview`, which is the same on every Python."""
+    """Prints the overview, which is the same on every Python."""
 
     def format_help(self) -> str:
         return overview.page() + "\n"
 
 
-def make_parser(whole: Iterable[str] = overview.COMMANDS) -> argparse.ArgumentParser:
+class _Help(argparse.HelpFormatter):
+    """Fits the terminal, to 100 columns. A paragraph with indented lines stays as it is written."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=min(width(sys.stdout), 100))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(part if "\n  " in part else fill(part, width, indent) for part in text.split("\n\n"))
+
+
+def make_parser(whole: Iterable[str] = tuple(overview.COMMANDS)) -> argparse.ArgumentParser:
     """The parser, with the arguments of the commands in `whole`. The others are listed: udev waits for one of them."""
-
-    def plain(prog: str) -> argparse.HelpFormatter:
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100)
-
-    parser = _TopParser("relvmoiscsi", formatter_class=plain)
+    parser = _TopParser("relvmoiscsi", formatter_class=_Help)
     parser.add_argument("--version", action="version", version="relvmoiscsi " + __version__)
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND", prog="relvmoiscsi", parser_class=Parser)
 
     for name, what in overview.COMMANDS.items():
-        sub = commands.add_parser(name, help=what, formatter_class=plain)
+        sub = commands.add_parser(name, help=what, formatter_class=_Help)
         if name in whole:
-            _describe(sub, what, _module(name))
+            _add_command(name)(_maker(sub, what))
     return parser
 
 
-def _module(name: str) -> ModuleType:
+def _add_command(name: str) -> Callable[[Maker], None]:
+    """What adds the arguments of a command to its parser."""
+    module = "relvmoiscsi.cli." + _MODULES.get(name, name)
     try:
-        return importlib.import_module("relvmoiscsi.cli." + name)
+        return getattr(importlib.import_module(module), "add_" + name)  # type: ignore[no-any-return]
     except ModuleNotFoundError as error:
-        if error.name != "relvmoiscsi.cli." + name:
+        if error.name != module:
             raise
-        return importlib.import_module("relvmoiscsi.cli.not_installed")
+        return _add_not_installed
 
 
-def _describe(sub: argparse.ArgumentParser, what: str, module: ModuleType) -> None:
+def _maker(sub: argparse.ArgumentParser, what: str) -> Maker:
     def command(run: Command, more: str) -> argparse.ArgumentParser:
-        sub.description = what + ".\n\n" + more
+        sub.description = what[:1].upper() + what[1:] + ".\n\n" + more
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print one JSON object and nothing else on stdout")
         sub.add_argument(
@@ -102,4 +121,19 @@ def _describe(sub: argparse.ArgumentParser, what: str, module: ModuleType) -> No
         )
         return sub
 
-    module.add_command(command)
+    return command
+
+
+def _add_not_installed(make: Maker) -> None:
+    """`relvmoiscsi pool` in dom0, which is in a package of its own: takes all words, and says what to install."""
+    sub = make(_not_installed, "It is not installed.")
+    sub.prefix_chars = "\0"  # options are words like all others
+    sub.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+
+
+def _not_installed(_arguments: argparse.Namespace) -> NoReturn:
+    raise NotFound(
+        "The command `relvmoiscsi pool` is not installed here. Install its package, which is built beside that of "
+        f"relvmoiscsi: `yum install ./relvmoiscsi-pool-{__version__}-1.noarch.rpm`. It may run on any other machine as "
+        "well: `pip install .[pool]` in a clone of its repository."
+    )

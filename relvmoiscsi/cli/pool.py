@@ -5,8 +5,7 @@ import argparse
 from typing import Any
 
 from relvmoiscsi.cli import pool_discard, pool_luns, pool_secrets, pool_vms
-from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
-from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.cli.output import Answer, Maker, ask, must_be_able_to_ask
 from relvmoiscsi.cli.pool_connection import changes, opened, takes_connection
 from relvmoiscsi.cli.so_far import SoFar
 from relvmoiscsi.errors import NotFound, UsageError
@@ -33,7 +32,7 @@ example:
   relvmoiscsi pool unlock "Production 2026-11-22\""""
 
 
-def add_command(make: Maker) -> None:
+def add_pool(make: Maker) -> None:
     """Describe the commands and their arguments."""
     group = make(_no_command, _POOL)
     commands = group.add_subparsers(metavar="COMMAND", title="commands")

@@ -4,8 +4,7 @@
 import argparse
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
-from relvmoiscsi.cli.output import Answer
+from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask
 from relvmoiscsi.cli.pool_connection import changes, opened, takes_copies
 from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError

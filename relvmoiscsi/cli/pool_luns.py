@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 from relvmoiscsi.cli import pool_secrets
-from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
 from relvmoiscsi.cli.map_out import EXIT_NOT_PRINTED, new_file
-from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.cli.pool_connection import changes, first_line, opened, takes_copies
 from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY, SoFar

@@ -5,8 +5,7 @@ import argparse
 import time
 from typing import Dict, List
 
-from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
-from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.cli.pool_connection import first_line, opened
 from relvmoiscsi.cli.pool_vms import Tools
 from relvmoiscsi.pool import orphans, secrets

@@ -7,8 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import Any, Callable, ContextManager, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from relvmoiscsi.cli.asking import ask, must_be_able_to_ask
-from relvmoiscsi.cli.output import Answer, say
+from relvmoiscsi.cli.output import Answer, ask, must_be_able_to_ask, say
 from relvmoiscsi.cli.so_far import DONE, FAILED, UNDER_WAY
 from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records

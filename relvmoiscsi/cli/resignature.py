@@ -4,17 +4,13 @@
 import argparse
 import json
 import os
-import shlex
-from typing import Any, ContextManager, List, Optional
+from typing import Any, ContextManager, Optional
 
 from relvmoiscsi import engine, procedure, report
-from relvmoiscsi.cli.asking import tell
-from relvmoiscsi.cli.device_word import is_url
 from relvmoiscsi.cli.guard import NOBODY_NEEDED
 from relvmoiscsi.cli.identification import identify
 from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
-from relvmoiscsi.cli.output import Answer, Maker, say
-from relvmoiscsi.cli.progress import Bar
+from relvmoiscsi.cli.output import Answer, Bar, Maker, say, tell
 from relvmoiscsi.engine import (
     RESIGNATURE,
     AlreadyDone,
@@ -31,8 +27,6 @@ from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, Unfinished, UsageError,
 from relvmoiscsi.formats import mapfile
 from relvmoiscsi.formats.identity import IdMap
 from relvmoiscsi.host.settings import ALL, VDIS
-from relvmoiscsi.iscsi.names import DEFAULT_PORT
-from relvmoiscsi.iscsi.url import parse_url
 from relvmoiscsi.wording import printable
 
 _RESIGNATURE = """\
@@ -45,8 +39,7 @@ example:
   relvmoiscsi resignature /dev/sdc --yes --scsi-id 36001405aaaa --map-out map.json"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the command and its arguments."""
+def add_resignature(make: Maker) -> None:
     parser = writes(make(_resignature, _RESIGNATURE))
     parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
     parser.add_argument(
@@ -74,40 +67,17 @@ def _resignature(arguments: argparse.Namespace) -> Answer:
     finished = None if arguments.again or arguments.dry_run else _finished_before(arguments, chosen, one)
     if finished is not None:
         return finished
-    with opened(arguments, writable=not arguments.dry_run) as target:
+    with opened(arguments, writable=not arguments.dry_run) as target, Bar() as bar:
         request = ResignatureRequest(
             target.ids.recorded, chosen, arguments.again, arguments.sr_uuid, one, arguments.clear_metadata_vdi
         )
-        done = procedure.resignature(target.device, os.urandom, _Terminal(arguments, target, chosen), request)
+        done = procedure.resignature(target.device, os.urandom, _Terminal(arguments, target, chosen, bar), request)
         if isinstance(done, AlreadyDone):
             return _already_done(arguments, chosen, done, target, engine.inspect(target.device).lun)
     if isinstance(done, Prepared):
         return _planned(target, done)
     headline = FINISHED.format(path, "resignature") if done.was_cut else _NEW.format(path)
-    found = answer(target, done.result, headline)
-    return found._replace(text="\n".join([found.text, *_next_steps(target, done.result)]))
-
-
-def _next_steps(target: Target, result: Result) -> List[str]:
-    """The commands that attach the new SR, with its values; none for an image file, which no host attaches."""
-    scsi_id = target.ids.own
-    if scsi_id is None or result.ids is None or result.lun is None:
-        return []
-    sr, config, sr_type = result.ids.new_sr, "", "lvmohba"
-    if is_url(target.path):
-        url = parse_url(target.path)
-        sr_type, config = "lvmoiscsi", f"device-config:target={url.portal.host} device-config:targetIQN={url.iqn} "
-        config += f"device-config:port={url.portal.port} " if url.portal.port != DEFAULT_PORT else ""
-    name = shlex.quote(printable(result.lun.mgt.name_label if result.lun.mgt else "") + " copy")
-    lines = ["next, on the pool master (pbd-create and pbd-plug for each host):"]
-    if not config:
-        lines.append("  for a LUN behind iSCSI, use type=lvmoiscsi and add device-config:target and targetIQN")
-    return [
-        *lines,
-        f"  xe sr-introduce uuid={sr} type={sr_type} name-label={name} shared=true content-type=user",
-        f"  xe pbd-create sr-uuid={sr} host-uuid=HOST {config}device-config:SCSIid={scsi_id}",
-        "  xe pbd-plug uuid=PBD",
-    ]
+    return answer(target, done.result, headline)
 
 
 def _finished_before(arguments: argparse.Namespace, chosen: IdMap, one: Optional[OneVdiRequest]) -> Optional[Answer]:
@@ -181,9 +151,9 @@ _WHY = {
 class _Terminal(procedure.Voice):
     """Somebody at a terminal, who is told and asked; or a script, which has said yes."""
 
-    def __init__(self, arguments: argparse.Namespace, target: Target, chosen: IdMap) -> None:
+    def __init__(self, arguments: argparse.Namespace, target: Target, chosen: IdMap, bar: Bar) -> None:
         self._arguments, self._target, self._chosen = arguments, target, chosen
-        self._bar = Bar()
+        self._bar = bar
 
     def agrees_to_settle(self, mark: Mark, take_back: str, problem: Unfinished) -> None:
         """A cut undo is the user's to finish; a dry run finishes nothing."""

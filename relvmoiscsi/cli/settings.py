@@ -15,7 +15,8 @@ HOST = THIS_HOST
 
 _SETTINGS = """\
 The settings are in the section [driver] of /etc/relvmoiscsi.conf and apply from the next call of the SR
-driver. --vdis changes one setting and leaves the rest of the file as it is. With `one`, the SR driver reduces
+driver. --vdis changes that setting and leaves the rest of the file as it is; edit `deadline` and `copy` in the
+file. With `one`, the SR driver reduces
 each LUN to a single VDI, as CloudStack needs: it removes snapshots and merges the disk with its hidden
 parents into one image. Use the same setting on all hosts of a pool. device-config:vdis overrides the setting
 for one call.
@@ -25,8 +26,7 @@ example:
   relvmoiscsi settings --vdis one"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the command and its arguments."""
+def add_settings(make: Maker) -> None:
     parser = make(_settings, _SETTINGS)
     parser.add_argument(
         "--vdis", choices=VDIS, metavar="WHICH", help="one: reduce each LUN to a single VDI; all: keep every VDI"

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""What the drivers need of a host besides xapi: a way to the target, udev rules, room to write."""
+"""What the drivers need of a host besides xapi: udev rules, room to write, settings that read, no stale resources."""
 
 import os
-from typing import Dict, List, Optional
+from typing import List
 
 from relvmoiscsi.doctor import host_root
-from relvmoiscsi.doctor.finding import AS_ROOT, Finding, ok, problem, unknown, warning
-from relvmoiscsi.doctor.host_root import why
-from relvmoiscsi.errors import CommandFailed
+from relvmoiscsi.doctor.finding import AS_ROOT, Finding, listed, ok, problem, unknown, warning
+from relvmoiscsi.errors import NotFound, Refused
+from relvmoiscsi.host.config_file import settings_of
+from relvmoiscsi.host.disk import cleanup_journal, hiding
+from relvmoiscsi.host.settings import KEYS, ONE, SECTION, settings_in
 from relvmoiscsi.host.this_host import UDEV_RULES, Host
 
-ISCSI_PORT = 3260
 OUR_RULES = (
     "57-relvmoiscsi.rules",
     "58-relvmoiscsi-direct.rules",
@@ -20,85 +21,13 @@ OUR_RULES = (
 DIRECTORIES = ("/run/relvmoiscsi", "/var/lib/relvmoiscsi")
 LEAST_BYTES = 1 << 20  #: of room in them; they need a few KiB
 
+CONFIG = "/etc/relvmoiscsi.conf"
+#: what the hosts of a pool are compared by
+KEEPS_ALL = "The SR driver keeps every VDI of a LUN."
+MAKES_ONE = "The SR driver makes each LUN one with a single VDI."
+_CORRECT = f"Correct that line of {CONFIG}, then check the result with `relvmoiscsi settings`."
 
-# --- the way to the target
-
-
-def examine_firewall(host: Host) -> Finding:
-    """Is there a rule that stops connections from this host to the iSCSI port?"""
-    for name in ("iptables", "ip6tables"):
-        program = host_root.program_of(host, name)
-        if program is None:
-            continue
-        try:
-            stop = stop_in(host_root.run(host, program, "-S").stdout)
-        except CommandFailed as error:
-            return unknown("firewall", f"`{name} -S` fails: {why(error).rstrip('.')}.", AS_ROOT)
-        if stop:
-            sentence = f"{name} blocks connections to port {ISCSI_PORT} for at least some targets: `{stop}`."
-            advice = f"If this rule blocks your target: `{name} -I OUTPUT -p tcp --dport {ISCSI_PORT} -j ACCEPT`."
-            return warning("firewall", sentence, advice)
-    return ok("firewall", f"No firewall rule on this host blocks connections to port {ISCSI_PORT}.")
-
-
-def stop_in(rules: str) -> str:
-    """The first rule that stops a new TCP connection to the iSCSI port, by what `iptables -S` prints; "" if none does.
-
-    Of conditions that are not known here, an address or a device, it is supposed that they hold.
-    """
-    lines = [line.split() for line in rules.splitlines()]
-    chains: Dict[str, List[List[str]]] = {}
-    for words in lines:
-        if words[:1] == ["-A"] and len(words) > 1:
-            chains.setdefault(words[1], []).append(words)
-    policy = next((" ".join(words) for words in lines if words[:2] == ["-P", "OUTPUT"] and "ACCEPT" not in words), "")
-    verdict = _verdict(chains, "OUTPUT", len(chains))
-    return policy if verdict is None else verdict
-
-
-def _verdict(chains: Dict[str, List[List[str]]], chain: str, depth: int) -> Optional[str]:
-    """The rule of a chain that stops the connection, "" if the chain accepts it, None if the chain does neither."""
-    for words in chains.get(chain, ()) if depth >= 0 else ():
-        target = words[words.index("-j") + 1] if "-j" in words[:-1] else ""
-        if not _may_match(words):
-            continue
-        if target in ("DROP", "REJECT"):
-            return " ".join(words)
-        if target in ("ACCEPT", "RETURN"):
-            return "" if target == "ACCEPT" else None
-        verdict = _verdict(chains, target, depth - 1)
-        if verdict is not None:
-            return verdict
-    return None
-
-
-def _may_match(words: List[str]) -> bool:
-    """May the rule match a new TCP connection from a port of the kernel's choice to the iSCSI port?"""
-    for number, option in enumerate(words[:-1]):
-        value, holds = words[number + 1], True
-        if option == "-p":
-            holds = value in ("tcp", "all")
-        elif option in ("--dport", "--dports"):
-            holds = any(map(_has_port, value.split(",")))
-        elif option in ("--sport", "--sports", "--ports"):
-            holds = False
-        elif option in ("--state", "--ctstate"):
-            holds = "NEW" in value.split(",")
-        elif option == "-o" and value == "lo":
-            holds = False
-        else:
-            continue
-        if holds == (words[number - 1] == "!"):
-            return False
-    return True
-
-
-def _has_port(part: str) -> bool:
-    first, _, last = part.partition(":")
-    return first.isdigit() and int(first) <= ISCSI_PORT <= int(last or first)
-
-
-# --- udev, and room
+_NEXT_CALL = "Repeat the call, or run `xe sr-probe type=relvmohba` for that SCSIid: both remove the LUN from this host."
 
 
 def examine_rules(host: Host) -> Finding:
@@ -124,7 +53,7 @@ def examine_room(host: Host) -> Finding:
         parents = [wanted, os.path.dirname(wanted), "/"]
         directory = next(each for each in parents if os.path.lexists(host.at(each)))
         try:
-            room = os.statvfs(host_root.path_of(host, directory))
+            room = os.statvfs(host.at(directory))
         except OSError as error:
             return problem("room", f"{directory} cannot be used: {error.strerror}.", "Remove it.")
         if room.f_flag & os.ST_RDONLY:
@@ -132,3 +61,42 @@ def examine_room(host: Host) -> Finding:
         if room.f_bavail * room.f_frsize < LEAST_BYTES or (room.f_files and not room.f_favail):
             return problem("room", f"The file system of {directory} is full.", "Make room on it.")
     return ok("room", f"There is room for notes in {' and '.join(DIRECTORIES)}.")
+
+
+def examine_settings(host: Host) -> List[Finding]:
+    """Are the settings for calls of the SR driver valid, and do all have a name that is known?"""
+    try:
+        text = host_root.read(host, CONFIG).decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        text = ""
+    except OSError as error:
+        return [unknown("settings", f"{CONFIG} cannot be read: {error.strerror}.", AS_ROOT)]
+    found = [
+        warning("settings", f"The SR driver ignores {key!r} in section [{SECTION}] of {CONFIG}: no such setting.",
+                f"Use one of {', '.join(KEYS)}, or remove the line.")
+        for key in settings_of(text, SECTION) if key not in KEYS
+    ]  # fmt: skip
+    try:
+        wanted = settings_in(text, CONFIG).vdis
+    except Refused as error:
+        return [*found, problem("settings", error.message, _CORRECT)]
+    return [*found, ok("settings", MAKES_ONE if wanted == ONE else KEEPS_ALL)]
+
+
+def examine_stale_resources(host: Host) -> Finding:
+    """LUNs that the scan of a killed call has brought, and disks that are still hidden. No call works on them."""
+    try:
+        scanned, disks = cleanup_journal.unattended(host), hiding.stale_hidden(host)
+    except (OSError, NotFound) as error:
+        return unknown("left-overs", f"Leftovers of killed calls cannot be listed: {error}", AS_ROOT)
+    if scanned:
+        sentence = (
+            f"A killed call has left LUN {listed(scanned)} on this host. "
+            "The LUN may be a clone with the identities of its original."
+        )
+        return warning("left-overs", sentence, _NEXT_CALL)
+    if disks:
+        sentence = f"A killed call has left {listed(disks)} hidden from udev, so its links are missing."
+        advice = f"Repeat the call. Or, if LVM may see that disk: `echo change > /sys/block/{disks[0]}/uevent`."
+        return warning("left-overs", sentence, advice)
+    return ok("left-overs", "There are no leftovers of killed calls.")

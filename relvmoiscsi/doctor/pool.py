@@ -16,9 +16,9 @@ from relvmoiscsi.doctor import host_root
 from relvmoiscsi.doctor.driver import PHRASE, TYPE, TYPES, DriverInfo
 from relvmoiscsi.doctor.finding import Finding, listed, ok, problem, unknown, warning
 from relvmoiscsi.doctor.host_root import inventory
-from relvmoiscsi.doctor.settings import KEEPS_ALL, MAKES_ONE, examine_vdis
+from relvmoiscsi.doctor.needs import KEEPS_ALL, MAKES_ONE, examine_settings
 from relvmoiscsi.host.disk import holders, multipath
-from relvmoiscsi.host.this_host import XAPI_SOCKET, Host
+from relvmoiscsi.host.this_host import Host
 from relvmoiscsi.host.xapi.api import Xapi, XapiFailure, local_session
 from relvmoiscsi.host.xapi.other_hosts import Use
 from relvmoiscsi.host.xapi.stale_volumes import Attachments, vg_command
@@ -52,15 +52,10 @@ class Pool(NamedTuple):
     def name(self, ref: str) -> str:
         return str(self.hosts.get(ref, {}).get("name_label") or self.hosts.get(ref, {}).get("uuid") or "a host")
 
-    @property
-    def is_registered_here(self) -> Optional[bool]:
-        """Has this host's xapi the driver? Only the master can tell."""
-        return TYPE in self.types if self.own_ref and self.own_ref == self.master_ref else None
-
 
 def read_pool(here: Host) -> Pool:
     """Ask xapi, and the other hosts through it. Raises XapiFailure when xapi does not answer."""
-    socket = host_root.path_of(here, XAPI_SOCKET)
+    socket = here.xapi_socket
     with local_session(socket) as session_ref:
         xapi = Xapi(session_ref, socket)
         hosts = xapi.records("host")
@@ -251,7 +246,7 @@ def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
     """Do all hosts make one VDI of a LUN, or none? A call runs on the master, whichever host that is by then."""
     said = {ref: answer[1] for ref, answer in pool.answers.items() if not isinstance(answer, Exception)}
     if pool.own_ref in said:
-        said[pool.own_ref] = [examine_vdis(here)]
+        said[pool.own_ref] = examine_settings(here)
 
     def hosts_that_say(sentence: str) -> List[str]:
         return [pool.name(ref) for ref, found in said.items() if sentence in (each.sentence for each in found)]
@@ -263,11 +258,8 @@ def examine_vdis_of_pool(here: Host, pool: Pool) -> List[Finding]:
         f"The SR driver makes each LUN one with a single VDI on {listed(one)}, and keeps every VDI on {listed(every)}: "
         "what a call does depends on which host is the pool's master."
     )
-    return [
-        warning(
-            "vdis", sentence, "Run `relvmoiscsi settings --vdis one`, or `all`, on the hosts with the wrong setting."
-        )
-    ]
+    advice = "Run `relvmoiscsi settings --vdis one`, or `all`, on the hosts with the wrong setting."
+    return [warning("settings", sentence, advice)]
 
 
 def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:
@@ -281,7 +273,7 @@ def examine_multipathing(here: Host, pool: Pool) -> List[Finding]:
         return [warning("multipathing", sentence, "Set it alike on all hosts of the pool, in maintenance mode.")]
     if not on.get(pool.own_ref, False):
         return []
-    if host_root.program_of(here, "multipath") is None or host_root.program_of(here, "multipathd") is None:
+    if not all(host_root.has_program(here, name) for name in ("multipath", "multipathd")):
         sentence = "Multipathing is on for this host, and it lacks multipath or multipathd."
         return [problem("multipathing", sentence, "Install the package device-mapper-multipath.")]
     return [ok("multipathing", "Multipathing is on.")]

@@ -23,8 +23,7 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     """When xapi started (seconds since the epoch), None if that is not known; and what there is to say about it."""
     numbers = host_root.processes(host, "xapi")
     if numbers is None:
-        sentence = f"Cannot check whether xapi runs: there is no /proc in {host.root}."
-        return None, unknown("xapi", sentence, "Run `relvmoiscsi doctor` on the running host.")
+        return None, unknown("xapi", "Cannot check whether xapi runs: there is no /proc.", "Mount /proc.")
     if not numbers:
         return None, problem("xapi", "xapi does not run on this host.", "Start it: `xe-toolstack-restart`.")
     boot = re.search(r"^btime (\d+)$", host_root.text_of(host, "/proc/stat"), re.MULTILINE)
@@ -37,11 +36,10 @@ def xapi_started(host: Host) -> Tuple[Optional[float], Finding]:
     return started, ok("xapi", f"xapi runs since {_moment(started)}.")
 
 
-def examine_restart(host: Host, started: Optional[float], driver: str, is_registered: Optional[bool] = None) -> Finding:
+def examine_restart(host: Host, started: Optional[float], driver: str) -> Finding:
     """Has xapi started since the driver at this path and the lists changed?
 
-    `is_registered`: whether this host's xapi is known to have the driver; None if that cannot be asked. Then what
-    changed matters less: it runs the file that is there now.
+    If not, this is a warning: xapi runs the file that is there now, and whether the master has the drivers is asked.
     """
     if started is None:
         return unknown("restart", "Cannot check whether xapi has loaded the driver and its settings.", RESTART)
@@ -54,15 +52,13 @@ def examine_restart(host: Host, started: Optional[float], driver: str, is_regist
     if not late:
         return ok("restart", "xapi has started since the driver and the lists of drivers last changed.")
     sentence = f"These files changed after xapi started, and xapi has not read them: {listed(late)}."
-    if is_registered or late == [conf.CONF_D]:
-        return warning("restart", sentence, RESTART)
-    return problem("restart", sentence, RESTART)
+    return warning("restart", sentence, RESTART)
 
 
 def _changed_at(host: Host, path: str) -> float:
     """When the file, or the link to it, last changed; 0 if it is not there. An installed file may have any mtime."""
     found = [0.0]
-    for name in (host.at(path), host_root.path_of(host, path)):
+    for name in (host.at(path), os.path.realpath(host.at(path))):
         try:
             status = os.lstat(name)
         except FileNotFoundError:

@@ -11,9 +11,9 @@ callers' own time-outs are longer: 60 seconds for CloudStack.
 vdis: `one` makes each LUN one with a single VDI, `all`, the default, keeps every VDI; a call may say otherwise.
 copy: so many MiB of guest data may a call copy to make one VDI of several images. It has begun to write then.
 
-For what cannot be meant, the deadline has its default, as a call must end one way or another; a call that wants to know
-the others is refused. So is one where a section or a setting is written otherwise than here, in capitals for example:
-it would pass for one that is not there.
+Where the deadline does not read, a call has the default, as a call must end one way or another. Where another setting
+does not read, a call that needs the setting is refused. So is a call where a section or a setting is written otherwise
+than here, in capitals for example: the SR driver would take the setting for absent. The doctor names every such line.
 """
 
 import logging
@@ -70,11 +70,11 @@ def settings_in(text: str, path: str) -> Settings:
 
 
 def deadline_seconds(path: str = THIS_HOST.config) -> float:
-    """The setting; the default where there is none, or one that cannot be meant, which is logged."""
+    """The setting; the default where there is none, or where it does not read, which is logged."""
     try:
         return _deadline(settings_of(read_config(path), SECTION), path)
     except Refused as error:
-        log.warning("the deadline of %s is not used: %s", path, error)
+        log.warning("the deadline is the default, %g seconds: %s", DEFAULT_SECONDS, error.message)
         return DEFAULT_SECONDS
 
 
@@ -82,12 +82,10 @@ def _deadline(settings: Dict[str, str], path: str) -> float:
     text = settings.get("deadline", "")
     try:
         seconds = float(text) if text else DEFAULT_SECONDS
-    except ValueError as error:
-        log.warning("the deadline of %s is not used: %s", path, error)
-        return DEFAULT_SECONDS
-    if math.isnan(seconds) or not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-        log.warning("the deadline %s of %s is not from %g to %g", text, path, SHORTEST_SECONDS, LONGEST_SECONDS)
-        return DEFAULT_SECONDS
+    except ValueError:
+        seconds = math.nan
+    if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:  # nan is not
+        raise _wrong(path, "deadline", text, f"seconds from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
     return seconds
 
 

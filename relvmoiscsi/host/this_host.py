@@ -2,7 +2,7 @@
 """Where a host has its files, how programs are run on it, and how is waited there.
 
 Whatever looks at a host takes a `Host`, and THIS_HOST unless told otherwise. All paths come from one root: a test has a
-directory for it, and `relvmoiscsi doctor --root` the files of a host that does not run.
+directory for it.
 """
 
 import os

@@ -30,10 +30,15 @@ class Url(NamedTuple):
     lun: Optional[int] = None
 
 
+def is_url(word: str) -> bool:
+    """Whether the word is a URL, and no path."""
+    return word[: len(SCHEME)].lower() == SCHEME
+
+
 def parse_url(text: str) -> Url:
     """The parts of a URL. Raises UsageError."""
     rest = text[len(SCHEME) :]
-    if text[: len(SCHEME)].lower() != SCHEME:
+    if not is_url(text):
         raise UsageError(f"A URL of a LUN begins with {SCHEME}.")
     account, at, place = rest.rpartition("@")
     if at and re.search("[%:/]", account):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """What `show` and `check` tell of a LUN: the SR, its VDIs as a tree, its volumes, each defect, two LUNs compared."""
 
-from textwrap import wrap
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from relvmoiscsi.engine import CAN_BE_ONE, IS_ONE, Comparison, Inspection, Lun, OneVdiOutlook, Unreadable, Volume, notes
@@ -10,7 +9,7 @@ from relvmoiscsi.formats import naming
 from relvmoiscsi.formats.identity import dashed
 from relvmoiscsi.formats.saved_vms import SavedVms
 from relvmoiscsi.report.one_vdi import IRREVERSIBLE, cost_facts, cost_words
-from relvmoiscsi.wording import human_size, printable
+from relvmoiscsi.wording import human_size, printable, table
 
 
 class Branches(NamedTuple):
@@ -175,18 +174,9 @@ def _one_vdi_lines(found: OneVdiOutlook) -> List[str]:
         return ["  one VDI  yes"]
     if found.state == CAN_BE_ONE and found.cost is not None:
         loss = "" if found.cost.images == 1 else " " + IRREVERSIBLE
-        return _wrapped("  one VDI  can be made" + cost_words(found.cost) + loss)
+        return ["  one VDI  can be made" + cost_words(found.cost) + loss]
     why = printable(str(found.problem)).replace("`vdis=all`", "`--vdis all`").replace("`vdi`", "`--vdi`")
-    return ["  one VDI  cannot be made:", *_wrapped(_INDENT + why)]
-
-
-#: behind the words that the lines of `show` begin with
-_INDENT = " " * 11
-_WIDTH = 80
-
-
-def _wrapped(text: str) -> List[str]:
-    return wrap(text, _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+    return ["  one VDI  cannot be made: " + why]
 
 
 def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more: Sequence[str]) -> List[str]:
@@ -206,7 +196,7 @@ def _lun_lines(name: str, found: Inspection, lun: Lun, branches: Branches, more:
         *more,
         "",
     ]
-    lines += _table(["VDI", "size", "on LUN", "kind", "label"], rows) if rows else ["No VDIs."]
+    lines += table([["VDI", "size", "on LUN", "kind", "label"], *rows], right=(1, 2)) if rows else ["No VDIs."]
     others = [volume.lv.name for volume in lun.volumes if not volume.is_disk]
     if others:
         lines += ["", "Other volumes: {}".format(", ".join(others))]
@@ -274,19 +264,6 @@ def _is_mgt_damaged(lun: Lun) -> bool:
 def _snapshot_note(uuid: Optional[str]) -> str:
     """The first group of a UUID is enough to find it in the same table."""
     return "snapshot of {}".format(uuid.split("-")[0]) if uuid else "snapshot"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
-    """Columns as wide as they must be; sizes to the right, the last column open."""
-    widths = [max(len(row[index]) for row in [heads, *rows]) for index in range(len(heads))]
-    lines = []
-    for row in [heads, *rows]:
-        cells = [
-            cell.rjust(widths[index]) if index in (1, 2) else cell.ljust(widths[index])
-            for index, cell in enumerate(row)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def note_lines(sentences: Iterable[str]) -> List[str]:

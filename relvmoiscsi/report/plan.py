@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from relvmoiscsi.engine import EMPTY_UNIT, FULL_UNIT, NEW_IMAGE, Plan, Planned, steps
+from relvmoiscsi.wording import table
 
 #: of a new image, longer pieces are left out of the JSON: they would be megabytes of hexadecimal
 _MOST_IMAGE_BYTES = 64 << 10
@@ -60,8 +61,7 @@ def plan_text(plan: Plan) -> str:
             rows += _plan_rows(what, [(write.offset, len(write.new)) for write in planned])
         if step == steps.JOURNAL and plan.unseen.copied_bytes:
             rows.append(["", str(plan.unseen.copied_bytes), "guest data, copied"])
-    widths = [max(len(row[index]) for row in rows) for index in (0, 1)]
-    return "\n".join(f"  {row[0].rjust(widths[0])}  {row[1].rjust(widths[1])}  {row[2]}" for row in rows)
+    return "\n".join("  " + line for line in table(rows, right=(0, 1)))
 
 
 def _plan_rows(what: str, places: Sequence[Tuple[int, int]]) -> List[List[str]]:

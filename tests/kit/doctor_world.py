@@ -130,7 +130,7 @@ class World:
     def link(self, path, target):
         self.remove(path)
         os.makedirs(os.path.dirname(self.at(path)), exist_ok=True)
-        os.symlink(target, self.at(path))
+        os.symlink(self.at(target), self.at(path))
 
     def directory(self, path):
         self.remove(path)

@@ -119,7 +119,7 @@ class Dom0:
 
     def _in_namespace(self, argv, stdin, check):
         prefix = ["nsenter", "--mount", "--target", str(self.holder.pid), "--wd=/"]
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "COLUMNS": "1000"}
         done = subprocess.run(
             prefix + argv,
             check=False,

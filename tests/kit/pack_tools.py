@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Makes packs of a small RPM, and looks at them with programs that had no part in making them."""
 
+import atexit
 import gzip
 import importlib.util
 import os
@@ -138,6 +139,7 @@ class Keyring:
 
     def __init__(self):
         self.home = Path(tempfile.mkdtemp(prefix="pack-gpg.", dir="/tmp"))
+        atexit.register(self.remove)  # a test run that is interrupted leaves no gpg-agent
 
     def gpg(self, *arguments):
         return succeed("gpg", "--homedir", self.home, "--batch", "--passphrase", "", *arguments)

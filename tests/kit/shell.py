@@ -96,7 +96,7 @@ def verify_object(ran, on_device):
 def environment(**more):
     """The environment of a real run: ours without what would choose a locale or an encoding, and `more`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
-    ours = {"PYTHONPATH": str(TOP), "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8"}
+    ours = {"PYTHONPATH": str(TOP), "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8", "COLUMNS": "1000"}
     return dict(dict(kept, **ours), **more)
 
 

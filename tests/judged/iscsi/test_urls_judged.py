@@ -28,7 +28,7 @@ SAME = """
 import sys
 from types import SimpleNamespace
 from relvmoiscsi import cli
-from relvmoiscsi.cli import on_lun, resignature, undo
+from relvmoiscsi.cli import on_lun, resignature, settling
 
 def opened(path, writable):
     device = real(path, writable)
@@ -36,7 +36,7 @@ def opened(path, writable):
     return device
 
 real, on_lun.open_device = on_lun.open_device, opened
-resignature.os = undo.os = SimpleNamespace(urandom=bytes)
+resignature.os = settling.os = SimpleNamespace(urandom=bytes)
 sys.exit(cli.main(sys.argv[1:]))
 """
 

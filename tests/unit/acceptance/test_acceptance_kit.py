@@ -102,19 +102,14 @@ def statuses(report):
     return {row["name"]: row["status"] for row in report["steps"]}
 
 
-def test_the_whole_day(pool):
-    before = pool.everything()
-    status, report = pool.run()
-
-    assert status == 0, "\n".join(pool.said)
-    assert report["result"] == "passed" and set(statuses(report).values()) == {"passed"}
-    assert pool.everything() == before
-
-
 # --- whatever ends it
 
 ERROR = XenError("INTERNAL_ERROR", "a test")
 STEPS = [step.name for step in day.STEPS] + ["clean", "nothing else"]
+
+
+#: of the kinds of changes; `make test` takes four parts of them
+PARTS = 20
 
 
 class Killed(BaseException):
@@ -149,13 +144,21 @@ class Ends:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What was counted in a run that passes."""
+    """A run that passes, and what was counted in it."""
     with pytest.MonkeyPatch.context() as patch, opened(tmp_path_factory.mktemp("reports"), patch) as pool:
-        ends = Ends(pool)
-        assert pool.run(say=ends.say)[0] == 0
+        ends, before = Ends(pool), pool.everything()
+        ends.status, ends.report = pool.run(say=ends.say)
+        ends.said, ends.directory, ends.left = pool.said, pool.directory, pool.everything() != before
     return ends
 
 
+def test_the_whole_day(whole):
+    assert whole.status == 0, "\n".join(whole.said)
+    assert whole.report["result"] == "passed" and set(statuses(whole.report).values()) == {"passed"}
+    assert not whole.left
+
+
+@pytest.mark.states("step", "error")
 @pytest.mark.parametrize("error", [ERROR, KeyboardInterrupt], ids=["error", "ctrl-c"])
 @pytest.mark.parametrize("step", STEPS)
 def test_whatever_ends_a_step_all_is_taken_away_and_told(pool, whole, step, error):
@@ -189,11 +192,11 @@ def verify_true(report, status, step, error, said):
     assert (status, report["result"]) == ((130, wanted) if wanted == "interrupted" else (1, "failed"))
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_what_a_run_that_is_killed_before_any_kind_of_change_leaves_is_known_by_its_marks(whole, tmp_path, part):
     methods = sorted(set(whole.methods))
     assert {"VM.create", "Async.VM.hard_shutdown", "SR.set_other_config", "PUT /import_metadata"} <= set(methods)
-    for method in methods[part::4]:
+    for method in methods[part::PARTS]:
         with pytest.MonkeyPatch.context() as patch, opened(tmp_path, patch) as pool:
             before = pool.everything()
             with pytest.raises(Killed):
@@ -520,9 +523,8 @@ def same_in_each_run(text):
     return re.sub(r"     - [0-9.]+\n", "     - SECONDS\n", re.sub(uuid, "UUID", text))
 
 
-def test_the_report_on_the_page_is_that_of_a_run(pool):
-    pool.run()
-    (path,) = pool.directory.rglob("*.rst")
+def test_the_report_on_the_page_is_that_of_a_run(whole):
+    (path,) = whole.directory.rglob("*.rst")
     written = path.read_text(encoding="utf-8")
     rows = same_in_each_run(written[written.index("   * - step\n") :])
     page = (kit.TOP / "docs/acceptance.rst").read_text(encoding="utf-8")

@@ -287,11 +287,3 @@ def test_an_original_that_holds_no_sr_is_named(finished, original, command, kind
 
     assert ran.status == status
     assert str(original) in ran.json["error"]["message"]
-
-
-def test_check_writes_nothing(finished, original, command):
-    before = content(finished), content(original)
-
-    command("check", finished, "--original", original)
-
-    assert (content(finished), content(original)) == before

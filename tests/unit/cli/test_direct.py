@@ -181,13 +181,21 @@ def test_for_a_lun_that_is_not_there_yet_it_is_a_note(scene, run, options, notes
     assert len([note for note in ran.json["notes"] if "no program keeps its session" in note]) == notes
 
 
+NEXT = """\
+next, to give the disk to a VM:
+  xe vbd-create vm-uuid=VM vdi-uuid={} device=autodetect
+  xe vbd-plug uuid=VBD
+"""
+NEXT_AFTER_REMOVE = f"next: unmap the LUN at the array, or give it a name again: `relvmoiscsi direct add NAME {LUN}`.\n"
+
+
 def test_it_is_told_in_words(scene, run):
     scene.has_disk("sda")
     sr = scene.has_udev_sr()
-    vdi = scene.has_vdi(sr)
+    uuid = scene.pool.db.get("VDI", scene.has_vdi(sr), "uuid")
 
-    assert run("add", "disk", LUN).out == "{} leads to {} (64 MiB).\nThe LUN is the VDI {}.\n".format(
-        links.link_of("disk", scene.host), scene.host.node("sda"), scene.pool.db.get("VDI", vdi, "uuid")
+    assert run("add", "disk", LUN).out == "{} leads to {} (64 MiB).\nThe LUN is the VDI {}.\n{}".format(
+        links.link_of("disk", scene.host), scene.host.node("sda"), uuid, NEXT.format(uuid)
     )
 
 
@@ -435,7 +443,7 @@ def test_what_was_added_is_removed_without_a_trace(linked, run):
 def test_a_lun_that_is_away_can_be_removed(scene, run):
     run("add", "disk", LUN)
 
-    assert run("remove", "disk").out == f"disk (LUN {LUN}) is no longer a direct LUN.\n"
+    assert run("remove", "disk").out == f"disk (LUN {LUN}) is no longer a direct LUN.\n" + NEXT_AFTER_REMOVE
     assert scene.config == ADMINISTRATORS
 
 

@@ -4,8 +4,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import xmlrpc.client
 
 import pytest
@@ -14,15 +12,18 @@ from kit import shell
 from kit.doctor_world import DRIVER, DROP_IN, REAL_DRIVER, STOCK, UUID, World
 from kit.pool.simulator import Pool, sm_directory
 from relvmoiscsi import __version__, cli
+from relvmoiscsi.cli import doctor as cli_doctor
 from relvmoiscsi.doctor.finding import problem, to_json
 from relvmoiscsi.host.disk import cleanup_journal
+from relvmoiscsi.host.this_host import Host
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def world():
+def world(monkeypatch):
     made = World()
+    monkeypatch.setattr(cli_doctor, "HOST", made.host())
     yield made
     shutil.rmtree(made.root)
 
@@ -61,7 +62,7 @@ def last_line(ran):
 
 
 def test_a_host_that_is_ready(world, pool, doctor):
-    ran = doctor("--root", world.root)
+    ran = doctor()
 
     assert (ran.status, last_line(ran), ran.err) == (0, "Ready.", "")
     assert {line.split()[0] for line in ran.out.splitlines()[:-2]} == {"ok"}
@@ -70,7 +71,7 @@ def test_a_host_that_is_ready(world, pool, doctor):
 def test_warnings_do_not_keep_it_from_being_ready(world, pool, doctor):
     cleanup_journal.note("36001405993c87c37fa84d02b7fa62c40", ["1:0:0:0"], world.host())
 
-    ran = doctor("--root", world.root)
+    ran = doctor()
 
     assert (ran.status, last_line(ran)) == (0, "Ready, with 1 warning.")
     assert "warning  left-overs" in ran.out and "What to do: Repeat the call" in ran.out
@@ -79,7 +80,7 @@ def test_warnings_do_not_keep_it_from_being_ready(world, pool, doctor):
 def test_the_reason_is_the_last_line(world, pool, doctor):
     world.put("/etc/xapi.conf.d/zzz-linstor.conf", STOCK + " linstor\n")
 
-    ran = doctor("--root", world.root)
+    ran = doctor()
 
     assert ran.status == 4
     assert last_line(ran) == (
@@ -93,7 +94,7 @@ def test_the_worst_comes_last(world, doctor):
     cleanup_journal.note("36001405993c87c37fa84d02b7fa62c40", ["1:0:0:0"], world.host())
     world.put("/etc/xapi.conf.d/zzz-linstor.conf", STOCK + " linstor\n")
 
-    ran = doctor("--root", world.root)
+    ran = doctor()
 
     words = [line.split()[0] for line in ran.out.splitlines()[:-2] if not line.startswith(" ")]
     order = ["ok", "warning", "unknown", "problem"]
@@ -101,7 +102,7 @@ def test_the_worst_comes_last(world, doctor):
 
 
 def test_what_is_unknown_is_not_ready(world, doctor):
-    ran = doctor("--root", world.root)
+    ran = doctor()
 
     assert ran.status == 4
     assert last_line(ran).startswith("Not ready (1 thing unknown): xapi does not answer questions about the driver")
@@ -109,7 +110,7 @@ def test_what_is_unknown_is_not_ready(world, doctor):
 
 def test_a_problem_of_another_host_is_told_with_its_name(world, pool, doctor):
     other = pool._new_host(2, "xs2")
-    ran = doctor("--root", world.root)
+    ran = doctor()
     assert ran.status == 4
     assert last_line(ran).startswith("Not ready (1 problem): xs2 has no complete installation of relvmoiscsi")
 
@@ -118,13 +119,13 @@ def test_a_problem_of_another_host_is_told_with_its_name(world, pool, doctor):
     answer = xmlrpc.client.dumps(({"Status": "Success", "Value": found},), methodresponse=True)
     world.program("/plugins2/relvmoiscsi", f"#!/bin/sh\ncat <<'END'\n{answer}END\n")
     pool.api.host_plugins.directories[other] = world.at("/plugins2")
-    ran = doctor("--root", world.root)
+    ran = doctor()
     assert ran.status == 4
     assert last_line(ran) == "Not ready (1 problem): xs2: This host has no iSCSI initiator name. Set it."
 
 
 def test_json(world, pool, doctor):
-    ran = doctor("--root", world.root, "--json")
+    ran = doctor("--json")
 
     assert ran.status == 0
     assert (ran.json["ready"], ran.json["verdict"], ran.json["version"]) == (True, "Ready.", __version__)
@@ -136,7 +137,7 @@ def test_json(world, pool, doctor):
 def test_json_of_a_host_that_is_not_ready(world, doctor):
     world.remove(DRIVER)
 
-    ran = doctor("--root", world.root, "--json")
+    ran = doctor("--json")
 
     assert ran.status == 4 and ran.json["ready"] is False
     assert ran.json["verdict"].startswith("Not ready (1 problem, 1 thing unknown): xapi looks for drivers in ")
@@ -148,35 +149,15 @@ def test_names_that_would_take_over_a_terminal_are_escaped(world, pool, doctor):
     pool.api.host_plugins.offline.add(pool.master)
     world.put("/etc/xapi.conf.d/zzz\x1b[2J\udcff.conf", STOCK)
 
-    ran = doctor("--root", world.root)
+    ran = doctor()
 
     assert ran.status == 4 and "\\x9b31m\\u202e owned cannot be asked" in ran.out
     assert "zzz\\x1b[2J" in last_line(ran)
-    assert json.loads(doctor("--root", world.root, "--json").out)["ready"] is False
+    assert json.loads(doctor("--json").out)["ready"] is False
 
 
-def test_a_root_that_is_no_directory_is_a_usage_error(world, doctor):
-    ran = doctor("--root", world.at("/etc/xapi.conf"))
-
-    assert (ran.status, ran.out) == (2, "") and "is no directory" in ran.err
-    assert doctor("--root", world.at("/nowhere"), "--json").json["error"]["exit_status"] == 2
-
-
-def test_a_relative_root(world, pool, doctor, monkeypatch):
-    monkeypatch.chdir(os.path.dirname(world.root))
-
-    assert doctor("--root", os.path.basename(world.root)).status == 0
-
-
-def test_it_looks_at_this_machine_without_a_root(doctor):
+def test_off_dom0_it_says_so(doctor, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli_doctor, "HOST", Host(str(tmp_path)))
     ran = doctor()
 
     assert (ran.status, last_line(ran).split(": ")[:2]) == (4, ["Not ready (1 problem)", "This is no dom0"])
-
-
-def test_the_other_commands_do_not_load_what_it_needs():
-    script = "import sys, relvmoiscsi.cli; print([name for name in sys.modules if 'health' in name])"
-
-    loaded = subprocess.check_output([sys.executable, "-c", script], env=shell.environment())
-
-    assert loaded.decode("ascii") == "[]\n"

@@ -102,13 +102,6 @@ def test_who_knows_better_is_told_loudly_what_speaks_against_it(image, command, 
     assert line.startswith("relvmoiscsi: warning: ")
 
 
-def test_the_word_is_harmless_where_nobody_uses_the_lun(image, command, pool, smlines):
-    ran = command(*RESIGNATURE, image, "--not-in-use")
-
-    assert ran.status == 0 and "--not-in-use" not in ran.err
-    assert not [line for line in smlines if "--not-in-use" in line]
-
-
 def test_a_dry_run_tells_what_would_be_refused(image, command, pool):
     sr_on(pool)
 
@@ -127,13 +120,6 @@ def test_a_xapi_that_does_not_answer_is_4_within_a_moment(image, command, mute):
     assert f"xapi cannot say whether this pool uses the LUN {SCSI_ID}: " in ran.err
     assert "xe-toolstack-restart" in ran.err and "--not-in-use" in ran.err
     assert content(image) == before
-
-
-def test_a_socket_that_nobody_listens_on_is_4(image, command, root):
-    with socket.socket(socket.AF_UNIX) as nobody:
-        nobody.bind(Host(root).xapi_socket)
-
-    assert command(*RESIGNATURE, image).status == 4
 
 
 def test_a_mute_xapi_can_be_overridden(image, command, mute, smlines):

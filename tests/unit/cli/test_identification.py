@@ -86,14 +86,6 @@ def test_the_prompt_says_them(disk, command, monkeypatch, type_in, name):
     assert lines[at + 3] == f"  pool     {NO_XAPI}"
 
 
-@pytest.mark.parametrize("argv", [("show",), ("resignature", "--dry-run")])
-def test_show_and_the_dry_run_say_them(disk, command, argv):
-    said = command(*argv, disk).out
-
-    assert f"  device   SCSIid {SCSI_ID}, ACME Rocket, serial x42, 57.5 MiB\n  " in said
-    assert f"  pool     {NO_XAPI}\n" in said
-
-
 def test_the_dry_run_says_which_sr_and_how_many_vdis(image, command):
     said = command("resignature", "--dry-run", image).out
 
@@ -129,15 +121,6 @@ def test_show_says_that_the_pool_uses_it(disk, command, pool):
     ran = command("show", disk)
 
     assert ran.status == 0 and "('simulated') was asked: this LUN is in use.\n" in ran.out
-
-
-def test_what_is_done_already_needs_nobody_to_be_asked(disk, command):
-    command("resignature", disk, "--yes", "--not-in-use")
-
-    found = command("resignature", disk, "--yes", "--json").json
-
-    assert found["already_done"] is True
-    assert found["lun"]["pool"]["sentence"] == "No pool was asked whether the LUN is in use: there is nothing to write."
 
 
 def test_work_of_the_storage_manager_is_said(tmp_path, command):
@@ -201,14 +184,6 @@ def test_a_pool_that_cannot_be_asked_for_want_of_a_scsi_id_has_said_nothing(name
 
 def test_a_pool_that_was_asked_is_enough(lun, command, pool):
     assert command("resignature", lun, "--yes").status == 0
-
-
-def test_a_dry_run_says_what_a_script_would_be_told(lun, command):
-    ran = command("resignature", lun, "--yes", "--dry-run")
-
-    assert ran.status == 0
-    assert "note: a run without --dry-run is refused: No pool was asked whether" in ran.err
-    assert "refused" not in command("resignature", lun, "--dry-run").err
 
 
 # --- where no pool was asked: people
@@ -275,12 +250,6 @@ def test_a_volume_group_that_changes_meanwhile_is_in_use(lun, command, monkeypat
     )
     assert 0.5 < seen[0] <= 1.0
     assert content(lun) == seen[1]
-
-
-def test_who_answers_for_it_does_not_wait(lun, command, monkeypatch):
-    monkeypatch.setattr(on_lun, "LOOK_SECONDS", 1000.0)
-
-    assert command("resignature", lun, "--yes", "--not-in-use").status == 0
 
 
 def test_where_a_pool_was_asked_nobody_waits(lun, command, monkeypatch, pool):

@@ -4,6 +4,7 @@
 import pytest
 
 from kit.live import STATES
+from kit.shell import content
 
 #: a state, and whether something of it is finished
 TOLD = {
@@ -45,11 +46,11 @@ def test_it_is_told_beforehand(live, image, command, arguments):
 
 
 def test_a_dry_run_leaves_the_work_as_it_is(live, image, command):
-    before = image.read_bytes()
+    before = content(image)
 
     command("resignature", image, "--dry-run")
 
-    assert image.read_bytes() == before
+    assert content(image) == before
 
 
 def test_the_report_of_a_resignature_tells_it(live, image, command):

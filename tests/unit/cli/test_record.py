@@ -9,7 +9,7 @@ import pytest
 
 from kit import shell
 from kit.cuts import read_mark
-from kit.shell import SR, content, tree
+from kit.shell import content
 from relvmoiscsi import __version__
 from relvmoiscsi.host import sm_log
 from relvmoiscsi.host.disk.block_device import open_device
@@ -73,14 +73,6 @@ def test_the_file_has_what_json_prints(request, command, tmp_path, name):
     assert ran.status == 0 and json.loads(file.read_text()) == ran.json
     assert sorted(item.name for item in tmp_path.iterdir()) == sorted([path.name, "map.json"])
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-def test_the_file_is_a_map_for_another_clone(image, original, command, tmp_path):
-    command("resignature", image, "--yes", "--map-out", tmp_path / "map.json")
-
-    second = command("resignature", original, "--yes", "--json", "--map", tmp_path / "map.json").json
-
-    assert second["sr"] == json.loads((tmp_path / "map.json").read_text())["sr"]
 
 
 @pytest.mark.parametrize("name", ["resignature", "undo", "recover"])
@@ -208,10 +200,3 @@ def test_a_lun_without_a_map_says_so(image, command):
 
 def test_an_unfinished_run_has_its_own_error(unfinished, command):
     assert command("map", "--device", unfinished).status == 8
-
-
-@pytest.mark.parametrize("words", [("--sr", SR), (tree().truth.uuids["disk"],)])
-def test_the_whole_map_and_single_ids_do_not_go_together(finished, command, words):
-    ran = command("map", "--device", finished, *words)
-
-    assert ran.status == 2 and "remove --sr and the ids" in ran.err

@@ -4,11 +4,13 @@
 import re
 import subprocess
 import sys
+from itertools import takewhile
 
 import pytest
 
 from kit import shell
 from kit.cuts import read_mark
+from kit.examples import WHOLE, steps
 from kit.shell import (
     OTHER_SCSI_ID,
     SCSI_ID,
@@ -53,50 +55,53 @@ def small_original(tmp_path):
 
 
 @pytest.mark.processes
-def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_settles(small, small_original, command, tmp_path):
+def test_kill_9_between_any_two_writes_leaves_a_lun_that_recover_settles(small, small_original, command):
     total = writes_of_a_run(small, command)
-    copies = [tmp_path / f"cut after {writes}" for writes in range(total + 1)]
-    tool = [sys.executable, str(TOP / "tools" / "cut_power.py")]
-
-    killed = []
-    for writes, path in enumerate(copies):
-        pair().disk.to_file(str(path))
+    edges = range(total + 1) if WHOLE else (2, 3, total - 3, total - 2, total)  # the last three: commit, header, label
+    for written in edges:
+        pair().disk.to_file(str(small))
+        tool = [sys.executable, str(TOP / "tools" / "cut_power.py"), str(small), str(written)]
         pipe = subprocess.PIPE
-        killed.append(subprocess.Popen(tool + [str(path), str(writes)], stdout=pipe, stderr=pipe))
-    said = [process.communicate(timeout=60) for process in killed]
+        killed = subprocess.run(tool, check=False, stdout=pipe, stderr=pipe, universal_newlines=True)
 
-    assert [process.returncode for process in killed] == [-9] * total + [1]
-    assert said[-1][1].decode("utf-8") == f"it was over before {total} writes\n"
-    states = [state(path, command) for path in copies]
-    assert states == ["clean"] * 3 + ["unfinished"] * (total - 3) + ["resignatured"]
-    for written, (path, cut_state, (out, _)) in enumerate(zip(copies, states, said)):
-        old, planned = re.findall(r"[0-9a-f-]{36}", out.decode("utf-8"))
-        assert old == pair().truth.sr_uuid
-        shown = command("show", path, "--json").json
-        ran = command("recover", path, "--yes", "--json")
+        assert killed.returncode == (-9 if written < total else 1)
+        assert killed.stderr == ("" if written < total else f"it was over before {total} writes\n")
+        old, planned = re.findall(r"[0-9a-f-]{36}", killed.stdout)
+        is_old = written < total - 2
+        shown = command("show", small, "--json").json
+        assert shown["state"] == ("clean" if written < 3 else "unfinished" if written < total else "resignatured")
+        ran = command("recover", small, "--yes", "--json")
         assert ran.status == 0
-        is_old = written < total - 2  # the last three writes are commit, header and final label
-        if cut_state == "unfinished":
+        if shown["state"] == "unfinished":
             assert shown["run"]["sr"] == {"old": old, "new": planned}
             assert ran.json["sr"] == ({"old": planned, "new": old} if is_old else {"old": old, "new": planned})
         else:
             assert {**ran.json, "one_vdi": shown["one_vdi"], "saved_vms": None, "lun": shown["lun"]} == shown
-        now = command("show", path, "--json").json
-        assert now["sr"]["uuid"] == (old if is_old else planned)
-        assert command("check", path, "--original", small_original).status == (4 if is_old else 0)
+        assert command("show", small, "--json").json["sr"]["uuid"] == (old if is_old else planned)
+        assert command("check", small, "--original", small_original).status == (4 if is_old else 0)
 
 
 # --- Ctrl-C, which stops a run as a kill does, at every write of every command
 
 
+def cut_run(small, command, monkeypatch, writes):
+    pair().disk.to_file(str(small))
+    with monkeypatch.context() as patch:
+        shell.cut(patch, writes)
+        command("resignature", small, "--yes", "--sr-uuid", SR)
+
+
+def some(first, end, what):
+    """Numbers of writes, of which a sample takes each third, and the last."""
+    chosen = (first - 1 + number for number in takewhile(lambda number: number <= end - first, steps(3, what)))
+    return sorted({*chosen, end - 1})
+
+
 def test_a_run_cut_anywhere_is_settled_by_recover_which_may_be_cut_as_well(small, command, monkeypatch):
     total = writes_of_a_run(small, command)
-    for first in range(3, total):
-        pair().disk.to_file(str(small))
-        with monkeypatch.context() as patch:
-            shell.cut(patch, first)
-            command("resignature", small, "--yes", "--sr-uuid", SR)
-        for second in range(total):
+    for first in some(3, total, "run"):
+        cut_run(small, command, monkeypatch, first)
+        for second in some(0, total, "recover"):
             with monkeypatch.context() as patch:
                 shell.cut(patch, second)
                 if command("recover", small, "--yes").status == 0:
@@ -109,12 +114,8 @@ def test_a_run_cut_anywhere_is_settled_by_recover_which_may_be_cut_as_well(small
 
 def test_a_run_cut_anywhere_is_taken_back_by_undo(small, small_original, command, monkeypatch):
     outside_of_the_ring = [pair().truth.areas[0]]
-    total = writes_of_a_run(small, command)
-    for writes in range(3, total + 1):
-        pair().disk.to_file(str(small))
-        with monkeypatch.context() as patch:
-            shell.cut(patch, writes)
-            command("resignature", small, "--yes")
+    for writes in some(3, writes_of_a_run(small, command) + 1, "undo"):
+        cut_run(small, command, monkeypatch, writes)
 
         ran = command("undo", small, "--yes", "--json")
 
@@ -125,30 +126,28 @@ def test_a_run_cut_anywhere_is_taken_back_by_undo(small, small_original, command
         assert len({disk.digest_except(outside_of_the_ring) for disk in disks}) == 1
 
 
-def test_an_undo_cut_anywhere_is_settled_by_recover_and_brought_to_its_end_by_undo(small, command, monkeypatch):
+@pytest.mark.parametrize("finish", ["recover", "undo"])
+def test_an_undo_cut_anywhere_is_settled_by_recover_and_brought_to_its_end_by_undo(small, command, monkeypatch, finish):
     command("resignature", small, "--yes", "--sr-uuid", SR)
     before = content(small)[0]
-    for writes in range(20):
-        for finish in (["recover", "--yes"], ["undo", "--yes"]):
-            before.to_file(str(small))
-            with monkeypatch.context() as patch:
-                shell.cut(patch, writes)
-                status = command("undo", small, "--yes").status
-            if status == 0:
-                assert writes > 6
-                return
-            assert status == cli.EXIT_INTERRUPTED
-            if writes < 3:
-                assert state(small, command) == "resignatured"
-                continue
-            assert state(small, command) == "unfinished"
-            shown = command("show", small, "--json").json["run"]["sr"]
-            assert shown == {"old": SR, "new": pair().truth.sr_uuid}
-            shown_problem = command("show", small).out
-            ran = command(finish[0], small, "--json", *finish[1:])
-            is_back = finish[0] == "recover" and "before its commit" in shown_problem
-            assert (ran.status, ran.json["state"]) == (0, "resignatured" if is_back else "clean")
-            assert command("show", small, "--json").json["sr"]["uuid"] == (SR if is_back else pair().truth.sr_uuid)
+    for writes in steps(3, finish):
+        before.to_file(str(small))
+        with monkeypatch.context() as patch:
+            shell.cut(patch, writes)
+            status = command("undo", small, "--yes").status
+        if status == 0:
+            assert writes > 6
+            return
+        assert status == cli.EXIT_INTERRUPTED
+        if writes < 3:
+            assert state(small, command) == "resignatured"
+            continue
+        shown = command("show", small, "--json").json
+        assert (shown["state"], shown["run"]["sr"]) == ("unfinished", {"old": SR, "new": pair().truth.sr_uuid})
+        is_back = finish == "recover" and "before its commit" in command("show", small).out
+        ran = command(finish, small, "--json", "--yes")
+        assert (ran.status, ran.json["state"]) == (0, "resignatured" if is_back else "clean")
+        assert command("show", small, "--json").json["sr"]["uuid"] == (SR if is_back else pair().truth.sr_uuid)
 
 
 # --- recover

@@ -19,7 +19,7 @@ from kit.iscsi.quirks import quirk
 from kit.shell import OTHER_SCSI_ID, SR
 from kit.sparse import SparseDisk
 from relvmoiscsi import procedure
-from relvmoiscsi.cli import asking, guard, on_lun, over_iscsi, resignature
+from relvmoiscsi.cli import guard, on_lun, output, over_iscsi, resignature
 from relvmoiscsi.cli.over_iscsi import SECRET, TARGET_SECRET, TARGET_USER, USER, UrlDevice
 from relvmoiscsi.host.locks.lun_name import lun_name
 from relvmoiscsi.host.this_host import Host
@@ -190,8 +190,8 @@ def test_a_session_that_ends_while_a_person_thinks_is_made_again(command, clone,
             target.drop()
             return target.lun(0).scsi_id
 
-        monkeypatch.setattr(asking, "_typed", typed)
-        monkeypatch.setattr(asking, "must_be_able_to_ask", lambda _arguments: None)
+        monkeypatch.setattr(output, "_typed", typed)
+        monkeypatch.setattr(output, "must_be_able_to_ask", lambda _arguments: None)
         monkeypatch.setattr(on_lun, "must_be_able_to_ask", lambda _arguments: None)
         assert command("resignature", url(target, 0)).status == 0
         assert command("show", url(target, 0), "--json").json["state"] == "resignatured"

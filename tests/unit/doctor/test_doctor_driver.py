@@ -13,7 +13,6 @@ from kit.doctor_world import (
     DROP_IN,
     HBA_DRIVER,
     INFO,
-    REAL_DRIVER,
     STOCK,
     UNIMPLEMENTED,
     failed,
@@ -87,7 +86,7 @@ def test_it_is_asked_as_xapi_asks(world):
     examine_drivers(host)
 
     for (*words, argument), name in zip(host.runner.calls, ("sr_get_driver_info", "sr_doctor")):
-        assert tuple(words) == (*AS_XAPI, world.at(REAL_DRIVER))
+        assert tuple(words) == (*AS_XAPI, world.at(DRIVER))
         ((members,), called) = xmlrpc.client.loads(argument)
         assert (called, members["command"]) == (name, name)
 

@@ -5,103 +5,25 @@ import os
 
 import pytest
 
-from kit.doctor_world import TOP, failed, unreadable
+from kit.doctor_world import TOP, unreadable
 from relvmoiscsi.doctor import needs
 from relvmoiscsi.doctor.needs import (
+    CONFIG,
+    KEEPS_ALL,
+    MAKES_ONE,
     OUR_RULES,
-    examine_firewall,
     examine_room,
     examine_rules,
-    stop_in,
+    examine_settings,
+    examine_stale_resources,
 )
-from relvmoiscsi.doctor.stale_resources import examine_stale_resources
 from relvmoiscsi.host.disk import cleanup_journal
 from relvmoiscsi.host.locks.sm_locks import lun_lock
-
-# --- the firewall
-
-#: as `iptables -S` prints it on a host of XenServer: its own rules are about connections to this host
-STOCK_RULES = """\
--P INPUT ACCEPT
--P FORWARD ACCEPT
--P OUTPUT ACCEPT
--N RH-Firewall-1-INPUT
--N xapi_nbd_output_chain
--A INPUT -j RH-Firewall-1-INPUT
--A OUTPUT -p tcp -m tcp --sport 10809 -j xapi_nbd_output_chain
--A RH-Firewall-1-INPUT -p tcp -m tcp --dport 443 -j ACCEPT
--A RH-Firewall-1-INPUT -j REJECT --reject-with icmp-host-prohibited
--A xapi_nbd_output_chain -j REJECT --reject-with icmp-port-unreachable
-"""
-
-
-def output(*rules, policy="ACCEPT", more=""):
-    return f"-P OUTPUT {policy}\n" + "".join(f"-A OUTPUT {rule}\n" for rule in rules) + more
-
-
-@pytest.mark.parametrize(
-    "rules",
-    [
-        "",
-        STOCK_RULES,
-        output(
-            "-p udp -j DROP", "-o lo -j DROP", "-p tcp -m tcp --dport 25 -j DROP", "-p tcp --dport 3000:3259 -j DROP"
-        ),
-        output("-m conntrack --ctstate INVALID -j DROP", "-p tcp -m multiport --dports 22,80 -j REJECT", "-j LOG"),
-        output("-p tcp -m tcp ! --dport 25 -j ACCEPT", policy="DROP"),
-        output("-d 10.1.0.0/16 -p tcp -m tcp --dport 3260 -j ACCEPT", "-j REJECT", policy="DROP"),
-        output("-j storage", policy="DROP", more="-A storage -p tcp --dport 3260 -j ACCEPT\n-A storage -j RETURN\n"),
-        output("-j empty", "-j empty", more="-N empty\n"),
-        output("-j circle", more="-A circle -j circle\n"),
-    ],
-)
-def test_rules_that_let_connections_to_targets_pass(rules):
-    assert stop_in(rules) == ""
-
-
-@pytest.mark.parametrize(
-    "rules, stop",
-    [
-        (output(policy="DROP"), "-P OUTPUT DROP"),
-        (output("-o lo -j ACCEPT", "-m state --state ESTABLISHED -j ACCEPT", policy="DROP"), "-P OUTPUT DROP"),
-        (output("-p tcp -m tcp --dport 3260 -j REJECT"), "-A OUTPUT -p tcp -m tcp --dport 3260 -j REJECT"),
-        (output("-p tcp --dport 3260:3261 -j DROP"), "-A OUTPUT -p tcp --dport 3260:3261 -j DROP"),
-        (output("! -p udp -j DROP"), "-A OUTPUT ! -p udp -j DROP"),
-        (output("-d 10.1.0.7/32 -j DROP"), "-A OUTPUT -d 10.1.0.7/32 -j DROP"),
-        (output("-p tcp -j out", more="-A out -p tcp --dport 22 -j RETURN\n-A out -j DROP\n"), "-A out -j DROP"),
-    ],
-)
-def test_a_rule_that_stops_connections_to_targets_is_found(rules, stop):
-    assert stop_in(rules) == stop
-
-
-def test_a_rule_that_stops_connections_is_a_warning_that_shows_it(world):
-    world.program("/usr/sbin/iptables", "")
-    world.program("/usr/sbin/ip6tables", "")
-
-    finding = examine_firewall(
-        world.host(([world.at("/usr/sbin/iptables"), "-S"], STOCK_RULES), (["-S"], output(policy="DROP")))
-    )
-
-    assert (
-        finding.status == "warning"
-        and "ip6tables blocks" in finding.sentence
-        and "`-P OUTPUT DROP`" in finding.sentence
-    )
-    assert "`ip6tables -I OUTPUT -p tcp --dport 3260 -j ACCEPT`" in finding.advice
-
-
-def test_a_host_without_a_firewall_is_well_and_one_that_does_not_tell_is_unknown(world):
-    assert examine_firewall(world.host()).status == "ok"
-    world.program("/usr/sbin/iptables", "")
-    assert examine_firewall(world.host(([], failed(4, "Permission denied")))).status == "unknown"
-
 
 # --- udev rules, and room
 
 
-@pytest.mark.parametrize("name", OUR_RULES)
-@pytest.mark.parametrize("broken", ["absent", "empty", "masked"])
+@pytest.mark.parametrize("name, broken", list(zip(OUR_RULES, ["absent", "empty", "masked", "absent"])))
 def test_rules_that_are_not_in_force_are_a_problem(world, name, broken):
     world.remove("/etc/udev/rules.d/" + name)
     world.copy(TOP / "udev" / name, "/usr/lib/udev/rules.d/" + name)
@@ -180,3 +102,66 @@ def test_a_disk_that_stays_hidden_is_a_warning_with_the_command_that_shows_it(wo
 
     assert finding.status == "warning" and "has left sdc hidden from udev" in finding.sentence
     assert "`echo change > /sys/block/sdc/uevent`" in finding.advice
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        (None, KEEPS_ALL),
+        ("", KEEPS_ALL),
+        ("[driver]\nvdis = all\n", KEEPS_ALL),
+        ("[driver]\nvdis = one\n", MAKES_ONE),
+    ],
+)
+def test_what_is_in_force_is_said(world, text, sentence):
+    if text is not None:
+        world.put(CONFIG, text)
+
+    (finding,) = examine_settings(world.host())
+
+    assert (finding.name, finding.status, finding.sentence) == ("settings", "ok", sentence)
+
+
+@pytest.mark.parametrize("line", ["vdis = two", "copy = lots", "deadline = soon", "deadline = 4", "deadline = nan"])
+def test_a_setting_that_does_not_read_is_a_problem(world, line):
+    world.put(CONFIG, f"[driver]\n{line}\n")
+
+    (finding,) = examine_settings(world.host())
+
+    assert (finding.name, finding.status) == ("settings", "problem")
+    assert f"The setting {line.split()[0]} in section [driver] of {CONFIG} is" in finding.sentence
+    assert finding.advice
+
+
+def test_a_line_that_would_not_be_read_is_a_problem(world):
+    world.put(CONFIG, "[Driver]\nVdis=ONE\n")
+
+    (finding,) = examine_settings(world.host())
+
+    assert (finding.name, finding.status) == ("settings", "problem")
+    assert f"The line '[Driver]' of {CONFIG} is not read" in finding.sentence
+
+
+def test_a_file_that_cannot_be_read_leaves_it_unknown(world):
+    world.directory(CONFIG)
+
+    (finding,) = examine_settings(world.host())
+
+    assert (finding.name, finding.status) == ("settings", "unknown")
+    assert "cannot be read: Is a directory." in finding.sentence
+
+
+def test_a_key_that_the_driver_does_not_know_is_named(world):
+    world.put(CONFIG, "[driver]\nvdi = one\ndedline = 10\ncopy = 64\n[direct]\nanything = 3600\n")
+
+    *ignored, said = examine_settings(world.host())
+
+    assert [(each.status, each.sentence.split("'")[1]) for each in ignored] == [
+        ("warning", "vdi"),
+        ("warning", "dedline"),
+    ]
+    assert "Use one of deadline, vdis, copy" in ignored[0].advice
+    assert (said.status, said.sentence) == ("ok", KEEPS_ALL)

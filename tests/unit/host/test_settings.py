@@ -155,7 +155,8 @@ def test_a_setting_of_the_host_that_does_not_read_is_not_in_the_way_of_a_call_th
 def test_all_that_is_in_force():
     assert settings_in("", "conf") == Settings(DEFAULT_SECONDS, "all", 1024)
     assert settings_in("[driver]\ndeadline = 40\nvdis = one\ncopy = 5\n", "conf") == Settings(40, "one", 5)
-    assert settings_in("[driver]\ndeadline = soon\n", "conf").deadline == DEFAULT_SECONDS
+    with pytest.raises(Refused, match="of conf is 'soon', expected seconds from 5 to 3600"):
+        settings_in("[driver]\ndeadline = soon\n", "conf")
     with pytest.raises(Refused, match="of conf is 'x'"):
         settings_in("[driver]\ncopy = x\n", "conf")
 

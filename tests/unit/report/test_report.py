@@ -265,4 +265,4 @@ def test_a_problem_of_the_disk_is_printable_in_the_line():
 
     text = report.inspection_text("/dev/sdc", engine.inspect(golden.load("one").disk), report.ASCII_BRANCHES, found)
 
-    assert "  one VDI  cannot be made:\n           \\x1b[2J is no parent.\n" in text
+    assert "  one VDI  cannot be made: \\x1b[2J is no parent.\n" in text

@@ -1,37 +1,84 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The command that verifies a LUN, alone or against its original."""
+"""The commands that only read a LUN: `show` tells what is on it; `check` verifies it, alone or against its original."""
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from relvmoiscsi import engine, report
-from relvmoiscsi.cli.device_word import device_word, takes_device
-from relvmoiscsi.cli.opening import is_same, opened_to_read, ranges_with_data
-from relvmoiscsi.cli.output import Answer, Maker, say
-from relvmoiscsi.cli.progress import Bar
+from relvmoiscsi.cli.guard import ScsiIds, ask_pool
+from relvmoiscsi.cli.identification import identify
+from relvmoiscsi.cli.listing import listed
+from relvmoiscsi.cli.opening import device_word, is_same, opened_to_read, ranges_with_data, scsi_id_of, takes_device
+from relvmoiscsi.cli.output import Answer, Bar, Maker, say
 from relvmoiscsi.device import Range
 from relvmoiscsi.engine import Inspection
+from relvmoiscsi.engine import saved as saved_vms
 from relvmoiscsi.errors import NOTHING_WRITTEN, Refused, RelvmoiscsiError, UsageError
+from relvmoiscsi.iscsi.url import is_url
 from relvmoiscsi.wording import error_facts, human_size, printable
 
 if TYPE_CHECKING:
     from relvmoiscsi.cli.opening import Opened
 
+_SHOW = """\
+The command writes nothing, and the LUN may be in use. In dom0, the command asks xapi who uses the LUN. A URL
+without a LUN lists the LUNs behind the target. A URL without an IQN lists the targets.
+
+example:
+  relvmoiscsi show /dev/sdc
+  relvmoiscsi show iscsi://10.0.0.1
+  relvmoiscsi show iscsi://10.0.0.1/iqn.2026-01.example:array"""
+
 _CHECK = """\
-Writes nothing. On a damaged LUN, prints every defect with its position; the exit status is 5. With
---original, reads all data of both devices and compares them. On a terminal, a bar shows the progress and the
-remaining time.
+The command writes nothing. Of a damaged LUN, the command prints every defect with its position, and the exit
+status is 5. With --original, the command reads all data of both devices and compares them. On a terminal, a
+bar shows the progress and the remaining time.
 
 example:
   relvmoiscsi check /dev/sdc --original /dev/sdb"""
 
 
-def add_command(make: Maker) -> None:
-    """Describe the command and its arguments."""
+def add_show(make: Maker) -> None:
+    takes_device(make(_show, _SHOW))
+
+
+def add_check(make: Maker) -> None:
     check = takes_device(make(_check, _CHECK))
     what = "also check that both devices share no identity and hold the same data"
     check.add_argument("--original", metavar="DEVICE", type=device_word, help=what)
     check.add_argument("--identities-only", action="store_true", help="with --original: do not compare guest data")
+
+
+# --- show
+
+
+def _show(arguments: argparse.Namespace) -> Answer:
+    if is_url(arguments.device):
+        found_there = listed(arguments)
+        if found_there is not None:
+            return found_there
+    with opened_to_read(arguments, arguments.device) as device:
+        found = engine.inspect(device)
+        one = engine.one_vdi(device, found.lun) if found.lun is not None else None
+        saved = saved_vms(device, found.lun) if found.lun is not None else None
+        ids = ScsiIds(None, scsi_id_of(device))
+        told = identify(device, ids.own, ask_pool(arguments.device, ids), found.lun, found.run and found.run.ids.sr)
+    facts = report.inspection_facts(arguments.device, found)
+    facts["lun"] = told.facts()
+    if one is not None:
+        facts["one_vdi"] = report.one_vdi_facts(one)
+        facts["saved_vms"] = report.saved_vms_facts(saved)
+    who = [told.device_line(), told.pool_line()]
+    return Answer(facts, report.inspection_text(arguments.device, found, _branches(), one, saved, who))
+
+
+def _branches() -> report.Branches:
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+    return report.UNICODE_BRANCHES if encoding == "utf8" else report.ASCII_BRANCHES
+
+
+# --- check
 
 
 def _check(arguments: argparse.Namespace) -> Answer:
@@ -53,7 +100,7 @@ def _check(arguments: argparse.Namespace) -> Answer:
 def _damaged(
     arguments: argparse.Namespace, found: Inspection, first: RelvmoiscsiError, facts: Dict[str, Any]
 ) -> Answer:
-    """The findings are the result. Who reads JSON is told of the failure as by any other command."""
+    """The defects are the result. With --json, stderr has the first defect, as the error of any other command."""
     if arguments.json:
         say(printable(str(first)))
     return Answer({**facts, **error_facts(first)}, report.defects_text(arguments.device, found), first.exit_status)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-only
-"""The bar of long work: what it shows on a terminal, and that it shows nothing elsewhere."""
+"""What a terminal shows: lines that fit, colours, and the bar of long work; and that nothing of it goes elsewhere."""
 
 import io
 
 import pytest
 
-from relvmoiscsi.cli.progress import Bar, human_time
+from relvmoiscsi import cli
+from relvmoiscsi.cli import output
+from relvmoiscsi.cli.output import BOLD, Bar, human_time, painted, width, wrapped
 
 GIB = 1 << 30
 
@@ -13,6 +15,76 @@ GIB = 1 << 30
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+@pytest.mark.parametrize(
+    "text, lines",
+    [
+        ("one two three four five", ["one two three four", "  five"]),
+        ("  state    one two three", ["  state    one two", "           three"]),
+        ("run `xe sr-list uuid=abc` now", ["run", "  `xe sr-list uuid=abc`", "  now"]),
+        ("  xe sr-introduce uuid=abc type=ext", ["  xe sr-introduce uuid=abc type=ext"]),
+        ("a  much  too  wide  table", ["a  much  too  wide  table"]),
+        ("a-word-without-a-blank-in-it", ["a-word-without-a-blank-in-it"]),
+        ("short\n\nlines", ["short", "", "lines"]),
+    ],
+)
+def test_a_long_line_goes_on_below_where_its_sentence_begins(text, lines):
+    assert wrapped(text, 22).split("\n") == lines
+
+
+@pytest.mark.parametrize("variable, columns", [("132", 132), ("", 80), ("wide", 80), ("0", 80)])
+def test_lines_have_the_width_of_columns_and_elsewhere_80(monkeypatch, variable, columns):
+    monkeypatch.setenv("COLUMNS", variable)
+
+    assert [width(stream) for stream in (io.StringIO(), None)] == [columns] * 2
+
+
+def test_errors_and_answers_are_wrapped_but_json_is_not(command, image, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+
+    failed = command("show", "/no/such/device/of/that/name/here/or/anywhere")
+    assert failed.err.count("\n") > 1
+    assert max(len(line) for line in command("show", image, "--json").out.splitlines()) > 60
+
+
+@pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_terminal_has_colours_unless_a_person_wants_none(monkeypatch, name, value):
+    for each in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(each, raising=False)
+
+    assert painted(Terminal(), "next:", BOLD) == "\033[1mnext:\033[0m"
+    assert painted(io.StringIO(), "next:", BOLD) == "next:"
+    monkeypatch.setenv(name, value)
+    assert painted(Terminal(), "next:", BOLD) == "next:"
+
+
+def test_errors_are_red_and_headings_bold(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", Terminal())
+
+    output.say("It failed.", output.RED)
+    output.say("note: it goes on.")
+    output.print_text("next:\n  xe vm-start\nNAME  SIZE\nweb  1 GiB")
+
+    assert output.sys.stderr.getvalue() == "\033[31mrelvmoiscsi: It failed.\033[0m\nrelvmoiscsi: note: it goes on.\n"
+    said = "\033[1mnext:\033[0m\n  xe vm-start\n\033[1mNAME  SIZE\033[0m\nweb  1 GiB\n"
+    assert output.sys.stdout.getvalue() == said
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(command, monkeypatch):
+    def pressed(_words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_main", pressed)
+    ran = command("show", "/dev/sdc")
+
+    assert (ran.status, ran.out, ran.err) == (cli.EXIT_INTERRUPTED, "", "relvmoiscsi: Interrupted.\n")
+
+
+# --- the bar
 
 
 class Clock:

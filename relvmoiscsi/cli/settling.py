@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-only
+"""The commands that settle an earlier run: `recover` one that was interrupted; `undo` any, by its old identities."""
+
+import argparse
+import os
+
+from relvmoiscsi import engine, report
+from relvmoiscsi.cli.guard import NOBODY_NEEDED
+from relvmoiscsi.cli.identification import identify
+from relvmoiscsi.cli.on_lun import FINISHED, Target, answer, opened, writes
+from relvmoiscsi.cli.output import Answer, Maker
+from relvmoiscsi.engine import KINDS, RESIGNATURE, Mark
+from relvmoiscsi.errors import NOTHING_WRITTEN, in_state
+from relvmoiscsi.wording import printable
+
+_RECOVER = """\
+Run the command on any host after a power cut, a lost connection or a killed process. The command rolls back a
+run that was interrupted before its commit. The command finishes a run that was interrupted after its commit,
+with the same new identities. If no run was interrupted, the command changes nothing and does not ask.
+
+example:
+  relvmoiscsi recover /dev/sdc"""
+
+_UNDO = """\
+This is possible until LVM next changes the volume group, for example when a host attaches the SR. An
+interrupted run is rolled back. Every byte is restored, except some KiB of free space in LVM's metadata area.
+The journals of both runs stay there.
+
+example:
+  relvmoiscsi undo /dev/sdc"""
+
+
+def add_recover(make: Maker) -> None:
+    writes(make(_recover, _RECOVER))
+
+
+def add_undo(make: Maker) -> None:
+    writes(make(_undo, _UNDO))
+
+
+_TAKEN_BACK = "{}: the {} was interrupted before its commit and has been rolled back. Run the command again."
+
+
+def _recover(arguments: argparse.Namespace) -> Answer:
+    with opened(arguments) as target:
+        mark = engine.find_unfinished(target.device)
+        if mark is None:
+            return _nothing_was_interrupted(target)
+        run = mark.journal.run
+        target.identify(None, run.ids.sr)
+        target.ask(_question(target, mark))
+        with target.locks(run):
+            result = engine.recover(target.device, mark, target.ids.recorded)
+    text = _TAKEN_BACK if engine.goes_back(mark) else FINISHED
+    return answer(target, result, text.format(target.path, KINDS[mark.commit_record.kind]))
+
+
+def _question(target: Target, mark: Mark) -> str:
+    """What will be done, and which SR will be on the LUN then."""
+    kind, ids = KINDS[mark.commit_record.kind], mark.journal.run.ids
+    what, sr_uuid = ("Roll back", ids.sr) if engine.goes_back(mark) else ("Finish", ids.new_sr)
+    return printable(f"{what} the {kind} of {target.path} that was interrupted, to SR {sr_uuid}?")
+
+
+def _nothing_was_interrupted(target: Target) -> Answer:
+    with in_state(NOTHING_WRITTEN):
+        found = engine.inspect(target.device)
+        if found.problem is not None:
+            raise found.problem
+    facts = report.inspection_facts(target.path, found)
+    facts["lun"] = identify(target.device, target.ids.own, NOBODY_NEEDED, found.lun).facts()
+    return Answer(facts, f"{target.path}: no run was interrupted; state {found.state}. Nothing was written.")
+
+
+def _undo(arguments: argparse.Namespace) -> Answer:
+    with opened(arguments) as target:
+        mark = engine.read_undoable(target.device)
+        run = mark.journal.run
+        old, now = (
+            (run.ids.sr, run.ids.new_sr) if mark.commit_record.kind == RESIGNATURE else (run.ids.new_sr, run.ids.sr)
+        )
+        with in_state(NOTHING_WRITTEN):
+            lun = engine.inspect(target.device).lun
+        target.identify(lun, now)
+        target.ask(printable(f"Give {target.path} back the identities of SR {old}?"))
+        with target.locks(run):
+            result = engine.undo(target.device, os.urandom)
+    return answer(target, result, f"{target.path} has its old identities back.")
