@@ -5,8 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from kit.lun_world import World
 from kit.pool.api import GoneAway
-from kit.pool_lab import only_reads
+from kit.pool_lab import Image, Lab, only_reads
 from relvmoiscsi.errors import RelvmoiscsiError
 from relvmoiscsi.formats.identity import derived_uuid
 
@@ -14,13 +15,18 @@ from relvmoiscsi.formats.identity import derived_uuid
 class Day:
     """The VM "web" in use, with two disks of "Production", and an attached copy of that SR."""
 
-    def __init__(self, lab):
+    def __init__(self, lab, **made):
+        """`made`: what `make` has made in this lab's pool."""
         self.lab, self.db = lab, lab.pool.db
-        self.net = lab.network("office")
-        self.root, self.data = (lab.vdi("Production", label)[0] for label in ("root disk", "data"))
-        self.web = lab.vm("web", self.root, self.data, networks=[self.net], state="Running", other_config={"a": "b"})
-        (self.copy,) = lab.attach(lab.clone("Production"))
-        self.sr = self.db.by_uuid("SR", self.copy.sr_uuid)
+        self.__dict__.update(made)
+
+    @staticmethod
+    def make(lab):
+        net = lab.network("office")
+        root, data = (lab.vdi("Production", label)[0] for label in ("root disk", "data"))
+        web = lab.vm("web", root, data, networks=[net], state="Running", other_config={"a": "b"})
+        (copy,) = lab.attach(lab.clone("Production"))
+        return {"net": net, "root": root, "data": data, "web": web, "copy": copy, "sr": lab.sr(copy.sr_uuid)[0]}
 
     def clone(self, *names, **more):
         return self.lab.clone_vms(self.copy.sr_uuid, *names, **more)
@@ -112,6 +118,35 @@ def dies(request, lab):
     return die
 
 
+@contextmanager
+def new_lab():
+    world = World()
+    with world.pool(hosts=("xs1", "xs2", "xs3")) as pool:
+        yield Lab(world, pool)
+
+
+@pytest.fixture(scope="session")
+def image_of_originals():
+    with new_lab() as lab:
+        lab.original("Production")
+        lab.original("Testing")
+        return Image(lab)
+
+
+@pytest.fixture(scope="session")
+def image_of_day(image_of_originals):
+    with new_lab() as lab:
+        image_of_originals.put(lab)
+        return Image(lab, **Day.make(lab))
+
+
 @pytest.fixture
-def day(lab):
-    return Day(lab)
+def lab(image_of_originals):
+    with new_lab() as made:
+        image_of_originals.put(made)
+        yield made
+
+
+@pytest.fixture
+def day(lab, image_of_day):
+    return Day(lab, **image_of_day.put(lab))
