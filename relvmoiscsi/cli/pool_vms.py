@@ -14,9 +14,9 @@ from relvmoiscsi.errors import Partial, RelvmoiscsiError, UsageError
 from relvmoiscsi.pool import jobs, records
 from relvmoiscsi.pool.calls import Calls
 from relvmoiscsi.pool.records import Pool
-from relvmoiscsi.pool.vms import choice, clone, cloned, home, inventory, keep, rescue, restore, saved
+from relvmoiscsi.pool.vms import choice, clone, inventory, move_home, rescue, restore, save_vms
 from relvmoiscsi.pool.vms.choice import Source
-from relvmoiscsi.pool.vms.cloned import Cloned
+from relvmoiscsi.pool.vms.clone import Cloned
 from relvmoiscsi.pool.vms.inventory import Copy, Inventory
 from relvmoiscsi.pool.vms.rescue import Lent
 from relvmoiscsi.pool.vms.restore import Restored
@@ -156,23 +156,21 @@ def _clone(arguments: argparse.Namespace, tools: Tools) -> Answer:
         found = inventory.read(calls)
         copy = choice.find_copy(pool, found, arguments.sr)
         if arguments.from_snapshot:
-            sources = saved.choose(found, saved.read(calls, copy), arguments.vms, arguments.all)
+            sources = save_vms.choose(found, save_vms.read(calls, copy), arguments.vms, arguments.all)
         else:
             sources = choice.choose(found, copy, arguments.vms, arguments.all)
         wanted, with_network = _wanted(arguments, calls, found, copy, sources, dry_run=True)
-        choice.verify_macs(found, sources, wanted)
         planned = clone.would(calls, pool, with_network, copy, sources, wanted)
-        count = sum(each.status == cloned.WOULD for each in planned)
+        count = sum(each.status == clone.WOULD for each in planned)
         if arguments.dry_run or not count:  # nobody is asked for nothing
             return Answer({"vms": [each.facts() for each in planned]}, _cloned_text(planned), _status(planned))
         if not arguments.yes:
             say("Planned:\n" + _cloned_text(planned))
         ask(arguments, f"Clone {counted(count, 'VM')}?")
         found = inventory.read(calls)  # what was seen before the question is old
-        todo = [_said(source) for source, each in zip(sources, planned) if each.status == cloned.WOULD]
+        todo = [_said(source) for source, each in zip(sources, planned) if each.status == clone.WOULD]
         with arguments.so_far.work(todo):
             wanted, found = _wanted(arguments, calls, found, copy, sources, dry_run=False)
-            choice.verify_macs(found, sources, wanted)
             results = clone.clone(calls, pool, found, copy, sources, wanted, _told(arguments))
     lines = [_cloned_text(results), *_to_know(found, sources, wanted, results)]
     return Answer({"vms": [each.facts() for each in results]}, "\n".join(lines), _status(results))
@@ -214,7 +212,7 @@ def _told(arguments: argparse.Namespace) -> Callable[[Source, str], None]:
     lock = threading.Lock()
 
     def tell(source: Source, status: str) -> None:
-        state = UNDER_WAY if not status else FAILED if status == cloned.FAILED else DONE
+        state = UNDER_WAY if not status else FAILED if status == clone.FAILED else DONE
         arguments.so_far.tell(_said(source), state, status if state == DONE else "clone")
         if not arguments.json:
             with lock:
@@ -245,14 +243,14 @@ def _to_know(
     found: Inventory, sources: Sequence[Source], wanted: choice.Wanted, results: Sequence[Cloned]
 ) -> Sequence[str]:
     """What a person has to know before a copy is started."""
-    if not any(each.status == cloned.MADE for each in results):
+    if not any(each.status == clone.MADE for each in results):
         return ()
     return (*clone.TO_KNOW, *((clone.SAME_NETWORK,) if choice.used_networks(found, sources, wanted) else ()))
 
 
 def _status(results: Sequence[Cloned]) -> int:
     """That of the error where one VM was asked for."""
-    if cloned.are_whole(results):
+    if all(result.status != clone.FAILED for result in results):
         return 0
     error = results[0].error
     if len(results) == 1 and isinstance(error, RelvmoiscsiError):
@@ -278,7 +276,7 @@ def _restore(arguments: argparse.Namespace, tools: Tools) -> Answer:
             return _back(arguments, calls, found, inventory.find_vm(found, back))
         copy, vm = choice.find_copy(pool, found, arguments.sr), inventory.find_vm(found, arguments.vm)
         swaps = restore.plan(found, copy, vm, devices, records.today())
-        planned = restore.would(calls, vm, swaps, arguments.shutdown)
+        planned = restore.restore(calls, vm, swaps, arguments.shutdown, dry_run=True)
         if arguments.dry_run:
             return _restored(planned)
         if planned.status != restore.ALREADY:
@@ -304,21 +302,27 @@ def _devices(text: Optional[str]) -> List[str]:
 
 def _back(arguments: argparse.Namespace, calls: Calls, found: Inventory, vm: str) -> Answer:
     name = printable(found.vms[vm]["name_label"])
-    if arguments.undo:
-        planned, question = restore.would_undo(calls, vm, arguments.shutdown), f"Undo the restore of {name}?"
-    elif arguments.home:
-        planned, question = home.would(calls, vm), f"Move the disks of {name} to its own SR?"
-    else:
-        planned, question = keep.would(calls, vm), f"Leave the disks of {name} as they are and remove the journal?"
+
+    def work(dry_run: bool) -> Restored:
+        if arguments.undo:
+            return restore.undo(calls, vm, arguments.shutdown, dry_run)
+        if arguments.home:
+            return move_home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved"), dry_run)
+        return restore.keep(calls, vm, dry_run)
+
+    planned = work(dry_run=True)
     if arguments.dry_run:
         return _restored(planned)
+    what, question = (
+        ("undo", f"Undo the restore of {name}?")
+        if arguments.undo
+        else ("home", f"Move the disks of {name} to its own SR?")
+        if arguments.home
+        else ("keep", f"Leave the disks of {name} as they are and remove the journal?")
+    )
     _ask(arguments, planned, question)
-    with _work(arguments, planned.name, "undo" if arguments.undo else "home" if arguments.home else "keep"):
-        if arguments.undo:
-            return _restored(restore.undo(calls, vm, arguments.shutdown))
-        if arguments.home:
-            return _restored(home.home(calls, vm, lambda device: say(f"{name}: disk {device} is being moved")))
-        return _restored(keep.keep(calls, vm))
+    with _work(arguments, planned.name, what):
+        return _restored(work(dry_run=False))
 
 
 @contextmanager
@@ -389,16 +393,16 @@ def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
 def _take_back(
     arguments: argparse.Namespace, calls: Calls, found: Inventory, copy: Copy, vbds: Sequence[str]
 ) -> Answer:
+    rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
     if arguments.dry_run:
-        return _lent([rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds])
+        return _lent(rows)
     ask(arguments, f"Take {counted(len(vbds), 'disk')} back?")
-    rows = [rescue.told(found, copy, vbd, rescue.WOULD_BACK) for vbd in vbds]
     said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
     results: List[Lent] = []
     with arguments.so_far.work(said):
         for name, vbd in zip(said, vbds):
             arguments.so_far.tell(name, UNDER_WAY, "take back")
-            results += rescue.take_all_back(calls, found, copy, [vbd])
+            results += rescue.take_back(calls, found, copy, [vbd])
             arguments.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
     return _lent(results)
 
@@ -424,14 +428,14 @@ def _save(arguments: argparse.Namespace, tools: Tools) -> Answer:
     with tools.opened(arguments) as (calls, pool):
         found = inventory.read(calls)
         sr = records.find_sr(pool, arguments.sr)
-        refs = saved.vms_on(pool, found, sr)
+        refs = save_vms.vms_on(pool, found, sr)
         names = ", ".join(str(found.vms[ref]["name_label"]) for ref in refs)
         if arguments.dry_run:
             facts = {"would": [found.vms[ref]["uuid"] for ref in refs]}
             return Answer(facts, printable(f"The records of these VMs would be saved: {names}"))
         ask(arguments, printable(f"Save the records of {names}?"))
         with _work(arguments, str(pool.srs[sr]["name_label"]), "save the records"):
-            done = saved.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+            done = save_vms.save(calls, pool, found, sr, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     lines = [f"{vm.name_label}: saved" for vm in done.vms]
     lines += [f"{name}: failed: {error}" for name, error in done.failed]
     lines.append(f"The VM records of {done.when} are on the VDI {done.vdi}, without vTPM contents.")

@@ -130,7 +130,6 @@ class Lab:
             if isolated:
                 wanted["isolated"], found = choice.isolated_network(calls, found, isolated, sr_uuid=sr_uuid)
             wish = choice.Wanted(**{"date": "2026-11-22", "run": "a run", "jobs": 1, "patience": 0.01, **wanted})
-            choice.verify_macs(found, sources, wish)
             return clone.clone(calls, pool, found, copy, sources, wish)
 
     def later(self, minutes=31):

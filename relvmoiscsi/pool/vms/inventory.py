@@ -7,8 +7,7 @@ should be; a copy without DONE is what a run that was cut has left. xapi copies 
 copy's UUID: in a VM that somebody has cloned from a copy it is that of another.
 """
 
-import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from relvmoiscsi.errors import NotFound, UsageError
 from relvmoiscsi.formats.identity import derived_uuid
@@ -19,10 +18,6 @@ NULL = "OpaqueRef:NULL"
 
 #: keys of VM.other_config; DONE and ON_SR are also a network's that we have made
 COPY_OF, ON_SR, DONE = "relvmoiscsi:clone-of", "relvmoiscsi:sr", "relvmoiscsi:done"
-#: the journal of `restore`, on a VM that has disks of a copy in place of its own: a key for each, ending in its device
-RESTORED = "relvmoiscsi:restore:"
-
-_OUTSIDE = re.compile(r"Ref:[0-9]+\Z")
 
 
 class Inventory(NamedTuple):
@@ -65,7 +60,7 @@ class Inventory(NamedTuple):
         record = self.vms.get(vm)
         if record is not None and record["is_a_snapshot"]:
             record = self.vms.get(record["snapshot_of"])
-        return record is not None and (is_own(record) or is_half(record))
+        return record is not None and is_own_or_half(record)
 
     def copies_on(self, sr_uuid: str) -> Iterator[Tuple[str, Record]]:
         """The VMs and snapshots of VMs that a run has made on this SR (a UUID), done or not."""
@@ -101,9 +96,9 @@ def is_half(vm: Record) -> bool:
     return COPY_OF in vm["other_config"] and DONE not in vm["other_config"] and not vm["is_a_snapshot"]
 
 
-def is_restored(vm: Record) -> bool:
-    """Has `restore` put disks of a copy in place of the VM's own? A VM that was copied from such a one has its keys."""
-    return any(key.startswith(RESTORED) and vm["uuid"] in text for key, text in vm["other_config"].items())
+def is_own_or_half(vm: Record) -> bool:
+    """Is this a VM that a run has made, done or not? A VM that was cloned from a copy is not."""
+    return is_own(vm) or is_half(vm)
 
 
 def owners_of(network: Record) -> Set[str]:
@@ -137,16 +132,6 @@ def find_vm(found: Inventory, text: str) -> str:
     return find(found.named_vms(), text, "VM")
 
 
-def find_network(found: Inventory, text: str) -> str:
-    """The network that somebody named. Raises NotFound, UsageError."""
-    return find(found.networks, text, "network")
-
-
-def find_vdi(records: Records, text: str) -> str:
-    """The VDI among these that somebody named. Raises NotFound, UsageError."""
-    return find(records, text, "VDI")
-
-
 def find(records: Records, text: str, what: str) -> str:
     """The reference of the record that somebody named, by UUID or by a name that only one has.
 
@@ -165,12 +150,3 @@ def find(records: Records, text: str, what: str) -> str:
 def in_order(records: Records) -> List[str]:
     """References by name."""
     return sorted(records, key=lambda ref: (str(records[ref]["name_label"]), str(records[ref]["uuid"])))
-
-
-def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
-    """The fields of records that still have a reference of an export file, "Ref:5", in place of one of the pool."""
-    return sorted(
-        name
-        for name in {name for record in records for name in record}
-        if not name.startswith("name_") and any(_OUTSIDE.match(str(record.get(name))) for record in records)
-    )

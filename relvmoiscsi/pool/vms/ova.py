@@ -335,6 +335,15 @@ def networks(document: bytes) -> List[Tuple[str, str]]:
 # --- the check
 
 
+def dangling(records: Sequence[Dict[str, Any]]) -> List[str]:
+    """The fields of records of the pool that still have a reference of an export file, "Ref:5"."""
+    return sorted(
+        name
+        for name in {name for record in records for name in record}
+        if not name.startswith("name_") and any(_IN_FILE.match(str(record.get(name))) for record in records)
+    )
+
+
 def verify(document: bytes, edit: Edit) -> None:
     """Parse the file again: it leads to disks of the copy and to ISOs, and nowhere else. Raises Refused."""
     ova = Ova(document)

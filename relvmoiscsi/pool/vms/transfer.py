@@ -16,10 +16,8 @@ from typing import List, Mapping, NamedTuple, Tuple
 
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.host.xapi.sdk import GONE, reason
-from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, passing
+from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
 from relvmoiscsi.pool.vms import ova_file
-
-_PENDING = ("pending", "cancelling")
 
 #: how long a task may stay silent after an answer that is an error, until it is one that no handler has taken
 VERDICT_SECONDS = 10.0
@@ -74,31 +72,10 @@ def export_raw(calls: Calls, vdi: str) -> bytes:
     return content
 
 
-def under_way(calls: Calls, label: str) -> List[str]:
+def under_way(calls: Calls, label: str) -> Records:
     """Tasks of this name that have not ended. Raises PoolFailure."""
     found = calls.records("task", name_label=label)
-    return [ref for ref, task in found.items() if task["status"] in _PENDING]
-
-
-def pending(calls: Calls, tasks: List[str]) -> List[str]:
-    """UUIDs of those that have not ended. Raises PoolFailure."""
-    if not tasks:
-        return []
-    found = calls.records("task")
-    return [str(found[ref]["uuid"]) for ref in tasks if ref in found and found[ref]["status"] in _PENDING]
-
-
-def wait_for(calls: Calls, tasks: List[str], seconds: float) -> None:
-    """Until all have ended, or as long as no news of any has come for so many seconds. Raises PoolFailure."""
-    token, pending = "", set(tasks)
-    while pending:
-        batch = calls.call("event.from", ["task/" + task for task in sorted(pending)], token, seconds)
-        if not batch["events"]:
-            return
-        for event in batch["events"]:
-            if event.get("snapshot", {}).get("status") not in _PENDING:
-                pending.discard(event["ref"])
-        token = batch["token"]
+    return {ref: task for ref, task in found.items() if task["status"] in ("pending", "cancelling")}
 
 
 def _transferred(calls: Calls, request: _Request) -> Tuple[bytes, str]:

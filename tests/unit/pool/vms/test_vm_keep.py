@@ -8,7 +8,7 @@ from relvmoiscsi.errors import Refused, RelvmoiscsiError
 from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import Where, connect
-from relvmoiscsi.pool.vms import home, inventory, keep, restore
+from relvmoiscsi.pool.vms import inventory, move_home, restore
 
 pytestmark = pytest.mark.states
 
@@ -32,11 +32,11 @@ def undo(day):
 
 
 def take_home(day):
-    return run(day, home.home)
+    return run(day, move_home.home)
 
 
 def leave(day):
-    return run(day, keep.keep)
+    return run(day, restore.keep)
 
 
 def uuid(day, vdi):
@@ -88,11 +88,11 @@ def test_moved_home_by_hand_it_is_kept_as_it_is(halted):
 def test_what_would_be_kept_is_told_and_nothing_done(halted):
     bring_back(halted)
     before = halted.db.records("VM"), halted.db.records("VDI")
-    told = run(halted, keep.would)
+    told = run(halted, lambda calls, vm: restore.keep(calls, vm, dry_run=True))
     assert told.status == "would be kept as it is" and "it disappears when that copy is discarded" in told.notes[0]
     assert (halted.db.records("VM"), halted.db.records("VDI")) == before
     with pytest.raises(Refused, match="was not restored from a copy"):
-        run(halted, lambda calls, _: keep.keep(calls, halted.lab.vm("other")))
+        run(halted, lambda calls, _: restore.keep(calls, halted.lab.vm("other")))
 
 
 def test_kept_half_restored_it_can_be_started_and_what_it_has_not_is_told(halted):

@@ -6,15 +6,13 @@ import signal
 
 import pytest
 
-from kit.examples import EVERY_OTHER_DEATH
 from kit.pool.api import GoneAway
-from kit.pool_lab import only_reads
 from relvmoiscsi.errors import Refused
 from relvmoiscsi.pool import lock, records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
 from relvmoiscsi.pool.vms import discard as made_vms
-from relvmoiscsi.pool.vms import home, inventory, keep, rescue, restore
+from relvmoiscsi.pool.vms import inventory, move_home, rescue, restore
 
 
 def run(day, work):
@@ -35,11 +33,11 @@ def undo(day):
 
 
 def take_home(day):
-    return run(day, lambda calls, *_: home.home(calls, day.web))
+    return run(day, lambda calls, *_: move_home.home(calls, day.web))
 
 
 def leave(day):
-    return run(day, lambda calls, *_: keep.keep(calls, day.web))
+    return run(day, lambda calls, *_: restore.keep(calls, day.web))
 
 
 def clone(day):
@@ -55,7 +53,7 @@ def lend(day):
 
 def take_back(day):
     def work(calls, _pool, found, copy):
-        (done,) = rescue.take_all_back(calls, found, copy, rescue.lent(found, copy))
+        (done,) = rescue.take_back(calls, found, copy, rescue.lent(found, copy))
         if done.error is not None:
             raise done.error
 
@@ -116,7 +114,7 @@ SEEN_BEFORE = {
 OTHERS = {"restore": bring_back, "clone": clone, "lend": lend, "discard": discard, "attach": attach}
 
 
-@pytest.mark.states
+@pytest.mark.states("first", "other", few=9)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("first", FIRST)
 def test_the_other_one_is_refused_with_who_and_the_command_and_changes_nothing(ready, first, other):
@@ -190,52 +188,6 @@ def unlocked(day):
     with connect(day.lab.where()) as calls:
         for each in lock.read(calls).values():
             lock.unlock(calls, each)
-
-
-def killed_at(day, number, work):
-    """The client dies at the call of this number, of those that change something: gives whether it came so far."""
-    count = [0]
-
-    def before(name, _params):
-        count[0] += not only_reads(name)
-        if count[0] > number:
-            raise GoneAway()
-
-    day.lab.pool.api.before = before
-    try:
-        work(day)
-    except (PoolFailure, Refused):
-        pass
-    day.lab.pool.api.before = None
-    return count[0] > number
-
-
-@pytest.mark.states
-@pytest.mark.parametrize("then", [bring_back, undo], ids=["restore", "undo"])
-def test_killed_at_each_call_it_is_refused_until_the_lock_is_broken_and_then_comes_home(ready, then):
-    own = ready.lab.disks_of(ready.web)
-    number, refusals = 0, 0
-    while True:
-        came = killed_at(ready, number, bring_back)
-        with connect(ready.lab.where()) as calls:
-            is_locked = bool(lock.read(calls))
-        if is_locked:
-            try:
-                then(ready)
-            except Refused as refused:
-                assert "Another client has locked" in str(refused) or "was not restored from a copy" in str(refused)
-                refusals += "Another client" in str(refused)
-            unlocked(ready)
-        vm = ready.db.record("VM", ready.web)
-        if then is bring_back:
-            assert {sr for sr, _ in bring_back(ready) and ready.lab.disks_of(ready.web).values()} == {ready.sr}
-        if then is bring_back or any("restore" in key for key in vm["other_config"]):
-            undo(ready)
-        assert ready.lab.disks_of(ready.web) == own and not ready.db.get("VM", ready.web, "blocked_operations")
-        number += EVERY_OTHER_DEATH
-        if not came:
-            break
-    assert number > 14 and refusals
 
 
 def test_a_run_whose_lock_was_broken_stops_before_its_next_step(ready):

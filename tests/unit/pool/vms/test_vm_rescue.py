@@ -27,7 +27,11 @@ def lend(day, text, vm, rw=False, **more):
 def take_back(day, vdi=None, vm=None):
     def work(calls, found, copy):
         ref = rescue.find(copy, vdi) if vdi else None
-        return [rescue.take_back(calls, found, copy, vbd) for vbd in rescue.lent(found, copy, ref, vm)]
+        rows = rescue.take_back(calls, found, copy, rescue.lent(found, copy, ref, vm))
+        for row in rows:
+            if row.error is not None:
+                raise row.error
+        return rows
 
     return run(day, work)
 
@@ -218,7 +222,7 @@ def test_one_that_is_mounted_keeps_no_other(day, helper):
         vms.vbd_unplug(session, vbd)
 
     day.lab.pool.api._methods["VBD.unplug"] = unplug
-    found = run(day, lambda calls, found, copy: rescue.take_all_back(calls, found, copy, rescue.lent(found, copy)))
+    found = run(day, lambda calls, found, copy: rescue.take_back(calls, found, copy, rescue.lent(found, copy)))
     assert sorted(each.status for each in found) == ["failed", "taken back"]
     (error,) = [each.facts()["error"] for each in found if each.error]
     assert "Unmount the disk in the guest of 'helper', then repeat the command." in error
