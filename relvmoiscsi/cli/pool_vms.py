@@ -236,6 +236,8 @@ def _cloned_text(results: Sequence[Cloned]) -> str:
         lines += [f"  {note}" for note in each.notes]
         if each.error is not None:
             lines.append(f"  {each.error}")
+        if each.status == clone.MADE:
+            lines.append(f"  next: xe vm-start uuid={each.uuid}")
     return "\n".join(map(printable, lines))
 
 
@@ -359,9 +361,26 @@ def _restored(result: Restored, to_know: Sequence[str] = ()) -> Answer:
         lines.append(
             f"  {_SHUTS_DOWN if is_ahead else 'the VM was shut down and is halted: start the VM when you are ready'}"
         )
-    lines += [f"  no longer needed: {uuid}" for uuid in result.waiting]
+    lines += [f"  no longer needed: {uuid} (xe vdi-destroy uuid={uuid})" for uuid in result.waiting]
     lines += [f"  {note}" for note in result.notes]
+    lines += [f"  {step}" for step in _next_of(result)]
     return Answer(result.facts(), "\n".join([*map(printable, lines), *to_know]))
+
+
+def _next_of(result: Restored) -> List[str]:
+    """What to do after a restore and after its end."""
+    steps = {
+        restore.DONE: [
+            f"next: xe vm-start uuid={result.vm}",
+            f"then: relvmoiscsi pool restore --home {result.vm}",
+            f"or:   relvmoiscsi pool restore --undo {result.vm}",
+        ],
+        restore.UNDONE: [f"next: xe vm-start uuid={result.vm}"],
+    }.get(result.status, [])
+    if result.status in (restore.UNDONE, restore.HOME):
+        word = "then" if steps else "next"
+        steps += [f"{word}: relvmoiscsi pool discard {sr}" for sr in dict.fromkeys(disk.sr for disk in result.disks)]
+    return steps
 
 
 # --- rescue
@@ -382,12 +401,12 @@ def _rescue(arguments: argparse.Namespace, tools: Tools) -> Answer:
         assert vdi is not None and vm is not None
         planned = rescue.lend(calls, found, copy, vdi, vm, arguments.rw, dry_run=True)
         if arguments.dry_run:
-            return _lent([planned])
+            return _lent(copy, [planned])
         if planned.status == rescue.WOULD:
             ask(arguments, f"Lend {printable(planned.name)} to {printable(planned.vm)}?")
         with _work(arguments, planned.name, "lend"):
             result = rescue.lend(calls, found, copy, vdi, vm, arguments.rw)
-    return _lent([result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
+    return _lent(copy, [result], [rescue.TO_KNOW] + ([] if arguments.rw else [rescue.READ_ONLY]))
 
 
 def _take_back(
@@ -395,7 +414,7 @@ def _take_back(
 ) -> Answer:
     rows = rescue.take_back(calls, found, copy, vbds, dry_run=True)
     if arguments.dry_run:
-        return _lent(rows)
+        return _lent(copy, rows)
     ask(arguments, f"Take {counted(len(vbds), 'disk')} back?")
     said = [f"{row.name} ({row.vdi}), {row.vm}" for row in rows]
     results: List[Lent] = []
@@ -404,15 +423,19 @@ def _take_back(
             arguments.so_far.tell(name, UNDER_WAY, "take back")
             results += rescue.take_back(calls, found, copy, [vbd])
             arguments.so_far.tell(name, DONE if results[-1].error is None else FAILED, "take back")
-    return _lent(results)
+    return _lent(copy, results)
 
 
-def _lent(results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
+def _lent(copy: Copy, results: Sequence[Lent], to_know: Sequence[str] = ()) -> Answer:
     lines = []
     for each in results:
         at = f", device {each.userdevice}" if each.userdevice else ""
         lines.append(printable(f"{each.name} ({each.vdi}): {each.status}, {each.vm}{at}"))
         lines += [printable(f"  {each.error}")] if each.error is not None else []
+        if each.status in (rescue.DONE, rescue.ALREADY):
+            lines.append(f"  next: relvmoiscsi pool rescue {copy.uuid} {each.vdi} --done")
+    if all(each.status == rescue.BACK for each in results):
+        lines.append(f"next: relvmoiscsi pool discard {copy.uuid}")
     errors = [each.error for each in results if each.error is not None]
     status = Partial.exit_status if errors else 0
     if len(results) == len(errors) == 1:

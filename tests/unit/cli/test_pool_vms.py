@@ -58,6 +58,8 @@ def test_all_vms_isolated_by_one_command(office, pool_command):
     lines = ran.out.splitlines()
     assert lines[0].startswith('db: cloned "db lab" (') and "  network 0: office became lab" in lines
     assert "  HA is off" in lines
+    (uuid,) = [row["uuid"] for row in office.pool.db.records("VM", name_label="db lab").values()]
+    assert f"  next: xe vm-start uuid={uuid}" in lines
     assert "hostname, the machine SID" in ran.out and "first backup of a copy is a full backup" in ran.out
     assert "networks of their originals" not in ran.out
     assert "relvmoiscsi: web: cloned" in ran.err
@@ -433,6 +435,9 @@ def test_a_vm_that_is_shut_down_for_it_is_told_of_before_and_after(office, pool_
     ran = pool_command(*words, "--shutdown", "--yes")
     assert ran.status == 0 and "  the VM was shut down and is halted: start the VM when you are ready" in ran.out
     assert office.pool.db.get("VM", office.web, "power_state") == "Halted"
+    uuid = office.pool.db.get("VM", office.web, "uuid")
+    then = f"discard {office.copy.sr_uuid}\n" if "--undo" in words else f"restore --home {uuid}\n  or:   relvmoiscsi"
+    assert f"  next: xe vm-start uuid={uuid}\n  then: relvmoiscsi pool {then}" in ran.out
     again = pool_command("restore", "copy", "web", "--shutdown", "--dry-run")
     assert "is running" not in again.out, "it is halted"
 
@@ -515,7 +520,7 @@ def test_what_is_missing_or_wrong_is_told_before_it_is_said_that_nobody_can_be_a
     assert len(office.pool.api.calls) == calls, "nothing was asked of the pool"
 
 
-def test_rescue(office, pool_command):
+def test_rescue(office, pool_command, command):
     helper = office.vm("helper", office.vdi("Testing", "data")[0], state="Running", domain_type="pv_in_pvh")
     assert "would be lent, helper" in pool_command("rescue", "copy", "root disk", "--vm", "helper", "--dry-run").out
     ran = pool_command("rescue", "copy", "root disk", "--vm", "helper", "--yes")
@@ -525,6 +530,8 @@ def test_rescue(office, pool_command):
         and "use --rw, which writes only to the copy" in ran.out
     )
     assert pool_command("discard", "copy", "--yes").status == 4
+    (said,) = re.findall("next: relvmoiscsi (pool rescue .* --done)", ran.out)
+    assert "would be taken back" in command(*said.split(), "--dry-run").out
     assert "would be taken back" in pool_command("rescue", "copy", "--done", "--dry-run").out
     ran = pool_command("rescue", "copy", "--done", "--yes", "--json")
     assert facts(ran)["disks"][0]["status"] == "taken back" and len(office.disks_of(helper)) == 1
