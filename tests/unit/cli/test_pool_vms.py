@@ -225,6 +225,7 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
     before = office.state()
     ran = pool_command("discard", "copy", "--dry-run")
     assert "  halted VMs that lose disks on the copy (--yes needs --with-vms or --leave-vms): db too" in ran.out
+    assert ran.status == 4 and pool_command("discard", "copy", "--dry-run", "--leave-vms").status == 0
     (row,) = facts(pool_command("discard", "copy", "--dry-run", "--json"))["srs"]
     assert row["vms_left_without_disks"] == ["db too"]
     ran = pool_command("discard", "copy", "--yes")
@@ -233,6 +234,7 @@ def test_who_would_stay_without_disks_is_told_before_and_one_of_two_words_is_sai
 
     ran = pool_command("discard", "copy", "--yes", "--leave-vms")
     assert ran.status == 0 and "halted VMs that had disks on the copy: db too" in ran.out
+    assert f"  next: remove the LUN {office.copy.scsi_id} on the array" in ran.out
 
 
 @pytest.mark.parametrize("words", [[], ["--with-vms"]])
