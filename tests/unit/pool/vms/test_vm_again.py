@@ -35,7 +35,8 @@ def test_killed_at_a_call_of_each_kind_it_is_startable_only_if_right_and_the_nex
             templates += vm["is_a_template"]  # xapi starts none
             assert vm["is_a_template"] or found[:3] == ("web 2026-11-22", disks, macs)
         (done,) = day.clone("web", **words)
-        assert done.error is None and day.copies() == [("web 2026-11-22", disks, macs, True)]
+        assert done.error is None and "start" in day.vm(done.uuid)["allowed_operations"]
+        assert day.copies() == [("web 2026-11-22", disks, macs, True)]
         after = day.originals()
         assert all(set(after[table]) == set(before[table]) for table in ("VM", "VBD", "VIF", "VTPM", "VDI"))
     assert templates

@@ -452,21 +452,6 @@ def test_a_copy_that_is_done_says_that_it_can_be_started(day):
     assert "start" in day.vm(done.uuid)["allowed_operations"]
 
 
-@pytest.mark.parametrize("call", ["VM.remove_from_blocked_operations", "VM.add_to_other_config"])
-def test_so_does_one_that_another_run_has_begun(day, call):
-    def cut(name, _parameters):
-        if name == call:
-            raise GoneAway()
-
-    day.lab.pool.api.before = cut
-    (cut_off,) = day.clone("web")
-    day.lab.pool.api.before = None
-    (done,) = day.clone("web")
-
-    assert (cut_off.status, done.status) == (FAILED, MADE)
-    assert "start" in day.vm(done.uuid)["allowed_operations"]
-
-
 def test_records_of_a_newer_release_are_refused_by_the_pool(day, monkeypatch):
     monkeypatch.setattr(transfer, "VSN", (2, 20))
     export = transfer.export
@@ -505,14 +490,13 @@ def test_an_answer_that_is_no_tar_is_told():
     assert ova_file.unpack(ova_file.pack(b"some text")) == b"some text"
 
 
-def test_ten_at_once(day):
-    for number in range(12):
-        day.lab.vm(f"vm {number:02d}", day.data, networks=[day.net])
+def test_several_at_once(day):
+    for number in range(3):
+        day.lab.vm(f"vm {number}", day.data, networks=[day.net])
     done = day.clone(everything=True, jobs=10, isolated="nowhere")
 
-    assert [each.status for each in done] == [MADE] * 13
-    assert len({each.uuid for each in done}) == len({each.name for each in done}) == 13
-    assert [each.vm_name for each in done] == [f"vm {number:02d}" for number in range(12)] + ["web"]
+    assert [(each.vm_name, each.status) for each in done] == [(name, MADE) for name in ("vm 0", "vm 1", "vm 2", "web")]
+    assert len({each.uuid for each in done}) == len({each.name for each in done}) == 4
 
 
 @pytest.fixture

@@ -10,35 +10,12 @@ from kit.pool.api import GoneAway
 from kit.pool.database import NULL
 from kit.pool.errors import XenError
 from kit.pool_fakes import until
+from kit.pool_verbs import bring_back, keep, locks, run, second_copy, take_home, undo, unlock
 from relvmoiscsi.errors import NotFound, Refused, UsageError
-from relvmoiscsi.pool import lock, records
+from relvmoiscsi.pool import records
 from relvmoiscsi.pool.calls import PoolFailure
 from relvmoiscsi.pool.connection import connect
-from relvmoiscsi.pool.vms import forget, inventory, move_home, restore, restore_journal, swap_disks
-
-
-def run(day, work):
-    with connect(day.lab.where()) as calls:
-        pool, found = records.read(calls), inventory.read(calls)
-        return work(calls, pool, found, inventory.copy_of(pool, found, day.sr))
-
-
-def bring_back(day, vm=None, devices=(), shutdown=False, date="2026-11-22"):
-    vm = vm or day.web
-    return run(
-        day,
-        lambda calls, _, found, copy: restore.restore(
-            calls, vm, restore.plan(found, copy, vm, devices, date), shutdown
-        ),
-    )
-
-
-def undo(day, vm=None, **more):
-    return run(day, lambda calls, *_: restore.undo(calls, vm or day.web, **more))
-
-
-def take_home(day):
-    return run(day, lambda calls, *_: move_home.home(calls, day.web))
+from relvmoiscsi.pool.vms import inventory, restore, restore_journal, swap_disks
 
 
 def uuid(day, vdi):
@@ -91,11 +68,6 @@ def cut_between_the_disks(day, work=bring_back):
 def planned(day, calls, sr):
     pool, found = records.read(calls), inventory.read(calls)
     return restore.plan(found, inventory.copy_of(pool, found, sr), day.web, [], "then")
-
-
-def second_copy(day):
-    (second,) = day.lab.attach(day.lab.clone("Production"))
-    return day.db.by_uuid("SR", second.sr_uuid)
 
 
 @pytest.fixture
@@ -218,11 +190,7 @@ def away(day):
         day.db.set("PBD", pbd, "currently_attached", False)
 
 
-def keep_as_it_is(day):
-    return run(day, lambda calls, *_: restore.keep(calls, day.web))
-
-
-@pytest.mark.parametrize("back, status", [(undo, "undone"), (keep_as_it_is, "kept as it is")], ids=["undo", "keep"])
+@pytest.mark.parametrize("back, status", [(undo, "undone"), (keep, "kept as it is")], ids=["undo", "keep"])
 def test_without_the_sr_of_the_original_all_is_done_but_the_names(halted, back, status):
     away(halted)
     done = bring_back(halted)
@@ -241,7 +209,7 @@ def test_without_the_sr_of_the_original_all_is_done_but_the_names(halted, back, 
 
     for vdi in (halted.root, halted.data):  # an earlier restore has named them when the SR was there
         halted.db.set("VDI", vdi, "name_label", "waits")
-    if back is keep_as_it_is:
+    if back is keep:
         halted.db.set("VBD", vbd(halted, "0"), "VDI", halted.root)
     ended = back(halted)
     assert ended.status == status and not left_of(halted) and not halted.db.get("VM", halted.web, "blocked_operations")
@@ -297,26 +265,9 @@ def test_a_vm_that_was_restored_has_no_copy_on_the_same_disks(halted):
 
 def test_one_copy_at_a_time(halted):
     bring_back(halted)
-    (second,) = halted.lab.attach(halted.lab.clone("Production"))
-    first, halted.sr = halted.sr, halted.db.by_uuid("SR", second.sr_uuid)
     with pytest.raises(Refused, match="was restored from the copy"):
-        bring_back(halted)
-    assert halted.lab.disks_of(halted.web)["0"][0] == first
-
-
-def test_the_copy_is_not_discarded_under_it(halted):
-    bring_back(halted)
-
-    def uses(calls, pool, *_):
-        found = forget.read_uses(calls, [halted.sr])
-        forget.verify_unused(pool, found)
-
-    with pytest.raises(
-        Refused, match="VMs were restored from the SR .*: web. Run `relvmoiscsi pool restore --home VM`"
-    ):
-        run(halted, uses)
-    undo(halted)
-    run(halted, uses)
+        bring_back(halted, sr=second_copy(halted))
+    assert halted.lab.disks_of(halted.web)["0"][0] == halted.sr
 
 
 def test_a_vm_that_was_copied_from_a_restored_one_has_no_journal(halted):
@@ -335,7 +286,7 @@ def test_a_vm_that_was_copied_from_a_restored_one_has_no_journal(halted):
 def test_a_journal_of_another_vm_is_written_over(halted):
     marks = {"relvmoiscsi:restore:0": json.dumps({"vm": "another"})}
     other = {**halted.db.get("VM", halted.web, "other_config"), **marks}
-    swap = run(halted, lambda calls, _, found, copy: restore.plan(found, copy, halted.web, [], "today"))[0]
+    swap = run(halted, lambda calls, found, copy: restore.plan(found, copy, halted.web, [], "today"))[0]
     text = json.dumps({**swap._asdict(), "vm": "another"})
     halted.db.set("VM", halted.web, "other_config", {**other, "relvmoiscsi:restore:0": text})
     bring_back(halted)
@@ -350,17 +301,6 @@ def test_without_the_disk_before_there_is_no_undo(halted):
     with pytest.raises(NotFound, match="is no longer in the pool"):
         undo(halted)
     assert seen(halted) == before
-
-
-def locks(day):
-    with connect(day.lab.where()) as calls:
-        return list(lock.read(calls).values())
-
-
-def unlock(day):
-    with connect(day.lab.where()) as calls:
-        for each in lock.read(calls).values():
-            lock.unlock(calls, each)
 
 
 @pytest.mark.states
