@@ -5,12 +5,13 @@ import json
 import os
 import re
 import signal
+from contextlib import contextmanager
 
 import pytest
 
 from kit.lun_world import World
 from kit.pool.errors import XenError
-from kit.pool_lab import Lab
+from kit.pool_lab import Image, Lab
 from relvmoiscsi import cli
 from relvmoiscsi.cli import pool
 from relvmoiscsi.pool.vms import choice
@@ -21,16 +22,17 @@ pytestmark = pytest.mark.states
 class Office(Lab):
     """The VMs "web" and "db" on "Production", and a copy of that SR with the name "copy"."""
 
-    def __init__(self, world, simulated):
-        super().__init__(world, simulated)
+    def make(self):
+        """Gives what the attributes of an Office are."""
         self.original("Production")
         self.original("Testing")
-        self.net = self.network("office")
+        net, db = self.network("office"), self.pool.db
         root, data = (self.vdi("Production", label)[0] for label in ("root disk", "data"))
-        self.web = self.vm("web", root, networks=[self.net], state="Running", ha_always_run=True)
-        self.db_vm = self.vm("db", data, networks=[self.net])
-        (self.copy,) = self.attach(self.clone("Production"))
-        simulated.db.set("SR", simulated.db.by_uuid("SR", self.copy.sr_uuid), "name_label", "copy")
+        web = self.vm("web", root, networks=[net], state="Running", ha_always_run=True)
+        db_vm = self.vm("db", data, networks=[net])
+        (copy,) = self.attach(self.clone("Production"))
+        db.set("SR", db.by_uuid("SR", copy.sr_uuid), "name_label", "copy")
+        return {"net": net, "web": web, "db_vm": db_vm, "copy": copy}
 
     def state(self):
         """All records but tasks and sessions."""
@@ -38,12 +40,24 @@ class Office(Lab):
         return {table: self.pool.db.records(table) for table in tables}
 
 
-@pytest.fixture
-def office(name_pool):
+@contextmanager
+def new_office():
     world = World()
     with world.pool(hosts=("xs1", "xs2")) as simulated:
-        ready = Office(world, simulated)
-        name_pool(simulated)
+        yield Office(world, simulated)
+
+
+@pytest.fixture(scope="session")
+def image_of_office():
+    with new_office() as made:
+        return Image(made, **made.make())
+
+
+@pytest.fixture
+def office(name_pool, image_of_office):
+    with new_office() as ready:
+        ready.__dict__.update(image_of_office.put(ready))
+        name_pool(ready.pool)
         yield ready
 
 
@@ -116,6 +130,7 @@ def with_a_snapshot(office, _run):
     office.snapshot(office.web, "of today", office.vdi("Testing", "before")[0])
 
 
+@pytest.mark.states("state", "more", few=8)
 @pytest.mark.parametrize("more", [[], ["--isolated", "lab"], ["--snapshots"], ["--isolated", "lab", "--keep-mac"]])
 @pytest.mark.parametrize(
     "state",
@@ -249,6 +264,7 @@ def test_of_several_copies_none_goes_while_a_vm_would_stay_without_disks(office,
     assert pool_command("discard", "--all", "--yes", "--leave-vms", *words).status == 0
 
 
+@pytest.mark.states("words", few=2)
 @pytest.mark.parametrize("words", [["--yes"], ["--yes", "--leave-vms"], ["--yes", "--with-vms"], ["--dry-run"]])
 @pytest.mark.parametrize("state", ["Halted", "Running"])
 def test_a_disk_that_is_lent_keeps_it_and_the_message_has_the_command_that_gives_it_back(
@@ -352,7 +368,7 @@ def test_the_network_of_two_copies_goes_with_both(office, pool_command):
 # --- names and networks
 
 
-@pytest.mark.parametrize("name", ["{vm:d}", "{vm!x}", "{date:>9z}", "{vm:{date}}", "", "a\x01b"])
+@pytest.mark.parametrize("name", ["{vm:d}", "a\x01b"])
 def test_a_name_that_cannot_be_is_a_usage_error(office, pool_command, name):
     ran = pool_command("clone", "copy", "web", "--name", name, "--yes", "--json")
     assert ran.status == 2 and "--name" in ran.out + ran.err and made(office) == []
