@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-only
 """Records of VMs out of the pool and into it, and bytes into a raw VDI: by HTTP, beside the calls.
 
-Each goes with a task, and the task is the verdict: xapi may hang up before the last byte was sent. A handler that fails
-before it takes the task leaves that task pending for ever: then its HTTP answer is all there is. A request and its
-headers must fit into 1024 bytes, so session and task are cookies and nothing else is said there; xapi takes a blank
-between the two for a part of the name.
+Each transfer has a task, and the task is the verdict: xapi may hang up before the last byte was sent. A handler that
+fails before it takes the task leaves the task pending for ever: then the HTTP answer is all there is. A request and its
+headers must fit into 1024 bytes, so session and task are cookies, without other headers. xapi takes a blank between the
+two cookies for a part of the name.
 Source: xen-api ocaml/xapi/{export,import,xapi_http}.ml, ocaml/libs/http-lib/http.ml.
 """
 
@@ -19,7 +19,7 @@ from relvmoiscsi.host.xapi.sdk import GONE, reason
 from relvmoiscsi.pool.calls import Calls, PoolFailure, PoolGone, Records, passing
 from relvmoiscsi.pool.vms import ova_file
 
-#: how long a task may stay silent after an answer that is an error, until it is one that no handler has taken
+#: how long the end of a task is awaited after an HTTP answer that is an error: perhaps no handler has taken the task
 VERDICT_SECONDS = 10.0
 _MOST_SAID = 300  #: characters of an answer that are shown
 
